@@ -18,7 +18,7 @@ class Rules(Protocol):
 
     @property
     def doubt(self) -> str:
-        """Why they may differ from those that decided then, such as another release; empty if there is no reason."""
+        """Why they may differ from the rules that were in force, such as another release; empty if there is no reason."""
         ...
 
     def begin(self, key: str) -> PolicyEvent:
@@ -30,7 +30,7 @@ class Rules(Protocol):
         ...
 
     def elapse(self, key: str, t: float) -> Sequence[PolicyEvent]:
-        """Return what the policy of a rate-limit key decides at `t` by the passing of time alone."""
+        """Return what the policy of a rate-limit key decides at `t` without a new record."""
         ...
 
     def closed(self, key: str, t: float) -> str:
@@ -78,7 +78,7 @@ class Audit:
     """What was not checked, and why."""
     totals: Totals
     decisions_reproduced: int
-    """Recorded decisions that recomputing gave again."""
+    """Recorded decisions that were reproduced."""
     decisions_not_reproduced: int = 0
     """Decisions of policies shared with another run: not recomputed, but checked against all other rules."""
 

@@ -42,7 +42,7 @@ class Auditor:
     """An audit in progress: the state so far, the holders of slots, and the decisions that must come next."""
 
     def __init__(self, rules: RulesFactory | None = None, state: RunState | None = None) -> None:
-        """Use an own state, or `state`, to which the caller applies each record after `apply`."""
+        """Keep its own state, or use `state`, to which the caller applies each record after `apply`."""
         self._rules_of_session = rules
         self._owns_state = state is None
         self._lifecycle = Lifecycle()
@@ -153,8 +153,8 @@ class Auditor:
     def _begin_session(self, event: events.SessionStarted, record: Record) -> None:
         self._t, self._t_before_notes, self._highest, self._rules = record.t, record.t, 0, None
         self._hung = 0
-        for of_session in (self._slots, self._in_flight, self._calls, self._shared, self._shared_trials, self._output_times):
-            of_session.clear()
+        for per_session in (self._slots, self._in_flight, self._calls, self._shared, self._shared_trials, self._output_times):
+            per_session.clear()
         self._due.clear()  # Its process crashed; its last decisions may not be on disk.
         started = self._state.started
         if self._rules_of_session is None or started is None:
@@ -349,7 +349,7 @@ class Auditor:
         if expected == event:
             self._reproduced += 1
         else:
-            message = f"the policy decides {_in_words(expected)}, but recorded is {_in_words(event)}"
+            message = f"the policy decides {_in_words(expected)}, but the record is {_in_words(event)}"
             self._disagree(record, f"after record {seq:,} {message}")
 
     _on_limit_changed = _on_pace_changed = _on_intake_paused = _on_intake_resumed = _check_decision
@@ -384,17 +384,17 @@ class Auditor:
         elif event.trial in self._shared_trials:
             self._not_reproduced += 1  # This journal does not say whether the attempt was a probe.
         else:
-            message = f"the retry rules decide {_in_words(expected)}, but recorded is {_in_words(event)}"
+            message = f"the retry rules decide {_in_words(expected)}, but the record is {_in_words(event)}"
             self._differ(record, "retry", f"after attempt {trial.attempts} of {event.trial!r} {message}")
 
     _on_retry_scheduled = _on_trial_failed = _check_settlement
 
-    def _ask(self, record: Record, ask: Callable[[], T], otherwise: T) -> T:
+    def _ask(self, record: Record, ask: Callable[[], T], default: T) -> T:
         try:
             return ask()
         except Exception as exc:  # noqa: BLE001  # forged values must not end an audit
             self._disagree(record, f"the rules cannot process this record ({type(exc).__name__}: {exc})")
-            return otherwise
+            return default
 
     def _disagree(self, record: Record, message: str) -> None:
         """Report a wrong decision, once per session: every later decision depends on it."""

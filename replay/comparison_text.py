@@ -47,7 +47,7 @@ def sentence(paired: Paired, *, higher: str = "higher", lower: str = "lower", un
 
 
 def lines(comparison: Comparison, *, limit: int | None) -> Iterator[str]:
-    """Return a comparison as lines; each list shows at most `limit` trials and the number of the others."""
+    """Yield a comparison as lines; each list shows at most `limit` trials and the number of the others."""
     yield _datasets(comparison)
     if comparison.not_done:
         yield f"{comparison.not_done:,} of {comparison.common:,} common trials are not done in both runs and are not compared"

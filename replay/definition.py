@@ -1,4 +1,4 @@
-"""The definition that a run records, as text; and what has changed between two of them."""
+"""The recorded definition of a run as text, and the diff of two definitions."""
 
 import difflib
 from collections.abc import Iterator, Mapping
@@ -23,7 +23,7 @@ def load_definition(recorded: Any) -> Any:
 
 
 def definition_lines(definition: Any, indent: str = "") -> Iterator[str]:
-    """Yield a definition as indented lines without control characters; members without a value are left out."""
+    """Yield a definition as indented lines without control characters; members without a value are omitted."""
     if not isinstance(definition, Mapping):
         return
     for name, value in cast("Mapping[str, Any]", definition).items():

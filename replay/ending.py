@@ -93,7 +93,7 @@ def next_command(state: RunState, path: Path | str) -> str:
 
 
 def unscored_lines(missing: Mapping[str, int], path: Path | str) -> Iterator[str]:
-    """Return which scorers have not scored how many outputs, and the command that does it."""
+    """Yield how many outputs each scorer has not scored, and the command that scores them."""
     if missing:
         counts = (f"{plural(count, 'output')} not scored by {printable(scorer, 24)}" for scorer, count in missing.items())
         yield f"{', '.join(counts)}: evaljournal rescore {_quoted(path)}"
@@ -114,7 +114,7 @@ def _summary_lines(state: RunState, summary: Summary) -> Iterator[str]:
 
 
 def _events(state: RunState, detail: str) -> Iterator[str]:
-    """Return what happened on the way: adoptions, retries, interruptions, errors, crashes."""
+    """Yield adoptions, retries, interruptions, errors and crashes."""
     yield from summary_text.adopted_lines(state)
     if state.retries:
         words = {"stopped": "run stopped"}
@@ -147,7 +147,7 @@ def _events(state: RunState, detail: str) -> Iterator[str]:
 
 
 def _failures(state: RunState) -> Iterator[str]:
-    """Return a few failed trials, those with different errors first."""
+    """Yield a few failed trials, those with different errors first."""
     if not state.failed:
         return
     yield f"{plural(state.failed, 'trial')} failed:"
@@ -174,7 +174,7 @@ def failed_trials(state: RunState) -> Iterator[tuple[str, TrialState]]:
 
 
 def _detail_commands(state: RunState, path: Path | str) -> Iterator[str]:
-    """Return commands that show what went wrong."""
+    """Yield commands that show what went wrong."""
     for name, _ in islice(failed_trials(state), 1):
         yield f"evaljournal log {_quoted(path)} {printable(shlex.quote(name), 200)}"
     if any(tally.failed for tally in state.scores.values()):
@@ -182,7 +182,7 @@ def _detail_commands(state: RunState, path: Path | str) -> Iterator[str]:
 
 
 def _rescore_lines(state: RunState, path: Path | str) -> Iterator[str]:
-    """Return the command that scores what scorers failed on, and that replaces scores of older versions."""
+    """Yield the command that scores outputs whose scorer failed, or replaces scores of older versions."""
     rescore = f"evaljournal rescore {_quoted(path)}"
     scorers = state.started.scorers if state.started and state.started.task else {}
     if state.outcome == "finished" and any(tally.failed and scorer in scorers for scorer, tally in state.scores.items()):

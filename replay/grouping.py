@@ -22,7 +22,7 @@ class Grouping:
         self._labels: dict[str, str] = {}
 
     def apply(self, record: Record) -> None:
-        """Take the group from the next record, if it has one."""
+        """Read the group from the next record, if it has one."""
         event = record.event
         if not isinstance(event, TrialEnqueued):
             return

@@ -6,7 +6,7 @@
 from typing import Final, NamedTuple
 
 NO_RESPONSE: Final = "no_response"
-"""No attempt has ended for long; those in flight then no longer count against the limit."""
+"""No attempt has ended for a long time; those in flight no longer count against the limit."""
 
 PROBING: Final = frozenset({"unavailable", NO_RESPONSE, "all_rate_limited"})
 """Reasons that open the circuit breaker: only probes start, whatever the limit, until a record ends the pause."""

@@ -19,7 +19,7 @@ class RepeatedError:
     """Whether one did."""
 
     def count(self, type_: str, where: str) -> None:
-        """Count a failed trial; without a type, it failed for another reason than an error."""
+        """Count a failed trial; `type_` is empty if it failed without an exception."""
         self.is_over = self.is_over or not type_ or (self.trials > 0 and (type_, where) != (self.type, self.where))
         if not self.is_over:
             self.type, self.where, self.trials = type_, where, self.trials + 1

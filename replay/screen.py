@@ -1,7 +1,7 @@
 """The status of a run for people: the live screen, and one line for a log.
 
 Everything is derived from a `RunState` and what the caller passes; nothing here reads a clock, a file or the terminal's size,
-so the live run, `status` and `replay` draw the same picture. Names, errors and labels are untrusted and are printed escaped.
+so the live run, `status` and `replay` show the same screen. Names, errors and labels are untrusted and are printed escaped.
 """
 
 import heapq
@@ -54,7 +54,7 @@ def remaining(state: RunState, *, now: float, total: int | None, done_before: in
 
 
 def stall_reason(state: RunState, *, now: float, done_before: int, min_pause: float = LONG_PAUSE) -> str:
-    """Return why the pace so far does not predict the rest: all starts are paused, or no trial has ended for long.
+    """Return why the pace so far predicts nothing: all starts are paused, or no trial has ended for a long time.
 
     Empty otherwise. A pause of at most `min_pause` seconds is ignored.
     """
@@ -76,7 +76,7 @@ def _paused(state: RunState, now: float, min_pause: float = LONG_PAUSE) -> str:
 
 
 def _quiet(state: RunState, now: float, done_before: int) -> str:
-    """Return for how long no trial has ended, if that is long."""
+    """Return how long no trial has ended, if that is a long time."""
     quiet, done = now - state.done_at, state.done - done_before
     is_waiting = state.running or state.backing_off or any(pause.is_in_force(now) for pause in state.pauses.values())
     if not state.outcome and is_waiting and quiet > max(_QUIET_SECONDS, _QUIET_TRIALS * now / done if done > 0 else 0.0):

@@ -143,9 +143,9 @@ class RunState:
     late_returns: int = 0
     """Attempts that returned after they had timed out or been abandoned."""
     from_older_task: int = 0
-    """Current outputs that were made by an older version of the task."""
+    """Current outputs from an older version of the task."""
     _task_changed_at: int = 0
-    """Packed location from which on outputs are made by the current task."""
+    """Packed location; outputs after it are from the current version of the task."""
     latencies: "array[float]" = attrs.field(factory=lambda: array("d"))
     """Seconds of each attempt that returned an output."""
     scores: dict[str, Tally] = attrs.field(factory=dict[str, Tally])
@@ -297,8 +297,8 @@ class RunState:
         self.last_error = self.unauthorized_scorer = None
         self.repeated_error = RepeatedError()
         self.done_at = 0.0
-        for of_session in (self.pauses, self.paces, self.limits, self.limit_changes, self.scorer_calls, self.delayed_calls):
-            of_session.clear()
+        for per_session in (self.pauses, self.paces, self.limits, self.limit_changes, self.scorer_calls, self.delayed_calls):
+            per_session.clear()
         self.scorer_keys.clear()
 
     def _adopt(self, adopted: Any, definition: Any, record: Record) -> None:

@@ -138,8 +138,8 @@ def paired_shares(differences: Sequence[float]) -> Estimate:
 
     Bonett and Price's interval (2012): the normal interval after adding one fixed and one broken case. The paired t would call
     4 fixed and 0 broken of 143 significant (p = 1/8) and has no width if nothing differs; McNemar's exact test gives no
-    interval. This one excludes 0 from 6 fixed to 0 broken on, as McNemar's test does at 5 % (from 5 to 0 below 49 cases),
-    and works with repeats, whose differences are fractions.
+    interval. This one excludes 0 with at least 6 fixed and 0 broken, as McNemar's test does at 5 % (at least 5 and 0 below 49
+    cases), and works with repeats, whose differences are fractions.
     """
     n = len(differences)
     total = math.fsum(differences)

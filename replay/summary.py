@@ -170,7 +170,7 @@ class Summary:
     elapsed: float
     """Seconds of all sessions; the time between them does not count."""
     crashes: int
-    """Sessions before the last one that ended without a final record; sessions cut by a fork do not count."""
+    """Sessions before the last one that ended without a final record, except those ended by a fork."""
     outcome: str | None
     """`finished`, or the reason the last session stopped; None while it runs or if it crashed."""
     planned_trials: int
@@ -178,7 +178,7 @@ class Summary:
     adopted: Sequence["Adoption"]
     """The sessions that adopted changes."""
     from_older_task: int
-    """Current outputs that were made by an older version of the task."""
+    """Current outputs from an older version of the task."""
     truncated: int
     """Current outputs that were truncated by the token limit, as far as attempts have noted it."""
     trials: Trials
@@ -273,7 +273,7 @@ def unscored(state: RunState) -> dict[str, int]:
 
 
 def crashes(state: RunState) -> int:
-    """Return the number of earlier sessions that ended without a final record, except those cut by a fork."""
+    """Return the number of earlier sessions that ended without a final record, except those ended by a fork."""
     forked = forked_sessions(state)
     return sum(not session.outcome and session.number not in forked for session in state.sessions[:-1])
 

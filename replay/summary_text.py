@@ -44,8 +44,8 @@ def score_in_words(score: Score, *, failed: int = 0) -> str:
             parts.append(f"(95 % CI {digits(score.low, 3)} to {digits(score.high, 3)})")
     if score.labels:
         parts.append(_labels(score))
-    scorer_failed = "scorer failed" + (f" ({one_line(score.error, 200)})" if score.error else "")
-    counts = [(failed, "failed"), (score.failed, scorer_failed), (score.out_of_range, "not finite or too large")]
+    failures = f"scorer failure{'s' if score.failed > 1 else ''}" + (f" ({one_line(score.error, 200)})" if score.error else "")
+    counts = [(failed, "failed"), (score.failed, failures), (score.out_of_range, "not finite or too large")]
     excluded = ", ".join(f"{count:,} {reason}" for count, reason in counts if count)
     versions = _versions(score.versions, score.from_older_version)
     if not parts:

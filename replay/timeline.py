@@ -87,11 +87,11 @@ class Timeline:
                 raise ValueError(f"there is no session {session}; there are {len(self.sessions)}")
             return list(steps.steps(session))
         joined: list[Step] = []
-        for following in self.sessions:
+        for session_time in self.sessions:
             if joined and joined[-1][1]:
-                before = self.sessions[following.number - 2]
-                joined.append((before.offset + before.end, 0, following.seq - 1))
-            joined += ((following.offset + t, value, seq) for t, value, seq in steps.steps(following.number))
+                before = self.sessions[session_time.number - 2]
+                joined.append((before.offset + before.end, 0, session_time.seq - 1))
+            joined += ((session_time.offset + t, value, seq) for t, value, seq in steps.steps(session_time.number))
         return joined
 
     def columns(self, name: StepName) -> "tuple[array[float], array[int], list[int]]":

@@ -37,7 +37,7 @@ class Span(NamedTuple):
     end: float
     """While in flight: the time of the last record. After a crash: the end of the session."""
     outcome: str
-    """One of `ENDINGS`."""
+    """One of `OUTCOMES`."""
     seq: int
     """The record of its start."""
     end_seq: int
@@ -186,7 +186,7 @@ class TrialTimes(Mapping[str, Times]):
         """Index of its last attempt in `Spans`; -1 before the first."""
         self.attempts = array("l")
         self.spent = tuple(array("d") for _ in range(5))
-        """Stage → seconds spent in it; the time that a trial is idle is not meaningful."""
+        """Stage → seconds spent in it; idle time is not meaningful."""
         self.queue_time = array("d")
         """Seconds queued before its last attempt, over all attempts."""
         self.backoff_time = array("d")

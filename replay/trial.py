@@ -54,7 +54,7 @@ class AttemptDetails:
     span: Span
     """Slot, session, times and outcome."""
     waits: Sequence[Wait] = ()
-    """What its start waited for, longest first; only known to `show`."""
+    """What its start waited for, longest first; set only for `show`."""
     category: str = ""
     """Category of its failure, `timed_out` or `interrupted`; empty without a failure."""
     error: str = ""
@@ -179,7 +179,7 @@ class TrialDetails:
     """Notes that belong to no attempt."""
     times: Times = _NO_TIMES
     problem: BlobDamaged | None = None
-    """Damage of a blob; a `Blob` stands in place of its value."""
+    """A damaged blob; its value is left as a `Blob`."""
 
     def apply(self, record: Record, timeline: Timeline, waits: Sequence[Wait] = ()) -> None:  # noqa: C901, PLR0912  # one fold
         """Add a record of the trial, which the timeline has applied; `waits` is what the start in it waited for."""
@@ -223,7 +223,7 @@ class TrialDetails:
                 self.attempts[number - 1].request = self.request
 
     def finish(self, timeline: Timeline) -> None:
-        """Take the final times and spans from the timeline, after the last record."""
+        """Copy the final times and spans from the timeline, after the last record."""
         self.times = timeline.times[self.trial]
         spans = timeline.attempts(self.trial)
         for attempt, span in zip(self.attempts, spans, strict=False):

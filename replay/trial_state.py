@@ -15,7 +15,7 @@ Value = bool | int | float | str
 DONE: Final = ("completed", "failed")
 """The stages of a trial that has ended and was not withdrawn."""
 
-_NOWHERE: Final = -1
+_NO_LOCATION: Final = -1
 _OFFSET_BITS: Final = 48
 
 
@@ -31,7 +31,7 @@ def unpacked(location: int) -> Location:
 
 @attrs.define
 class RetryHistory:
-    """The failures of a trial so far; what is left of its retry budgets follows from it."""
+    """The failures of a trial so far, which determine the rest of its retry budgets."""
 
     errors: int = 0
     parse_errors: int = 0
@@ -40,7 +40,7 @@ class RetryHistory:
     rate_limit_wait: float = 0.0
     """Seconds of backoff after rate limits."""
     category: str = ""
-    """Category of the last failure: one of `AttemptFailed`, or `timed_out`."""
+    """Category of the last failure: a `FailureCategory` or `timed_out`."""
     retry_after: float | None = None
     error: str = ""
     """Type and message of the last failure, shortened."""
@@ -49,7 +49,7 @@ class RetryHistory:
     where: str = ""
     """The line of the user's code that raised it."""
     reason: str = ""
-    """Why the trial failed, the last time that it did."""
+    """Why the trial last failed."""
 
     def count_failure(self, category: str, retry_after: float | None = None) -> None:
         """Count a failed attempt or scorer call."""
@@ -85,7 +85,7 @@ class TrialState:
     case: str = ""
     """The case's id; repeats of a case share it."""
     attempts: int = 0
-    _output: int = _NOWHERE
+    _output: int = _NO_LOCATION
     _scores: tuple[Any, ...] = ()
     """Scorer, version and latest value of each score, one after the other; a dict takes five times the memory."""
     unscored: tuple[str, ...] = ()
@@ -127,7 +127,7 @@ class TrialState:
     @property
     def output_location(self) -> Location | None:
         """Location of the record that holds the output; None if there is none."""
-        return None if self._output == _NOWHERE else unpacked(self._output)
+        return None if self._output == _NO_LOCATION else unpacked(self._output)
 
     @property
     def error(self) -> str:
@@ -136,7 +136,7 @@ class TrialState:
 
     @property
     def reason(self) -> str:
-        """Why the trial failed, the last time that it did."""
+        """Why the trial last failed."""
         return "" if self.retry_history is None else self.retry_history.reason
 
     @property

@@ -17,11 +17,11 @@ def is_amount(value: object) -> TypeGuard[float]:
 def noted_usage(name: str, value: Any) -> Any:
     """Return a note as usage: the value of the note `usage` itself, and `{name: value}` for any other note.
 
-    A judge's usage is counted apart: `judge.cost`.
+    A judge's usage is counted separately: `judge.cost`.
     """
     if name == _JUDGE:
         usage = value.get("usage") if isinstance(value, dict) else None
-        return {f"judge.{each}": amount for each, amount in usage.items()} if isinstance(usage, dict) else None
+        return {f"judge.{unit}": amount for unit, amount in usage.items()} if isinstance(usage, dict) else None
     return value if name == "usage" else {name: value}
 
 

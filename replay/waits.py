@@ -1,7 +1,7 @@
 """What the attempts and scorer calls of one trial waited for before they started.
 
-A `WaitLog` processes every record of a run. The time between two records counts for what delayed starts then: a pause, the
-concurrency limit or the pace. Backoff is not included; it is recorded separately.
+A `WaitLog` processes every record of a run. The time between two records is attributed to what delayed starts then: a pause,
+the concurrency limit or the pace. Backoff is not included; it is recorded separately.
 """
 
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ class Wait:
     """Time that a start was delayed for one reason."""
 
     reason: str
-    """One word: scorers, pause, limit or pace."""
+    """`scorers`, `pause`, `limit` or `pace`."""
     seconds: float
     text: str
     """The reason in words: `pace: 4.2 starts/s`, `Retry-After`, `all 16 slots busy`."""
@@ -102,7 +102,7 @@ class WaitLog:
                         waits[key, kind] = Wait(kind, (before.seconds if before else 0.0) + end - begin, text)
 
     def _pieces(self, key: str, begin: float, end: float) -> Iterator[tuple[float, float]]:
-        """Split a time where a pause of the key expires."""
+        """Split an interval where a pause of the key expires."""
         pause = self._state.pauses.get(key)
         if pause is not None and begin < pause.until < end:
             yield begin, pause.until

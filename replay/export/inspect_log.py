@@ -106,7 +106,7 @@ def _model(call: ModelCall) -> str:
 
 
 def _entry(name: str, index: TrialIndex) -> ZipInfo:
-    """Return the header of a file in the zip; it depends on the run only."""
+    """Return the header of a file in the zip; it depends only on the run."""
     at = index.state.sessions[0].at if index.state.sessions else ""
     try:
         year, month, day = (int(part) for part in at[:10].split("-"))

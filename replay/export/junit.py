@@ -1,7 +1,7 @@
 """JUnit XML for CI: a trial is a test case, the run is one test suite.
 
 A failed trial, and one for which a scorer failed, is an error; one with a false score is a failure; one that is not done is
-skipped. The XML is valid by Ant's and Jenkins' schemas: one result per test case, and forbidden characters are escaped.
+skipped. The XML is valid in the schemas of Ant and Jenkins: one result per test case, and forbidden characters are escaped.
 """
 
 import re
@@ -113,7 +113,7 @@ def _tag(name: str, attributes: dict[str, Any], *, closed: bool = False) -> byte
 
 
 _WHITESPACE: Final = {"\n": "&#10;", "\r": "&#13;", "\t": "&#9;"}
-"""Escaped in attributes, where a reader would turn these into blanks."""
+"""Escaped in attributes, where a parser would turn them into spaces."""
 
 
 def _text(text: str) -> bytes:

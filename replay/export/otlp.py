@@ -219,7 +219,7 @@ def _ids(index: TrialIndex, trial: str, attempt: int = 0) -> dict[str, str]:
 
 
 def _score(at: int, score: ScoreDetails) -> dict[str, Any]:
-    """Return a score, or a scorer's failure, as an event of the conventions."""
+    """Return a score, or a scorer's failure, as a span event."""
     attributes: dict[str, Any] = {"gen_ai.evaluation.name": score.scorer}
     value = score.value
     if value is None:

@@ -25,7 +25,7 @@ from replay.trial import attempt_facts
 VALUE_LENGTH: Final = 16_384
 """Characters of each value on a page; a longer one is truncated, and the page names the command that shows it in full."""
 FULL_SIZE: Final = 64 << 20
-"""Bytes of a journal up to which `VALUE_LENGTH` holds; the page of a larger one has shorter values, so that it opens."""
+"""Bytes of a journal above which values are truncated to less than `VALUE_LENGTH`, so that a browser can open the page."""
 MIN_VALUE_LENGTH: Final = 200
 MICRO: Final = 1_000_000
 TYPES: Final = (*TYPE_NAMES.values(), "x-")
@@ -36,7 +36,7 @@ _TRACEBACK: Final = 6_000
 _MESSAGE: Final = 1_000
 _NOTE: Final = 300
 _MAX_NOTES: Final = 100
-"""Notes of one attempt that a page has."""
+"""Maximum number of notes shown for one attempt."""
 _SCALARS: Final = frozenset({bool, int, float})
 
 _TYPE: Final[dict[type[Event], int]] = {**{kind: at for at, kind in enumerate(TYPE_NAMES)}, events.Extension: len(TYPE_NAMES)}
@@ -106,7 +106,7 @@ class Content:
 
         self.scorers: dict[str, int] = {}
         self.score_log: tuple[array[int], array[int], array[int], list[float | None]] = (array("q"), array("l"), array("b"), [])
-        """Record, scorer, 1 (or -1 where a score is replaced), and the number; None if it counts for no mean."""
+        """Record, scorer, 1 (or -1 where a score is replaced), and the number; None if it is in no mean."""
 
         # One entry for each attempt, in the order of the timeline's spans.
         self.span_trial = array("l")
@@ -130,7 +130,7 @@ class Content:
         self._open: dict[int, int] = {}
         """Trial → its attempt in flight."""
 
-    def take(self, history: LoadedRun, record: Record) -> None:
+    def apply(self, history: LoadedRun, record: Record) -> None:
         """Apply a record that the history has just applied."""
         event, seq, state, timeline = record.event, record.seq, history.state, self.timeline
         timeline.apply(record)

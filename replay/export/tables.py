@@ -62,7 +62,7 @@ def jsonl(source: Source, rows: Rows) -> Iterator[bytes]:
 
 
 def as_csv(source: Source, rows: Rows) -> Iterator[bytes]:
-    """Write comma-separated values in which a spreadsheet finds no formula."""
+    """Write comma-separated values that a spreadsheet does not evaluate as formulas."""
     content = table(source, rows)
     line = io.StringIO()
     writer = csv.writer(line, lineterminator="\r\n")  # RFC 4180; with "\n", older Pythons do not quote a CR.

@@ -133,7 +133,7 @@ class TrialIndex:
                 yield score[1]
 
     def wall_time(self, seq: int, t: float) -> int:
-        """Return the wall time of `t` in the session of a record, in nanoseconds since 1970, on the timeline's one axis."""
+        """Return the wall time of `t` in the session of a record, in nanoseconds since 1970, on the timeline's axis."""
         return self.session_time(bisect.bisect_right(self.timeline.sessions, seq, key=lambda session: session.seq), t)
 
     def session_time(self, session: int, t: float) -> int:

@@ -95,7 +95,7 @@ def _read(run: Path) -> tuple[Content, Any]:
 
     def take(run: LoadedRun, record: Record) -> None:
         run.apply(record)
-        page_content.take(run, record)
+        page_content.apply(run, record)
 
     return page_content, load(run, apply=take)
 

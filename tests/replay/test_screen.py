@@ -441,7 +441,7 @@ def test_failed_scorer() -> None:
     failed = ScoringFailed(trial="b", scorer="exact", version="v1", error="KeyError", message="x", elapsed=0.0)
     state = run_state([*ok("a", PASS), *ok("b"), failed])
 
-    text = "exact  100.0 %  1 of 1 passed (95 % CI 20.7–100.0 %); excluded: 1 scorer failed (KeyError: x)"
+    text = "exact  100.0 %  1 of 1 passed (95 % CI 20.7–100.0 %); excluded: 1 scorer failure (KeyError: x)"
     assert text == row(drawn(state), "scores")
     assert "details: evaljournal log r --type scoring_failed" in final_report(state, path="r").splitlines()
 
