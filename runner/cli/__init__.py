@@ -33,7 +33,7 @@ COMMANDS: Final = {
     "verify": "Check that a journal is intact and its run followed the rules.",
     "salvage": "Copy the intact records of a damaged journal.",
     "diff": "Compare two runs trial by trial.",
-    "simulate": "Simulate a run with another policy or other slots.",
+    "simulate": "Simulate a run with another policy or number of slots.",
     "report": "Write an HTML report of a run, or of two runs.",
     "view": "Show a run live in a browser.",
     "export": "Export a run: CSV, Parquet, JUnit, traces, …",
@@ -44,9 +44,9 @@ UNFINISHED: Final = 3
 DAMAGED: Final = 4
 BUG: Final = 70
 INTERRUPTED: Final = 130
-"""As usual for a program that Ctrl-C ends."""
+"""The conventional exit code after SIGINT."""
 BROKEN_PIPE: Final = 141
-"""As usual for a program whose output pipe is closed: `evaljournal log | head`."""
+"""The conventional exit code after SIGPIPE: `evaljournal log | head`."""
 
 
 class Damaged(click.ClickException):

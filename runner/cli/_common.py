@@ -39,8 +39,8 @@ def find_run(argument: str | Path) -> Path:
             return runs[0]
     if path.exists():
         return path  # Reading it reports what is wrong.
-    known = {each.parent.name: None for each in runs_under(RUNS)} | {str(each): None for each in runs_under(RUNS)}
-    raise InvalidUsage(f"{path} does not exist{suggest(str(path), known) or '; `evaljournal ls` lists the runs'}")
+    names = {run.parent.name: None for run in runs_under(RUNS)} | {str(run): None for run in runs_under(RUNS)}
+    raise InvalidUsage(f"{path} does not exist{suggest(str(path), names) or '; `evaljournal ls` lists the runs'}")
 
 
 class RunType(click.ParamType):  # type: ignore[type-arg]  # generic in the newest click only

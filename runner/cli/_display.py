@@ -67,7 +67,7 @@ def warn_unconfirmed(stop: ScanStop | None) -> None:
 
 
 def summary_of(view: LoadedRun, by: str | None = None) -> dict[str, Any]:
-    """Return the status of a run for JSON."""
+    """Return the status of a run as JSON."""
     path, state = view.path, view.state
     return {
         "path": str(path),
@@ -82,7 +82,7 @@ def summary_of(view: LoadedRun, by: str | None = None) -> dict[str, Any]:
 
 
 def waiting_of(view: LoadedRun) -> list[dict[str, Any]]:
-    """Return for JSON why slots of a running run are idle, now or as of its last record."""
+    """Return why slots of a running run are idle, now or as of its last record, as JSON."""
     if not view.is_live or view.problem is not None:
         return []
     now = view.state.t + (age(view.state, time.time()) if view.is_last else 0.0)
@@ -103,9 +103,8 @@ def fork_command(path: Path, seq: int) -> str:
 
 def print_json(value: Any) -> None:
     """Print a value as JSON."""
-    click.echo(
-        orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS)
-    )  # Keys of a forged journal may be numbers.
+    options = orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS  # Keys of a forged journal may be numbers.
+    click.echo(orjson.dumps(value, option=options))
 
 
 def print_table(rows: Sequence[Sequence[str]]) -> None:

@@ -20,7 +20,7 @@ _COMMANDS: Final[dict[Hint, Callable[[Path], str]]] = {
 
 
 def render(exc: JournalError) -> str:
-    """Return the message of an error, with the command that helps in place of its hint."""
+    """Return the message of an error, with a command in place of its hint."""
     if exc.hint not in _COMMANDS or exc.path is None:
         return str(exc)
     return f"{exc.message}; {_COMMANDS[exc.hint](exc.path)}"

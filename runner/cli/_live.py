@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 FRAME: Final = 0.2
 """Seconds between two frames of the live screen."""
 QUIET: Final = 60.0
-"""Maximum seconds between two progress lines, so that a slow run does not look dead."""
+"""Maximum seconds between two progress lines, so that a slow run does not look stuck."""
 
 
 def is_screen(stream: TextIO) -> bool:

@@ -35,7 +35,7 @@ DEFINITION: Final = frozenset(["config", *(option.name for option in OPTIONS if 
 _TEXTS: Final = ("body", "more", "prompt", "system", "rubric")
 """Options whose value may be read from a file: `@prompt.txt`."""
 _RECORDED_TEXTS: Final = ("endpoint", "base_url", "judge_url", "command")
-"""Options that are recorded, and into which people put keys."""
+"""Recorded options that could contain an API key."""
 _VARIABLE: Final = re.compile(r"\$(?:\w+|\{\w+\})")
 
 
@@ -103,7 +103,7 @@ def _task(values: Mapping[str, Any], from_file: Container[str]) -> Any:
 
     selected = [name for name in _SELECTORS if name in values]
     if len(selected) != 1:
-        problem = f"{' and '.join(map(flag, selected))} exclude each other" if selected else "no target"
+        problem = f"{' and '.join(map(flag, selected))} are mutually exclusive" if selected else "no target"
         raise UsageError(f"{problem}: pass one of --endpoint URL, --chat MODEL, --command LINE or --output-key COLUMN")
     target = _SELECTORS[selected[0]]
     for option in OPTIONS:
@@ -117,7 +117,7 @@ def _task(values: Mapping[str, Any], from_file: Container[str]) -> Any:
 
 
 def _value(name: str, value: Any) -> Any:
-    """Return the value of an option as its target takes it."""
+    """Return the value of an option as its target expects it."""
     if name in _TEXTS and value.startswith("@"):
         try:
             value = Path(value[1:]).read_text(encoding="utf-8")
@@ -146,19 +146,19 @@ def _json_object(text: str) -> dict[str, Any]:
 
 def _pairs(texts: Iterable[str], separator: str, name: str, form: str) -> Iterator[tuple[str, str]]:
     for text in texts:
-        key, found, value = text.partition(separator)
-        if not found or not key.strip():
+        key, matched, value = text.partition(separator)
+        if not matched or not key.strip():
             raise UsageError(f"--{name} {text!r}: expected {form}")
         yield key.strip(), value.strip()
 
 
 def scorers_from_options(values: Mapping[str, Any]) -> Iterator[tuple[str | None, Any]]:
-    """Yield the scorers that the options name, each with its name; None for a scorer that has a name."""
+    """Yield the scorers in the options, each with its name; None for a scorer that has its own name."""
     for text in values.get("score", ()):
         scorer: Any = scorers.named(text)
         if scorer is None and ":" not in text:
-            known = f"use {', '.join(scorers.NAMES)} or file.py:function"
-            raise UsageError(f"unknown scorer {text!r}; {known}{suggest(text, scorers.NAMES)}")
+            choices = f"use {', '.join(scorers.NAMES)} or file.py:function"
+            raise UsageError(f"unknown scorer {text!r}; {choices}{suggest(text, scorers.NAMES)}")
         yield None, load_function(text) if scorer is None else scorer
     judge = _arguments("judge", values)
     if "model" not in judge:
@@ -194,7 +194,7 @@ def _reference(ctx: click.Context, on_command_line: Mapping[str, Any]) -> str:
 
 
 def is_option_reference(reference: str) -> bool:
-    """Return whether a recorded reference is a command line, not a place in a file."""
+    """Return whether a recorded reference is a command line, not a location in a file."""
     return reference.startswith("--")
 
 

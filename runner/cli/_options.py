@@ -64,7 +64,7 @@ class Option:
     example: str = ""
     """A value in TOML."""
     default: str = attrs.field(default="", kw_only=True)
-    """The default of a setting as the help shows it, where its value is not clear."""
+    """The default of a setting in the help, if its value does not explain itself."""
     type: Any = attrs.field(default=attrs.Factory(lambda option: _TYPES.get(option.metavar), takes_self=True), kw_only=True)
     """The click type (default: by the metavar)."""
     multiple: bool = attrs.field(default=False, kw_only=True)
@@ -90,7 +90,7 @@ class Option:
 
     @property
     def metavar(self) -> str | None:
-        """What stands for the value; None for a switch."""
+        """The placeholder of the value; None for a switch."""
         return self.spec.partition(" ")[2] or None
 
     @property
@@ -105,9 +105,9 @@ class Option:
         return self.type in (seconds, failures, count)
 
     def arguments(self, target: str) -> Iterator[str]:
-        """Yield the names under which a target takes the value."""
-        for each in self.targets.split():
-            owner, _, argument = each.partition(".")
+        """Yield the arguments of a target that take the value."""
+        for text in self.targets.split():
+            owner, _, argument = text.partition(".")
             if owner == target:
                 yield argument or self.name
 
@@ -448,7 +448,7 @@ def grouped_option(group: str, *flags: str, **arguments: Any) -> Callable[[F], F
 
 
 def overrides(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings among parsed options, as `Settings.changed` takes them; those without a value are left out."""
+    """Return the settings among parsed options, as `Settings.changed` takes them; those without a value are omitted."""
     settings: dict[str, Any] = {}
     retry: dict[str, Any] = {}
     for option in OPTIONS:

@@ -19,13 +19,13 @@ class PageReader:
         self.content = Content(value_length(size))
         self._auditor: Auditor | None = None
 
-    def take(self, history: LoadedRun, record: Record) -> None:
+    def apply(self, history: LoadedRun, record: Record) -> None:
         """Apply a record: audit it against the state before it, then update the history and the content."""
         if self._auditor is None:
             self._auditor = Auditor(session_rules, history.state)
         self._auditor.apply(record)
         history.apply(record)
-        self.content.take(history, record)
+        self.content.apply(history, record)
 
     def run(self, history: LoadedRun) -> PageRun:
         """Return the run as it is now."""

@@ -34,13 +34,13 @@ LOCK_INTERVAL: Final = 1.0
 HEARTBEAT: Final = 15.0
 """Seconds without an update after which a comment is sent, to notice a closed connection."""
 REQUEST_TIMEOUT: Final = 10.0
-"""Seconds in which a request must be complete."""
+"""Seconds within which a request must be complete."""
 _CHUNK: Final = 65_536
 _POLICY: Final = policy(connect="'self'") + "; frame-ancestors 'none'"
 
 
 class LiveRun:
-    """A run as far as its journal has been read, and an event for those who wait for more."""
+    """A run as far as its journal has been read, and an event that is set when it changes."""
 
     def __init__(self, path: Path, size: int) -> None:
         self.history = LoadedRun(path)
@@ -66,7 +66,7 @@ class LiveRun:
             with reject_invalid_record(path, lambda: self.history.seq + 1):
                 async with aclosing(follow(path, load_blobs=False)) as records:
                     async for record in records:
-                        self._reader.take(self.history, record)
+                        self._reader.apply(self.history, record)
                         if record.seq >= last_seq:
                             self._caught_up.set()
                         self._notify()
@@ -91,7 +91,7 @@ class LiveRun:
         self._changed = trio.Event()
 
     async def messages(self, cursor: Cursor) -> AsyncGenerator[bytes, None]:
-        """Yield server-sent events with everything after the cursor, without end."""
+        """Yield server-sent events with everything after the cursor, indefinitely."""
         await self._caught_up.wait()
         while True:
             changed = self._changed
@@ -118,7 +118,7 @@ class _Response:
 
 @attrs.frozen
 class _EventStream:
-    """A response without end: the events after a cursor."""
+    """An endless response: the events after a cursor."""
 
     cursor: Cursor
 

@@ -59,7 +59,7 @@ def user_code() -> Generator[None]:
     ):
         try:
             yield
-        except SystemExit as exc:  # Its code would be taken for the exit code of the command.
+        except SystemExit as exc:  # Its code must not become the exit code of the command.
             raise UsageError(f"the evaluation's code called sys.exit({exc.code!r})") from exc
 
 
@@ -188,7 +188,7 @@ class CommandSession:
 
 
 def _changed_settings(live: LiveRun) -> Iterator[str]:
-    """Yield the settings that differ from those of the session before."""
+    """Yield the settings that differ from those of the previous session."""
     for name, (before, now) in live.changed.items():
         if isinstance(before, dict) and isinstance(now, dict):
             parts = [(f"{name}.{part}", before.get(part), value) for part, value in now.items() if before.get(part) != value]

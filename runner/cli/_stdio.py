@@ -10,21 +10,21 @@ from typing import Final
 _STANDARD: Final = (0, 1, 2)
 
 
-class _Lossy(io.TextIOWrapper):
+class _LossyStderr(io.TextIOWrapper):
     """Standard error that drops what cannot be written, on a full disk for example; a closed pipe is still an error."""
 
     def write(self, text: str, /) -> int:
-        with _dropping():
+        with _ignoring_write_errors():
             super().write(text)
         return len(text)
 
     def flush(self) -> None:
-        with _dropping():
+        with _ignoring_write_errors():
             super().flush()
 
 
 @contextlib.contextmanager
-def _dropping() -> Generator[None]:
+def _ignoring_write_errors() -> Generator[None]:
     try:
         yield
     except BrokenPipeError:
@@ -34,7 +34,7 @@ def _dropping() -> Generator[None]:
 
 
 def prepare_streams() -> None:
-    """Open the null device for closed standard streams, and let writing to standard error never fail the program."""
+    """Open the null device for closed standard streams, and ignore failed writes to standard error."""
     for fd in _STANDARD:
         if not _is_open(fd):
             null = os.open(os.devnull, os.O_RDWR)
@@ -44,7 +44,7 @@ def prepare_streams() -> None:
     if os.name != "nt":  # The console of Windows has its own kind of stream.
         encoding = getattr(sys.stderr, "encoding", None) or "utf-8"
         binary = open(2, "wb", closefd=False)  # noqa: SIM115  # used until the end of the process
-        sys.stderr = _Lossy(binary, encoding=encoding, errors="backslashreplace", line_buffering=True)
+        sys.stderr = _LossyStderr(binary, encoding=encoding, errors="backslashreplace", line_buffering=True)
 
 
 def _is_open(fd: int) -> bool:

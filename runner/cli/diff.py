@@ -25,28 +25,28 @@ _LISTED: Final = 10
 @click.option("--all", "show_all", is_flag=True, help="List every trial.")
 @click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON, with every trial.")
 def diff(a: Path, b: Path, by: str | None, show_all: bool, as_json: bool) -> None:
-    """Compare two runs trial by trial: fixed, broke, changed, slower, only in one.
+    """Compare two runs trial by trial: fixed, broken, changed, slower, only in one.
 
     Trials are matched by name and content; trials with the same name and different content are not compared. Each score
-    difference is reported with its 95 % confidence interval, over the cases that both runs scored. The exit code is 0 whatever
-    the difference.
+    difference is reported with its 95 % confidence interval, over the cases that both runs scored. The exit code is 0 even if
+    the runs differ.
 
     \b
     evaljournal diff runs/capitals/0001 runs/capitals/0002
     evaljournal diff runs/capitals/0001 runs/capitals/0002 --by difficulty
-    evaljournal diff runs/capitals/0001 runs/capitals/0002 --json | jq '.broke[].trial'
+    evaljournal diff runs/capitals/0001 runs/capitals/0002 --json | jq '.broken[].trial'
     """
     runs = open_run(a), open_run(b)
     sides = [Side(view.state, outputs(view.records())) for view in runs]
-    found = compare(*sides, groups=None if by is None else groups_by(runs[0], by))
+    comparison = compare(*sides, groups=None if by is None else groups_by(runs[0], by))
     if as_json:
         paths = {"a": str(a), "b": str(b)}
         problems = {f"problem_{name}": str(view.problem or "") or None for name, view in zip("ab", runs, strict=True)}
-        print_json({**paths, **problems, **attrs.asdict(found)})
+        print_json({**paths, **problems, **attrs.asdict(comparison)})
     else:
         for name, view in zip("AB", runs, strict=True):
             click.echo(f"{name}  {_which(view)}")
-        for line in lines(found, limit=None if show_all else _LISTED):
+        for line in lines(comparison, limit=None if show_all else _LISTED):
             click.echo(line)
     for view in runs:
         exit_if_damaged(view.problem, quiet=as_json)

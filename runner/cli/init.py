@@ -39,7 +39,7 @@ def init(path: Path, target: str | None, with_all: bool) -> None:
     evaljournal init --all
     """
     if with_all and target is not None:
-        raise UsageError(f"--all and --{target} exclude each other; pass one of them")
+        raise UsageError(f"--all and --{target} are mutually exclusive; pass one of them")
     text = _INTRO.format(path=shlex.quote(str(path))) + (_all() if with_all else _short(target))
     try:
         with path.open("x", encoding="utf-8") as file:

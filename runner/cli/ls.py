@@ -22,7 +22,7 @@ from runner.run_paths import RUNS, last_record, runs_under
 def ls(directory: Path, as_json: bool) -> None:
     """List the runs under runs/, or under DIRECTORY.
 
-    Of a finished run, only the first and the last record are read; `evaljournal verify` checks all of them.
+    For a finished run, only the first and the last record are read; `evaljournal verify` checks all of them.
 
     \b
     evaljournal ls

@@ -52,9 +52,9 @@ def replay(path: Path, at: int | None, at_time: str | None, play: float | None, 
     evaljournal replay --play 10x
     """
     if at is not None and at_time is not None:
-        raise click.UsageError("--at and --at-time exclude each other; pass one of them")
+        raise click.UsageError("--at and --at-time are mutually exclusive; pass one of them")
     if play is not None and as_json:
-        raise click.UsageError("--json and --play exclude each other; pass one of them")
+        raise click.UsageError("--json and --play are mutually exclusive; pass one of them")
     moment = _find(path, at_time) if at_time is not None else _Moment(at)
     view = open_run(path, moment.seq)
     if as_json:
@@ -129,7 +129,7 @@ def _find_wall(path: Path, wanted: datetime) -> _Moment:
                 raise UsageError(f"{path} has no state at {text}; its first record is at {printable(record.at)}")
             return _Moment(before.seq)
         before = record
-    last = printable(before.at) if before else "no time"
+    last = printable(before.at) if before else "an unknown time"
     raise UsageError(f"{path} has no state at {text}; its last record is at {last}")
 
 

@@ -41,25 +41,25 @@ def report(path: Path, other: Path | None, target: Path, then_open: bool, force:
     """
     check_target(target, directory=False, force=force or is_page(target))
     runs = [read_page_run(path)] + ([read_page_run(other)] if other is not None else [])
-    write_atomically(target, page([each.data() for each in runs], _comparison(runs)))
-    paths = " and ".join(str(each.history.path) for each in runs)
+    write_atomically(target, page([run.data() for run in runs], _comparison(runs)))
+    paths = " and ".join(str(run.history.path) for run in runs)
     click.echo(f"{target}: report of {paths}, {target.stat().st_size / 1e6:,.2f} MB", err=True)
     if then_open:
         webbrowser.open(target.resolve().as_uri())
-    for each in runs:
-        exit_if_damaged(each.history.problem)
+    for run in runs:
+        exit_if_damaged(run.history.problem)
 
 
 def _comparison(runs: list[PageRun]) -> dict[str, Any] | None:
     if len(runs) == 1:
         return None
-    return comparison_data(compare(*(Side(each.history.state, outputs(each.history.records())) for each in runs)))
+    return comparison_data(compare(*(Side(run.history.state, outputs(run.history.records())) for run in runs)))
 
 
 def read_page_run(path: Path) -> PageRun:
     """Read a run for a page: state, columns and audit in one pass over its journal."""
     is_live = is_held(path)  # Before reading, as in `open_run`.
     reader = PageReader(journal_size(path))
-    run = load(path, apply=reader.take)
+    run = load(path, apply=reader.apply)
     run.is_live = is_live
     return reader.run(run)

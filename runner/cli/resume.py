@@ -68,7 +68,7 @@ def _has_nothing_to_do(finished: RunFinished, options: dict[str, Any]) -> bool:
 
 
 def _use_gates(state: RunState, gates: tuple[str, ...]) -> None:
-    """Replace the gates of a finished run by those of the command line."""
+    """Replace the gates of a finished run with those of the command line."""
     check_gates(gates, {**dict(state.started.scorers if state.started else {}), **state.scores})
     if gates:
         state.settings["fail_under"] = list(gates)

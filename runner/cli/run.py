@@ -91,7 +91,7 @@ def _load(reference: str | None, ctx: click.Context) -> LoadedEvaluation:
 
 
 def _check_free(path: Path) -> None:
-    """Reject a directory that is a run, lies in a run, or contains runs."""
+    """Reject a directory that is a run, is inside a run, or contains runs."""
     if not segments.is_run(path):
         if path.resolve() == RUNS.resolve() or (path.is_dir() and runs_under(path)):
             raise InvalidUsage(f"{path} contains runs; pass a new directory in it: -o {path / 'NAME'}")

@@ -203,7 +203,7 @@ def _attempt(attempt: AttemptDetails, new_request: Any) -> Iterator[str]:
 
 
 def _reason(waits: Sequence[Wait]) -> str:
-    """Return the longest wait, in brackets; empty if there is none."""
+    """Return the longest wait, in parentheses; empty if there is none."""
     return f" ({waits[0].text})" if waits else ""
 
 
@@ -222,12 +222,12 @@ def _call(call: ScorerCallDetails) -> Iterator[str]:
 
 
 def _score(details: ScoreDetails, mark: str = "") -> Iterator[str]:
-    behind = f"  ({mark})" if mark else ""
+    suffix = f"  ({mark})" if mark else ""
     if details.value is None:
-        yield from _block("score", f"{details.scorer} failed: {details.error}: {details.message}{behind}")
+        yield from _block("score", f"{details.scorer} failed: {details.error}: {details.message}{suffix}")
     else:
         reason = f"  {details.reason}" if details.reason else ""
-        yield from _block("score", f"{details.scorer} {as_text(details.value)}{reason}{behind}")
+        yield from _block("score", f"{details.scorer} {as_text(details.value)}{reason}{suffix}")
 
 
 def _block(label: str, value: Any) -> Iterator[str]:

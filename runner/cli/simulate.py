@@ -21,7 +21,7 @@ from runner.recompute.simulation import LIMITATION, Figures, Recording
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
 def simulate(path: Path, policy: str | None, slots: int | None, as_json: bool) -> None:
-    """Simulate a run on a virtual clock with another policy or other slots, and compare the figures.
+    """Simulate a run on a virtual clock with another policy or number of slots, and compare the figures.
 
     Latencies and failures are those that were recorded, so the figures are estimates: under more load, an
     endpoint may be slower and rate limit more calls. Nothing is called or written.
@@ -65,7 +65,7 @@ def _in_words(path: Path, recording: Recording, figures: Figures) -> str:
             (name, f"{before:,}", f"{after:,}")
             for name, before, after in (
                 ("calls", was.calls, figures.calls),
-                ("rate limited", was.rejected, figures.rejected),
+                ("rate limited", was.rate_limited, figures.rate_limited),
                 ("most in flight", was.most_in_flight, figures.most_in_flight),
                 ("completed", was.completed, figures.completed),
                 ("failed", was.failed, figures.failed),

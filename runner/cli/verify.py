@@ -103,7 +103,7 @@ def _in_words(verification: RunVerification, expect_head: str | None) -> list[st
     counts = ((result.records, "record"), (result.segments, "file"), (result.blobs, "blob"))
     recomputed = plural(audit.decisions_reproduced, "policy decision")
     parts = [
-        f"{result.path} OK: {', '.join(plural(*each) for each in counts)}; hash chain intact",
+        f"{result.path} OK: {', '.join(plural(*count) for count in counts)}; hash chain intact",
         f"head {result.head}",
         f"audit OK: {plural(trials.enqueued, 'trial')} = {ends}; {recomputed} reproduced",
     ]

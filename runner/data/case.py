@@ -24,9 +24,9 @@ _MAX_WORDS: Final = 32
 """Characters of the input in the name of a case without an id."""
 _DIGITS: Final = 6
 _MORE_DIGITS: Final = 10
-"""Digits of the fingerprint in a name whose words are only the start of the input, because many rows may start alike."""
+"""Digits of the fingerprint in a name whose words are only the start of the input, which many rows may share."""
 _WORD: Final = re.compile(r"[A-Za-z0-9]+")
-_LOOKED_AT: Final = 128
+_MAX_SCANNED: Final = 128
 """Characters of text in other scripts that are searched for words."""
 
 
@@ -47,14 +47,14 @@ def content_name(value: Any, fingerprint: str, *, digits: int | None = None) -> 
 
 
 def _words(value: Any) -> Iterator[str]:
-    """Yield the words of a JSON value in lower case; the keys of objects are left out."""
+    """Yield the words of a JSON value in lower case; the keys of objects are omitted."""
     match value:
         case None:
             return
         case str() if value.isascii():
             yield from (match[0].lower() for match in _WORD.finditer(value.replace("'", "")))
         case str():
-            letters = (char if char.isalnum() or unicodedata.category(char)[0] == "M" else " " for char in value[:_LOOKED_AT])
+            letters = (char if char.isalnum() or unicodedata.category(char)[0] == "M" else " " for char in value[:_MAX_SCANNED])
             yield from "".join(letters).lower().split()
         case bool() | int() | float():
             yield from _words(str(value))
@@ -68,11 +68,11 @@ def _words(value: Any) -> Iterator[str]:
             yield from _words(orjson.loads(canonical(value, "input")))
 
 
-def _nameable(_: "Case[Any, Any]", __: "Attribute[str]", name: object) -> None:
+def _check_name(_: "Case[Any, Any]", __: "Attribute[str]", name: object) -> None:
     if not isinstance(name, str):
         raise UsageError(f"the name of a case must be a string, not {name!r}")
     if not name.strip():
-        raise UsageError(f"the name {name!r} is empty; leave it out to name the case after its content")
+        raise UsageError(f"the name {name!r} is empty; omit it to name the case after its content")
     if len(name) > MAX_NAME:
         raise UsageError(f"the name {name[:40]!r}… has {len(name):,} characters; at most {MAX_NAME:,} are allowed")
     if not name.isprintable() and _UNPRINTABLE.search(name):  # isprintable is faster, but rejects a no-break space.
@@ -90,7 +90,7 @@ class Case(Generic[InputT_co, ExpectedT_co]):
     metadata: Mapping[str, Any] = field(factory=dict[str, Any])
     """Anything else about the case."""
     name: str = field(
-        default=Factory(lambda case: content_name(case.input, case.fingerprint), takes_self=True), validator=_nameable
+        default=Factory(lambda case: content_name(case.input, case.fingerprint), takes_self=True), validator=_check_name
     )
     """Unique in a dataset. Default: the first words of the input and some digits of the fingerprint."""
     input_name: str = field(default="input", eq=False, repr=False)
@@ -106,7 +106,7 @@ class Case(Generic[InputT_co, ExpectedT_co]):
 class ContentNames:
     """Unique names for cases that are named after their content.
 
-    Equal cases are numbered in order: `-2`, `-3`. Different cases of one name get all digits of their fingerprints instead.
+    Equal cases are numbered in order: `-2`, `-3`. Different cases with the same name get all digits of their fingerprints.
     """
 
     def __init__(self, ambiguous: Collection[str] = (), repeated: Collection[str] | None = None) -> None:
@@ -115,7 +115,7 @@ class ContentNames:
         self._owners: dict[str, str] | None = {} if repeated is None else None
         """Name → fingerprint; None if `repeated` has all names of equal cases, and no others need to be remembered."""
         self.collisions: set[str] = set()
-        """Names that different cases have. A second reading with these as `ambiguous` names cases in any order alike."""
+        """Names that different cases have. With these as `ambiguous`, names do not depend on the order of a second reading."""
 
     @property
     def repeated(self) -> Collection[str]:
@@ -123,7 +123,7 @@ class ContentNames:
         return self._counts.keys()
 
     def unique(self, case: Case[Any, Any]) -> Case[Any, Any]:
-        """Return a case with a unique name; a name that the user gave is kept."""
+        """Return a case with a unique name; a name that the user chose is kept."""
         fingerprint = case.fingerprint
         name = case.name
         if fingerprint[:_DIGITS] not in name or name != content_name(case.input, fingerprint):  # The first is faster.

@@ -39,14 +39,14 @@ _REPEAT = re.compile(r"(?P<name>.*)#(?P<repeat>[1-9]\d{0,8})", re.DOTALL)
 _MODULUS = 2**256
 
 
-def texts(given: str | Iterable[str]) -> tuple[str, ...]:
+def texts(value: str | Iterable[str]) -> tuple[str, ...]:
     """Return a tuple of strings; one string is a tuple of one."""
-    return (given,) if isinstance(given, str) else tuple(given)
+    return (value,) if isinstance(value, str) else tuple(value)
 
 
-def _positive(_: "Selection", attribute: "Attribute[Any]", given: object) -> None:
-    if given is not None and (isinstance(given, bool) or not isinstance(given, int) or given < 1):
-        raise UsageError("must be a whole number, 1 or more", setting=attribute.name, value=given)
+def _positive(_: "Selection", attribute: "Attribute[Any]", value: object) -> None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+        raise UsageError("must be a whole number, 1 or more", setting=attribute.name, value=value)
 
 
 @frozen(kw_only=True)
@@ -170,7 +170,7 @@ def _case(row: Any, columns: Columns) -> Case:
 
 
 def _without_nan(value: Any) -> Any:
-    """Replace NaN by None, in a case, in rows and in their values; return a value without NaN itself."""
+    """Replace NaN with None, in a case, in rows and in their values; return a value without NaN itself."""
     match value:
         case float():
             return None if math.isnan(value) else value
@@ -275,10 +275,9 @@ class Trials:
                 raise self._duplicate(at, case)
             names.add(name)
             clash = name in repeated
-            if self._repeats > 1 and (found := _REPEAT.fullmatch(case.name)) and 1 < int(found["repeat"]) <= self._repeats:
-                of = found["name"]
-                repeated.add(of)
-                clash = clash or of in names
+            if self._repeats > 1 and (match := _REPEAT.fullmatch(case.name)) and 1 < int(match["repeat"]) <= self._repeats:
+                repeated.add(match["name"])
+                clash = clash or match["name"] in names
             if clash:
                 raise UsageError(
                     f"{self._dataset.place(at)}: the id {case.name!r} is also the id of a repeat of another case; "
@@ -289,7 +288,7 @@ class Trials:
     def _shuffled(self, wanted: Callable[[], Iterator[Case]]) -> Iterator[Case]:
         """Yield cases by rank, a block at a time: read all, and keep the lowest ranks above those of the previous block.
 
-        A file of any size is so shuffled in bounded memory. A source that can be read only once is kept in memory.
+        This shuffles a file of any size in bounded memory. A source that can be read only once is kept in memory.
         """
         if not self._dataset.rereadable:
             held = list(wanted())
@@ -298,7 +297,7 @@ class Trials:
         last = b""
         while True:
             ranked = ((self._selection.rank(case.name), case) for case in wanted())
-            lowest = heapq.nsmallest(block, (each for each in ranked if each[0] > last), key=lambda each: each[0])
+            lowest = heapq.nsmallest(block, (pair for pair in ranked if pair[0] > last), key=lambda pair: pair[0])
             for last, case in lowest:  # noqa: B007  # `last` is where the next block starts
                 yield case
             if len(lowest) < block:
@@ -321,6 +320,6 @@ class Trials:
         if not excluded:
             return UsageError(f"{source} has no cases")
         patterns = {"only": list(self._selection.only), "skip": list(self._selection.skip)}
-        filters = " and ".join(f"{name}={each}" for name, each in patterns.items() if each)
+        filters = " and ".join(f"{name}={values}" for name, values in patterns.items() if values)
         names = ", ".join(map(repr, excluded))
         return UsageError(f"no case of {source} matches {filters}; names are, for example, {names}")

@@ -1,6 +1,6 @@
-"""Fingerprints: short digests of content, equal in all processes and on all machines; and what they are taken from.
+"""Fingerprints: short digests of content, equal in all processes and on all machines; and the content they are taken from.
 
-They depend on nothing else: no addresses, paths, dict order or hash seed. A resumed run is compared with its journal by them.
+They depend on nothing else: no addresses, paths, dict order or hash seed. `resume` compares them with those in the journal.
 """
 
 import ast

@@ -28,19 +28,19 @@ _SEPARATORS = (";", "\t", ",")
 
 
 def rows(path: Path) -> Iterator[Placed]:
-    """Yield the rows of a file; its suffix is the format."""
+    """Yield the rows of a file; its suffix selects the format."""
     try:
-        yield from _READERS[_known(path)](path)
+        yield from _READERS[_suffix(path)](path)
     except OSError as exc:
         raise UsageError(f"cannot read the file: {exc.strerror or exc}", path=path) from exc
 
 
 def place(path: Path, at: int) -> str:
     """Return the position of a row: `qa.jsonl, line 17`."""
-    return f"{path}, {'row' if _known(path) == '.parquet' else 'line'} {at:,}"
+    return f"{path}, {'row' if _suffix(path) == '.parquet' else 'line'} {at:,}"
 
 
-def _known(path: Path) -> str:
+def _suffix(path: Path) -> str:
     suffix = path.suffix.lower()
     if suffix not in _READERS:
         hint = "" if suffix else "save piped data to a file, because a resumed run reads it again"
@@ -77,7 +77,7 @@ name of its field."""
 _SPACE = re.compile(r"[ \t\r\n]*")
 
 
-def _wrong(exc: ValueError | RecursionError) -> str:
+def _json_error(exc: ValueError | RecursionError) -> str:
     match exc:
         case json.JSONDecodeError():
             what = exc.msg.removesuffix(" at")
@@ -101,7 +101,7 @@ def _jsonl(path: Path) -> Iterator[Placed]:
         try:
             row = _JSON.decode(line)
         except (ValueError, RecursionError) as exc:
-            raise UsageError(_wrong(exc), path=path, line=at) from exc
+            raise UsageError(_json_error(exc), path=path, line=at) from exc
         yield at, _object(row, path, at)
 
 
@@ -127,7 +127,7 @@ def _json(path: Path) -> Iterator[Placed]:
         try:
             row, start = _JSON.raw_decode(text, start)
         except (ValueError, RecursionError) as exc:
-            raise wrong(exc.pos if isinstance(exc, json.JSONDecodeError) else start, _wrong(exc)) from exc
+            raise wrong(exc.pos if isinstance(exc, json.JSONDecodeError) else start, _json_error(exc)) from exc
         yield line, _object(row, path, line)
         start = skip(start)
         closed = text.startswith("]", start)
@@ -147,7 +147,7 @@ def _separated(path: Path, delimiter: str) -> Iterator[Placed]:
         header = next(reader, list[str]())
         if twice := sorted({name for name in header if header.count(name) > 1}):
             raise UsageError(f"duplicate columns in the header: {', '.join(map(repr, twice))}", path=path, line=1)
-        others = [each for each in _SEPARATORS if each != delimiter and each in "".join(header)]
+        others = [other for other in _SEPARATORS if other != delimiter and other in "".join(header)]
         if len(header) == 1 and others:
             raise UsageError(f"fields are separated by {others[0]!r}, expected {delimiter!r}", path=path, line=1)
         end = reader.line_num

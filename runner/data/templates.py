@@ -20,7 +20,7 @@ from runner.suggest import suggest
 _PIECE: Final = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 _FIELD: Final = re.compile(r"(?!\s)[^.{}\n\r]+(?:\.[^.{}\n\r]+)*(?<!\s)")
 _PLAIN_FIELD: Final = re.compile(r"[\w.-]+")
-"""A field that is not meant as a literal brace."""
+"""A field whose braces were surely not meant literally."""
 _MISSING: Final = object()
 _MAX_LISTED: Final = 12
 
@@ -141,7 +141,7 @@ class Text:
         return [piece[0] for piece in self.pieces if isinstance(piece, tuple)]
 
     def fill(self, fields: Fields, escape: Callable[[str], str] = str) -> str:
-        """Replace the fields by their values: strings unchanged, all others as JSON; each is passed through `escape`."""
+        """Replace the fields with their values: strings unchanged, all others as JSON; each is passed through `escape`."""
         return "".join(piece if isinstance(piece, str) else escape(as_text(fields.get(piece[0]))) for piece in self.pieces)
 
     def fill_whole(self, fields: Fields) -> Any:
@@ -169,7 +169,7 @@ class Body:
         return cls(_parsed(template, what))
 
     def fill(self, fields: Fields) -> Any:
-        """Replace the fields by their values."""
+        """Replace the fields with their values."""
         return _filled(self.value, fields)
 
 

@@ -152,7 +152,7 @@ def _seconds(timeout: float | None) -> float | None:
 def _is_redefined(before: object, now: object) -> bool:
     """Whether a function replaces an older version of itself, as when a notebook cell is run again.
 
-    Two functions of one name on different lines of a file, or two made by one function, are a mistake.
+    Two functions with the same name on different lines of a file, or created by the same function, are a mistake.
     """
     if not (isinstance(before, FunctionType) and isinstance(now, FunctionType)):
         return False
@@ -175,7 +175,7 @@ class Define(Protocol):
 
 
 def _needs_cases(function: CallableT) -> CallableT:
-    """Say how to write the decorator where it is used without parentheses or without cases."""
+    """Raise an error that shows the right form if the decorator is used without parentheses or cases."""
 
     @functools.wraps(function)
     def checked(*arguments: Any, **options: Any) -> Any:
@@ -217,7 +217,7 @@ def _checked(cases: Dataset, task: object) -> Dataset:
 def _name_of(function: object, name: str | None, allowed: re.Pattern[str]) -> str:
     name = getattr(function, "__name__", type(function).__name__) if name is None else name
     if not isinstance(name, str) or not allowed.fullmatch(name):
-        raise UsageError(f"{name!r} is not a valid name; give one of letters, digits, '_' and '-': name=…")
+        raise UsageError(f"{name!r} is not a valid name; use letters, digits, '_' and '-': name=…")
     return name
 
 
@@ -226,7 +226,7 @@ def _check_task(task: Callable[..., Any], name: str, settings: Settings) -> None
         raise UsageError(f"{name!r} is already an evaluation; decorate the function once")
     _check_function(task, name, "task")
     if settings.loop and not is_async(task):
-        raise UsageError(f"{name!r} is not an `async def`; leave the option out", setting="loop", value=settings.loop)
+        raise UsageError(f"{name!r} is not an `async def`; omit the option", setting="loop", value=settings.loop)
     try:
         signature = inspect.signature(task)
     except ValueError:

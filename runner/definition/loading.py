@@ -109,7 +109,7 @@ def _import_module(name: str) -> ModuleType:
     if name.partition(".")[0] in OURS:
         raise UsageError(f"{name!r} is a module of evaljournal itself; to load your own file, pass its path")
     _append(Path.cwd())
-    with _their_fault(name, Path.cwd()):
+    with _report_user_errors(name, Path.cwd()):
         try:
             return importlib.import_module(name)
         except ModuleNotFoundError as exc:
@@ -125,7 +125,7 @@ def _import_file(path: Path) -> ModuleType:
     path = path.resolve()
     folder, name = _place(path)
     _append(folder)
-    with _their_fault(str(path), folder):
+    with _report_user_errors(str(path), folder):
         package = name.rpartition(".")[0]
         if package:
             _check_package(importlib.import_module(package), path)
@@ -192,22 +192,22 @@ def _append(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def _their_fault(where: str, folder: Path) -> Generator[None]:
+def _report_user_errors(where: str, folder: Path) -> Generator[None]:
     """Turn errors of an import into UsageErrors with the user's own lines."""
     try:
         yield
     except UsageError as exc:
-        stack = [frame for frame in _theirs(exc.__traceback__) if "site-packages" not in frame.filename]
+        stack = [frame for frame in _user_frames(exc.__traceback__) if "site-packages" not in frame.filename]
         if not stack:
             raise
         raise UsageError(str(exc), path=stack[-1].filename, line=stack[-1].lineno) from exc
     except (Exception, SystemExit) as exc:
-        lines = [*traceback.format_list(_theirs(exc.__traceback__)), *traceback.format_exception_only(exc)]
+        lines = [*traceback.format_list(_user_frames(exc.__traceback__)), *traceback.format_exception_only(exc)]
         trace = "".join(lines).rstrip()
         raise UsageError(f"{where} cannot be imported{_shadowed(exc, folder)}:\n{trace}") from exc
 
 
-def _theirs(trace: TracebackType | None) -> traceback.StackSummary:
+def _user_frames(trace: TracebackType | None) -> traceback.StackSummary:
     """Return a traceback without our frames and those of the import system."""
     ours = os.path.join(Path(__file__).parent.parent, "")
     stack = traceback.extract_tb(trace)
@@ -223,11 +223,11 @@ def _shadowed(exc: BaseException, folder: Path) -> str:
     else:
         name = getattr(exc.obj, "__name__", None) if isinstance(exc, AttributeError) else None
     top = (name or "").partition(".")[0]
-    found = getattr(sys.modules.get(top), "__file__", None)
-    if not top or found is None:
+    loaded = getattr(sys.modules.get(top), "__file__", None)
+    if not top or loaded is None:
         return ""
     for own in (folder / f"{top}.py", folder / top / "__init__.py"):
-        if own.exists() and not own.samefile(found):
+        if own.exists() and not own.samefile(loaded):
             whose = "evaljournal's own" if top in OURS else "another"
-            return f", perhaps because {own} is hidden by {whose} {top!r} ({found}); rename it"
+            return f", perhaps because {own} is hidden by {whose} {top!r} ({loaded}); rename it"
     return ""

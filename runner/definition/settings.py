@@ -52,7 +52,7 @@ def _is_tolerance(value: object) -> bool:
 
 
 def _one_of(*choices: str | None) -> Validator:
-    return _valid(lambda value: value in choices, f"must be one of {', '.join(repr(each) for each in choices if each)}")
+    return _valid(lambda value: value in choices, f"must be one of {', '.join(repr(choice) for choice in choices if choice)}")
 
 
 def _of_type(expected: type) -> Validator:

@@ -1,4 +1,4 @@
-"""Simulate a recorded run on a virtual clock under another policy or with other slots.
+"""Simulate a recorded run on a virtual clock with another policy or number of slots.
 
 The engine is the real one; the task is replaced by one that replays the recorded latencies and failures. Both depend on the
 load, and here they are those of the recorded policy, so the figures are estimates.
@@ -47,7 +47,7 @@ class Figures:
     duration: float
     """Seconds, without the time between sessions."""
     calls: int
-    rejected: int
+    rate_limited: int
     """Calls that were rate limited."""
     most_in_flight: int
     completed: int
@@ -62,7 +62,7 @@ class TrialScript:
     """The attempts since the user last asked to retry it."""
     calls: int = 0
     """All attempts, interrupted ones included."""
-    rejected: int = 0
+    rate_limited: int = 0
     key: str = ""
     calls_of: dict[str, list[Step]] = attrs.field(factory=dict[str, list[Step]])
 
@@ -140,7 +140,7 @@ class Recording:
             case events.AttemptSucceeded():
                 script.steps.append(Answer(None, event.elapsed))
             case events.AttemptFailed():
-                script.rejected += event.category == "rate_limited"
+                script.rate_limited += event.category == "rate_limited"
                 failure = Failure(category=event.category, retry_after=event.retry_after)
                 script.steps.append(Fail(_RecordedFailure(failure), event.elapsed))
             case events.AttemptTimedOut():
@@ -171,14 +171,14 @@ class Recording:
             slots=slots if isinstance(slots, int) else None,
             duration=round(self._duration + self._now - self._began, 6),
             calls=sum(script.calls for script in scripts.values()),
-            rejected=sum(script.rejected for script in scripts.values()),
+            rate_limited=sum(script.rate_limited for script in scripts.values()),
             most_in_flight=self._most_in_flight,
             completed=len(scripts) - failed,
             failed=failed,
         )
 
     def simulate(self, *, policy: str | None = None, slots: int | None = None) -> Figures:
-        """Run the recording on a virtual clock, with another policy or other slots."""
+        """Run the recording on a virtual clock, with another policy or number of slots."""
         scripts, settings = self.ended, self._state.settings
         if not scripts:
             raise UsageError("no trial of this run is done; there is nothing to simulate")
@@ -203,7 +203,7 @@ class Recording:
             slots=chosen,
             duration=round(state.t, 6),
             calls=state.attempts,
-            rejected=task.rate_limit_failures,
+            rate_limited=task.rate_limit_failures,
             most_in_flight=task.most_in_flight,
             completed=state.completed,
             failed=state.failed,

@@ -71,7 +71,7 @@ class Description:
 
 
 _TEMPORARY = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.CONFLICT, HTTPStatus.TOO_EARLY}
-"""Statuses below 500 that may succeed later; 409 is a lock that was held."""
+"""Statuses below 500 that may succeed later; 409 means that a lock was held."""
 
 _UNAUTHORIZED = {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.PROXY_AUTHENTICATION_REQUIRED}
 
@@ -113,7 +113,7 @@ _PARSE_ERRORS = (KeyError, IndexError, ValueError)
 """Errors that often come from parsing an output; the next output may be valid."""
 
 _MAX_CAUSES = 20
-"""Length at which a chain of causes is cut; it may contain a cycle."""
+"""Maximum length of a chain of causes, which may contain a cycle."""
 
 _MAX_MESSAGE, _MAX_TRACEBACK = 2_000, 16_000
 """Characters that are kept."""
@@ -208,7 +208,7 @@ def _guarded(call: Callable[[], T], fallback: Callable[[BaseException], T]) -> T
 
 
 def public_name(cls: type) -> str:
-    """Return the name under which a class is recorded; that of one of ours does not depend on the module it is defined in."""
+    """Return the name under which a class is recorded; the names of our own classes do not depend on their modules."""
     package = str(cls.__module__).partition(".")[0]
     if package == "builtins":
         return cls.__qualname__
@@ -247,16 +247,16 @@ def _is_library(file: str) -> bool:
     return file.startswith(_LIBRARIES) or not _INSTALLED.isdisjoint(file.replace("\\", "/").split("/"))
 
 
-def _shorten(text: str, most: int) -> str:
+def _shorten(text: str, limit: int) -> str:
     """Mask a text and keep both ends of it."""
-    spare = 4 * most  # Shortened before masking, to be fast, but so far out that no half of a secret is kept.
+    spare = 4 * limit  # Shortened before masking, for speed, with enough margin that no part of a secret is kept.
     if len(text) > 2 * spare:
         text = f"{text[:spare]}{text[-spare:]}"
     text = mask(text).encode("utf-8", "backslashreplace").decode()
-    if len(text) <= most:
+    if len(text) <= limit:
         return text
-    head = most // 4
-    return f"{text[:head]}\n… {len(text) - most:,} characters omitted …\n{text[head - most :]}"
+    head = limit // 4
+    return f"{text[:head]}\n… {len(text) - limit:,} characters omitted …\n{text[head - limit :]}"
 
 
 def _chain(exc: BaseException) -> Iterator[BaseException]:
@@ -289,7 +289,7 @@ def _by_shape(exc: BaseException, now: float) -> Failure | None:
 
 
 def _rate_limited(exc: BaseException, code: str, wait: float | None) -> Failure:
-    """Tell a temporary 429 from one for lack of credit and one for a request that is too large."""
+    """Distinguish a temporary 429 from lack of credit and from a request that is too large."""
     if code in _NO_CREDIT:
         return Failure(category="fatal", stop_run=True)
     if _TOO_LARGE in _guarded(lambda: str(exc), lambda _: "")[:_MAX_MESSAGE].lower():

@@ -172,10 +172,10 @@ class Retry:
                 return GiveUp(reason="timed_out")
             return RetryIn(delay=self._backoff(history.timeouts, jitter), reason="timed_out")
         is_parsing = category == "parse_error"
-        failures, most = (
+        failures, budget = (
             (history.parse_errors, min(self.parse_errors, self.errors)) if is_parsing else (history.errors, self.errors)
         )
-        if failures > most or retry_after > self.rate_limits:
+        if failures > budget or retry_after > self.rate_limits:
             return GiveUp(reason="exhausted")
         delay = max(retry_after, self._backoff(failures, jitter))
         return RetryIn(delay=delay, reason="unavailable" if category == "unavailable" else "error")

@@ -97,7 +97,7 @@ def _difference(left: Any, right: Any, at: str = "") -> str | None:  # noqa: PLR
 
 
 class LocalScorer:
-    """A scorer that only computes."""
+    """A scorer that makes no calls."""
 
     is_local: ClassVar[bool] = True
     definition: ClassVar[Mapping[str, Any]] = {}
@@ -294,7 +294,8 @@ class Similarity:
         from rapidfuzz.distance import Levenshtein  # noqa: PLC0415  # an extra
 
         answers = _required(expected) if isinstance(expected, list) else [_required(expected)]
-        return Score(max((Levenshtein.normalized_similarity(as_text(output), as_text(each)) for each in answers), default=0.0))
+        text = as_text(output)
+        return Score(max((Levenshtein.normalized_similarity(text, as_text(answer)) for answer in answers), default=0.0))
 
 
 def judge(model: str, **options: Any) -> "Judge":
@@ -321,7 +322,7 @@ def similarity() -> Similarity:
     return Similarity()
 
 
-PLAIN: Final[Mapping[str, LocalScorer]] = {each.__name__: each for each in (exact, iexact, contains, one_of, json_equal, f1)}
+PLAIN: Final[Mapping[str, LocalScorer]] = {one.__name__: one for one in (exact, iexact, contains, one_of, json_equal, f1)}
 """Scorers without parameters, by name."""
 
 

@@ -158,7 +158,7 @@ class _OpenJudge:
     _client: OpenChat
 
     async def call(self, scorer_input: ScorerInput, _: object, /) -> Score:
-        """Score an output; after a reply without a verdict, remind the judge of it."""
+        """Score an output; after a reply without a verdict, remind the judge."""
         judge = self._judge
         prompt = judge.prompt(scorer_input.output, scorer_input.case)
         messages, request = [*judge.system_messages, {"role": "user", "content": prompt}], {"prompt": prompt}

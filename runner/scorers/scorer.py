@@ -18,11 +18,11 @@ from runner.retries.retry import Retry
 from runner.tasks import Task, is_async
 
 PARAMETERS: Final = ("output", "expected", "input", "metadata", "case")
-"""What a scorer's parameters may be called; each is passed by its name."""
+"""The parameters that a scorer may have; each is passed by its name."""
 
 
 def _unwrap(value: Any) -> Any:
-    """Convert a number, also one of numpy or torch, to a float; bools stay bools."""
+    """Convert a number, including scalars of numpy and torch, to a float; bools stay bools."""
     item = None if isinstance(value, bool | int | float | str) else getattr(value, "item", None)
     value = item() if callable(item) else value
     return value if isinstance(value, bool) or not isinstance(value, numbers.Real) else float(value)
@@ -72,11 +72,11 @@ def _call(scorer: "Scorer") -> Callable[[Any, Case], Any]:
     """Return a function that passes a scorer the parameters it takes; which ones is decided once, not for each call."""
     function: Callable[..., Any] = scorer.function
     names = parameters_of(function, scorer.name)
-    of_case = tuple(name for name in names if name not in {"output", "case"})
+    case_fields = tuple(name for name in names if name not in {"output", "case"})
     takes_output, takes_case = "output" in names, "case" in names
 
     def call(output: Any, case: Case) -> Any:
-        arguments = {name: getattr(case, name) for name in of_case}
+        arguments = {name: getattr(case, name) for name in case_fields}
         if takes_output:
             arguments["output"] = output
         if takes_case:
@@ -89,7 +89,7 @@ def _call(scorer: "Scorer") -> Callable[[Any, Case], Any]:
 def parameters_of(function: Callable[..., Any], name: str) -> tuple[str, ...]:
     """Return the names of the parameters that a scorer is passed; raise a UsageError if it needs any other.
 
-    Parameters with a default keep it, `*args` stays empty, and `**kwargs` gets all that are not parameters of their own.
+    Parameters with a default keep it, `*args` stays empty, and `**kwargs` gets all that are not named.
     """
     try:
         parameters = inspect.signature(function).parameters.values()
@@ -98,7 +98,7 @@ def parameters_of(function: Callable[..., Any], name: str) -> tuple[str, ...]:
     names: list[str] = []
     for parameter in parameters:
         if parameter.kind is parameter.VAR_KEYWORD:
-            names += [each for each in PARAMETERS if each not in {other.name for other in parameters}]
+            names += [other for other in PARAMETERS if other not in {named.name for named in parameters}]
         elif parameter.kind is parameter.VAR_POSITIONAL or parameter.default is not parameter.empty:
             continue
         elif parameter.name not in PARAMETERS or parameter.kind is parameter.POSITIONAL_ONLY:
@@ -129,7 +129,7 @@ class Scorer:
     version: str = field(default=Factory(_version, takes_self=True))
     """Fingerprint of its source, taken when it was defined."""
     definition: Mapping[str, Any] = field(init=False, repr=False, eq=False, default=Factory(_definition, takes_self=True))
-    """What a run records about it, taken then, too."""
+    """What a run records about it, taken at the same time."""
     call: Callable[[Any, Case], Any] = field(init=False, repr=False, eq=False, default=Factory(_call, takes_self=True))
     """Calls the function with the parameters that it takes."""
 

@@ -1,4 +1,4 @@
-"""What a trial can be given to: a function, an endpoint, a chat model, a command, or recorded outputs.
+"""Tasks: a function, an endpoint, a chat model, a command, or recorded outputs.
 
 All have one interface: called with an input, a task returns an output or raises. The engine does timing, retries and recording,
 and assumes nothing else about where a task runs.
@@ -50,7 +50,7 @@ class OpenableTask(Protocol):
     """A task or a scorer that keeps resources, such as connections, open for a session."""
 
     def open_session(self, run: str, /) -> AbstractAsyncContextManager[Task]:
-        """Open what is called during a session of the run with this id; a scorer's is called with a `ScorerInput`."""
+        """Open the task for a session of the run with this id; a scorer is called with a `ScorerInput`."""
         ...
 
 

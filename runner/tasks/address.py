@@ -31,7 +31,7 @@ _SAFE: Final = "/%:@!$&'()*+,;=~?-._"
 
 
 def _expand(text: str, what: str, secrets: set[str], escape: Callable[[str], str] = str) -> str:
-    """Replace `$NAME` by environment variables; values whose name looks like that of a secret are added to `secrets`."""
+    """Replace `$NAME` with environment variables; values whose name looks like that of a secret are added to `secrets`."""
     template = string.Template(text)
     if not template.is_valid():
         raise UsageError(f"{what} has a '$' without a name; write $NAME for an environment variable, $$ for a '$'")

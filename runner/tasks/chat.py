@@ -62,7 +62,7 @@ def _contents(value: Any, what: str) -> Any:
 def _template(chat: "Chat") -> Body:
     """Combine system prompt, messages and prompt into one template."""
     if chat.prompt is not None and chat.messages is not None:
-        raise UsageError("prompt and messages exclude each other; pass one of them")
+        raise UsageError("prompt and messages are mutually exclusive; pass one of them")
     system = [] if chat.system is None else [{"role": "system", "content": Text.parse(chat.system, "the system prompt")}]
     messages = _contents(chat.messages, "the messages") if chat.messages is not None else []
     if not is_messages(messages) and messages != []:

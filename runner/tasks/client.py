@@ -1,8 +1,8 @@
 """The HTTP client of tasks: it keeps connections open, and makes each call once.
 
 A call uses the connection that was used last, or opens one, so there are never more connections than concurrent calls. A
-connection with unread bytes is not used again: they would be taken for the next reply. Errors are raised, and the run's retries
-decide; only a call on a connection that the server had closed meanwhile is repeated, on a new one.
+connection with unread bytes is not used again: they would be read as the next reply. Errors are raised, and the run's retries
+decide; only a call on an idle connection that the server had closed is repeated, on a new one.
 """
 
 import functools
@@ -45,11 +45,11 @@ class _Stream(httpcore2.AsyncNetworkStream):
         self._socket = socket
         self._written: list[bytes] = []
         self.has_received = False
-        """Whether a byte has come since the last request."""
+        """Whether a byte was received since the last request."""
 
     @property
     def has_unread(self) -> bool:
-        """Whether bytes were received that TLS has not decrypted yet; on the socket, they are noticed by `is_readable`."""
+        """Whether bytes were received that TLS has not decrypted yet; `is_readable` covers those on the socket."""
         return isinstance(self._stream, trio.SSLStream) and bool(self._stream._incoming.pending)  # noqa: SLF001  # no other way
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ARG002, ASYNC109  # httpcore's signature
@@ -135,9 +135,9 @@ class _Connection:
         if self.stream is not None and self.stream.has_unread:
             return True
         http: Any = self.http
-        while (inner := getattr(http, "_connection", None)) is not None:  # That of a proxy is wrapped.
+        while (inner := getattr(http, "_connection", None)) is not None:  # A proxy's connection is wrapped.
             http = inner
-        return bool(http._h11_state.trailing_data != (b"", False))  # noqa: SLF001  # httpcore does not tell
+        return bool(http._h11_state.trailing_data != (b"", False))  # noqa: SLF001  # not in httpcore's API
 
     @property
     def was_closed_meanwhile(self) -> bool:

@@ -1,6 +1,6 @@
 """A command as a task: one process per attempt, with the input on stdin or in its arguments and the output on stdout.
 
-Each process leads its own process group. At its end, at its timeout and when the run stops, the whole group is ended, so that
+Each process leads its own process group. At its end, at its timeout and when the run stops, the whole group is killed, so that
 no child process keeps running.
 """
 
@@ -93,7 +93,7 @@ def _is_script(word: str) -> bool:
 
 
 def _content(file: bytes) -> str:
-    """Return the text of a script; the digest of a program."""
+    """Return the text of a script, or the digest of a binary."""
     try:
         return file.decode()
     except ValueError:
@@ -231,7 +231,7 @@ class _OpenCommand:
 
 def _exit(code: int) -> str:
     if code > 0:
-        return f"ended with exit code {code}"
+        return f"exited with code {code}"
     try:
         return f"was killed by {signal.Signals(-code).name}"
     except ValueError:
@@ -241,7 +241,7 @@ def _exit(code: int) -> str:
 async def _communicate(process: trio.Process, stdin: bytes) -> tuple[int, bytes, bytes]:
     """Return the exit code of a process, its stdout, and the end of its stderr.
 
-    Its process group is ended when it exits, when it prints too much, and on cancellation.
+    Its process group is killed when it exits, when it prints too much, and on cancellation.
     """
     stdout: list[bytes | bytearray] = []
     stderr = bytearray()

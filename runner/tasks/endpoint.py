@@ -198,7 +198,7 @@ def output_of(reply: Reply, output_path: str | None, error_path: str | None, don
 
 
 def _joined(reply: Reply, output_path: str | None, error_path: str | None, done_path: str | None) -> Any:
-    """Join the pieces of a stream: texts to one text, anything else to a list."""
+    """Join the pieces of a stream: strings into one string, anything else into a list."""
     outputs: list[Any] = []
     is_done = done_path is None or reply.is_done
     for piece in reply.pieces():

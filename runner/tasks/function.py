@@ -28,10 +28,10 @@ Loop = Literal["trio", "asyncio"]
 LOOPS: Final[tuple[Loop, ...]] = ("trio", "asyncio")
 
 _NOT_IN_TRIO: Final = "must be called from async context"
-"""In trio's error when one of its functions is awaited in another loop."""
+"""Part of trio's error when one of its functions is awaited in another loop."""
 
 _NOT_IN_ASYNCIO: Final = ("no running event loop", "unrecognized yield message")
-"""In asyncio's error when it is used in another loop, and in trio's when something of asyncio is awaited."""
+"""Part of asyncio's error when it is used in another loop, and of trio's when an asyncio object is awaited."""
 
 
 class WrongLoop(Fatal):
@@ -151,7 +151,7 @@ def resolve_loop(function: Callable[..., Any], loop: Loop | None) -> Loop | None
 def detect_loops(function: object) -> list[Loop]:
     """Return the event loops that a coroutine function, or a coroutine, uses according to its code (default: asyncio).
 
-    What its own code names decides; otherwise the code of the user's functions and classes that it refers to.
+    Its own code decides; if it uses neither, the code of the user's functions and classes that it refers to.
     """
     pending, seen = [function], set[int]()
     while pending:
@@ -232,7 +232,7 @@ class AsyncioThread:
             self._is_closing = True
             self._loop.call_soon_threadsafe(self._loop.stop)
             thread = self._thread
-            # The thread is a daemon: without another one to wait in, it is abandoned.
+            # The thread is a daemon: if no other thread can be started to wait for it, it is abandoned.
             with trio.CancelScope(shield=True), trio.move_on_after(self._grace), suppress(RuntimeError):
                 await trio.to_thread.run_sync(thread.join, abandon_on_cancel=True)
 
@@ -242,7 +242,7 @@ class AsyncioThread:
             thread = threading.Thread(target=self._serve, args=(loop,), name="evaljournal-asyncio", daemon=True)
             try:
                 thread.start()
-            except RuntimeError:  # No thread is left; the next call tries again.
+            except RuntimeError:  # The system allows no more threads; the next call tries again.
                 loop.close()
                 raise
             self._loop, self._thread = loop, thread

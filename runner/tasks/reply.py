@@ -1,4 +1,4 @@
-"""Replies of HTTP endpoints: reading them as JSON, text or a stream, and the errors for what is wrong with one."""
+"""Replies of HTTP endpoints: reading them as JSON, text or a stream, and the errors of invalid ones."""
 
 import codecs
 import re
@@ -23,7 +23,7 @@ _EXCERPT: Final = 500
 _LINE_END: Final = re.compile(r"\r\n|\n|\r")
 _EVENT_ENDS: Final = ("\n\n", "\r\n\r\n", "\r\r")
 _NOT_CHARSETS: Final = frozenset({"idna", "punycode", "raw-unicode-escape", "unicode-escape", "undefined"})
-"""Python encodings that no reply uses; some need time quadratic in the length."""
+"""Python encodings that no reply uses; some take quadratic time."""
 _CHARSET: Final = re.compile(r"""charset\s*=\s*["']?([\w.:-]+)""", re.IGNORECASE)
 _DONE: Final = re.compile(rb"^data: ?\[DONE\]\s*$", re.MULTILINE)
 _COMPRESSIONS: Final = ("gzip", "x-gzip", "deflate")
@@ -70,7 +70,7 @@ class InvalidReply(Exception):
 
 
 class OutputMissing(InvalidReply, Fatal):
-    """The reply has nothing at the output path: the path is wrong, and the next call would be paid for in vain."""
+    """The reply has nothing at the output path: the path is wrong, and paying for another call would not help."""
 
 
 class ErrorReply(Exception):

@@ -15,7 +15,7 @@ def priced_usage(reported: object, model: str, prices: Mapping[str, Price]) -> d
     read, written = _count(reported, "cache_read_input_tokens") or 0, _count(reported, "cache_creation_input_tokens") or 0
     input_tokens = _count(reported, "prompt_tokens", "input_tokens")
     if input_tokens is not None:
-        input_tokens += read + written  # Anthropic counts them apart.
+        input_tokens += read + written  # Anthropic counts them separately.
     output_tokens = _count(reported, "completion_tokens", "output_tokens")
     cached = read + (_count(reported, "prompt_tokens_details.cached_tokens", "input_tokens_details.cached_tokens") or 0)
     counts = {"input_tokens": input_tokens, "output_tokens": output_tokens, "cached_tokens": cached or None}
@@ -36,7 +36,7 @@ def usage_of_response(response: object) -> dict[str, float]:
 
 
 def _count(reported: Any, *paths: str) -> int | None:
-    """Return the first count that a usage has."""
+    """Return the first count that is reported."""
     for path in paths:
         try:
             number = find(reported, path)

@@ -131,8 +131,8 @@ def test_large_input_and_output_do_not_deadlock(path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "category", "message"),
     [
-        ("echo first >&2; echo the reason >&2; exit 3", "error", "'script.sh' ended with exit code 3: first\nthe reason"),
-        ("exit 1", "error", "ended with exit code 1: nothing on stderr"),
+        ("echo first >&2; echo the reason >&2; exit 3", "error", "'script.sh' exited with code 3: first\nthe reason"),
+        ("exit 1", "error", "exited with code 1: nothing on stderr"),
         ("kill -9 $$", "error", "was killed by SIGKILL"),
         ("no-such-command-at-all", "fatal", "not found"),
         ("head -c 100000 /dev/zero | tr '\\0' x >&2; echo the end >&2; exit 1", "error", "the end"),

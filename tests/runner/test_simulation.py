@@ -45,7 +45,7 @@ def test_twice_the_slots_take_half_the_time(slots: int, seconds: float) -> None:
     """Twelve answers of a second take twelve seconds in one slot, three in four, and one in twelve or more."""
     figures = recorded(steady(12), {"policy": "fixed", "slots": 2}).simulate(slots=slots)
 
-    assert (seconds, 12, 0, min(slots, 12)) == (figures.duration, figures.calls, figures.rejected, figures.most_in_flight)
+    assert (seconds, 12, 0, min(slots, 12)) == (figures.duration, figures.calls, figures.rate_limited, figures.most_in_flight)
 
 
 def test_recorded_figures() -> None:
@@ -53,7 +53,7 @@ def test_recorded_figures() -> None:
     recording = recorded(steady(12), {"policy": "fixed", "slots": 3})
 
     was = recording.figures
-    assert ("fixed", 3, 4.0, 12, 0, 3) == (was.policy, was.slots, was.duration, was.calls, was.rejected, was.most_in_flight)
+    assert ("fixed", 3, 4.0, 12, 0, 3) == (was.policy, was.slots, was.duration, was.calls, was.rate_limited, was.most_in_flight)
     assert (12, 0) == (was.completed, was.failed)
 
 
@@ -117,9 +117,9 @@ def test_failures_are_simulated() -> None:
     )
     figures = recording.simulate(slots=2)
 
-    assert (8, 1, 3, 1) == (figures.calls, figures.rejected, figures.completed, figures.failed)
+    assert (8, 1, 3, 1) == (figures.calls, figures.rate_limited, figures.completed, figures.failed)
     was = recording.figures
-    assert (8, 1, 3, 1) == (was.calls, was.rejected, was.completed, was.failed)
+    assert (8, 1, 3, 1) == (was.calls, was.rate_limited, was.completed, was.failed)
     assert figures.duration > recording.figures.duration
 
 

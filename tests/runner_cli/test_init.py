@@ -177,7 +177,7 @@ def test_scorers_may_be_functions() -> None:
         ("--data qa.jsonl", "no target: pass one of --endpoint URL"),
         ("--command cat", "--data is missing"),
         ("--data no.jsonl --command cat", "no.jsonl"),
-        ("--data qa.jsonl --command cat --endpoint http://h/", "--endpoint and --command exclude each other"),
+        ("--data qa.jsonl --command cat --endpoint http://h/", "--endpoint and --command are mutually exclusive"),
         ("--data qa.jsonl --command cat --prompt x", "--prompt requires --chat, not --command"),
         ("--data qa.jsonl --output-key generated", "has no field {generated}"),
         ("--data qa.jsonl --chat m --base-url http://h --prompt {qestion}", "did you mean {question}?"),
@@ -257,12 +257,12 @@ def test_a_configuration_file() -> None:
 
 
 def test_two_targets() -> None:
-    """A target on the command line and one in the file exclude each other."""
+    """A target on the command line and one in the file are mutually exclusive."""
     Path("eval.toml").write_text('data = "qa.jsonl"\ncommand = "cat"\n')
     result = evaljournal("run", "--config", "eval.toml", "--endpoint", "http://h")
 
     assert 2 == result.exit_code
-    assert "Error: --endpoint and --command (in the file) exclude each other" in result.stderr
+    assert "Error: --endpoint and --command (in the file) are mutually exclusive" in result.stderr
 
 
 def test_a_judge_uses_the_retries_of_the_run(server: Server, name: str) -> None:
@@ -420,7 +420,7 @@ def test_the_values_of_init_are_valid() -> None:
     Path("all.toml").write_text("\n".join(keys))
     result = evaljournal("run", "--config", "all.toml")
 
-    assert "exclude each other" in result.stderr  # All are valid, but there are four targets.
+    assert "are mutually exclusive" in result.stderr  # All are valid, but there are four targets.
     assert "…" not in Path("all.toml").read_text()
 
 
@@ -671,8 +671,8 @@ def test_a_failed_rescore_does_not_fail_the_run() -> None:
     evaljournal("run", "--data", "qa.jsonl", "--command", "cat", "--score", "mine.py:broken")
 
     assert (1, [0, 0, 0], 1) == (tried.exit_code, [each.exit_code for each in later], gated.exit_code)
-    assert "no score: 3 scorer failed (evaljournal.Fatal: no use)" in later[0].stdout
-    assert "no score: 3 scorer failed (evaljournal.Fatal: no use)" in later[2].stdout
+    assert "no score: 3 scorer failures (evaljournal.Fatal: no use)" in later[0].stdout
+    assert "no score: 3 scorer failures (evaljournal.Fatal: no use)" in later[2].stdout
     assert 1 == evaljournal("resume").exit_code
 
 

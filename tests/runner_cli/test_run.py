@@ -171,7 +171,7 @@ def test_a_scorer_that_fails_is_no_success() -> None:
     result = evaljournal("run", "evals/capitals.py")
 
     assert 1 == result.exit_code
-    assert re.search(r"no score: 5 scorer failed \(KeyError: '[A-Z]+'\)", result.stdout)
+    assert re.search(r"no score: 5 scorer failures \(KeyError: '[A-Z]+'\)", result.stdout)
     assert "score the outputs it failed on: evaljournal rescore runs/capitals/0001" in result.stdout
 
 
