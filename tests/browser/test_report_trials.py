@@ -325,7 +325,7 @@ def test_scores_of_several_versions(tmp_path: Path, open_tab: OpenTab) -> None:
     tab = open_tab(write_report(tmp_path / "report.html", path))
 
     summary = tab.text("#summary")
-    assert "by 2 versions of the scorer, 1 by an older one" in summary
+    assert "from 2 versions of the scorer, 1 from an older one" in summary
     assert "1 from an older version of the task" in summary
 
 
