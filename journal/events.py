@@ -229,12 +229,13 @@ class AttemptTimedOut:
 
 @fact
 class AttemptInterrupted:
-    """The attempt was interrupted; it is unknown whether its call took effect."""
+    """The attempt was interrupted; it is unknown whether its call had an effect."""
 
     trial: str
     attempt: int
     reason: Literal["cancelled", "forked", "process_died", "stopped"]
-    """`forked`: it was in flight at the point where this run was forked; it may have ended differently in the original run."""
+    """`stopped`: the run was stopped. `cancelled`: the session was cancelled. `process_died`: the process ended without a final
+    record. `forked`: it was in flight where this run was forked; it may have ended differently in the original run."""
     elapsed: float | None = None
     """Seconds; null if the process died or the run was forked."""
 
@@ -255,7 +256,7 @@ class RetryScheduled:
 
     trial: str
     attempt: int
-    """Number of the coming attempt; the first retry is attempt 2."""
+    """Number of the next attempt; the first retry is attempt 2."""
     delay: float
     """Seconds until it may start, counted from this record, jitter included."""
     reason: str
@@ -337,6 +338,8 @@ class TrialFailed:
     trial: str
     attempts: int
     reason: Literal["exhausted", "fatal", "timed_out", "ambiguous", "unserialisable"]
+    """`exhausted`, `timed_out`: a retry budget was used up. `fatal`: the failure is not retried. `ambiguous`: an attempt was
+    interrupted, and `on_ambiguous` is `fail`. `unserialisable`: the output could not be recorded as JSON."""
 
 
 @fact
@@ -349,7 +352,7 @@ class TrialWithdrawn:
 
 @fact
 class LimitChanged:
-    """The concurrency limit changed: how many attempts may be in flight."""
+    """The concurrency limit changed: how many attempts and scorer calls may be in flight."""
 
     before: int
     after: int
@@ -362,7 +365,7 @@ class LimitChanged:
 
 @fact
 class PaceChanged:
-    """The rate at which attempts may start changed."""
+    """The pace changed: how many attempts and scorer calls may start per second."""
 
     before: float | None = None
     """Starts per second; null: starts were not paced."""
@@ -430,6 +433,8 @@ class RunStopped:
     """The run stopped before it was finished; it can be resumed."""
 
     reason: StopReason
+    """`failed_fast`: too many trials failed. `same_error`: the first trials all failed with the same error.
+    `dataset_failed`: the cases could not be read."""
 
 
 @fact

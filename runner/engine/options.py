@@ -51,7 +51,7 @@ class Options:
     on_ambiguous: Literal["retry", "fail"] = "retry"
     """What to do after an interrupted attempt, whose call may have had an effect."""
     observer: Callable[[LiveRun], Awaitable[None]] | None = None
-    """Started with the run and canceled at its end."""
+    """Started with the run and cancelled at its end."""
     listener: Callable[[Record], None] | None = None
     """Called with every record; it must neither wait nor raise."""
     leave: Callable[[Any], object] | None = None

@@ -74,7 +74,7 @@ class Outcome:
 
     @property
     def passed(self) -> bool:
-        """Whether the run is finished, no trial failed, all outputs are scored and every gate was reached."""
+        """Whether the run is finished, no trial failed, all outputs are scored and every gate passes."""
         return not self.problems
 
     def check(self) -> None:

@@ -93,7 +93,7 @@ def _meanings(kind: type) -> dict[str, str]:
     for field, text in itertools.pairwise(body.body):
         if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
             assert isinstance(field.target, ast.Name)
-            meanings[field.target.id] = str(text.value.value)
+            meanings[field.target.id] = " ".join(str(text.value.value).split())
     return meanings
 
 
