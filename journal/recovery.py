@@ -57,7 +57,7 @@ class _Fragment:
     body: bytes
     stored: bytes | None
     """The hash at its end."""
-    neighbour: bytes | None
+    neighbor: bytes | None
     """The hash at the end of the previous line in the file."""
 
 
@@ -65,7 +65,7 @@ def survivors(run: bytes, data: bytes, *, seq: int, h: bytes) -> list[Survivor]:
     """Return the records in `data` whose hash is correct, given the stored hash of the record before each.
 
     `seq` and `h` belong to the last valid record. The record before is looked up both by position and by number, so that moved
-    lines are recognised. The number of hashes to compute grows only linearly with the data.
+    lines are recognized. The number of hashes to compute grows only linearly with the data.
     """
     fragments = sorted(_fragments(data), key=lambda fragment: fragment.seq)
     stored: dict[int, set[bytes]] = {seq: {h}}
@@ -78,8 +78,8 @@ def survivors(run: bytes, data: bytes, *, seq: int, h: bytes) -> list[Survivor]:
     intact: list[Survivor] = []
     for fragment in fragments:
         previous = set(stored.get(fragment.seq - 1, ()))
-        if fragment.neighbour:
-            previous.add(fragment.neighbour)
+        if fragment.neighbor:
+            previous.add(fragment.neighbor)
         if opened := _SEGMENT_OPENED.search(fragment.body, 0, _HEADER_LENGTH):
             previous.add(opened[1])
         computed = _links(run, previous, fragment.body)
@@ -100,17 +100,17 @@ def _links(run: bytes, previous: Iterable[bytes], body: bytes) -> set[bytes]:
 
 def _fragments(data: bytes) -> list[_Fragment]:
     fragments: list[_Fragment] = []
-    begin, neighbour = 0, None
+    begin, neighbor = 0, None
     for boundary in [*_BOUNDARY.finditer(data), None]:
         end = boundary.start() if boundary else len(data)
         piece = data[begin:end]
         parts = chain.split(piece)
         stored = parts[1] if parts else None
         fragments += [
-            _Fragment(int(start[1]), piece[start.start() : -chain.TAIL], stored, neighbour)
+            _Fragment(int(start[1]), piece[start.start() : -chain.TAIL], stored, neighbor)
             for start in itertools.islice(_START.finditer(piece), _MAX_STARTS)
         ]
-        neighbour = stored
+        neighbor = stored
         begin = boundary.end() if boundary else end
     return fragments
 

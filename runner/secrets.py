@@ -1,4 +1,4 @@
-"""Masking of secrets: keys and passwords that are recognised by their form, or that were added.
+"""Masking of secrets: keys and passwords that are recognized by their form, or that were added.
 
 Error messages quote requests, and requests contain keys. A secret is replaced by `***`.
 """
@@ -81,8 +81,8 @@ def mask_values(value: Any) -> Any:
         return mask(value)
     if isinstance(value, Mapping):
         members = cast("Mapping[str, Any]", value).items()
-        return {key: "***" if _is_secret_member(key, each) else mask_values(each) for key, each in members}
-    return [mask_values(each) for each in cast("list[Any]", value)] if isinstance(value, list | tuple) else value
+        return {key: "***" if _is_secret_member(key, item) else mask_values(item) for key, item in members}
+    return [mask_values(item) for item in cast("list[Any]", value)] if isinstance(value, list | tuple) else value
 
 
 def _is_secret_member(name: str, value: object) -> bool:

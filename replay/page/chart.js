@@ -1,4 +1,4 @@
-// Charts: lanes of attempts on a canvas; step lines and histograms with uPlot. Colours come from the style sheet.
+// Charts: lanes of attempts on a canvas; step lines and histograms with uPlot. Colors come from the style sheet.
 "use strict";
 
 // Sizes in pixels follow the font size of the page.
@@ -17,8 +17,8 @@ function measure() {
 
 // The size must be an integer: uPlot parses it to scale it to the screen.
 const font = (size, weight = "normal") => `${weight} ${Math.round(size * UNIT)}px system-ui, sans-serif`;
-const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
-const palette = () => Object.fromEntries(Object.keys(OUTCOMES).map((outcome) => [outcome, colour(outcomeClass(outcome))]));
+const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+const palette = () => Object.fromEntries(Object.keys(OUTCOMES).map((outcome) => [outcome, color(outcomeClass(outcome))]));
 
 // Labels of the time axis, all in one form: 2.5 s, 1:05 or 2:01:05, with enough decimals to differ.
 function timeLabels(splits) {
@@ -53,12 +53,12 @@ function drawLanes(canvas, run, view, width) {
   const slots = Math.max(1, run.lanes.length), rowHeight = laneHeight(slots), height = Math.ceil(slots * rowHeight) + 2;
   const pen = prepare(canvas, width, height);
   const plotWidth = width - GUTTER - EDGE, scale = plotWidth / (view[1] - view[0]);
-  const colours = palette(), faint = colour("faint");
-  const inks = { ink: colour("ink"), ground: colour("ground"), onBar: colour("on-bar"), onPale: colour("on-pale") };
+  const colors = palette(), faint = color("faint");
+  const inks = { ink: color("ink"), ground: color("ground"), onBar: color("on-bar"), onPale: color("on-pale") };
   pen.save();
   pen.rect(GUTTER, 0, plotWidth, height);
   pen.clip();
-  const shade = (from, to, tint, least = 0) => { pen.fillStyle = colour(tint); pen.fillRect(GUTTER + (from - view[0]) * scale, 0, Math.max(least, (to - from) * scale), height); };
+  const shade = (from, to, tint, least = 0) => { pen.fillStyle = color(tint); pen.fillRect(GUTTER + (from - view[0]) * scale, 0, Math.max(least, (to - from) * scale), height); };
   for (let at = 1; at < run.sessions.length; at++) shade(run.base[at - 1] + run.sessions[at - 1].end, run.base[at] + run.sessions[at].start, "hair", 1);
   for (const { from, to, reason } of pauseRanges(run)) shade(from, to, PROBING.has(reason) ? "breaker" : "pause");
   pen.restore();
@@ -72,12 +72,12 @@ function drawLanes(canvas, run, view, width) {
       pen.textAlign = "right";
       pen.fillText(String(slot), GUTTER - 8, Math.max(middle, 6 * UNIT));
     }
-    drawLane(pen, run, run.lanes[slot] || [], { view, scale, plotWidth, top, rowHeight, colours, inks });
+    drawLane(pen, run, run.lanes[slot] || [], { view, scale, plotWidth, top, rowHeight, colors, inks });
   }
 }
 
 function drawLane(pen, run, lane, place) {
-  const { view, scale, plotWidth, top, rowHeight, colours, inks } = place;
+  const { view, scale, plotWidth, top, rowHeight, colors, inks } = place;
   const { spans } = run, gap = rowHeight > 6 ? 1.5 : rowHeight > 3 ? 0.5 : 0;
   // Attempts shorter than a pixel share a column of pixels, divided by the time of each outcome, the longest on top.
   let column = -1, times = new Map();
@@ -86,11 +86,11 @@ function drawLane(pen, run, lane, place) {
     times = new Map();
     if (!main) return;
     let bottom = top + rowHeight - gap;
-    pen.fillStyle = colours[main[0]];
+    pen.fillStyle = colors[main[0]];
     pen.fillRect(GUTTER + column, top + gap, 1, rowHeight - 2 * gap);
     for (const [outcome, time] of others) {
       const part = Math.min(bottom - top - gap, Math.max(2, (time / all) * (rowHeight - 2 * gap))); // At least 2 pixels, to be visible.
-      pen.fillStyle = colours[outcome];
+      pen.fillStyle = colors[outcome];
       pen.fillRect(GUTTER + column, bottom - part, 1, part);
       bottom -= part;
     }
@@ -110,7 +110,7 @@ function drawLane(pen, run, lane, place) {
     left = Math.max(left, 0);
     right = Math.min(right, plotWidth);
     if (right - left > 3) right -= 0.8;
-    drawBar(pen, outcome, { left: GUTTER + left, width: right - left, top: top + gap, height: rowHeight - 2 * gap, colours, ...inks }, spans.attempt[span]);
+    drawBar(pen, outcome, { left: GUTTER + left, width: right - left, top: top + gap, height: rowHeight - 2 * gap, colors, ...inks }, spans.attempt[span]);
   }
   drawColumn();
 }
@@ -118,10 +118,10 @@ function drawLane(pen, run, lane, place) {
 // Index of the first attempt in a lane that ends at a time or later.
 const firstSpan = (run, lane, x) => countWhile(lane, (span) => run.endOf(span) < x);
 
-function drawBar(pen, outcome, { left, width, top, height, colours, ink, ground, onBar, onPale }, attempt) {
-  pen.fillStyle = colours[outcome];
+function drawBar(pen, outcome, { left, width, top, height, colors, ink, ground, onBar, onPale }, attempt) {
+  pen.fillStyle = colors[outcome];
   if (outcome === "interrupted" && width > 3) {
-    pen.strokeStyle = colours[outcome];
+    pen.strokeStyle = colors[outcome];
     pen.lineWidth = 1;
     pen.setLineDash([3, 2]);
     pen.strokeRect(left + 0.5, top + 0.5, width - 1, height - 1);
@@ -187,7 +187,7 @@ function samples(series, view, count) {
 const SECONDS = [...[-6, -5, -4, -3, -2, -1, 0].flatMap((power) => [1, 2, 5].map((digit) => Number(`${digit}e${power}`))), 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 43200, ...[1, 2, 5, 10, 20, 50, 100].map((days) => 86400 * days)];
 
 function axes(side) {
-  const ink = colour("faint"), hair = colour("hair");
+  const ink = color("faint"), hair = color("hair");
   const shared = { stroke: ink, font: font(11), ticks: { show: false } };
   return [
     { ...shared, show: side !== "none", size: 24 * UNIT, gap: 4 * UNIT, grid: { show: false }, values: (_, splits) => timeLabels(splits), incrs: SECONDS, space: 80 * UNIT },
@@ -221,7 +221,7 @@ class StepChart {
       hooks: this.showsPolicy ? { drawClear: [(plot) => shadePauses(plot, run)], draw: [(plot) => labelPolicy(plot, run)] } : {},
       axes: axes(this.showAxis ? "both" : "none"),
       series: [{}, ...this.series.map(({ label, tint, fill, dash, scale }) => ({
-        label, scale: scale || "y", stroke: colour(tint), width: 1.5, dash, fill: fill ? colour(fill) : undefined, paths: stepped, points: { show: false }, spanGaps: false,
+        label, scale: scale || "y", stroke: color(tint), width: 1.5, dash, fill: fill ? color(fill) : undefined, paths: stepped, points: { show: false }, spanGaps: false,
       }))],
     }, data, this.holder);
   }
@@ -256,7 +256,7 @@ class Histogram {
       width, height: Math.round(150 * UNIT), padding: [14 * UNIT, EDGE, 0, 0], legend: { show: false }, cursor: { show: false },
       scales: { x: { time: false, range: () => [0, reach] }, y: { range: (_, low, high) => [0, Math.max(1, high || 0) * 1.05] } },
       axes: [{ ...axes("both")[0], incrs: undefined, values: (_, splits) => splits.map((split) => duration(split)) }, axes("both")[1]],
-      series: [{}, ...sets.map((set) => ({ label: set.label, stroke: colour(set.tint), width: 1.5, dash: set.dash, fill: colour(set.fill), paths: stepped, points: { show: false } }))],
+      series: [{}, ...sets.map((set) => ({ label: set.label, stroke: color(set.tint), width: 1.5, dash: set.dash, fill: color(set.fill), paths: stepped, points: { show: false } }))],
       hooks: { draw: [(plot) => this.mark(plot, sets)] },
     }, [x, ...histograms], this.holder);
   }
@@ -269,7 +269,7 @@ class Histogram {
       const marks = set.marks.filter(([, value]) => value !== null).map(([label, value]) => [label, plot.valToPos(value, "x", true)]);
       marks.forEach(([label, x], index) => {
         if (x > plot.bbox.left + plot.bbox.width) return;
-        pen.strokeStyle = pen.fillStyle = colour(set.tint);
+        pen.strokeStyle = pen.fillStyle = color(set.tint);
         pen.setLineDash([3 * ratio, 3 * ratio]);
         pen.beginPath();
         pen.moveTo(x, plot.bbox.top);

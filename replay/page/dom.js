@@ -41,7 +41,7 @@ const numberCell = (text) => el("td", { class: "num", text });
 const sectionHead = (id, title, hint) => el("div", { class: "section-head" }, el("h2", { id, text: title }), hint ? el("p", { class: "hint" }, hint) : "");
 const outcomeClass = (outcome) => `end-${(outcome || "open").replaceAll("_", "-")}`;
 
-// A small square with the colour and the letter of an outcome.
+// A small square with the color and the letter of an outcome.
 const outcomeMark = (outcome, attributes) => el("i", { class: `pip ${outcomeClass(outcome)}`, text: OUTCOMES[outcome]?.letter ?? "?", ...attributes });
 
 function scoreMark(value) {

@@ -107,20 +107,20 @@ function clipped(plot, draw) {
 function shadePauses(plot, run) {
   clipped(plot, (pen) => {
     for (const { from, to, reason } of pauseRanges(run)) {
-      pen.fillStyle = colour(PROBING.has(reason) ? "breaker" : "pause");
+      pen.fillStyle = color(PROBING.has(reason) ? "breaker" : "pause");
       const start = plot.valToPos(from, "x", true);
       pen.fillRect(start, plot.bbox.top, Math.max(1, plot.valToPos(to, "x", true) - start), plot.bbox.height);
     }
   });
 }
 
-// Draw a label on the background colour, so that it can be read over lines.
+// Draw a label on the background color, so that it can be read over lines.
 function drawLabel(pen, text, { left, top, height, tint }) {
-  pen.fillStyle = colour("ground");
+  pen.fillStyle = color("ground");
   pen.globalAlpha = 0.8;
   pen.fillRect(left - 0.2 * height, top, pen.measureText(text).width + 0.4 * height, height);
   pen.globalAlpha = 1;
-  pen.fillStyle = colour(tint);
+  pen.fillStyle = color(tint);
   pen.fillText(text, left, top + 0.1 * height);
 }
 

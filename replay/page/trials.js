@@ -365,7 +365,7 @@ function stageMark(stage, isShort) {
   return el("span", { class: `stage ${stage}`, title: isShort ? label : null }, el("i", { text: glyph, role: isShort ? "img" : null, "aria-label": isShort ? label : null, "aria-hidden": isShort ? null : "true" }), isShort ? "" : ` ${label}`);
 }
 
-// A mark for each attempt, with the colour and the letter of its outcome.
+// A mark for each attempt, with the color and the letter of its outcome.
 function attemptMarks(run, trial) {
   const attempts = run.trials.attempts[trial], shown = attempts.slice(-SHOWN_ATTEMPTS);
   const label = (span) => OUTCOMES[run.outcomeOf(span)].label;

@@ -482,7 +482,7 @@ class Adaptive:
             self._breaker.begin("all_rate_limited", arrived, self._now, self._started, probe_at=probe_at)
             self._suspend("every call is rate limited")
             return
-        seen = f"{seen}; pacing at {pace.known or 0.0:.3g}/s"
+        seen = f"{seen}; pacing at {pace.estimate or 0.0:.3g}/s"
         if retry_after is None or not in_a_row:
             self._changes += self._pause.begin(self._now, pace.rest(start, self._now), "rate_limited", seen)
         else:
@@ -493,7 +493,7 @@ class Adaptive:
         background = self._background
         if background.count(start, len(self._calls)) and not self._in_flight.in_trial:
             background.begin_test(self._started)
-            rate = min(background.rate, self._pace.known or background.rate)
+            rate = min(background.rate, self._pace.estimate or background.rate)
             # Rejected calls may have used up tokens: let the bucket refill first.
             self._pace.fixed, self._pace.next_start = TEST_PACE * rate, self._now + background.signs / rate
 
@@ -532,7 +532,7 @@ class Adaptive:
                 return
         elif shown is not None and 0.9 * shown < pace < 1.1 * shown:  # a tenth
             return
-        given = "test" if self._background.is_testing else "start"
-        reason = "no_limit" if pace is None else "rate_limit" if self._pace.fixed is None else given
+        default = "test" if self._background.is_testing else "start"
+        reason = "no_limit" if pace is None else "rate_limit" if self._pace.fixed is None else default
         self._shown_pace = pace if pace is None else round(pace, 3)
         self._changes.append(PaceMoved(before=shown, after=self._shown_pace, reason=reason, evidence=""))

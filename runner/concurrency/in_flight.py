@@ -1,7 +1,7 @@
 """The limit on attempts in flight.
 
 If a call is rate limited at n in flight and n - 1 were accepted, the limit is set to n - 1. Servers that only get slower are
-recognised by their latency at two loads, measured shortly after each other.
+recognized by their latency at two loads, measured shortly after each other.
 
 There are three phases:
     climbing  no limit is known; each success adds slots while the slots are in use

@@ -42,13 +42,13 @@ from runner.concurrency.start import Start
 class Pace:
     """The estimated rate, the position on the plateau, and the 429 from which granted calls are counted."""
 
-    known: float | None = None
-    """Starts per second that the endpoint accepts; None while no limit is known."""
+    estimate: float | None = None
+    """Starts per second that the endpoint accepts; None while no limit was observed."""
     searching: bool = False
     since: float = 0.0
     """When the plateau or the search began, plus the time in which something else limited the starts."""
     period: float = 0.0
-    """Seconds from the beginning of the plateau to its middle, where the pace equals the known rate."""
+    """Seconds from the beginning of the plateau to its middle, where the pace equals the estimated rate."""
     swing: float = SWING
     steady_since: float = 0.0
     """Since when measurements agree."""
@@ -73,17 +73,17 @@ class Pace:
     frozen: int = 0
     """Starts during which the pace does not grow, to see whether there is another 429."""
     fixed: float | None = None
-    """The pace while it is given: until the first ending of a run, and in a test for random 429s."""
+    """A fixed pace, used until the first ending of a run and in a test for random 429s."""
 
     def at(self, t: float) -> float | None:
         """Return the starts per second to aim at; None while starts are not paced."""
         if self.fixed is not None:
             return self.fixed
-        known = self.known
-        if known is None or self.searching:
-            return known
+        estimate = self.estimate
+        if estimate is None or self.searching:
+            return estimate
         x = min(max((t - self.since) / self.period - 1, -1.0), 2.0)
-        return known * (1 + self.swing * x * x * x)
+        return estimate * (1 + self.swing * x * x * x)
 
     def is_above(self, t: float) -> bool:
         """Return whether the pace at `t` can explain a 429: it is above the measured rate, or none was measured."""
@@ -121,7 +121,7 @@ class Pace:
             # There were too few slots or trials: the plateau waits, and the bucket may overflow.
             self.since += late
             self.idle += late
-        elif self.known is None or self.fixed is not None:
+        elif self.estimate is None or self.fixed is not None:
             return
         elif self.frozen:
             self.frozen -= 1
@@ -129,9 +129,9 @@ class Pace:
         elif not self.searching:
             if t - self.since > 3 * self.period:
                 self._search(pace, t)
-        elif self.known < 2 * flow:  # Beyond that slots are the limit, and a higher pace would never be tried.
+        elif self.estimate < 2 * flow:  # Beyond that slots are the limit, and a higher pace would never be tried.
             # The longer the search, the further away the limit must be.
-            self.known *= 1 + min(SEARCH_GROWTH * gap * (1 + (t - self.since) / SEARCH_DOUBLING), SEARCH_STEP)
+            self.estimate *= 1 + min(SEARCH_GROWTH * gap * (1 + (t - self.since) / SEARCH_DOUBLING), SEARCH_STEP)
 
     def quicken(self) -> None:
         """Start faster after the first success of a run; after the second, as the slots allow."""
@@ -142,12 +142,12 @@ class Pace:
         """Count a 429 of an earlier start; it may have used a token, so one start is skipped."""
         self.missed += 1
         self.echoes += 1
-        if self.known is not None and self.anchor is not None:
-            self.next_start += 1 / self.known
+        if self.estimate is not None and self.anchor is not None:
+            self.next_start += 1 / self.estimate
 
     def wait(self, until: float) -> None:
         """Start nothing before `until`: the bucket fills meanwhile."""
-        if self.known is not None:
+        if self.estimate is not None:
             self.since += max(until - max(self.next_start, self.since), 0.0)
             self.next_start = max(self.next_start, until)
 
@@ -163,21 +163,21 @@ class Pace:
         is_measured = self.anchor is not None and self.idle < seconds / 10
         # On some endpoints rejected calls use tokens too, so a short measurement is inexact.
         is_enough = granted >= max(ENOUGH, 2 * self.echoes) and seconds >= MEASURED_SHORTEST
-        if self.known is None:
+        if self.estimate is None:
             self._search(FIRST_BELIEF * max(max(granted, 1) / max(seconds, 0.5), flow), t)
         elif not is_measured:
             # The bucket may have overflowed, so this is no measurement; only an estimated pace is lowered.
             self._lower_guess(t)
         elif granted == 0:
-            self._search(self.known / 2, t)
+            self._search(self.estimate / 2, t)
             return None
         elif not is_enough:
             # Too few for a measurement, but the rate is not much above (granted + 1) / seconds.
-            least = max(granted / seconds, self.known / 2)
+            least = max(granted / seconds, self.estimate / 2)
             self._search(min(least, (granted + 1) / seconds) if granted > self.echoes else least, t)
         else:
-            self._settle(granted / seconds, self.at(start.t) or self.known, t)
-        self.lowest = min(self.lowest, self.known or SLOWEST)
+            self._settle(granted / seconds, self.at(start.t) or self.estimate, t)
+        self.lowest = min(self.lowest, self.estimate or SLOWEST)
         self.echoes = 0
         if is_enough or not is_measured:
             self._count_from(start)
@@ -189,27 +189,27 @@ class Pace:
         self._count_from(probe)
 
     def _count_from(self, start: Start) -> None:
-        self.anchor, self.missed, self.signs, self.idle, self.lowest = start, 0, 0, 0.0, self.known or SLOWEST
+        self.anchor, self.missed, self.signs, self.idle, self.lowest = start, 0, 0, 0.0, self.estimate or SLOWEST
 
     def rest(self, start: Start, t: float) -> float:
         """Return when to start again after a 429 without Retry-After: the bucket refills a little first."""
-        return t + t - start.t + min(1 / (self.known or 1.0), 5.0)
+        return t + t - start.t + min(1 / (self.estimate or 1.0), 5.0)
 
     def forget(self) -> None:
         """Stop pacing: there is no rate limit."""
-        self.known, self.searching, self.anchor, self.fixed, self.measured = None, False, None, None, 0.0
+        self.estimate, self.searching, self.anchor, self.fixed, self.measured = None, False, None, None, 0.0
 
     def adopt(self, rate: float, t: float) -> None:
         """Begin a plateau at a rate that a test has confirmed."""
-        self.known, self.measured, self.searching = max(rate, SLOWEST), rate, False
+        self.estimate, self.measured, self.searching = max(rate, SLOWEST), rate, False
         self.since, self.period, self.swing, self.anchor, self.fixed = t, self._shortest(rate), SWING, None, None
 
     def _search(self, rate: float, t: float) -> None:
-        self.known, self.searching, self.since = max(rate, SLOWEST), True, t
+        self.estimate, self.searching, self.since = max(rate, SLOWEST), True, t
 
     def _lower_guess(self, t: float) -> None:
-        if self.searching and self.known is not None:
-            self._search(FIRST_BELIEF * self.known, t)
+        if self.searching and self.estimate is not None:
+            self._search(FIRST_BELIEF * self.estimate, t)
         else:
             self.since = t
 
@@ -218,17 +218,17 @@ class Pace:
 
     def _settle(self, rate: float, pace: float, t: float) -> None:
         """Begin a plateau around a measured rate; `pace` is the pace at the 429."""
-        known = self.known or rate
+        estimate = self.estimate or rate
         if self.lowest < rate / 2 or pace > CONTAMINATED * self.lowest:
             # The pace was much lower meanwhile, and the bucket overflowed: the rate is between the two.
             self._search(math.sqrt(rate * pace), t)
             return
         more, same = rate > 1.02 * self.measured, abs(rate - self.measured) <= SWING * self.measured
         self.measured = rate
-        if more and not self.searching and pace > known * (1 + self.swing):
+        if more and not self.searching and pace > estimate * (1 + self.swing):
             # A late 429 at a higher accepted rate: a small bucket overflowed while the pace was below the rate.
             rate += (pace - rate) / 2
-        elif self.period and (same or abs(rate - known) <= SWING * known):
+        elif self.period and (same or abs(rate - estimate) <= SWING * estimate):
             # Two measurements agree: exceed the rate half as often, and by half as much.
             longest = min(max(PLATEAU_LONGEST, PLATEAU_CALLS / rate), (t - self.steady_since) / STEADY)
             self.period = max(min(2 * self.period, longest), self.period)
@@ -237,4 +237,4 @@ class Pace:
             self.period = self._shortest(rate)
             self.swing = SWING
             self.steady_since = t
-        self.known, self.searching, self.since = max(rate, SLOWEST), False, t
+        self.estimate, self.searching, self.since = max(rate, SLOWEST), False, t

@@ -1,6 +1,6 @@
 """Which columns of a dataset are the id, the input and the expected output; all others are metadata.
 
-Usual column names are recognised; where they are ambiguous, the user must choose.
+Usual column names are recognized; where they are ambiguous, the user must choose.
 """
 
 from collections.abc import Iterable, Mapping
@@ -23,12 +23,12 @@ _MAX_LISTED = 20
 
 
 class Columns:
-    """The roles of a dataset's columns: set by the user, or recognised in the first row that has them."""
+    """The roles of a dataset's columns: set by the user, or recognized in the first row that has them."""
 
     def __init__(self, *, id_key: str | None, input_key: str | None, expected_key: str | None) -> None:
         keys: dict[Role, str | None] = {"id": id_key, "input": input_key, "expected": expected_key}
         self._set = {role: key for role, key in keys.items() if key is not None}
-        self._recognised: dict[Role, str] = {}
+        self._recognized: dict[Role, str] = {}
         self._last: tuple[tuple[str, ...], tuple[str | None, str, str | None]] | None = None
         """The columns of the previous row and their roles; most rows have the same."""
 
@@ -48,7 +48,7 @@ class Columns:
     def _keys(self, columns: tuple[str, ...]) -> tuple[str | None, str, str | None]:
         input_key = self._key("input", columns)
         if input_key is None:
-            names = f"{self._recognised['input']!r}" if "input" in self._recognised else f"one of {_listed(_USUAL['input'])}"
+            names = f"{self._recognized['input']!r}" if "input" in self._recognized else f"one of {_listed(_USUAL['input'])}"
             raise UsageError(f"no input column; expected {names}, got {_listed(columns)}", hint=which("input"))
         return self._key("id", columns), input_key, self._key("expected", columns)
 
@@ -59,8 +59,8 @@ class Columns:
                 raise UsageError(f"--{role}-key {key!r} ({role}_key in Python) is not a column; columns: {_listed(columns)}")
             return key
         usual = _usual(role, tuple(column for column in columns if column not in self._set.values()))
-        if usual is not None and usual != self._recognised.setdefault(role, usual):
-            before = self._recognised[role]
+        if usual is not None and usual != self._recognized.setdefault(role, usual):
+            before = self._recognized[role]
             raise UsageError(f"the {role} seems to be in {usual!r} here, but was in {before!r} before", hint=which(role))
         return usual
 

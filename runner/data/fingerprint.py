@@ -33,7 +33,7 @@ def digest(content: bytes) -> str:
 
 
 def canonical(value: Any, name: str) -> bytes:
-    """Serialise a value as canonical JSON; `name` is its name in errors.
+    """Serialize a value as canonical JSON; `name` is its name in errors.
 
     Values that the journal cannot store exactly are rejected, with their position.
     """

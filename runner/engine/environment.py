@@ -31,7 +31,7 @@ class Environment:
 def _versions() -> dict[str, str]:
     """Return the versions of Python, the platform and packages, and the git revision."""
     versions = {"python": platform.python_version(), "platform": platform.platform()}
-    versions |= {package: found for package in ("evaljournal", "trio", "orjson") if (found := installed_version(package))}
+    versions |= {package: version for package in ("evaljournal", "trio", "orjson") if (version := installed_version(package))}
     try:
         head = subprocess.run(
             ["git", "rev-parse", "HEAD"],  # noqa: S607  # the git on the path

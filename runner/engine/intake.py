@@ -67,14 +67,14 @@ class Intake:
         scheduler.is_intake_done = True
         scheduler.end_if_done()
 
-    async def _read(self, source: TrialSource, most: int) -> bool:
+    async def _read(self, source: TrialSource, limit: int) -> bool:
         """Read and admit trials, without waiting for all of them; return whether there were any."""
         results: list[bool | BaseException] = []
         is_read = trio.Event()
 
         def read() -> None:
             try:
-                results.append(self._fill(source.pending, most))
+                results.append(self._fill(source.pending, limit))
             except BaseException as exc:  # noqa: BLE001  # raised below
                 results.append(exc)
             self._scheduler.loop.call(is_read.set)
@@ -89,8 +89,8 @@ class Intake:
             raise results[0]
         return results[0]
 
-    def _fill(self, pending: Iterator[Any], most: int) -> bool:
-        """Read trials until there are so many or `READ_TIME` is over; return whether there were any."""
+    def _fill(self, pending: Iterator[Any], limit: int) -> bool:
+        """Read up to `limit` trials, or until `READ_TIME` is over; return whether there were any."""
         if self._failure is not None:
             raise self._failure
         now, number = self._scheduler.recorder.clock.now, 0
@@ -98,7 +98,7 @@ class Intake:
         try:
             for number, item in enumerate(pending, 1):
                 self._ready.append(item)
-                if number == most or now() > until:
+                if number == limit or now() > until:
                     break
         except BaseException as exc:
             if not number:

@@ -123,8 +123,8 @@ class Scheduler:
     def intake_room(self) -> int:
         """How many trials to read now; 0 if enough are queued."""
         queues = self.queues
-        most = 2 * queues.limit + READ_AHEAD if self.settings.limit_key is None else READ_AHEAD_WITH_KEYS
-        room = most - queues.waiting
+        capacity = 2 * queues.limit + READ_AHEAD if self.settings.limit_key is None else READ_AHEAD_WITH_KEYS
+        room = capacity - queues.waiting
         return 0 if room <= queues.limit or queues.is_behind else room
 
     async def wait_intake_needed(self) -> None:

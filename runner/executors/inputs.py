@@ -1,6 +1,6 @@
 """The inputs of an executor as a dataset.
 
-An input may be any object. With a journal, it must be recognisable in another process: by its JSON, or by its pickle.
+An input may be any object. With a journal, it must be recognizable in another process: by its JSON, or by its pickle.
 """
 
 import itertools

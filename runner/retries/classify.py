@@ -1,6 +1,6 @@
 """Classify an exception that a task raised, and describe it as text.
 
-Exceptions are recognised by shape (status code, headers, class names), so that no SDK has to be imported.
+Exceptions are recognized by shape (status code, headers, class names), so that no SDK has to be imported.
 """
 
 import errno

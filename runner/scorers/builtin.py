@@ -275,7 +275,7 @@ def _f1(output: str, expected: str) -> float:
 
 @attrs.frozen
 class Similarity:
-    """Normalised Levenshtein similarity to the expected output, from 0 to 1."""
+    """Normalized Levenshtein similarity to the expected output, from 0 to 1."""
 
     __name__ = "similarity"
     is_local: ClassVar[bool] = True

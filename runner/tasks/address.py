@@ -24,7 +24,7 @@ from runner.secrets import SHORTEST, add_secret, is_secret_name, mask
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADER_VALUE: Final = re.compile(r"[\t\x20-\x7e]*")
 _PROCESS: Final = os.urandom(32)
-"""Key of the digests in this process, so that no secret can be recognised by its digest."""
+"""Key of the digests in this process, so that no secret can be recognized by its digest."""
 _PORTS: Final = {"http": 80, "https": 443}
 _SAFE: Final = "/%:@!$&'()*+,;=~?-._"
 """Characters that are not escaped: the user's own escapes, and those with a meaning in a URL."""

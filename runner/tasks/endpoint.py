@@ -164,7 +164,7 @@ class _OpenEndpoint:
 
 
 def idempotency_headers(header: str, run: str, trial: str) -> tuple[tuple[bytes, bytes], ...]:
-    """Return the header by which an endpoint can recognise repeated calls for a trial."""
+    """Return the header by which an endpoint can recognize repeated calls for a trial."""
     if not header:
         return ()
     return ((header.encode(), idempotency_key(run, trial).encode()),)

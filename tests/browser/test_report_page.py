@@ -245,7 +245,7 @@ def test_printing(tmp_path: Path, open_tab: OpenTab) -> None:
     written(tmp_path / "run", [started(), session(), *events])
     tab = open_tab(write_report(tmp_path / "report.html", tmp_path / "run"), scheme="dark", width=1600)
     tab.evaluate("""() => {
-        window.layout = () => [colour("ground"), document.querySelector(".timeline canvas").clientWidth < 700,
+        window.layout = () => [color("ground"), document.querySelector(".timeline canvas").clientWidth < 700,
             document.querySelectorAll("[data-trial]").length === 60, document.querySelector("footer details").open];
         addEventListener("beforeprint", () => { window.printed = layout(); });
     }""")

@@ -15,7 +15,7 @@ def start(order: int, t: float) -> Start:
 
 def plateau(*, period: float) -> Pace:
     """Return a plateau at a measured rate, with a 429 of the start 100 at 10 s as the anchor."""
-    return Pace(known=RATE, measured=RATE, since=10.0, period=period, anchor=start(100, 10.0), lowest=RATE)
+    return Pace(estimate=RATE, measured=RATE, since=10.0, period=period, anchor=start(100, 10.0), lowest=RATE)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_a_short_measurement_goes_on() -> None:
 
 def test_a_pause_is_no_time_of_searching() -> None:
     """The growth of a search depends on the time in which starts were possible."""
-    pace = Pace(known=RATE, searching=True, since=1.0, next_start=1.0)
+    pace = Pace(estimate=RATE, searching=True, since=1.0, next_start=1.0)
     pace.wait(31.0)
 
     assert (31.0, 31.0) == (pace.since, pace.next_start)

@@ -147,7 +147,7 @@ class CallableTask:
     [(answer, True), (plain, False), (functools.partial(answer), True), (CallableTask(), True), (len, False)],
 )
 def test_async_is_recognised(task: Callable[[str], Any], *, later: bool) -> None:
-    """Coroutine functions are recognised, also bound or as `__call__`."""
+    """Coroutine functions are recognized, also bound or as `__call__`."""
     assert later == evaluation(cases=CASES)(task).is_async
 
 

@@ -35,7 +35,7 @@ class Client:
 
     async def __call__(self, value: Any) -> Any:
         """Call it."""
-        await trio.lowlevel.checkpoint()  # So that it is recognised as a function for trio.
+        await trio.lowlevel.checkpoint()  # So that it is recognized as a function for trio.
         return await self._endpoint(value)
 
 
