@@ -17,7 +17,7 @@ from journal.blobs import location
 from journal.files import APPEND, CREATE, CREATE_NEW, Files, retry_interrupted, write_all
 
 SLOW: Final = 0.01
-"""Seconds; writing to the page cache takes less than one millisecond per megabyte."""
+"""Seconds from which a write counts as slow; the page cache takes less than one millisecond per megabyte."""
 _THREADS: Final = 8
 """Maximum number of blobs that are written at the same time."""
 _RECENT: Final = 4

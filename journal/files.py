@@ -176,7 +176,7 @@ def retry_interrupted(call: Callable[[], T]) -> T:
 
 
 def is_unreadable(exc: OSError) -> bool:
-    """Whether an error of reading is about the file, and not about a resource that the process has run out of."""
+    """Whether a read error is about the file, not about a resource that the process has run out of."""
     return exc.errno not in {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
 
 

@@ -23,7 +23,7 @@ from journal.files import DISK, Files, is_unreadable
 from journal.versions import major_version, upcast
 
 _BLOCK: Final = 4096
-"""Bytes that are read at a time from a file of which some cannot be read."""
+"""Block size in bytes for reading a file that is partly unreadable."""
 
 
 class BadLine(Exception):  # Never leaves this package.

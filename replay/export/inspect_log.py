@@ -83,7 +83,7 @@ def _json(value: Any) -> Iterator[bytes]:
 
 
 def _with_nan(value: Any, trial: TrialDetails) -> bytes:
-    """Return JSON; NaN, which Inspect has for the score of a failed scorer, is kept."""
+    """Return JSON; NaN, which Inspect uses for the score of a failed scorer, is kept."""
     return json.dumps(value, ensure_ascii=False).encode() if trial.scorer_failures else orjson.dumps(value)
 
 
@@ -330,7 +330,7 @@ def _common(index: TrialIndex, trial: TrialDetails, task: TaskModel) -> dict[str
 
 
 def _score_value(score: ScoreDetails) -> dict[str, Any]:
-    """Return a score; that of a failed scorer is unscored, which is NaN in Inspect, with the error as its reason."""
+    """Return a score; that of a failed scorer is NaN, which means unscored in Inspect, with the error as its reason."""
     if score.value is None:
         return {"value": math.nan, "reason": score.error or "error", "explanation": f"{score.error}: {score.message}"}
     return {"value": score.value, "explanation": score.reason} if score.reason else {"value": score.value}

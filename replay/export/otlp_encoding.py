@@ -19,11 +19,11 @@ _MORE: Final = 0x80
 _LOW: Final = 0x7F
 _MAX_TIME: Final = (1 << 64) - 1
 _LENGTHS: Final = 32
-"""Bytes for the tags and lengths of the messages around the spans, at most."""
+"""Maximum bytes of the tags and lengths of the messages around the spans."""
 
 
 def json_requests(resource: Any, scope: Any, spans: Iterable[Any]) -> Iterator[bytes]:
-    """Write one request per line, as OpenTelemetry's file format has it."""
+    """Write one request per line, as in OpenTelemetry's file format."""
     head = b'{"resourceSpans":[{"resource":%b,"scopeSpans":[{"scope":%b,"spans":[' % (
         orjson.dumps(resource),
         orjson.dumps(scope),

@@ -141,7 +141,7 @@ _TRIAL: Final[dict[str, tuple[Kind | None, Callable[[TrialDetails], Any]]]] = {
     "reasons": (None, lambda trial: {scorer: score.reason for scorer, score in trial.values.items() if score.reason}),
     "scorer_errors": (
         None,
-        lambda trial: {name: f"{each.error}: {each.message}" for name, each in trial.scorer_failures.items()},
+        lambda trial: {name: f"{score.error}: {score.message}" for name, score in trial.scorer_failures.items()},
     ),
     "attempts": ("integer", lambda trial: len(trial.attempts)),
     "reason": ("text", lambda trial: trial.reason or None),
@@ -181,7 +181,7 @@ def _trials(source: Source) -> Table:
 
 
 def _type(value: object) -> type:
-    """Return the type of a score; an integer that a column of 64 bits cannot hold is a float."""
+    """Return the type of a score; an integer that does not fit into 64 bits is a float."""
     return float if type(value) is int and abs(value) > _MAX_INT64 else type(value)
 
 

@@ -143,7 +143,7 @@ class TrialIndex:
 
     @staticmethod
     def iso_time(nanoseconds: int) -> str:
-        """Return nanoseconds since 1970 as text, within the years that Python knows."""
+        """Return nanoseconds since 1970 as text, within the years that Python supports."""
         return (_EPOCH + timedelta(microseconds=min(max(0, nanoseconds // 1_000), _LATEST))).isoformat()
 
     def _wall_time(self, record: Record) -> int:

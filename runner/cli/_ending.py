@@ -19,7 +19,7 @@ FAILED: Final = 1
 def finish(
     state: RunState, path: Path, *, as_json: bool, stopped: str = "", scorers: Iterable[str] = (), **facts: Any
 ) -> NoReturn:
-    """Exit with the code of a run; `as_json`, print a summary with more facts before."""
+    """Exit with the code of a run; with `as_json`, print a summary with `facts` first."""
     code = exit_code(state, stopped=bool(stopped), scorers=scorers)
     if as_json:
         summary = {"stopped": stopped or None, **facts, "exit_code": code, **attrs.asdict(summarise(state))}

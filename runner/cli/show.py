@@ -138,7 +138,7 @@ def _in_json(trial_details: TrialDetails) -> dict[str, Any]:
 
 
 def _plain(_: object, __: object, value: Any) -> Any:
-    """Return a reference for a blob that could not be loaded, and a span by its names."""
+    """Convert a blob that could not be loaded to a reference, and a span to a dict."""
     if isinstance(value, Blob):
         return {"blob": value.sha256, "bytes": value.bytes}
     return value._asdict() if isinstance(value, Span) else value

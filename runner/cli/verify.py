@@ -117,7 +117,7 @@ def _in_words(verification: RunVerification, expect_head: str | None) -> list[st
 
 
 def _warnings(verification: RunVerification) -> list[str]:
-    """Return what a crash leaves at the end of a journal, and what a changed end looks like, too."""
+    """Return warnings about an unconfirmed end, which a crash or a change of the file can leave."""
     result, tail = verification.journal, []
     if result.unfinished:
         zeros = f", {result.zero_bytes:,} of them zero" if result.zero_bytes else ""
@@ -131,6 +131,6 @@ def _warnings(verification: RunVerification) -> list[str]:
     kept = (
         ""
         if result.expected_at is not None
-        else f"; compare with a kept head: {command('verify', result.path, ' --expect-head HASH')}"
+        else f"; compare with a saved head: {command('verify', result.path, ' --expect-head HASH')}"
     )
     return [f"{'; '.join(tail)}: the run was interrupted, or the end of the journal was changed{kept}"]

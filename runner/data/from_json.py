@@ -26,7 +26,7 @@ def return_annotation(function: Any) -> Any:
         function = getattr(type(function), "__call__", None)  # noqa: B004  # the function that is called
     try:
         annotation = typing.get_type_hints(function).get("return")
-    except Exception:  # noqa: BLE001  # an annotation is code of the user
+    except Exception:  # noqa: BLE001  # user code
         return None
     return typing.get_args(annotation)[-1] if typing.get_origin(annotation) in _AWAITABLE else annotation
 
@@ -94,7 +94,7 @@ def _of_class(value: Any, cls: type) -> Any:
 
 
 def _first_match(value: Any, kinds: tuple[Any, ...]) -> Any:
-    """Convert to the first of several types that the value can be of."""
+    """Convert to the first of several types that fits the value."""
     for kind in kinds:
         try:
             result = from_json(value, kind)

@@ -92,7 +92,7 @@ def problems(state: RunState, scorers: Iterable[str] = ()) -> list[str]:
 
 
 def check_gates(gates: Iterable[str], scorers: Iterable[str]) -> None:
-    """Reject a gate on a score that no scorer gives."""
+    """Reject a gate on a score that no scorer returns."""
     names = list(scorers)
     for gate in gates:
         name = Gate.parse(gate).scorer

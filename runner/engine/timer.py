@@ -1,4 +1,4 @@
-"""A timer whose time can be moved."""
+"""A timer that can be rescheduled."""
 
 import math
 from collections.abc import Callable

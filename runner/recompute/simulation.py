@@ -68,7 +68,7 @@ class TrialScript:
 
 
 class Recording:
-    """What a journal records of a run, as far as a simulation needs it."""
+    """The parts of a journal that a simulation needs."""
 
     def __init__(self) -> None:
         self._state = RunState()
@@ -92,10 +92,10 @@ class Recording:
         """Read the records of a run, or those before its damage."""
         recording = cls()
         for record in records:
-            recording.take(record)
+            recording.apply(record)
         return recording
 
-    def take(self, record: Record) -> None:
+    def apply(self, record: Record) -> None:
         """Apply one record."""
         self._state.apply(record)
         event = record.event
@@ -109,10 +109,10 @@ class Recording:
         if isinstance(event, events.TrialEnqueued):
             self._scripts[event.trial] = TrialScript()
         elif isinstance(event, events.TrialEvent):
-            self._take_step(event, self._scripts[event.trial])
-            self._take_call(event, self._scripts[event.trial])
+            self._add_step(event, self._scripts[event.trial])
+            self._add_call(event, self._scripts[event.trial])
 
-    def _take_call(self, event: events.TrialEvent, script: TrialScript) -> None:
+    def _add_call(self, event: events.TrialEvent, script: TrialScript) -> None:
         match event:
             case events.ScorerCallStarted():
                 self._scorer_keys[event.scorer] = event.key
@@ -131,7 +131,7 @@ class Recording:
                     self._called.discard((event.trial, scorer))
                     script.calls_of.setdefault(scorer, []).append(Answer(output=True, after=event.elapsed))
 
-    def _take_step(self, event: events.TrialEvent, script: TrialScript) -> None:
+    def _add_step(self, event: events.TrialEvent, script: TrialScript) -> None:
         match event:
             case events.AttemptStarted():
                 script.calls += 1

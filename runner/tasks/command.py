@@ -50,7 +50,7 @@ _SPLIT_FIELD: Final = re.compile(r"\{[^{}\s][^{}]*\s[^{}]*\}")
 
 
 class CommandFailed(Exception):
-    """The command ended with an exit code other than 0."""
+    """The command exited with a code other than 0."""
 
 
 class CommandMissing(Fatal):
@@ -144,10 +144,10 @@ class Command:
         return digest(canonical(self.definition, "the command"))
 
     def check(self, case: Case) -> None:
-        """Raise a UsageError if the case lacks a field or contains a zero byte."""
+        """Raise a UsageError if the case lacks a field or contains a NUL byte."""
         for argument in self.arguments(case):
             if "\0" in argument:
-                raise UsageError("an argument cannot contain a zero byte; pass the input on stdin")
+                raise UsageError("an argument cannot contain a NUL byte; pass the input on stdin")
 
     def arguments(self, case: Case) -> list[str]:
         """Return the command line for a case."""

@@ -177,7 +177,7 @@ def test_an_invalid_command_is_rejected(command: Any, options: Any, message: str
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize(("line", "message"), [("echo {qestion}", "no field {qestion}"), ("echo {question}", "zero byte")])
+@pytest.mark.parametrize(("line", "message"), [("echo {qestion}", "no field {qestion}"), ("echo {question}", "NUL byte")])
 def test_an_invalid_case_is_rejected_before_the_start(path: Path, line: str, message: str) -> None:
     """A missing field, or a value that cannot be an argument, is found before anything runs."""
     with pytest.raises(UsageError) as caught:
