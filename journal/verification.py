@@ -63,6 +63,7 @@ def verify(
     checked: set[str] = set()
     expected_at: int | None = None
     problem: JournalError | None = None
+    record: Record | None = None
     try:
         for record in scan:
             lifecycle.replay_record(record, path)
@@ -75,7 +76,7 @@ def verify(
         problem = exc
     except BlobDamaged as exc:
         lost = lost_record(Scan(path, files).read_all())
-        if lost is None or lost.seq > record.seq:
+        if lost is None or record is None or lost.seq > record.seq:
             problem = exc
         else:
             scan = Scan(path, files, lost=lost).read_all()
