@@ -28,12 +28,15 @@ class Pause:
         return self.begin(t, t + wait, "retry_after", f"{evidence}; Retry-After: {seconds:.6g} s{limited}")
 
     def settle(self, t: float, wait: float) -> list[Change]:
-        """Pause until no 429 came for `wait` seconds, to see whether others follow the first; record when that should be."""
+        """Pause until no 429 came for `wait` seconds, to see whether others follow the first.
+
+        Each further 429 extends the pause; only its beginning and its end are recorded.
+        """
         if not self.is_settling and self.earliest(t) >= t + wait:
             return []
-        expected = Paused(until=t + 3 * wait, reason="rate_limited", evidence="first 429 for a while: do others follow?")
-        changes: list[Change] = [] if self.is_settling else [expected]
-        self.current, self.is_settling = Paused(until=t + wait, reason=expected.reason, evidence=expected.evidence), True
+        paused = Paused(until=t + wait, reason="rate_limited", evidence="first 429 for a while: do others follow?")
+        changes: list[Change] = [] if self.is_settling else [paused]
+        self.current, self.is_settling = paused, True
         return changes
 
     def begin(self, t: float, until: float, reason: str, evidence: str) -> list[Change]:

@@ -203,7 +203,8 @@ def test_drawer_shows_request_and_all_notes(tmp_path: Path, open_tab: OpenTab) -
     request = tab.evaluate("() => document.querySelector('.attempts details pre').textContent")
     assert {"body": {"q": "<b>Peru</b>"}} == json.loads(request)
     assert "step search · step read · step answer" in tab.text("#drawer .attempts")
-    shown = tab.evaluate("() => [...document.querySelectorAll('details pre')].at(-1).textContent")
+    outside = "(pre) => !pre.closest('#drawer')"
+    shown = tab.evaluate(f"() => [...document.querySelectorAll('details pre')].filter({outside}).at(-1).textContent")
     assert "task:\n  name: chat\n  prompt:\n    Answer: {input}\n    <i>briefly</i>" == shown
 
 

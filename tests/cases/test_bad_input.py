@@ -219,7 +219,7 @@ def test_a_task_that_always_kills_the_interpreter_can_be_skipped() -> None:
     evaljournal_process("run", "it.py", DIE="os._exit(9)")
     result = evaljournal_process("resume", "--on-ambiguous", "fail", DIE="os._exit(9)")
 
-    assert (1, True) == (result.returncode, "t11: interrupted, and not repeated" in result.stderr)
+    assert (1, True) == (result.returncode, "t11: interrupted, and not repeated" in result.stdout)
     assert TrialFailed(trial="t11", attempts=1, reason="ambiguous") in events_of("runs/it/0001")
     assert verify("runs/it/0001").ok
 

@@ -379,7 +379,7 @@ CHANGES: dict[str, tuple[str, Change]] = {
     "limit above the slots": ("limit", changing(LimitChanged, after=25)),
     "limit of 0": ("limit", changing(LimitChanged, -1, after=0)),
     "wrong previous limit": ("limit", changing(LimitChanged, 2, before=3)),
-    "start during a pause": ("intake", changing(IntakePaused, until=1000.0)),
+    "start during a pause": ("intake", changing(IntakePaused, where={"reason": "unavailable"}, until=1000.0)),
     "end of no pause": ("intake", doubling(IntakeResumed)),
     "early retry": ("delay", changing(RetryScheduled, delay=1000.0)),
     "shorter attempt": ("elapsed", shorter_elapsed),

@@ -209,7 +209,7 @@ def test_a_truncated_answer_is_an_output(server: Server, path: Path, name: str) 
     outcome = run_real(define_real(Chat("small", base_url=server.url(name, "say:short", "v1"))), path)
 
     assert (["short"], ["length"], 1) == (outputs(path), notes(path, "evaljournal.finish_reason"), outcome.state.truncated)
-    message = "1 of 1 answer truncated by the token limit; raise --max-tokens"
+    message = "1 of 1 output truncated by the token limit; raise --max-tokens"
     assert message in final_report(outcome.state, path=path)
 
 

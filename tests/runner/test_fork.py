@@ -79,7 +79,7 @@ async def test_attempts_in_flight_at_a_fork_are_recorded_as_forked(tmp_path: Pat
 
     def after(path: Path, session: int) -> Record:
         """Find the first start of an attempt in a session."""
-        records = itertools.dropwhile(lambda record: getattr(record.event, "n", 0) != session, read(path))
+        records = itertools.dropwhile(lambda record: getattr(record.event, "session", 0) != session, read(path))
         return next(record for record in records if isinstance(record.event, AttemptStarted))
 
     await arun(one(), old, files=files, **repeatable())

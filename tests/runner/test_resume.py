@@ -396,7 +396,7 @@ async def test_changes_of_cases_that_were_not_taken_in_are_rejected() -> None:
     await stopped_after(define(task, numbered_cases(200), slots=1), disk, 5)
     others = [*numbered_cases(199), Case(name="case-199", input="another")]
 
-    with pytest.raises(RunChanged, match="the cases taken in so far are unchanged"):
+    with pytest.raises(RunChanged, match="the cases run so far are unchanged"):
         await run_virtual(define(task, others, slots=1), disk, resume=True)
 
 
