@@ -92,9 +92,9 @@ class Pace:
 
     def is_confirmed(self, start: Start) -> bool:
         """Return whether enough 429s came within a few starts; one may be random, so the pace only stops growing."""
-        self.suspects = [order for order in self.suspects if start.order - order <= CONFIRM]
-        self.suspects.append(start.order)
-        if len(self.suspects) >= self._needed(start):
+        self.suspects = [*self.suspects[-2:], start.order]
+        needed = self._needed(start)
+        if len(self.suspects) >= needed and start.order - self.suspects[-needed] <= CONFIRM * (needed - 1):
             return True
         self.frozen = CONFIRM
         self.missed += 1

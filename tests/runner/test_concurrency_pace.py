@@ -31,6 +31,14 @@ def test_429s_that_a_plateau_needs(period: float, granted: int, needed: int) -> 
     assert [False] * (needed - 1) + [True] == seen
 
 
+def test_a_rate_that_was_measured_too_high_is_measured_again() -> None:
+    """A pace slightly above the limit gets a 429 every 11 starts, each before one is due; the third is a measurement."""
+    pace = plateau(period=20.0)
+    seen = [pace.is_confirmed(start(100 + 11 * n, 10.0 + 11 * n / RATE + 5.0)) for n in (1, 2, 3)]
+
+    assert [False, False, True] == seen
+
+
 def test_a_short_measurement_goes_on() -> None:
     """What was granted in less than two seconds is no measurement: the pace searches on, and counting continues."""
     pace = plateau(period=3.0)

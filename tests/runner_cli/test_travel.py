@@ -166,7 +166,7 @@ def test_time_between_two_records(slow_run: Path) -> None:
         (["--at", "0"], "run has no record 0; the first is 1"),
         (["--at", "-1"], "run has no record -1; the first is 1"),
         (["--at", "soon"], "'soon' is not a valid integer"),
-        (["--at", "3", "--at-time", "1"], "--at and --at-time exclude each other"),
+        (["--at", "3", "--at-time", "1"], "--at and --at-time are mutually exclusive"),
         (["--at-time", "99"], "run has no state at 99 s; its last record is at 0.014 s"),
         (["--at-time", "-1"], "--at-time '-1': expected seconds"),
         (["--at-time", "soon"], "--at-time 'soon': expected seconds"),
@@ -175,7 +175,7 @@ def test_time_between_two_records(slow_run: Path) -> None:
         (["--at-time", "2030-01-01"], "its last record is at 2026-11-15T00:00:00.015000Z"),
         (["--play", "fast"], "'fast' is not a speed"),
         (["--play", "0x"], "'0x' is not a speed"),
-        (["--play", "2x", "--json"], "--json and --play exclude each other"),
+        (["--play", "2x", "--json"], "--json and --play are mutually exclusive"),
     ],
 )
 def test_invalid_points(run: Path, options: list[str], message: str) -> None:
