@@ -1,7 +1,6 @@
 """Tokens and cost of a model's reply, as the APIs of OpenAI and Anthropic report them."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from runner.data.templates import MissingField, find
@@ -32,7 +31,7 @@ def usage_of_response(response: object) -> dict[str, float]:
     """Return the usage in an SDK's response that was returned as an output, converted to JSON."""
     if not isinstance(response, Mapping) or "usage" not in response:
         return {}
-    return priced_usage(response["usage"], str(response.get("model") or ""), read_prices(Path(DEFAULT_PRICES)))
+    return priced_usage(response["usage"], str(response.get("model") or ""), read_prices(DEFAULT_PRICES))
 
 
 def _count(reported: Any, *paths: str) -> int | None:
