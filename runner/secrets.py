@@ -20,6 +20,10 @@ _KEYS = (
     r"(?:AKIA|ASIA)[0-9A-Z]{16}",  # AWS
     r"eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*",  # a JSON web token
 )
+_KEY_PREFIXES = (
+    *("sk-", "sk_", "pk_", "rk_", "gsk", "hf_", "hf-", "r8", "glpat", "npm", "dop_v1", "nvapi", "xai", "pplx", "fw", "lsv2_"),
+    *("pk-lf", "gho_", "ghp_", "ghr_", "ghs_", "ghu_", "github_pat_", "xox", "aiza", "ya29.", "akia", "asia", "eyj"),
+)
 _NAMES = (
     r"(?<![\w-])(?:[\w-]*[_-])?"
     r"(?:api[_-]?key|(?:access|auth|refresh|id|session|security)[_-]?token|(?:client[_-]?)?secret(?:[_-]access)?(?:[_-]?key)?"
@@ -35,23 +39,37 @@ _SCHEMES = r"(?:bearer|basic|token)\s+"
 _LONG = r"(?:digest|aws4-hmac-sha256)\s[^\r\n]*"  # schemes with several parts
 
 _SHAPES = (
-    (re.compile(r"(-----BEGIN [A-Z ]*PRIVATE KEY-----).*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL), r"\1 ***"),
+    (
+        ("private key-----",),
+        re.compile(r"(-----BEGIN [A-Z ]*PRIVATE KEY-----).*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL),
+        r"\1 ***",
+    ),
     # A header as a line, a dict member or a pair: its whole value is masked, with the scheme.
     (
+        ("authorization", "api-key", "auth-token", "subscription-key", "functions-key"),
         re.compile(
             rf"(?i)((?<![\w-])(?:{_HEADERS})(?:{_QUOTE}\s*[:,]|\s*[:=])\s*)"
             rf"(b?{_QUOTE})?(?(2){_INSIDE}|(?:{_LONG}|(?:{_SCHEMES})?{_BARE}))"
         ),
         r"\1\2***",
     ),
-    (re.compile(rf"(?i)(\bcookie(?:{_QUOTE}\s*[:,]|\s*[:=])\s*)(b?{_QUOTE})?[^\"'\r\n]+"), r"\1\2***"),
+    (("cookie",), re.compile(rf"(?i)(\bcookie(?:{_QUOTE}\s*[:,]|\s*[:=])\s*)(b?{_QUOTE})?[^\"'\r\n]+"), r"\1\2***"),
     # Requires a digit: "basic understanding" is not a secret.
-    (re.compile(r"(?i)\b(bearer|basic)(\s+)(?=[a-z._~+/-]{0,200}[0-9*])[a-z0-9._~+/*-]{8,}=*"), r"\1\2***"),
-    (re.compile(rf"(?i)({_NAMES}(?:{_QUOTE})?\s*[:=]\s*)(b?{_QUOTE})?(?(2){_INSIDE}|{_BARE})"), r"\1\2***"),
-    (re.compile(rf"(?i)([?&](?:{_IN_URLS})=)[^\s&#\"'<>]+"), r"\1***"),
-    (re.compile(r"(?i)(\b[a-z][a-z0-9+.-]{1,20}://)[^\s/@:\"']{0,200}:[^\s/@\"']{1,500}@"), r"\1***@"),
-    (re.compile(rf"(?<![A-Za-z0-9])(?:{'|'.join(_KEYS)})"), "***"),
+    (
+        ("bearer", "basic"),
+        re.compile(r"(?i)\b(bearer|basic)(\s+)(?=[a-z._~+/-]{0,200}[0-9*])[a-z0-9._~+/*-]{8,}=*"),
+        r"\1\2***",
+    ),
+    (
+        ("key", "token", "secret", "passw", "passphrase"),
+        re.compile(rf"(?i)({_NAMES}(?:{_QUOTE})?\s*[:=]\s*)(b?{_QUOTE})?(?(2){_INSIDE}|{_BARE})"),
+        r"\1\2***",
+    ),
+    (("?", "&"), re.compile(rf"(?i)([?&](?:{_IN_URLS})=)[^\s&#\"'<>]+"), r"\1***"),
+    (("://",), re.compile(r"(?i)(\b[a-z][a-z0-9+.-]{1,20}://)[^\s/@:\"']{0,200}:[^\s/@\"']{1,500}@"), r"\1***@"),
+    (_KEY_PREFIXES, re.compile(rf"(?<![A-Za-z0-9])(?:{'|'.join(_KEYS)})"), "***"),
 )
+"""Case-folded markers, pattern, replacement. Each match contains a marker; most texts have none and need no search."""
 
 _SECRET_NAME = re.compile(r"(?i)key|token|secret|auth|cookie|passw|pwd|credential|signature|\bsig\b")
 
@@ -93,6 +111,8 @@ def mask(text: str) -> str:
     """Replace added secrets, and anything that looks like a key, a password or a token, by `***`."""
     for value in sorted(_added, key=len, reverse=True):
         text = text.replace(value, "***")
-    for shape, replacement in _SHAPES:
-        text = shape.sub(replacement, text)
+    folded = text.casefold()
+    for markers, shape, replacement in _SHAPES:
+        if any(marker in folded for marker in markers):
+            text = shape.sub(replacement, text)
     return text
