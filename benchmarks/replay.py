@@ -24,7 +24,7 @@ from benchmarks._figures import Figures, machine, peak_memory
 from journal import follow, read
 from journal.events import RunFinished
 from replay import RunState, fold
-from replay.summary import summarise
+from replay.summary import summarize
 from runner import Case, evaluation
 from runner.api import arun
 from runner.engine.options import LiveRun
@@ -90,7 +90,7 @@ def _status(figures: Figures, path: Path, trials: int) -> None:
 def status(path: str) -> None:
     """Print the CPU seconds of bare parsing and of `status`, and the peak memory in MB."""
     began = time.process_time()
-    attrs.asdict(summarise(fold(read(path, load_blobs=False))))
+    attrs.asdict(summarize(fold(read(path, load_blobs=False))))
     status_time = time.process_time() - began
     peak = peak_memory()
     parsing = 0.0
@@ -101,11 +101,11 @@ def status(path: str) -> None:
 
 
 def _summary(figures: Figures, small: Path, large: Path) -> None:
-    """Summarise a short and a long run: the cost per trial must be the same."""
+    """Summarize a short and a long run: the cost per trial must be the same."""
     each: list[float] = []
     for path in (small, large):
         state: RunState = fold(read(path, load_blobs=False))
-        each.append(min(_cpu(partial(summarise, state)) for _ in range(ROUNDS)) / state.total)
+        each.append(min(_cpu(partial(summarize, state)) for _ in range(ROUNDS)) / state.total)
     print("\nsummary of a folded run")
     figures.show("CPU per trial in the large run", each[1] * 1e6, unit="µs")
     figures.show("… relative to the small run", each[1] / each[0], most=2)

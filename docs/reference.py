@@ -22,7 +22,7 @@ GROUPS: Final = {
     "Run it": ["run", "arun", "rescore", "Outcome", "Rescored", "RunOptions"],
     "Tasks without code": ["Chat", "Endpoint", "Command", "RecordedOutput"],
     "Errors": ["RateLimited", "Fatal", "UsageError", "RunFailed"],
-    "Read a run": ["load", "summarise", "compare", "audit", "verify", "RunVerification"],
+    "Read a run": ["load", "summarize", "compare", "audit", "verify", "RunVerification"],
     "Modules": ["scorers", "executors", "testing", "journal", "replay"],
 }
 """Headings of the API page, with the public names below them."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from evaljournal import executors, journal, replay, scorers, testing
-    from replay import audit, compare, load, summarise
+    from replay import audit, compare, load, summarize
     from runner import (
         Case,
         Chat,
@@ -68,12 +68,12 @@ __all__ = [
     "rescore",
     "run",
     "scorers",
-    "summarise",
+    "summarize",
     "testing",
     "verify",
 ]
 
-_VIEWS: Final = ("audit", "compare", "load", "summarise")
+_VIEWS: Final = ("audit", "compare", "load", "summarize")
 _SUBMODULES: Final = ("executors", "journal", "replay", "scorers", "testing")
 
 

@@ -14,7 +14,7 @@ import orjson
 from cattrs import Converter
 from cattrs.gen import make_dict_structure_fn, override
 
-from journal.errors import UnknownEvent, Unserialisable
+from journal.errors import UnknownEvent, Unserializable
 from journal.events import PAYLOAD, Event, Extension, KnownEvent, fields_of
 
 RECORD_MEMBERS: Final = frozenset({"seq", "at", "t", "type", "d", "h", "blobs"})
@@ -144,8 +144,8 @@ def _encoder(cls: type[KnownEvent], name: str) -> Encoder:
     return cast("Encoder", names["add"])
 
 
-def _invalid_field(event: Event, field: str) -> Unserialisable:
-    return Unserialisable(type(event).__name__, field, f"has the invalid value {_shortened(getattr(event, field))}")
+def _invalid_field(event: Event, field: str) -> Unserializable:
+    return Unserializable(type(event).__name__, field, f"has the invalid value {_shortened(getattr(event, field))}")
 
 
 _ENCODERS: Final[dict[type[Event], tuple[Encoder, bool]]] = {
@@ -172,7 +172,7 @@ def encode(event: Event, seq: int, at: str, t: float, d: int | None = None, *, i
     try:
         text = orjson.dumps(members, option=_OPTIONS)
     except TypeError as exc:
-        raise _unserialisable(members, _name(event), str(exc)) from exc
+        raise _unserializable(members, _name(event), str(exc)) from exc
     if may_contain_nan and b"null" in text:  # orjson writes NaN as null; the full search is slow.
         _reject_non_finite(members, _name(event))
     return text[:-1]
@@ -187,7 +187,7 @@ def encode_payloads(event: Event) -> dict[str, bytes]:
             try:
                 text = texts[field] = orjson.dumps(value, option=_OPTIONS)
             except TypeError as exc:
-                raise _unserialisable({field: value}, _name(event), str(exc)) from exc
+                raise _unserializable({field: value}, _name(event), str(exc)) from exc
             if b"null" in text:
                 _reject_non_finite({field: value}, _name(event))
     return texts
@@ -199,11 +199,11 @@ def _name(event: Event) -> str:
 
 def _add_extension(event: Any, members: dict[str, Any]) -> None:
     if not isinstance(event, Extension):
-        raise Unserialisable(_shortened(event), "", "is not an event")
+        raise Unserializable(_shortened(event), "", "is not an event")
     if not event.type.startswith("x-"):
-        raise Unserialisable(repr(event.type), "", "is not a type for an extension, which starts with 'x-'")
+        raise Unserializable(repr(event.type), "", "is not a type for an extension, which starts with 'x-'")
     if reserved := RECORD_MEMBERS & event.data.keys():
-        raise Unserialisable(event.type, min(reserved), "is reserved for the record")
+        raise Unserializable(event.type, min(reserved), "is reserved for the record")
     members["type"] = event.type
     members.update(event.data)
 
@@ -229,14 +229,14 @@ def decode(members: dict[str, Any]) -> Event:
     raise UnknownEvent(members.get("seq"), type_)
 
 
-def _unserialisable(members: Mapping[str, Any], event: str, reason: str) -> Unserialisable:
-    member, value = _find_unserialisable("", members)
+def _unserializable(members: Mapping[str, Any], event: str, reason: str) -> Unserializable:
+    member, value = _find_unserializable("", members)
     member = member.encode(errors="backslashreplace").decode()
     text = f"cannot be written as JSON: {type(value).__name__} {_shortened(value)} ({reason})"
-    return Unserialisable(event, member, text)
+    return Unserializable(event, member, text)
 
 
-def _find_unserialisable(path: str, value: Any, depth: int = 0) -> tuple[str, Any]:
+def _find_unserializable(path: str, value: Any, depth: int = 0) -> tuple[str, Any]:
     """Return path and value of the innermost value that JSON cannot represent, or that is nested too deeply."""
     if depth > _MAX_DEPTH:
         return f"{path[:_MAX_SHOWN]}…", value
@@ -249,14 +249,14 @@ def _find_unserialisable(path: str, value: Any, depth: int = 0) -> tuple[str, An
         try:
             orjson.dumps(item, option=_OPTIONS)
         except TypeError:
-            return _find_unserialisable(child, item, depth + 1)
+            return _find_unserializable(child, item, depth + 1)
     return path, value
 
 
 def _reject_non_finite(value: Any, event: str, path: str = "") -> None:
     """Raise if there is a NaN or an infinity, which orjson would silently write as null."""
     if isinstance(value, float) and not math.isfinite(value):
-        raise Unserialisable(event, path, f"is {value!r}, which JSON cannot represent")
+        raise Unserializable(event, path, f"is {value!r}, which JSON cannot represent")
     if isinstance(value, dict):
         for key, item in value.items():
             _reject_non_finite(item, event, f"{path}.{key}" if path else str(key))

@@ -149,7 +149,7 @@ class IllegalEvent(JournalError):
         super().__init__(f"{subject} is not allowed: {reason}{choices}")
 
 
-class Unserialisable(JournalError):
+class Unserializable(JournalError):
     """A value cannot be written as JSON; nothing was written."""
 
     def __init__(self, event: str, member: str, reason: str) -> None:

@@ -337,9 +337,9 @@ class TrialFailed:
 
     trial: str
     attempts: int
-    reason: Literal["exhausted", "fatal", "timed_out", "ambiguous", "unserialisable"]
+    reason: Literal["exhausted", "fatal", "timed_out", "ambiguous", "unserializable"]
     """`exhausted`, `timed_out`: a retry budget was used up. `fatal`: the failure is not retried. `ambiguous`: an attempt was
-    interrupted, and `on_ambiguous` is `fail`. `unserialisable`: the output could not be recorded as JSON."""
+    interrupted, and `on_ambiguous` is `fail`. `unserializable`: the output could not be recorded as JSON."""
 
 
 @fact

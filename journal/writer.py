@@ -256,7 +256,7 @@ class Journal:
         """Write the large values of an event in a thread, before it is appended, so that no other line waits for them.
 
         On a fast disk, writing them together with the line takes less time than switching threads. Returns the argument
-        `in_blobs` of `append`; raises `Unserialisable` as `append` does.
+        `in_blobs` of `append`; raises `Unserializable` as `append` does.
         """
 
         def write() -> Blobs:

@@ -7,7 +7,7 @@ from replay.auditing import audit
 from replay.comparison import compare
 from replay.loaded_run import LoadedRun, load
 from replay.state import RunState, fold
-from replay.summary import Summary, summarise
+from replay.summary import Summary, summarize
 from replay.timeline import Timeline
 from replay.timeline_columns import Span, Times
 from replay.trial_state import TrialState
@@ -24,5 +24,5 @@ __all__ = [
     "compare",
     "fold",
     "load",
-    "summarise",
+    "summarize",
 ]

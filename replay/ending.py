@@ -8,7 +8,7 @@ from typing import Final
 
 from replay import summary_text
 from replay.state import RunState
-from replay.summary import Summary, crashes, forked_sessions, summarise
+from replay.summary import Summary, crashes, forked_sessions, summarize
 from replay.text import duration, one_line, plural, printable, spaced
 from replay.trial_state import TrialState
 
@@ -40,7 +40,7 @@ def final_summary(state: RunState, *, path: Path | str, total: int | None = None
 
     `stopped` is the outcome if it could not be recorded because the disk was full; `detail` is the error that stopped the run.
     """
-    summary = summarise(state)
+    summary = summarize(state)
     name = printable(state.started.evaluation) if state.started else "the run"
     progress, where = progress_in_words(state, total), printable(str(path), 500)
     lines = [f"{name} {ending_in_words(state, stopped)}: {progress} done, in {where}"]

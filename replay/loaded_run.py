@@ -20,7 +20,7 @@ from journal.reader import Finder
 from journal.scan import ScanStop
 from replay.grouping import Grouping
 from replay.state import RunState
-from replay.summary import Summary, summarise
+from replay.summary import Summary, summarize
 from replay.timeline import Timeline
 from replay.trial import TrialDetails
 from replay.trial_state import TrialState
@@ -102,7 +102,7 @@ class LoadedRun:
 
     def summary(self, by: str | None = None) -> Summary:
         """Return the results; with `by`, a key of the metadata, also those of each group."""
-        return summarise(self.state, groups=None if by is None else self.grouping(by).groups)
+        return summarize(self.state, groups=None if by is None else self.grouping(by).groups)
 
     def grouping(self, by: str) -> Grouping:
         """Read the group of each trial by a key of the metadata."""

@@ -206,7 +206,7 @@ class Summary:
     """Group → its results; None if no grouping was requested."""
 
 
-def summarise(state: RunState, *, groups: Mapping[str, str] | None = None) -> Summary:
+def summarize(state: RunState, *, groups: Mapping[str, str] | None = None) -> Summary:
     """Return the results of a run; with `groups` (trial → group, from `Grouping`), also those of each group."""
     started = state.started
     return Summary(

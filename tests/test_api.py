@@ -54,7 +54,7 @@ def test_public_names_of_replay() -> None:
         "compare",
         "fold",
         "load",
-        "summarise",
+        "summarize",
     ] == replay.__all__
 
 
@@ -91,7 +91,7 @@ def test_public_names_of_runner() -> None:
 
 def test_public_names_of_evaljournal() -> None:
     """`evaljournal` exports the names of `runner`, the functions of `replay`, and five modules."""
-    views = {"audit", "compare", "load", "summarise"}
+    views = {"audit", "compare", "load", "summarize"}
     modules = {"executors", "journal", "replay", "scorers", "testing"}
 
     assert modules | views | set(runner.__all__) == set(evaljournal.__all__)

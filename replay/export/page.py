@@ -27,7 +27,7 @@ from replay.ending import ending_in_words, next_command
 from replay.export.page_columns import Cursor, columns
 from replay.export.page_content import Content
 from replay.loaded_run import LoadedRun
-from replay.summary import Score, Summary, summarise
+from replay.summary import Score, Summary, summarize
 from replay.summary_text import billed_usage
 from replay.text import plural, printable
 
@@ -60,7 +60,7 @@ class PageRun:
         """Return the data of the page, with all columns or only what has changed since the cursor."""
         state, path, started = self.history.state, self.history.path, self.history.state.started
         status, problem = self.history.status, self.history.problem
-        summary, quoted = summarise(state), shlex.quote(str(path))
+        summary, quoted = summarize(state), shlex.quote(str(path))
         next_verb = {"running": "watch", "damaged": "verify"}.get(status)
         return {
             "path": str(path),

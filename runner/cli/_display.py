@@ -20,7 +20,7 @@ from replay import LoadedRun, RunState, idle, load
 from replay.ending import ending_in_words, next_command
 from replay.loaded_run import reject_invalid_record
 from replay.screen import panel
-from replay.summary import summarise
+from replay.summary import summarize
 from runner.cli import DAMAGED, InvalidUsage
 from runner.cli._errors import render
 from runner.suggest import suggest
@@ -77,7 +77,7 @@ def summary_of(view: LoadedRun, by: str | None = None) -> dict[str, Any]:
         "durable_seq": view.durable,
         "next_command": _next(view),
         "waiting": waiting_of(view),
-        **attrs.asdict(summarise(state, groups=None if by is None else groups_by(view, by))),
+        **attrs.asdict(summarize(state, groups=None if by is None else groups_by(view, by))),
     }
 
 

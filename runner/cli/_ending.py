@@ -8,7 +8,7 @@ from typing import Any, Final, NoReturn
 import attrs
 
 from replay import RunState
-from replay.summary import summarise
+from replay.summary import summarize
 from runner.cli import UNFINISHED
 from runner.cli._display import print_json
 from runner.definition.gates import problems
@@ -22,7 +22,7 @@ def finish(
     """Exit with the code of a run; with `as_json`, print a summary with `facts` first."""
     code = exit_code(state, stopped=bool(stopped), scorers=scorers)
     if as_json:
-        summary = {"stopped": stopped or None, **facts, "exit_code": code, **attrs.asdict(summarise(state))}
+        summary = {"stopped": stopped or None, **facts, "exit_code": code, **attrs.asdict(summarize(state))}
         print_json({"path": str(path), **summary})
     sys.exit(code)
 

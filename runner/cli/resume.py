@@ -13,7 +13,7 @@ from runner.cli._ending import finish
 from runner.cli._locate import locate_evaluation
 from runner.cli._options import GroupedCommand, grouped_option, overrides, resume_options
 from runner.cli._session import CommandSession, nat_output, user_code
-from runner.definition.gates import check_gates, gate_results
+from runner.definition.gates import check_gates, missed_gates
 from runner.run_paths import last_record
 from runner.suggest import command
 
@@ -79,7 +79,6 @@ def _finish(path: Path, state: RunState, *, as_json: bool) -> NoReturn:
     click.echo(f"{path} is finished: {state.completed:,} ok, {state.failed:,} failed; nothing to resume", err=True)
     if state.failed:
         click.echo(f"{command('resume', path, ' --retry-failed')} retries the failed trials", err=True)
-    for gate in gate_results(state):
-        if not gate.passed:
-            click.echo(f"not reached: {gate.problem}", err=True)
+    for line in missed_gates(state):
+        click.echo(line, err=True)
     finish(state, path, as_json=as_json)

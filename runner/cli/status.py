@@ -9,7 +9,7 @@ import click
 
 from replay import LoadedRun, RunState
 from replay.ending import final_report
-from replay.summary import summarise
+from replay.summary import summarize
 from replay.summary_text import group_lines
 from replay.text import plural, printable
 from runner.cli._common import run_argument
@@ -38,7 +38,7 @@ def status(path: Path, by: str | None, as_json: bool) -> None:
     """
     view = open_run(path)
     if by is not None and not as_json:
-        groups = summarise(view.state, groups=groups_by(view, by)).groups
+        groups = summarize(view.state, groups=groups_by(view, by)).groups
         click.echo("\n".join(group_lines(groups or {}, by, limit=_GROUPS)))
     if as_json:
         print_json(summary_of(view, by))

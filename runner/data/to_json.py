@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-from journal.errors import Unserialisable
+from journal.errors import Unserializable
 from runner.signals import is_from_signal
 
 
@@ -15,7 +15,7 @@ def to_json(value: Any) -> Any:
     """Convert dataclasses, attrs classes, pydantic models, mappings and sequences to JSON values.
 
     Anything else is returned unchanged; the journal rejects what it cannot store. Whatever the value's class raises becomes an
-    `Unserialisable`.
+    `Unserializable`.
     """
     try:
         return _to_json(value)
@@ -25,7 +25,7 @@ def to_json(value: Any) -> Any:
         error = type(exc).__name__
         with contextlib.suppress(BaseException):  # Its text may be the user's code as well.
             error += f": {exc}"
-        raise Unserialisable(type(value).__name__, "", f"cannot be converted: {error}") from exc
+        raise Unserializable(type(value).__name__, "", f"cannot be converted: {error}") from exc
 
 
 def _to_json(value: Any) -> Any:  # noqa: PLR0911  # one return for each kind of value

@@ -77,6 +77,11 @@ def gate_results(state: RunState) -> list[GateResult]:
     return [GateResult(text, Gate.parse(text).missed(state) or "") for text in texts]
 
 
+def missed_gates(state: RunState) -> list[str]:
+    """Return a line for each gate that did not pass."""
+    return [f"gate did not pass: {result.problem}" for result in gate_results(state) if not result.passed]
+
+
 def problems(state: RunState, scorers: Iterable[str] = ()) -> list[str]:
     """Return why a finished run did not pass: failed trials, unscored outputs, and gates that did not pass.
 
@@ -87,7 +92,7 @@ def problems(state: RunState, scorers: Iterable[str] = ()) -> list[str]:
     return [
         *([f"{plural(state.failed, 'trial')} failed"] if state.failed else ()),
         *(f"{plural(count, 'output')} not scored by {name}" for name, count in unscored.items() if count),
-        *(f"not reached: {result.problem}" for result in gate_results(state) if not result.passed),
+        *missed_gates(state),
     ]
 
 

@@ -8,7 +8,7 @@ import attrs
 from journal import events
 from journal.blobs import LIMIT
 from journal.codec import json_round_trip
-from journal.errors import Unserialisable
+from journal.errors import Unserializable
 from replay.text import plural
 from runner.concurrency.constants import POISONED
 from runner.data.to_json import to_json
@@ -19,7 +19,7 @@ from runner.engine.recorder import LateRecorder
 from runner.engine.scheduler import Scheduler
 from runner.engine.trial_work import TrialWork
 from runner.retries.classify import describe
-from runner.retries.settle import UNSERIALISABLE, settle
+from runner.retries.settle import UNSERIALIZABLE, settle
 from runner.secrets import mask_values
 from runner.tasks import LateOutcome, Task
 from runner.tasks.usage import usage_of_response
@@ -117,7 +117,7 @@ class Attempts:
         event = events.AttemptSucceeded(trial=work.trial, attempt=work.state.attempts, output=outcome.output, elapsed=0.0)
         try:
             return Returned(output=outcome.output, in_blobs=await self._recorder.journal.write_blobs(event))
-        except (Unserialisable, RecursionError):
+        except (Unserializable, RecursionError):
             return outcome  # Converted or reported below.
 
     def _succeeded(self, work: TrialWork, outcome: Returned, elapsed: float) -> bool:
@@ -127,14 +127,14 @@ class Attempts:
         try:
             try:
                 record = self._record(event, None, outcome.in_blobs)
-            except (Unserialisable, RecursionError):
+            except (Unserializable, RecursionError):
                 output = to_json(output)
                 usage = None if state.has_noted_tokens(work.trial) else usage_of_response(output) or None
                 record = self._record(attrs.evolve(event, output=output, usage=usage))  # type: ignore[misc]  # a fact is an attrs class
-        except (Unserialisable, RecursionError) as exc:
+        except (Unserializable, RecursionError) as exc:
             number, message = work.state.attempts, describe(exc).message
             failed = events.AttemptFailed(
-                trial=work.trial, attempt=number, error=UNSERIALISABLE, message=message, category="fatal", elapsed=elapsed
+                trial=work.trial, attempt=number, error=UNSERIALIZABLE, message=message, category="fatal", elapsed=elapsed
             )
             self._inform(failed, work)
             self._settle(work)

@@ -17,7 +17,7 @@ import trio
 from journal import Event, Journal, Record
 from journal.clock import system_clock
 from journal.codec import Blobs
-from journal.errors import Unserialisable
+from journal.errors import Unserializable
 from journal.events import AttemptInterrupted, AttemptReturnedLate, Noted, RunFinished
 from replay import RunState
 from replay.summary import forked_sessions
@@ -119,5 +119,5 @@ class LateRecorder:
             noted = partial(Noted, name=name[:_MAX_NOTE_NAME], trial=trial, attempt=attempt)
             try:
                 self.record(noted(value=to_json(value)))
-            except (Unserialisable, RecursionError) as exc:
+            except (Unserializable, RecursionError) as exc:
                 self.record(noted(value=describe(exc).message))

@@ -11,7 +11,7 @@ from typing import Any, Final
 import trio
 
 from journal import events
-from journal.errors import RecordTooLarge, Unserialisable
+from journal.errors import RecordTooLarge, Unserializable
 from journal.threads import InThread
 from runner.concurrency.constants import POISONED
 from runner.concurrency.steering import call_id
@@ -183,7 +183,7 @@ class Scoring:
                 if call is not None:
                     self._scheduler.inform_policy(record, call)
                     call = None
-        except (Unserialisable, RecordTooLarge) as exc:
+        except (Unserializable, RecordTooLarge) as exc:
             self._fail(scorer, work, describe(exc), elapsed, call)
 
     def _fail(

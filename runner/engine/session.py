@@ -21,7 +21,7 @@ from journal.threads import run_in_thread
 from replay import RunState, fold
 from replay.ending import ending_in_words, final_summary, next_command
 from runner.definition.evaluation import Evaluation
-from runner.definition.gates import GateResult, gate_results, problems
+from runner.definition.gates import GateResult, gate_results, missed_gates, problems
 from runner.definition.settings import Settings
 from runner.engine.changes import adopted_changes
 from runner.engine.executor import Executor
@@ -93,8 +93,7 @@ class Outcome:
 
     def _text(self, *lines: str) -> str:
         summary = final_summary(self.state, path=self.path, stopped=self.stopped, detail=self.detail)
-        missed = () if self.stopped else (f"not reached: {gate.problem}" for gate in self.gates if not gate.passed)
-        return "\n".join([summary, *lines, *missed])
+        return "\n".join([summary, *lines, *([] if self.stopped else missed_gates(self.state))])
 
 
 class Session:

@@ -270,7 +270,7 @@ def _chain(exc: BaseException) -> Iterator[BaseException]:
 
 
 def _by_shape(exc: BaseException, now: float) -> Failure | None:
-    """Recognise an exception by its attributes and class names; None if it is unknown."""
+    """Recognize an exception by its attributes and class names; None if it is unknown."""
     wait = _wait(exc, now)
     if isinstance(exc, RateLimited | Fatal):
         return Failure(category="fatal" if isinstance(exc, Fatal) else "rate_limited", retry_after=wait)

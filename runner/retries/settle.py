@@ -9,7 +9,7 @@ from journal.events import RetryScheduled, TrialFailed
 from replay.trial_state import TrialState
 from runner.retries.retry import Retry, RetryIn, jitter
 
-UNSERIALISABLE: Final = "Unserialisable"
+UNSERIALIZABLE: Final = "Unserializable"
 """The error type of an attempt whose output could not be recorded."""
 
 
@@ -26,8 +26,8 @@ def settle(
         return TrialFailed(trial=trial, attempts=state.attempts, reason="ambiguous")
     history = state.retry_history
     assert history is not None
-    if history.category == "fatal" and history.error_type == UNSERIALISABLE:
-        return TrialFailed(trial=trial, attempts=state.attempts, reason="unserialisable")
+    if history.category == "fatal" and history.error_type == UNSERIALIZABLE:
+        return TrialFailed(trial=trial, attempts=state.attempts, reason="unserializable")
     decision = retry.after(history, jitter(seed, trial, state.attempts), probe=probe, stop_run=stop_run)
     if isinstance(decision, RetryIn):
         return RetryScheduled(trial=trial, attempt=state.attempts + 1, delay=decision.delay, reason=decision.reason)

@@ -17,7 +17,7 @@ from journal.events import (
     PaceChanged,
 )
 from replay import LoadedRun
-from replay.summary import summarise
+from replay.summary import summarize
 from tests.browser.conftest import OpenTab
 from tests.browser.pages import capitals, command_json, random_run, write_report
 from tests.journal.samples import session, started, written
@@ -60,7 +60,7 @@ def test_every_record_of_two_sessions(tmp_path: Path, open_tab: OpenTab) -> None
     replayed = LoadedRun(run)
     for record, state in zip(read(run), states, strict=True):
         replayed.apply(record)
-        summary = attrs.asdict(summarise(replayed.state))
+        summary = attrs.asdict(summarize(replayed.state))
         expected = summary["trials"], summary["attempts"], summary["limit"]
         assert expected == (state["trials"], state["attempts"], state["limit"])
 

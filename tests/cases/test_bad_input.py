@@ -176,8 +176,8 @@ def test_an_output_that_is_not_json_is_reported() -> None:
     result = evaljournal("run", "it.py")
 
     assert (1, True) == (result.exit_code, "1 ok of 2 done" in result.stdout)
-    assert "Unserialisable: output.n[1] of AttemptSucceeded cannot be written as JSON" in result.stdout
-    assert {"unserialisable"} == {event.reason for event in events_of("runs/it/0001") if isinstance(event, TrialFailed)}
+    assert "Unserializable: output.n[1] of AttemptSucceeded cannot be written as JSON" in result.stdout
+    assert {"unserializable"} == {event.reason for event in events_of("runs/it/0001") if isinstance(event, TrialFailed)}
 
 
 DEADLY = """

@@ -94,8 +94,8 @@ async def run_one(task: Any, disk: SimulatedDisk, *, score: Any = None, **option
         (raise_error, {"retry": Retry(classify=exit_0)}, "SystemExit"),
         (raise_error, {"retry": Retry(classify=fails)}, "ZeroDivisionError"),
         (raise_error, {"retry": Retry(classify=no_category)}, "evaljournal.UsageError"),
-        (lambda _: Exits(), {}, "Unserialisable"),
-        (lambda _: Model(), {}, "Unserialisable"),
+        (lambda _: Exits(), {}, "Unserializable"),
+        (lambda _: Model(), {}, "Unserializable"),
     ],
     ids=["task", "exception", "classify", "classify fails", "wrong category", "attribute", "model_dump"],
 )

@@ -28,7 +28,7 @@ from journal.events import (
     TrialScored,
 )
 from replay import fold
-from replay.summary import summarise
+from replay.summary import summarize
 from runner import Case, Retry, evaluation
 from runner.api import arun
 from runner.testing import events_of, repeatable
@@ -118,7 +118,7 @@ def test_the_golden_run_covers_every_outcome() -> None:
 
     categories = {event.category for event in events if isinstance(event, AttemptFailed)}
     assert {"rate_limited", "unavailable", "parse_error", "fatal"} == categories
-    assert {"exhausted", "unserialisable"} == {event.reason for event in events if isinstance(event, TrialFailed)}
+    assert {"exhausted", "unserializable"} == {event.reason for event in events if isinstance(event, TrialFailed)}
     causes = {event.reason for event in events if isinstance(event, RetryScheduled)}
     assert {"rate_limited", "unavailable", "error", "timed_out"} <= causes
     for kind in (AttemptTimedOut, AttemptInterrupted, IntakePaused, ScoringFailed, TrialScored, RunStopped, RunFinished):
@@ -128,7 +128,7 @@ def test_the_golden_run_covers_every_outcome() -> None:
 
 def test_the_golden_run_has_its_figures() -> None:
     """The figures of its replay are unchanged."""
-    told = attrs.asdict(summarise(fold(read(GOLDEN))))
+    told = attrs.asdict(summarize(fold(read(GOLDEN))))
 
     assert {"completed": 10, "failed": 2, "recovered": 3} == {
         name: told["trials"][name] for name in ("completed", "failed", "recovered")

@@ -35,7 +35,7 @@ from journal.events import (
 from journal.files import Files
 from replay import fold
 from replay.ending import final_report
-from replay.summary import summarise
+from replay.summary import summarize
 from runner import Case, Retry, arun, evaluation, run
 from runner.engine.options import LiveRun
 from runner.testing import Answer, Fail, Hang, Scripted, events_of
@@ -205,7 +205,7 @@ async def test_a_failed_trial_has_no_output() -> None:
     assert "exact  100.0 %  4 of 4 passed" in words
     assert "1 trial failed:\n  case-0: ValueError: no" in words
     assert {"completed": 4, "failed": 1} == {
-        name: attrs.asdict(summarise(outcome.state))["trials"][name] for name in ("completed", "failed")
+        name: attrs.asdict(summarize(outcome.state))["trials"][name] for name in ("completed", "failed")
     }
 
 

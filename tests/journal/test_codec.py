@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from journal.codec import CHECKED_DECODERS, EVENT_TYPES, RECORD_MEMBERS, decode, encode, event_type, is_payload
-from journal.errors import UnknownEvent, Unserialisable
+from journal.errors import UnknownEvent, Unserializable
 from journal.events import (
     AttemptFailed,
     AttemptInterrupted,
@@ -49,9 +49,9 @@ def events_of(kind: type[KnownEvent]) -> st.SearchStrategy[KnownEvent]:
     return st.builds(kind, **fields)
 
 
-def rejected(event: Event) -> Unserialisable:
+def rejected(event: Event) -> Unserializable:
     """Return the error for an event that cannot be encoded."""
-    with pytest.raises(Unserialisable) as raised:
+    with pytest.raises(Unserializable) as raised:
         encode(event, 1, "", 0.0)
     return raised.value
 
@@ -311,7 +311,7 @@ def test_what_can_be_written_can_be_read(depth: int) -> None:
     event = success(deep)
     try:
         members = members_of(event)
-    except Unserialisable:
+    except Unserializable:
         return
 
     assert event == decode(members)

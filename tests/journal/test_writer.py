@@ -25,7 +25,7 @@ from journal.errors import (
     JournalLocked,
     NotAJournal,
     RecordTooLarge,
-    Unserialisable,
+    Unserializable,
 )
 from journal.events import (
     AttemptFailed,
@@ -255,9 +255,9 @@ async def test_closed_journal_rejects_records(tmp_path: Path) -> None:
     [
         (TrialCompleted(trial="a", attempts=1), IllegalEvent),
         (SegmentOpened(format="evaljournal", version="1.0", run=RUN, segment=2), IllegalEvent),
-        (Noted(name="a", value=math.nan), Unserialisable),
-        (Noted(name="a", value=object()), Unserialisable),
-        (Noted(name="\ud800", value=1), Unserialisable),
+        (Noted(name="a", value=math.nan), Unserializable),
+        (Noted(name="a", value=object()), Unserializable),
+        (Noted(name="\ud800", value=1), Unserializable),
         (Noted(name="n" * (1 << 20), value=1), RecordTooLarge),
         (Extension(type="x-a", data={"b": "b" * (1 << 20)}), RecordTooLarge),
         (

@@ -403,7 +403,7 @@ CHANGES: dict[str, tuple[str, Change]] = {
     "other delay": ("retry", changing(RetryScheduled, delay=0.0)),
     "other cause of a retry": ("retry", changing(RetryScheduled, reason="requested")),
     "other cause of a failure": ("retry", changing(TrialFailed, reason="exhausted")),
-    "unserialisable": ("retry", changing(TrialFailed, reason="unserialisable")),
+    "unserializable": ("retry", changing(TrialFailed, reason="unserializable")),
 }
 
 

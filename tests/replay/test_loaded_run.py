@@ -14,7 +14,7 @@ from journal.errors import BlobDamaged, InvalidRecord, JournalDamaged
 from journal.events import AttemptStarted, Noted, SessionStarted, TrialWithdrawn
 from replay import LoadedRun, fold, load
 from replay.screen import panel
-from replay.summary import summarise
+from replay.summary import summarize
 from runner import Case, Fatal, RateLimited, Retry, arun, evaluation
 from runner.engine.recorder import Recorder
 from runner.testing import Answer, Fail, Hang, Scripted, Step, repeatable
@@ -66,7 +66,7 @@ def test_load_at_any_record(at: int | None) -> None:
     """`load` returns the state after any record; everything derived from it is defined there."""
     run = load(GOLDEN, at)
 
-    assert attrs.asdict(summarise(fold(read(GOLDEN), at=at))) == attrs.asdict(run.summary())
+    assert attrs.asdict(summarize(fold(read(GOLDEN), at=at))) == attrs.asdict(run.summary())
     assert (run.seq, run.is_last) == (run.timeline().seq, at in (None, len(list(read(GOLDEN)))))
     assert set(run.trials) == {name for name in run.trials if run.trial(name).trial == name}
     assert [name for name, _ in run.outputs()] == [name for name, trial in run.trials.items() if trial.output_location]

@@ -20,7 +20,7 @@ from replay import LoadedRun, load
 from replay.export.page import is_page, policy
 from replay.export.page_columns import columns
 from replay.export.page_content import FULL_SIZE, MIN_VALUE_LENGTH, VALUE_LENGTH, Content, value_length
-from replay.summary import summarise
+from replay.summary import summarize
 from runner.cli import cli
 from tests.journal.samples import (
     content,
@@ -61,7 +61,7 @@ def test_page_agrees_with_replay(tmp_path: Path) -> None:
     assert 0 == report(run, "-o", tmp_path / "report.html").exit_code
 
     (run_data,) = data_of(tmp_path / "report.html")["runs"]
-    assert orjson.loads(orjson.dumps(attrs.asdict(summarise(load(run).state)))) == run_data["summary"]
+    assert orjson.loads(orjson.dumps(attrs.asdict(summarize(load(run).state)))) == run_data["summary"]
     assert ("stopped", 50, 50) == (run_data["status"], run_data["columns"]["seq"], len(run_data["columns"]["events"]["t"]))
     limits = load(run).timeline().steps("limit")
     assert [value for _, value, _ in limits if value] == list(_cumulative(run_data["columns"]["series"]["limit"]["value"]))

@@ -33,7 +33,7 @@ from replay.ending import final_report, next_command
 from replay.export.page import headline
 from replay.screen import line, panel, stopping_in_words
 from replay.state import LastError
-from replay.summary import score_of, summarise
+from replay.summary import score_of, summarize
 from replay.summary_text import score_in_words
 from replay.tally import Tally
 from replay.text import digits, duration, number, printable
@@ -385,7 +385,7 @@ def test_causes_of_failures() -> None:
         "  a: timed out after 5 s (timed out, 2 attempts)",
         "  b: interrupted, and not repeated (ambiguous, 2 attempts)",
     ] == final_report(run_state(events), path="r").splitlines()[-4:-2]
-    assert {"timed_out": 1, "ambiguous": 1} == summarise(run_state(events)).failed_by_reason
+    assert {"timed_out": 1, "ambiguous": 1} == summarize(run_state(events)).failed_by_reason
 
 
 def test_interrupted_and_late_attempts() -> None:
@@ -498,7 +498,7 @@ def test_unknown_total_of_a_stopped_run() -> None:
     assert final_report(run_state(events), path="r").startswith("capitals interrupted: 1 trial done, in r\n")
     assert final_report(run_state(finished), path="r").startswith("capitals finished: 1 of 1 trial done, in r\n")
     assert final_report(run_state(events), path="r", total=9).startswith("capitals interrupted: 1 of 9 trials done, in r\n")
-    assert headline(summarise(run_state(events)), "interrupted").startswith("capitals: interrupted. 1 trial done, ")
+    assert headline(summarize(run_state(events)), "interrupted").startswith("capitals: interrupted. 1 trial done, ")
 
 
 def test_next_command_is_quoted() -> None:

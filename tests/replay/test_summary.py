@@ -33,7 +33,7 @@ from replay import RunState, fold
 from replay.ending import final_report
 from replay.grouping import NO_GROUP, Grouping
 from replay.statistics import pass_all, pass_at, wilson
-from replay.summary import Summary, summarise
+from replay.summary import Summary, summarize
 from replay.summary_text import group_lines, score_in_words
 from tests.journal.samples import examples, session, started
 from tests.journal.test_format import GOLDEN
@@ -49,7 +49,7 @@ def chain(*trials: list[Event]) -> list[Event]:
 
 def summary_of(*trials: list[Event]) -> Summary:
     """Return the summary of a run with these events."""
-    return summarise(state_of(chain(*trials)))
+    return summarize(state_of(chain(*trials)))
 
 
 def test_scores_are_in_the_order_of_the_definition() -> None:
@@ -61,8 +61,8 @@ def test_scores_are_in_the_order_of_the_definition() -> None:
     first[0] = first[0]._replace(event=begin)
     later = first[-1]._replace(seq=len(first) + 1, event=adopted)
 
-    assert ["exact", "judge.style", "judge.length", "tone", "other"] == list(summarise(fold(first)).scores)
-    assert ["tone", "exact", "judge.style", "judge.length", "other"] == list(summarise(fold([*first, later])).scores)
+    assert ["exact", "judge.style", "judge.length", "tone", "other"] == list(summarize(fold(first)).scores)
+    assert ["tone", "exact", "judge.style", "judge.length", "other"] == list(summarize(fold([*first, later])).scores)
 
 
 def test_json() -> None:
@@ -74,7 +74,7 @@ def test_json() -> None:
         [enqueued("d"), AttemptStarted(trial="d", attempt=1, slot=0)],
     )
     state = state_of(events)
-    summary_json = attrs.asdict(summarise(state))
+    summary_json = attrs.asdict(summarize(state))
 
     assert {
         "evaluation": "capitals",
@@ -247,7 +247,7 @@ def test_no_trial_done() -> None:
 
     assert (1, 1, 0) == (summary.trials.enqueued, summary.trials.open, summary.trials.with_output)
     assert ({}, None, 0) == (summary.scores, summary.latency.p50, summary.latency.count)
-    assert attrs.asdict(summarise(RunState()))["evaluation"] is None
+    assert attrs.asdict(summarize(RunState()))["evaluation"] is None
 
 
 def test_scores_that_are_not_finite() -> None:
@@ -339,7 +339,7 @@ def test_number_of_scorer_versions(steps: list[Any]) -> None:
         versions_by_trial[number] = last
         events.append(TrialScored(trial=str(number), scorer="exact", version=last, value=value, elapsed=0.0))
     state = state_of(events)
-    summary = summarise(state, groups={str(number): str(number % 2) for number in range(4)})
+    summary = summarize(state, groups={str(number): str(number % 2) for number in range(4)})
     groups = summary.groups or {}
 
     for scores, numbers in ((summary.scores, (0, 1, 2, 3)), (groups["0"].scores, (0, 2)), (groups["1"].scores, (1, 3))):
@@ -356,11 +356,11 @@ def test_scores_of_several_versions() -> None:
     rescored = state_of([*trials, TrialScored(trial="b", scorer="exact", version="v2", value=PASS, elapsed=0.0)])
 
     text = "100.0 %  2 of 2 passed (95 % CI 34.2–100.0 %)"
-    assert f"{text}; from 2 versions of the scorer, 1 from an older one" == score_in_words(summarise(state).scores["exact"])
+    assert f"{text}; from 2 versions of the scorer, 1 from an older one" == score_in_words(summarize(state).scores["exact"])
     assert "\nre-score everything with one version of exact: evaljournal rescore 'my run'\n" in final_report(
         state, path="my run"
     )
-    assert text == score_in_words(summarise(rescored).scores["exact"])
+    assert text == score_in_words(summarize(rescored).scores["exact"])
     assert "rescore" not in final_report(rescored, path="my run")
 
 
@@ -490,7 +490,7 @@ def grouped(trials: list[Event], key: str) -> Summary:
     grouping = Grouping(key)
     for record in facts:
         grouping.apply(record)
-    return summarise(fold(facts), groups=grouping.groups)
+    return summarize(fold(facts), groups=grouping.groups)
 
 
 def test_groups_by_metadata() -> None:
@@ -581,7 +581,7 @@ def test_groups_add_up(trials: list[tuple[str, Any]], repeats: int) -> None:
 @pytest.mark.parametrize("at", range(0, 40, 3))
 def test_summary_after_any_record(at: int) -> None:
     """After every record of the golden journal there is a summary, and its counts add up."""
-    trials = summarise(fold(read(GOLDEN), at=at)).trials
+    trials = summarize(fold(read(GOLDEN), at=at)).trials
 
     stages = ("queued", "running", "scoring", "unsettled", "interrupted", "backing_off", "completed", "failed")
     assert trials.enqueued == sum(getattr(trials, stage) for stage in stages)

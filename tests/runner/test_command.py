@@ -238,7 +238,7 @@ def test_a_number_that_would_be_rounded_fails(path: Path) -> None:
     """An integer that the journal cannot store exactly fails its trial and is named."""
     run_real(define_real(Command("echo 123456789012345678901234", output="json")), path)
 
-    assert ("Unserialisable", True) == (failure(path).error, "123456789012345678901234" in failure(path).message)
+    assert ("Unserializable", True) == (failure(path).error, "123456789012345678901234" in failure(path).message)
 
 
 def test_too_much_output_fails(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

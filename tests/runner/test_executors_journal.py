@@ -341,7 +341,7 @@ async def test_an_output_that_is_not_json_fails() -> None:
 
     assert ([0, None], FAILED) == (outputs, details[1].status)
     assert "cannot be written as JSON" in str(details[1].exceptions[0])
-    assert ["unserialisable"] == [event.reason for event in of_kind(disk, TrialFailed)]
+    assert ["unserializable"] == [event.reason for event in of_kind(disk, TrialFailed)]
 
 
 async def test_a_disk_that_fails_loses_no_results() -> None:

@@ -64,11 +64,11 @@ def test_gates_decide_whether_an_outcome_has_passed(tmp_path: Path, capsys: pyte
     problem = "positive>=0.99: the mean of positive is 0.6667"
     with pytest.raises(RunFailed) as failed:
         outcome.check()
-    assert [f"not reached: {problem}"] == failed.value.problems
+    assert [f"gate did not pass: {problem}"] == failed.value.problems
     printed = capsys.readouterr().out
     assert f"{outcome.report}\n" == printed
-    assert [f"next: evaljournal verify {tmp_path / 'run'}", f"not reached: {problem}"] == printed.splitlines()[-2:]
-    assert str(outcome).endswith(f"not reached: {problem}")
+    assert [f"next: evaljournal verify {tmp_path / 'run'}", f"gate did not pass: {problem}"] == printed.splitlines()[-2:]
+    assert str(outcome).endswith(f"gate did not pass: {problem}")
 
 
 def test_an_outcome_passes_without_gates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -31,7 +31,7 @@ from journal.events import (
 from replay import fold
 from replay.auditing import audit
 from replay.ending import final_report
-from replay.summary import Adoption, summarise
+from replay.summary import Adoption, summarize
 from replay.summary_text import score_in_words
 from runner import Case, Fatal, Retry, UsageError
 from runner.api import arun
@@ -354,7 +354,7 @@ async def test_adopted_changes_are_recorded_and_shown() -> None:
 
     begun = [event.adopted for event in events_of(PATH, files=disk) if isinstance(event, SessionStarted)]
     assert [None, {"task_fingerprint": "task new", "scorers": {"exact": "exact True"}}, None] == begun
-    summary = summarise(outcome.state)
+    summary = summarize(outcome.state)
     assert [Adoption(2, ("task", "scorer exact"))] == summary.adopted
     assert (2, 2, 2) == (summary.from_older_task, summary.scores["exact"].versions, summary.scores["exact"].from_older_version)
     report = final_report(outcome.state, path=PATH)
@@ -362,7 +362,7 @@ async def test_adopted_changes_are_recorded_and_shown() -> None:
     assert "\n  2 of 6 outputs are from an older version of the task\n" in report
     notes = audit(read(PATH, files=disk)).notes
     assert "6 scores of exact from 2 versions of the scorer, 2 from an older one" in notes
-    assert summary.adopted == summarise(fold(read(PATH, files=disk))).adopted
+    assert summary.adopted == summarize(fold(read(PATH, files=disk))).adopted
 
 
 async def test_an_adopted_scorer_does_not_take_over_old_scores() -> None:
@@ -371,7 +371,7 @@ async def test_an_adopted_scorer_does_not_take_over_old_scores() -> None:
     await run_virtual(judged("old", verdict=False), disk)
     outcome = await run_virtual(judged("old", verdict=True), disk, resume=True, adopt=True)
 
-    exact = summarise(outcome.state).scores["exact"]
+    exact = summarize(outcome.state).scores["exact"]
     assert (1, 6, 0) == (exact.versions, exact.from_older_version, exact.passed)
     assert score_in_words(exact).endswith("; all from an older version of the scorer")
 

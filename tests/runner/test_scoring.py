@@ -18,7 +18,7 @@ from journal.events import (
 from replay import fold
 from replay.audit_types import Audit
 from replay.auditing import audit
-from replay.summary import summarise
+from replay.summary import summarize
 from runner import Case, Outcome, RateLimited, Retry, scorers
 from runner.recompute.rules import session_rules
 from runner.testing import Answer, Fail, Hang, Scripted
@@ -110,7 +110,7 @@ async def test_a_judge_elsewhere_has_a_limit_of_its_own() -> None:
     assert (8, 8) == (at_once["task"][1], at_once["judge"][1])
     assert outcome.state.t < 6.5
     assert {"", "scorer:judge"} == {event.key for event in events(disk, LimitChanged)}
-    assert {"scorer:judge": 8} == dict(summarise(outcome.state).scoring.limits)
+    assert {"scorer:judge": 8} == dict(summarize(outcome.state).scoring.limits)
 
 
 async def test_limits_of_scorers_follow_their_kind() -> None:

@@ -150,7 +150,7 @@ async def test_a_task_that_raises_baseexception_fails_alone(exc: BaseException) 
     assert (1, 1) == (outcome.state.completed, outcome.state.failed)
 
 
-async def test_an_unserialisable_output_fails_its_trial_only() -> None:
+async def test_an_unserializable_output_fails_its_trial_only() -> None:
     """An output that is not JSON fails its trial, and the message names the place in it."""
     task = Scripted({"a": [Answer({"deep": [object()]})], "b": [Answer(1)]})
     disk = SimulatedDisk()
@@ -158,7 +158,7 @@ async def test_an_unserialisable_output_fails_its_trial_only() -> None:
 
     failed = next(event for event in events_of(PATH, files=disk) if isinstance(event, AttemptFailed))
     assert "output.deep[0]" in failed.message
-    assert TrialFailed(trial="a", attempts=1, reason="unserialisable") in events_of(PATH, files=disk)
+    assert TrialFailed(trial="a", attempts=1, reason="unserializable") in events_of(PATH, files=disk)
     assert (1, 1) == (outcome.state.completed, outcome.state.failed)
 
 

@@ -509,7 +509,7 @@ def test_a_changed_configuration_file_is_not_resumed() -> None:
     [
         ("exact=0.6", 0, ""),
         ("exact=66%", 0, ""),
-        ("exact>=0.9", 1, "not reached: exact>=0.9: the mean of exact is 0.6667"),
+        ("exact>=0.9", 1, "gate did not pass: exact>=0.9: the mean of exact is 0.6667"),
         ("exact>=0.6@lower", 1, "the lower end of exact is 0.20"),
         ("exact>=0.2@lower", 0, ""),
     ],

@@ -429,8 +429,8 @@ def test_resume_of_a_finished_run_has_the_code_of_the_run() -> None:
     mistyped = evaljournal("resume", "--fail-under", "exat=1")
 
     assert [1, 0, 1, 2] == [each.exit_code for each in (own, lower, higher, mistyped)]
-    assert "not reached: exact=0.5: the mean of exact is 0.2" == own.stderr.splitlines()[-1]
-    assert "not reached: exact=0.3: the mean of exact is 0.2" == higher.stderr.splitlines()[-1]
+    assert "gate did not pass: exact=0.5: the mean of exact is 0.2" == own.stderr.splitlines()[-1]
+    assert "gate did not pass: exact=0.3: the mean of exact is 0.2" == higher.stderr.splitlines()[-1]
     assert "--fail-under exat=1: no scorer 'exat'; did you mean 'exact'?" in mistyped.stderr
     assert before == content(Path("runs"))
 
