@@ -14,7 +14,7 @@ from replay.idle import in_backoff, one_line, reasons
 from replay.intake import PAUSE_REASONS, PROBING
 from replay.state import RunState
 from replay.summary import latency, score_of
-from replay.text import digits, duration, plural, printable
+from replay.text import digits, duration, escape_controls, plural, printable
 from replay.trial_state import TrialState
 
 if TYPE_CHECKING:
@@ -117,6 +117,7 @@ def panel(
         lines.append(line)
         last = label
     for line in lines:
+        line.plain = escape_controls(line.plain)
         line.no_wrap = True
         line.truncate(width, overflow="ellipsis")
     return Group(*lines)

@@ -3,6 +3,7 @@
 import json
 import math
 from typing import Any, Final
+from unicodedata import category
 
 import orjson
 
@@ -28,6 +29,16 @@ def as_text(value: Any) -> str:
 def escaped(char: str) -> str:
     r"""Return a character as a Python escape: `\x1b`, `\u202e`, `\n`."""
     return char.encode("unicode_escape").decode()
+
+
+def escape_controls(text: str) -> str:
+    """Return text that cannot control a terminal: all but printable characters, spaces, tabs and line feeds are escaped.
+
+    Everything that a command prints passes through here: names, messages and paths may come from a foreign run.
+    """
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() or char in "\n\t" or category(char) == "Zs" else escaped(char) for char in text)
 
 
 def printable(value: Any, width: int = _WIDTH) -> str:

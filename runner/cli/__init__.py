@@ -8,6 +8,7 @@ import contextlib
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Generator
 from importlib import import_module
 from typing import Any, Final
@@ -17,6 +18,8 @@ from runner.signals import STOP_SIGNALS, handle_signals
 
 with handle_signals(lambda number, _: os._exit(128 + number), signal.SIGINT):  # Without a traceback of the import.
     import click
+
+    from runner.cli._output import echo
 
 COMMANDS: Final = {
     "run": "Run an evaluation.",
@@ -100,6 +103,16 @@ class _Commands(click.Group):
             formatter.write_dl([*COMMANDS.items()])
 
     def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return self._invoke(ctx)
+        except click.ClickException as exc:
+            from replay.text import escape_controls  # noqa: PLC0415  # not needed for `--help`
+
+            # It may quote a name from a foreign run, or its path.
+            exc.message = escape_controls(exc.message)  # type: ignore[misc]  # click declares it final, which it is not
+            raise
+
+    def _invoke(self, ctx: click.Context) -> Any:
         with _exit_on_signal():
             from journal import errors  # noqa: PLC0415  # not needed for `--help`
             from runner.cli._errors import render  # noqa: PLC0415  # the same
@@ -190,6 +203,6 @@ def main() -> None:
             signal.signal(number, signal.SIG_IGN)
         raise
     except Exception as exc:  # noqa: BLE001  # reported as a bug
-        sys.excepthook(type(exc), exc, exc.__traceback__)
-        click.echo("\nThis is a bug in evaljournal; the journal is safe. Please report the lines above.", err=True)
+        lines = "".join(traceback.format_exception(exc))
+        echo(f"{lines}\nThis is a bug in evaljournal; the journal is safe. Please report the lines above.", err=True)
         sys.exit(BUG)

@@ -56,7 +56,7 @@ class RunType(click.ParamType):  # type: ignore[type-arg]  # generic in the newe
         """Complete evaluations and runs under `runs/`, otherwise directories."""
         runs = runs_under(RUNS)
         names = [*dict.fromkeys(path.parent.name for path in runs), *map(str, runs)]
-        items = [CompletionItem(name) for name in names if name.startswith(incomplete)]
+        items = [CompletionItem(name) for name in names if name.startswith(incomplete) and name.isprintable()]
         return items or [CompletionItem(incomplete, type="dir")]
 
 
@@ -89,7 +89,9 @@ class TrialType(click.ParamType):  # type: ignore[type-arg]  # the same
         """Complete runs and trials; where one argument may be either, both."""
         items = RunType().shell_complete(ctx, param, incomplete) if param.name == "run" else []
         return [item for item in items if item.type != "dir"] + [
-            CompletionItem(name) for name in _trials(ctx.params.get("run")) if name.startswith(incomplete)
+            CompletionItem(name)
+            for name in _trials(ctx.params.get("run"))
+            if name.startswith(incomplete) and name.isprintable()
         ]
 
 
@@ -98,7 +100,7 @@ def _trials(run: str | None) -> list[str]:
 
     try:
         path = newest_run() if run is None else find_run(run)
-        if sum(file.stat().st_size for file in path.glob("journal-*.jsonl")) > _MAX_COMPLETED_JOURNAL:
+        if sum(file.lstat().st_size for file in path.glob("journal-*.jsonl")) > _MAX_COMPLETED_JOURNAL:
             return []
         return list(load(path).state.trials)
     except Exception:  # noqa: BLE001  # a shell shows nothing rather than a traceback

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
-import click
 import orjson
 
 from journal import JournalError
@@ -23,6 +22,7 @@ from replay.screen import panel
 from replay.summary import summarize
 from runner.cli import DAMAGED, InvalidUsage
 from runner.cli._errors import render
+from runner.cli._output import echo, write_data
 from runner.suggest import suggest
 
 if TYPE_CHECKING:
@@ -56,14 +56,14 @@ def exit_if_damaged(problem: JournalError | None, *, quiet: bool = False) -> Non
     """Report damage and exit with code 4, if there is any."""
     if problem is not None:
         if not quiet:
-            click.echo(f"shown up to the damage: {render(problem)}", err=True)
+            echo(f"shown up to the damage: {render(problem)}", err=True)
         sys.exit(DAMAGED)
 
 
 def warn_unconfirmed(stop: ScanStop | None) -> None:
     """Report bytes after the last record that were never confirmed."""
     if stop is not None:
-        click.echo(f"after record {stop.seq - 1:,}: {stop.check}", err=True)
+        echo(f"after record {stop.seq - 1:,}: {stop.check}", err=True)
 
 
 def summary_of(view: LoadedRun, by: str | None = None) -> dict[str, Any]:
@@ -104,14 +104,14 @@ def fork_command(path: Path, seq: int) -> str:
 def print_json(value: Any) -> None:
     """Print a value as JSON."""
     options = orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS  # Keys of a forged journal may be numbers.
-    click.echo(orjson.dumps(value, option=options))
+    write_data([orjson.dumps(value, option=options | orjson.OPT_APPEND_NEWLINE)])
 
 
 def print_table(rows: Sequence[Sequence[str]]) -> None:
     """Print rows in columns; the first row is the header."""
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
     for row in rows:
-        click.echo("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
+        echo("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
 def terminal(*, stderr: bool = False) -> "Console":

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Final
 
 import attrs
-import click
 
 from replay.summary_text import billed_usage
 from replay.text import duration, number, plural, printable
 from runner.cli._display import open_run, print_json
+from runner.cli._output import echo
 from runner.definition.loading import LoadedEvaluation
 from runner.definition.settings import Settings
 from runner.engine.rate_limits import default_slots
@@ -46,23 +46,23 @@ def print_dry_run(loaded: LoadedEvaluation, cases: int | None, path: Path, setti
             }
         )
         return
-    click.echo(f"{loaded.evaluation.name} ({loaded.reference}) would run in {path}; nothing was written")
-    click.echo(f"  {_trials_in_words(cases, settings)}")
+    echo(f"{loaded.evaluation.name} ({loaded.reference}) would run in {path}; nothing was written")
+    echo(f"  {_trials_in_words(cases, settings)}")
     calls = plural(calls_per_trial * (1 if max_trials is None else max_trials), "call")
     calls += " for each trial" if max_trials is None else ""
-    click.echo(f"  at least {'1' if trials is None else f'{trials:,}'}, at most {calls}, plus retries after rate limits")
-    click.echo(
+    echo(f"  at least {'1' if trials is None else f'{trials:,}'}, at most {calls}, plus retries after rate limits")
+    echo(
         f"  retries: {retry.errors} after errors, {retry.timeouts} after timeouts, {duration(retry.rate_limits)} on rate limits"
     )
     limit = "none" if settings.timeout is None else duration(settings.timeout)
     slots = settings.slots or default_slots(loaded.evaluation.task)
-    click.echo(f"  at most {plural(slots, 'slot')} ({settings.policy}), timeout {limit}")
-    click.echo(f"  scorers: {', '.join(loaded.evaluation.scorers) or 'none'}")
+    echo(f"  at most {plural(slots, 'slot')} ({settings.policy}), timeout {limit}")
+    echo(f"  scorers: {', '.join(loaded.evaluation.scorers) or 'none'}")
     if settings.fail_under:
-        click.echo(f"  gates: {', '.join(settings.fail_under)}; exit code 1 if one does not pass")
+        echo(f"  gates: {', '.join(settings.fail_under)}; exit code 1 if one does not pass")
     if stops := list(_stops(settings)):
-        click.echo(f"  stops {', or '.join(stops)}; `evaljournal resume` continues")
-    click.echo(f"  {_usage_in_words(before, trials, calls_per_trial)}")
+        echo(f"  stops {', or '.join(stops)}; `evaljournal resume` continues")
+    echo(f"  {_usage_in_words(before, trials, calls_per_trial)}")
 
 
 def _trials_in_words(cases: int | None, settings: Settings) -> str:

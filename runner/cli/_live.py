@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, TextIO
 
 import attrs
-import click
 
 from replay import LoadedRun, RunState
 from replay.screen import LONG_PAUSE, line, stall_reason
 from runner.cli._display import render_screen, terminal
+from runner.cli._output import echo
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -65,7 +65,7 @@ class ProgressPrinter:
                 self.stalled_at = now
             self.printed, self.at, self.is_stalled = done, now, is_stalled
             text = line(state, now=now, durable=durable, total=total, done_before=before)
-            click.echo(f"resumed: {text}" if continues else text, err=self.err)
+            echo(f"resumed: {text}" if continues else text, err=self.err)
 
 
 def _is_recent(at: float, now: float) -> bool:

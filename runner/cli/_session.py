@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-import click
 import trio
 
 from journal import segments
@@ -23,6 +22,7 @@ from runner.cli._common import OFF
 from runner.cli._display import terminal
 from runner.cli._ending import finish
 from runner.cli._live import FRAME, ProgressPrinter, is_screen, redraw, tenth
+from runner.cli._output import echo
 from runner.cli._stdio import restore_streams
 from runner.definition.loading import LoadedEvaluation
 from runner.engine.options import LiveRun
@@ -145,7 +145,7 @@ class CommandSession:
             raise kind(f"{outcome.detail or outcome.stopped}; nothing was recorded; start again")
         if self._nat_output is not None:
             self._nat_output.finish(outcome.path)
-        click.echo(outcome.report, err=self._as_json)
+        echo(outcome.report, err=self._as_json)
         detail, head = outcome.detail or None, outcome.head
         finish(outcome.state, outcome.path, as_json=self._as_json, stopped=outcome.stopped, detail=detail, head=head)
 
@@ -155,7 +155,7 @@ class CommandSession:
         done_before = live.state.done
         console = terminal(stderr=True)
         for line in _changed_settings(live):
-            click.echo(line, err=True)
+            echo(line, err=True)
         with Screen(console=console, auto_refresh=False, transient=True) as screen:
             while True:
                 frame = panel(
@@ -175,15 +175,15 @@ class CommandSession:
         done_before = live.state.done
         printer = ProgressPrinter(tenth(live.state, live.total), live.now(), err=True)
         is_stopping = False
-        click.echo(f"{self._evaluation.name} in {self._path}; Ctrl-C stops it; `evaljournal resume` continues", err=True)
+        echo(f"{self._evaluation.name} in {self._path}; Ctrl-C stops it; `evaljournal resume` continues", err=True)
         for line in _changed_settings(live):
-            click.echo(line, err=True)
+            echo(line, err=True)
         while True:
             await trio.sleep(FRAME)
             stopping = live.stopping()
             if stopping and not is_stopping:
                 is_stopping = True
-                click.echo(f"stopping: {stopping_in_words(live.state, *stopping)}", err=True)
+                echo(f"stopping: {stopping_in_words(live.state, *stopping)}", err=True)
             printer.update(live.state, now=live.now(), durable=live.journal.durable, total=live.total, before=done_before)
 
 

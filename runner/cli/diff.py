@@ -13,6 +13,7 @@ from replay.ending import total_trials
 from replay.text import plural, printable
 from runner.cli._common import RunType
 from runner.cli._display import exit_if_damaged, groups_by, open_run, print_json, short_ending
+from runner.cli._output import echo
 
 _LISTED: Final = 10
 """Maximum trials of a kind that are listed without --all."""
@@ -45,9 +46,9 @@ def diff(a: Path, b: Path, by: str | None, show_all: bool, as_json: bool) -> Non
         print_json({**paths, **problems, **attrs.asdict(comparison)})
     else:
         for name, view in zip("AB", runs, strict=True):
-            click.echo(f"{name}  {_which(view)}")
+            echo(f"{name}  {_which(view)}")
         for line in lines(comparison, limit=None if show_all else _LISTED):
-            click.echo(line)
+            echo(line)
     for view in runs:
         exit_if_damaged(view.problem, quiet=as_json)
 

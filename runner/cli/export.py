@@ -4,7 +4,6 @@ import os
 import shlex
 import stat
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 
 import click
@@ -17,6 +16,7 @@ from runner.atomic_write import write_atomically, write_directory
 from runner.cli import InvalidUsage
 from runner.cli._common import run_argument
 from runner.cli._display import exit_if_damaged, warn_unconfirmed
+from runner.cli._output import echo, write_data
 from runner.suggest import suggest
 
 _HELP = "\n".join(["\b", *(f"{name:<13} {format_.description}" for name, format_ in FORMATS.items())])
@@ -69,7 +69,7 @@ def export(path: Path, name: str, target: Path | None, rows: Rows | None, force:
                 raise
             raise problem from exc  # Report the damage, not its consequence.
     if target is not None:
-        click.echo(f"exported {path} as {name} to {target}, up to record {source.run.state.seq:,}", err=True)
+        echo(f"exported {path} as {name} to {target}, up to record {source.run.state.seq:,}", err=True)
     exit_if_damaged(source.problem)
     warn_unconfirmed(source.run.unfinished)
 
@@ -115,11 +115,4 @@ def _write(source: Source, format_: Format, target: Path | None, rows: Rows) -> 
     if target is not None:
         write_atomically(target, pieces)
     else:
-        _print(pieces)
-
-
-def _print(pieces: Iterable[bytes]) -> None:
-    stream = sys.stdout.buffer
-    for piece in pieces:
-        stream.write(piece)
-    stream.flush()
+        write_data(pieces)

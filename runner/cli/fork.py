@@ -7,6 +7,7 @@ import trio
 
 from replay.ending import next_command, progress_in_words, total_trials
 from runner.cli._common import RunType
+from runner.cli._output import echo
 from runner.fork import fork as fork_run
 
 
@@ -30,5 +31,5 @@ def fork(run: Path, at: int | None, target: Path) -> None:
     state = forked.state
     counts = f"{state.done:,} trials done, {state.total:,} read so far"
     progress = f"{progress_in_words(state)} done" if total_trials(state) else counts
-    click.echo(f"{target}: forked from {run} at record {forked.seq:,}; {progress}", err=True)
-    click.echo(f"next: {next_command(state, target)}", err=True)
+    echo(f"{target}: forked from {run} at record {forked.seq:,}; {progress}", err=True)
+    echo(f"next: {next_command(state, target)}", err=True)

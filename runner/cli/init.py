@@ -7,6 +7,7 @@ from typing import Final
 import click
 
 from runner.cli._options import TABLE, Option
+from runner.cli._output import echo
 from runner.errors import UsageError
 
 _INTRO: Final = """\
@@ -49,7 +50,7 @@ def init(path: Path, target: str | None, with_all: bool) -> None:
     except OSError as exc:
         raise UsageError(f"cannot be written: {exc.strerror}", path=path) from exc
     edit = f"set data and {target}" if target else "set data and a target"
-    click.echo(f"{path} written; {edit}, then: evaljournal run --config {shlex.quote(str(path))}", err=True)
+    echo(f"{path} written; {edit}, then: evaljournal run --config {shlex.quote(str(path))}", err=True)
 
 
 def _all() -> str:

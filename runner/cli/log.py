@@ -17,6 +17,7 @@ from replay.text import printable
 from runner.cli import InvalidUsage
 from runner.cli._common import TrialType, run_and_trial
 from runner.cli._display import warn_unconfirmed
+from runner.cli._output import echo, write_data
 from runner.signals import until_signal
 from runner.suggest import suggest
 
@@ -76,9 +77,9 @@ class _RecordPrinter:
         if self._types and event_type(record.event) not in self._types:
             return
         if self._lines is not None:
-            click.echo(self._lines.line_of(record), nl=False)
+            write_data([self._lines.line_of(record)])
         else:
-            click.echo(_in_words(record))
+            echo(_in_words(record))
 
 
 async def _follow(path: Path, printer: _RecordPrinter) -> None:

@@ -13,6 +13,7 @@ from replay.text import duration, printable
 from runner.cli import InvalidUsage
 from runner.cli._display import open_run, print_json, print_table, short_ending
 from runner.cli._locate import run_start
+from runner.cli._output import echo
 from runner.run_paths import RUNS, last_record, runs_under
 
 
@@ -35,7 +36,7 @@ def ls(directory: Path, as_json: bool) -> None:
         print_json(runs)
         return
     if not runs:
-        click.echo(f"no runs under {directory}/; start one with `evaljournal run evals/capitals.py`", err=True)
+        echo(f"no runs under {directory}/; start one with `evaljournal run evals/capitals.py`", err=True)
         return
     print_table([("RUN", "EVALUATION", "STARTED", "OK", "FAILED", "TRIALS", "TOOK", "ENDED"), *map(_columns, runs)])
 

@@ -20,6 +20,7 @@ from replay.timeline import BETWEEN_SESSIONS
 from runner.cli._common import run_argument
 from runner.cli._display import exit_if_damaged, fork_command, open_run, print_json, print_screen, summary_of
 from runner.cli._live import FRAME, Show, showing
+from runner.cli._output import echo
 from runner.errors import UsageError
 from runner.signals import until_signal
 
@@ -65,7 +66,7 @@ def replay(path: Path, at: int | None, at_time: str | None, play: float | None, 
         else:
             with showing() as show:
                 trio.run(until_signal, partial(play_back, view, play, show), signal.SIGINT)
-        click.echo(_position(view), err=True)
+        echo(_position(view), err=True)
     exit_if_damaged(view.problem, quiet=as_json)
 
 

@@ -13,6 +13,7 @@ from replay.export.page import PageRun, comparison_data, is_page, page
 from runner.atomic_write import write_atomically
 from runner.cli._common import RunType, run_argument
 from runner.cli._display import exit_if_damaged
+from runner.cli._output import echo
 from runner.cli._page import PageReader, journal_size
 from runner.cli.export import check_target
 
@@ -43,7 +44,7 @@ def report(path: Path, other: Path | None, target: Path, then_open: bool, force:
     runs = [read_page_run(path)] + ([read_page_run(other)] if other is not None else [])
     write_atomically(target, page([run.data() for run in runs], _comparison(runs)))
     paths = " and ".join(str(run.history.path) for run in runs)
-    click.echo(f"{target}: report of {paths}, {target.stat().st_size / 1e6:,.2f} MB", err=True)
+    echo(f"{target}: report of {paths}, {target.stat().st_size / 1e6:,.2f} MB", err=True)
     if then_open:
         webbrowser.open(target.resolve().as_uri())
     for run in runs:

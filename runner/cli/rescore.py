@@ -15,6 +15,7 @@ from runner.cli._ending import finish
 from runner.cli._locate import locate_evaluation
 from runner.cli._no_code_options import scorers_from_options
 from runner.cli._options import GroupedCommand, grouped_option, scorer_options
+from runner.cli._output import echo
 from runner.cli._session import user_code
 from runner.data.dataset import Dataset
 from runner.definition.evaluation import Evaluation
@@ -63,8 +64,8 @@ def rescore(path: Path, again: bool, reference: str | None, slots: int | None, a
     text = f"{plural(done.outputs, 'output')} re-scored by {', '.join(names)}"
     text += f"; {done.current:,} already scored" if done.current else ""
     text += f"; {done.left:,} left: run the same command again" if done.left else ""
-    click.echo(text, err=True)
-    click.echo(outcome.report, err=as_json)
+    echo(text, err=True)
+    echo(outcome.report, err=as_json)
     state = outcome.state
     stopped = outcome.stopped or ("" if state.outcome == "finished" else state.outcome or "interrupted")
     finish(state, path, as_json=as_json, stopped=stopped, scorers=names, outputs=done.outputs)

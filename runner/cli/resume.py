@@ -12,6 +12,7 @@ from runner.cli._display import exit_if_damaged, open_run
 from runner.cli._ending import finish
 from runner.cli._locate import locate_evaluation
 from runner.cli._options import GroupedCommand, grouped_option, overrides, resume_options
+from runner.cli._output import echo
 from runner.cli._session import CommandSession, nat_output, user_code
 from runner.definition.gates import check_gates, missed_gates
 from runner.run_paths import last_record
@@ -76,9 +77,9 @@ def _use_gates(state: RunState, gates: tuple[str, ...]) -> None:
 
 def _finish(path: Path, state: RunState, *, as_json: bool) -> NoReturn:
     """Report that there is nothing to resume; the exit code is that of the run."""
-    click.echo(f"{path} is finished: {state.completed:,} ok, {state.failed:,} failed; nothing to resume", err=True)
+    echo(f"{path} is finished: {state.completed:,} ok, {state.failed:,} failed; nothing to resume", err=True)
     if state.failed:
-        click.echo(f"{command('resume', path, ' --retry-failed')} retries the failed trials", err=True)
+        echo(f"{command('resume', path, ' --retry-failed')} retries the failed trials", err=True)
     for line in missed_gates(state):
-        click.echo(line, err=True)
+        echo(line, err=True)
     finish(state, path, as_json=as_json)

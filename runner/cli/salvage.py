@@ -12,6 +12,7 @@ from replay.ending import unscored_lines
 from replay.summary import unscored
 from replay.text import plural, printable
 from runner.cli._common import RunType
+from runner.cli._output import echo
 
 _MAX_PROBLEM: Final = 1_000
 """Characters of the source's problem that are printed."""
@@ -33,8 +34,8 @@ def salvage(run: Path, target: Path) -> None:
     """
     saved = trio.run(salvage_journal, run, target)
     if saved.problem is not None:
-        click.echo(printable(saved.problem.message, _MAX_PROBLEM), err=True)
-    click.echo(f"{target}: {plural(saved.kept, 'record')} kept, {saved.lost:,} lost, {saved.excluded:,} excluded", err=True)
+        echo(printable(saved.problem.message, _MAX_PROBLEM), err=True)
+    echo(f"{target}: {plural(saved.kept, 'record')} kept, {saved.lost:,} lost, {saved.excluded:,} excluded", err=True)
     for line in unscored_lines(unscored(load(target).state), target):
-        click.echo(line, err=True)
-    click.echo(f"next: evaljournal verify {target}", err=True)
+        echo(line, err=True)
+    echo(f"next: evaljournal verify {target}", err=True)

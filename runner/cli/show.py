@@ -20,6 +20,7 @@ from replay.waits import Wait
 from runner.cli import InvalidUsage
 from runner.cli._common import TrialType, run_and_trial
 from runner.cli._display import exit_if_damaged, open_run, print_json, print_table
+from runner.cli._output import echo
 from runner.suggest import suggest
 
 _LINES: Final = 40
@@ -68,7 +69,7 @@ def show(run: str | None, trial: str | None, at: int | None, definition: bool, a
         print_json({"path": str(path), "problem": None if problem is None else str(problem), **_in_json(trial_details)})
     else:
         with reject_invalid_record(path, lambda: trial_details.seq):
-            click.echo("\n".join(_in_words(trial_details)))
+            echo("\n".join(_in_words(trial_details)))
     exit_if_damaged(problem, quiet=as_json)
 
 
@@ -81,7 +82,7 @@ def _definition(view: LoadedRun, *, as_json: bool) -> None:
             {"path": str(view.path), "problem": None if view.problem is None else str(view.problem), "definition": recorded}
         )
     else:
-        click.echo("\n".join(definition_lines(recorded)) or "this run has no recorded definition")
+        echo("\n".join(definition_lines(recorded)) or "this run has no recorded definition")
     exit_if_damaged(view.problem, quiet=as_json)
 
 

@@ -8,6 +8,7 @@ import click
 from replay.text import duration, plural
 from runner.cli._common import run_argument
 from runner.cli._display import exit_if_damaged, open_run, print_json
+from runner.cli._output import echo
 from runner.concurrency import POLICIES
 from runner.errors import UsageError
 from runner.recompute.simulation import LIMITATION, Figures, Recording
@@ -39,7 +40,7 @@ def simulate(path: Path, policy: str | None, slots: int | None, as_json: bool) -
     if as_json:
         print_json(_as_json(view.path, recording, figures))
     else:
-        click.echo(_in_words(view.path, recording, figures))
+        echo(_in_words(view.path, recording, figures))
     exit_if_damaged(view.problem)
 
 

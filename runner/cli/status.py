@@ -14,6 +14,7 @@ from replay.summary_text import group_lines
 from replay.text import plural, printable
 from runner.cli._common import run_argument
 from runner.cli._display import age, exit_if_damaged, groups_by, open_run, print_json, print_screen, summary_of
+from runner.cli._output import echo
 
 _GROUPS: Final = 20
 """Maximum groups that are listed; `--json` has all."""
@@ -39,15 +40,15 @@ def status(path: Path, by: str | None, as_json: bool) -> None:
     view = open_run(path)
     if by is not None and not as_json:
         groups = summarize(view.state, groups=groups_by(view, by)).groups
-        click.echo("\n".join(group_lines(groups or {}, by, limit=_GROUPS)))
+        echo("\n".join(group_lines(groups or {}, by, limit=_GROUPS)))
     if as_json:
         print_json(summary_of(view, by))
     elif view.is_live or view.problem is not None:
         print_screen(view, view.state.t + age(view.state, time.time()) if view.problem is None else None)
         if view.problem is None:
-            click.echo(_writer(view.state))
+            echo(_writer(view.state))
     else:
-        click.echo(final_report(view.state, path=view.path))
+        echo(final_report(view.state, path=view.path))
         _warn_disk_full(view)
     exit_if_damaged(view.problem, quiet=as_json)
 
@@ -56,7 +57,7 @@ def _warn_disk_full(view: LoadedRun) -> None:
     """Report a full disk after an interrupted run: its final record may be missing for that reason."""
     free = shutil.disk_usage(view.path).free
     if view.status == "interrupted" and free < _NEARLY_FULL:
-        click.echo(f"its disk has {plural(free, 'byte')} free, which may be the cause; free some space before you resume")
+        echo(f"its disk has {plural(free, 'byte')} free, which may be the cause; free some space before you resume")
 
 
 def _writer(state: RunState) -> str:

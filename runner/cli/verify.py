@@ -13,6 +13,7 @@ from runner.cli import DAMAGED
 from runner.cli._common import run_argument
 from runner.cli._display import print_json
 from runner.cli._errors import render
+from runner.cli._output import echo
 from runner.recompute.verification import RunVerification
 from runner.recompute.verification import verify as verify_run
 from runner.suggest import command
@@ -78,22 +79,22 @@ def _print(verification: RunVerification, expect_head: str | None) -> None:
     result, audit = verification.journal, verification.audit
     notes = [printable(note, _LONGEST) for note in audit.notes]
     if verification.ok:
-        click.echo("\n".join([*_in_words(verification, expect_head), *notes]))
+        echo("\n".join([*_in_words(verification, expect_head), *notes]))
         for warning in _warnings(verification):
-            click.echo(f"Warning: {warning}", err=True)
+            echo(f"Warning: {warning}", err=True)
         return
     for finding in audit.findings:
-        click.echo(f"record {finding.seq:,} ({finding.check}): {printable(finding.message, _LONGEST)}", err=True)
+        echo(f"record {finding.seq:,} ({finding.check}): {printable(finding.message, _LONGEST)}", err=True)
     if audit.findings_omitted:
-        click.echo(f"and {plural(audit.findings_omitted, 'further finding')}", err=True)
+        echo(f"and {plural(audit.findings_omitted, 'further finding')}", err=True)
     for note in notes:
-        click.echo(note, err=True)
+        echo(note, err=True)
     if result.problem is not None:
-        click.echo(f"{result.path}: {plural(result.records, 'record')} verified, then: {render(result.problem)}", err=True)
+        echo(f"{result.path}: {plural(result.records, 'record')} verified, then: {render(result.problem)}", err=True)
     else:
         number = len(audit.findings) + audit.findings_omitted
-        click.echo(f"{result.path}: hash chain intact, but the audit failed: {plural(number, 'finding')}, see above", err=True)
-        click.echo(f"{command('log', result.path)} prints the records", err=True)
+        echo(f"{result.path}: hash chain intact, but the audit failed: {plural(number, 'finding')}, see above", err=True)
+        echo(f"{command('log', result.path)} prints the records", err=True)
 
 
 def _in_words(verification: RunVerification, expect_head: str | None) -> list[str]:

@@ -9,6 +9,7 @@ import click
 import trio
 
 from runner.cli._common import run_argument
+from runner.cli._output import echo
 from runner.cli._page import journal_size
 from runner.signals import until_signal
 
@@ -30,8 +31,8 @@ def view(path: Path, port: int, then_open: bool) -> None:
     from runner.cli._server import serve  # noqa: PLC0415  # `report` needs no server
 
     def ready(address: str) -> None:
-        click.echo(address)
-        click.echo(f"showing {path}; stop with Ctrl-C", err=True)
+        echo(address)
+        echo(f"showing {path}; stop with Ctrl-C", err=True)
         if then_open:
             webbrowser.open(address)
 

@@ -23,6 +23,7 @@ from runner.cli._common import run_argument
 from runner.cli._display import age, exit_if_damaged, open_run, print_json, print_screen, summary_of
 from runner.cli._ending import exit_code
 from runner.cli._live import FRAME, Show, showing
+from runner.cli._output import echo
 from runner.engine.recorder import Clock
 from runner.run_paths import last_record
 from runner.signals import until_signal
@@ -51,10 +52,10 @@ def watch(path: Path, as_json: bool) -> None:
     elif view.problem is not None:
         print_screen(view)
     else:
-        click.echo(final_report(view.state, path=path))
+        echo(final_report(view.state, path=path))
         if view.status == "interrupted" and view.state.sessions:
             writer = view.state.sessions[-1]
-            click.echo(f"process {writer.pid} on {printable(writer.host)} exited without ending the run", err=True)
+            echo(f"process {writer.pid} on {printable(writer.host)} exited without ending the run", err=True)
     exit_if_damaged(view.problem, quiet=as_json)
     sys.exit(exit_code(view.state, stopped=view.state.outcome != "finished"))
 
@@ -65,7 +66,7 @@ def _watch_live(path: Path, *, quiet: bool) -> LoadedRun:
     with nullcontext(lambda *_: None) if quiet else showing(transient=True) as show:
         has_ended = trio.run(until_signal, partial(watcher.show_until_end, show), signal.SIGINT)
     if not has_ended:
-        click.echo(f"the run continues; watch it with {command('watch', path)}", err=True)
+        echo(f"the run continues; watch it with {command('watch', path)}", err=True)
         sys.exit(UNFINISHED)
     return watcher.history if watcher.has_read_all else open_run(path)
 

@@ -20,6 +20,7 @@ from journal.events import RunStopped, SessionStarted
 from journal.threads import run_in_thread
 from replay import RunState, fold
 from replay.ending import ending_in_words, final_summary, next_command
+from replay.text import printable
 from runner.definition.evaluation import Evaluation
 from runner.definition.gates import GateResult, gate_results, missed_gates, problems
 from runner.definition.settings import Settings
@@ -323,7 +324,7 @@ class Session:
             self._observing.cancel()
             with trio.move_on_after(_OBSERVER_GRACE):
                 await self._observed.wait()
-            sys.stderr.write(f"not responding to cancellation, abandoned: {', '.join(executor.unresponsive)}\n")
+            sys.stderr.write(f"not responding to cancellation, abandoned: {', '.join(map(printable, executor.unresponsive))}\n")
             if outcome.stopped and self.options.leave is None:
                 sys.stderr.write(f"all records are on disk; to continue: {self.options.how_to_resume(self.path)}\n")
             sys.stderr.flush()
