@@ -13,8 +13,8 @@ from pathlib import Path
 from threading import get_ident
 from typing import Final
 
-from journal.blobs import location
-from journal.files import APPEND, CREATE, CREATE_NEW, Files, retry_interrupted, write_all
+from journal.blobs import PARENTS, location
+from journal.files import APPEND, CREATE_NEW, Files, open_new, retry_interrupted, write_all
 
 SLOW: Final = 0.01
 """Seconds from which a write counts as slow; the page cache takes less than one millisecond per megabyte."""
@@ -34,6 +34,8 @@ class BlobWriter:
         """Blobs that were written since the last sync."""
         self._synced: set[str] = set()
         """Directories whose own names were synced in this session."""
+        self._opened: set[str] = set()
+        """Directories that are not symlinks."""
         self._threads: ThreadPoolExecutor | None = None
         self._started: dict[str, Future[None]] = {}
         """SHA-256 → write that was started in a thread."""
@@ -68,14 +70,17 @@ class BlobWriter:
         # As few system calls as possible: after each one, the thread may have to wait for the GIL.
         file, began = os.path.join(self._path, location(sha256)), time.monotonic()
         try:
-            self._put(file, data, CREATE_NEW)
+            # A directory that was opened step by step once is no symlink; afterwards, one call is enough.
+            parents = 0 if os.path.dirname(file) in self._opened else PARENTS
+            self._put(retry_interrupted(lambda: self._files.open(file, CREATE_NEW, parents)), data)
+            self._opened.add(os.path.dirname(file))
         except FileNotFoundError:
             self._make_directory(file)
             return self._write(sha256, data)
         except FileExistsError:
             if not self._is_stored(file, data):  # A crash left it incomplete, or another thread is writing it.
                 temporary = f"{file}.{get_ident()}.new"
-                self._put(temporary, data, CREATE)
+                self._put(open_new(self._files, temporary, PARENTS), data)
                 retry_interrupted(lambda: self._files.replace(temporary, file))
         self._unsynced.append(file)  # Also if it exists: its writer may have died before it was synced.
         self._durations.append(time.monotonic() - began)
@@ -106,11 +111,10 @@ class BlobWriter:
     def _is_stored(self, file: str, data: bytes) -> bool:
         if self._files.size(file) != len(data):
             return False
-        with self._files.read(file) as stream:
+        with self._files.read(file, PARENTS) as stream:
             return stream.read() == data
 
-    def _put(self, file: str, data: bytes, flags: int) -> None:
-        fd = retry_interrupted(lambda: self._files.open(file, flags))
+    def _put(self, fd: int, data: bytes) -> None:
         try:
             write_all(self._files, fd, data)
         finally:

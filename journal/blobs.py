@@ -14,12 +14,15 @@ import attrs
 import orjson
 
 from journal.codec import EVENT_TYPES, PAYLOAD_FIELDS, RECORD_MEMBERS, Blobs, encode_payloads
-from journal.errors import BlobDamaged, BlobUnreadable
+from journal.errors import BlobDamaged, BlobUnreadable, Unserializable
 from journal.events import Event
-from journal.files import DISK, Files, is_unreadable
+from journal.files import DISK, MAX_SIZE, Files, is_unreadable
 
 LIMIT: Final = 256 << 10
 """Bytes of JSON; a longer value is stored as a blob."""
+
+PARENTS: Final = 2
+"""Directories of the run above a blob."""
 
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 
@@ -45,8 +48,8 @@ def content(blob: Blob, files: Files = DISK) -> bytes:
     """Return the JSON of a blob; raise `BlobDamaged` if it is missing or changed."""
     file = location(blob.sha256)
     try:
-        with files.read(os.path.join(str(blob.path), file)) as stream:
-            data = stream.read()
+        with files.read(os.path.join(str(blob.path), file), PARENTS) as stream:
+            data = stream.read(blob.bytes + 1)
     except FileNotFoundError as exc:
         raise BlobDamaged(blob.path, file, "is missing") from exc
     except OSError as exc:
@@ -65,7 +68,13 @@ def location(sha256: str) -> str:
 
 def large_fields(event: Event) -> dict[str, bytes]:
     """Return the fields of an event that must be stored as blobs, with their JSON."""
-    return {field: text for field, text in encode_payloads(event).items() if len(text) > LIMIT}
+    large = {field: text for field, text in encode_payloads(event).items() if len(text) > LIMIT}
+    for field, text in large.items():
+        if len(text) > MAX_SIZE:
+            raise Unserializable(
+                type(event).__name__, field, f"has {len(text):,} bytes as JSON; at most {MAX_SIZE:,} are allowed"
+            )
+    return large
 
 
 def references(large: Mapping[str, bytes]) -> Blobs:
@@ -97,4 +106,6 @@ def unloaded_blobs(blobs: Blobs, type_: str, path: Path) -> dict[str, Blob]:
             raise ValueError(f"{field} cannot be a blob")
         if not _SHA256.fullmatch(blob["sha256"]):
             raise ValueError(f"{blob['sha256']!r} is not a SHA-256")
+        if blob["bytes"].__class__ is not int or blob["bytes"] < 0:
+            raise ValueError(f"{blob['bytes']!r} is not the size of a blob")
     return {field: Blob(sha256=blob["sha256"], bytes=blob["bytes"], path=path) for field, blob in blobs.items()}

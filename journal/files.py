@@ -1,6 +1,7 @@
 """File access: every system call that the journal makes.
 
-All calls go through a `Files` object, so that tests can simulate failures, short writes and power loss.
+All calls go through a `Files` object, so that tests can simulate failures, short writes and power loss. A run may come from
+someone else: its files are opened in one place, which follows no symlinks and opens only regular files of a limited size.
 """
 
 import contextlib
@@ -16,9 +17,72 @@ from typing import BinaryIO, Final, TypeVar
 T = TypeVar("T")
 
 APPEND: Final = os.O_WRONLY | os.O_APPEND
-CREATE: Final = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
 CREATE_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+MAX_SIZE: Final = 256 << 20
+"""Maximum size of a file in bytes; a segment is sealed at 64 MiB."""
 _CLOSED_ON_EXEC: Final = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+_NO_FOLLOW: Final = getattr(os, "O_NOFOLLOW", 0) | _CLOSED_ON_EXEC
+_NO_WAIT: Final = getattr(os, "O_NONBLOCK", 0)
+"""Opening a pipe would wait for its other end."""
+_DIRECTORY: Final = getattr(os, "O_PATH", os.O_RDONLY) | getattr(os, "O_DIRECTORY", 0)
+_NOT_REGULAR: Final = {errno.ELOOP: "a symlink", errno.EMLINK: "a symlink", errno.ENXIO: "not a regular file"}
+"""Errors from opening a symlink (EMLINK: BSD), and from opening a socket or a pipe."""
+
+
+class NotRegularFile(OSError):
+    """A file of a run is a symlink, a pipe, a device or a directory, or is too large; it was not opened."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(errno.EINVAL, reason, path)
+
+
+def _open_regular(path: str, flags: int, parents: int) -> int:
+    """Open a regular file; neither it nor one of the `parents` directories above it may be a symlink.
+
+    These are part of the run. The path before them was chosen by the user, and may contain symlinks.
+    """
+    flags |= _NO_FOLLOW | _NO_WAIT
+    if os.name == "nt":  # It has neither O_NOFOLLOW nor paths relative to a directory.
+        _reject_links(path, parents)
+    try:
+        fd = _open_below(path, flags, parents) if parents and os.name != "nt" else os.open(path, flags, 0o600)
+    except OSError as exc:
+        exc.filename = path
+        if parents and exc.errno == errno.ENOTDIR:
+            raise NotRegularFile(path, "its directory is a symlink or a file") from exc
+        if exc.errno in _NOT_REGULAR:
+            raise NotRegularFile(path, _NOT_REGULAR[exc.errno]) from exc
+        raise
+    status = os.fstat(fd)
+    is_regular = stat.S_ISREG(status.st_mode)
+    if is_regular and status.st_size <= MAX_SIZE:
+        return fd
+    os.close(fd)
+    raise NotRegularFile(path, f"larger than {MAX_SIZE:,} bytes" if is_regular else "not a regular file")
+
+
+def _open_below(path: str, flags: int, parents: int) -> int:
+    """Open a file through the directories above it, one by one, so that none can be replaced by a symlink meanwhile."""
+    directory, names = path, list[str]()
+    for _ in range(parents + 1):
+        directory, name = os.path.split(directory)
+        names.insert(0, name)
+    at = os.open(directory or ".", _DIRECTORY | _CLOSED_ON_EXEC)
+    try:
+        for name in names[:-1]:
+            below = os.open(name, _DIRECTORY | _NO_FOLLOW, dir_fd=at)
+            os.close(at)
+            at = below
+        return os.open(names[-1], flags, 0o600, dir_fd=at)
+    finally:
+        os.close(at)
+
+
+def _reject_links(path: str, parents: int) -> None:
+    for _ in range(parents + 1):
+        if os.path.islink(path) or getattr(os.path, "isjunction", os.path.islink)(path):
+            raise NotRegularFile(path, "a symlink")
+        path = os.path.dirname(path)
 
 
 def _above_stderr(fd: int) -> int:
@@ -35,9 +99,12 @@ def _above_stderr(fd: int) -> int:
 class Files:
     """The real file system."""
 
-    def open(self, path: str, flags: int) -> int:
-        """Open a file; a new one is readable by its owner only. Child processes do not inherit it."""
-        return _above_stderr(os.open(path, flags | _CLOSED_ON_EXEC, 0o600))
+    def open(self, path: str, flags: int, parents: int = 0) -> int:
+        """Open a regular file; a new one is readable by its owner only. Child processes do not inherit it.
+
+        Symlinks are not followed: neither the file nor one of the `parents` directories above it may be one.
+        """
+        return _above_stderr(_open_regular(path, flags, parents))
 
     def write(self, fd: int, data: memoryview) -> int:
         """Write some of the data; return how many bytes."""
@@ -73,6 +140,10 @@ class Files:
         """Rename a file or directory atomically."""
         os.replace(source, target)
 
+    def remove(self, path: str) -> None:
+        """Remove a file."""
+        os.unlink(path)
+
     def remove_tree(self, path: str) -> None:
         """Remove a directory and everything in it."""
         shutil.rmtree(path)
@@ -98,14 +169,15 @@ class Files:
     def make_read_only(self, path: str) -> None:
         """Make a file read-only, where the file system supports that."""
         with contextlib.suppress(OSError):
-            os.chmod(path, 0o400)
+            fd = _open_regular(path, os.O_RDONLY, 0)
+            try:
+                os.chmod(fd if os.chmod in os.supports_fd else path, 0o400)
+            finally:
+                os.close(fd)
 
-    def read(self, path: str) -> BinaryIO:
-        """Open a regular file for reading; a journal from elsewhere may contain pipes or devices."""
-        fd = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | _CLOSED_ON_EXEC)
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            os.close(fd)
-            raise OSError(errno.EINVAL, "not a regular file", path)
+    def read(self, path: str, parents: int = 0) -> BinaryIO:
+        """Open a regular file for reading, as `open` does."""
+        fd = _open_regular(path, os.O_RDONLY, parents)
         return open(fd, "rb", buffering=1 << 16)  # A larger buffer makes reading lines twice as fast.
 
     def list_directory(self, path: str) -> list[str]:
@@ -123,16 +195,20 @@ class Files:
     def size(self, path: str) -> int | None:
         """Return the length of a file; None if it does not exist."""
         try:
-            return os.stat(path).st_size
+            return os.lstat(path).st_size
         except (FileNotFoundError, NotADirectoryError):
             return None
 
     def is_same_file(self, fd: int, path: str) -> bool:
         """Whether an open file is the one at this path."""
         try:
-            return os.path.samestat(os.fstat(fd), os.stat(path))
+            return os.path.samestat(os.fstat(fd), os.lstat(path))
         except FileNotFoundError:
             return False
+
+    def has_other_links(self, fd: int) -> bool:
+        """Whether an open file has another name, which may be outside the run."""
+        return os.fstat(fd).st_nlink > 1
 
     def is_intact(self, fd: int, path: str, size: int) -> bool:
         """Whether an open file has this length and was neither deleted nor replaced; it may have moved with its directory."""
@@ -140,7 +216,7 @@ class Files:
         if status.st_size != size or not status.st_nlink:
             return False
         try:
-            return os.path.samestat(status, os.stat(path))
+            return os.path.samestat(status, os.lstat(path))
         except (FileNotFoundError, NotADirectoryError):
             return True
 
@@ -195,10 +271,19 @@ def write_all(files: Files, fd: int, data: bytes) -> None:
         remaining = write_some(files, fd, remaining)
 
 
-def create(files: Files, directory: str, name: str, data: bytes) -> None:
-    """Create a file atomically and durably."""
+def open_new(files: Files, path: str, parents: int = 0) -> int:
+    """Create a file for writing; one that a crash left is removed, not overwritten, because it may be a link."""
+    try:
+        return retry_interrupted(lambda: files.open(path, CREATE_NEW, parents))
+    except FileExistsError:
+        retry_interrupted(lambda: files.remove(path))
+        return retry_interrupted(lambda: files.open(path, CREATE_NEW, parents))
+
+
+def create(files: Files, directory: str, name: str, data: bytes, parents: int = 0) -> None:
+    """Create a file atomically and durably; `parents` is as in `Files.open`."""
     temporary = os.path.join(directory, f".{name}.new")
-    fd = retry_interrupted(lambda: files.open(temporary, CREATE))
+    fd = open_new(files, temporary, parents)
     try:
         write_all(files, fd, data)
         retry_interrupted(lambda: files.fsync(fd))

@@ -9,7 +9,7 @@ import weakref
 from pathlib import Path
 
 from journal.errors import JournalLocked
-from journal.files import DISK, Files, retry_interrupted, write_all
+from journal.files import DISK, Files, NotRegularFile, retry_interrupted, write_all
 
 
 class Lock:
@@ -18,15 +18,16 @@ class Lock:
     def __init__(self, path: Path, files: Files) -> None:
         self._files = files
         file = self._file = str(path / "LOCK")
-        fd = retry_interrupted(lambda: files.open(file, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)))
+        fd = retry_interrupted(lambda: files.open(file, os.O_RDWR | os.O_CREAT))
         self._fd: int | None = fd
         self.is_held = True
         """Whether this process holds it; a forked child does not. A plain attribute, because every append reads it."""
         try:
             if not files.lock(fd):
                 raise JournalLocked(f"{path} is being written by {_holder(file, files)}", path=path, hint="watch")
-            retry_interrupted(lambda: files.ftruncate(fd, 0))
-            write_all(files, fd, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+            if not files.has_other_links(fd):
+                retry_interrupted(lambda: files.ftruncate(fd, 0))
+                write_all(files, fd, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
         except BaseException:
             self.release()
             raise
@@ -52,7 +53,7 @@ def is_held(path: Path, files: Files = DISK) -> bool:
     for is_last_try in (False, True):
         try:
             fd = retry_interrupted(lambda: files.open(file, os.O_RDONLY))
-        except (FileNotFoundError, NotADirectoryError):
+        except (FileNotFoundError, NotADirectoryError, NotRegularFile):
             return False
         try:
             if files.lock(fd):

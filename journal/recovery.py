@@ -16,7 +16,7 @@ from typing import Final
 import attrs
 
 from journal import chain, segments
-from journal.blobs import blobs_of, content, location
+from journal.blobs import PARENTS, blobs_of, content, location
 from journal.errors import BlobDamaged, BlobUnreadable, JournalDamaged
 from journal.files import Files, create, make_directory
 from journal.scan import LostRecord, Scan
@@ -158,7 +158,7 @@ def lost_record(scan: Scan, *, make_durable: bool = False) -> LostRecord | None:
                 if make_durable:
                     directory, name = os.path.split(os.path.join(str(path), location(blob.sha256)))
                     make_directory(files, directory)
-                    create(files, directory, name, data)
+                    create(files, directory, name, data, PARENTS)
     return None
 
 
@@ -227,5 +227,5 @@ def _set_aside(path: Path, files: Files, number: int, seq: int, tail: bytes) -> 
     directory = os.path.join(str(path), "torn")
     name = f"{segments.name(number)}.after-{seq}.{hashlib.sha256(tail).hexdigest()[:16]}"
     make_directory(files, directory)
-    create(files, directory, name, tail)
+    create(files, directory, name, tail, parents=1)
     return TornTail(bytes=len(tail), file=f"torn/{name}")

@@ -12,7 +12,7 @@ from typing import Any, Final
 import orjson
 
 from journal import Blob, Event, Record, events
-from journal.blobs import location
+from journal.blobs import PARENTS, location
 from journal.codec import TYPE_NAMES
 from journal.files import DISK
 from journal.lifecycle import STAGES, TRIAL
@@ -353,7 +353,7 @@ def _truncate(text: str, length: int) -> Text:
 def _beginning(blob: Blob, length: int) -> Text:
     """Read the beginning of a blob. Its hash is not checked here; `verify` does that."""
     try:
-        with DISK.read(str(blob.path / location(blob.sha256))) as stream:
+        with DISK.read(str(blob.path / location(blob.sha256)), PARENTS) as stream:
             text = stream.read(4 * length).decode(errors="ignore")
     except OSError:
         return {"beginning": "", "length": blob.bytes}

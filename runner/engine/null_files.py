@@ -8,7 +8,7 @@ from journal.files import Files
 class NullFiles(Files):
     """Writes succeed and are discarded; there is nothing to read."""
 
-    def open(self, path: str, flags: int) -> int:
+    def open(self, path: str, flags: int, parents: int = 0) -> int:
         return 0
 
     def write(self, fd: int, data: memoryview) -> int:
@@ -29,13 +29,16 @@ class NullFiles(Files):
     def replace(self, source: str, target: str) -> None:
         pass
 
+    def remove(self, path: str) -> None:
+        pass
+
     def sync_directory(self, path: str) -> None:
         pass
 
     def make_read_only(self, path: str) -> None:
         pass
 
-    def read(self, path: str) -> BinaryIO:
+    def read(self, path: str, parents: int = 0) -> BinaryIO:
         raise FileNotFoundError(path)
 
     def list_directory(self, path: str) -> list[str]:
@@ -49,6 +52,9 @@ class NullFiles(Files):
 
     def is_same_file(self, fd: int, path: str) -> bool:
         return True
+
+    def has_other_links(self, fd: int) -> bool:
+        return False
 
     def is_intact(self, fd: int, path: str, size: int) -> bool:
         return True

@@ -68,7 +68,7 @@ class SimulatedDisk(Files):
             raise NotADirectoryError(errno.ENOTDIR, "not a directory", path)
         return node
 
-    def open(self, path: str, flags: int) -> int:
+    def open(self, path: str, flags: int, parents: int = 0) -> int:  # noqa: ARG002  # there are no symlinks
         self.before("open")
         folder, name = self._folder(os.path.dirname(path)), os.path.basename(path)
         if flags & os.O_EXCL and name in folder.shown:
@@ -115,8 +115,12 @@ class SimulatedDisk(Files):
         node = self._folder(os.path.dirname(source)).shown.pop(os.path.basename(source))
         self._folder(os.path.dirname(target)).shown[os.path.basename(target)] = node
 
-    def remove_tree(self, path: str) -> None:
+    def remove(self, path: str) -> None:
         self.before("remove")
+        del self._folder(os.path.dirname(path)).shown[os.path.basename(path)]
+
+    def remove_tree(self, path: str) -> None:
+        self.before("remove_tree")
         del self._folder(os.path.dirname(path)).shown[os.path.basename(path)]
 
     def mkdir(self, path: str) -> None:
@@ -137,7 +141,7 @@ class SimulatedDisk(Files):
     def make_read_only(self, path: str) -> None:
         pass
 
-    def read(self, path: str) -> BinaryIO:
+    def read(self, path: str, parents: int = 0) -> BinaryIO:  # noqa: ARG002  # there are no symlinks
         node = self._walk(path)
         if isinstance(node, Folder):
             raise IsADirectoryError(errno.EISDIR, "a directory", path)
@@ -167,6 +171,9 @@ class SimulatedDisk(Files):
             return self._walk(path) is self._open[fd][0]
         except FileNotFoundError:
             return False
+
+    def has_other_links(self, fd: int) -> bool:  # noqa: ARG002  # there are no links
+        return False
 
     def is_intact(self, fd: int, path: str, size: int) -> bool:
         return len(self._open[fd][0].shown) == size and (self.size(path) is None or self.is_same_file(fd, path))

@@ -311,10 +311,10 @@ class StuckDisk(UnsyncedDisk):
     def __init__(self) -> None:
         self.released = threading.Event()
 
-    def open(self, path: str, flags: int) -> int:
+    def open(self, path: str, flags: int, parents: int = 0) -> int:
         if "blobs" in path:
             assert self.released.wait(10)
-        return super().open(path, flags)
+        return super().open(path, flags, parents)
 
 
 def test_other_records_do_not_wait_for_a_slow_blob(path: Path) -> None:

@@ -294,11 +294,11 @@ class LimitedDisk(Files):
     def __init__(self) -> None:
         self.looks = 0
 
-    def read(self, path: str) -> BinaryIO:
+    def read(self, path: str, parents: int = 0) -> BinaryIO:
         """Count the reads."""
         self.looks += 1
         assert self.looks < 5_000, "what was looked for never came"
-        return super().read(path)
+        return super().read(path, parents)
 
 
 @contextlib.asynccontextmanager
@@ -371,11 +371,11 @@ class ChangingDisk(LimitedDisk):
         self._changes = changes
         """Look → what the first file then becomes."""
 
-    def read(self, path: str) -> BinaryIO:
+    def read(self, path: str, parents: int = 0) -> BinaryIO:
         """Let it happen, then look."""
         if self.looks in self._changes:
             overwrite(segment(self._path), self._changes[self.looks])
-        return super().read(path)
+        return super().read(path, parents)
 
 
 @pytest.mark.parametrize("cut", [1, 50, -2, -1])

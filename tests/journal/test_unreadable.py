@@ -49,12 +49,12 @@ class FailingDisk(UnsyncedDisk):
     def __init__(self, name: str, bad: range | None = None, code: int = errno.EIO) -> None:
         self._name, self._bad, self._code = name, bad, code
 
-    def read(self, path: str) -> BinaryIO:
+    def read(self, path: str, parents: int = 0) -> BinaryIO:
         if not path.endswith(self._name):
-            return super().read(path)
+            return super().read(path, parents)
         if self._bad is None:
             raise OSError(self._code, "Input/output error", path)
-        with super().read(path) as stream:
+        with super().read(path, parents) as stream:
             return io.BufferedReader(BadBlocks(stream.read(), self._bad), 1 << 16)
 
 

@@ -64,9 +64,9 @@ class Counted(Files):
         self.syncs = 0
         self.opened: dict[str, int] = {}
 
-    def open(self, path: str, flags: int) -> int:
+    def open(self, path: str, flags: int, parents: int = 0) -> int:
         """Open a file and record it."""
-        fd = self.opened[os.path.basename(path)] = super().open(path, flags)
+        fd = self.opened[os.path.basename(path)] = super().open(path, flags, parents)
         return fd
 
     def fdatasync(self, fd: int) -> None:

@@ -1,9 +1,14 @@
 """A run directory from someone else: what is in it can neither control the terminal nor reach files outside it."""
 
 import ast
+import contextlib
 import os
 import pty
+import shutil
+import socket
 import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 from unicodedata import category
@@ -11,11 +16,14 @@ from unicodedata import category
 import pytest
 from click.testing import CliRunner, Result
 
+from journal import JournalError, verify
+from journal.errors import WriteFailed
 from journal.events import Noted
 from replay.text import escape_controls
 from runner.cli import cli
-from tests.journal.samples import forge, opened, session, started, trial, written
+from tests.journal.samples import content, forge, opened, overwrite, segment, session, started, trial, written
 from tests.processes import ROOT
+from tests.replay.test_page import data_of
 from tests.runner_cli.test_commands import COMMAND
 
 EVIL = "\x1b]52;c;aGk=\x07\x1b]8;;http://x\x07\x9b31m\x1b[2J\r\u202e\u2066\u2028"
@@ -97,6 +105,156 @@ def test_data_is_escaped_on_a_terminal_only(tmp_path: Path, arguments: list[str]
     assert evil in evaljournal(command, tmp_path / "run", *options).stdout
     shown = printed_on_a_terminal(command, tmp_path / "run", *options)
     assert (set(), True) == (controls(shown), r"\x9b31m\u202e" in shown)
+
+
+SECRET = "-----BEGIN OPENSSH PRIVATE KEY-----"  # noqa: S105  # not a real one
+LARGE = "Lima " * 60_000
+"""An output that is stored as a blob."""
+
+
+@pytest.fixture
+def outside(tmp_path: Path) -> Path:
+    """A directory with the files of the user; nothing may change in it."""
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "id_rsa").write_text(SECRET)
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def foreign(tmp_path: Path) -> Path:
+    """A run that was interrupted, with one blob."""
+    written(tmp_path / "run", [started(), session(), *trial("a", output=LARGE)])
+    return tmp_path / "run"
+
+
+def unchanged(outside: Path) -> bool:
+    """Whether the user's files are as they were."""
+    return {"id_rsa": SECRET.encode()} == content(outside)
+
+
+def blob_of(run: Path) -> Path:
+    """Return the path of the only blob."""
+    return next(run.glob("blobs/*/*.json"))
+
+
+def tear(run: Path) -> None:
+    """Add an incomplete line, as a crash does."""
+    overwrite(segment(run), segment(run).read_bytes() + b'{"seq":')
+
+
+def continued(run: Path) -> None:
+    """Continue a run in the same journal, with another blob."""
+    written(run, [session(2), *trial("b", output=f"{LARGE}{LARGE}")], new=False)
+
+
+def reading(run: Path, target: Path) -> Iterator[tuple[str, Result]]:
+    """Yield the results of all commands that read a run; those that write a file write it to the target."""
+    yield from (
+        (command, evaljournal(command, run)) for command in ("ls", "status", "log", "verify", "show", "watch", "replay")
+    )
+    yield "show a", evaljournal("show", run, "a", "--json")
+    yield "diff", evaljournal("diff", run, run)
+    yield "export", evaljournal("export", run, "-o", target / "export.jsonl")
+    yield "report", evaljournal("report", run, "-o", target / "report.html")
+    yield "salvage", evaljournal("salvage", run, "-o", target / "salvaged")
+
+
+@pytest.mark.parametrize("link", [os.symlink, os.link], ids=["symlink", "hard link"])
+@pytest.mark.parametrize("name", [".journal-000001.jsonl.new", ".journal-000002.jsonl.new"])
+def test_a_link_in_place_of_a_new_file(foreign: Path, outside: Path, link: Callable[[Path, Path], None], name: str) -> None:
+    """Where a new file is going to be written, a link is removed; the file it points to is not overwritten."""
+    link(outside / "id_rsa", foreign / name)
+    continued(foreign)
+
+    assert unchanged(outside)
+    assert verify(foreign).ok
+
+
+@pytest.mark.parametrize("link", [os.symlink, os.link], ids=["symlink", "hard link"])
+def test_a_link_in_place_of_the_lock(foreign: Path, outside: Path, link: Callable[[Path, Path], None]) -> None:
+    """A lock that is a symlink is rejected; to one with a second name, nothing is written."""
+    (foreign / "LOCK").unlink()
+    link(outside / "id_rsa", foreign / "LOCK")
+    with pytest.raises(JournalError, match="a symlink") if link is os.symlink else nullcontext():
+        continued(foreign)
+
+    assert unchanged(outside)
+    assert 0 == evaljournal("status", foreign).exit_code
+
+
+def test_a_torn_tail_stays_in_the_run(foreign: Path, outside: Path) -> None:
+    """If `torn/` is a symlink, nothing is written there and the journal is not changed."""
+    tear(foreign)
+    (foreign / "torn").symlink_to(outside)
+    before = segment(foreign).read_bytes()
+    with pytest.raises(JournalError):
+        continued(foreign)
+
+    assert unchanged(outside)
+    assert before == segment(foreign).read_bytes()
+
+
+def test_new_blobs_stay_in_the_run(tmp_path: Path, outside: Path) -> None:
+    """A run without blobs whose directory for them is a symlink fails when it writes the first one."""
+    written(tmp_path / "run", [started(), session(), *trial("a")])
+    (tmp_path / "run" / "blobs").symlink_to(outside)
+    with pytest.raises(WriteFailed):
+        continued(tmp_path / "run")
+
+    assert unchanged(outside)
+
+
+@pytest.mark.parametrize("place", ["file", "directory", "blobs"])
+def test_a_blob_outside_the_run_is_not_read(foreign: Path, tmp_path: Path, outside: Path, place: str) -> None:
+    """A symlink to a private key, or to a directory with it, neither shows it nor copies it into a report."""
+    blob = blob_of(foreign)
+    linked = {"file": blob, "directory": blob.parent, "blobs": blob.parent.parent}[place]
+    target = outside / "id_rsa" if place == "file" else outside
+    if place != "file":
+        other = outside / (blob.name if place == "directory" else f"{blob.parent.name}/{blob.name}")
+        other.parent.mkdir(exist_ok=True)
+        other.write_text(SECRET)
+    shutil.rmtree(linked) if linked.is_dir() else linked.unlink()
+    linked.symlink_to(target)
+    for command, result in reading(foreign, tmp_path):
+        expected = {4} if command in {"verify", "export", "show a"} else {0, 2, 3, 4}
+
+        assert (True, False) == (result.exit_code in expected, SECRET in result.output), (command, result.output)
+    assert SECRET not in str(data_of(tmp_path / "report.html"))
+    assert SECRET not in (tmp_path / "export.jsonl").read_text()
+    assert not [file for file in (tmp_path / "salvaged").rglob("*.json*") if SECRET.encode() in file.read_bytes()]
+
+
+def make_socket(file: Path) -> None:
+    """Create a socket, which stays after it is closed."""
+    with contextlib.chdir(file.parent), socket.socket(socket.AF_UNIX) as end:  # The length of its address is limited.
+        end.bind(file.name)
+
+
+SPECIAL: dict[str, Callable[[Path], object]] = {
+    "symlink": lambda file: file.symlink_to("/etc/passwd"),
+    "device": lambda file: file.symlink_to("/dev/zero"),
+    "dangling": lambda file: file.symlink_to("nothing"),
+    "loop": lambda file: file.symlink_to(file.name),
+    "pipe": os.mkfifo,
+    "socket": make_socket,
+    "directory": Path.mkdir,
+}
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("kind", SPECIAL)
+@pytest.mark.parametrize("name", ["journal-000001.jsonl", "LOCK", "blob"])
+def test_a_file_that_is_not_regular(foreign: Path, tmp_path: Path, name: str, kind: str) -> None:
+    """A pipe, a device, a socket, a directory or a symlink is never waited for or read; in place of a record it is damage."""
+    file = blob_of(foreign) if name == "blob" else foreign / name
+    file.unlink()
+    SPECIAL[kind](file)
+    codes = {command: result.exit_code for command, result in reading(foreign, tmp_path)}
+
+    if name != "LOCK":
+        assert 4 == codes["verify"]
+    assert {0, 2, 3, 4} >= set(codes.values())
 
 
 def test_everything_printed_is_escaped_in_one_place() -> None:
