@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from replay import summary_text
 from replay.state import RunState
@@ -29,10 +29,10 @@ _OUTCOMES: Final = {
 """How a session ended, in words."""
 
 
-def final_report(state: RunState, *, path: Path | str, total: int | None = None, stopped: str = "", detail: str = "") -> str:
-    """Return the final summary of a run and the next command."""
-    summary = final_summary(state, path=path, total=total, stopped=stopped, detail=detail)
-    return f"{summary}\nnext: {next_command(state, path)}"
+def final_report(state: RunState, *, path: Path | str, head: str = "", **options: Any) -> str:
+    """Return the final summary of a run, the hash of its last record and the next command."""
+    heads = [f"head: {head}"] if head else []
+    return "\n".join([final_summary(state, path=path, **options), *heads, f"next: {next_command(state, path)}"])
 
 
 def final_summary(state: RunState, *, path: Path | str, total: int | None = None, stopped: str = "", detail: str = "") -> str:

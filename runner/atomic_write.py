@@ -17,10 +17,10 @@ _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
 
 
 def write_atomically(path: Path, pieces: Iterable[bytes]) -> None:
-    """Write a temporary file, sync it, and rename it to `path`; an existing file is replaced."""
+    """Write a temporary file that only this user can read, sync it, and rename it to `path`; an existing file is replaced."""
     temporary = path.with_name(f".{path.name[:100]}.{os.getpid()}-{next(_NUMBERS)}.new")
     try:
-        fd = os.open(temporary, _NEW, 0o666)  # With the usual permissions: reports are shared.
+        fd = os.open(temporary, _NEW, 0o600)  # As private as the journal.
     except OSError as exc:
         exc.filename = str(path)  # Not the temporary name.
         raise

@@ -7,6 +7,7 @@ epoch; its attempts and scores are events. Waits, which Inspect has no fields fo
 import hashlib
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
@@ -51,6 +52,8 @@ _STATUSES: Final = {"finished": "success", "interrupted": "cancelled", "deadline
 """How the last session ended → Inspect's status; any other outcome is an error."""
 _NAME_BYTES: Final = 60_000
 """Approximate maximum length of a file name in a zip."""
+_UNSAFE_NAME: Final = re.compile(r"[\0\\]|(?:^|/)\.{0,2}(?:/|$)")
+"""A file name that a zip cannot hold, or that could leave the folder into which the zip is extracted."""
 _SUMMARY_CHARS: Final = 1_000
 """Characters of an input or a target in a summary."""
 
@@ -119,9 +122,9 @@ def _entry(name: str, index: TrialIndex) -> ZipInfo:
 
 
 def _file_name(trial: TrialDetails) -> str:
-    """Name a sample's file as Inspect does; a case id that a zip cannot hold is replaced by its hash."""
+    """Name a sample's file as Inspect does; a case id that is no safe file name is replaced by its hash."""
     case = trial.case
-    if "\0" in case or len(case.encode()) > _NAME_BYTES:
+    if _UNSAFE_NAME.search(case) or len(case.encode()) > _NAME_BYTES:
         case = hashlib.sha256(case.encode()).hexdigest()
     return f"samples/{case}_epoch_{trial.repeat}.json"
 

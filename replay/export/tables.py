@@ -6,6 +6,7 @@ Parquet each column has one type; a column of mixed values holds text as it is a
 
 import csv
 import io
+import re
 from collections.abc import Callable, Iterator
 from operator import attrgetter
 from typing import Any, Final, Literal
@@ -94,16 +95,17 @@ def _cell(column: Column, value: Any) -> str:
     return _without_formula(converted) if isinstance(converted, str) else repr(converted)
 
 
-_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠", "'")
-"""First characters of a formula in some spreadsheet; and the apostrophe, which marks a text."""
+_FORMULA: Final = re.compile(r"(?:^|(?<=[;\t]))(?=[ \"]*[=+\-@\t\r\n＝＋－＠'])|(?<=[\r\n])(?=[ \"]*[=@＝＠'])")
+"""Where a spreadsheet may begin a formula: at the start of a cell; behind a semicolon or a tab, which separate cells in some
+countries; and behind a line break, where + and - begin lists. Also where an apostrophe stands there, which marks a text."""
 
 
 def _without_formula(text: str) -> str:
-    """Prefix text that a spreadsheet would evaluate with an apostrophe; datasets and outputs are untrusted.
+    """Insert an apostrophe where a spreadsheet would evaluate the text; datasets and outputs are untrusted.
 
-    Text that begins with an apostrophe gets another one, so removing one apostrophe always restores the text.
+    An apostrophe in such a place gets another one, so removing one apostrophe from each always restores the text.
     """
-    return f"'{text}" if text.startswith(_FORMULA) else text
+    return _FORMULA.sub("'", text)
 
 
 def _columns(kinds: dict[str, Kind]) -> list[Column]:

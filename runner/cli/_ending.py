@@ -9,11 +9,26 @@ import attrs
 
 from replay import RunState
 from replay.summary import summarize
+from replay.text import printable
+from runner.atomic_write import write_atomically
 from runner.cli import UNFINISHED
 from runner.cli._display import print_json
+from runner.cli._output import echo
 from runner.definition.gates import problems
 
 FAILED: Final = 1
+
+
+def write_head(file: Path | None, head: str) -> None:
+    """Write the hash of a run's last record to the file of `--head-file`, if it was given; print it if that fails."""
+    if file is None:
+        return
+    try:
+        write_atomically(file, [f"{head}\n".encode()])
+    except OSError as exc:
+        echo(
+            f"--head-file {printable(str(file))} could not be written: {exc.strerror or exc}; the head is {head}", err=True
+        )
 
 
 def finish(

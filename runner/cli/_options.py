@@ -406,6 +406,11 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
         Option(
             "--nat-output DIR", "Also write the output files of `nat eval` to DIR, updated with each trial.", example='"nat"'
         ),
+        Option(
+            "--head-file FILE",
+            "Write the hash of the last record to FILE at the end, for `verify --expect-head`.",
+            in_file=False,
+        ),
         Option("--plain", "Plain progress lines (every 10 %) instead of the live screen.", in_file=False),
         Option("--json", "Print a summary as JSON at the end.", in_file=False, click={"default": False}),
     ),

@@ -147,8 +147,8 @@ class Server:
                     request = await _receive(stream, connection)
                 if request is not None:
                     await self._send(stream, connection, self._respond(request), with_body=request.method != b"HEAD")
-        except (trio.BrokenResourceError, trio.ClosedResourceError, h11.RemoteProtocolError, h11.LocalProtocolError):
-            pass  # The browser closed the connection, or the client does not speak HTTP.
+        except* (trio.BrokenResourceError, trio.ClosedResourceError, h11.RemoteProtocolError, h11.LocalProtocolError):
+            pass  # The browser closed or reset the connection, or the client does not speak HTTP.
 
     def _respond(self, request: h11.Request) -> _Response | _EventStream:  # noqa: PLR0911  # one return for each response
         headers = dict(request.headers)

@@ -20,7 +20,7 @@ from runner.api import run as run_evaluation
 from runner.cli import UNFINISHED, Interrupted, Unfinished, unwrap_exception_groups
 from runner.cli._common import OFF
 from runner.cli._display import terminal
-from runner.cli._ending import finish
+from runner.cli._ending import finish, write_head
 from runner.cli._live import FRAME, ProgressPrinter, is_screen, redraw, tenth
 from runner.cli._output import echo
 from runner.cli._stdio import restore_streams
@@ -73,6 +73,7 @@ class CommandSession:
         self._as_json: bool = options["json"]
         self._plain = bool(options["plain"])
         self._nat_output = nat_output(options)
+        self._head_file: Path | None = options["head_file"]
         self._path = Path()
         self._is_started = False
         self._options: dict[str, Any] = {
@@ -145,6 +146,7 @@ class CommandSession:
             raise kind(f"{outcome.detail or outcome.stopped}; nothing was recorded; start again")
         if self._nat_output is not None:
             self._nat_output.finish(outcome.path)
+        write_head(self._head_file, outcome.head)
         echo(outcome.report, err=self._as_json)
         detail, head = outcome.detail or None, outcome.head
         finish(outcome.state, outcome.path, as_json=self._as_json, stopped=outcome.stopped, detail=detail, head=head)

@@ -9,7 +9,7 @@ from journal.events import RunFinished
 from replay import RunState
 from runner.cli._common import run_argument
 from runner.cli._display import exit_if_damaged, open_run
-from runner.cli._ending import finish
+from runner.cli._ending import finish, write_head
 from runner.cli._locate import locate_evaluation
 from runner.cli._options import GroupedCommand, grouped_option, overrides, resume_options
 from runner.cli._output import echo
@@ -55,6 +55,7 @@ def resume(path: Path, reference: str | None, **options: Any) -> None:
         _use_gates(view.state, options["fail_under"])
         if output is not None:
             output.finish(path)
+        write_head(options["head_file"], view.state.head)
         _finish(path, view.state, as_json=options["json"])
     changes = overrides(options)
     with user_code():

@@ -48,7 +48,7 @@ def status(path: Path, by: str | None, as_json: bool) -> None:
         if view.problem is None:
             echo(_writer(view.state))
     else:
-        echo(final_report(view.state, path=view.path))
+        echo(final_report(view.state, path=view.path, head=view.state.head))
         _warn_disk_full(view)
     exit_if_damaged(view.problem, quiet=as_json)
 

@@ -1,7 +1,9 @@
 """The command `evaljournal view`."""
 
 import signal
+import tempfile
 import webbrowser
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
@@ -34,6 +36,20 @@ def view(path: Path, port: int, then_open: bool) -> None:
         echo(address)
         echo(f"showing {path}; stop with Ctrl-C", err=True)
         if then_open:
-            webbrowser.open(address)
+            page = forwarding_page(address)
+            exits.callback(page.unlink, missing_ok=True)
+            webbrowser.open(page.as_uri())
 
-    trio.run(until_signal, partial(serve, path, journal_size(path), port, ready=ready), signal.SIGINT)
+    with ExitStack() as exits:
+        trio.run(until_signal, partial(serve, path, journal_size(path), port, ready=ready), signal.SIGINT)
+
+
+def forwarding_page(address: str) -> Path:
+    """Write a page that only this user can read and that forwards to an address.
+
+    The browser is started with the page: other users of the machine see its command line, which must not contain the token.
+    """
+    fd, name = tempfile.mkstemp(prefix="evaljournal-", suffix=".html")  # with mode 0600
+    with open(fd, "w", encoding="utf-8") as page:
+        page.write(f'<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0; url={address}">')
+    return Path(name)

@@ -52,7 +52,7 @@ def watch(path: Path, as_json: bool) -> None:
     elif view.problem is not None:
         print_screen(view)
     else:
-        echo(final_report(view.state, path=path))
+        echo(final_report(view.state, path=path, head=view.state.head))
         if view.status == "interrupted" and view.state.sessions:
             writer = view.state.sessions[-1]
             echo(f"process {writer.pid} on {printable(writer.host)} exited without ending the run", err=True)

@@ -3,6 +3,7 @@
 Starting a run and resuming one differ only in what the journal already records.
 """
 
+import functools
 import math
 import sys
 from collections.abc import AsyncGenerator, Callable
@@ -19,7 +20,7 @@ from journal.errors import DiskFull, JournalExists, JournalLocked, NotAJournal
 from journal.events import RunStopped, SessionStarted
 from journal.threads import run_in_thread
 from replay import RunState, fold
-from replay.ending import ending_in_words, final_summary, next_command
+from replay.ending import ending_in_words, final_report, final_summary
 from replay.text import printable
 from runner.definition.evaluation import Evaluation
 from runner.definition.gates import GateResult, gate_results, missed_gates, problems
@@ -86,15 +87,15 @@ class Outcome:
     @property
     def report(self) -> str:
         """The final summary, the next command and the gates that did not pass, as the command line prints them."""
-        return self._text(f"next: {next_command(self.state, self.path)}")
+        return self._text(functools.partial(final_report, head=self.head))
 
     def __str__(self) -> str:
         """Return the final summary and the gates that did not pass."""
-        return self._text()
+        return self._text(final_summary)
 
-    def _text(self, *lines: str) -> str:
-        summary = final_summary(self.state, path=self.path, stopped=self.stopped, detail=self.detail)
-        return "\n".join([summary, *lines, *([] if self.stopped else missed_gates(self.state))])
+    def _text(self, summary: Callable[..., str]) -> str:
+        text = summary(self.state, path=self.path, stopped=self.stopped, detail=self.detail)
+        return "\n".join([text, *([] if self.stopped else missed_gates(self.state))])
 
 
 class Session:

@@ -38,8 +38,8 @@ class RunVerification:
 def verify(path: Path | str, *, expect_head: str | None = None) -> RunVerification:
     """Verify the journal of a run, audit its records and recompute its policy decisions.
 
-    `expect_head` is the hash of a record that must be in the journal, such as `Outcome.head`: it proves that no record has
-    been removed from the end since then.
+    `expect_head` is the hash of a record that must be in the journal, such as `Outcome.head`: it detects that records
+    have been removed from the end since then, or that the journal was rewritten.
     """
     auditor = Auditor(session_rules)
     journal = verify_journal(Path(path), expect_head=expect_head, on_record=auditor.apply)

@@ -26,6 +26,8 @@ _HEADER_VALUE: Final = re.compile(r"[\t\x20-\x7e]*")
 _PROCESS: Final = os.urandom(32)
 """Key of the digests in this process, so that no secret can be recognized by its digest."""
 _PORTS: Final = {"http": 80, "https": 443}
+_DOTS: Final = frozenset({".", ".."})
+"""Parts of a path that a server resolves to another path."""
 _SAFE: Final = "/%:@!$&'()*+,;=~?-._"
 """Characters that are not escaped: the user's own escapes, and those with a meaning in a URL."""
 
@@ -75,7 +77,10 @@ class Address:
 
     def target_for(self, fields: Fields) -> str:
         """Return path and query for a case; values are escaped, so that none can change the path."""
-        return self.path.fill(fields, lambda text: quote(text, safe=""))
+        target = self.path.fill(fields, lambda text: quote(text, safe=""))
+        if not _DOTS.isdisjoint(target.partition("?")[0].split("/")):
+            raise UsageError(f"the path of the URL has a part '.' or '..' for the case {fields.case.name!r}: {target!r}")
+        return target
 
     @classmethod
     def parse(cls, url: str, headers: Mapping[str, str]) -> Self:

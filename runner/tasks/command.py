@@ -144,10 +144,19 @@ class Command:
         return digest(canonical(self.definition, "the command"))
 
     def check(self, case: Case) -> None:
-        """Raise a UsageError if the case lacks a field or contains a NUL byte."""
-        for argument in self.arguments(case):
+        """Raise a UsageError if the case lacks a field, contains a NUL byte, or would be read as an option."""
+        may_be_option = True
+        for template, argument in zip(self._arguments, self.arguments(case), strict=False):  # With a shell, without templates.
             if "\0" in argument:
                 raise UsageError("an argument cannot contain a NUL byte; pass the input on stdin")
+            if argument == "--" and not template.fields:
+                may_be_option = False
+            if may_be_option and argument.startswith("-") and isinstance(template.pieces[0], tuple):
+                raise UsageError(
+                    f"the program could read {argument[:60]!r}, of the case {case.name!r}, as an option",
+                    hint=f"put -- before {{{template.pieces[0][0]}}} if the program supports it, write --option={{…}}, "
+                    "or pass the input on stdin",
+                )
 
     def arguments(self, case: Case) -> list[str]:
         """Return the command line for a case."""

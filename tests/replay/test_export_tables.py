@@ -3,6 +3,7 @@
 import csv
 import io
 import itertools
+import re
 import tracemalloc
 from collections import deque
 from collections.abc import Iterator
@@ -38,7 +39,7 @@ def rows_of(path: Path, rows: Rows = "trials") -> list[dict[str, Any]]:
 def cells_of(path: Path, rows: Rows = "trials") -> list[dict[str, str]]:
     """Read the CSV with Python's reader, and remove the apostrophe as documented."""
     read = csv.DictReader(io.StringIO(exported(path, "csv", rows).decode(), newline=""))
-    return [{name: cell.removeprefix("'") for name, cell in row.items()} for row in read]
+    return [{name: re.sub(r"(^|[;\t\r\n])'", r"\1", cell) for name, cell in row.items()} for row in read]
 
 
 def columns_of(path: Path, rows: Rows = "trials") -> list[dict[str, Any]]:

@@ -161,8 +161,9 @@ def test_failures_end_with_1_and_come_last() -> None:
         "1 trial failed:",
         "  cuba: ValueError: no such country (exhausted, 1 attempt)",
         "details: evaljournal log runs/capitals/0001 cuba",
+        f"head: {load('runs/capitals/0001').state.head}",
         "next: evaljournal resume runs/capitals/0001 --retry-failed",
-    ] == result.stdout.splitlines()[-4:]
+    ] == result.stdout.splitlines()[-5:]
 
 
 def test_a_scorer_that_fails_is_no_success() -> None:

@@ -1,0 +1,88 @@
+"""A hostile dataset: its texts cannot become formulas, file names outside a folder, options of a program or other paths."""
+
+import csv
+import io
+import re
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from journal.events import RunStarted
+from runner import Case, UsageError
+from runner.tasks.command import Command
+from runner.tasks.endpoint import Endpoint
+from tests.journal.samples import session, started, trial, written
+from tests.replay.eventful_run import exported
+from tests.runs import define_real, events, run_real
+
+FORMULA = '=HYPERLINK("http://attacker.example")'
+
+
+@pytest.mark.parametrize("before", ["", ";", "\t", "a;", "a\t", "a\n", "a\r\n", "a; ", 'a;"', ";;", "a;b;"])
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+def test_csv_has_no_formula_for_any_delimiter(tmp_path: Path, before: str, delimiter: str) -> None:
+    """Spreadsheets of some countries separate cells at semicolons or tabs, and rows at every line break then."""
+    text = before + FORMULA
+    written(tmp_path / "run", [started(), session(), *trial("a", text)])
+    content = exported(tmp_path / "run", "csv").decode()
+    reader = csv.reader(io.StringIO(content, newline=""), delimiter=delimiter)
+    cells = [cell.strip(' "') for row in reader for cell in row]
+
+    assert [] == [cell for cell in cells if cell.startswith("=")]
+    (row,) = csv.DictReader(io.StringIO(content, newline=""))
+    assert text == re.sub(r"(^|[;\t\r\n])'", r"\1", row["output"])
+
+
+@pytest.mark.parametrize("text", ["- one\n- two", "a; b", "tab\tseparated", "it's; 'quoted'", "a\n'b'", "x;'y"])
+def test_other_text_in_csv_can_be_restored(tmp_path: Path, text: str) -> None:
+    """The documented rule restores text with separators and apostrophes."""
+    written(tmp_path / "run", [started(), session(), *trial("a", text)])
+    (row,) = csv.DictReader(io.StringIO(exported(tmp_path / "run", "csv").decode(), newline=""))
+
+    assert text == re.sub(r"(^|[;\t\r\n])'", r"\1", row["output"])
+
+
+@pytest.mark.parametrize("name", ["../../evil", "/etc/evil", "..\\..\\evil", "a/../../../evil", "a//b", "a/./b", "..", "."])
+def test_files_of_an_inspect_log_stay_in_its_folder(tmp_path: Path, name: str) -> None:
+    """A case name cannot make an extracted file leave the folder."""
+    written(tmp_path / "run", [started(), session(), *trial(name)])
+    names = zipfile.ZipFile(io.BytesIO(exported(tmp_path / "run", "inspect"))).namelist()
+
+    assert [name for name in names if name.startswith("samples/")]
+    assert [] == [name for name in names if "\\" in name or {"", ".", ".."} & set(name.split("/"))]
+
+
+def test_a_value_is_not_an_option_of_a_program(path: Path) -> None:
+    """A value that begins with - is rejected before the run starts, because the program could read it as an option."""
+    command = Command([sys.executable, "-c", "pass", "{question}"])
+    with pytest.raises(UsageError, match="as an option") as caught:
+        run_real(define_real(command, [Case(name="a", input={"question": "--output=/etc/passwd"})]), path)
+
+    assert "put -- before {question}" in str(caught.value)
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("arguments", [["--", "{question}"], ["--text={question}"], ["-x", "--", "a", "{question}"]])
+def test_a_value_behind_two_hyphens_or_an_option_is_allowed(path: Path, arguments: list[str]) -> None:
+    """The program reads it as text there."""
+    command = Command([sys.executable, "-c", "import sys; print(sys.argv[-1])", *arguments])
+    outcome = run_real(define_real(command, [Case(name="a", input={"question": "-5 + 3"})]), path)
+
+    assert 1 == outcome.state.completed
+    assert 1 == len(events(path, RunStarted))
+
+
+@pytest.mark.parametrize("value", ["..", "."])
+def test_a_field_cannot_change_the_path_of_a_url(value: str) -> None:
+    """`..` as a part of the path is rejected; as a part of a name, and in the query, it is text."""
+    endpoint = Endpoint("http://127.0.0.1:9/users/{name}/orders?next={name}")
+    with pytest.raises(UsageError, match="path of the URL"):
+        endpoint.check(Case(name="a", input={"name": value}))
+
+    assert "/users/a..b/orders?next=a..b" == endpoint.target(Case(name="b", input={"name": "a..b"}))
+    assert "/users/..%2Fadmin/orders?next=..%2Fadmin" == endpoint.target(Case(name="c", input={"name": "../admin"}))
+    assert f"/users?next={value}" == Endpoint("http://127.0.0.1:9/users?next={name}").target(
+        Case(name="d", input={"name": value})
+    )

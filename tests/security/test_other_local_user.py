@@ -1,0 +1,60 @@
+"""Another user of the machine: files are private, and no command line shows the token of `view`."""
+
+import stat
+import sys
+import webbrowser
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from click.testing import CliRunner
+
+from runner.cli import cli
+from tests.replay.eventful_run import eventful_run
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="file modes of POSIX")
+
+
+def mode(path: Path) -> int:
+    """Return the permissions of a file."""
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["report", "-o", "out"], ["export", "--format", "csv", "-o", "out"], ["export", "--format", "nat", "-o", "out"]],
+)
+def test_reports_and_exports_are_private(tmp_path: Path, arguments: list[str]) -> None:
+    """They hold the same data as the journal, so only its user can read them."""
+    run = eventful_run(tmp_path / "run")
+    name, *options = arguments
+    result = CliRunner().invoke(cli, [name, str(run), *options[:-1], str(tmp_path / options[-1])])
+    out = tmp_path / "out"
+
+    assert 0 == result.exit_code, result.output
+    assert {0o600} == {mode(file) for file in (out.iterdir() if out.is_dir() else [out])}
+
+
+def test_the_browser_is_not_started_with_the_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The browser gets a private file that forwards to the address; the file is deleted at the end."""
+    run = eventful_run(tmp_path / "run")
+    opened: list[tuple[str, int, str]] = []
+
+    def record(url: str) -> None:
+        page = Path(urlsplit(url).path)
+        opened.append((url, mode(page), page.read_text()))
+
+    async def serve(*_: object, ready: object) -> None:
+        assert callable(ready)
+        ready("http://127.0.0.1:1/the-token/")
+
+    monkeypatch.setattr(webbrowser, "open", record)
+    monkeypatch.setattr("runner.cli._server.serve", serve)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    result = CliRunner().invoke(cli, ["view", str(run), "--open"])
+
+    assert 0 == result.exit_code, result.output
+    ((url, permissions, page),) = opened
+    assert "the-token" not in url
+    assert (0o600, True) == (permissions, "url=http://127.0.0.1:1/the-token/" in page)
+    assert [] == list(tmp_path.glob("evaljournal-*"))

@@ -1,0 +1,81 @@
+"""SECURITY.md names every command, and what it promises about the head holds."""
+
+import re
+import stat
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from replay import load
+from runner.cli import cli
+from tests.processes import ROOT
+from tests.replay.eventful_run import eventful_run
+
+SAFE = re.search(r"^(`status`.*)$", (ROOT / "SECURITY.md").read_text(), re.MULTILINE)
+EXECUTING = {"run", "resume", "rescore"}
+
+
+def test_every_command_is_listed() -> None:
+    """A command is safe on a run from anyone, or SECURITY.md says what it executes."""
+    assert SAFE is not None
+    listed = set(re.findall(r"`(\w+)`", SAFE[1])) | {"fork"}
+
+    assert set(cli.list_commands(click.Context(cli))) - EXECUTING - {"init"} == listed
+
+
+DATA = '{"id": "peru", "question": "Peru?", "expected": "Lima"}\n'
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A dataset in the current directory."""
+    monkeypatch.chdir(tmp_path)
+    Path("qa.jsonl").write_text(DATA)
+    return "qa.jsonl"
+
+
+def test_the_head_of_a_run_is_kept(data: str) -> None:
+    """`--head-file` writes the head that is printed; `verify` accepts it, and rejects a run from which records were removed."""
+    run = ["run", "--data", data, "--command", "echo Lima", "--score", "exact", "--head-file", "head.txt", "--plain"]
+    ended = CliRunner().invoke(cli, run)
+    head = Path("head.txt").read_text()
+
+    assert 0 == ended.exit_code, ended.output
+    assert re.fullmatch(r"[0-9a-f]{32}\n", head)
+    assert f"head: {head}" in ended.stdout
+    verify = ["verify", "runs/qa/0001", "--expect-head", head.strip()]
+    assert 0 == CliRunner().invoke(cli, verify).exit_code
+    (segment,) = Path("runs/qa/0001").glob("journal-*.jsonl")
+    lines = segment.read_bytes().splitlines(keepends=True)
+    segment.chmod(stat.S_IRUSR | stat.S_IWUSR)
+    segment.write_bytes(b"".join(lines[:-3]))
+    assert 4 == CliRunner().invoke(cli, verify).exit_code
+
+
+def test_resuming_a_finished_run_writes_its_head(data: str) -> None:
+    """There is nothing to resume, but the head is written."""
+    run = ["run", "--data", data, "--command", "echo Lima", "--score", "exact", "--plain"]
+    assert 0 == CliRunner().invoke(cli, run).exit_code
+    resumed = CliRunner().invoke(cli, ["resume", "runs/qa/0001", "--head-file", "head.txt"])
+
+    assert 0 == resumed.exit_code, resumed.output
+    assert 0 == CliRunner().invoke(cli, ["verify", "--expect-head", Path("head.txt").read_text().strip()]).exit_code
+
+
+def test_a_head_file_that_cannot_be_written(data: str) -> None:
+    """The head is printed instead, and the run keeps its exit code."""
+    run = ["run", "--data", data, "--command", "echo Lima", "--score", "exact", "--head-file", "no/such/head.txt", "--plain"]
+    ended = CliRunner().invoke(cli, run)
+
+    assert 0 == ended.exit_code
+    assert re.search(r"head\.txt could not be written: .*; the head is [0-9a-f]{32}", ended.stderr)
+
+
+def test_the_junit_export_has_the_head(tmp_path: Path) -> None:
+    """A CI system that keeps the JUnit file keeps the head."""
+    run = eventful_run(tmp_path / "run")
+    exported = CliRunner().invoke(cli, ["export", str(run), "--format", "junit"])
+
+    assert f'name="head" value="{load(run).state.head}"' in exported.stdout
