@@ -17,7 +17,7 @@ from cattrs.gen import make_dict_structure_fn, override
 from journal.errors import UnknownEvent, Unserializable
 from journal.events import PAYLOAD, Event, Extension, KnownEvent, fields_of
 
-RECORD_MEMBERS: Final = frozenset({"seq", "at", "t", "type", "d", "h", "blobs"})
+RECORD_MEMBERS: Final = frozenset({"seq", "at", "t", "type", "mac", "d", "h", "blobs"})
 """Members of a line that belong to the record, not to its event."""
 
 Blobs = Mapping[str, Mapping[str, Any]]

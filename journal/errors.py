@@ -53,6 +53,10 @@ class JournalLocked(JournalError):
     """Another process is writing this journal."""
 
 
+class KeyUnavailable(JournalError):
+    """The key that signs the user's own runs cannot be created, read or trusted."""
+
+
 class UnknownFormat(JournalError):
     """The journal has a format or a major version that this release cannot read."""
 

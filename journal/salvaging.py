@@ -19,6 +19,7 @@ from journal.codec import decode, encode
 from journal.errors import BlobDamaged, IllegalEvent, JournalError
 from journal.files import DISK, Files, create
 from journal.lifecycle import Lifecycle
+from journal.ownership import SignatureCopier
 from journal.recovery import intact_after
 from journal.scan import Scan
 from journal.staging import check_target, staged_run
@@ -53,10 +54,13 @@ async def salvage(
     record, run, problem = _first_record(source, files)
     seq = intact = kept = 0
     excluded: list[bytes] = []
+    signatures = SignatureCopier(source, files)
     async with staged_run(target, files=files, in_thread=in_thread) as staging:
         async with writing(staging, new=True, clock=lambda: (record.at, record.t), files=files, in_thread=in_thread) as journal:
             for record in _intact_records(source, files, run):
                 intact += 1
+                # After the damage, the records that a signature covers are lost.
+                key = signatures.key_of(record) if record.segment else None
                 seq = record.seq
                 if isinstance(record.event, events.FileEvent | events.JournalSalvaged):
                     continue  # They describe the files of the source.
@@ -64,7 +68,7 @@ async def salvage(
                     # A record of this session is intact, so it did start; its process is unknown.
                     journal.append(events.SessionStarted(session=number, pid=0, host="", boot_id=""))
                 try:
-                    journal.append(_adapted(record.event, journal))
+                    journal.append(_adapted(record.event, journal), key=key)
                     kept += 1
                 except IllegalEvent:
                     excluded.append(encode(record.event, record.seq, record.at, record.t) + b"}\n")

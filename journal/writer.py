@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, get_args
 import attrs
 import trio
 
-from journal import blobs, chain, segments
+from journal import blobs, chain, ownership, segments
 from journal.clock import Clock, system_clock
 from journal.codec import Blobs, encode
 from journal.errors import (
@@ -219,10 +219,13 @@ class Journal:
         return self._failure
 
     @trio.lowlevel.enable_ki_protection
-    def append(self, event: Event, when: float | None = None, in_blobs: Blobs | None = None) -> Record:
+    def append(
+        self, event: Event, when: float | None = None, in_blobs: Blobs | None = None, *, key: bytes | None = None
+    ) -> Record:
         """Append an event. Never waits; raises, and changes nothing, if the event is rejected.
 
-        `when` replaces the clock's `t`, for a decision made slightly earlier; `in_blobs` is the result of `write_blobs`.
+        `when` replaces the clock's `t`, for a decision made slightly earlier; `in_blobs` is the result of `write_blobs`; with a
+        `key`, the record is signed (see `journal.ownership`).
         """
         if not self._is_open or get_ident() != self._thread or not self._lock.is_held:
             raise self._closed()
@@ -245,6 +248,8 @@ class Journal:
             body = encode(event, self._seq + 1, at, t, self._durable, in_blobs=in_blobs)
         if in_blobs and large:
             self._add_blobs({in_blobs[field]["sha256"]: value for field, value in large.items()})
+        if key is not None:
+            body = ownership.sign(body, key, self._run, self._h)
         return self._add(event, body, at, t)
 
     @property

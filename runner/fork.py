@@ -12,6 +12,7 @@ from journal import Event, JournalError, writing
 from journal.events import FileEvent, JournalRecovered, RunFinished, RunStarted, SegmentOpened
 from journal.files import DISK, Files
 from journal.lifecycle import Lifecycle
+from journal.ownership import SignatureCopier
 from journal.staging import check_target, staged_run
 from journal.threads import InThread, run_in_thread
 from replay import LoadedRun, RunState, load
@@ -36,15 +37,18 @@ async def fork(
     state = RunState()
     records = history.records(load_blobs=True)
     current = next(records)  # The header of the source's first file.
+    signatures = SignatureCopier(source)
+    signatures.key_of(current)
     async with (
         staged_run(target, files=files, in_thread=in_thread) as place,
         writing(place, new=True, clock=lambda: (current.at, current.t), files=files, in_thread=in_thread) as journal,
     ):
         for record in records:
+            key = signatures.key_of(record)
             if isinstance(record.event, FileEvent | JournalRecovered):
                 continue  # These are about the files of the source.
             current = record
-            state.apply(journal.append(_adapted(record.event, origin, journal.head)))
+            state.apply(journal.append(_adapted(record.event, origin, journal.head), key=key))
             await journal.wait_room()
     return Forked(target, state, history.seq)
 

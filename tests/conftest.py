@@ -78,6 +78,14 @@ def working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def state_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep the key that signs runs in a temporary directory, also for child processes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
     """An HTTP server in its own process."""

@@ -111,8 +111,8 @@ def run_until_power_cut(it: AnyEvaluation, disk: SimulatedDisk, seq: int, **opti
     def fail(_: str) -> None:
         raise PowerCut
 
-    def append_or_fail(self: writer.Journal, event: Any, when: float | None = None, in_blobs: Any = None) -> Any:
-        record = append(self, event, when, in_blobs)
+    def append_or_fail(self: writer.Journal, event: Any, *arguments: Any, **options: Any) -> Any:
+        record = append(self, event, *arguments, **options)
         if record.seq >= seq:
             disk.before = fail
             raise PowerCut

@@ -1,20 +1,23 @@
 """Find the evaluation that a run was started from."""
 
-import contextlib
 import shlex
 from pathlib import Path
 from typing import Final
 
-from journal import JournalError, read, segments
+from journal import read
+from journal.errors import KeyUnavailable
 from journal.events import RunStarted, SessionStarted
-from journal.files import DISK
-from journal.reader import fetch
+from journal.ownership import starts, user_key
+from replay.text import printable
 from runner.cli._no_code_options import evaluation_from_reference, is_option_reference
 from runner.definition.loading import LoadedEvaluation, find
 from runner.errors import MissingVariable, UsageError
 from runner.suggest import command
 
-_SESSION_LINE: Final = b'"type":"session_started"'
+_MAX_LINES: Final = 40
+"""Options of another user's run that are shown."""
+_MAX_SHOWN: Final = 1_000
+"""Characters of each that are shown."""
 
 
 def run_start(path: Path) -> tuple[RunStarted, str] | None:
@@ -25,29 +28,16 @@ def run_start(path: Path) -> tuple[RunStarted, str] | None:
     return None
 
 
-def _moved_task(path: Path) -> str:
-    """Return the last recorded new location of the evaluation; empty if there is none.
+def locate_evaluation(
+    path: Path, reference: str | None = None, *, verb: str = "resume", trust: bool = False
+) -> LoadedEvaluation:
+    """Load the evaluation of a run from `reference`, or from where the run was started.
 
-    Only the lines of sessions are parsed, from the end.
+    Without a reference or `trust`, nothing that the journal of another user or machine names is imported, executed or read.
     """
-    for number in reversed(segments.numbers(path, DISK)):
-        with DISK.read(str(path / segments.name(number))) as stream:
-            lines = stream.read()
-        place = len(lines)
-        while (place := lines.rfind(_SESSION_LINE, 0, place)) >= 0:
-            with contextlib.suppress(JournalError):  # Reading the whole journal reports the damage.
-                event = fetch(path, number, lines.rfind(b"\n", 0, place) + 1, load_blobs=False).event
-                adopted = event.adopted if isinstance(event, SessionStarted) else None
-                if isinstance(adopted, dict) and isinstance(task := adopted.get("task"), str):
-                    return task
-    return ""
-
-
-def locate_evaluation(path: Path, reference: str | None = None, *, verb: str = "resume") -> LoadedEvaluation:
-    """Load the evaluation of a run from `reference`, or from where the run was started."""
     if reference is not None:
         return _load(reference)
-    reference = _recorded_reference(path, verb)
+    reference = _recorded_reference(path, verb, trust=trust)
     try:
         loaded = _load(reference)
         source = loaded.evaluation.cases.source
@@ -69,16 +59,71 @@ def _load(reference: str) -> LoadedEvaluation:
     return evaluation_from_reference(reference, run) if is_option_reference(reference) else find(reference)
 
 
-def _recorded_reference(path: Path, verb: str) -> str:
-    start = run_start(path)
+def _recorded_reference(path: Path, verb: str, *, trust: bool) -> str:
+    """Return the last recorded location of the evaluation; reject one that another user or machine has recorded."""
+    key, problem = _key()
+    is_own = True
+    for event, is_signed in starts(path, key):
+        is_own = is_own and is_signed  # A later session that is not the user's own may have changed settings.
+        task: object = event.task if isinstance(event, RunStarted) else _adopted_task(event)
+        if isinstance(task, str) and task:
+            if not (is_own or trust):
+                raise _foreign_run(path, verb, task, problem)
+            return task
+    raise _no_reference(path, verb)
+
+
+def _key() -> tuple[bytes | None, str]:
+    """Return the user's key, or why there is none."""
+    try:
+        return user_key(), ""
+    except KeyUnavailable as exc:
+        return None, exc.message
+
+
+def _adopted_task(event: SessionStarted) -> str:
+    """Return the location of the evaluation that a session recorded; empty if it did not change."""
+    task = event.adopted.get("task") if isinstance(event.adopted, dict) else None
+    return task if isinstance(task, str) else ""
+
+
+def _no_reference(path: Path, verb: str) -> UsageError:
+    start = run_start(path)  # It raises if the journal is damaged.
     locate = command(verb, path, " --task REFERENCE")
     if start is None:
-        raise UsageError(f"{path} ends before its evaluation was recorded; pass it: {locate}")
-    started, _ = start
-    task = _moved_task(path) or started.task
-    if not task:
-        call = "run(…, resume=True)" if verb == "resume" else "rescore(…)"
-        raise UsageError(
-            f"{path} was started from Python, with {started.evaluation!r}; use `{call}` there, or pass its location: {locate}"
-        )
-    return task
+        return UsageError(f"{path} ends before its evaluation was recorded; pass it: {locate}")
+    call = "run(…, resume=True)" if verb == "resume" else "rescore(…)"
+    name = printable(start[0].evaluation)
+    return UsageError(f"{path} was started from Python, with {name!r}; use `{call}` there, or pass its location: {locate}")
+
+
+def _foreign_run(path: Path, verb: str, task: str, problem: str) -> UsageError:
+    """Return the error that shows what a run of another user or machine would execute."""
+    lines = [printable(line, _MAX_SHOWN) for line in _option_lines(task)]
+    if len(lines) > _MAX_LINES:
+        lines[_MAX_LINES:] = [f"… and {len(lines) - _MAX_LINES:,} more; {command('log', path, ' --json')} prints them"]
+    whose = (
+        f"cannot be recognized as your own ({problem})" if problem else "was not started or last resumed by you on this machine"
+    )
+    return UsageError(
+        "\n  ".join([f"{path} {whose}. Its journal names what `{verb}` would import or execute:", *lines])
+        + f"\nNothing was executed. If you trust it: {command(verb, path, ' --trust')}"
+        + f"\nTo use an evaluation of your own: {command(verb, path, ' --task REFERENCE')}"
+    )
+
+
+def _option_lines(task: str) -> list[str]:
+    """Return a recorded reference, one option per line."""
+    if not is_option_reference(task):
+        return [task]
+    try:
+        words = shlex.split(task)
+    except ValueError:
+        return [task]
+    lines: list[str] = []
+    for word in words:
+        if word.startswith("--") or not lines:
+            lines.append(word)
+        else:
+            lines[-1] += f" {shlex.quote(word)}"
+    return lines

@@ -452,6 +452,13 @@ def grouped_option(group: str, *flags: str, **arguments: Any) -> Callable[[F], F
     return click.option(*flags, cls=GroupedOption, group=group, **arguments)
 
 
+def trust_option(group: str) -> Callable[[F], F]:
+    """Add the option with which a run of another user or machine is used."""
+    return grouped_option(
+        group, "--trust", is_flag=True, help="Use the file, command or URL that the journal of a run from elsewhere names."
+    )
+
+
 def overrides(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings among parsed options, as `Settings.changed` takes them; those without a value are omitted."""
     settings: dict[str, Any] = {}

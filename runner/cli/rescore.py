@@ -14,7 +14,7 @@ from runner.cli._common import run_argument
 from runner.cli._ending import finish
 from runner.cli._locate import locate_evaluation
 from runner.cli._no_code_options import scorers_from_options
-from runner.cli._options import GroupedCommand, grouped_option, scorer_options
+from runner.cli._options import GroupedCommand, grouped_option, scorer_options, trust_option
 from runner.cli._output import echo
 from runner.cli._session import user_code
 from runner.data.dataset import Dataset
@@ -29,6 +29,7 @@ from runner.engine.rescore import rescore as rescore_run
 @scorer_options
 @grouped_option("Scoring", "--again", is_flag=True, help="Also re-score outputs that the current version has scored.")
 @grouped_option("Scoring", "--task", "reference", metavar="REFERENCE", help="New location of the evaluation, if it was moved.")
+@trust_option("Scoring")
 @grouped_option(
     "Scoring",
     "--slots",
@@ -37,7 +38,9 @@ from runner.engine.rescore import rescore as rescore_run
     help="Maximum concurrent calls per scorer (default: 100; plain functions: 32).",
 )
 @grouped_option("Output", "--json", "as_json", is_flag=True, help="Print a summary as JSON at the end.")
-def rescore(path: Path, again: bool, reference: str | None, slots: int | None, as_json: bool, **options: Any) -> None:
+def rescore(
+    path: Path, *, again: bool, reference: str | None, trust: bool, slots: int | None, as_json: bool, **options: Any
+) -> None:
     """Re-score recorded outputs; the task is not called.
 
     Without --score or --judge, the current scorers of the evaluation are used. New scores are added to the same journal; `show`
@@ -55,7 +58,9 @@ def rescore(path: Path, again: bool, reference: str | None, slots: int | None, a
     if values and reference is not None:
         raise InvalidUsage("--task locates the evaluation's own scorers, but other scorers were named; pass one of them")
     with user_code(), unwrap_exception_groups():
-        evaluation = _with_scorers(values) if values else locate_evaluation(path, reference, verb="rescore").evaluation
+        evaluation = (
+            _with_scorers(values) if values else locate_evaluation(path, reference, verb="rescore", trust=trust).evaluation
+        )
         scorers, input_name = list(evaluation.scorers.values()), evaluation.cases.input_name
         done: Rescored = trio.run(
             functools.partial(rescore_run, path, scorers, again=again, slots=slots, input_name=input_name, signals=True)

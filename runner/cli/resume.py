@@ -11,7 +11,7 @@ from runner.cli._common import run_argument
 from runner.cli._display import exit_if_damaged, open_run
 from runner.cli._ending import finish, write_head
 from runner.cli._locate import locate_evaluation
-from runner.cli._options import GroupedCommand, grouped_option, overrides, resume_options
+from runner.cli._options import GroupedCommand, grouped_option, overrides, resume_options, trust_option
 from runner.cli._output import echo
 from runner.cli._session import CommandSession, nat_output, user_code
 from runner.definition.gates import check_gates, missed_gates
@@ -33,13 +33,15 @@ from runner.suggest import command
     help="What to do with attempts that were interrupted during their call (default: retry).",
 )
 @grouped_option("Resume", "--task", "reference", metavar="REFERENCE", help="New location of the evaluation, if it was moved.")
+@trust_option("Resume")
 @resume_options
-def resume(path: Path, reference: str | None, **options: Any) -> None:
+def resume(path: Path, reference: str | None, trust: bool, **options: Any) -> None:
     """Resume an interrupted run.
 
     It continues in the same journal; completed trials are not called again. Settings keep their values unless they are set
     here. If the task, its cases or its scorers have changed, nothing is started without --adopt. A finished run is not changed;
-    --fail-under is checked against it.
+    --fail-under is checked against it. A run that you did not start on this machine is resumed with --trust only: its journal
+    names the file, command or URL to use.
 
     \b
     evaljournal resume
@@ -47,19 +49,22 @@ def resume(path: Path, reference: str | None, **options: Any) -> None:
     evaljournal resume runs/capitals/0001 --retry-failed
     """
     last = last_record(path)
-    if (output := nat_output(options)) is not None:
-        output.prepare(path)
+    output = nat_output(options)
     if last is not None and isinstance(last.event, RunFinished) and _has_nothing_to_do(last.event, options):
         view = open_run(path)
         exit_if_damaged(view.problem)
         _use_gates(view.state, options["fail_under"])
         if output is not None:
+            output.prepare(path)
             output.finish(path)
         write_head(options["head_file"], view.state.head)
         _finish(path, view.state, as_json=options["json"])
     changes = overrides(options)
     with user_code():
-        loaded = locate_evaluation(path, reference)
+        loaded = locate_evaluation(path, reference, trust=trust)
+        if output is not None:
+            output.prepare(path)
+        options["trust"] = trust or reference is not None
         session = CommandSession(loaded, changes, options, resume=True)
         outcome = session.run(path)
     session.finish(outcome)

@@ -54,9 +54,12 @@ def changes(before: RunStarted, now: RunStarted) -> dict[str, Any]:
     return {field: new for field in PINNED if (new := getattr(now, field)) != getattr(before, field)}
 
 
-def adopted_changes(before: RunStarted, now: RunStarted) -> dict[str, Any] | None:
-    """Return what a session records as adopted: changes, and a new location of the task, which is no change of the task."""
-    location = {"task": now.task} if now.task not in {"", before.task} else {}
+def adopted_changes(before: RunStarted, now: RunStarted, *, trusted: bool = False) -> dict[str, Any] | None:
+    """Return what a session records as adopted: changes, and a new location of the task, which is no change of the task.
+
+    A location that the user `trusted` is recorded even if it is unchanged: the earlier record may be another user's.
+    """
+    location = {"task": now.task} if now.task and (trusted or now.task != before.task) else {}
     return {**changes(before, now), **location} or None
 
 

@@ -4,10 +4,14 @@ import os
 import platform
 import socket
 import subprocess
+import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import attrs
+
+from journal.errors import KeyUnavailable
+from journal.ownership import user_key
 
 
 @attrs.frozen(kw_only=True)
@@ -21,11 +25,26 @@ class Environment:
     versions: dict[str, str]
     run: str | None = None
     """Id of a new run; None for a random one."""
+    key: bytes | None = attrs.field(default=None, repr=False)
+    """Key that marks the run as the user's own; see `journal.ownership`."""
+    key_problem: str = ""
+    """Why there is no key."""
 
     @classmethod
     def here(cls) -> "Environment":
         """Return the environment of this process."""
-        return cls(pid=os.getpid(), host=socket.gethostname(), boot_id=_boot(), versions=_versions())
+        key, problem = None, ""
+        try:
+            key = user_key()
+        except KeyUnavailable as exc:
+            problem = exc.message
+        host, versions = socket.gethostname(), _versions()
+        return cls(pid=os.getpid(), host=host, boot_id=_boot(), versions=versions, key=key, key_problem=problem)
+
+    def warn_without_key(self) -> None:
+        """Print why the records of this session do not mark the run as the user's own, if they do not."""
+        if self.key_problem:
+            sys.stderr.write(f"warning: {self.key_problem}; `evaljournal resume` of this run will need --trust\n")
 
 
 def _versions() -> dict[str, str]:

@@ -46,6 +46,8 @@ class Options:
     """Where the evaluation is defined, such as `evals/capitals.py:capitals`."""
     adopt: bool = False
     """Whether to accept changes to the task, the cases or the scorers."""
+    trust: bool = False
+    """Whether to record `task` again, so that `evaljournal resume` uses it without --trust if another user started the run."""
     retry_failed: bool = False
     """Whether to retry failed trials."""
     on_ambiguous: Literal["retry", "fail"] = "retry"
@@ -80,6 +82,7 @@ class RunOptions(SettingOptions, total=False):
 
     resume: bool
     adopt: bool
+    trust: bool
     retry_failed: bool
     on_ambiguous: Literal["retry", "fail"]
     task: str

@@ -80,7 +80,9 @@ async def rescore(
         limits = scorer_slots({scorer.name: scorer for scorer in scorers}, None, None, slots)
         changed = None if state.settings.get("scorer_slots") == limits else {"scorer_slots": limits}
         number, pid, host = len(state.sessions) + 1, environment.pid, environment.host
-        recorder.record(SessionStarted(session=number, pid=pid, host=host, boot_id=environment.boot_id, settings=changed))
+        environment.warn_without_key()
+        started = SessionStarted(session=number, pid=pid, host=host, boot_id=environment.boot_id, settings=changed)
+        recorder.record(started, key=environment.key)
         recorder.close_attempts()
         outputs = _Outputs(recorder, scorers, again=again, files=files, input_name=input_name)
 

@@ -257,10 +257,11 @@ class Session:
     def _record_start(self, recorder: Recorder, plan: Plan) -> dict[str, tuple[Any, Any]]:
         """Record the start of the run and of the session; return the changed settings for the observer: old and new value."""
         state, environment = recorder.state, self._environment
+        environment.warn_without_key()
         if state.started is None:
-            recorder.record(plan.started)
+            recorder.record(plan.started, key=environment.key)
         before = dict(state.settings)
-        adopted = adopted_changes(state.started or plan.started, plan.started)
+        adopted = adopted_changes(state.started or plan.started, plan.started, trusted=self.options.trust)
         changed = {name: value for name, value in plan.started.settings.items() if name not in before or before[name] != value}
         recorder.record(
             SessionStarted(
@@ -272,7 +273,8 @@ class Session:
                 trials=0 if plan.started.trials == state.planned else plan.started.trials,
                 adopted=adopted,
                 definition=plan.started.definition if adopted is not None else None,
-            )
+            ),
+            key=environment.key,
         )
         shown = changed.keys() & before.keys() - {"overridden", "scorer_slots"}
         return {name: (before[name], value) for name, value in changed.items() if name in shown}

@@ -576,8 +576,8 @@ def test_live_state_is_folded_state() -> None:
 
     record = recorder.Recorder.record
 
-    def spying(self: recorder.Recorder, event: Any, when: float | None = None, in_blobs: Any = None) -> Any:
-        made = record(self, event, when, in_blobs)
+    def spying(self: recorder.Recorder, event: Any, *arguments: Any, **options: Any) -> Any:
+        made = record(self, event, *arguments, **options)
         snapshots[made.seq] = summary(self.state)
         return made
 

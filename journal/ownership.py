@@ -1,0 +1,188 @@
+"""Ownership of a run: a signature (HMAC) in the records that start the run and each of its sessions.
+
+The key is in the user's state directory, so a valid signature means: this user wrote this record, on this machine, in this run
+and at this position. What the record names may be run again without asking. The key is the only file outside of runs.
+"""
+
+import contextlib
+import hmac
+import os
+import re
+import secrets
+import stat
+import sys
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+from typing import Final
+
+from journal import chain, segments
+from journal.codec import type_name
+from journal.errors import JournalError, KeyUnavailable
+from journal.events import Record, RunStarted, SegmentOpened, SessionStarted
+from journal.files import CREATE_NEW, DISK, Files, make_directory, write_all
+from journal.reader import LineReader
+from journal.scan import BadLine, Cursor
+
+_DOMAIN: Final = b"evaljournal ownership 1"
+_KEY: Final = re.compile(rb"([0-9a-f]{64})\n")
+_D: Final = b',"d":'
+"""Start of the last member of a body."""
+_SIGNATURE: Final = re.compile(rb',"mac":"([0-9a-f]{32})"(?=%b[0-9]{1,18}$)' % _D)
+_SIGNATURE_LENGTH: Final = 80
+"""Bytes at the end of a body in which the signature is searched."""
+_PREVIOUS_HASH: Final = chain.HASH_LENGTH + len(chain.LINE_CLOSING)
+"""Distance from the hash of a line to the start of the next line."""
+_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
+_READ: Final = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+
+
+def state_directory() -> Path:
+    """Return the directory of the user's key: `$XDG_STATE_HOME/evaljournal`, or where the platform keeps such files."""
+    configured = Path(os.environ.get("XDG_STATE_HOME", ""))
+    if configured.is_absolute():  # A relative path would be a directory that another user may have prepared.
+        return configured / "evaljournal"
+    try:
+        home = Path.home()
+    except RuntimeError as exc:
+        raise KeyUnavailable("the user has no home directory") from exc
+    if sys.platform == "win32":
+        base = Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local")
+    elif sys.platform == "darwin":
+        base = home / "Library" / "Application Support"
+    else:
+        base = home / ".local" / "state"
+    if not base.is_absolute():
+        raise KeyUnavailable(f"the home directory {home} is not an absolute path")
+    return base / "evaljournal"
+
+
+def user_key() -> bytes:
+    """Return the user's key; the first call on a machine creates it. Raises `KeyUnavailable`."""
+    file = state_directory() / "key"
+    try:
+        try:
+            return _read_key(file)
+        except FileNotFoundError:
+            _create_key(file)
+            return _read_key(file)
+    except OSError as exc:
+        raise KeyUnavailable(f"the key {file} cannot be used ({exc.strerror})") from exc
+
+
+def _read_key(file: Path) -> bytes:
+    if file.is_symlink():
+        raise KeyUnavailable(f"the key {file} is a symbolic link; remove it")
+    fd = os.open(file, _READ)
+    with open(fd, "rb") as stream:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            raise KeyUnavailable(f"the key {file} is not a regular file; remove it")
+        if os.name == "posix" and status.st_uid != os.geteuid():
+            raise KeyUnavailable(f"the key {file} belongs to another user; remove it")
+        if os.name == "posix" and status.st_mode & _OTHERS:
+            raise KeyUnavailable(f"the key {file} is accessible to other users; remove it, and a new one is created")
+        content = _KEY.fullmatch(stream.read(_SIGNATURE_LENGTH))
+    if content is None:
+        raise KeyUnavailable(f"the key {file} is not a key of evaljournal; remove it, and a new one is created")
+    return bytes.fromhex(content[1].decode())
+
+
+def _create_key(file: Path) -> None:
+    """Create the key, complete or not at all; if another process was first, its key is kept."""
+    make_directory(DISK, str(file.parent))
+    temporary = file.with_name(f".key-{secrets.token_hex(8)}")
+    fd = DISK.open(str(temporary), CREATE_NEW)
+    try:
+        try:
+            write_all(DISK, fd, f"{secrets.token_hex(32)}\n".encode())
+            DISK.fsync(fd)
+        finally:
+            DISK.close(fd)
+        with contextlib.suppress(FileExistsError):
+            (os.rename if os.name == "nt" else os.link)(temporary, file)  # Neither replaces an existing file.
+    finally:
+        temporary.unlink(missing_ok=True)
+    DISK.sync_directory(str(file.parent))
+
+
+def sign(body: bytes, key: bytes, run: bytes, previous: bytes) -> bytes:
+    """Return the body of a line with a signature, before `d`; `previous` is the hash of the previous record."""
+    content, _, d = body.rpartition(_D)
+    return b'%b,"mac":"%b"%b%b' % (content, _signature(body, key, run, previous), _D, d)
+
+
+def is_signed(line: bytes, key: bytes | None, run: bytes, previous: bytes) -> bool:
+    """Whether a line has a valid signature; always False without a key."""
+    parts = chain.split(line.removesuffix(b"\n"))
+    if key is None or parts is None:
+        return False
+    body = parts[0]
+    signature = _SIGNATURE.search(body, max(0, len(body) - _SIGNATURE_LENGTH))
+    if signature is None:
+        return False
+    unsigned = body[: signature.start()] + body[signature.end() :]
+    return hmac.compare_digest(signature[1], _signature(unsigned, key, run, previous))
+
+
+def _signature(body: bytes, key: bytes, run: bytes, previous: bytes) -> bytes:
+    digest = hmac.digest(key, b"\n".join([_DOMAIN, run, previous, body]), sha256)
+    return digest.hex()[: chain.HASH_LENGTH].encode()
+
+
+def starts(path: Path, key: bytes | None, files: Files = DISK) -> Iterator[tuple[RunStarted | SessionStarted, bool]]:
+    """Yield the start of each session, newest first, then that of the run, each with whether it is signed with the key.
+
+    Only these lines are parsed, and each is checked against the previous line. Damaged ones are skipped.
+    """
+    numbers = segments.numbers(path, files)
+    for number in reversed(numbers):
+        yield from _starts_in(path, number, SessionStarted, key, files)
+    yield from _starts_in(path, numbers[0], RunStarted, key, files)
+
+
+def _starts_in(
+    path: Path, number: int, kind: type[RunStarted | SessionStarted], key: bytes | None, files: Files
+) -> Iterator[tuple[RunStarted | SessionStarted, bool]]:
+    marker = f'"type":"{type_name(kind)}"'.encode()
+    with files.read(segments.file(path, number)) as stream:
+        lines = stream.read()
+    cursor = Cursor(path)
+    cursor.enter(number)
+    end = len(lines)
+    while (place := lines.rfind(marker, 0, end)) >= 0:  # User data may contain the marker, too.
+        end = start = lines.rfind(b"\n", 0, place) + 1
+        line = lines[start : lines.find(b"\n", place) + 1]
+        previous = lines[max(0, start - _PREVIOUS_HASH) : start][: chain.HASH_LENGTH]
+        with contextlib.suppress(BadLine, JournalError):  # Reading the whole journal reports the damage.
+            header = cursor.read_header(lines[: lines.find(b"\n") + 1])
+            event = cursor.read_one(header, previous, line, start).event
+            if isinstance(event, kind):
+                yield event, is_signed(line, key, cursor.run, previous)
+
+
+class SignatureCopier:
+    """Decides which records of a copy are signed: those that the user has signed in the source.
+
+    So a copy of another user's run does not become the user's own.
+    """
+
+    def __init__(self, source: Path, files: Files = DISK) -> None:
+        self._source = source
+        self._files = files
+        self._run = b""
+        self._previous = chain.GENESIS
+        self._key: bytes | None = None
+        with contextlib.suppress(KeyUnavailable):
+            self._key = user_key()
+
+    def key_of(self, record: Record) -> bytes | None:
+        """Return the key for the copy of a record, or None. Every record of the source must be passed, in order."""
+        event, previous = record.event, self._previous
+        self._previous = record.h.encode()
+        if isinstance(event, SegmentOpened):
+            self._run = event.run.encode()
+        if not isinstance(event, RunStarted | SessionStarted):
+            return None
+        with LineReader(self._source, self._files) as lines:
+            return self._key if is_signed(lines.line_of(record), self._key, self._run, previous) else None
