@@ -16,6 +16,8 @@ from runner.suggest import command
 
 _MAX_LINES: Final = 40
 """Options of another user's run that are shown."""
+_MAX_SPLIT: Final = 20_000
+"""Characters of a reference up to which its options are shown one per line."""
 _MAX_SHOWN: Final = 1_000
 """Characters of each that are shown."""
 
@@ -114,7 +116,7 @@ def _foreign_run(path: Path, verb: str, task: str, problem: str) -> UsageError:
 
 def _option_lines(task: str) -> list[str]:
     """Return a recorded reference, one option per line."""
-    if not is_option_reference(task):
+    if not is_option_reference(task) or len(task) > _MAX_SPLIT:
         return [task]
     try:
         words = shlex.split(task)

@@ -5,6 +5,7 @@ tracebacks are the same everywhere. After an intended change, `python -m tests.c
 """
 
 import textwrap
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from journal.events import (
     TrialFailed,
     TrialScored,
 )
+from journal.ownership import starts
 from replay import fold
 from replay.summary import summarize
 from runner import Case, Retry, evaluation
@@ -37,6 +39,8 @@ from tests.journal.samples import content, overwrite
 from tests.runs import PATH, AnyEvaluation
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "run-v1"
+KEY = bytes(range(32))
+"""The key that signs the golden run."""
 
 TASK = """
     calls = Counter()
@@ -89,11 +93,13 @@ def golden_evaluation() -> AnyEvaluation:
 
 def run_golden() -> dict[str, bytes]:
     """Return the files of the run: one session up to the deadline, a second one to the end."""
+    options = repeatable(seed=1)
+    options["environment"] = partial(attrs.evolve, options["environment"](), key=KEY)
 
     async def main() -> SimulatedDisk:
         it, disk = golden_evaluation(), SimulatedDisk()
         for resume in (False, True):
-            await arun(it, PATH, **repeatable(seed=1), files=disk, resume=resume, grace=1, task="evals/capitals.py:answer")
+            await arun(it, PATH, **options, files=disk, resume=resume, grace=1, task="evals/capitals.py:answer")
         return disk
 
     scheduler._ALLOW_DETERMINISTIC_SCHEDULING = True  # type: ignore[misc]  # trio's own switch for tests, declared Final
@@ -110,6 +116,12 @@ def test_the_golden_run_is_reproduced() -> None:
 def test_the_golden_run_verifies() -> None:
     """The golden run passes verification."""
     assert verify(GOLDEN).ok
+
+
+def test_the_golden_run_is_signed() -> None:
+    """The starts of the run and of its two sessions have signatures that are valid with its key only."""
+    for key, is_valid in ((KEY, True), (KEY[::-1], False), (None, False)):
+        assert [is_valid] * 3 == [is_signed for _, is_signed in starts(GOLDEN, key)]
 
 
 def test_the_golden_run_covers_every_outcome() -> None:

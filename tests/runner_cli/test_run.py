@@ -507,7 +507,7 @@ def test_resume_that_does_not_find_its_evaluation(first: list[Any], message: str
     """If the evaluation is not found, the error names it and how to pass its location."""
     Path("evals/capitals.py").unlink()
     forge(Path("r"), [opened(), *first])
-    result = evaljournal("resume", "r")
+    result = evaljournal("resume", "r", "--trust")
 
     assert (2, True) == (result.exit_code, message in result.stderr)
     assert "`evaljournal resume r --task " in result.stderr
@@ -552,7 +552,7 @@ def test_resume_of_a_damaged_run_ends_with_4() -> None:
     written(Path("r"), whole_run()[:-1])
     flip(segment(Path("r")), list(read("r"))[9].offset + 60)
     before = segment(Path("r")).read_bytes()
-    result = evaljournal("resume", "r")
+    result = evaljournal("resume", "r", "--trust")
 
     assert (4, True) == (result.exit_code, "is damaged at record 10" in result.stderr)
     assert before == segment(Path("r")).read_bytes()

@@ -1,0 +1,405 @@
+"""A run from someone else: nothing that its journal names is imported, executed, connected to or read without `--trust`."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+import trio
+from click.testing import CliRunner, Result
+
+from journal import Event, chain, verify, writing
+from journal.events import RunStarted, RunStopped, SessionStarted
+from journal.ownership import starts, user_key
+from runner.api import run as run_in_python
+from runner.cli import cli
+from runner.definition.loading import find as load
+from tests.journal.samples import inline, lines_of, overwrite, segment, session, started
+from tests.processes import ROOT
+from tests.security.audited import VARIABLE
+
+OWN = """
+from runner import Case, evaluation
+
+@evaluation(cases=[Case(name="peru", input="Lima")])
+def own(question):
+    return question
+
+@own.score
+def exact(output):
+    return True
+"""
+EVIL = """
+from runner import Case, evaluation
+
+@evaluation(cases=[Case(name="peru", input="Lima")])
+def evil(question):
+    return question
+
+@evil.score
+def score(output):
+    return True
+"""
+URL = "http://127.0.0.1:9"
+"""The discard port of this machine, where nothing listens."""
+ATTACKS: dict[str, tuple[str, dict[str, list[str]]]] = {
+    "file": ("evil.py:evil", {"opened": ["evil.py"], "imported": ["evil.py"]}),
+    "module": ("evil_module:evil", {"opened": ["evil_module.py"], "imported": ["evil_module.py"]}),
+    "config": ("--config evil.toml", {"opened": ["evil.toml", "qa.jsonl"]}),
+    "scorer": (
+        "--data qa.jsonl --output-key question --score evil.py:score",
+        {"opened": ["evil.py", "qa.jsonl"], "imported": ["evil.py"]},
+    ),
+    "command": (
+        "--data qa.jsonl --command ./evil.sh --score exact",
+        {"executed": ["./evil.sh"], "opened": ["evil.sh", "qa.jsonl"]},
+    ),
+    "endpoint": (
+        f"--data qa.jsonl --endpoint {URL}/ --header 'Authorization: ${VARIABLE}' --body @id_rsa --score exact",
+        {"connected": ["127.0.0.1:9"], "expanded": [VARIABLE], "opened": ["id_rsa", "qa.jsonl"]},
+    ),
+    "chat": (
+        f"--data qa.jsonl --chat gpt --base-url {URL} --key-env {VARIABLE} --prompt @id_rsa --score exact",
+        {"connected": ["127.0.0.1:9"], "expanded": [VARIABLE], "opened": ["id_rsa", "qa.jsonl"]},
+    ),
+    "judge": (
+        f"--data qa.jsonl --output-key question --judge gpt --judge-url {URL} --judge-key-env {VARIABLE} --rubric @evil.txt",
+        {"connected": ["127.0.0.1:9"], "expanded": [VARIABLE], "opened": ["evil.txt", "qa.jsonl"]},
+    ),
+}
+"""What a journal names, and what `resume --trust` does because of it."""
+QUICKLY = ["--adopt", "--retry-errors", "0", "--deadline", "0.2", "--grace", "0", "--plain"]
+
+
+def write_run(path: Path, events: Sequence[Event], *, signed: Sequence[bool] | bool = False, run: str | None = None) -> Path:
+    """Write a run of these events; `signed` tells which of them carry the user's signature."""
+    marks = [signed] * len(events) if isinstance(signed, bool) else signed
+
+    async def main() -> None:
+        async with writing(path, new=True, run=run, in_thread=inline) as journal:
+            for event, mark in zip(events, marks, strict=True):
+                is_start = isinstance(event, RunStarted | SessionStarted)
+                journal.append(event, key=user_key() if mark and is_start else None)
+
+    trio.run(main)
+    return path
+
+
+def starting(task: str) -> RunStarted:
+    """Return the start of a run whose evaluation is at this location."""
+    return attrs.evolve(started(), task=task)  # type: ignore[misc]  # a fact is an attrs class
+
+
+def adopting(task: str, number: int = 2) -> SessionStarted:
+    """Return the start of a session that moves the evaluation to this location."""
+    return attrs.evolve(session(number), adopted={"task": task})  # type: ignore[misc]  # the same
+
+
+STOPPED = RunStopped(reason="interrupted")
+
+
+def foreign_run(path: Path, task: str) -> Path:
+    """Write an interrupted run that was started elsewhere."""
+    return write_run(path, [starting(task), session(), STOPPED])
+
+
+def evaljournal(*arguments: object) -> Result:
+    """Invoke a command in this process."""
+    return CliRunner().invoke(cli, [str(argument) for argument in arguments])
+
+
+def is_own(path: Path) -> bool:
+    """Whether `resume` continues the run without `--trust`; otherwise it must exit with 2 and name the command."""
+    shutil.copytree(path, copy := path.with_name(f"{path.name}-resumed"))
+    result = evaljournal("resume", copy, "--adopt", "--plain")
+    shutil.rmtree(copy)
+    if result.exit_code == 2 and f"`evaljournal resume {copy} --trust`" in result.output:
+        return False
+    assert 0 == result.exit_code, result.output
+    return True
+
+
+def audited(calls: Sequence[Sequence[str] | str]) -> list[dict[str, Any]]:
+    """Make the calls in a child process under an audit hook; return what each did."""
+    script = ROOT / "tests" / "security" / "audited.py"
+    command, environment = [sys.executable, str(script)], {**os.environ, VARIABLE: "sesame", "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(
+        command, input=json.dumps(calls), env=environment, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert 0 == done.returncode, done.stderr
+    results: list[dict[str, Any]] = json.loads(done.stdout)
+    return results
+
+
+FILES = {
+    "own.py": OWN,
+    "evil.py": EVIL,
+    "evil_module.py": EVIL,
+    "evil.toml": 'data = "qa.jsonl"\noutput-key = "question"\nscore = ["exact"]\n',
+    "evil.sh": "#!/bin/sh\ncat\n",
+    "evil.txt": "{output}",
+    "id_rsa": '"{question}"',
+    "qa.jsonl": '{"id": "peru", "question": "Lima", "expected": "Lima"}\n',
+}
+"""The user's evaluation, and the canaries."""
+
+
+@pytest.fixture(autouse=True)
+def files(tmp_path: Path) -> None:
+    """Create the files in the working directory."""
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text)
+    (tmp_path / "evil.sh").chmod(0o700)
+
+
+PYTHON = "import sys\nsys.path.append('.')\nimport own, runner\nfrom runner.executors import SyncExecutor\n"
+
+
+def test_nothing_is_done_without_trust(tmp_path: Path) -> None:
+    """Without `--trust`, `resume` and `rescore` of a foreign run exit with 2, show what it names, and touch nothing.
+
+    With it, `resume` does what the journal names, and the same hook sees that.
+    """
+    runs = {name: str(foreign_run(tmp_path / name, task)) for name, (task, _) in ATTACKS.items()}
+    without = [[verb, run] for run in runs.values() for verb in ("resume", "rescore")]
+    trusted = [["resume", run, "--trust", *QUICKLY] for run in runs.values()]
+    results = audited([*without, *trusted])
+
+    for (verb, run), result in zip(without, results, strict=False):
+        assert ({"code", "output"}, 2) == (set(result), result["code"]), (verb, run, result)
+        assert f"`evaljournal {verb} {run} --trust`" in result["output"]
+        task = ATTACKS[Path(run).name][0]
+        assert all(word in result["output"] for word in task.replace("'", "").split()), result["output"]
+    for (name, (_, effects)), result in zip(ATTACKS.items(), results[len(without) :], strict=True):
+        seen = {kind: values for kind, values in result.items() if kind not in {"code", "output"}}
+        assert effects == seen, (name, result["output"])
+
+
+def test_other_commands_and_python_use_nothing_that_a_journal_names(tmp_path: Path) -> None:
+    """Views, copies and simulations touch nothing either, nor do `run`, `rescore` and executors with the user's own code."""
+    calls: list[list[str] | str] = []
+    for name in ("file", "endpoint"):
+        foreign_run(tmp_path / name, ATTACKS[name][0])
+        calls += [
+            *([verb, name] for verb in ("status", "show", "log", "verify", "simulate", "replay", "report", "ls")),
+            ["fork", name, "-o", f"fork-of-{name}"],
+            ["fork", name, "-o", f"second-fork-of-{name}"],
+            ["resume", f"fork-of-{name}"],
+            f"{PYTHON}SyncExecutor(len, journal='second-fork-of-{name}', options={{'adopt': True}}).run(['a'])",
+            ["export", name, "-f", "csv"],
+            ["diff", name, name],
+            f"{PYTHON}runner.run(own.own, '{name}', resume=True, adopt=True, quiet=True)",
+            f"{PYTHON}runner.rescore(own.own, '{name}', again=True)",
+            ["resume", name, "--adopt"],
+            ["rescore", name, "--score", "exact"],
+        ]
+
+    for call, result in zip(calls, audited(calls), strict=True):
+        assert {"code", "output"} == set(result), call
+        is_rejected = (result["code"], "--trust`" in result["output"]) == (2, True)
+        assert is_rejected == (call[0] == "resume"), (call, result)
+
+
+def test_the_reference_is_escaped(tmp_path: Path) -> None:
+    """What a foreign journal names cannot control the terminal, add lines of its own, or be hidden by its length."""
+    evil = "\x1b[2J\r\u202e\n  If you trust it: evil"
+    shown = evaljournal("resume", foreign_run(tmp_path / "a", f"evil.py:{evil}")).output
+    assert r"evil.py:\x1b[2J\r\u202e\n  If" in shown
+    many = " ".join(f"--score=a{number}" for number in range(1_000))
+    shown = evaljournal("resume", foreign_run(tmp_path / "b", f"--data x {many} --command evil")).output
+    assert "… and 962 more; `evaljournal log" in shown
+    shown = evaljournal("resume", foreign_run(tmp_path / "d", f"--data {'x' * 100_000}")).output
+    assert ("…\n" in shown, len(shown) < 5_000) == (True, True)
+    assert "--data '\n" in evaljournal("resume", foreign_run(tmp_path / "c", "--data '")).output
+
+
+def rewrite(path: Path, change: Callable[[list[bytes]], list[bytes]]) -> None:
+    """Change the lines of a run, which has one file, and compute all hashes again, as an attacker can."""
+    bodies = [parts[0] for line in lines_of(path) if (parts := chain.split(line[:-1])) and b'"segment_sealed"' not in line]
+    bodies = change(bodies)
+    run = json.loads(bodies[0] + b"}")["run"].encode()
+    h, lines = chain.GENESIS, list[bytes]()
+    for body in bodies:
+        h = chain.link(run, h, body).encode()
+        lines.append(chain.add_hash(body, h))
+    overwrite(segment(path), b"".join(lines))
+
+
+@pytest.mark.parametrize("task", [5, ["evil.py"], {"task": "evil.py"}])
+def test_a_reference_that_is_no_text_is_not_used(tmp_path: Path, task: Any) -> None:
+    """A location of another type is an error, not a reference."""
+    run = foreign_run(tmp_path / "run", "evil.py:evil")
+    rewrite(run, lambda bodies: [body.replace(b'"evil.py:evil"', json.dumps(task).encode()) for body in bodies])
+
+    result = evaljournal("resume", run, "--trust")
+    assert 2 == result.exit_code, result.output
+
+
+def test_an_own_run_needs_no_flag(tmp_path: Path) -> None:
+    """A run is resumed and re-scored by the user who started it, also after it was moved and after each session."""
+    assert 0 == evaljournal("run", "own.py", "-o", "first", "--plain").exit_code
+    (tmp_path / "first").rename(tmp_path / "moved")
+
+    for command in ("resume", "rescore", "resume"):
+        flag = "--adopt" if command == "resume" else "--again"
+        result = evaljournal(command, "moved", flag)
+        assert 0 == result.exit_code, result.output
+    assert [True] * 4 + [True] == [is_signed for _, is_signed in starts(tmp_path / "moved", user_key())]
+    assert verify(tmp_path / "moved").ok
+
+
+def test_on_another_machine_a_run_is_foreign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With another key, the same run needs `--trust`, or an evaluation named on the command line; then it is the user's own."""
+    write_run(tmp_path / "run", [starting("own.py:own"), session(), STOPPED], signed=True)
+    shutil.copytree(tmp_path / "run", tmp_path / "other")
+    assert is_own(tmp_path / "run")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "elsewhere"))
+    assert not is_own(tmp_path / "run")
+
+    assert 0 == evaljournal("resume", "run", "--adopt", "--trust").exit_code
+    assert is_own(tmp_path / "run")
+    assert 0 == evaljournal("resume", "other", "--adopt", "--task", "own.py").exit_code
+    assert is_own(tmp_path / "other")
+
+
+def test_sessions_that_do_not_name_the_evaluation_leave_a_run_foreign(tmp_path: Path) -> None:
+    """Re-scoring a foreign run, or resuming it from Python, is signed, but does not make its evaluation the user's."""
+    run = foreign_run(tmp_path / "run", "own.py:own")
+    run_in_python(load("own.py").evaluation, run, resume=True, adopt=True, quiet=True)
+    assert 0 == evaljournal("rescore", run, "--score", "regex:.").exit_code
+    assert 0 == evaljournal("rescore", run, "--trust", "--again").exit_code
+
+    assert [True, True, True, False, False] == [is_signed for _, is_signed in starts(run, user_key())]
+    assert not is_own(run)
+
+
+HISTORY: list[Event] = [starting("own.py:own"), session(), STOPPED, adopting("./own.py:own"), STOPPED]
+"""Two sessions; the second one moved the evaluation."""
+
+
+def body_of(number: int, *, session: int, task: str) -> bytes:
+    """Return the line of a session that someone else has added."""
+    start = {"type": "session_started", "session": session, "pid": 1, "host": "", "boot_id": ""}
+    record = {"seq": number, "at": "2026-11-15T00:00:00.000000Z", "t": 0.5, **start}
+    return json.dumps({**record, **({"adopted": {"task": task}} if task else {}), "d": 0}, separators=(",", ":")).encode()[:-1]
+
+
+def moved(body: bytes, seq: int, session: int) -> bytes:
+    """Return a line with another number, for another session."""
+    body = re.sub(rb'"seq":[0-9]+', b'"seq":%d' % seq, body)
+    return re.sub(rb'"session":[0-9]+', b'"session":%d' % session, body)
+
+
+TAMPERED: dict[str, Callable[[list[bytes], list[bytes]], list[bytes]]] = {
+    "altered task": lambda own, _: [body.replace(b"own.py:own", b"evil.py:evil") for body in own],
+    "altered settings": lambda own, _: [*own[:4], own[4].replace(b'"pid":4711', b'"pid":4712'), *own[5:]],
+    "signature removed": lambda own, _: [re.sub(rb',"mac":"[0-9a-f]+"', b"", body) for body in own],
+    "signature of another record": lambda own, _: [
+        *own[:4],
+        re.sub(rb'"mac":"[0-9a-f]+"', re.findall(rb'"mac":"[0-9a-f]+"', own[1])[0], own[4]),
+        *own[5:],
+    ],
+    "signature of zeros": lambda own, _: [re.sub(rb'"mac":"[0-9a-f]+"', b'"mac":"%b"' % (b"0" * 32), body) for body in own],
+    "record of another run": lambda own, other: [*own[:4], other[4], *own[5:]],
+    "records of another run": lambda own, other: [own[0], *other[1:]],
+    "earlier history altered": lambda own, _: [*own[:3], own[3].replace(b"interrupted", b"deadline"), *own[4:]],
+    "earlier record at another position": lambda own, _: [*own, moved(own[4], 7, 3)],
+    "evaluation adopted by another user": lambda own, _: [*own, body_of(7, session=3, task="evil.py:evil")],
+    "session of another user": lambda own, _: [*own, body_of(7, session=3, task="")],
+    "run id changed": lambda own, _: [re.sub(rb'"run":"[0-9a-f]+"', b'"run":"%b"' % (b"e" * 32), own[0]), *own[1:]],
+}
+"""What an attacker makes of the lines of an own run, and of those of another own run of the same history."""
+
+
+@pytest.mark.parametrize("attack", TAMPERED)
+def test_a_signature_is_valid_for_its_record_only(tmp_path: Path, attack: str) -> None:
+    """An own run is foreign once its lines are changed, although every hash is correct."""
+    run, other = tmp_path / "run", tmp_path / "other"
+    write_run(run, HISTORY, signed=True)
+    write_run(other, HISTORY, signed=True)
+    others = [parts[0] for line in lines_of(other) if (parts := chain.split(line[:-1]))]
+    rewrite(run, list)
+    assert is_own(run)
+
+    rewrite(run, lambda own: TAMPERED[attack](own, others[: len(own)]))
+    assert not is_own(run)
+
+
+def test_a_truncated_own_run_uses_an_earlier_evaluation_of_the_user(tmp_path: Path) -> None:
+    """Removing records from the end can only bring back what the user has signed; without its start, a run is not resumed."""
+    history: list[Event] = [starting("own.py:own"), session(), STOPPED, adopting("gone.py:own"), STOPPED]
+    run = write_run(tmp_path / "run", history, signed=True)
+    rewrite(run, lambda bodies: bodies[:4])
+    assert is_own(run)
+
+    rewrite(run, lambda bodies: [bodies[0], *bodies[2:]])
+    assert 2 <= evaljournal("resume", run, "--adopt").exit_code <= 4
+    overwrite(segment(run), b"".join(lines_of(run)[1:]))
+    assert 2 <= evaljournal("resume", run, "--adopt").exit_code <= 4
+
+
+@pytest.mark.parametrize(("at", "own"), [(3, True), (6, False), (None, True)])
+def test_a_fork_is_own_as_far_as_its_source_was(tmp_path: Path, *, at: int | None, own: bool) -> None:
+    """A fork of an own run is own; a fork of a foreign run, or of the foreign part of one, is foreign."""
+    signed = [True, True, True, False, False, True, True]
+    events: list[Event] = [
+        starting("own.py:own"),
+        session(),
+        STOPPED,
+        adopting("evil.py:evil"),
+        STOPPED,
+        adopting("own.py:own", 3),
+        STOPPED,
+    ]
+    run = write_run(tmp_path / "run", events, signed=signed)
+
+    fork = tmp_path / "fork"
+    assert 0 == evaljournal("fork", run, "-o", fork, *([] if at is None else ["--at", at])).exit_code
+    assert own == is_own(fork)
+    assert verify(fork).ok
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_salvaged_run_is_own_if_its_source_was(tmp_path: Path, *, own: bool) -> None:
+    """Salvage does not sign what the user has not signed."""
+    run = write_run(tmp_path / "run", [starting("own.py:own"), session(), STOPPED], signed=own)
+    lines = lines_of(run)
+    overwrite(segment(run), b"".join([*lines[:3], lines[3].replace(b"interrupted", b"deadlines!!"), *lines[4:]]))
+
+    salvaged = tmp_path / "salvaged"
+    assert 0 == evaljournal("salvage", run, "-o", salvaged).exit_code
+    assert own == is_own(salvaged)
+
+
+def test_after_the_damage_nothing_is_signed(tmp_path: Path) -> None:
+    """A signed session after lost records does not make an earlier, foreign definition the user's."""
+    events: list[Event] = [starting("evil.py:evil"), session(), STOPPED, session(2), STOPPED]
+    run = write_run(tmp_path / "run", events, signed=[False, False, False, True, True])
+    lines = lines_of(run)
+    overwrite(segment(run), b"".join([*lines[:3], lines[3].replace(b"interrupted", b"deadlines!!"), *lines[4:]]))
+
+    salvaged = tmp_path / "salvaged"
+    assert 0 == evaljournal("salvage", run, "-o", salvaged).exit_code
+    assert [False] == list({is_signed for _, is_signed in starts(salvaged, user_key())})
+    assert not is_own(salvaged)
+
+
+def test_without_a_key_a_run_works_and_is_foreign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the key cannot be created, the run is not signed, one line says so, and `resume` names the reason."""
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    result = evaljournal("run", "own.py", "-o", "run", "--plain")
+    assert 0 == result.exit_code
+    assert 1 == result.stderr.count("warning: the key ")
+    assert b'"mac"' not in segment(tmp_path / "run").read_bytes()
+
+    result = evaljournal("resume", "run", "--adopt")
+    assert (2, True) == (result.exit_code, "cannot be recognized as your own (the key " in result.output)
+    assert 0 == evaljournal("resume", "run", "--adopt", "--trust").exit_code
