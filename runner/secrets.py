@@ -1,118 +1,265 @@
-"""Masking of secrets: keys and passwords that are recognized by their form, or that were added.
+"""Masking of secrets: values that the run sends or the environment names as secret, and anything with the form of a key.
 
 Error messages quote requests, and requests contain keys. A secret is replaced by `***`.
 """
 
+import base64
+import os
 import re
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, Final, cast
 
-_KEYS = (
-    r"sk-[\w*-]{8,}",  # OpenAI, Anthropic and compatible APIs, some partly masked by asterisks
-    r"(?:sk|pk|rk)_(?:live|test)_\w{8,}",  # Stripe
-    r"(?:gsk|hf|r8|glpat|npm|dop_v1)[_-]\w{16,}",  # Groq, Hugging Face, Replicate, GitLab, npm, DigitalOcean
-    r"(?:nvapi|xai|pplx|fw|lsv2_pt|lsv2_sk|pk-lf)[_-][\w-]{16,}",  # NVIDIA, xAI, Perplexity, Fireworks, tracers
-    r"gh[oprsu]_\w{16,}",  # GitHub
-    r"github_pat_\w{16,}",
-    r"xox[abeoprs]-[\w-]{8,}",  # Slack
-    r"AIza[\w-]{30,}",  # Google
-    r"ya29\.[\w.-]{16,}",
-    r"(?:AKIA|ASIA)[0-9A-Z]{16}",  # AWS
-    r"eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*",  # a JSON web token
-)
-_KEY_PREFIXES = (
-    *("sk-", "sk_", "pk_", "rk_", "gsk", "hf_", "hf-", "r8", "glpat", "npm", "dop_v1", "nvapi", "xai", "pplx", "fw", "lsv2_"),
-    *("pk-lf", "gho_", "ghp_", "ghr_", "ghs_", "ghu_", "github_pat_", "xox", "aiza", "ya29.", "akia", "asia", "eyj"),
-)
-_NAMES = (
-    r"(?<![\w-])(?:[\w-]*[_-])?"
-    r"(?:api[_-]?key|(?:access|auth|refresh|id|session|security)[_-]?token|(?:client[_-]?)?secret(?:[_-]access)?(?:[_-]?key)?"
-    r"|private[_-]?key|passw(?:or)?d|passphrase)"
-)
-_HEADERS = r"(?:proxy-)?authorization|[\w-]*(?:api-key|auth-token|subscription-key|functions-key)"
-_IN_URLS = r"key|token|sig|signature|pwd|auth|x-amz-(?:signature|credential|security-token)|x-goog-signature"
+import orjson
 
-_QUOTE = r"""\\?["']"""
-_INSIDE = r"""[^"'\\\r\n]+"""  # up to the closing quote
-_BARE = r"""[^\s"'\\,;&)}\]>]+"""  # up to the end of the word, list item or URL parameter
-_SCHEMES = r"(?:bearer|basic|token)\s+"
-_LONG = r"(?:digest|aws4-hmac-sha256)\s[^\r\n]*"  # schemes with several parts
-
-_SHAPES = (
-    (
-        ("private key-----",),
-        re.compile(r"(-----BEGIN [A-Z ]*PRIVATE KEY-----).*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL),
-        r"\1 ***",
-    ),
-    # A header as a line, a dict member or a pair: its whole value is masked, with the scheme.
-    (
-        ("authorization", "api-key", "auth-token", "subscription-key", "functions-key"),
-        re.compile(
-            rf"(?i)((?<![\w-])(?:{_HEADERS})(?:{_QUOTE}\s*[:,]|\s*[:=])\s*)"
-            rf"(b?{_QUOTE})?(?(2){_INSIDE}|(?:{_LONG}|(?:{_SCHEMES})?{_BARE}))"
-        ),
-        r"\1\2***",
-    ),
-    (("cookie",), re.compile(rf"(?i)(\bcookie(?:{_QUOTE}\s*[:,]|\s*[:=])\s*)(b?{_QUOTE})?[^\"'\r\n]+"), r"\1\2***"),
-    # Requires a digit: "basic understanding" is not a secret.
-    (
-        ("bearer", "basic"),
-        re.compile(r"(?i)\b(bearer|basic)(\s+)(?=[a-z._~+/-]{0,200}[0-9*])[a-z0-9._~+/*-]{8,}=*"),
-        r"\1\2***",
-    ),
-    (
-        ("key", "token", "secret", "passw", "passphrase"),
-        re.compile(rf"(?i)({_NAMES}(?:{_QUOTE})?\s*[:=]\s*)(b?{_QUOTE})?(?(2){_INSIDE}|{_BARE})"),
-        r"\1\2***",
-    ),
-    (("?", "&"), re.compile(rf"(?i)([?&](?:{_IN_URLS})=)[^\s&#\"'<>]+"), r"\1***"),
-    (("://",), re.compile(r"(?i)(\b[a-z][a-z0-9+.-]{1,20}://)[^\s/@:\"']{0,200}:[^\s/@\"']{1,500}@"), r"\1***@"),
-    (_KEY_PREFIXES, re.compile(rf"(?<![A-Za-z0-9])(?:{'|'.join(_KEYS)})"), "***"),
+from runner.secret_shapes import (
+    MASK,
+    is_placeholder,
+    is_secret_flag,
+    is_secret_member,
+    is_secret_name,
+    mask_shapes,
+    may_have_shape,
+    without_variables,
 )
-"""Case-folded markers, pattern, replacement. Each match contains a marker; most texts have none and need no search."""
-
-_SECRET_NAME = re.compile(r"(?i)key|token|secret|auth|cookie|passw|pwd|credential|signature|\bsig\b")
-
-_SECRET_MEMBER = re.compile(rf"(?i){_NAMES}|{_HEADERS}")
 
 SHORTEST: Final = 8
 """Characters; shorter values occur in texts by chance."""
 
-_added: set[str] = set()
-"""Secrets of any form that this process sends."""
+SHORTEST_IN_OUTPUTS: Final = 12
+"""Characters of a value that is masked in outputs, and of a variable that is secret by its name."""
+
+_VARIABLE_NAME: Final = re.compile(
+    r"(?i)(?:^|_)(?:(?:api)?keys?|tokens?|secrets?|passwords?|passwd|passphrase|credentials?|auth|cookies?|pat)(?:_|$)|_pwd$"
+)
+_PARTS: Final = re.compile(r"\\+|[^\\]", re.DOTALL)
+_MAX_ESCAPES: Final = 7
+"""Backslashes before a character: JSON inside JSON inside JSON."""
 
 
-def is_secret_name(name: str) -> bool:
-    """Whether the name of a header, a parameter or a variable suggests a secret value."""
-    return _SECRET_NAME.search(name) is not None
+class SecretValues:
+    """A set of values, and one search for all of them."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, None] = {}
+        self._markers: tuple[str, ...] = ()
+        self._pattern = re.compile(r"(?!)")
+
+    def add(self, value: str) -> None:
+        """Add a value."""
+        if value in self._values:
+            return
+        self._values[value] = None
+        forms = [form for value in sorted(self._values, key=len, reverse=True) for form in _forms(value)]
+        self._markers = tuple(dict.fromkeys(max(re.findall(r"[A-Za-z0-9]+", form), key=len, default="") for form, _ in forms))
+        self._pattern = re.compile("|".join(pattern for _, pattern in forms))
+
+    def may_be_in(self, text: str) -> bool:
+        """Whether a text could contain one of the values; true only for few that do not."""
+        for marker in self._markers:  # noqa: SIM110  # a generator expression is slower
+            if marker in text:
+                return True
+        return False
+
+    def mask(self, text: str) -> str:
+        """Replace the values, also where they are escaped or encoded."""
+        return self._pattern.sub(MASK, text) if self.may_be_in(text) else text
+
+    def spans(self, text: str) -> list[tuple[int, int]]:
+        """Return where the values are in a text."""
+        return [match.span() for match in self._pattern.finditer(text)] if self.may_be_in(text) else []
+
+    def __bool__(self) -> bool:
+        return bool(self._values)
+
+
+def _forms(value: str) -> Iterator[tuple[str, str]]:
+    """Yield the forms in which a value may occur, each with its pattern: escaped for JSON or a URL, and in base64."""
+    yield value, "".join(map(_escaped, _PARTS.findall(value)))
+    content = value.encode(errors="surrogatepass")
+    for offset in range(3):  # Its position in the encoded bytes; characters that depend on other bytes are omitted.
+        encoded = base64.b64encode(bytes(offset) + content).decode().rstrip("=")
+        form = encoded[(0, 2, 3)[offset] : len(encoded) - bool((offset + len(content)) % 3)]
+        yield form, "".join(map(_escaped, form)).replace(re.escape("+"), "[+-]").replace("/", "[/_]")
+
+
+def _escaped(part: str) -> str:
+    """Return the pattern of a character, or of several backslashes."""
+    if part.isascii() and part.isalnum():
+        return part
+    if part.startswith("\\"):
+        count = len(part)
+        escaped = rf"(?i:(?:%5c){{{count}}}|(?:\\{{1,{_MAX_ESCAPES}}}u005c){{{count}}})"
+        return rf"(?:{escaped}|\\{{{count},{count * (_MAX_ESCAPES + 1)}}})"
+    code = "".join(f"%{byte:02x}" for byte in part.encode(errors="surrogatepass"))
+    return rf"(?:\\{{0,{_MAX_ESCAPES}}}{re.escape(part)}|(?i:{code}|\\{{1,{_MAX_ESCAPES}}}u{ord(part):04x}))"
+
+
+_all: Final = SecretValues()
+"""Every secret that is known to this process."""
+sent: Final = SecretValues()
+"""Those that the runs of this process expand or send."""
 
 
 def add_secret(value: str) -> None:
-    """Mask a value in all texts from now on."""
+    """Mask a value that a run sends in all texts from now on; in outputs too, unless it is short."""
     if len(value) >= SHORTEST:
-        _added.add(value)
+        _all.add(value)
+    if len(value) >= SHORTEST_IN_OUTPUTS:
+        sent.add(value)
+
+
+def is_secret_variable(name: str, value: str) -> bool:
+    """Whether the value of an environment variable that a run expands is masked; a short one only if its name says so."""
+    return is_secret_name(name) or len(value) >= SHORTEST_IN_OUTPUTS
+
+
+def secret_variables() -> dict[str, str]:
+    """Return the environment variables whose names suggest secret values; paths of existing files are no secrets."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if len(value) >= SHORTEST_IN_OUTPUTS and _VARIABLE_NAME.search(name) and not os.path.exists(value)
+    }
+
+
+def add_environment() -> None:
+    """Mask the values of `secret_variables` in all texts from now on, except outputs."""
+    for value in secret_variables().values():
+        _all.add(value)
+
+
+def mask(text: str) -> str:
+    """Replace known secrets, and anything that looks like a key, a password or a token, by `***`."""
+    return mask_shapes(_all.mask(text))
+
+
+def mask_keys(text: str) -> str:
+    """Replace known secrets, and what is certainly a key, in a text that a user wrote, such as a prompt."""
+    return mask_shapes(_all.mask(text), certain=True)
+
+
+def excerpt(text: str, length: int) -> str:
+    """Return the beginning of a text with secrets masked, also one that continues after it."""
+    shown = mask(text[: length + _MARGIN])
+    return shown if len(text) <= length and len(shown) <= length else f"{shown[:length]}…"
+
+
+_MARGIN: Final = 2_000
+"""Characters after an excerpt in which a secret may end."""
+
+
+def has_literal_secret(text: str, name: str = "") -> bool:
+    """Whether a text contains a secret besides its variables; with the `name` of a header, whether its value is one."""
+    visible = without_variables(text)
+    return (is_secret_name(name) and visible == text != "") or mask(visible) != visible
+
+
+def mask_header(name: str, value: str) -> str:
+    """Return the value of a header as it may be recorded: variables stay, a secret does not."""
+    return MASK if is_secret_name(name) and without_variables(value) == value else mask_shapes(value)
 
 
 def mask_values(value: Any) -> Any:
     """Return a JSON value with the secrets in its texts masked, and those that the name of a member suggests."""
+    return _masked(value, mask) if _may_have_secrets(value) else value
+
+
+def mask_definition(value: Any) -> Any:
+    """Mask a JSON value that is fingerprinted: equally on every machine, and only what is certainly a key."""
+    return _masked(value, partial(mask_shapes, certain=True))
+
+
+def _may_have_secrets(value: Any) -> bool:
+    """Whether a value must be searched: one look at its JSON is faster than one at each of its texts."""
+    try:
+        text = value if isinstance(value, str) else orjson.dumps(value).decode()
+    except TypeError:
+        return True
+    return _all.may_be_in(text) or may_have_shape(text)
+
+
+def _masked(value: Any, mask_text: Callable[[str], str]) -> Any:
     if isinstance(value, str):
-        return mask(value)
+        return mask_text(value)
     if isinstance(value, Mapping):
         members = cast("Mapping[str, Any]", value).items()
-        return {key: "***" if _is_secret_member(key, item) else mask_values(item) for key, item in members}
-    return [mask_values(item) for item in cast("list[Any]", value)] if isinstance(value, list | tuple) else value
+        return {
+            mask_text(str(key)): MASK
+            if isinstance(item, str) and is_secret_member(str(key), item)
+            else _masked(item, mask_text)
+            for key, item in members
+        }
+    if isinstance(value, list | tuple):
+        items = cast("list[Any]", value)
+        after_flags = [False, *(isinstance(item, str) and is_secret_flag(item) for item in items)]
+        return [
+            MASK if after_flag and isinstance(item, str) and not is_placeholder(item) else _masked(item, mask_text)
+            for item, after_flag in zip(items, after_flags, strict=False)
+        ]
+    return value
 
 
-def _is_secret_member(name: str, value: object) -> bool:
-    return isinstance(value, str) and "$" not in value and _SECRET_MEMBER.fullmatch(name) is not None
+def mask_output(output: Any) -> Any:
+    """Return an output without the values that runs of this process send; the same object if it has none.
+
+    A value may be split over the pieces of a stream: texts at the same path of a list's items are searched as one.
+    """
+    if not sent:
+        return output
+    if isinstance(output, str):
+        masked = sent.mask(output)
+        return output if masked == output else masked
+    if not isinstance(output, dict | list):
+        return output
+    if not any(sent.spans(texts.joined) for texts in _texts(output).values()):
+        return output
+    masked = orjson.loads(orjson.dumps(output))
+    for texts in _texts(masked).values():
+        texts.cut(sent.spans(texts.joined))
+    return masked
 
 
-def mask(text: str) -> str:
-    """Replace added secrets, and anything that looks like a key, a password or a token, by `***`."""
-    for value in sorted(_added, key=len, reverse=True):
-        text = text.replace(value, "***")
-    folded = text.casefold()
-    for markers, shape, replacement in _SHAPES:
-        if any(marker in folded for marker in markers):
-            text = shape.sub(replacement, text)
-    return text
+class _Texts:
+    """The texts at one path of a JSON value."""
+
+    def __init__(self) -> None:
+        self.places: list[tuple[Any, Any]] = []
+        """Container and key or index of each."""
+
+    @property
+    def joined(self) -> str:
+        """All of them as one text."""
+        return "".join(container[key] for container, key in self.places)
+
+    def cut(self, spans: list[tuple[int, int]]) -> None:
+        """Replace parts of the joined text: the mask is put where a part begins."""
+        at = 0
+        for container, key in self.places:
+            text, pieces, done = container[key], list[str](), 0
+            for begin, end in spans:
+                first, last = max(begin - at, 0), min(end - at, len(text))
+                if first < len(text) and last > 0:
+                    pieces += [text[done:first], MASK if begin >= at else ""]
+                    done = last
+            container[key] = "".join([*pieces, text[done:]])
+            at += len(text)
+
+
+def _texts(value: dict[str, Any] | list[Any]) -> dict[tuple[Any, ...], _Texts]:
+    """Collect the texts in a JSON value by the keys that lead to them; the items of a list have the same path."""
+    texts: defaultdict[tuple[Any, ...], _Texts] = defaultdict(_Texts)
+    pending: list[tuple[tuple[Any, ...], Any]] = [((), value)]
+    while pending:
+        path, container = pending.pop()
+        inner: list[tuple[tuple[Any, ...], Any]] = []
+        is_list = isinstance(container, list)
+        for key, item in enumerate(container) if is_list else container.items():
+            at = path if is_list else (*path, key)
+            if isinstance(item, str):
+                texts[at].places.append((container, key))
+            elif isinstance(item, dict | list):
+                inner.append((at, item))
+        pending += reversed(inner)
+    return texts

@@ -19,6 +19,7 @@ ORDER: Final = (
     "journal",
     "replay",
     "runner.errors",
+    "runner.secret_shapes",
     "runner.secrets",
     "runner.suggest",
     "runner.notes",

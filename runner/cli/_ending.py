@@ -26,9 +26,7 @@ def write_head(file: Path | None, head: str) -> None:
     try:
         write_atomically(file, [f"{head}\n".encode()])
     except OSError as exc:
-        echo(
-            f"--head-file {printable(str(file))} could not be written: {exc.strerror or exc}; the head is {head}", err=True
-        )
+        echo(f"--head-file {printable(str(file))} could not be written: {exc.strerror or exc}; the head is {head}", err=True)
 
 
 def finish(

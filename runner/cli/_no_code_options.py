@@ -4,6 +4,7 @@ A run records the options that were given on the command line, and `resume` pars
 by its name and read again, like a Python file.
 """
 
+import contextlib
 import re
 import shlex
 from collections.abc import Container, Iterable, Iterator, Mapping
@@ -18,12 +19,14 @@ from click.core import ParameterSource
 from runner import scorers
 from runner.cli._common import OFF
 from runner.cli._options import OPTIONS, TABLE, is_definition, overrides, render_error
+from runner.cli._output import echo
 from runner.data.dataset import Dataset
 from runner.definition.evaluation import Evaluation
 from runner.definition.loading import AnyEvaluation, LoadedEvaluation, load_function
 from runner.definition.settings import Settings
 from runner.errors import UsageError
-from runner.secrets import is_secret_name, mask
+from runner.secret_shapes import MASK
+from runner.secrets import add_environment, has_literal_secret, mask, mask_keys, mask_values, secret_variables
 from runner.suggest import suggest
 
 TARGETS: Final = {"endpoint": "Endpoint", "chat": "Chat", "command": "Command", "recorded": "RecordedOutput"}
@@ -34,9 +37,10 @@ DEFINITION: Final = frozenset(["config", *(option.name for option in OPTIONS if 
 """Options that describe what is evaluated."""
 _TEXTS: Final = ("body", "more", "prompt", "system", "rubric")
 """Options whose value may be read from a file: `@prompt.txt`."""
-_RECORDED_TEXTS: Final = ("endpoint", "base_url", "judge_url", "command")
-"""Recorded options that could contain an API key."""
-_VARIABLE: Final = re.compile(r"\$(?:\w+|\{\w+\})")
+_WITH_VARIABLES: Final = ("endpoint", "base_url", "judge_url", "command")
+"""Options, besides headers, in which `$NAME` can stand for a key."""
+_MASKED_KEY: Final = "***masked***"
+"""Recorded instead of a key in one of `_TEXTS`."""
 
 
 def evaluation_from_options(ctx: click.Context) -> LoadedEvaluation:
@@ -45,6 +49,7 @@ def evaluation_from_options(ctx: click.Context) -> LoadedEvaluation:
     from_file = {name: value for name, value in values.items() if not is_on_command_line(ctx, name)}
     on_command_line = {name: value for name, value in values.items() if name not in from_file}
     _reject_secrets(on_command_line)
+    _check_texts(on_command_line)
     task = _task(values, from_file)
     if "data" not in values:
         raise UsageError("--data is missing: pass the file with the cases")
@@ -81,13 +86,52 @@ def _arguments(target: str, values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _reject_secrets(values: Mapping[str, Any]) -> None:
     """Reject a key on the command line: other users can see it, and it would be recorded."""
-    headers = [text for text in values.get("header", ()) if is_secret_name(text.partition(":")[0]) and "$" not in text]
-    texts = [("header", headers[0])] if headers else [(name, values[name]) for name in _RECORDED_TEXTS if name in values]
-    for name, text in texts:
-        visible = _VARIABLE.sub("", text)
-        if headers or mask(visible) != visible:
-            raise UsageError(
-                f"{_flag(name)} contains a key, which would be recorded; put it in an environment variable and pass $NAME"
+    add_environment()
+    for text in values.get("header", ()):
+        name, _, value = text.partition(":")
+        if has_literal_secret(value.strip(), name):
+            scheme = value.strip().partition(" ")[0] if " " in value.strip() else ""
+            raise _literal_key("header", f"{name}: {scheme} {_variable(value)}".replace("  ", " "))
+    for option in _WITH_VARIABLES:
+        if option in values and has_literal_secret(values[option]):
+            form = mask(values[option]).replace(MASK, _variable(values[option]))
+            raise _literal_key(option, form, " with --shell" if option == "command" and "shell" not in values else "")
+
+
+def _literal_key(option: str, form: str, more: str = "") -> UsageError:
+    return UsageError(
+        f"{_flag(option)} contains a key, which other users can see and which would be recorded; "
+        f"put it in an environment variable and pass {_flag(option)} {shlex.quote(form)}{more}"
+    )
+
+
+def _variable(text: str) -> str:
+    """Return the environment variable whose value is in a text: the shell has replaced it outside single quotes."""
+    return next((f"${name}" for name, value in secret_variables().items() if value in text), "$NAME")
+
+
+def _recorded_text(name: str, text: str) -> str:
+    """Return an option as it is recorded, with keys masked."""
+    masked = mask_keys(text)
+    if name in {"body", "more"}:
+        with contextlib.suppress(ValueError):  # Reported where it is parsed.
+            value = orjson.loads(text)
+            if mask_values(value) != value:
+                masked = orjson.dumps(mask_values(value)).decode()
+    return text if masked == text else masked.replace(MASK, _MASKED_KEY)
+
+
+def _check_texts(values: Mapping[str, Any]) -> None:
+    """Warn of a key in a text, and reject one that was recorded without it."""
+    for name in _TEXTS:
+        text = values.get(name, "")
+        if _MASKED_KEY in text:
+            raise UsageError(f"the recorded {_flag(name)} lacks its key; put the text in a file and pass {_flag(name)} @FILE")
+        if _recorded_text(name, text) != text:
+            echo(
+                f"Warning: {_flag(name)} contains a key, which is recorded as {_MASKED_KEY}; "
+                f"to be able to resume the run, put the text in a file and pass {_flag(name)} @FILE",
+                err=True,
             )
 
 
@@ -124,6 +168,8 @@ def _value(name: str, value: Any) -> Any:
         except (OSError, ValueError) as exc:
             raise UsageError(f"{_flag(name)} {value}: cannot be read: {exc}") from exc
     match name:
+        case "body":
+            return value.strip()
         case "header":
             return dict(_pairs(value, ":", "header", "'Name: value'"))
         case "choice":
@@ -189,7 +235,8 @@ def _reference(ctx: click.Context, on_command_line: Mapping[str, Any]) -> str:
             continue
         values = on_command_line[name] if isinstance(on_command_line[name], tuple) else [on_command_line[name]]
         for value in values:
-            words += [_flag(name)] if value is True else [_flag(name), str(value)]
+            text = _recorded_text(name, value) if name in _TEXTS else str(value)
+            words += [_flag(name)] if value is True else [_flag(name), text]
     return shlex.join(words)
 
 

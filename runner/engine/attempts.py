@@ -9,6 +9,7 @@ from journal import events
 from journal.blobs import LIMIT
 from journal.codec import json_round_trip
 from journal.errors import Unserializable
+from journal.threads import InThread
 from replay.text import plural
 from runner.concurrency.constants import POISONED
 from runner.data.to_json import to_json
@@ -20,7 +21,7 @@ from runner.engine.scheduler import Scheduler
 from runner.engine.trial_work import TrialWork
 from runner.retries.classify import describe
 from runner.retries.settle import UNSERIALIZABLE, settle
-from runner.secrets import mask_values
+from runner.secrets import mask_output, mask_values, sent
 from runner.tasks import LateOutcome, Task
 from runner.tasks.usage import usage_of_response
 
@@ -31,11 +32,14 @@ _LARGE: Final = LIMIT // 6
 class Attempts:
     """The task of a session, and the slots of its attempts."""
 
-    def __init__(self, task: Task, scheduler: Scheduler, late: LateRecorder, *, most_failures: float) -> None:
+    def __init__(
+        self, task: Task, scheduler: Scheduler, late: LateRecorder, *, most_failures: float, in_thread: InThread
+    ) -> None:
         self._task = task
         self._request = getattr(task, "request", None) if scheduler.settings.record_requests else None
         self._scheduler = scheduler
         self._late = late
+        self._in_thread = in_thread
         self._settings = scheduler.settings
         self._recorder = scheduler.recorder
         self._record, self._now = scheduler.recorder.record, scheduler.recorder.clock.now
@@ -62,6 +66,8 @@ class Attempts:
             sink=self._late.sink(work),
             late=partial(self._returned_late, trial, number, started.t),
         )
+        if sent and isinstance(outcome, Returned):
+            outcome = await self._masked(work, outcome)
         if self._recorder.journal.has_slow_blobs and isinstance(outcome, Returned) and is_large(outcome.output, _LARGE):
             outcome = await self._with_blobs(work, outcome)
         return self.end(work, outcome)
@@ -112,6 +118,15 @@ class Attempts:
     ) -> None:
         self._scheduler.inform_policy(self._record(event), work)
 
+    async def _masked(self, work: TrialWork, outcome: Returned) -> Returned:
+        """Mask the secrets that the run sends in an output, and record that it was changed."""
+        output, mask = outcome.output, partial(mask_output, outcome.output)
+        masked = await self._in_thread(mask) if is_large(output, LIMIT) else mask()
+        if masked is output:
+            return outcome
+        self._late.sink(work)({f"{events.OWN_NOTE}masked": {"output": True}})
+        return Returned(output=masked)
+
     async def _with_blobs(self, work: TrialWork, outcome: Returned) -> Returned:
         """Write a large output before it is recorded, so that no other record waits for a slow disk."""
         event = events.AttemptSucceeded(trial=work.trial, attempt=work.state.attempts, output=outcome.output, elapsed=0.0)
@@ -128,7 +143,7 @@ class Attempts:
             try:
                 record = self._record(event, None, outcome.in_blobs)
             except (Unserializable, RecursionError):
-                output = to_json(output)
+                output = mask_output(to_json(output))
                 usage = None if state.has_noted_tokens(work.trial) else usage_of_response(output) or None
                 record = self._record(attrs.evolve(event, output=output, usage=usage))  # type: ignore[misc]  # a fact is an attrs class
         except (Unserializable, RecursionError) as exc:

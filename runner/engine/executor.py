@@ -53,7 +53,9 @@ class Executor:
         self.shutdown = Shutdown(self._now, grace=settings.grace, on_stop=self._on_stop)
         self.scheduler = Scheduler(recorder, settings, policy, self.shutdown, loop=loop, start_worker=self._start_worker)
         late = LateRecorder(recorder, loop, self.shutdown)
-        self._attempts = None if task is None else Attempts(task, self.scheduler, late, most_failures=most_failures)
+        self._attempts = (
+            None if task is None else Attempts(task, self.scheduler, late, most_failures=most_failures, in_thread=in_thread)
+        )
         self._scoring = Scoring(scorers, self.scheduler, late, in_thread) if scorers else None
         self._intake = Intake(self.scheduler, in_thread)
         self._in_flight: dict[CallScope, Job] = {}

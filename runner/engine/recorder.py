@@ -26,6 +26,7 @@ from runner.engine.shutdown import Shutdown
 from runner.engine.trial_work import TrialWork
 from runner.notes import Sink
 from runner.retries.classify import describe
+from runner.secrets import mask_values
 
 _MAX_NOTE_NAME: Final = 1_000
 """Characters of a note's name that are recorded."""
@@ -120,6 +121,6 @@ class LateRecorder:
         for name, value in values.items():
             noted = partial(Noted, name=name[:_MAX_NOTE_NAME], trial=trial, attempt=attempt)
             try:
-                self.record(noted(value=to_json(value)))
+                self.record(noted(value=mask_values(to_json(value))))
             except (Unserializable, RecursionError) as exc:
                 self.record(noted(value=describe(exc).message))

@@ -31,6 +31,7 @@ from runner.engine.trial_work import TrialWork
 from runner.errors import UsageError
 from runner.retries.retry import Retry
 from runner.scorers.scorer import Scorer
+from runner.secrets import add_environment
 from runner.signals import STOP_SIGNALS, handle_signals
 
 _HAS_OUTPUT: Final = ("scoring", "completed")
@@ -66,6 +67,7 @@ async def rescore(
     """
     if not scorers:
         raise UsageError("the evaluation has no scorer", hint="add one: --score exact, --judge MODEL, or @….score in Python")
+    add_environment()
     environment = await in_thread(Environment.here)
     before = await in_thread(lambda: fold(read(path, load_blobs=False, files=files)))
     if before.started is not None and not list(_unscored(before, scorers, again=again)):

@@ -23,6 +23,7 @@ from runner.engine.trial_work import ScorerCall, TrialWork
 from runner.retries.classify import Description, describe
 from runner.retries.retry import GiveUp, RetryIn, jitter
 from runner.scorers.scorer import OpenScorer, Scorer, ScorerInput
+from runner.secrets import mask_output
 from runner.signals import is_from_signal
 from runner.tasks import LateOutcome
 
@@ -176,7 +177,7 @@ class Scoring:
                         scorer=name,
                         version=scorer.version,
                         value=score.value,
-                        reason=score.reason,
+                        reason=mask_output(score.reason),
                         elapsed=elapsed,
                     )
                 )

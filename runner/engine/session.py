@@ -36,6 +36,7 @@ from runner.engine.recorder import Clock, Recorder
 from runner.engine.shutdown import Shutdown
 from runner.errors import RunFailed, UsageError
 from runner.scorers.scorer import OpenScorer
+from runner.secrets import add_environment
 from runner.suggest import suggest
 from runner.tasks import Task
 
@@ -170,6 +171,7 @@ class Session:
 
     async def _prepare(self) -> tuple[RunState, Plan | None]:
         """Read the journal and plan the session; nothing is changed."""
+        add_environment()
         self._environment = await self._in_thread(self.options.environment)
         state = await self._in_thread(self._load_state)
         return state, None if is_done(state, self.options) else await self._in_thread(lambda: self._plan(state))

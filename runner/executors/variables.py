@@ -21,7 +21,7 @@ import attrs
 
 from runner.data.fingerprint import digest, fingerprint_function
 from runner.data.to_json import to_json
-from runner.secrets import is_secret_name
+from runner.secret_shapes import is_secret_name
 
 _ARGUMENTS: Final = "arguments of the partial"
 _DEPTH: Final = 2

@@ -19,7 +19,8 @@ import httpcore2
 
 from runner.data.templates import Fields, Text
 from runner.errors import MissingVariable, UsageError
-from runner.secrets import SHORTEST, add_secret, is_secret_name, mask
+from runner.secret_shapes import is_secret_name
+from runner.secrets import SHORTEST, add_secret, is_secret_variable, mask, mask_header
 
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADER_VALUE: Final = re.compile(r"[\t\x20-\x7e]*")
@@ -32,17 +33,17 @@ _SAFE: Final = "/%:@!$&'()*+,;=~?-._"
 """Characters that are not escaped: the user's own escapes, and those with a meaning in a URL."""
 
 
-def _expand(text: str, what: str, secrets: set[str], escape: Callable[[str], str] = str) -> str:
-    """Replace `$NAME` with environment variables; values whose name looks like that of a secret are added to `secrets`."""
+def _expand(text: str, what: str, escape: Callable[[str], str] = str) -> tuple[str, dict[str, str]]:
+    """Replace `$NAME` with environment variables; return the text, and the variables with their values."""
     template = string.Template(text)
     if not template.is_valid():
         raise UsageError(f"{what} has a '$' without a name; write $NAME for an environment variable, $$ for a '$'")
+    variables: dict[str, str] = {}
     for name in template.get_identifiers():
         if not os.environ.get(name):
             raise MissingVariable(f"{what} needs the environment variable {name}; set it: export {name}=…")
-        if is_secret_name(name) or is_secret_name(what):
-            secrets.add(os.environ[name])
-    return template.substitute({name: escape(os.environ[name]) for name in template.get_identifiers()})
+        variables[name] = os.environ[name]
+    return template.substitute({name: escape(value) for name, value in variables.items()}), variables
 
 
 @attrs.frozen
@@ -85,8 +86,8 @@ class Address:
     @classmethod
     def parse(cls, url: str, headers: Mapping[str, str]) -> Self:
         """Parse a URL and headers, in which `$NAME` stands for an environment variable."""
-        secrets: set[str] = set()
-        parts = urlsplit(_expand(url, f"the URL {mask(url)!r}", secrets, _without_braces))
+        expanded, variables = _expand(url, f"the URL {mask(url)!r}", _without_braces)
+        parts = urlsplit(expanded)
         if parts.scheme not in _PORTS or not parts.hostname or not _has_port(parts):
             raise UsageError(f"{mask(url)!r} is not a URL that starts with http:// or https://")
         if "{" in parts.netloc:
@@ -95,13 +96,13 @@ class Address:
             host, port = parts.hostname.encode("idna"), parts.port or _PORTS[parts.scheme]
         except ValueError as exc:  # a UnicodeError is one
             raise UsageError(f"{mask(url)!r} is not a valid URL: {exc}") from exc
+        secrets = _secrets_in_url(parts, variables)
         request_headers = _expanded_headers(headers, secrets)
         if parts.username is not None and "authorization" not in {name.lower() for name in headers}:
             login = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
             basic = base64.b64encode(login.encode()).decode()
-            secrets |= {unquote(parts.password or ""), basic}
+            secrets.add(basic)
             request_headers.append((b"Authorization", f"Basic {basic}".encode()))
-        secrets |= {value for name, value in parse_qsl(parts.query) if is_secret_name(name)}
         proxy = Proxy.from_environment(parts.scheme, parts.hostname, port, secrets)
         for secret in secrets:
             add_secret(secret)
@@ -155,6 +156,18 @@ class Proxy:
         return cls(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}", login)
 
 
+def _secrets_in_url(parts: SplitResult, variables: Mapping[str, str]) -> set[str]:
+    """Return what is secret in a URL: the login, parameters with such a name, and variables, but not the host."""
+    secrets = {unquote(parts.password or "")}
+    if parts.password is None and is_secret_variable("", parts.username or ""):
+        secrets.add(unquote(parts.username or ""))
+    secrets |= {value for name, value in parse_qsl(parts.query) if is_secret_name(name) or name == "code"}
+    for name, value in variables.items():
+        pieces = [value] if is_secret_name(name) else re.split(r"[/?&=#]", value)
+        secrets |= {piece for piece in pieces if is_secret_variable(name, piece) and piece not in parts.netloc.split("@")[-1]}
+    return secrets
+
+
 def _has_port(parts: SplitResult) -> bool:
     """Whether the port, if there is one, is valid."""
     try:
@@ -185,15 +198,16 @@ def _expanded_headers(headers: Mapping[str, str], secrets: set[str]) -> list[tup
     for name, text in headers.items():
         if not _HEADER_NAME.fullmatch(name):
             raise UsageError(f"{name!r} is not a valid header name")
-        value = _expand(text, f"the header {name!r}", secrets)
+        value, variables = _expand(text, f"the header {name!r}")
         if not _HEADER_VALUE.fullmatch(value):
             raise UsageError(f"the header {name!r} contains a character that is not allowed in headers")
         if is_secret_name(name):
             secrets |= {value, value.rpartition(" ")[2]}
+        secrets |= {content for variable, content in variables.items() if is_secret_variable(variable, content)}
         expanded.append((name.encode(), value.strip().encode()))
     return expanded
 
 
 def masked_headers(headers: Mapping[str, str]) -> dict[str, str]:
     """Return headers that can be recorded: `$NAME` is not expanded, and secrets are masked."""
-    return {name: text if "$" in text or not is_secret_name(name) else "***" for name, text in headers.items()}
+    return {name: mask_header(name, text) for name, text in headers.items()}

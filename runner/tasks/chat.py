@@ -19,11 +19,12 @@ from runner.data.fingerprint import canonical, digest
 from runner.data.templates import Body, Fields, MissingField, Text, find
 from runner.errors import UsageError
 from runner.notes import engine_note, note
-from runner.secrets import mask
+from runner.secret_shapes import mask_shapes
+from runner.secrets import excerpt, mask, mask_definition
 from runner.tasks import TrialInput
 from runner.tasks.address import Address, masked_headers
 from runner.tasks.client import Client
-from runner.tasks.endpoint import call_once, idempotency_headers, note_stream, raise_error_in
+from runner.tasks.endpoint import call_once, idempotency_headers, raise_error_in
 from runner.tasks.prices import DEFAULT_PRICES, Price, read_prices
 from runner.tasks.reply import InvalidReply, Reply, TruncatedReply
 from runner.tasks.usage import priced_usage
@@ -145,14 +146,14 @@ class Chat:
     @property
     def definition(self) -> dict[str, Any]:
         """Everything that affects the outputs, with secrets masked."""
-        return {
+        definition = {
             **self.body([]),
-            "base_url": mask(self.base_url),
-            "headers": masked_headers(self.headers),
             "system": self.system,
             "messages": _contents(self.messages, "the messages"),
             "prompt": self.prompt,
         }
+        address = {"base_url": mask_shapes(self.base_url), "headers": masked_headers(self.headers)}
+        return {**mask_definition(definition), **address}
 
     @property
     def address(self) -> str:
@@ -255,14 +256,16 @@ class OpenChat:
         try:
             return read_json(completion.text)
         except ValueError as exc:
-            raise InvalidReply(f"the model's reply is not JSON ({exc}): {completion.text[:300]!r}") from exc
+            raise InvalidReply(f"the model's reply is not JSON ({exc}): {excerpt(completion.text, 300)!r}") from exc
 
     async def complete(
         self, messages: Sequence[Mapping[str, Any]], *headers: tuple[bytes, bytes], model: str | None = None
     ) -> Completion:
         """Return the model's next message."""
-        reply = await self._client.call("POST", orjson.dumps(self._chat.body(messages, model)), *_HEADERS, *headers)
-        note_stream(reply)
+        content = orjson.dumps(self._chat.body(messages, model))
+        return await self._client.call("POST", content, *_HEADERS, *headers, read=lambda reply: self._read(reply, model))
+
+    def _read(self, reply: Reply, model: str | None) -> Completion:
         if reply.is_stream:
             return self._joined(reply, model)
         value = reply.json()
@@ -272,7 +275,7 @@ class OpenChat:
         except MissingField as exc:
             raise InvalidReply(f"the reply is not a chat completion: {exc}") from exc
         if not isinstance(message, Mapping):
-            raise InvalidReply(f"the reply is not a chat completion: its message is {as_text(message)[:200]!r}")
+            raise InvalidReply(f"the reply is not a chat completion: its message is {excerpt(as_text(message), 200)!r}")
         return self._completion(value, message, choice.get("finish_reason"), model)
 
     def _joined(self, reply: Reply, model: str | None) -> Completion:
@@ -288,7 +291,7 @@ class OpenChat:
                     text.append(str((choice.get("delta") or {}).get("content") or ""))
                     finish_reason = choice.get("finish_reason") or finish_reason
             except (AttributeError, TypeError) as exc:
-                raise InvalidReply(f"a piece of the stream is not a chat completion: {as_text(piece)[:200]!r}") from exc
+                raise InvalidReply(f"a piece of the stream is not a chat completion: {excerpt(as_text(piece), 200)!r}") from exc
         if finish_reason is None:
             error = InvalidReply if reply.is_done else TruncatedReply
             raise error("the stream ended without a finish_reason")

@@ -18,8 +18,10 @@ import attrs
 import httpcore2
 import trio
 
+from runner.notes import engine_note
 from runner.tasks.address import Address
-from runner.tasks.reply import MAX_BYTES, BadStatus, NoResponse, Redirected, Reply, ReplyTooLarge
+from runner.tasks.reply import BadStatus, NoResponse, Redirected, Reply
+from runner.tasks.reply_memory import ReplyMemory
 
 T = TypeVar("T")
 
@@ -175,37 +177,57 @@ class Client:
         while self._idle:
             await _drop(self._idle.pop().http)
 
-    async def call(self, method: str, content: bytes | None, *headers: tuple[bytes, bytes], target: str | None = None) -> Reply:
-        """Make one call and return its reply; raise an error for any status but 2xx."""
+    async def call(
+        self,
+        method: str,
+        content: bytes | None,
+        *headers: tuple[bytes, bytes],
+        read: Callable[[Reply], T],
+        target: str | None = None,
+    ) -> T:
+        """Make one call and return what `read` makes of its reply; raise an error for any status but 2xx."""
         started = trio.current_time()
         sent = [*self._address.headers, *headers]
         if content is not None:
             sent.append((b"Content-Length", b"%d" % len(content)))
         url = self._url if target is None else _Url(self._address.origin, target)
         request = _Request(method, url, sent, content, self._extensions)
-        try:
-            connection = await self._idle_connection() or await self._new_connection()
-            try:
-                response, body, first_byte = await _exchange(connection, request, started)
-            except (httpcore2.NetworkError, httpcore2.ProtocolError):
-                if not connection.was_closed_meanwhile:
-                    raise
-                connection = await self._new_connection()
-                response, body, first_byte = await _exchange(connection, request, started)
-        except _FAILURES as exc:
-            raise NoResponse(exc, self._address.shown) from exc
-        await self._keep(connection)
-        reply_headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in response.headers}
-        reply = Reply(response.status, reply_headers, body, first_byte)
-        if "content-encoding" in reply_headers:
+        with ReplyMemory() as memory:
+            response, body, first_byte = await self._exchange(request, started, memory)
+            reply_headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in response.headers}
+            reply = Reply(response.status, reply_headers, body, first_byte)
+            if "content-encoding" in reply_headers:
+                await memory.take_place()  # It may become large.
+            if reply.is_stream and reply.status < HTTPStatus.MULTIPLE_CHOICES:
+                engine_note(stream={"first_byte": round(first_byte, 6), "bytes": len(body)})
+            return await memory.parse(lambda: self._parse(reply, read))
+
+    def _parse(self, reply: Reply, read: Callable[[Reply], T]) -> T:
+        if "content-encoding" in reply.headers:
             reply.decompress()
-        for secret in self._address.secrets:
-            reply.body = reply.body.replace(secret, b"***")
         if reply.status >= HTTPStatus.BAD_REQUEST:
             raise BadStatus(reply, self._address.shown)
         if reply.status >= HTTPStatus.MULTIPLE_CHOICES:
             raise Redirected(reply, self._address.shown)
-        return reply
+        return read(reply)
+
+    async def _exchange(
+        self, request: _Request, started: float, memory: ReplyMemory
+    ) -> tuple[httpcore2.Response, bytes, float]:
+        """Send a request on an idle connection or a new one; return what `_exchange` returns."""
+        try:
+            connection = await self._idle_connection() or await self._new_connection()
+            try:
+                exchanged = await _exchange(connection, request, started, memory)
+            except (httpcore2.NetworkError, httpcore2.ProtocolError):
+                if not connection.was_closed_meanwhile:
+                    raise
+                connection = await self._new_connection()
+                exchanged = await _exchange(connection, request, started, memory)
+        except _FAILURES as exc:
+            raise NoResponse(exc, self._address.shown) from exc
+        await self._keep(connection)
+        return exchanged
 
     async def _idle_connection(self) -> _Connection | None:
         """Return the connection that was used last, unless the server has closed it or sent something unsolicited."""
@@ -254,11 +276,13 @@ class Client:
             await _drop(self._idle.popleft().http)
 
 
-async def _exchange(connection: _Connection, request: _Request, started: float) -> tuple[httpcore2.Response, bytes, float]:
+async def _exchange(
+    connection: _Connection, request: _Request, started: float, memory: ReplyMemory
+) -> tuple[httpcore2.Response, bytes, float]:
     """Send a request; return the response, its body and the time to its first byte. The connection is closed on an error."""
     try:
         response = await connection.http.handle_async_request(request)
-        return response, *await _body(response, started)
+        return response, *await _body(response, started, memory)
     except BaseException:
         await _drop(connection.http)
         raise
@@ -270,18 +294,16 @@ async def _drop(connection: httpcore2.AsyncConnectionInterface | trio.abc.AsyncR
         await connection.aclose()
 
 
-async def _body(response: httpcore2.Response, started: float) -> tuple[bytes, float]:
+async def _body(response: httpcore2.Response, started: float, memory: ReplyMemory) -> tuple[bytes, float]:
     """Read a body up to the size limit; return it and the time to its first byte."""
     chunks: list[bytes] = []
-    size, first = 0, 0.0
+    first = 0.0
     try:
         async for chunk in response.aiter_stream():
             if not chunks:
                 first = trio.current_time() - started
             chunks.append(chunk)
-            size += len(chunk)
-            if size > MAX_BYTES:
-                raise ReplyTooLarge(f"the reply is larger than {MAX_BYTES // 1024 // 1024} MiB; is it an endless stream?")
+            await memory.add(len(chunk))
     finally:
         await response.aclose()
     return b"".join(chunks), first or trio.current_time() - started

@@ -26,13 +26,12 @@ from runner.data.fingerprint import canonical, digest
 from runner.data.templates import Fields, MissingField, Text, find
 from runner.errors import UsageError
 from runner.retries.classify import Fatal
-from runner.secrets import mask
+from runner.secret_shapes import mask_shapes
+from runner.secrets import add_secret, excerpt, is_secret_variable, mask, mask_definition
 from runner.tasks import TrialInput
 from runner.tasks.endpoint import call_once, idempotency_key
 from runner.tasks.reply import InvalidReply, OutputMissing
-
-MAX_BYTES: Final = 64 * 1024 * 1024
-"""The largest output that is read; a command that never stops printing must not fill the memory."""
+from runner.tasks.reply_memory import ReplyMemory
 
 GRACE: Final = 0.4
 """Seconds between SIGTERM and SIGKILL; shorter than the grace period of the run."""
@@ -45,6 +44,7 @@ _SCRIPT: Final = 1024 * 1024
 
 _CANNOT_RUN: Final = (126, 127)
 """Exit codes of a shell for a command that is not executable or does not exist."""
+_SHELL_VARIABLE: Final = re.compile(r"\$\{?([A-Za-z_]\w*)")
 _SPLIT_FIELD: Final = re.compile(r"\{[^{}\s][^{}]*\s[^{}]*\}")
 """A field with a space in its name, at which a command is split unless it is quoted."""
 
@@ -63,6 +63,7 @@ def _arguments(command: "Command") -> tuple[Text, ...]:
     if command.shell:
         if not isinstance(line, str):
             raise UsageError("with shell=True, the command must be a string")
+        _add_secrets(line)
         return ()
     try:
         words = shlex.split(line) if isinstance(line, str) else list(line)
@@ -83,6 +84,13 @@ def _arguments(command: "Command") -> tuple[Text, ...]:
         hint = "pipes and redirections need a shell: shell=True or --shell" if set(str(line)) & set("|<>;&") else ""
         raise UsageError(f"command {words[0]!r} not found", hint=hint)
     return arguments
+
+
+def _add_secrets(line: str) -> None:
+    """Mask the values of the variables that a shell replaces in a command."""
+    for name in _SHELL_VARIABLE.findall(line):
+        if is_secret_variable(name, os.environ.get(name, "")):
+            add_secret(os.environ.get(name, ""))
 
 
 def _is_script(word: str) -> bool:
@@ -131,8 +139,8 @@ class Command:
         line = self.command if isinstance(self.command, str) else list(self.command)
         words = line if isinstance(line, list) else line.split()
         return {
-            "command": line,
-            "files": {word: _content(Path(word).read_bytes()) for word in words if _is_script(word)},
+            "command": mask_shapes(line) if isinstance(line, str) else mask_definition(line),
+            "files": {word: mask_definition(_content(Path(word).read_bytes())) for word in words if _is_script(word)},
             "shell": self.shell,
             "output": self.output,
             "output_path": self.output_path,
@@ -212,12 +220,13 @@ class _OpenCommand:
             )
         except (FileNotFoundError, PermissionError) as exc:
             raise CommandMissing(f"cannot run {line[0]!r}: {exc.strerror}") from exc
-        code, stdout, stderr = await _communicate(process, self._command.stdin(trial.case))
-        if code != 0:
-            reason = stderr.decode("utf-8", "replace").strip() or "nothing on stderr"
-            error = CommandMissing if code in _CANNOT_RUN else CommandFailed
-            raise error(f"{Path(line[0]).name!r} {_exit(code)}: {reason}")
-        return self._read(stdout)
+        with ReplyMemory("the command's output") as memory:
+            code, stdout, stderr = await _communicate(process, self._command.stdin(trial.case), memory)
+            if code != 0:
+                reason = stderr.decode("utf-8", "replace").strip() or "nothing on stderr"
+                error = CommandMissing if code in _CANNOT_RUN else CommandFailed
+                raise error(f"{Path(line[0]).name!r} {_exit(code)}: {reason}")
+            return await memory.parse(lambda: self._read(stdout))
 
     def _read(self, stdout: bytes) -> Any:
         command = self._command
@@ -233,7 +242,7 @@ class _OpenCommand:
             value = read_json(stdout)
             return value if command.output_path is None else find(value, command.output_path)
         except ValueError as exc:
-            raise InvalidReply(f"stdout is not JSON ({exc}): {text[:300]!r}") from exc
+            raise InvalidReply(f"stdout is not JSON ({exc}): {excerpt(text, 300)!r}") from exc
         except MissingField as exc:
             raise OutputMissing(f"the JSON on stdout has no {command.output_path!r}: {exc}") from exc
 
@@ -247,7 +256,7 @@ def _exit(code: int) -> str:
         return f"was killed by signal {-code}"
 
 
-async def _communicate(process: trio.Process, stdin: bytes) -> tuple[int, bytes, bytes]:
+async def _communicate(process: trio.Process, stdin: bytes, memory: ReplyMemory) -> tuple[int, bytes, bytes]:
     """Return the exit code of a process, its stdout, and the end of its stderr.
 
     Its process group is killed when it exits, when it prints too much, and on cancellation.
@@ -260,7 +269,7 @@ async def _communicate(process: trio.Process, stdin: bytes) -> tuple[int, bytes,
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_write, process.stdin, stdin)
-            nursery.start_soon(_read_all, process.stdout, stdout)
+            nursery.start_soon(_read_all, process.stdout, stdout, memory)
             nursery.start_soon(_read_end, process.stderr, stderr)
             code = await process.wait()
             _signal(process, _KILL)  # Its children would keep the pipes open.
@@ -278,12 +287,9 @@ async def _write(stdin: trio.abc.SendStream, content: bytes) -> None:
             await stdin.send_all(content)
 
 
-async def _read_all(stream: trio.abc.ReceiveStream, chunks: list[bytes | bytearray]) -> None:
-    size = 0
+async def _read_all(stream: trio.abc.ReceiveStream, chunks: list[bytes | bytearray], memory: ReplyMemory) -> None:
     async for chunk in stream:
-        size += len(chunk)
-        if size > MAX_BYTES:
-            raise Fatal(f"the command printed more than {MAX_BYTES // 1024 // 1024} MiB")
+        await memory.add(len(chunk))
         chunks.append(chunk)
 
 

@@ -17,8 +17,8 @@ from runner.data.case import Case
 from runner.data.fingerprint import canonical, digest
 from runner.data.templates import Body, Fields, MissingField, find
 from runner.errors import UsageError
-from runner.notes import engine_note
-from runner.secrets import mask
+from runner.secret_shapes import mask_shapes
+from runner.secrets import excerpt, mask, mask_definition
 from runner.tasks import LateOutcome, TrialInput
 from runner.tasks.address import Address, masked_headers
 from runner.tasks.client import Client
@@ -74,9 +74,9 @@ class Endpoint:
     def definition(self) -> dict[str, Any]:
         """Everything that affects the outputs, with secrets masked."""
         return {
-            "url": mask(self.url),
+            "url": mask_shapes(self.url),
             "method": self.method,
-            "body": self.body,
+            "body": mask_definition(self.body),
             "headers": masked_headers(self.headers),
             "output_path": self.output_path,
             "error_path": self.error_path,
@@ -156,11 +156,11 @@ class _OpenEndpoint:
             query = urlencode({name: as_text(value) for name, value in cast("dict[str, Any]", content).items()})
             path = target or self._address.target
             separator = "" if not query else "&" if "?" in path else "?"
-            reply = await self._client.call("GET", None, *_JSON[1:], *key, target=f"{path}{separator}{query}")
-        else:
-            reply = await self._client.call("POST", orjson.dumps(content), *_JSON, *key, target=target)
-        note_stream(reply)
-        return output_of(reply, endpoint.output_path, endpoint.error_path, endpoint.done_path)
+            return await self._client.call("GET", None, *_JSON[1:], *key, read=self._read, target=f"{path}{separator}{query}")
+        return await self._client.call("POST", orjson.dumps(content), *_JSON, *key, read=self._read, target=target)
+
+    def _read(self, reply: Reply) -> Any:
+        return output_of(reply, self._endpoint.output_path, self._endpoint.error_path, self._endpoint.done_path)
 
 
 def idempotency_headers(header: str, run: str, trial: str) -> tuple[tuple[bytes, bytes], ...]:
@@ -173,12 +173,6 @@ def idempotency_headers(header: str, run: str, trial: str) -> tuple[tuple[bytes,
 def idempotency_key(run: str, trial: str) -> str:
     """Return a key that is the same for all attempts at a trial of a run, and unique to it."""
     return hashlib.sha256(f"{run}\0{trial}".encode()).hexdigest()[:32]
-
-
-def note_stream(reply: Reply) -> None:
-    """Note the time to the first byte of a stream."""
-    if reply.is_stream:
-        engine_note(stream={"first_byte": round(reply.first_byte, 6), "bytes": len(reply.body)})
 
 
 def output_of(reply: Reply, output_path: str | None, error_path: str | None, done_path: str | None) -> Any:
@@ -213,7 +207,7 @@ def _joined(reply: Reply, output_path: str | None, error_path: str | None, done_
     if not is_done:
         raise TruncatedReply(f"the stream ended before {done_path!r} was true")
     if not outputs and output_path is not None:
-        raise OutputMissing(f"no piece of the stream has {output_path!r}: {reply.body[:300].decode(errors='replace')!r}")
+        raise OutputMissing(f"no piece of the stream has {output_path!r}: {reply.excerpt!r}")
     return "".join(outputs) if all(isinstance(output, str) for output in outputs) else outputs
 
 
@@ -226,7 +220,7 @@ def raise_error_in(value: Any, path: str | None) -> None:
     except MissingField:
         return
     if error:
-        raise ErrorReply(f"the reply contains an error at {path!r}: {as_text(error)[:500]}", error_code(error))
+        raise ErrorReply(f"the reply contains an error at {path!r}: {excerpt(as_text(error), 500)}", error_code(error))
 
 
 def _is_true(value: Any, path: str | None) -> bool:

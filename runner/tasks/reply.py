@@ -1,6 +1,7 @@
 """Replies of HTTP endpoints: reading them as JSON, text or a stream, and the errors of invalid ones."""
 
 import codecs
+import io
 import re
 import zlib
 from collections.abc import Iterator
@@ -14,12 +15,14 @@ import orjson
 
 from runner.data.exact_json import read_json
 from runner.retries.classify import Fatal
-from runner.secrets import mask
+from runner.secrets import excerpt, mask
+from runner.tasks.reply_memory import MAX_BYTES, SMALL, ReplyTooLarge
 
-MAX_BYTES: Final = 64 * 1024 * 1024
-"""The largest reply that is read; an endless stream must not fill the memory."""
+MAX_VALUES: Final = 4_000_000
+"""The most values in a reply: each takes up to 100 bytes of memory, however few it has in the reply."""
 
 _EXCERPT: Final = 500
+_STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _LINE_END: Final = re.compile(r"\r\n|\n|\r")
 _EVENT_ENDS: Final = ("\n\n", "\r\n\r\n", "\r\r")
 _NOT_CHARSETS: Final = frozenset({"idna", "punycode", "raw-unicode-escape", "unicode-escape", "undefined"})
@@ -39,7 +42,7 @@ class BadStatus(Exception):
         self.code = _code_of(reply)
         """The provider's own error code, if there is one."""
         phrase = responses.get(reply.status, "")
-        body = f": {_excerpt(reply.body)}" if reply.body else ""
+        body = f": {reply.excerpt}" if reply.body else ""
         location = f" (redirects to {mask(reply.headers['location'])})" if "location" in reply.headers else ""
         super().__init__(f"{reply.status} {phrase} from {url}{location}{body}".replace("  ", " "))
 
@@ -85,13 +88,9 @@ class TruncatedReply(ConnectionError):
     """The reply ended before it was complete."""
 
 
-class ReplyTooLarge(Fatal):
-    """The reply is larger than `MAX_BYTES`."""
-
-
 def _code_of(reply: "Reply") -> object:
     try:
-        error = orjson.loads(reply.body)["error"]
+        error = orjson.loads(reply.body[:SMALL])["error"]
     except (ValueError, TypeError, KeyError):
         return None
     return error_code(error) or (error.get("type") if isinstance(error, dict) else None)
@@ -104,11 +103,6 @@ def error_code(error: object) -> object:
     return error.get("code") if isinstance(error, dict) else None
 
 
-def _excerpt(body: bytes) -> str:
-    text = body[: 4 * _EXCERPT].decode("utf-8", "replace").strip()
-    return text if len(text) <= _EXCERPT else f"{text[:_EXCERPT]}…"
-
-
 @attrs.define
 class Reply:
     """A complete response."""
@@ -117,7 +111,6 @@ class Reply:
     headers: dict[str, str]
     """With lower-case names."""
     body: bytes
-    """With secrets masked."""
     first_byte: float
     """Seconds from the call to the first byte of the body, or to its end if it is empty."""
 
@@ -142,12 +135,25 @@ class Reply:
         """Whether a stream ends with the usual `[DONE]`."""
         return _DONE.search(self.body) is not None
 
+    @property
+    def excerpt(self) -> str:
+        """The beginning of the body, with secrets masked."""
+        return excerpt(self.body[: 8 * _EXCERPT].decode("utf-8", "replace").strip(), _EXCERPT)
+
     def json(self) -> Any:
         """Parse the body as JSON."""
+        self._check_values(b",[{")
         try:
             return read_json(self.body)
         except ValueError as exc:
-            raise InvalidReply(f"the reply is not JSON ({exc}): {_excerpt(self.body)!r}") from exc
+            raise InvalidReply(f"the reply is not JSON ({exc}): {self.excerpt!r}") from exc
+
+    def _check_values(self, separators: bytes) -> None:
+        """Raise a `ReplyTooLarge` if the body has too many values; each follows a separator outside a string."""
+        if len(self.body) <= MAX_VALUES or _count(self.body, separators) <= MAX_VALUES:
+            return
+        if _count(_STRING.sub(b"", self.body), separators) > MAX_VALUES:
+            raise ReplyTooLarge(f"the reply has more than {MAX_VALUES:,} values")
 
     def text(self) -> str:
         """Decode the body with its charset (default: UTF-8)."""
@@ -163,10 +169,11 @@ class Reply:
     def pieces(self) -> Iterator[Any]:
         """Yield the data of each event or line of a stream, parsed where it is JSON, up to `[DONE]`."""
         in_events = self.media == "text/event-stream"
+        self._check_values(b",[{\n\r")
         text = self.text()
         is_torn = self.ends_by_closing and not self.is_done and not text.endswith(_EVENT_ENDS if in_events else "\n")
         if is_torn and (in_events or not text):
-            raise TruncatedReply(f"the stream ended within {text[-_EXCERPT // 5 :]!r}")
+            raise TruncatedReply(f"the stream ended within {_end(text)!r}")
         for event, data in _events(text) if in_events else _lines(text):
             if data == "[DONE]":
                 return
@@ -174,12 +181,12 @@ class Reply:
                 piece = read_json(data)
             except ValueError as exc:
                 if is_torn:
-                    raise TruncatedReply(f"the stream ended within {data[-_EXCERPT // 5 :]!r}") from exc
+                    raise TruncatedReply(f"the stream ended within {_end(data)!r}") from exc
                 if not in_events:
-                    raise InvalidReply(f"a line of the stream is not JSON ({exc}): {data[:_EXCERPT]!r}") from exc
+                    raise InvalidReply(f"a line of the stream is not JSON ({exc}): {excerpt(data, _EXCERPT)!r}") from exc
                 piece = data
             if event == "error":
-                raise ErrorReply(f"the stream ended with an error: {data[:_EXCERPT]}", error_code(piece))
+                raise ErrorReply(f"the stream ended with an error: {excerpt(data, _EXCERPT)}", error_code(piece))
             yield piece
 
     def decompress(self) -> None:
@@ -197,7 +204,7 @@ class Reply:
 def _events(text: str) -> Iterator[tuple[str, str]]:
     """Parse server-sent events into their type and data."""
     event, data = "", list[str]()
-    for line in [*_LINE_END.split(text), ""]:
+    for line in _split(text):
         name, _, value = line.partition(":")
         value = value.removeprefix(" ")
         if not line:
@@ -210,10 +217,29 @@ def _events(text: str) -> Iterator[tuple[str, str]]:
             event = value
 
 
+def _split(text: str) -> Iterator[str]:
+    """Yield the lines of a text, and an empty one at the end; one at a time, because there may be millions."""
+    start = 0
+    for end in _LINE_END.finditer(text):
+        yield text[start : end.start()]
+        start = end.end()
+    yield text[start:]
+    yield ""
+
+
 def _lines(text: str) -> Iterator[tuple[str, str]]:
-    for line in text.split("\n"):
+    for line in io.StringIO(text, newline="\n"):
         if stripped := line.strip(" \t\r\x1e"):
             yield "", stripped
+
+
+def _end(text: str) -> str:
+    """Return the end of a text with secrets masked."""
+    return mask(text[-4 * _EXCERPT :])[-_EXCERPT // 5 :]
+
+
+def _count(body: bytes, separators: bytes) -> int:
+    return sum(body.count(separator) for separator in separators)
 
 
 def _decompressed(body: bytes, coding: str) -> bytes:

@@ -53,7 +53,7 @@ async def _exchange(handler: Handler, count: int, pause: float, tls: ssl.SSLCont
             try:
                 async with Client(address, connect_timeout=5, read_timeout=5) as client:
                     for n in range(count):
-                        replies.append((await client.call("POST", b"%d" % n)).body)
+                        replies.append(await client.call("POST", b"%d" % n, read=lambda reply: reply.body))
                         await trio.sleep(pause)
             finally:
                 nursery.cancel_scope.cancel()

@@ -51,7 +51,7 @@ def test_a_key_is_known_by_its_look(secret: str, around: str) -> None:
         ("Incorrect API key provided: sk-ab12****************yz.", "Incorrect API key provided: ***."),
         (
             "-----BEGIN RSA PRIVATE KEY-----\nMIIB\n-----END RSA PRIVATE KEY-----\nend",
-            "-----BEGIN RSA PRIVATE KEY----- ***\nend",
+            "-----BEGIN RSA PRIVATE KEY-----***\nend",
         ),
     ],
 )

@@ -1,0 +1,197 @@
+"""Secrets that are recognized by their form: known key formats, and values next to a name such as `api_key`.
+
+Every pattern takes time linear in the length of the text, because replies and datasets are untrusted: no two matches that fail
+scan the same run of characters.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+import attrs
+
+MASK: Final = "***"
+"""What a secret is replaced with. It is the same for every secret, so that fingerprints do not depend on one."""
+
+_KEYS = (
+    r"sk-[\w*-]{8,}",  # OpenAI, Anthropic and compatible APIs, some partly masked by asterisks
+    r"(?:sk|pk|rk)_(?:live|test)_\w{8,}",  # Stripe
+    r"(?:gsk|hf|r8|glpat|npm|dop_v1)[_-]\w{16,}",  # Groq, Hugging Face, Replicate, GitLab, npm, DigitalOcean
+    r"(?:nvapi|xai|pplx|fw|lsv2_pt|lsv2_sk|pk-lf)[_-][\w-]{16,}",  # NVIDIA, xAI, Perplexity, Fireworks, tracers
+    r"gh[oprsu]_\w{16,}",  # GitHub
+    r"github_pat_\w{16,}",
+    r"xox[abeoprs]-[\w-]{8,}",  # Slack
+    r"AIza[\w-]{30,}",  # Google
+    r"ya29\.[\w.-]{16,}",
+    r"(?:AKIA|ASIA)[0-9A-Z]{16}",  # AWS
+)
+_KEY_MARKERS = (
+    *("sk-", "sk_live_", "sk_test_", "pk_live_", "pk_test_", "rk_live_", "rk_test_", "lsv2_", "pk-lf", "github_pat_", "xox"),
+    *(f"gh{letter}_" for letter in "oprsu"),
+    *(f"{name}{mark}" for name in ("gsk", "hf", "r8", "glpat", "npm", "dop_v1", "nvapi", "xai", "pplx", "fw") for mark in "_-"),
+    *("aiza", "ya29.", "akia", "asia"),
+)
+_TOKENS = ("access", "auth", "refresh", "id", "session", "security")
+_NAMES = (
+    r"(?<![^\W_])"
+    rf"(?:api[_-]?key|(?:{'|'.join(_TOKENS)})[_-]?token|(?:client[_-]?)?secret(?:[_-]access)?(?:[_-]?key)?"
+    r"|private[_-]?key|passw(?:or)?d|passphrase)"
+)
+_NAME_MARKERS = (
+    *(f"{name}{mark}key" for name in ("api", "private") for mark in ("", "_", "-")),
+    *(f"{name}{mark}token" for name in _TOKENS for mark in ("", "_", "-")),
+    *("secret", "passw", "passphrase"),
+)
+_HEADERS = r"(?:(?<![\w-])(?:proxy-)?authorization|api-key|auth-token|subscription-key|functions-key)"
+_IN_URLS = r"key|token|sig|signature|pwd|auth|x-amz-(?:signature|credential|security-token)|x-goog-signature"
+_FLAGS = r"(?:api-?key|token|secret|passw(?:or)?d|passphrase|credentials?)"
+
+_QUOTE = r"""\\?["']"""
+_INSIDE = r"""[^"'\\\r\n]+"""  # up to the closing quote
+_BARE = r"""(?![{$<\[])[^\s"'\\,;&)}\]>]+"""  # up to the end of the word, list item or URL parameter; not a placeholder
+_SCHEMES = r"(?:bearer|basic|token)\s+"
+_LONG = r"(?:digest|aws4-hmac-sha256)\s[^\r\n]*"  # schemes with several parts
+
+
+def _guarded(markers: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """Group markers by a character that few texts contain: searching for one character is fastest."""
+    groups: dict[str, tuple[str, ...]] = {}
+    for marker in dict.fromkeys(markers):
+        guard = next((character for character in "@=_-" if character in marker), "")
+        groups[guard] = (*groups.get(guard, ()), marker)
+    return groups
+
+
+def _has_marker(folded: str, guarded: Mapping[str, tuple[str, ...]]) -> bool:
+    for guard, markers in guarded.items():
+        if guard in folded:
+            for marker in markers:  # A generator expression would be slower.
+                if marker in folded:
+                    return True
+    return False
+
+
+@attrs.frozen
+class _Shape:
+    markers: tuple[str, ...]
+    """In lower case; each match contains one. Most texts have none and need no search."""
+    pattern: re.Pattern[str]
+    """Its groups, if any, are kept."""
+    is_certain: bool = False
+    """Whether a match is a key by its own form, not by the name next to it."""
+    guarded: Mapping[str, tuple[str, ...]] = attrs.field(
+        init=False, repr=False, default=attrs.Factory(lambda self: _guarded(self.markers), takes_self=True)
+    )
+
+    def mask(self, text: str, is_secret: Callable[[str], bool] | None) -> str:
+        """Replace what follows the groups of each match, if `is_secret` is true of it."""
+
+        def replacement(match: re.Match[str]) -> str:
+            kept = "".join(group for group in match.groups() if group)
+            if match.lastgroup == "unfinished" or (is_secret is not None and not is_secret(match[0][len(kept) :])):
+                return match[0]
+            return f"{kept}{MASK}"
+
+        return self.pattern.sub(replacement, text)
+
+
+_SHAPES: Final = (
+    _Shape(
+        ("private key-----",),
+        re.compile(r"(-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----).*?(?:-----END [A-Z ]{0,40}PRIVATE KEY-----|\Z)", re.DOTALL),
+        is_certain=True,
+    ),
+    # A header as a line, a dict member or a pair: its whole value is masked, with the scheme.
+    _Shape(
+        ("authorization", "api-key", "auth-token", "subscription-key", "functions-key"),
+        re.compile(
+            rf"(?i)({_HEADERS}(?:{_QUOTE}\s*[:,]|\s*[:=])\s*)(b?{_QUOTE})?(?(2){_INSIDE}|(?:{_LONG}|(?:{_SCHEMES})?(?!{_SCHEMES}){_BARE}))"
+        ),
+    ),
+    _Shape(("cookie",), re.compile(rf"(?i)(\bcookie(?:{_QUOTE}\s*[:,]|\s*[:=])\s*)(b?{_QUOTE})?[^\"'\r\n]+")),
+    # Requires a digit: "basic understanding" is not a secret. Begins with a letter, which is faster to find than a boundary.
+    _Shape(
+        ("bearer", "basic"),
+        re.compile(r"([bB](?<!\w.)(?i:earer|asic)\s+)(?i:(?=[a-z._~+/-]{0,200}[0-9*])[a-z0-9._~+/*-]{8,})=*"),
+        is_certain=True,
+    ),
+    _Shape(_NAME_MARKERS, re.compile(rf"(?i)({_NAMES}(?:{_QUOTE})?\s*[:=]\s*)(b?{_QUOTE})?(?(2){_INSIDE}|{_BARE})")),
+    _Shape(
+        tuple(f"-{name}" for name in ("api-key", "apikey", "token", "secret", "passw", "passphrase", "credential")),
+        re.compile(
+            rf"(?i)((?<![\w-])--?(?:[a-z0-9]{{1,20}}-){{0,4}}{_FLAGS}(?:[ \t]{{1,8}}|=))({_QUOTE})?"
+            rf"(?!-|\d{{1,6}}(?![^\s\"']))(?(2){_INSIDE}|{_BARE})"
+        ),
+    ),
+    _Shape(
+        tuple(f"{name}=" for name in ("key", "token", "sig", "signature", "pwd", "auth", "credential", "code")),
+        re.compile(rf"(?i)([?&](?:(?:{_IN_URLS})=|code=(?=[^\s&#\"'<>]{{12}})))(?![{{$])[^\s&#\"'<>]+"),
+    ),
+    _Shape(
+        ("@",),
+        re.compile(r"(?i)(\b[a-z][a-z0-9+.-]{1,20}://)(?:[^\s/@:\"']{0,200}:[^\s/@\"']{1,500}|(?!\$)[^\s/@:\"']{12,500})(?=@)"),
+        is_certain=True,
+    ),
+    _Shape(_KEY_MARKERS, re.compile(rf"(?<![A-Za-z0-9])(?:{'|'.join(_KEYS)})"), is_certain=True),
+    # A JSON web token. One that does not end is consumed unchanged, so that its characters are not scanned again.
+    _Shape(
+        ("eyj",),
+        re.compile(
+            r"(?<![A-Za-z0-9])eyJ[\w-]{8,}+(?:\.[\w-]{8,}+\.[\w-]*+|(?P<unfinished>))",
+        ),
+        is_certain=True,
+    ),
+)
+
+_MARKERS: Final = _guarded(marker for shape in _SHAPES for marker in shape.markers)
+
+_SECRET_NAME = re.compile(r"(?i)key|token|secret|auth|cookie|passw|pwd|credential|signature|\bsig\b")
+_SECRET_MEMBER = re.compile(rf"(?i)(?:[\w-]*[_-])?{_NAMES}|[\w-]*{_HEADERS}")
+_SECRET_FLAG = re.compile(rf"(?i)--?(?:[a-z0-9]{{1,20}}-){{0,4}}{_FLAGS}")
+_VARIABLE = re.compile(r"\$(?:\w+|\{\w+\})")
+_SCHEME = re.compile(r"(?i)\s*(?:bearer|basic|token)?\s*")
+_LIKE_A_KEY = re.compile(r"(?=.{0,200}\d)(?=.{0,200}[A-Za-z])[\w./+=:*~-]{12,}")
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether the name of a header, a parameter or a variable suggests a secret value."""
+    return _SECRET_NAME.search(name) is not None
+
+
+def is_secret_member(name: str, value: str) -> bool:
+    """Whether the name of a JSON member suggests a secret, and the value is not a placeholder."""
+    return _SECRET_MEMBER.fullmatch(name) is not None and not is_placeholder(value)
+
+
+def is_secret_flag(word: str) -> bool:
+    """Whether the word after this one in a command line is a secret."""
+    return _SECRET_FLAG.fullmatch(word) is not None
+
+
+def is_placeholder(value: str) -> bool:
+    """Whether a value consists of variables (`Bearer $NAME`) or is a field (`{name}`), or is empty."""
+    return _SCHEME.fullmatch(without_variables(value)) is not None or (value.startswith("{") and value.endswith("}"))
+
+
+def without_variables(text: str) -> str:
+    """Remove each `$NAME` and `${NAME}` from a text."""
+    return _VARIABLE.sub("", text)
+
+
+def mask_shapes(text: str, *, certain: bool = False) -> str:
+    """Mask everything that has the form of a secret; with `certain`, not what merely follows a name such as `password:`."""
+    folded = text.casefold()
+    if _has_marker(folded, _MARKERS):
+        for shape in _SHAPES:
+            if _has_marker(folded, shape.guarded):
+                text = shape.mask(text, None if shape.is_certain or not certain else _is_like_a_key)
+    return text
+
+
+def may_have_shape(text: str) -> bool:
+    """Whether `mask_shapes` could change a text, or a text inside this JSON."""
+    return _has_marker(text.casefold(), _MARKERS)
+
+
+def _is_like_a_key(value: str) -> bool:
+    return _LIKE_A_KEY.fullmatch(value.strip("\"'")) is not None

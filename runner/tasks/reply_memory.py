@@ -1,0 +1,95 @@
+"""Memory of replies in flight: a small reply is read at once, and few large ones at a time, however many calls there are.
+
+Together they take at most `SMALL` bytes for each call and `MAX_BYTES` for each of `LARGE_REPLIES`.
+"""
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final, Self, TypeVar
+
+import trio
+
+from journal.threads import run_in_thread
+from runner.retries.classify import Fatal
+
+T = TypeVar("T")
+
+MAX_BYTES: Final = 64 * 1024 * 1024
+"""The largest reply that is read; an endless stream must not fill the memory."""
+
+SMALL: Final = 1024 * 1024
+"""Bytes of a reply that are read without waiting for other replies."""
+
+LARGE_REPLIES: Final = 4
+"""Replies of more than `SMALL` bytes that are read at the same time; others wait, and their senders too."""
+
+IN_PLACE: Final = 128 * 1024
+"""Bytes of a reply that the event loop parses itself, because a thread would take longer."""
+
+_places: trio.lowlevel.RunVar[trio.Semaphore] = trio.lowlevel.RunVar("evaljournal_large_replies")
+
+
+class ReplyTooLarge(Fatal):
+    """The reply is larger than `MAX_BYTES`, or has too many values."""
+
+
+class ReplyMemory:
+    """The memory of one reply, until it is parsed."""
+
+    def __init__(self, what: str = "the reply") -> None:
+        self._what = what
+        self._size = 0
+        self._place: trio.Semaphore | None = None
+        """Set while the reply occupies a place of a large one."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._release()
+
+    async def add(self, count: int) -> None:
+        """Account for received bytes; wait for a place when the reply becomes large."""
+        self._size += count
+        if self._size > MAX_BYTES:
+            raise ReplyTooLarge(f"{self._what} is larger than {MAX_BYTES // 1024 // 1024} MiB; does it ever end?")
+        if self._size > SMALL:
+            await self.take_place()
+
+    async def take_place(self) -> None:
+        """Wait until the reply may be large."""
+        if self._place is None:
+            place = _semaphore()
+            await place.acquire()
+            self._place = place
+
+    async def parse(self, function: Callable[[], T]) -> T:
+        """Call a function that parses the reply; if it is large, in a thread, which keeps the place until it ends."""
+        if self._size <= IN_PLACE and self._place is None:
+            return function()
+        token, place = trio.lowlevel.current_trio_token(), self._place
+        self._place = None
+
+        def parse() -> T:
+            try:
+                return function()
+            finally:
+                if place is not None:
+                    with suppress(trio.RunFinishedError):
+                        token.run_sync_soon(place.release)
+
+        return await run_in_thread(parse, abandon_on_cancel=True)
+
+    def _release(self) -> None:
+        if self._place is not None:
+            self._place.release()
+            self._place = None
+
+
+def _semaphore() -> trio.Semaphore:
+    try:
+        return _places.get()
+    except LookupError:
+        semaphore = trio.Semaphore(LARGE_REPLIES)
+        _places.set(semaphore)
+        return semaphore

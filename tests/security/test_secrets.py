@@ -1,0 +1,333 @@
+"""A careless user: keys on the command line, in the environment and in replies do not reach the journal."""
+
+import base64
+import json
+import re
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from journal.events import AttemptFailed, AttemptStarted, AttemptSucceeded, Noted, RunStarted, TrialScored
+from runner import Case, Score, note, rescore, secrets
+from runner.cli import cli
+from runner.secrets import SecretValues, add_secret, mask, mask_output, mask_values
+from runner.tasks.chat import Chat
+from runner.tasks.command import Command
+from runner.tasks.endpoint import Endpoint
+from tests.runs import define_real, events, outputs, run_real
+from tests.security.replies import replying
+from tests.server import Server
+
+VALUE = "no/known+form=4711"
+"""A secret that is recognized by its value only."""
+MASKED = "evaljournal.masked"
+
+
+@pytest.fixture(autouse=True)
+def no_known_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget the secrets of other tests."""
+    for values in (secrets._all, secrets.sent):
+        for name, value in vars(SecretValues()).items():
+            monkeypatch.setattr(values, name, value)
+
+
+def written(path: Path) -> bytes:
+    """Return all that a run has written."""
+    return b"".join(file.read_bytes() for file in path.rglob("*") if file.is_file())
+
+
+def forms(value: str) -> dict[str, str]:
+    """Return the forms in which a server or a library may repeat a value."""
+    encoded = {
+        f"base64, offset {n}": base64.b64encode(b"user:abc"[: 5 + n] + value.encode() + b"\n").decode() for n in range(3)
+    }
+    return {
+        "plain": value,
+        "JSON": json.dumps(value)[1:-1],
+        "slashes escaped": json.dumps(value)[1:-1].replace("/", "\\/"),
+        "JSON in JSON": json.dumps(json.dumps(value).replace("/", "\\/")),
+        "unicode escapes": "".join(f"\\u{ord(c):04x}" if not c.isalnum() else c for c in value),
+        "percent": quote(value, safe=""),
+        "repr": repr(value),
+        **encoded,
+        "base64 for URLs": base64.urlsafe_b64encode(value.encode()).decode(),
+    }
+
+
+@pytest.mark.parametrize("form", forms(VALUE))
+@pytest.mark.parametrize("value", [VALUE, "abcdefghijkl", "\\/\"'\\/\"'\\/\"'", "pässwörter-überall"])
+def test_a_value_is_masked_in_every_form(value: str, form: str) -> None:
+    """A known value is recognized where it is escaped or encoded."""
+    text = forms(value)[form]
+    add_secret(value)
+
+    assert "***" in mask_output(f"before {text} after")
+    assert text not in mask(f"before {text} after")
+
+
+@given(
+    value=st.text(st.characters(min_codepoint=33, max_codepoint=382), min_size=12, max_size=40), before=st.binary(max_size=5)
+)
+@settings(max_examples=60, deadline=None)
+def test_any_value_is_masked(value: str, before: bytes) -> None:
+    """Whatever a value consists of, and wherever it stands, it is masked in JSON and in base64."""
+    values = SecretValues()
+    values.add(value)
+    encoded = base64.b64encode(before + value.encode() + before).decode()
+
+    assert value not in values.mask(f"x{value}y")
+    assert "***" in values.mask(json.dumps({"text": value}))
+    assert "***" in values.mask(encoded)
+
+
+def test_an_echoed_key_is_masked_and_that_is_recorded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reply that repeats what the run sent is recorded without it; scorers get the same text now and when re-scoring."""
+    monkeypatch.setenv("OUR_SETTING", VALUE)
+    seen: list[Any] = []
+    reply = json.dumps({"output": f"your key is {VALUE}, really"}).replace("/", "\\/").encode()
+    with replying(reply) as replies:
+        it = define_real(Endpoint(replies.url, headers={"X-Plain": "$OUR_SETTING"}, output_path="output"))
+
+        @it.score
+        def scored(output: str) -> bool:
+            seen.append(output)
+            return True
+
+        run_real(it, path)
+    rescore(it, path, again=True)
+
+    assert VALUE == replies.requests[0]["x-plain"]
+    assert ["your key is ***, really"] == outputs(path)
+    assert ["your key is ***, really"] * 2 == seen
+    assert [{"output": True}] == [event.value for event in events(path, Noted) if event.name == MASKED]
+    assert VALUE.encode() not in written(path)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "output_path", "expected"),
+    [
+        (['{"t": "is no/kn"}', '{"t": "own+form=47"}', '{"t": "11."}'], "t", "is ***."),
+        (['{"t": "is no/kn", "n": 1}', '{"t": "own+form=4711.", "n": 2}'], None, [{"t": "is ***", "n": 1}, {"t": ".", "n": 2}]),
+    ],
+    ids=["joined", "listed"],
+)
+def test_a_key_split_over_a_stream_is_masked(
+    pieces: list[str], output_path: str | None, expected: Any, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A key whose parts are in several pieces of a stream is masked."""
+    monkeypatch.setenv("MY_KEY", VALUE)
+    with replying("".join(f"data: {piece}\n\n" for piece in pieces).encode(), "text/event-stream") as replies:
+        run_real(define_real(Endpoint(replies.url, headers={"X-Api-Key": "$MY_KEY"}, output_path=output_path)), path)
+
+    assert [expected] == outputs(path)
+
+
+def test_an_output_without_a_key_is_not_touched() -> None:
+    """An output in which nothing is masked is the same object."""
+    add_secret(VALUE)
+    output = [{"text": "no/known+form"}, {"text": "=4712"}]
+
+    assert mask_output(output) is output
+
+
+def test_variables_with_secret_names_are_masked(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The value of a variable that is secret by its name is masked in errors, notes and requests, not in outputs."""
+    monkeypatch.setenv("VENDOR_API_KEY", VALUE)
+    monkeypatch.setenv("GIT_AUTHOR_NAME", "an author of code")
+    monkeypatch.setenv("SSH_AUTH_SOCK", str(Path.cwd()))
+    monkeypatch.setenv("PWD", str(Path.cwd()))
+
+    def task(value: str) -> str:
+        note(client=f"Client({VALUE})", by="an author of code", cwd=str(Path.cwd()))
+        if value == "fail":
+            raise ValueError(f"cannot use {VALUE}")
+        return f"told {VALUE}"
+
+    run_real(define_real(task, [Case(name=name, input=name) for name in ("fail", "ok")]), path)
+
+    notes = [event.value for event in events(path, Noted)]
+    assert ["Client(***)", "an author of code", str(Path.cwd())] * 2 == notes
+    (failed,) = events(path, AttemptFailed)
+    assert "cannot use ***" == failed.message
+    assert VALUE not in failed.traceback
+    assert [f"told {VALUE}"] == outputs(path)
+    assert mask_values({"q": [f"with {VALUE}"]}) == {"q": ["with ***"]}
+
+
+def test_expanded_values_are_masked_in_errors(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error that quotes an expanded value has a mask instead, also where the quotation ends within the value."""
+    monkeypatch.setenv("OUR_SETTING", VALUE)
+    with replying(json.dumps({"error": "x" * 495 + VALUE}).encode()) as replies:
+        run_real(define_real(Endpoint(replies.url, headers={"X-Plain": "$OUR_SETTING"}, error_path="error")), path)
+
+    (failed,) = events(path, AttemptFailed)
+    assert "evaljournal.ErrorReply" == failed.error
+    assert b"no/kn" not in written(path)
+
+
+def test_the_host_is_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A variable with the base URL is shown, but not a long segment of its path."""
+    monkeypatch.setenv("BASE", "http://127.0.0.1:4711/hooks/T0123456789abcdef")
+    endpoint = Endpoint("$BASE/x")
+
+    assert "http://127.0.0.1:4711/hooks/***/x" == endpoint.address
+
+
+def test_fingerprints_do_not_depend_on_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With another key, also a literal one, definitions and requests are the same; with another prompt they are not."""
+
+    def fingerprints(key: str, prompt: str = "Password: required") -> list[str]:
+        monkeypatch.setenv("MY_KEY", key)
+        base = "http://127.0.0.1:1/"
+        return [
+            Endpoint(base, body={"api_key": key, "q": "{input}"}, headers={"X-Key": "$MY_KEY"}).fingerprint,
+            Endpoint(f"{base}?code={key}", headers={"X-Key": key}).fingerprint,
+            Endpoint(f"http://{key}@127.0.0.1:1/").fingerprint,
+            Chat("m", base_url=base, more={"api_key": key}, prompt=f"{prompt}, key sk-{key}").fingerprint,
+            Command(f"cat --api-key {key}").fingerprint,
+            Command(["cat", "--api-key", key]).fingerprint,
+        ]
+
+    first, second, other = (
+        fingerprints("one-key-4711"),
+        fingerprints("another-key-4712"),
+        fingerprints("one-key-4711", "Password: optional"),
+    )
+
+    assert first == second
+    assert first[3] != other[3]
+
+
+def test_a_key_in_an_argument_is_not_recorded(path: Path) -> None:
+    """A command's request and definition have a mask where the key of an option is; fields stay."""
+    run_real(define_real(Command(["printf", "%s", "--api-key", "of-no-form", "--token=of-no-form", "{input}"])), path)
+
+    (started,) = events(path, AttemptStarted)
+    assert ["printf", "%s", "--api-key", "***", "--token=***", "lima"] == started.request["command"]
+    (run,) = events(path, RunStarted)
+    assert ["printf", "%s", "--api-key", "***", "--token=***", "{input}"] == run.definition["task"]["command"]
+    assert ["--api-keyof-no-form--token=of-no-formlima"] == [event.output for event in events(path, AttemptSucceeded)]
+
+
+def test_variables_of_a_shell_are_masked(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shell that prints the variable it was given prints it for the task only."""
+    monkeypatch.setenv("OUR_SETTING", VALUE)
+    run_real(define_real(Command('echo "got $OUR_SETTING"; echo "${OUR_SETTING}" | base64', shell=True)), path)  # noqa: S604  # what is tested
+
+    assert ["got ***\n***"] == [re.sub(r"\*\*\*\w*=*", "***", output) for output in outputs(path)]
+
+
+def invoke(*arguments: str) -> Any:
+    Path("qa.jsonl").write_text('{"id": "peru", "question": "Capital of Peru?", "answer": "Lima"}\n')
+    return CliRunner().invoke(cli, ["run", "--data", "qa.jsonl", "-o", "run", *arguments])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "form"),
+    [
+        (("--header", "X-Api-Key: V"), "'X-Api-Key: $NAME'"),
+        (("--header", "Authorization: Bearer V"), "'Authorization: Bearer $NAME'"),
+        (("--header", "Authorization: Bearer abcdefgh12$X"), "'Authorization: Bearer $NAME'"),
+        (("--header", "X-Plain: sk-0123456789ab"), "'X-Plain: $NAME'"),
+        (("--header", f"X-Plain: {VALUE}"), "'X-Plain: $VENDOR_API_KEY'"),
+        (("--endpoint", "http://127.0.0.1:1/?code=0123456789ab"), "'http://127.0.0.1:1/?code=$NAME'"),
+        (("--endpoint", "http://0123456789ab@127.0.0.1:1/"), "'http://$NAME@127.0.0.1:1/'"),
+        (("--endpoint", "http://u:p@127.0.0.1:1/?v=$X"), "'http://$NAME@127.0.0.1:1/?v=$X'"),
+        (("--chat", "m", "--base-url", "http://127.0.0.1:1/?key=V"), "'http://127.0.0.1:1/?key=$NAME'"),
+        (("--command", "x --api-key V"), "'x --api-key $NAME' with --shell"),
+        (("--command", "x --token=V --shell-like", "--shell"), "'x --token=$NAME --shell-like'"),
+        (("--command", "curl -H 'Authorization: Bearer V'"), "Authorization: $NAME"),
+    ],
+)
+def test_a_literal_key_is_rejected(arguments: tuple[str, ...], form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key in a header, a URL or a command is a usage error that shows how to pass it; nothing is written."""
+    monkeypatch.setenv("VENDOR_API_KEY", VALUE)
+    target = () if {"--endpoint", "--chat", "--command"} & {*arguments} else ("--endpoint", "http://127.0.0.1:1/")
+    ended = invoke(*target, *arguments)
+
+    assert 2 == ended.exit_code
+    assert (
+        f"{next(word for word in reversed(arguments) if word.startswith('--') and word != '--shell')} contains a key"
+        in ended.output
+    )
+    assert form in ended.output
+    assert not Path("run").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--header", "Authorization: Bearer $MY_KEY"),
+        ("--header", "Cookie: session=${MY_KEY}; theme=dark"),
+        ("--header", "X-Plain: visible"),
+        ("--endpoint", "http://$MY_KEY:$MY_KEY@127.0.0.1:1/?key=$MY_KEY&code=200"),
+        ("--command", "curl -H 'Authorization: Bearer $MY_KEY' --token $MY_KEY", "--shell"),
+        ("--command", "cat --api-key {question} --max-token 100"),
+    ],
+)
+def test_variables_and_fields_are_accepted(arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """`$NAME`, `{field}` and other values are no keys."""
+    monkeypatch.setenv("MY_KEY", VALUE)
+    target = () if {"--endpoint", "--command"} & {*arguments} else ("--endpoint", "http://127.0.0.1:1/")
+    ended = invoke(*target, *arguments, "--dry-run")
+
+    assert 0 == ended.exit_code, ended.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "secret"),
+    [
+        (("--endpoint", "{url}", "--body", '{"api_key": "hunter2-hunter2", "q": "{question}"}'), "hunter2"),
+        (("--chat", "m", "--base-url", "{url}", "--more", '{"user": "sk-0123456789ab"}'), "0123456789ab"),
+        (("--chat", "m", "--base-url", "{url}", "--prompt", "Use sk-0123456789ab: {question}"), "0123456789ab"),
+    ],
+    ids=["body", "more", "prompt"],
+)
+def test_a_key_in_a_text_is_masked_with_a_warning(arguments: tuple[str, ...], secret: str, server: Server, name: str) -> None:
+    """A key in a prompt, a body or a parameter is sent, but not recorded; such a run is resumed with the text in a file."""
+    url = server.url(name, "401", "v1")
+    ended = invoke(*(word.replace("{url}", url) for word in arguments))
+    resumed = CliRunner().invoke(cli, ["resume", "run"])
+
+    assert 3 == ended.exit_code, ended.output
+    assert f"Warning: {arguments[-2]} contains a key" in ended.output
+    assert secret in json.dumps(server.seen(name)[0]["body"])
+    assert secret.encode() not in written(Path("run"))
+    assert 2 == resumed.exit_code
+    assert f"{arguments[-2]} @FILE" in resumed.output
+    Path("text").write_text(f"{arguments[-1]}\n" if arguments[-2] == "--body" else arguments[-1])
+    (run,) = events(Path("run"), RunStarted)
+    recorded = re.sub(rf"{arguments[-2]} ('.*'|\S+)", f"{arguments[-2]} @text", run.task)
+    again = CliRunner().invoke(cli, ["resume", "run", "--retry-failed", "--task", recorded])
+    assert 3 == again.exit_code, again.output
+    assert secret in json.dumps(server.seen(name)[-1]["body"])
+    assert 2 <= len(server.seen(name))
+
+
+def test_a_prompt_about_passwords_is_recorded(server: Server, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Words after `password:` in a prompt are no key: the run is resumed from its recorded options."""
+    prompt = "Password: {question} Secret: required. Token *** Authorization: Bearer"
+    ended = invoke("--chat", "m", "--base-url", server.url(name, "401", "v1"), "--prompt", prompt)
+
+    assert "Warning" not in ended.output
+    (run,) = events(Path("run"), RunStarted)
+    assert prompt in run.task
+
+
+def test_reasons_of_scores_are_masked(path: Path) -> None:
+    """A reason that quotes what the run sends is masked."""
+    add_secret(VALUE)
+
+    def task(value: str) -> str:
+        return value
+
+    it = define_real(task)
+    it.score(name="quoting")(lambda output: Score(value=True, reason=f"because of {VALUE} in {output}"))
+    run_real(it, path)
+
+    assert ["because of *** in lima"] == [event.reason for event in events(path, TrialScored)]
