@@ -52,22 +52,30 @@ class Verification:
 
 
 def verify(
-    path: Path | str, *, expect_head: str | None = None, files: Files = DISK, on_record: Callable[[Record], None] | None = None
+    path: Path | str,
+    *,
+    expect_head: str | None = None,
+    files: Files = DISK,
+    on_record: Callable[[Record], None] | None = None,
+    lifecycle: Lifecycle | None = None,
 ) -> Verification:
-    """Check everything in a journal, up to the first problem; `on_record` is called with each verified record."""
+    """Check everything in a journal, up to the first problem; `on_record` is called with each verified record.
+
+    A caller that uses the stages of trials in `on_record` can pass a new `lifecycle`, to which each record was applied then.
+    """
     path, expect_head = Path(path), expect_head and expect_head.lower()
     if expect_head is not None and not _HASH.fullmatch(expect_head):
         raise JournalError(f"{expect_head!r} is not the hash of a record: expected 32 hexadecimal digits")
     scan = Scan(path, files, check_all=True)
-    lifecycle = Lifecycle()
+    lifecycle = Lifecycle() if lifecycle is None else lifecycle
     checked: set[str] = set()
     expected_at: int | None = None
     problem: JournalError | None = None
     record: Record | None = None
     try:
         for record in scan:
-            lifecycle.replay_record(record, path)
             _check_blobs(record, checked, files)
+            lifecycle.replay_record(record, path)
             if expect_head is not None and record.h == expect_head:
                 expected_at = record.seq
             if on_record is not None:

@@ -41,17 +41,25 @@ def audit(records: Iterable[Record], *, rules: RulesFactory | None = None) -> Au
 class Auditor:
     """An audit in progress: the state so far, the holders of slots, and the decisions that must come next."""
 
-    def __init__(self, rules: RulesFactory | None = None, state: RunState | None = None) -> None:
-        """Keep its own state, or use `state`, to which the caller applies each record after `apply`."""
+    def __init__(
+        self, rules: RulesFactory | None = None, state: RunState | None = None, lifecycle: Lifecycle | None = None
+    ) -> None:
+        """Keep its own state and lifecycle, or use the caller's.
+
+        The caller applies each record to `lifecycle` before `apply`, and to `state` after it.
+        """
         self._rules_of_session = rules
         self._owns_state = state is None
-        self._lifecycle = Lifecycle()
+        self._owns_lifecycle = lifecycle is None
+        self._lifecycle = Lifecycle() if lifecycle is None else lifecycle
         self._state = RunState() if state is None else state
         self._findings: list[Finding] = []
         self._count = 0
         self._notes: dict[str, None] = {}
         self._is_over = False
         """Whether a record was invalid; the records after it are not checked."""
+        self._open: int | None = None
+        """Number of open trials at that record."""
         self._reproduced = 0
 
         self._t = 0.0
@@ -68,7 +76,7 @@ class Auditor:
         self._highest = 0
         """Highest concurrency limit of attempts in this session."""
         self._calls: dict[tuple[str, str], int] = {}
-        """Trial and scorer → number of the last call in this session."""
+        """Trial that is not completed and scorer → number of the last call in this session."""
         self._shared: set[str] = set()
         """Rate-limit keys whose policy is shared with another run."""
         self._shared_trials: set[str] = set()
@@ -87,7 +95,8 @@ class Auditor:
         is_file_event = record.event.__class__ in _FILE_EVENTS
         try:
             if not is_file_event:
-                self._lifecycle.advance(record.event)
+                if self._owns_lifecycle:
+                    self._lifecycle.advance(record.event)
                 self._check(record)
             if self._owns_state:
                 self._state.apply(record)
@@ -106,7 +115,7 @@ class Auditor:
             completed=state.completed,
             failed=state.failed,
             withdrawn=state.stages["withdrawn"],
-            open=self._lifecycle.open,
+            open=self._lifecycle.open if self._open is None else self._open,
         )
         accounted = totals.completed + totals.failed + totals.withdrawn + totals.open
         findings, count = list(self._findings), self._count
@@ -131,7 +140,7 @@ class Auditor:
     def _stop(self, record: Record, message: str) -> None:
         self._find(record, "lifecycle", message)
         self._notes[f"nothing after record {record.seq:,} was checked"] = None
-        self._is_over = True
+        self._is_over, self._open = True, self._lifecycle.open
 
     def _check(self, record: Record) -> None:
         event = record.event
@@ -227,6 +236,9 @@ class Auditor:
 
     def _on_trial_completed(self, event: events.TrialCompleted, _: Record) -> None:
         self._output_times.pop(event.trial, None)
+        if self._calls and self._state.started is not None:
+            for scorer in self._state.started.scorers:
+                self._calls.pop((event.trial, scorer), None)
 
     def _on_attempt_interrupted(self, event: events.AttemptInterrupted, record: Record) -> None:
         if event.reason in {"process_died", "forked"}:
@@ -247,7 +259,6 @@ class Auditor:
 
     def _on_attempt_started(self, event: events.AttemptStarted, record: Record) -> None:
         state, count = self._state, self._count
-        trial = state.trials[event.trial]
         holder = self._slots.get(event.slot)
         if holder is not None:
             self._find(record, "slots", f"{event.trial!r} starts in slot {event.slot}, which {holder!r} still holds")
@@ -259,8 +270,9 @@ class Auditor:
         if is_known and not 0 <= event.slot < max(self._highest + self._hung, len(self._slots)):
             message = f"{event.trial!r} starts in slot {event.slot}, but there were never more than {self._highest} slots"
             self._find(record, "slots", message)
-        if trial.stage == "backing_off" and record.t < trial.due - TIME_TOLERANCE:
-            message = f"{event.trial!r} starts at {record.t:.6f} s, before its backoff ends at {trial.due:.6f} s"
+        due = state.backing_off.get(event.trial, 0.0)
+        if record.t < due - TIME_TOLERANCE:
+            message = f"{event.trial!r} starts at {record.t:.6f} s, before its backoff ends at {due:.6f} s"
             self._find(record, "delay", message)
         self._check_open(subject, event.key, record, checked=count != self._count)
         (self._shared_trials.add if event.key in self._shared else self._shared_trials.discard)(event.trial)
@@ -288,17 +300,17 @@ class Auditor:
             self._disagree(record, f"{subject} starts, but the policy does not allow it: {closed}")
 
     def _check_end(self, event: events.AttemptEnding, record: Record) -> None:
-        trial = self._state.trials[event.trial]
+        _, slot, since = self._state.running[event.trial]
         self._in_flight.end(event.trial)
-        if self._slots.get(trial.slot) == event.trial:
-            del self._slots[trial.slot]
+        if self._slots.get(slot) == event.trial:
+            del self._slots[slot]
         if isinstance(event, events.AttemptSucceeded):
             self._output_times[event.trial] = record.t
         if event.elapsed is None:
             return
         # It is measured when the attempt returns and recorded at once. Only notes may come between: an exception's text and an
         # output's conversion to JSON are user code.
-        earliest, latest = self._t_before_notes - trial.since, record.t - trial.since
+        earliest, latest = self._t_before_notes - since, record.t - since
         self._check_elapsed(record, event.elapsed, earliest, latest, "the attempt started")
         if isinstance(event, events.AttemptTimedOut):
             timeout = self._state.settings.get("timeout", event.timeout)

@@ -57,7 +57,7 @@ def reasons(state: RunState, *, now: float, total: int | None = None) -> list[Re
 
 def in_backoff(state: RunState, now: float) -> int:
     """Return how many trials are in backoff; one whose delay has passed is ready, without a record."""
-    return sum(trial.due > now for trial in state.backing_off.values())
+    return sum(due > now for due in state.backing_off.values())
 
 
 def one_line(idle: list[Reason]) -> str:
@@ -105,7 +105,7 @@ def _attempt_reasons(state: RunState, keys: list[str], now: float, ready: int, t
     if ready:
         return
     if state.backing_off:  # None of them is ready.
-        count, left = len(state.backing_off), min(trial.due for trial in state.backing_off.values()) - now
+        count, left = len(state.backing_off), min(state.backing_off.values()) - now
         text = f"{plural(count, 'trial')} in backoff, next in {duration(left)}"
         yield Reason(reason="backoff", number=count, seconds=left, text=text)
     if to_come:

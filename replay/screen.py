@@ -15,7 +15,7 @@ from replay.intake import PAUSE_REASONS, PROBING
 from replay.state import RunState
 from replay.summary import latency, score_of
 from replay.text import digits, duration, escape_controls, plural, printable
-from replay.trial_state import TrialState
+from replay.trial_state import RunningAttempt
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -192,8 +192,8 @@ def _rows(state: RunState, now: float, durable: int, total: int | None) -> Itera
     usage = summary_text.billed_usage(state.usage)
     if usage:
         yield "usage", summary_text.usage_in_words(usage), ""
-    for name, trial in heapq.nsmallest(_LONGEST_RUNNING, state.running.items(), key=lambda item: item[1].since):
-        yield "longest", *_running(name, trial, now, state.settings.get("timeout"))
+    for name, attempt in heapq.nsmallest(_LONGEST_RUNNING, state.running.items(), key=lambda item: item[1].since):
+        yield "longest", *_running(name, attempt, now, state.settings.get("timeout"))
     yield "journal", f"seq {state.seq:,} · on disk to {durable:,}", "dim"
 
 
@@ -211,9 +211,9 @@ def _slots(state: RunState, now: float, total: int | None) -> str:
     return " · ".join(parts)
 
 
-def _running(name: str, trial: TrialState, now: float, timeout: object) -> tuple[str, str]:
-    elapsed = max(0.0, now - trial.since)
-    text = f"slot {trial.slot:>3}  {printable(name, 40):<20}  attempt {trial.attempts}  {duration(elapsed)}"
+def _running(name: str, attempt: RunningAttempt, now: float, timeout: object) -> tuple[str, str]:
+    elapsed = max(0.0, now - attempt.since)
+    text = f"slot {attempt.slot:>3}  {printable(name, 40):<20}  attempt {attempt.attempt}  {duration(elapsed)}"
     if not isinstance(timeout, int | float):
         return text, "dim"
     if elapsed > timeout:

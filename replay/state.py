@@ -1,7 +1,7 @@
 """The state of a run, folded from its records.
 
 `RunState.apply` defines what each record means. The live run and every later reader use it, so their states cannot differ.
-Inputs and outputs stay on disk; only sums and a few hundred bytes per trial are kept.
+Inputs and outputs stay on disk; only sums and about 300 bytes per trial are kept.
 """
 
 import itertools
@@ -19,7 +19,7 @@ from replay.handlers import handlers
 from replay.intake import Pause
 from replay.repeated_error import RepeatedError
 from replay.tally import Tally
-from replay.trial_state import RetryHistory, TrialState, packed
+from replay.trial_state import Location, RetryHistory, RunningAttempt, SharedScores, TrialState, new_attempt, packed_input
 from replay.usage import add, noted_usage
 
 
@@ -123,9 +123,10 @@ class RunState:
     """Whether any case has more than one trial."""
     stages: dict[str, int] = attrs.field(factory=lambda: dict.fromkeys(STAGES, 0))
     """Stage → number of trials."""
-    running: dict[str, TrialState] = attrs.field(factory=dict[str, TrialState])
-    """Trials with an attempt in flight."""
-    backing_off: dict[str, TrialState] = attrs.field(factory=dict[str, TrialState])
+    running: dict[str, RunningAttempt] = attrs.field(factory=dict[str, RunningAttempt])
+    """Trial → its attempt in flight."""
+    backing_off: dict[str, float] = attrs.field(factory=dict[str, float])
+    """Trial → end of its backoff, in seconds of `t`."""
     recovered: int = 0
     """Trials that were completed after a failed attempt."""
     attempts: int = 0
@@ -144,8 +145,8 @@ class RunState:
     """Attempts that returned after they had timed out or been abandoned."""
     from_older_task: int = 0
     """Current outputs from an older version of the task."""
-    _task_changed_at: int = 0
-    """Packed location; outputs after it are from the current version of the task."""
+    _task_changed_at: Location = (0, 0)
+    """Outputs after it are from the current version of the task."""
     latencies: "array[float]" = attrs.field(factory=lambda: array("d"))
     """Seconds of each attempt that returned an output."""
     scores: dict[str, Tally] = attrs.field(factory=dict[str, Tally])
@@ -154,6 +155,7 @@ class RunState:
     """Sums of all numbers in notes and in the usage of attempts: tokens, cost."""
     usage_without_output: Counter[str] = attrs.field(factory=Counter[str])
     """The part of it that attempts without an output used: failed, timed out, interrupted or late."""
+    _shared_scores: SharedScores = attrs.field(factory=SharedScores)
     _truncated_attempts: dict[str, int] = attrs.field(factory=dict[str, int])
     """Trial → its last attempt whose output was truncated by the token limit."""
     _usage_in_flight: dict[str, list[Any]] = attrs.field(factory=dict[str, list[Any]])
@@ -283,8 +285,8 @@ class RunState:
         self.settings = dict(event.settings)
 
     def _on_session_started(self, event: events.SessionStarted, record: Record) -> None:
-        for trial in self.backing_off.values():  # `t` restarts; the rest of a backoff still applies.
-            trial.due = max(0.0, trial.due - self._ended_at)
+        for trial, due in self.backing_off.items():  # `t` restarts; the rest of a backoff still applies.
+            self.backing_off[trial] = max(0.0, due - self._ended_at)
         if self.sessions:
             self._earlier += self._ended_at if self._final is None else self._final
         self._final = None
@@ -315,7 +317,7 @@ class RunState:
                 tally.set_version(version)
         self._sort_scorers()
         if now.task_fingerprint != before.task_fingerprint:
-            self._task_changed_at = packed(record)
+            self._task_changed_at = record.segment, record.offset
             current = (trial for trial in self.trials.values() if trial.stage != "withdrawn")
             self.from_older_task = sum(trial.output_location is not None for trial in current)
 
@@ -327,7 +329,7 @@ class RunState:
             self._enable_repeats()
         case = event.trial if event.case == event.trial else sys.intern(event.case)  # Repeats share one string.
         attempts = before.attempts if before else 0
-        self.trials[event.trial] = TrialState("queued", event.fingerprint, packed(record), case, attempts)
+        self.trials[event.trial] = TrialState("queued", packed_input(record, event.fingerprint), case, attempts)
         self.stages["queued"] += 1
 
     def _enable_repeats(self) -> None:
@@ -340,10 +342,8 @@ class RunState:
     def _on_attempt_started(self, event: events.AttemptStarted, record: Record) -> None:
         trial = self.trials[event.trial]
         self._move(event.trial, trial, "running")
-        self.running[event.trial] = trial
+        self.running[event.trial] = new_attempt(RunningAttempt, (event.attempt, event.slot, record.t))
         trial.attempts = event.attempt
-        trial.slot = event.slot
-        trial.since = record.t
         self.attempts += 1
         if event.key:
             self._running_keys[event.trial] = event.key
@@ -355,9 +355,8 @@ class RunState:
         trial = self.trials[event.trial]
         self._move(event.trial, trial, "scoring")
         self.repeated_error.is_over = True
-        trial._output = packed(record)
-        trial.elapsed = event.elapsed
         self.latencies.append(event.elapsed)
+        trial.set_output(record, event.elapsed)
         if self._usage_in_flight:
             self._usage_in_flight.pop(event.trial, None)
         if event.usage is not None:
@@ -395,8 +394,7 @@ class RunState:
     def _on_retry_scheduled(self, event: events.RetryScheduled, record: Record) -> None:
         trial = self.trials[event.trial]
         self._move(event.trial, trial, "backing_off")
-        self.backing_off[event.trial] = trial
-        trial.due = record.t + event.delay
+        self.backing_off[event.trial] = record.t + event.delay
         if trial.retry_history is not None:
             if event.reason == "requested":
                 trial.retry_history = RetryHistory(error=trial.error, reason=trial.reason)
@@ -423,7 +421,7 @@ class RunState:
         if self.scorer_calls:
             self.scorer_calls.pop((event.trial, event.scorer.partition(".")[0]), None)
         tally = self.scores.get(event.scorer) or self._add_scorer(event.scorer)
-        earlier = trial.scores.get(event.scorer)
+        earlier = trial.scores.get(event.scorer) if trial._scores else None
         if earlier is not None:
             tally.remove(earlier[1], earlier[0], trial.case)
         if event.version != tally.version:
@@ -432,7 +430,7 @@ class RunState:
         if trial.unscored and (scorer := event.scorer.partition(".")[0]) in trial.unscored:  # It had failed before.
             trial.unscored = tuple(name for name in trial.unscored if name != scorer)
             self.scores[scorer].failed -= 1
-        trial.set_score(sys.intern(event.scorer), sys.intern(event.version), event.value)
+        trial.set_score(sys.intern(event.scorer), sys.intern(event.version), event.value, self._shared_scores)
 
     def _add_scorer(self, scorer: str) -> Tally:
         tally = self.scores[scorer] = Tally(by_case={} if self.has_repeats else None)
@@ -458,7 +456,6 @@ class RunState:
     def _on_trial_completed(self, event: events.TrialCompleted, record: Record) -> None:
         trial = self.trials[event.trial]
         self._move(event.trial, trial, "completed")
-        trial.since = 0.0
         self.done_at = record.t
         if trial.retry_history is not None:
             self.recovered += 1
@@ -477,7 +474,7 @@ class RunState:
         self._move(event.trial, trial, "withdrawn")
         for scorer, (version, value) in trial.scores.items():
             self.scores[scorer].remove(value, version, trial.case)
-        self.from_older_task -= trial.output_location is not None and trial._output < self._task_changed_at
+        self.from_older_task -= trial.output_location is not None and trial.output_location < self._task_changed_at
         for scorer in trial.unscored:
             self.scores[scorer].failed -= 1
         trial.clear_scores()

@@ -1,6 +1,8 @@
 """The state of one trial after some record: what `RunState` keeps about each."""
 
-from typing import Any, Final
+from collections.abc import Callable
+from struct import Struct
+from typing import Any, Final, NamedTuple
 
 import attrs
 
@@ -16,7 +18,14 @@ DONE: Final = ("completed", "failed")
 """The stages of a trial that has ended and was not withdrawn."""
 
 _NO_LOCATION: Final = -1
-_OFFSET_BITS: Final = 48
+_OFFSET_BITS: Final = 40
+_OUTPUT: Final = Struct("=qd")
+"""Packed location of the output, and its elapsed seconds."""
+_FACTS: Final = Struct("=qdq")
+"""The same, and the packed location of the input."""
+_OUTPUT_SIZE: Final = _OUTPUT.size
+_MAX_SHARED: Final = 4_096
+"""Different scores that are shared by trials; there are more only if most trials have scores of their own."""
 
 
 def packed(record: Record) -> int:
@@ -74,32 +83,67 @@ class RetryHistory:
             self.errors += change
 
 
+class RunningAttempt(NamedTuple):
+    """An attempt in flight."""
+
+    attempt: int
+    slot: int
+    since: float
+    """When it started, in seconds of `t`."""
+
+
+new_attempt: Callable[[type[RunningAttempt], tuple[int, int, float]], RunningAttempt] = tuple.__new__
+"""Half the time of `RunningAttempt(…)`, for every attempt."""
+
+
+class SharedScores:
+    """The scores of trials as flat tuples: scorer, version and value of each, one after the other.
+
+    A tuple of booleans and labels is kept once for all trials that have it. Numbers are not shared: most are different.
+    """
+
+    def __init__(self) -> None:
+        self._shared: dict[tuple[Any, ...], tuple[tuple[Any, ...], tuple[Any, ...]]] = {(): ((), ())}
+        """Scores → the shared scores without the last one, and the shared scores."""
+
+    def __len__(self) -> int:
+        return len(self._shared)
+
+    def add(self, scores: tuple[Any, ...], scorer: str, version: str, value: Value) -> tuple[Any, ...]:
+        """Return the scores with another one."""
+        longer = (*scores, scorer, version, value)
+        if value.__class__ is not bool and value.__class__ is not str:
+            return longer
+        shared = self._shared.get(longer)
+        if shared is not None:  # True equals 1, but a tuple with 1 is not the shared one.
+            return shared[1] if shared[0] is scores else longer
+        if len(self._shared) <= _MAX_SHARED and self._shared.get(scores, (None, None))[1] is scores:
+            self._shared[longer] = scores, longer
+        return longer
+
+
+def packed_input(record: Record, fingerprint: str) -> bytes:
+    """Return the location of an input and its fingerprint as one object, for a new `TrialState`."""
+    return _FACTS.pack(_NO_LOCATION, 0.0, record.segment << _OFFSET_BITS | record.offset) + fingerprint.encode()
+
+
 @attrs.define(weakref_slot=False)
 class TrialState:
-    """One trial, in a few hundred bytes. Inputs and outputs stay on disk."""
+    """One trial, in about 200 bytes. Inputs and outputs stay on disk."""
 
     stage: str
     """One of `journal.lifecycle.STAGES`."""
-    fingerprint: str
-    _input: int
+    _packed: bytes
+    """`_FACTS` and the fingerprint; four objects take twice the memory."""
     case: str = ""
     """The case's id; repeats of a case share it."""
     attempts: int = 0
-    _output: int = _NO_LOCATION
     _scores: tuple[Any, ...] = ()
     """Scorer, version and latest value of each score, one after the other; a dict takes five times the memory."""
     unscored: tuple[str, ...] = ()
     """Scorers that failed."""
-    slot: int = -1
-    """Slot of the last attempt."""
-    since: float = 0.0
-    """Start of the last attempt, in seconds of `t`; reset when the trial is completed, to save memory."""
-    due: float = 0.0
-    """End of the backoff, in seconds of `t`."""
     retry_history: RetryHistory | None = None
     """None while no attempt has failed."""
-    elapsed: float = 0.0
-    """Seconds of the attempt that returned the output."""
 
     @property
     def scores(self) -> dict[str, tuple[str, Value]]:
@@ -107,27 +151,45 @@ class TrialState:
         flat = self._scores
         return {flat[at]: (flat[at + 1], flat[at + 2]) for at in range(0, len(flat), 3)}
 
-    def set_score(self, scorer: str, version: str, value: Value) -> None:
+    def set_score(self, scorer: str, version: str, value: Value, shared: SharedScores) -> None:
         """Add a score, or replace the scorer's earlier one."""
         flat = self._scores
-        if scorer in flat[::3]:
-            at = 3 * flat[::3].index(scorer)
-            flat = flat[:at] + flat[at + 3 :]
-        self._scores = (*flat, scorer, version, value)
+        if flat and scorer in flat[::3]:
+            flat = ()
+            for other, (its_version, its_value) in self.scores.items():
+                if other != scorer:
+                    flat = shared.add(flat, other, its_version, its_value)
+        self._scores = shared.add(flat, scorer, version, value)
 
     def clear_scores(self) -> None:
         """Remove all scores and failures of scorers."""
         self._scores = self.unscored = ()
 
+    def set_output(self, record: Record, elapsed: float) -> None:
+        """Set the location of the output, and the seconds of the attempt that returned it."""
+        self._packed = _OUTPUT.pack(record.segment << _OFFSET_BITS | record.offset, elapsed) + self._packed[_OUTPUT_SIZE:]
+
+    @property
+    def fingerprint(self) -> str:
+        """The case's fingerprint."""
+        return self._packed[_FACTS.size :].decode()
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds of the attempt that returned the output; 0 if there is none."""
+        elapsed: float = _FACTS.unpack_from(self._packed)[1]
+        return elapsed
+
     @property
     def input_location(self) -> Location:
         """Location of the record that holds the input."""
-        return unpacked(self._input)
+        return unpacked(_FACTS.unpack_from(self._packed)[2])
 
     @property
     def output_location(self) -> Location | None:
         """Location of the record that holds the output; None if there is none."""
-        return None if self._output == _NO_LOCATION else unpacked(self._output)
+        location = _FACTS.unpack_from(self._packed)[0]
+        return None if location == _NO_LOCATION else unpacked(location)
 
     @property
     def error(self) -> str:

@@ -77,7 +77,7 @@ class WaitLog:
             self._ready.clear()
             self._waits.clear()
         elif trial.stage in {"queued", "interrupted", "backing_off"}:
-            self._ready.setdefault(_ATTEMPT, max(self._t, trial.due) if trial.stage == "backing_off" else self._t)
+            self._ready.setdefault(_ATTEMPT, max(self._t, self._state.backing_off.get(self._trial, 0.0)))
 
     def _start(self, name: str, key: str, *, last: bool = False) -> list[Wait]:
         """End a wait; return its reasons, longest first."""

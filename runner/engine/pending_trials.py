@@ -97,7 +97,7 @@ class PendingTrials:
                 work.has_output = True
                 work.scored = frozenset(name.partition(".")[0] for name in (*(state.scores or ()), *state.unscored))
             case "backing_off":
-                work.delay = state.due
+                work.delay = self._state.backing_off[work.trial]
             case "unsettled" | "failed":
                 return self._settle(work, state)
             case "interrupted" if self._options.on_ambiguous == "fail":

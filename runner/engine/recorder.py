@@ -90,8 +90,8 @@ class Recorder:
         reason: Literal["forked", "process_died"] = (
             "forked" if any(session.number in forked for session in before) else "process_died"
         )
-        for trial, state in list(self.state.running.items()):
-            self.record(AttemptInterrupted(trial=trial, attempt=state.attempts, reason=reason))
+        for trial, running in list(self.state.running.items()):
+            self.record(AttemptInterrupted(trial=trial, attempt=running.attempt, reason=reason))
 
     def finish(self) -> None:
         """Record that every trial is done, with the totals."""

@@ -2,10 +2,20 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from journal import Record
-from journal.events import SCORER_PREFIX, AttemptStarted, PolicyEvent, RunStarted, ScorerCallStarted, TrialFailed
+from journal.events import (
+    SCORER_PREFIX,
+    AttemptStarted,
+    AttemptSucceeded,
+    PolicyEvent,
+    RunStarted,
+    ScorerCallStarted,
+    ScoringFailed,
+    TrialFailed,
+    TrialScored,
+)
 from replay import TrialState
 from replay.audit_types import Settled
 from runner.concurrency import POLICIES
@@ -48,6 +58,9 @@ def _doubt(started: RunStarted) -> str:
     return "" if recorded == this or not this else f"the run was started by evaljournal {recorded}, and this is {this}"
 
 
+_FINAL: Final = (AttemptSucceeded, TrialScored, ScoringFailed)
+
+
 class SessionRules:
     """The policies and retries of one session; an audit's `Rules`."""
 
@@ -56,7 +69,7 @@ class SessionRules:
         self._steerings: dict[str, Steering] = {}
         """By rate-limit key."""
         self._last: dict[str, Steering] = {}
-        """Trial → the steering of its last attempt; call → that of the scorer."""
+        """Trial → the steering of its last attempt, until it succeeds; call → that of the scorer, until it returns."""
         self._retry = retry
         self._seed = seed
         self.doubt = doubt
@@ -77,6 +90,8 @@ class SessionRules:
             if isinstance(event, ScorerCallStarted):
                 self._last[name] = self._steerings[event.key]
         steering = self._last.get(name)
+        if isinstance(event, _FINAL):
+            self._last.pop(name, None)
         return [] if steering is None else steering.take(record)
 
     def elapse(self, key: str, t: float) -> Sequence[PolicyEvent]:

@@ -8,6 +8,7 @@ import attrs
 from journal import Verification
 from journal import verify as verify_journal
 from journal.errors import InvalidRecord
+from journal.lifecycle import Lifecycle
 from replay.audit_types import Audit
 from replay.auditing import Auditor
 from runner.recompute.rules import session_rules
@@ -41,6 +42,7 @@ def verify(path: Path | str, *, expect_head: str | None = None) -> RunVerificati
     `expect_head` is the hash of a record that must be in the journal, such as `Outcome.head`: it detects that records
     have been removed from the end since then, or that the journal was rewritten.
     """
-    auditor = Auditor(session_rules)
-    journal = verify_journal(Path(path), expect_head=expect_head, on_record=auditor.apply)
+    lifecycle = Lifecycle()
+    auditor = Auditor(session_rules, lifecycle=lifecycle)
+    journal = verify_journal(Path(path), expect_head=expect_head, on_record=auditor.apply, lifecycle=lifecycle)
     return RunVerification(journal, auditor.result())

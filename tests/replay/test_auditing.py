@@ -14,7 +14,7 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from journal import Event, Record, read, salvage, verify, writing
+from journal import Event, Record, blobs, read, salvage, verify, writing
 from journal.errors import DiskFull
 from journal.events import (
     AttemptEnding,
@@ -46,9 +46,10 @@ from runner.api import arun
 from runner.concurrency.fixed import Fixed
 from runner.fork import fork
 from runner.recompute.rules import session_rules
+from runner.recompute.verification import verify as verify_run
 from runner.testing import Answer, Fail, Hang, Scripted, SimulatedEndpoint, Step, inline, repeatable
 from tests.journal.disk import SimulatedDisk
-from tests.journal.samples import RUN, enqueued, examples, forge, opened, session, started
+from tests.journal.samples import RUN, enqueued, examples, forge, opened, overwrite, session, started, written
 from tests.journal.test_format import GOLDEN
 from tests.runs import PATH, define, flaky_evaluation, numbered_cases, run_until_power_cut
 
@@ -697,3 +698,16 @@ def test_start_ahead_of_its_pace() -> None:
 
     result = audit(rewritten(events), rules=session_rules)
     assert "policy" in {finding.check for finding in result.findings}
+
+
+def test_an_audit_ends_before_a_damaged_blob(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record whose blob is damaged is not part of the audit, neither in its state nor in its totals."""
+    monkeypatch.setattr(blobs, "LIMIT", 300)
+    path = tmp_path / "run"
+    written(path, [started(), session(), enqueued("a"), enqueued("b", "x" * 400), enqueued("c")])
+    overwrite(next(path.glob("blobs/*/*.json")), b'"y"')
+    verification = verify_run(path)
+
+    assert "damaged" == verification.verdict
+    assert () == verification.audit.findings
+    assert (1, 1) == (verification.audit.totals.enqueued, verification.audit.totals.open)

@@ -78,7 +78,7 @@ def test_remaining_delay_after_a_restart(tmp_path: Path, end: str) -> None:
         file.write_bytes(file.read_bytes()[:-20])  # The seal is torn: recovery comes first.
     written(tmp_path / "run", [session(2)], new=False, clock=at_times(iter([0.25] * 4)))
 
-    assert 40.0 == fold(read(tmp_path / "run")).trials["a"].due
+    assert 40.0 == fold(read(tmp_path / "run")).backing_off["a"]
 
 
 def test_failed_probe_does_not_count(tmp_path: Path) -> None:

@@ -142,7 +142,7 @@ def test_retries_end(
 
 def state(stage: str, *failures: Failed) -> TrialState:
     """Return a trial after attempts that failed in these ways."""
-    return TrialState(stage, "", 0, attempts=2, retry_history=history(*failures) if failures else None)
+    return TrialState(stage, b"", attempts=2, retry_history=history(*failures) if failures else None)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,98 @@
+"""What is kept about a trial: its memory, and scores that trials share."""
+
+import gc
+import tracemalloc
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import attrs
+import pytest
+
+from journal import Event, Record
+from journal.events import AttemptStarted, AttemptSucceeded, LimitChanged, TrialCompleted, TrialEnqueued, TrialScored
+from replay import RunState, fold
+from replay.auditing import Auditor
+from replay.trial_state import SharedScores
+from runner.recompute.rules import session_rules
+from runner.retries.retry import NUMBERS, Retry
+from tests.journal.samples import session, started
+from tests.replay.trial_events import answered, state_of
+
+SETTINGS = {"slots": 1, "policy": "fixed", "seed": 1, "retry": {name: getattr(Retry(), name) for name in NUMBERS}}
+RUN = attrs.evolve(started(), settings=SETTINGS)  # type: ignore[misc]  # a fact is an attrs class
+TRIALS = 600
+
+
+def events(trials: int) -> Iterator[Event]:
+    """Yield the events of a run whose trials are completed; each is built when it is asked for, as when it is read."""
+    yield from (RUN, session(), LimitChanged(before=0, after=1, reason="start"))
+    for number in range(trials):
+        name = f"sum-{number}"
+        yield TrialEnqueued(trial=name, case=name, repeat=1, input="", fingerprint=f"{number:016x}")
+        yield AttemptStarted(trial=name, attempt=1, slot=0)
+        yield AttemptSucceeded(trial=name, attempt=1, output="", elapsed=0.1)
+        yield TrialScored(trial=name, scorer="exact", version="v1", value=number % 3 > 0, elapsed=0.0)
+        yield TrialCompleted(trial=name, attempts=1)
+
+
+def completed_trials(trials: int) -> Iterator[Record]:
+    """Yield the records of these events, a tenth of a second apart."""
+    for seq, event in enumerate(events(trials), start=1):
+        yield Record(seq, "", seq / 10, event, 0, "", 1, seq * 300)
+
+
+def folded(trials: int) -> RunState:
+    """Fold a run of this many completed trials."""
+    return fold(completed_trials(trials))
+
+
+def audited(trials: int) -> Auditor:
+    """Audit the same run, with recomputed decisions."""
+    auditor = Auditor(session_rules)
+    for record in completed_trials(trials):
+        auditor.apply(record)
+    assert auditor.result().ok
+    assert (1, trials) == (auditor.result().decisions_reproduced, auditor.result().totals.completed)
+    return auditor
+
+
+@pytest.mark.parametrize(("read", "most"), [(folded, 300), (audited, 340)])
+def test_memory_of_a_completed_trial(read: Callable[[int], Any], most: int) -> None:
+    """A completed trial takes at most 300 bytes, its name and its place in a dict included, and 340 in an audit."""
+    read(1)  # Imports and caches.
+    gc.collect()
+    tracemalloc.start()
+    try:
+        result = read(TRIALS)
+        gc.collect()
+        size = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    del result
+    assert size / TRIALS < most
+
+
+def test_equal_scores_are_kept_once() -> None:
+    """Trials with the same booleans and labels share them, also after one is scored again."""
+    scores = {"exact": True, "tone": "polite"}
+    again = TrialScored(trial="b", scorer="exact", version="v1", value=True, elapsed=0.0)
+    state = state_of([*answered("a", dict(reversed(scores.items()))), *answered("b", scores), again])
+
+    assert state.trials["a"]._scores is state.trials["b"]._scores
+
+
+@pytest.mark.parametrize(("first", "second"), [(True, 1), (1, True), (True, 1.0), (0.0, False), (0.0, -0.0)])
+def test_equal_values_of_different_types_are_kept_apart(first: Any, second: Any) -> None:
+    """True equals 1, but each trial keeps the value that was recorded, in this and in later scores."""
+    state = state_of([event for value in (first, second) for event in answered(repr(value), {"a": value, "b": True})])
+
+    values = [state.trials[repr(value)].scores["a"][1] for value in (first, second)]
+    assert [repr(first), repr(second)] == list(map(repr, values))
+
+
+def test_only_some_scores_are_shared() -> None:
+    """Labels that are all different are not kept forever."""
+    shared = SharedScores()
+    for number in range(10_000):
+        assert ("tone", "v1", f"label {number}") == shared.add((), "tone", "v1", f"label {number}")
+    assert len(shared) < 5_000
