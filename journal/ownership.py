@@ -34,7 +34,6 @@ _SIGNATURE_LENGTH: Final = 80
 _PREVIOUS_HASH: Final = chain.HASH_LENGTH + len(chain.LINE_CLOSING)
 """Distance from the hash of a line to the start of the next line."""
 _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
-_READ: Final = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
 def state_directory() -> Path:
@@ -71,13 +70,8 @@ def user_key() -> bytes:
 
 
 def _read_key(file: Path) -> bytes:
-    if file.is_symlink():
-        raise KeyUnavailable(f"the key {file} is a symbolic link; remove it")
-    fd = os.open(file, _READ)
-    with open(fd, "rb") as stream:
-        status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode):
-            raise KeyUnavailable(f"the key {file} is not a regular file; remove it")
+    with DISK.read(str(file)) as stream:  # It follows no symlink.
+        status = os.fstat(stream.fileno())
         if os.name == "posix" and status.st_uid != os.geteuid():
             raise KeyUnavailable(f"the key {file} belongs to another user; remove it")
         if os.name == "posix" and status.st_mode & _OTHERS:

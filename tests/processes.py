@@ -18,6 +18,11 @@ TIMEOUT = 60.0
 """Seconds to wait for a child process, unless a test needs less."""
 
 
+def small_environment(**variables: str) -> dict[str, str]:
+    """Return an environment without programs; the key that signs runs is that of the tests, not the user's."""
+    return {"PATH": "", "XDG_STATE_HOME": os.environ["XDG_STATE_HOME"], **variables}
+
+
 class Process(subprocess.Popen[str]):
     """A `Popen` with text pipes and bounded waits; it is killed if its `with` block fails."""
 
@@ -49,7 +54,7 @@ class Forks:
     def __init__(self, script: Path) -> None:
         self._socket, theirs = socket.socketpair()
         with theirs:
-            self._server = Process([sys.executable, str(script), str(ROOT)], stdin=theirs, env={"PATH": ""})
+            self._server = Process([sys.executable, str(script), str(ROOT)], stdin=theirs, env=small_environment())
 
     def start(self, *arguments: object) -> "Forked":
         """Start a process, after the end of the one before it; `forked_arguments` returns its arguments to the script."""

@@ -16,7 +16,7 @@ from journal import verify
 from journal.events import AttemptFailed, AttemptInterrupted, AttemptStarted, RunStopped
 from runner import Case, UsageError, arun, evaluation, run
 from runner.testing import events_of
-from tests.processes import Process
+from tests.processes import Process, small_environment
 
 SCRIPT = textwrap.dedent(
     """
@@ -78,7 +78,7 @@ def test_a_signal_stops_a_run_and_is_passed_on(  # noqa: PLR0917  # of its param
         [sys.executable, "it.py", place, how],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env={"PATH": "", "PYTHONIOENCODING": "utf-8"},
+        env=small_environment(PYTHONIOENCODING="utf-8"),
     ) as process:
         assert process.stdout is not None
         assert ["asked\n", "asked\n"] == [process.stdout.readline(), process.stdout.readline()]
@@ -126,7 +126,7 @@ def test_the_caller_that_handles_signals_is_interrupted(tmp_path: Path, place: s
         [sys.executable, "it.py", place, how],
         capture_output=True,
         text=True,
-        env={"PATH": ""},
+        env=small_environment(),
         timeout=30,
         check=False,
     )

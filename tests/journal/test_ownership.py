@@ -90,24 +90,9 @@ def test_a_link_is_rejected(state: Path, tmp_path: Path, *, is_dangling: bool) -
         (tmp_path / "target").chmod(0o600)
     state.symlink_to(tmp_path / "target")
 
-    with pytest.raises(KeyUnavailable, match="is a symbolic link"):
+    with pytest.raises(KeyUnavailable, match="a symlink"):
         user_key()
     assert is_dangling != (tmp_path / "target").exists()
-
-
-@posix
-def test_a_link_that_appears_after_the_check_is_not_followed(
-    state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The system itself does not follow it."""
-    (tmp_path / "target").write_text("0" * 64 + "\n")
-    (tmp_path / "target").chmod(0o600)
-    state.parent.mkdir(parents=True)
-    state.symlink_to(tmp_path / "target")
-    monkeypatch.setattr(Path, "is_symlink", lambda _: False)
-
-    with pytest.raises(KeyUnavailable, match="cannot be used"):
-        user_key()
 
 
 @pytest.mark.parametrize("content", [b"", b"0" * 63 + b"\n", b"0" * 64, b"0" * 65 + b"\n", b"G" * 64 + b"\n", bytes(65)])
@@ -127,7 +112,7 @@ def test_a_pipe_or_a_directory_is_rejected(state: Path) -> None:
     """Neither blocks."""
     state.parent.mkdir(parents=True)
     os.mkfifo(state, 0o600)
-    with pytest.raises(KeyUnavailable, match="is not a regular file"):
+    with pytest.raises(KeyUnavailable, match="not a regular file"):
         user_key()
 
     state.unlink()
