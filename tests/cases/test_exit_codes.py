@@ -396,10 +396,10 @@ def test_an_unreadable_file_is_damage(path: Path, monkeypatch: pytest.MonkeyPatc
     name = "journal-000002.jsonl" if unreadable == "segment" else next(path.glob("blobs/*/*.json")).name
     read = Files.read
 
-    def failing(self: Files, file: str) -> Any:
+    def failing(self: Files, file: str, *parents: int) -> Any:
         if file.endswith(name):
             raise OSError(errno.EIO, "Input/output error", file)
-        return read(self, file)
+        return read(self, file, *parents)
 
     monkeypatch.setattr(Files, "read", failing)
     result = CliRunner().invoke(cli, [command[0], str(path), *command[1:]])
