@@ -4,8 +4,13 @@ A `UsageError` is a mistake in a definition, its settings or its data. What a ta
 it is recorded as the failure of an attempt, and classified by `runner.retries.classify`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
+
+from attrs import Attribute
+
+Validator = Callable[[Any, "Attribute[Any]", Any], None]
 
 
 class UsageError(Exception):
@@ -42,6 +47,21 @@ class UsageError(Exception):
         place = "" if self.path is None else f"{self.path}: " if self.line is None else f"{self.path}, line {self.line:,}: "
         setting = "" if self.setting is None else f"{self.setting}={self.value!r}: "
         return f"{place}{setting}{self.message}{f'; {self.hint}' if self.hint else ''}"
+
+
+def valid(is_valid: Callable[[Any], bool], problem: str, hint: str = "", *, prefix: str = "") -> Validator:
+    """Return an attrs validator that rejects a value with this message; `prefix` precedes the field in the setting's name."""
+
+    def validate(_: object, attribute: "Attribute[Any]", value: object) -> None:
+        if not is_valid(value):
+            raise UsageError(problem, setting=f"{prefix}{attribute.name}", value=value, hint=hint)
+
+    return validate
+
+
+def is_whole(value: object, minimum: int) -> bool:
+    """Whether a value is a whole number, `minimum` or more."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= minimum
 
 
 class MissingVariable(UsageError):

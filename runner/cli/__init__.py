@@ -43,6 +43,7 @@ COMMANDS: Final = {
 }
 """Command → its one-line help, here so that `--help` imports no command. The module has the name of the command."""
 
+USAGE: Final = 2
 UNFINISHED: Final = 3
 DAMAGED: Final = 4
 BUG: Final = 70
@@ -52,28 +53,12 @@ BROKEN_PIPE: Final = 141
 """The conventional exit code after SIGPIPE: `evaljournal log | head`."""
 
 
-class Damaged(click.ClickException):
-    """The journal is damaged or does not verify."""
+class CommandError(click.ClickException):
+    """An error that ends the command with an exit code."""
 
-    exit_code = DAMAGED
-
-
-class Unfinished(click.ClickException):
-    """The run is not finished; `resume` continues it."""
-
-    exit_code = UNFINISHED
-
-
-class Interrupted(click.ClickException):
-    """Interrupted before anything was recorded."""
-
-    exit_code = INTERRUPTED
-
-
-class InvalidUsage(click.ClickException):
-    """A usage error; nothing was started."""
-
-    exit_code = 2
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code  # type: ignore[misc]  # click's own is a class variable
 
 
 class _Commands(click.Group):
@@ -122,17 +107,15 @@ class _Commands(click.Group):
             with unwrap_exception_groups(), _flush_stdout():
                 return super().invoke(ctx)
         except (errors.JournalDamaged, errors.InvalidRecord, errors.BlobDamaged, errors.SegmentLost) as exc:
-            raise Damaged(render(exc)) from exc
-        except errors.JournalFailed as exc:
-            raise Unfinished(render(exc)) from exc
+            raise CommandError(render(exc), DAMAGED) from exc
         except errors.JournalError as exc:
-            raise InvalidUsage(render(exc)) from exc
+            raise CommandError(render(exc), UNFINISHED if isinstance(exc, errors.JournalFailed) else USAGE) from exc
         except UsageError as exc:
             from runner.cli._options import render_error  # noqa: PLC0415  # not needed for `--help`
 
-            raise InvalidUsage(render_error(exc)) from exc
-        except KeyboardInterrupt:
-            raise Interrupted("interrupted") from None  # Before a run has started; a running one handles it itself.
+            raise CommandError(render_error(exc), USAGE) from exc
+        except KeyboardInterrupt:  # Before a run has started; a running one handles it itself.
+            raise CommandError("interrupted", INTERRUPTED) from None
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python flushes standard output again at exit.
             sys.exit(BROKEN_PIPE)
@@ -140,8 +123,8 @@ class _Commands(click.Group):
             from journal.segment_file import NO_SPACE  # noqa: PLC0415  # the same
 
             if exc.errno in NO_SPACE:
-                raise Unfinished(f"{exc}; free some space and run the command again") from exc
-            raise InvalidUsage(str(exc) if exc.filename is None else f"{exc.filename}: {exc.strerror}") from exc
+                raise CommandError(f"{exc}; free some space and run the command again", UNFINISHED) from exc
+            raise CommandError(str(exc) if exc.filename is None else f"{exc.filename}: {exc.strerror}", USAGE) from exc
 
 
 @contextlib.contextmanager

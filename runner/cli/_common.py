@@ -8,7 +8,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from journal import segments
-from runner.cli import InvalidUsage
+from runner.errors import UsageError
 from runner.run_paths import RUNS, newest_first, runs_under
 from runner.suggest import suggest
 
@@ -22,7 +22,7 @@ def newest_run() -> Path:
     """Return the run under `runs/` that was written last."""
     runs = newest_first(RUNS)
     if not runs:
-        raise InvalidUsage(f"no RUN given and no runs under {RUNS}/; start one with `evaljournal run FILE.py`")
+        raise UsageError(f"no RUN given and no runs under {RUNS}/; start one with `evaljournal run FILE.py`")
     return runs[0]
 
 
@@ -40,7 +40,7 @@ def find_run(argument: str | Path) -> Path:
     if path.exists():
         return path  # Reading it reports what is wrong.
     names = {run.parent.name: None for run in runs_under(RUNS)} | {str(run): None for run in runs_under(RUNS)}
-    raise InvalidUsage(f"{path} does not exist{suggest(str(path), names) or '; `evaljournal ls` lists the runs'}")
+    raise UsageError(f"{path} does not exist{suggest(str(path), names) or '; `evaljournal ls` lists the runs'}")
 
 
 class RunType(click.ParamType):  # type: ignore[type-arg]  # generic in the newest click only
@@ -76,7 +76,7 @@ def run_and_trial(run: str | None, trial: str | None) -> tuple[Path, str | None]
     if is_run:
         return find_run(run), trial
     if not runs_under(RUNS):
-        raise InvalidUsage(f"{run!r} is neither a run nor an evaluation, and {RUNS}/ has no runs to find a trial in")
+        raise UsageError(f"{run!r} is neither a run nor an evaluation, and {RUNS}/ has no runs to find a trial in")
     return newest_run(), run
 
 

@@ -20,9 +20,10 @@ from replay.ending import ending_in_words, next_command
 from replay.loaded_run import reject_invalid_record
 from replay.screen import panel
 from replay.summary import summarize
-from runner.cli import DAMAGED, InvalidUsage
+from runner.cli import DAMAGED
 from runner.cli._errors import render
 from runner.cli._output import echo, write_data
+from runner.errors import UsageError
 from runner.suggest import suggest
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def groups_by(view: LoadedRun, by: str) -> dict[str, str]:
     """Return the group of each trial by a key of its metadata."""
     grouping = view.grouping(by)
     if by not in grouping.keys:
-        raise InvalidUsage(f"no case of {view.path} has {by!r} in its metadata{suggest(by, grouping.keys)}")
+        raise UsageError(f"no case of {view.path} has {by!r} in its metadata{suggest(by, grouping.keys)}")
     return grouping.groups
 
 
@@ -76,12 +77,12 @@ def summary_of(view: LoadedRun, by: str | None = None) -> dict[str, Any]:
         "problem": None if view.problem is None else str(view.problem),
         "durable_seq": view.durable,
         "next_command": _next(view),
-        "waiting": waiting_of(view),
+        "waiting": _waiting(view),
         **attrs.asdict(summarize(state, groups=None if by is None else groups_by(view, by))),
     }
 
 
-def waiting_of(view: LoadedRun) -> list[dict[str, Any]]:
+def _waiting(view: LoadedRun) -> list[dict[str, Any]]:
     """Return why slots of a running run are idle, now or as of its last record, as JSON."""
     if not view.is_live or view.problem is not None:
         return []

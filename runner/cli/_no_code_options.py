@@ -29,10 +29,8 @@ from runner.secret_shapes import MASK
 from runner.secrets import add_environment, has_literal_secret, mask, mask_keys, mask_values, secret_variables
 from runner.suggest import suggest
 
-TARGETS: Final = {"endpoint": "Endpoint", "chat": "Chat", "command": "Command", "recorded": "RecordedOutput"}
-"""Target → the class of its task."""
-_SELECTORS: Final = {"endpoint": "endpoint", "chat": "chat", "command": "command", "output_key": "recorded"}
-"""The option that selects a target."""
+_TARGETS: Final = {"endpoint": "Endpoint", "chat": "Chat", "command": "Command", "output_key": "RecordedOutput"}
+"""The option that selects a target → the class of its task."""
 DEFINITION: Final = frozenset(["config", *(option.name for option in OPTIONS if is_definition(option))])
 """Options that describe what is evaluated."""
 _TEXTS: Final = ("body", "more", "prompt", "system", "rubric")
@@ -145,16 +143,16 @@ def _task(values: Mapping[str, Any], from_file: Container[str]) -> Any:
     def flag(name: str) -> str:
         return f"{_flag(name)} (in the file)" if name in from_file else _flag(name)
 
-    selected = [name for name in _SELECTORS if name in values]
+    selected = [name for name in _TARGETS if name in values]
     if len(selected) != 1:
         problem = f"{' and '.join(map(flag, selected))} are mutually exclusive" if selected else "no target"
         raise UsageError(f"{problem}: pass one of --endpoint URL, --chat MODEL, --command LINE or --output-key COLUMN")
-    target = _SELECTORS[selected[0]]
+    (target,) = selected
     for option in OPTIONS:
-        owners = [name for name, owner in _SELECTORS.items() if any(option.arguments(owner))]
-        if option.name in values and owners and selected[0] not in owners and not any(option.arguments("judge")):
-            raise UsageError(f"{flag(option.name)} requires {' or '.join(map(_flag, owners))}, not {flag(selected[0])}")
-    class_name = TARGETS[target]
+        owners = [name for name in _TARGETS if any(option.arguments(name))]
+        if option.name in values and owners and target not in owners and not any(option.arguments("judge")):
+            raise UsageError(f"{flag(option.name)} requires {' or '.join(map(_flag, owners))}, not {flag(target)}")
+    class_name = _TARGETS[target]
     module = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", class_name).lower()
     task = getattr(import_module(f"runner.tasks.{module}"), class_name)  # Imported here: an HTTP client is slow to import.
     return task(**_arguments(target, values))

@@ -22,7 +22,15 @@ from runner.retries.retry import Retry
 F = TypeVar("F", bound=Callable[..., Any])
 
 FILE: Final = click.Path(path_type=Path)
-_TYPES: Final = {"N": int, "S": float, "T": float, "FILE": FILE, "DIR": FILE}
+_CHOICES: Final = {
+    "CHOICE": ("error", "null"),
+    "METHOD": ("POST", "GET"),
+    "FORMAT": ("text", "json"),
+    "MODE": ("sync", "os"),
+    "POLICY": tuple(POLICIES),
+}
+_TYPES: Final[dict[str | None, Any]] = {"N": int, "S": float, "T": float, "FILE": FILE, "DIR": FILE}
+_TYPES.update({metavar: click.Choice(choices) for metavar, choices in _CHOICES.items()})
 """Types of values by their metavar; others are text."""
 
 
@@ -70,8 +78,6 @@ class Option:
     multiple: bool = attrs.field(default=False, kw_only=True)
     in_file: bool = attrs.field(default=True, kw_only=True)
     """Whether a configuration file may have it."""
-    click: Mapping[str, Any] = attrs.field(factory=dict[str, Any], kw_only=True)
-    """Further arguments of `click.option`."""
 
     @property
     def flag(self) -> str:
@@ -116,8 +122,9 @@ class Option:
         arguments: dict[str, Any] = {"help": help_, "multiple": self.multiple, "metavar": self.metavar, "type": self.type}
         if self.metavar is None:
             arguments = {"help": help_, "is_flag": True, "default": None}
-        flags = self.spec.split()[0]
-        return click.option(flags, cls=GroupedOption, group=group, **{**arguments, **self.click})(function)
+        elif self.metavar == "SCORER":
+            arguments["shell_complete"] = complete_scorers
+        return grouped_option(group, self.spec.split()[0], **arguments)(function)
 
     def _setting_default(self) -> str:
         for owner, kind in (("settings", Settings), ("retry", Retry)):
@@ -163,13 +170,7 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
             "dataset",
             '"answer"',
         ),
-        Option(
-            "--nan CHOICE",
-            "How NaN is read: as null ('null'), or as an error (default: error).",
-            "dataset",
-            '"null"',
-            type=click.Choice(["error", "null"]),
-        ),
+        Option("--nan CHOICE", "How NaN is read: as null ('null'), or as an error (default: error).", "dataset", '"null"'),
         Option(
             "--only PATTERN",
             "Use only cases whose name matches, such as 'peru*'; repeatable.",
@@ -203,13 +204,7 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
             "endpoint.url",
             '"http://localhost:8000/generate"',
         ),
-        Option(
-            "--method METHOD",
-            "HTTP method: POST or GET (default: POST).",
-            "endpoint",
-            '"POST"',
-            type=click.Choice(["POST", "GET"]),
-        ),
+        Option("--method METHOD", "HTTP method: POST or GET (default: POST).", "endpoint", '"POST"'),
         Option(
             "--body JSON",
             "Request body with {fields} of the case; @FILE reads it from a file (default: the input).",
@@ -262,9 +257,8 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
             "Format of the command's output: text or json (default: text).",
             "command.output",
             '"text"',
-            type=click.Choice(["text", "json"]),
         ),
-        Option("--output-key COLUMN", "No calls; read the outputs from this column of the dataset.", "recorded", '"output"'),
+        Option("--output-key COLUMN", "No calls; read the outputs from this column of the dataset.", "output_key", '"output"'),
     ),
     "Prompt": (
         Option(
@@ -295,7 +289,6 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
             "scorers",
             '["exact"]',
             multiple=True,
-            click={"shell_complete": complete_scorers},
         ),
         Option("--judge MODEL", "Score the outputs with a chat model.", "judge.model", '"gpt-4o"'),
         Option(
@@ -355,13 +348,7 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
             "8",
             default="100; plain functions: 32; commands: the number of CPUs, at least 4",
         ),
-        Option(
-            "--policy POLICY",
-            f"How concurrency is adjusted: {', '.join(POLICIES)}.",
-            "settings.policy",
-            '"adaptive"',
-            type=click.Choice(list(POLICIES)),
-        ),
+        Option("--policy POLICY", f"How concurrency is adjusted: {', '.join(POLICIES)}.", "settings.policy", '"adaptive"'),
         Option(
             "--limit-key FIELD",
             "Field of a case that holds its rate-limit key; each key has its own slots.",
@@ -397,7 +384,6 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
             "'os' skips fsync: faster, but a power failure can lose about 30 s of records.",
             "settings",
             '"sync"',
-            type=click.Choice(["sync", "os"]),
         ),
         Option(
             "--write-ahead", "Sync the start of each attempt to disk before its call (needed for at-most-once).", "settings"
@@ -412,7 +398,7 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
             in_file=False,
         ),
         Option("--plain", "Plain progress lines (every 10 %) instead of the live screen.", in_file=False),
-        Option("--json", "Print a summary as JSON at the end.", in_file=False, click={"default": False}),
+        Option("--json", "Print a summary as JSON at the end.", in_file=False),
     ),
 }
 """Group of the help → its options, in the order in which the help and `init --all` list them."""

@@ -17,7 +17,7 @@ from journal.threads import run_in_thread
 from replay.screen import panel, stopping_in_words
 from replay.text import printable
 from runner.api import run as run_evaluation
-from runner.cli import UNFINISHED, Interrupted, Unfinished, unwrap_exception_groups
+from runner.cli import INTERRUPTED, UNFINISHED, CommandError, unwrap_exception_groups
 from runner.cli._common import OFF
 from runner.cli._display import terminal
 from runner.cli._ending import finish, write_head
@@ -94,13 +94,13 @@ class CommandSession:
         except KeyboardInterrupt:
             if not segments.is_run(self._path):
                 raise
-            raise Unfinished(f"interrupted; continue with {command('resume', self._path)}") from None
+            raise CommandError(f"interrupted; continue with {command('resume', self._path)}", UNFINISHED) from None
         except (OSError, SystemExit, RecordTooLarge) as exc:  # Such as a task that closes all files, the journal's too.
             if not self._is_started or isinstance(exc, BrokenPipeError):
                 raise
             error = describe(exc)
             message = f"{error.type}: {error.message}; to continue: {command('resume', self._path)}"
-            raise Unfinished(f"the run ended early: {message}") from exc
+            raise CommandError(f"the run ended early: {message}", UNFINISHED) from exc
 
     def run_numbered(self) -> Outcome:
         """Run under the next free number; if another process takes it first, under the one after."""
@@ -142,8 +142,8 @@ class CommandSession:
     def finish(self, outcome: Outcome) -> NoReturn:
         """Print the summary and exit."""
         if outcome.stopped and outcome.state.started is None:
-            kind = Interrupted if outcome.stopped == "interrupted" else Unfinished
-            raise kind(f"{outcome.detail or outcome.stopped}; nothing was recorded; start again")
+            code = INTERRUPTED if outcome.stopped == "interrupted" else UNFINISHED
+            raise CommandError(f"{outcome.detail or outcome.stopped}; nothing was recorded; start again", code)
         if self._nat_output is not None:
             self._nat_output.finish(outcome.path)
         write_head(self._head_file, outcome.head)

@@ -13,10 +13,10 @@ from journal import verify as verify_journal
 from replay import load
 from replay.export import FORMATS, Files, Format, Rows, Source, TableFile
 from runner.atomic_write import write_atomically, write_directory
-from runner.cli import InvalidUsage
 from runner.cli._common import run_argument
 from runner.cli._display import exit_if_damaged, warn_unconfirmed
 from runner.cli._output import echo, write_data
+from runner.errors import UsageError
 from runner.suggest import suggest
 
 _HELP = "\n".join(["\b", *(f"{name:<13} {format_.description}" for name, format_ in FORMATS.items())])
@@ -92,18 +92,18 @@ def _check(name: str, format_: Format, target: Path | None, rows: str | None, *,
 def check_target(target: Path, *, directory: bool, force: bool) -> None:
     """Reject a target that is inside a run, is of the wrong kind, or exists."""
     if inside := segments.enclosing_run(target):
-        raise InvalidUsage(f"{target} is inside the run {inside}; pass another path to -o")
+        raise UsageError(f"{target} is inside the run {inside}; pass another path to -o")
     try:
         mode = os.stat(target).st_mode
     except FileNotFoundError:
         if not target.parent.is_dir():
             create = f"create it with `mkdir -p {shlex.quote(str(target.parent))}`"
-            raise InvalidUsage(f"{target.parent} does not exist; {create}") from None
+            raise UsageError(f"{target.parent} does not exist; {create}") from None
         return
     if directory != stat.S_ISDIR(mode) or not (directory or stat.S_ISREG(mode)):
-        raise InvalidUsage(f"{target} exists and is not a {'directory' if directory else 'file'}; pass another path to -o")
+        raise UsageError(f"{target} exists and is not a {'directory' if directory else 'file'}; pass another path to -o")
     if not force and not (directory and not os.listdir(target)):
-        raise InvalidUsage(f"{target} exists; pass --force to replace {'its files' if directory else 'it'}")
+        raise UsageError(f"{target} exists; pass --force to replace {'its files' if directory else 'it'}")
 
 
 def _write(source: Source, format_: Format, target: Path | None, rows: Rows) -> None:

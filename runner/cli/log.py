@@ -14,10 +14,10 @@ from journal.codec import EVENT_TYPES, event_type
 from journal.events import fields_of
 from journal.reader import LineReader
 from replay.text import printable
-from runner.cli import InvalidUsage
 from runner.cli._common import TrialType, run_and_trial
 from runner.cli._display import warn_unconfirmed
 from runner.cli._output import echo, write_data
+from runner.errors import UsageError
 from runner.signals import until_signal
 from runner.suggest import suggest
 
@@ -57,7 +57,7 @@ def log(run: str | None, trial: str | None, types: tuple[str, ...], follow: bool
             printer.print(record)
     warn_unconfirmed(reading.unfinished)
     if trial is not None and trial not in printer.trials:
-        raise InvalidUsage(f"{path} has no trial {trial!r}{suggest(trial, printer.trials)}")
+        raise UsageError(f"{path} has no trial {trial!r}{suggest(trial, printer.trials)}")
 
 
 class _RecordPrinter:

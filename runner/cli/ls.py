@@ -10,10 +10,10 @@ from journal import JournalError
 from journal.events import RunFinished
 from replay.ending import total_trials
 from replay.text import duration, printable
-from runner.cli import InvalidUsage
 from runner.cli._display import open_run, print_json, print_table, short_ending
 from runner.cli._locate import run_start
 from runner.cli._output import echo
+from runner.errors import UsageError
 from runner.run_paths import RUNS, last_record, runs_under
 
 
@@ -30,7 +30,7 @@ def ls(directory: Path, as_json: bool) -> None:
     evaljournal ls /mnt/archive/runs --json | jq '.[].path'
     """
     if not directory.is_dir() and directory != RUNS:
-        raise InvalidUsage(f"{directory} is not a directory")
+        raise UsageError(f"{directory} is not a directory")
     runs = [_entry(path) for path in runs_under(directory)]
     if as_json:
         print_json(runs)

@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-import attrs
 import click
 import trio
 
@@ -56,13 +55,13 @@ def replay(path: Path, at: int | None, at_time: str | None, play: float | None, 
         raise click.UsageError("--at and --at-time are mutually exclusive; pass one of them")
     if play is not None and as_json:
         raise click.UsageError("--json and --play are mutually exclusive; pass one of them")
-    moment = _find(path, at_time) if at_time is not None else _Moment(at)
-    view = open_run(path, moment.seq)
+    seq, now = (at, None) if at_time is None else _find(path, at_time)
+    view = open_run(path, seq)
     if as_json:
         print_json(summary_of(view))
     else:
         if play is None:
-            print_screen(view, moment.now)
+            print_screen(view, now)
         else:
             with showing() as show:
                 trio.run(until_signal, partial(play_back, view, play, show), signal.SIGINT)
@@ -79,19 +78,9 @@ def _position(view: LoadedRun) -> str:
     return f"as of {printable(state.at)}; to continue from here: {fork_command(view.path, view.seq)}"
 
 
-@attrs.frozen
-class _Moment:
-    """A point in a run: a record, and the time if it is later."""
-
-    seq: int | None
-    """The last record; None for the end of the journal."""
-    now: float | None = None
-    """In the seconds of `t`; None for the time of the record."""
-
-
-def _find(path: Path, when: str) -> _Moment:
-    seconds = re.fullmatch(r"\d+(?:\.\d+)?", when)
-    if seconds:
+def _find(path: Path, when: str) -> tuple[int, float | None]:
+    """Return the last record by a time; and the time itself, in the seconds of `t`, if it is later and in the same session."""
+    if re.fullmatch(r"\d+(?:\.\d+)?", when):
         return _find_seconds(path, float(when))
     try:
         wall = datetime.fromisoformat(when)
@@ -100,10 +89,10 @@ def _find(path: Path, when: str) -> _Moment:
         raise click.UsageError(
             f"--at-time {when!r}: expected seconds, such as 90, or a time, such as 2026-11-15T09:30:00"
         ) from None
-    return _find_wall(path, wall)
+    return _find_wall(path, wall), None
 
 
-def _find_seconds(path: Path, wanted: float) -> _Moment:
+def _find_seconds(path: Path, wanted: float) -> tuple[int, float | None]:
     """Return the point at this many seconds after the start of the first session, gaps included."""
     timeline = Timeline()
     seq, last = 0, 0.0
@@ -116,19 +105,19 @@ def _find_seconds(path: Path, wanted: float) -> _Moment:
                 if last > wanted:
                     # Between two sessions, no time passes.
                     now = wanted - timeline.sessions[-1].offset if session == len(timeline.sessions) else None
-                    return _Moment(seq or record.seq - 1, now)
+                    return seq or record.seq - 1, now
                 seq = record.seq
     raise UsageError(f"{path} has no state at {wanted:g} s; its last record is at {last:g} s")
 
 
-def _find_wall(path: Path, wanted: datetime) -> _Moment:
+def _find_wall(path: Path, wanted: datetime) -> int:
     text = f"{wanted:%Y-%m-%dT%H:%M:%S.%f}Z"  # In the journal's format, so that text can be compared.
     before: Record | None = None
     for record in read(path, load_blobs=False):
         if record.at > text:
             if before is None:
                 raise UsageError(f"{path} has no state at {text}; its first record is at {printable(record.at)}")
-            return _Moment(before.seq)
+            return before.seq
         before = record
     last = printable(before.at) if before else "an unknown time"
     raise UsageError(f"{path} has no state at {text}; its last record is at {last}")

@@ -9,7 +9,7 @@ import trio
 
 from journal.lock import is_held
 from replay.text import plural
-from runner.cli import InvalidUsage, unwrap_exception_groups
+from runner.cli import unwrap_exception_groups
 from runner.cli._common import run_argument
 from runner.cli._ending import finish
 from runner.cli._locate import locate_evaluation
@@ -22,6 +22,7 @@ from runner.definition.evaluation import Evaluation
 from runner.definition.settings import Settings
 from runner.engine.rescore import Rescored
 from runner.engine.rescore import rescore as rescore_run
+from runner.errors import UsageError
 
 
 @click.command(cls=GroupedCommand)
@@ -53,10 +54,10 @@ def rescore(
     evaljournal rescore runs/qa/0001 --judge gpt-4o --rubric @rubric.txt
     """
     if is_held(path):
-        raise InvalidUsage(f"{path} is a run in progress; re-score it when it has ended")
+        raise UsageError(f"{path} is a run in progress; re-score it when it has ended")
     values = {name: value for name, value in options.items() if value is not None and value != ()}
     if values and reference is not None:
-        raise InvalidUsage("--task locates the evaluation's own scorers, but other scorers were named; pass one of them")
+        raise UsageError("--task locates the evaluation's own scorers, but other scorers were named; pass one of them")
     with user_code(), unwrap_exception_groups():
         evaluation = (
             _with_scorers(values) if values else locate_evaluation(path, reference, verb="rescore", trust=trust).evaluation

@@ -9,7 +9,6 @@ from click.core import ParameterSource
 from journal import segments
 from journal.events import RunFinished
 from journal.lock import is_held
-from runner.cli import InvalidUsage
 from runner.cli._config_file import config_option
 from runner.cli._dry_run import print_dry_run
 from runner.cli._no_code_options import DEFINITION, evaluation_from_options, is_on_command_line
@@ -94,13 +93,13 @@ def _check_free(path: Path) -> None:
     """Reject a directory that is a run, is inside a run, or contains runs."""
     if not segments.is_run(path):
         if path.resolve() == RUNS.resolve() or (path.is_dir() and runs_under(path)):
-            raise InvalidUsage(f"{path} contains runs; pass a new directory in it: -o {path / 'NAME'}")
+            raise UsageError(f"{path} contains runs; pass a new directory in it: -o {path / 'NAME'}")
         if run := segments.enclosing_run(path):
-            raise InvalidUsage(f"{path} is inside the run {run}; pass another -o")
+            raise UsageError(f"{path} is inside the run {run}; pass another -o")
         return
     last = last_record(path)
     if is_held(path):
-        raise InvalidUsage(f"{path} is a run in progress; {command('status', path)} shows it")
+        raise UsageError(f"{path} is a run in progress; {command('status', path)} shows it")
     if last is not None and isinstance(last.event, RunFinished):
-        raise InvalidUsage(f"{path} is a finished run and is never overwritten; pass another -o or omit it")
-    raise InvalidUsage(f"{path} is an unfinished run; continue it with {command('resume', path)}")
+        raise UsageError(f"{path} is a finished run and is never overwritten; pass another -o or omit it")
+    raise UsageError(f"{path} is an unfinished run; continue it with {command('resume', path)}")

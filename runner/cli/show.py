@@ -2,13 +2,14 @@
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import attrs
 import click
 import orjson
 
-from journal import Blob
+from journal import Blob, JournalError
 from replay import LoadedRun
 from replay.definition import definition_lines, load_definition
 from replay.loaded_run import reject_invalid_record
@@ -17,10 +18,10 @@ from replay.timeline_columns import Span
 from replay.trial import AttemptDetails, ScoreDetails, ScorerCallDetails, TrialDetails
 from replay.trial_state import TrialState
 from replay.waits import Wait
-from runner.cli import InvalidUsage
 from runner.cli._common import TrialType, run_and_trial
 from runner.cli._display import exit_if_damaged, open_run, print_json, print_table
 from runner.cli._output import echo
+from runner.errors import UsageError
 from runner.suggest import suggest
 
 _LINES: Final = 40
@@ -53,24 +54,26 @@ def show(run: str | None, trial: str | None, at: int | None, definition: bool, a
     """
     path, trial = run_and_trial(run, trial)
     view = open_run(path, at)
-    if definition:
-        _definition(view, as_json=as_json)
-        return
-    if trial is None:
-        _list(view, as_json=as_json)
+    if definition or trial is None:
+        (_definition if definition else _list)(view, as_json=as_json)
+        exit_if_damaged(view.problem, quiet=as_json)
         return
     if trial not in view.state.trials:
         exit_if_damaged(view.problem)  # It may be after the damage.
         as_of = "" if at is None else f" at record {at:,}"
-        raise InvalidUsage(f"{path} has no trial {trial!r}{as_of}{suggest(trial, view.state.trials)}")
+        raise UsageError(f"{path} has no trial {trial!r}{as_of}{suggest(trial, view.state.trials)}")
     trial_details = view.trial(trial)
     problem = trial_details.problem or view.problem
     if as_json:
-        print_json({"path": str(path), "problem": None if problem is None else str(problem), **_in_json(trial_details)})
+        _print_json(path, problem, **_in_json(trial_details))
     else:
         with reject_invalid_record(path, lambda: trial_details.seq):
             echo("\n".join(_in_words(trial_details)))
     exit_if_damaged(problem, quiet=as_json)
+
+
+def _print_json(path: Path, problem: JournalError | None, **facts: Any) -> None:
+    print_json({"path": str(path), "problem": None if problem is None else str(problem), **facts})
 
 
 def _definition(view: LoadedRun, *, as_json: bool) -> None:
@@ -78,24 +81,20 @@ def _definition(view: LoadedRun, *, as_json: bool) -> None:
     started = view.state.started
     recorded = None if started is None else load_definition(started.definition)
     if as_json:
-        print_json(
-            {"path": str(view.path), "problem": None if view.problem is None else str(view.problem), "definition": recorded}
-        )
+        _print_json(view.path, view.problem, definition=recorded)
     else:
         echo("\n".join(definition_lines(recorded)) or "this run has no recorded definition")
-    exit_if_damaged(view.problem, quiet=as_json)
 
 
 def _list(view: LoadedRun, *, as_json: bool) -> None:
     state, inputs = view.state, view.inputs()
     if as_json:
         listed = [_entry(name, state.trials[name], value) for name, value in inputs]
-        print_json({"path": str(view.path), "problem": None if view.problem is None else str(view.problem), "trials": listed})
+        _print_json(view.path, view.problem, trials=listed)
     else:
         scorers = list(state.scores)
         head = ("TRIAL", "INPUT", "STAGE", "ATTEMPTS", "TOOK", *(printable(scorer, 24) for scorer in scorers))
         print_table([head, *(_columns(name, state.trials[name], value, scorers) for name, value in inputs)])
-    exit_if_damaged(view.problem, quiet=as_json)
 
 
 def _entry(name: str, trial: TrialState, value: Any) -> dict[str, Any]:

@@ -5,13 +5,13 @@ from pathlib import Path
 import attrs
 import click
 
-from replay.text import duration, plural
+from replay.text import duration, plural, spaced
 from runner.cli._common import run_argument
 from runner.cli._display import exit_if_damaged, open_run, print_json
 from runner.cli._output import echo
 from runner.concurrency import POLICIES
 from runner.errors import UsageError
-from runner.recompute.simulation import LIMITATION, Figures, Recording
+from runner.recompute.simulation import LIMITATION, Recording
 
 
 @click.command()
@@ -37,45 +37,24 @@ def simulate(path: Path, policy: str | None, slots: int | None, as_json: bool) -
         figures = recording.simulate(policy=policy, slots=slots)
     except UsageError as exc:
         raise UsageError(f"{view.path}: {exc}") from exc
+    facts = {"recorded": attrs.asdict(recording.figures), "simulated": attrs.asdict(figures)}
+    trials, excluded = len(recording.ended), recording.excluded
     if as_json:
-        print_json(_as_json(view.path, recording, figures))
+        counts = {"trials": trials, "trials_excluded": excluded}
+        print_json({"path": str(view.path), **facts, **counts, "limitation": LIMITATION})
     else:
-        echo(_in_words(view.path, recording, figures))
+        omitted = f"; excluded: {excluded:,} unfinished" if excluded else ""
+        echo(f"{view.path}: {plural(trials, 'trial')} simulated on a virtual clock{omitted}")
+        cells = ((spaced(name), *(_cell(figure[name]) for figure in facts.values())) for name in facts["recorded"])
+        rows = [("", *facts), *cells]
+        first, second, third = (max(map(len, column)) for column in zip(*rows, strict=True))
+        for name, before, after in rows:
+            echo(f"{name:<{first}}  {before:>{second}}  {after:>{third}}")
+        echo(LIMITATION)
     exit_if_damaged(view.problem)
 
 
-def _as_json(path: Path, recording: Recording, figures: Figures) -> dict[str, object]:
-    return {
-        "path": str(path),
-        "recorded": attrs.asdict(recording.figures),
-        "simulated": attrs.asdict(figures),
-        "trials": len(recording.ended),
-        "trials_excluded": recording.excluded,
-        "limitation": LIMITATION,
-    }
-
-
-def _in_words(path: Path, recording: Recording, figures: Figures) -> str:
-    was = recording.figures
-    rows = [
-        ("", "recorded", "simulated"),
-        ("policy", was.policy or "unknown", figures.policy or ""),
-        ("slots", str(was.slots), str(figures.slots)),
-        ("duration", duration(was.duration), duration(figures.duration)),
-        *(
-            (name, f"{before:,}", f"{after:,}")
-            for name, before, after in (
-                ("calls", was.calls, figures.calls),
-                ("rate limited", was.rate_limited, figures.rate_limited),
-                ("most in flight", was.most_in_flight, figures.most_in_flight),
-                ("completed", was.completed, figures.completed),
-                ("failed", was.failed, figures.failed),
-            )
-        ),
-    ]
-    first, second, third = (max(len(row[at]) for row in rows) for at in range(3))
-    table = [f"{name:<{first}}  {before:>{second}}  {after:>{third}}".rstrip() for name, before, after in rows]
-    head = f"{path}: {plural(len(recording.ended), 'trial')} simulated on a virtual clock"
-    if recording.excluded:
-        head += f"; excluded: {recording.excluded:,} unfinished"
-    return "\n".join([head, *table, LIMITATION])
+def _cell(value: str | float | None) -> str:
+    if value is None:
+        return "unknown"
+    return f"{value:,}" if isinstance(value, int) else duration(value) if isinstance(value, float) else value

@@ -48,15 +48,15 @@ class Columns:
     def _keys(self, columns: tuple[str, ...]) -> tuple[str | None, str, str | None]:
         input_key = self._key("input", columns)
         if input_key is None:
-            names = f"{self._recognized['input']!r}" if "input" in self._recognized else f"one of {_listed(_USUAL['input'])}"
-            raise UsageError(f"no input column; expected {names}, got {_listed(columns)}", hint=which("input"))
+            names = f"{self._recognized['input']!r}" if "input" in self._recognized else f"one of {listed(_USUAL['input'])}"
+            raise UsageError(f"no input column; expected {names}, got {listed(columns)}", hint=which("input"))
         return self._key("id", columns), input_key, self._key("expected", columns)
 
     def _key(self, role: Role, columns: tuple[str, ...]) -> str | None:
         if role in self._set:
             key = self._set[role]
             if key not in columns:
-                raise UsageError(f"--{role}-key {key!r} ({role}_key in Python) is not a column; columns: {_listed(columns)}")
+                raise UsageError(f"--{role}-key {key!r} ({role}_key in Python) is not a column; columns: {listed(columns)}")
             return key
         usual = _usual(role, tuple(column for column in columns if column not in self._set.values()))
         if usual is not None and usual != self._recognized.setdefault(role, usual):
@@ -76,7 +76,7 @@ def _usual(role: Role, columns: tuple[str, ...]) -> str | None:
     if role == "id" and "id" in candidates:
         return "id"
     if len(candidates) > 1:
-        raise UsageError(f"{_listed(candidates)} could each be the {role}", hint=which(role))
+        raise UsageError(f"{listed(candidates)} could each be the {role}", hint=which(role))
     return candidates[0] if candidates else None
 
 
@@ -91,7 +91,8 @@ def _name(value: object, key: str) -> str:
     raise UsageError(f"the id in {key!r} is {value!r}; an id must be a string or an integer")
 
 
-def _listed(columns: Iterable[object]) -> str:
-    columns = list(columns)
-    more = f" and {len(columns) - _MAX_LISTED} more" if len(columns) > _MAX_LISTED else ""
-    return (", ".join(map(repr, columns[:_MAX_LISTED])) or "none") + more
+def listed(names: Iterable[object]) -> str:
+    """List names, at most `_MAX_LISTED` of them."""
+    names = list(names)
+    more = f" and {len(names) - _MAX_LISTED:,} more" if len(names) > _MAX_LISTED else ""
+    return (", ".join(repr(name)[:60] for name in names[:_MAX_LISTED]) or "none") + more

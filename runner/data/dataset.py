@@ -16,12 +16,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final, Literal, cast
 
-from attrs import Attribute, evolve, field, frozen
+from attrs import evolve, field, frozen
 
 from runner.data import readers
 from runner.data.case import Case, ContentNames, Trial
 from runner.data.columns import Columns, which
-from runner.errors import UsageError
+from runner.errors import UsageError, is_whole, valid
 
 Source = str | os.PathLike[str] | Iterable[Any] | Callable[[], Iterable[Any]]
 """The path of a file; an iterable of cases, mappings, (input, expected) pairs or inputs; or a function that returns one."""
@@ -44,9 +44,7 @@ def texts(value: str | Iterable[str]) -> tuple[str, ...]:
     return (value,) if isinstance(value, str) else tuple(value)
 
 
-def _positive(_: "Selection", attribute: "Attribute[Any]", value: object) -> None:
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-        raise UsageError("must be a whole number, 1 or more", setting=attribute.name, value=value)
+count: Final = valid(lambda value: value is None or is_whole(value, 1), "must be a whole number, 1 or more")
 
 
 @frozen(kw_only=True)
@@ -57,7 +55,7 @@ class Selection:
     """Name patterns with `*`, `?` and `[…]`, case-sensitive. Empty: all."""
     skip: tuple[str, ...] = field(default=(), converter=texts)
     """Name patterns of cases to exclude; has precedence over `only`."""
-    limit: int | None = field(default=None, validator=_positive)
+    limit: int | None = field(default=None, validator=count)
     """Maximum number of cases, applied last."""
     shuffle: bool = False
     """Whether to shuffle; the order depends only on `seed` and the names."""
@@ -183,13 +181,8 @@ def _without_nan(value: Any) -> Any:
             return value if all(members[key] is value[key] for key in members) else members
         case list() | tuple():
             items = [_without_nan(item) for item in cast("list[Any]", value)]
-            return (
-                value
-                if all(new is old for new, old in zip(items, value, strict=True))
-                else tuple(items)
-                if isinstance(value, tuple)
-                else items
-            )
+            is_same = all(new is old for new, old in zip(items, value, strict=True))
+            return value if is_same else tuple(items) if isinstance(value, tuple) else items
         case _:
             return value
 
@@ -308,12 +301,10 @@ class Trials:
         first = "an earlier case"
         if self._dataset.rereadable:
             names = ContentNames(self._ambiguous)
-            first = self._dataset.place(
-                next(place for place, other in self._dataset.read() if names.unique(other).name == case.name)
-            )
-        return UsageError(
-            f"{here}: the id {case.name!r} is already used by {first}; if ids are in another column, {which('id')}"
-        )
+            at = next(place for place, other in self._dataset.read() if names.unique(other).name == case.name)
+            first = self._dataset.place(at)
+        problem = f"{here}: the id {case.name!r} is already used by {first}"
+        return UsageError(problem, hint=f"if ids are in another column, {which('id')}")
 
     def _no_cases(self, excluded: list[str]) -> UsageError:
         source = self._dataset.source if isinstance(self._dataset.source, Path) else "the dataset"

@@ -5,7 +5,7 @@ because datasets are untrusted. `{{` and `}}` are literal braces. Missing fields
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, cast
 
 import attrs
@@ -13,7 +13,7 @@ import orjson
 
 from replay.text import as_text
 from runner.data.case import Case
-from runner.data.columns import INPUT_NAMES
+from runner.data.columns import INPUT_NAMES, listed
 from runner.errors import UsageError
 from runner.suggest import suggest
 
@@ -22,7 +22,6 @@ _FIELD: Final = re.compile(r"(?!\s)[^.{}\n\r]+(?:\.[^.{}\n\r]+)*(?<!\s)")
 _PLAIN_FIELD: Final = re.compile(r"[\w.-]+")
 """A field whose braces were surely not meant literally."""
 _MISSING: Final = object()
-_MAX_LISTED: Final = 12
 
 
 class MissingField(UsageError):
@@ -49,20 +48,13 @@ def _type_of(value: object) -> str:
     """Describe a value without its content."""
     match value:
         case Mapping():
-            return f"an object with {listed(cast('Mapping[str, Any]', value))}"
+            return f"an object with {listed(cast('Mapping[str, Any]', value))}" if value else "an empty object"
         case list() | tuple():
             return f"a list of length {len(cast('list[Any]', value)):,}"
         case None:
             return "null"
         case _:
             return {"str": "a string", "bool": "a boolean"}.get(type(value).__name__, "a number")
-
-
-def listed(names: Iterable[object]) -> str:
-    """List names, at most `_MAX_LISTED` of them."""
-    names = list(names)
-    more = f" and {len(names) - _MAX_LISTED:,} more" if len(names) > _MAX_LISTED else ""
-    return (", ".join(repr(name)[:60] for name in names[:_MAX_LISTED]) or "nothing") + more
 
 
 @attrs.frozen
@@ -106,7 +98,7 @@ class Fields:
 
     def _names(self) -> list[str]:
         value = self.case.input
-        members = list(value) if isinstance(value, Mapping) else []
+        members = value if isinstance(value, Mapping) else ()
         return list(dict.fromkeys([*self.extra, *members, *self.case.metadata, "id", self.case.input_name]))
 
 

@@ -4,7 +4,7 @@ A `UsageError` from here carries the name and the value of the setting; the Pyth
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, Literal, cast
 
 import orjson
@@ -13,31 +13,15 @@ from typing_extensions import TypedDict
 
 from journal import Durability
 from runner.concurrency import POLICIES
-from runner.data.dataset import Selection, texts
+from runner.data.dataset import Selection, count, texts
 from runner.data.fingerprint import digest, fingerprint_function
 from runner.definition.gates import Gate
-from runner.errors import UsageError
+from runner.errors import UsageError, Validator, is_whole, valid
 from runner.retries.retry import NUMBERS, Retry
 from runner.suggest import suggest
 
 EXPERIMENT_SETTINGS: Final = ("repeats", "only", "skip", "limit", "shuffle", "seed")
 """Settings that define the experiment. All others may change from session to session."""
-
-Validator = Callable[[Any, "Attribute[Any]", Any], None]
-
-
-def _valid(is_valid: Callable[[Any], bool], problem: str, hint: str = "") -> Validator:
-    """Return an attrs validator that rejects a value with this message."""
-
-    def validate(_: object, attribute: "Attribute[Any]", value: object) -> None:
-        if not is_valid(value):
-            raise UsageError(problem, setting=attribute.name, value=value, hint=hint)
-
-    return validate
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
 def is_duration(value: object) -> bool:
@@ -46,17 +30,15 @@ def is_duration(value: object) -> bool:
 
 
 def _is_tolerance(value: object) -> bool:
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value >= 0
-    return value is None or (isinstance(value, float) and 0 <= value <= 1)
+    return value is None or is_whole(value, 0) or (isinstance(value, float) and 0 <= value <= 1)
 
 
 def _one_of(*choices: str | None) -> Validator:
-    return _valid(lambda value: value in choices, f"must be one of {', '.join(repr(choice) for choice in choices if choice)}")
+    return valid(lambda value: value in choices, f"must be one of {', '.join(repr(choice) for choice in choices if choice)}")
 
 
 def _of_type(expected: type) -> Validator:
-    return _valid(lambda value: isinstance(value, expected), f"must be a {expected.__name__}")
+    return valid(lambda value: isinstance(value, expected), f"must be a {expected.__name__}")
 
 
 def _gates(_: object, __: "Attribute[Any]", gates: tuple[str, ...]) -> None:
@@ -69,25 +51,22 @@ def as_float(value: Any) -> Any:
     return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-_count: Final = _valid(_is_count, "must be a whole number, 1 or more")
 DURATION: Final = "must be a number of seconds above 0"
-_duration: Final = _valid(lambda value: value is None or is_duration(value), DURATION, "None turns it off")
+_duration: Final = valid(lambda value: value is None or is_duration(value), DURATION, "None turns it off")
 
 
 @frozen(kw_only=True)
 class Settings(Selection):
     """Which cases an evaluation runs on, and how; each can be changed for a single run."""
 
-    slots: int | None = field(
-        default=None, validator=_valid(lambda value: value is None or _is_count(value), "must be a whole number, 1 or more")
-    )
+    slots: int | None = field(default=None, validator=count)
     """Maximum number of concurrent attempts, and of concurrent calls of each scorer. None: 100 for endpoints, chat models and
     async functions, 32 for plain functions (threads) and recorded outputs, the number of CPUs (at least 4) for commands."""
     timeout: float | None = field(default=600.0, converter=as_float, validator=_duration)
     """Seconds for one attempt. None: no timeout."""
     deadline: float | None = field(default=None, converter=as_float, validator=_duration)
     """Seconds for one session of the run; it then stops, and can be resumed."""
-    repeats: int = field(default=1, validator=_count)
+    repeats: int = field(default=1, validator=valid(lambda value: is_whole(value, 1), "must be a whole number, 1 or more"))
     """How many trials each case has."""
     loop: Literal["trio", "asyncio"] | None = field(default=None, validator=_one_of("trio", "asyncio", None))
     """The event loop of an `async def` task."""
@@ -102,26 +81,26 @@ class Settings(Selection):
     grace: float = field(
         default=5.0,
         converter=as_float,
-        validator=_valid(lambda value: value == 0.0 or is_duration(value), "must be a number of seconds, 0 or more"),
+        validator=valid(lambda value: value == 0.0 or is_duration(value), "must be a number of seconds, 0 or more"),
     )
     """Seconds that in-flight attempts get to finish when the run is stopped."""
     fail_fast: bool = field(default=False, validator=_of_type(bool))
     """Whether the first failed trial stops the run."""
     max_failures: int | float | None = field(
-        default=None, validator=_valid(_is_tolerance, "must be a number of trials, or a fraction of all such as 0.05")
+        default=None, validator=valid(_is_tolerance, "must be a number of trials, or a fraction of all such as 0.05")
     )
     """How many trials (an int), or which fraction of all trials (a float), may fail in a session before the run is stopped."""
     stop_on_same_error: int | None = field(
         default=20,
-        validator=_valid(
-            lambda value: value is None or _is_count(value), "must be a whole number, 1 or more", "None turns it off"
+        validator=valid(
+            lambda value: value is None or is_whole(value, 1), "must be a whole number, 1 or more", "None turns it off"
         ),
     )
     """Number of trials. If the first ones of a session all fail with the same error at the same line, the run is stopped.
     None: never."""
     limit_key: str | None = field(
         default=None,
-        validator=_valid(
+        validator=valid(
             lambda value: value is None or (isinstance(value, str) and bool(value)),
             "must be the name of a field of the cases, such as 'model'",
         ),

@@ -78,10 +78,10 @@ class Attempts:
         elapsed = self._elapsed(work)
         self._slots.release(work.slot)
         self._scheduler.queues.lanes[work.key].end(work)
+        late = partial(events.AttemptReturnedLate, trial=trial, attempt=number, elapsed=elapsed)
         if self._scheduler.shutdown.is_over:  # It was abandoned and recorded as interrupted, and has returned after all.
             if not isinstance(outcome, Interrupted):
-                late_outcome: LateOutcome = "succeeded" if isinstance(outcome, Returned) else "failed"
-                self._record(events.AttemptReturnedLate(trial=trial, attempt=number, outcome=late_outcome, elapsed=elapsed))
+                self._record(late(outcome="succeeded" if isinstance(outcome, Returned) else "failed"))
             return False
         match outcome:
             case Returned():
@@ -91,10 +91,7 @@ class Attempts:
                 assert timeout is not None
                 self._inform(events.AttemptTimedOut(trial=trial, attempt=number, timeout=timeout, elapsed=elapsed), work)
                 if outcome.late_outcome is not None:
-                    late = events.AttemptReturnedLate(
-                        trial=trial, attempt=number, outcome=outcome.late_outcome, elapsed=elapsed
-                    )
-                    self._record(late)
+                    self._record(late(outcome=outcome.late_outcome))
                 self._settle(work)
             case Interrupted():
                 self._inform(events.AttemptInterrupted(trial=trial, attempt=number, reason="stopped", elapsed=elapsed), work)
@@ -190,15 +187,12 @@ class Attempts:
                 work.delay, work.is_last = event.delay, event.reason == "probe" or work.rate_limits >= POISONED
                 self._scheduler.put(work)
             case events.TrialFailed() as event:
-                self._fail(event)
-
-    def _fail(self, event: events.TrialFailed) -> None:
-        self._record(event)
-        self._failures += 1
-        self._scheduler.release()
-        if self._failures > self._most_failures:
-            self._scheduler.shutdown.stop("failed_fast", f"{plural(self._failures, 'trial')} failed")
-        self._scheduler.stop_on_same_error()
+                self._record(event)
+                self._failures += 1
+                self._scheduler.release()
+                if self._failures > self._most_failures:
+                    self._scheduler.shutdown.stop("failed_fast", f"{plural(self._failures, 'trial')} failed")
+                self._scheduler.stop_on_same_error()
 
     def _returned_late(self, trial: str, attempt: int, began: float, outcome: LateOutcome) -> None:
         elapsed = round(self._now() - began, 6)

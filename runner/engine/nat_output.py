@@ -34,9 +34,6 @@ _BUFFER: Final = 100
 
 _OTHER_DIRECTORY: Final = "pass another --nat-output"
 
-_EXPECTED: Final = (OSError, JournalError, UsageError)
-"""Errors whose message is enough; any other is logged with its traceback."""
-
 _log = logging.getLogger("evaljournal")
 
 
@@ -91,10 +88,8 @@ class NatOutput:
                         while True:
                             batch.append(receive.receive_nowait())
                     await trio.to_thread.run_sync(self._take, batch, limiter=own)
-        except _EXPECTED as exc:
-            _log.error("%s is no longer updated: %s; %s rewrites it", self.directory, exc, _rewrite(run, self.directory))
-        except Exception:  # noqa: BLE001  # the run continues
-            _log.exception("%s is no longer updated; %s rewrites it", self.directory, _rewrite(run, self.directory))
+        except Exception as exc:  # noqa: BLE001  # the run continues
+            self._log_failure("is no longer updated", run, exc)
 
     def finish(self, run: Path) -> None:
         """Rewrite all files at the end of a session."""
@@ -102,10 +97,14 @@ class NatOutput:
             with Source(load(run)) as source:
                 self._claim(source.run_id)
                 write_directory(self.directory, nat(source))
-        except _EXPECTED as exc:
-            _log.error("%s could not be written: %s; %s rewrites it", self.directory, exc, _rewrite(run, self.directory))
-        except Exception:  # noqa: BLE001  # see above
-            _log.exception("%s could not be written; %s rewrites it", self.directory, _rewrite(run, self.directory))
+        except Exception as exc:  # noqa: BLE001  # the same
+            self._log_failure("could not be written", run, exc)
+
+    def _log_failure(self, problem: str, run: Path, exc: Exception) -> None:
+        """Log an error, with its traceback if its message is not enough."""
+        rewrite = command("export", run, f" --format nat -o {self.directory} --force")
+        trace = None if isinstance(exc, OSError | JournalError | UsageError) else exc
+        _log.error("%s %s: %s; %s rewrites it", self.directory, problem, exc, rewrite, exc_info=trace)
 
     def _claim(self, run: str) -> None:
         """Mark the directory as the output of this run."""
@@ -151,10 +150,10 @@ class NatOutput:
             if not self._is_failing:
                 _log.error("%s cannot be written (%s); it is tried again with each trial", self._lines, exc.strerror or exc)
             self._is_failing = True
-        else:
-            if self._is_failing:
-                _log.warning("%s is written again; nothing is missing", self._lines)
-            self._is_failing = False
+            return
+        if self._is_failing:
+            _log.warning("%s is written again; nothing is missing", self._lines)
+        self._is_failing = False
 
     def _append(self, data: bytes) -> None:
         assert self._size is not None
@@ -182,7 +181,3 @@ async def _pass_on(run: Path, send: "trio.MemorySendChannel[Record]") -> None:
     async with contextlib.aclosing(follow(run, load_blobs=False)) as records:
         async for record in records:
             await send.send(record)
-
-
-def _rewrite(run: Path, directory: Path) -> str:
-    return command("export", run, f" --format nat -o {directory} --force")

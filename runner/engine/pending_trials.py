@@ -61,10 +61,8 @@ class PendingTrials:
         state = self._state.trials.get(trial.id)
         if state is not None and state.stage != "withdrawn" and state.fingerprint != trial.case.fingerprint:
             if not self._options.adopt:
-                raise self._changed(
-                    f"case {trial.case.name!r} has changed since the run was started",
-                    "runs it again and keeps the results of the others",
-                )
+                problem = f"case {trial.case.name!r} has changed since the run was started"
+                raise self._changed(problem, "runs it again and keeps the results of the others")
             self._missing.discard(trial.id)
             self._recorder.record(TrialWithdrawn(trial=trial.id, reason="changed"))
             state = None

@@ -9,9 +9,9 @@ the records. Differences from Phoenix are in `docs/migrating.md`.
 """
 
 from runner.executors.controller import ConcurrencyController
-from runner.executors.details import ExecutionDetails, ExecutionStatus
 from runner.executors.execution import Incomplete
 from runner.executors.executor import AsyncExecutor, Executor, SyncExecutor, get_executor_on_sync_context
+from runner.executors.results import ExecutionDetails, ExecutionStatus
 from runner.retries.classify import Fatal, RateLimited
 
 __all__ = [

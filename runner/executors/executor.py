@@ -20,7 +20,7 @@ import trio
 from journal.events import FailureCategory
 from runner.api import in_trio, run_async
 from runner.definition.settings import DURATION
-from runner.errors import UsageError
+from runner.errors import UsageError, is_whole
 from runner.executors.execution import Execution, ExecutorConfig, ExecutorSettings, Results
 from runner.executors.main_thread import MainThreadCaller
 from runner.retries.classify import PROGRAMMING_ERRORS, Failure
@@ -65,7 +65,7 @@ class _MaxRetries(OneBudget):
 
 
 def _check_integer(name: str, value: object, minimum: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+    if not is_whole(value, minimum):
         raise UsageError(f"expected an integer, {minimum} or more", setting=name, value=value)
 
 
@@ -81,22 +81,23 @@ class _Executor:
     """Maximum number of concurrent calls."""
     timeout: float = math.inf
     """Seconds for one attempt; `math.inf`: no timeout."""
+    _policy: str = "fixed"
+    _aimd: Mapping[str, Any] | None = None
 
     def __init__(
         self,
         generation_fn: Callable[[Any], Any],
+        tqdm_bar_format: str | None = None,
+        max_retries: int = 10,
+        exit_on_error: bool = True,
+        fallback_return_value: Any = None,
+        termination_signal: int | None = signal.SIGINT,
         *,
-        tqdm_bar_format: str | None,
-        max_retries: int,
-        exit_on_error: bool,
-        fallback_return_value: Any,
-        termination_signal: int | None,
-        policy: str,
-        aimd: Mapping[str, Any] | None,
-        journal: JournalPath,
-        output_type: Any,
-        options: Mapping[str, Any] | None,
+        journal: JournalPath = None,
+        output_type: Any = None,
+        options: Mapping[str, Any] | None = None,
     ) -> None:
+        """Configure the calls; see `AsyncExecutor`."""
         self.generate = generation_fn
         """The function that is called."""
         self.tqdm_bar_format = tqdm_bar_format
@@ -109,10 +110,9 @@ class _Executor:
         """Output of inputs that have none."""
         self.termination_signal = termination_signal
         """Signal that stops the run; None: none does."""
-        self._aimd = aimd
         self._journal = None if journal is None else Path(journal)
         self._output_type = output_type
-        self._options = {"policy": policy, **(options or {})}
+        self._options = {"policy": self._policy, **(options or {})}
         self._configure()  # Rejects invalid arguments.
 
     def _configure(self) -> ExecutorConfig:
@@ -194,19 +194,10 @@ class AsyncExecutor(_Executor):
             "increase_step": dynamic_increase_step,
             "decrease_ratio": dynamic_decrease_ratio,
         }
-        super().__init__(
-            generation_fn,
-            tqdm_bar_format=tqdm_bar_format,
-            max_retries=max_retries,
-            exit_on_error=exit_on_error,
-            fallback_return_value=fallback_return_value,
-            termination_signal=termination_signal,
-            policy="fixed" if not enable_dynamic_concurrency else "aimd" if is_aimd else "adaptive",
-            aimd=aimd if is_aimd else None,
-            journal=journal,
-            output_type=output_type,
-            options=options,
-        )
+        self._policy = "fixed" if not enable_dynamic_concurrency else "aimd" if is_aimd else "adaptive"
+        self._aimd = aimd if is_aimd else None
+        common = tqdm_bar_format, max_retries, exit_on_error, fallback_return_value, termination_signal
+        super().__init__(generation_fn, *common, journal=journal, output_type=output_type, options=options)
 
     def run(self, inputs: Iterable[Any]) -> Results:
         """Call the function for all inputs: from a script, a thread or a notebook cell."""
@@ -247,34 +238,6 @@ async def _ended(running: "asyncio.Future[Results]") -> None:
 
 class SyncExecutor(_Executor):
     """Calls a plain function for every input, one at a time, in the caller's thread."""
-
-    def __init__(
-        self,
-        generation_fn: Callable[[Any], Any],
-        tqdm_bar_format: str | None = None,
-        max_retries: int = 10,
-        exit_on_error: bool = True,
-        fallback_return_value: Any = None,
-        termination_signal: int | None = signal.SIGINT,
-        *,
-        journal: JournalPath = None,
-        output_type: Any = None,
-        options: Mapping[str, Any] | None = None,
-    ) -> None:
-        """Configure the calls; see `AsyncExecutor`."""
-        super().__init__(
-            generation_fn,
-            tqdm_bar_format=tqdm_bar_format,
-            max_retries=max_retries,
-            exit_on_error=exit_on_error,
-            fallback_return_value=fallback_return_value,
-            termination_signal=termination_signal,
-            policy="fixed",
-            aimd=None,
-            journal=journal,
-            output_type=output_type,
-            options=options,
-        )
 
     def run(self, inputs: Iterable[Any]) -> Results:
         """Call the function for all inputs. The run itself has its own thread, so that a call cannot block it."""
@@ -317,19 +280,12 @@ def get_executor_on_sync_context(
     options: Mapping[str, Any] | None = None,
 ) -> AsyncExecutor | SyncExecutor:
     """Return a SyncExecutor for `run_sync`, or, with a warning, outside the main thread; otherwise an AsyncExecutor."""
-    common: dict[str, Any] = {
-        "tqdm_bar_format": tqdm_bar_format,
-        "max_retries": max_retries,
-        "exit_on_error": exit_on_error,
-        "fallback_return_value": fallback_return_value,
-        "journal": journal,
-        "output_type": output_type,
-        "options": options,
-    }
+    common = tqdm_bar_format, max_retries, exit_on_error, fallback_return_value
+    recording: dict[str, Any] = {"journal": journal, "output_type": output_type, "options": options}
     if threading.current_thread() is not threading.main_thread():
         if not run_sync:
             _log.warning("not in the main thread: calls are made one at a time; use an AsyncExecutor for concurrent calls")
-        return SyncExecutor(sync_fn, termination_signal=None, **common)
+        return SyncExecutor(sync_fn, *common, None, **recording)
     if run_sync:
-        return SyncExecutor(sync_fn, **common)
-    return AsyncExecutor(async_fn, concurrency, timeout=timeout, **common)
+        return SyncExecutor(sync_fn, *common, **recording)
+    return AsyncExecutor(async_fn, concurrency, *common, timeout=timeout, **recording)

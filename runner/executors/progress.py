@@ -19,44 +19,36 @@ async def show(live: LiveRun, bar_format: str, in_thread: InThread) -> None:
     try:
         while True:
             done = live.state.done
-            await in_thread(lambda: bar.show(done))  # noqa: B023  # called at once
+            await in_thread(lambda: bar.update(done - bar.n))  # noqa: B023  # called at once
             await trio.sleep(INTERVAL)
     finally:
-        bar.end(live.state.done)
+        bar.update(live.state.done - bar.n)
+        bar.close()
 
 
-def _bar(live: LiveRun, bar_format: str) -> "_Tqdm | _Line":
+def _bar(live: LiveRun, bar_format: str) -> Any:
     try:
         from tqdm.auto import tqdm  # type: ignore[import-untyped,unused-ignore]  # noqa: PLC0415  # optional
     except ImportError:
         return _Line(live)
-    return _Tqdm(tqdm(total=live.total, initial=live.state.done, bar_format=bar_format or None, file=sys.stderr))
-
-
-class _Tqdm:
-    def __init__(self, bar: Any) -> None:
-        self._bar = bar
-
-    def show(self, done: int) -> None:
-        self._bar.update(done - self._bar.n)
-
-    def end(self, done: int) -> None:
-        self.show(done)
-        self._bar.close()
+    return tqdm(total=live.total, initial=live.state.done, bar_format=bar_format or None, file=sys.stderr)
 
 
 class _Line:
+    """What is used of a tqdm bar, as a line of text."""
+
+    n = 0
+
     def __init__(self, live: LiveRun) -> None:
         self._live = live
         self._shown = ""
 
-    def show(self, _: int) -> None:
+    def update(self, _: int) -> None:
         live = self._live
         text = line(live.state, now=live.now(), durable=live.journal.durable, total=live.total)
         sys.stderr.write(f"\r{text.ljust(len(self._shown))}")
         sys.stderr.flush()
         self._shown = text
 
-    def end(self, done: int) -> None:
-        self.show(done)
+    def close(self) -> None:
         sys.stderr.write("\n")

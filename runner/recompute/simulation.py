@@ -64,7 +64,8 @@ class TrialScript:
     """All attempts, interrupted ones included."""
     rate_limited: int = 0
     key: str = ""
-    calls_of: dict[str, list[Step]] = attrs.field(factory=dict[str, list[Step]])
+    calls_of: defaultdict[str, list[Step]] = attrs.field(factory=lambda: defaultdict(list))
+    """The recorded calls of each scorer."""
 
 
 class Recording:
@@ -77,10 +78,6 @@ class Recording:
         """Scorer → the rate-limit key of its calls."""
         self._called: set[tuple[str, str]] = set()
         """Scorer calls in flight: trial and scorer."""
-        self._began = 0.0
-        self._now = 0.0
-        self._duration = 0.0
-        """Seconds of the earlier sessions."""
         self._most_in_flight = 0
         self._longest_timeout = 0.0
         """The longest timeout that an attempt exceeded."""
@@ -100,13 +97,8 @@ class Recording:
         self._state.apply(record)
         event = record.event
         if isinstance(event, events.SessionStarted):
-            self._duration += self._now - self._began
-            self._began = record.t
             self._called.clear()
-        # These are written between sessions.
-        if not isinstance(event, events.FileEvent | events.JournalRecovered | events.JournalSalvaged):
-            self._now = record.t
-        if isinstance(event, events.TrialEnqueued):
+        elif isinstance(event, events.TrialEnqueued):
             self._scripts[event.trial] = TrialScript()
         elif isinstance(event, events.TrialEvent):
             self._add_step(event, self._scripts[event.trial])
@@ -121,15 +113,14 @@ class Recording:
                 self._called.discard((event.trial, event.scorer))
                 if event.category == "timed_out":
                     self._longest_call_timeouts[event.scorer] = max(self._longest_call_timeouts[event.scorer], event.elapsed)
-                    script.calls_of.setdefault(event.scorer, []).append(Hang())
+                    script.calls_of[event.scorer].append(Hang())
                 else:
-                    failure = Failure(category=event.category, retry_after=event.retry_after)
-                    script.calls_of.setdefault(event.scorer, []).append(Fail(_RecordedFailure(failure), event.elapsed))
+                    script.calls_of[event.scorer].append(_failed(event.category, event))
             case events.TrialScored() | events.ScoringFailed():
                 scorer = event.scorer.partition(".")[0]
                 if (event.trial, scorer) in self._called:
                     self._called.discard((event.trial, scorer))
-                    script.calls_of.setdefault(scorer, []).append(Answer(output=True, after=event.elapsed))
+                    script.calls_of[scorer].append(Answer(output=True, after=event.elapsed))
 
     def _add_step(self, event: events.TrialEvent, script: TrialScript) -> None:
         match event:
@@ -141,8 +132,7 @@ class Recording:
                 script.steps.append(Answer(None, event.elapsed))
             case events.AttemptFailed():
                 script.rate_limited += event.category == "rate_limited"
-                failure = Failure(category=event.category, retry_after=event.retry_after)
-                script.steps.append(Fail(_RecordedFailure(failure), event.elapsed))
+                script.steps.append(_failed(event.category, event))
             case events.AttemptTimedOut():
                 self._longest_timeout = max(self._longest_timeout, event.timeout)
                 script.steps.append(Hang())
@@ -169,7 +159,7 @@ class Recording:
         return Figures(
             policy=recorded_policy(self._state.settings),
             slots=slots if isinstance(slots, int) else None,
-            duration=round(self._duration + self._now - self._began, 6),
+            duration=self._state.elapsed,
             calls=sum(script.calls for script in scripts.values()),
             rate_limited=sum(script.rate_limited for script in scripts.values()),
             most_in_flight=self._most_in_flight,
@@ -236,6 +226,10 @@ class _RecordedFailure(RateLimited):
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.retry_after)
         self.failure = failure
+
+
+def _failed(category: events.FailureCategory, event: events.AttemptFailed | events.ScorerCallFailed) -> Fail:
+    return Fail(_RecordedFailure(Failure(category=category, retry_after=event.retry_after)), event.elapsed)
 
 
 def _category(exc: BaseException) -> events.FailureCategory | None:

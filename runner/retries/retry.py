@@ -9,10 +9,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal, get_args
 
 from attrs import Attribute, evolve, field, frozen
+from attrs.validators import deep_iterable
 
 from journal.events import FailureCategory
 from replay.trial_state import RetryHistory
-from runner.errors import UsageError
+from runner.errors import UsageError, is_whole, valid
 from runner.retries.classify import Description, Failure, classify, describe, leaves, worst
 from runner.signals import is_from_signal
 
@@ -51,15 +52,12 @@ def _types(value: "type[BaseException] | tuple[type[BaseException], ...]") -> tu
     return value if isinstance(value, tuple) else (value,)
 
 
-def _only_types(_: "Retry", attribute: "Attribute[Any]", types: tuple[Any, ...]) -> None:
-    for cls in types:
-        if not (isinstance(cls, type) and issubclass(cls, BaseException)):
-            raise _invalid(attribute, cls, "must be an exception class or a tuple of them")
-
-
-def _count(_: "Retry", attribute: "Attribute[Any]", value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise _invalid(attribute, value, "must be a whole number, 0 or more")
+_is_type: Final = valid(
+    lambda cls: isinstance(cls, type) and issubclass(cls, BaseException),
+    "must be an exception class or a tuple of them",
+    prefix="retry.",
+)
+_count: Final = valid(lambda value: is_whole(value, 0), "must be a whole number, 0 or more", prefix="retry.")
 
 
 def _seconds(retry: "Retry", attribute: "Attribute[Any]", value: object) -> None:
@@ -69,11 +67,6 @@ def _seconds(retry: "Retry", attribute: "Attribute[Any]", value: object) -> None
         raise _invalid(attribute, value, "must be more than 0, or retries would overload a failing endpoint")
     if attribute.name == "max_delay" and value < retry.base_delay:
         raise _invalid(attribute, value, f"must not be less than base_delay, which is {retry.base_delay!r}")
-
-
-def _callable(_: "Retry", attribute: "Attribute[Any]", value: object) -> None:
-    if value is not None and not callable(value):
-        raise _invalid(attribute, value, "must be a function of the exception")
 
 
 def _invalid(attribute: "Attribute[Any]", value: object, problem: str) -> UsageError:
@@ -97,13 +90,16 @@ class Retry:
     """Maximum seconds before the first retry; doubled with each retry after the same kind of failure (full jitter)."""
     max_delay: float = field(default=60.0, validator=_seconds)
     """Upper bound of a delay in seconds. A longer `Retry-After` is still honored."""
-    on: tuple[type[BaseException], ...] = field(default=(), converter=_types, validator=_only_types)
+    on: tuple[type[BaseException], ...] = field(default=(), converter=_types, validator=deep_iterable(_is_type))
     """Exceptions that are retried as errors although they would be classified as fatal or as parse errors.
     If an exception matches both `on` and `give_up_on`, the more specific class wins:
     `Retry(on=ValueError, give_up_on=Exception)` retries only after a ValueError."""
-    give_up_on: tuple[type[BaseException], ...] = field(default=(), converter=_types, validator=_only_types)
+    give_up_on: tuple[type[BaseException], ...] = field(default=(), converter=_types, validator=deep_iterable(_is_type))
     """Exceptions that are fatal although they would be retried."""
-    classify: Callable[[BaseException], FailureCategory | None] | None = field(default=None, validator=_callable)
+    classify: Callable[[BaseException], FailureCategory | None] | None = field(
+        default=None,
+        validator=valid(lambda value: value is None or callable(value), "must be a function of the exception", prefix="retry."),
+    )
     """Called first with every exception; returns its category, or None for the built-in rules."""
 
     @classmethod

@@ -23,8 +23,8 @@ from runner import RateLimited, UsageError
 from runner.cli import cli
 from runner.errors import RunChanged
 from runner.executors import AsyncExecutor, ExecutionStatus, Incomplete, SyncExecutor
-from runner.executors.details import RecordedFailure
 from runner.executors.execution import Results
+from runner.executors.results import RecordedFailure
 from runner.recompute.rules import session_rules
 from runner.testing import Answer, Fail, Hang, Scripted, Step, events_of, repeatable
 from tests.journal.disk import SimulatedDisk

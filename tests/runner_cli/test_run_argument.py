@@ -8,8 +8,9 @@ import pytest
 
 from replay.export import FORMATS
 from runner import scorers
-from runner.cli import InvalidUsage, cli
+from runner.cli import cli
 from runner.cli._common import find_run, run_and_trial
+from runner.errors import UsageError
 from tests.journal.samples import whole_run, written
 from tests.runner_cli.test_commands import evaljournal
 
@@ -42,7 +43,7 @@ def test_a_run_is_found(argument: str, path: str) -> None:
 
 def test_an_unknown_run() -> None:
     """A name that is no run suggests one that is."""
-    with pytest.raises(InvalidUsage, match="'capitals'"):
+    with pytest.raises(UsageError, match="'capitals'"):
         find_run("capitls")
 
 
