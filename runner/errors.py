@@ -31,17 +31,12 @@ class UsageError(Exception):
     ) -> None:
         super().__init__(message)
         self.message = message
-        """What is wrong."""
         self.setting = setting
-        """Name of the setting or option that is wrong."""
         self.value = value
-        """Its value."""
         self.path = path
-        """The file that is wrong."""
         self.line = line
-        """The line in it, counted from 1."""
+        """The line in the file, counted from 1."""
         self.hint = hint
-        """What to do about it."""
 
     def __str__(self) -> str:
         place = "" if self.path is None else f"{self.path}: " if self.line is None else f"{self.path}, line {self.line:,}: "

@@ -14,7 +14,6 @@ from journal.reader import fetch
 from runner.errors import UsageError
 
 RUNS: Final = Path("runs")
-"""Default directory of runs."""
 _MAX_TRIES: Final = 100
 """How many numbers are tried if other processes take them meanwhile."""
 _TAIL: Final = 1 << 16

@@ -53,7 +53,6 @@ def _as_arguments(option: Option, value: Any) -> Any:
 
 
 def _use_config(ctx: click.Context, _: click.Parameter, path: Path | None) -> Path | None:
-    """Use the values of a configuration file as defaults of the options."""
     if path is not None:
         ctx.default_map = {**(ctx.default_map or {}), **read_config(path, ctx.command)}
     return path

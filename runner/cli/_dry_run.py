@@ -78,7 +78,6 @@ def _trials_in_words(cases: int | None, settings: Settings) -> str:
 
 
 def _stops(settings: Settings) -> Iterator[str]:
-    """Yield what would stop the run early."""
     max_failures = settings.max_failures
     if settings.fail_fast:
         yield "at the first failed trial"

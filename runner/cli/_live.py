@@ -50,9 +50,7 @@ class ProgressPrinter:
     """Time of the last line, in the seconds of `t`."""
     err: bool = False
     is_stalled: bool = False
-    """Whether the last line reported a stall."""
     stalled_at: float = -math.inf
-    """When the last stall was reported."""
 
     def update(self, state: RunState, *, now: float, durable: int, total: int | None, before: int) -> None:
         """Print a line if one is due."""

@@ -32,7 +32,6 @@ from runner.suggest import suggest
 _TARGETS: Final = {"endpoint": "Endpoint", "chat": "Chat", "command": "Command", "output_key": "RecordedOutput"}
 """The option that selects a target → the class of its task."""
 DEFINITION: Final = frozenset(["config", *(option.name for option in OPTIONS if is_definition(option))])
-"""Options that describe what is evaluated."""
 _TEXTS: Final = ("body", "more", "prompt", "system", "rubric")
 """Options whose value may be read from a file: `@prompt.txt`."""
 _WITH_VARIABLES: Final = ("endpoint", "base_url", "judge_url", "command")

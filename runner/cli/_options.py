@@ -70,7 +70,6 @@ class Option:
     targets: str = ""
     """What the value is passed to, separated by spaces: `settings`, or `chat.seed` if the argument has another name there."""
     example: str = ""
-    """A value in TOML."""
     default: str = attrs.field(default="", kw_only=True)
     """The default of a setting in the help, if its value does not explain itself."""
     type: Any = attrs.field(default=attrs.Factory(lambda option: _TYPES.get(option.metavar), takes_self=True), kw_only=True)
@@ -164,20 +163,9 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
         Option("--data FILE", "Cases: JSONL, JSON, CSV, TSV or Parquet.", "dataset.source", '"qa.jsonl"'),
         Option("--id-key COLUMN", "Column of the case name (default: id, name, key, …).", "dataset", '"id"'),
         Option("--input-key COLUMN", "Column of the input (default: input, question, prompt, …).", "dataset", '"question"'),
-        Option(
-            "--expected-key COLUMN",
-            "Column of the expected output (default: expected, answer, target, …).",
-            "dataset",
-            '"answer"',
-        ),
+        Option("--expected-key COLUMN", "Column of the expected output (default: expected, answer, …).", "dataset", '"answer"'),
         Option("--nan CHOICE", "How NaN is read: as null ('null'), or as an error (default: error).", "dataset", '"null"'),
-        Option(
-            "--only PATTERN",
-            "Use only cases whose name matches, such as 'peru*'; repeatable.",
-            "settings",
-            '["peru*"]',
-            multiple=True,
-        ),
+        Option("--only PATTERN", "Only cases whose name matches, e.g. peru*; repeatable.", "settings", '["p*"]', multiple=True),
         Option("--skip PATTERN", "Exclude cases whose name matches; repeatable.", "settings", '["test-*"]', multiple=True),
         Option("--limit N", "Maximum number of cases.", "settings", "20", default="all"),
         Option("--shuffle", "Shuffle the cases, in an order that depends on --seed.", "settings"),
@@ -186,23 +174,10 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
     ),
     "Target": (
         Option("--chat MODEL", "Call an OpenAI-compatible chat model.", "chat.model", '"gpt-4o-mini"'),
+        Option("--base-url URL", "Base URL of the chat API (default: OpenAI's).", "chat", '"http://localhost:8000/v1"'),
+        Option("--key-env NAME", "Environment variable of the key (default: OPENAI_API_KEY at OpenAI).", "chat", '"MY_KEY"'),
         Option(
-            "--base-url URL",
-            "Base URL of the chat API (default: https://api.openai.com/v1).",
-            "chat",
-            '"http://localhost:8000/v1"',
-        ),
-        Option(
-            "--key-env NAME",
-            "Environment variable with the API key (default: OPENAI_API_KEY at api.openai.com).",
-            "chat",
-            '"MY_KEY"',
-        ),
-        Option(
-            "--endpoint URL",
-            "Call an HTTP endpoint; the input is sent as JSON.",
-            "endpoint.url",
-            '"http://localhost:8000/generate"',
+            "--endpoint URL", "Call an HTTP endpoint with the input as JSON.", "endpoint.url", '"http://localhost:8000/ask"'
         ),
         Option("--method METHOD", "HTTP method: POST or GET (default: POST).", "endpoint", '"POST"'),
         Option(
@@ -219,10 +194,7 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
         ),
         Option("--error-path PATH", "Path of an error in a response with a success status.", "endpoint", '"error"'),
         Option(
-            "--done-path PATH",
-            "Path that marks the end of a streamed response; a stream without it is incomplete.",
-            "endpoint",
-            '"done"',
+            "--done-path PATH", "Path that ends a streamed response; without it, a stream is incomplete.", "endpoint", '"done"'
         ),
         Option(
             "--idempotency-header NAME",
@@ -238,26 +210,10 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
             multiple=True,
         ),
         Option("--connect-timeout S", "Connection timeout in seconds (default: 10).", "endpoint chat", "10", type=seconds),
-        Option(
-            "--read-timeout S",
-            "Maximum seconds between two received bytes (default: --timeout).",
-            "endpoint chat",
-            "60",
-            type=seconds,
-        ),
-        Option(
-            "--command LINE",
-            "Run a command; the input is passed as JSON on standard input, or as {input}.",
-            "command",
-            '"./answer.sh"',
-        ),
+        Option("--read-timeout S", "Maximum seconds without data (default: --timeout).", "endpoint chat", "60", type=seconds),
+        Option("--command LINE", "Run a command; the input is JSON on standard input, or {input}.", "command", '"./answer.sh"'),
         Option("--shell", "Run the command in a shell.", "command"),
-        Option(
-            "--output-format FORMAT",
-            "Format of the command's output: text or json (default: text).",
-            "command.output",
-            '"text"',
-        ),
+        Option("--output-format FORMAT", "Output of the command: text or json (default: text).", "command.output", '"text"'),
         Option("--output-key COLUMN", "No calls; read the outputs from this column of the dataset.", "output_key", '"output"'),
     ),
     "Prompt": (
@@ -274,12 +230,7 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
         Option("--model-seed N", "Sampling seed, if the model supports it.", "chat.seed", "1"),
         Option("--schema FILE", "JSON schema of the reply; the output is parsed as JSON.", "chat", '"schema.json"'),
         Option("--stream", "Stream the response and record the time to the first token.", "chat"),
-        Option(
-            "--more JSON",
-            "Further request parameters: '{\"top_p\": 0.9}'; @FILE reads them from a file.",
-            "chat",
-            "{ top_p = 0.9 }",
-        ),
+        Option("--more JSON", "Further request parameters as JSON; @FILE reads them from a file.", "chat", "{ top_p = 0.9 }"),
         Option("--prices FILE", "TOML file with token prices (default: built-in table).", "chat judge", '"prices.toml"'),
     ),
     "Scoring": (
@@ -304,17 +255,9 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
             "{ good = 1, bad = 0 }",
             multiple=True,
         ),
+        Option("--judge-url URL", "Base URL of the judge (default: --base-url).", "judge.base_url", '"http://localhost/v1"'),
         Option(
-            "--judge-url URL",
-            "Base URL of the judge's API (default: --base-url).",
-            "judge.base_url",
-            '"http://localhost:8000/v1"',
-        ),
-        Option(
-            "--judge-key-env NAME",
-            "Environment variable with the judge's API key (default: --key-env).",
-            "judge.key_env",
-            '"MY_KEY"',
+            "--judge-key-env NAME", "Environment variable of the judge's key (default: --key-env).", "judge.key_env", '"MY_KEY"'
         ),
         Option(
             "--fail-under GATE",
@@ -327,17 +270,10 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
     ),
     "Retries": (
         Option("--retry-errors N", "Retries of a trial after errors.", "retry.errors", "4"),
-        Option(
-            "--retry-parse-errors N", "Retries of a trial after KeyError, IndexError or ValueError.", "retry.parse_errors", "1"
-        ),
+        Option("--retry-parse-errors N", "Retries after KeyError, IndexError or ValueError.", "retry.parse_errors", "1"),
         Option("--retry-timeouts N", "Retries of a trial after timeouts.", "retry.timeouts", "2"),
         Option("--retry-rate-limits S", "Total seconds a trial may wait on rate limits.", "retry.rate_limits", "600"),
-        Option(
-            "--retry-base-delay S",
-            "Maximum delay before the first retry in seconds; it doubles with each retry.",
-            "retry.base_delay",
-            "1",
-        ),
+        Option("--retry-base-delay S", "Maximum seconds before the first retry; doubles each time.", "retry.base_delay", "1"),
         Option("--retry-max-delay S", "Upper bound of that delay in seconds.", "retry.max_delay", "60"),
     ),
     "Concurrency": (
@@ -349,19 +285,12 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
             default="100; plain functions: 32; commands: the number of CPUs, at least 4",
         ),
         Option("--policy POLICY", f"How concurrency is adjusted: {', '.join(POLICIES)}.", "settings.policy", '"adaptive"'),
-        Option(
-            "--limit-key FIELD",
-            "Field of a case that holds its rate-limit key; each key has its own slots.",
-            "settings",
-            '"model"',
-        ),
+        Option("--limit-key FIELD", "Field of a case with its rate-limit key; each has its own slots.", "settings", '"model"'),
     ),
     "Limits": (
         Option("--timeout S", f"Timeout of an attempt in seconds; '{OFF}' turns it off.", "settings", "60", type=seconds),
         Option("--deadline S", "Stop after this many seconds; `resume` continues.", "settings", "3600", type=seconds),
-        Option(
-            "--max-failures N", "Stop when more than N trials, or N% of them, have failed.", "settings", '"5%"', type=failures
-        ),
+        Option("--max-failures N", "Stop when more than N trials, or N% of them, failed.", "settings", '"5%"', type=failures),
         Option(
             "--stop-on-same-error N",
             f"Stop when the first N trials all fail with the same error; '{OFF}' turns it off.",
@@ -373,12 +302,7 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
         Option("--grace S", "Seconds that in-flight attempts get to finish when the run is stopped.", "settings", "5"),
     ),
     "Output": (
-        Option(
-            "--name NAME",
-            "Name of the evaluation; runs are stored under runs/NAME (default: name of the data file).",
-            "evaluation",
-            '"qa"',
-        ),
+        Option("--name NAME", "Name of the evaluation, for runs/NAME (default: that of the data file).", "evaluation", '"qa"'),
         Option(
             "--durability MODE",
             "'os' skips fsync: faster, but a power failure can lose about 30 s of records.",
@@ -389,14 +313,8 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
             "--write-ahead", "Sync the start of each attempt to disk before its call (needed for at-most-once).", "settings"
         ),
         Option("--requests/--no-requests", "Record the rendered request of each attempt.", "settings.record_requests"),
-        Option(
-            "--nat-output DIR", "Also write the output files of `nat eval` to DIR, updated with each trial.", example='"nat"'
-        ),
-        Option(
-            "--head-file FILE",
-            "Write the hash of the last record to FILE at the end, for `verify --expect-head`.",
-            in_file=False,
-        ),
+        Option("--nat-output DIR", "Also write the files of `nat eval` to DIR, updated with each trial.", example='"nat"'),
+        Option("--head-file FILE", "Write the hash of the last record to FILE, for `verify --expect-head`.", in_file=False),
         Option("--plain", "Plain progress lines (every 10 %) instead of the live screen.", in_file=False),
         Option("--json", "Print a summary as JSON at the end.", in_file=False),
     ),

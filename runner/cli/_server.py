@@ -113,7 +113,6 @@ class _Response:
     text: str
     content_type: str = "text/plain"
     headers: tuple[tuple[str, str], ...] = ()
-    """Headers in addition to the common ones."""
 
 
 @attrs.frozen

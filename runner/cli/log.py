@@ -1,9 +1,8 @@
 """The command `evaljournal log`."""
 
 import signal
-from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import click
 import trio
@@ -50,7 +49,7 @@ def log(run: str | None, trial: str | None, types: tuple[str, ...], follow: bool
     with LineReader(path) as lines:
         printer = _RecordPrinter(trial, frozenset(types), lines if as_json else None)
         if follow:
-            trio.run(_follow, path, printer)
+            trio.run(until_signal, partial(_follow, path, printer), signal.SIGINT)
             return
         reading = read(path, load_blobs=False)
         for record in reading:
@@ -83,21 +82,13 @@ class _RecordPrinter:
 
 
 async def _follow(path: Path, printer: _RecordPrinter) -> None:
-    async def print_all() -> None:
-        async for record in follow_journal(path, load_blobs=False):
-            printer.print(record)
-
-    await until_signal(print_all, signal.SIGINT)
+    async for record in follow_journal(path, load_blobs=False):
+        printer.print(record)
 
 
 def _in_words(record: Record) -> str:
-    fields = " ".join(f"{name}={printable(value)}" for name, value in _fields(record))
-    at, name = printable(record.at[11:23]), printable(event_type(record.event))
+    event = record.event
+    values = [(field.name, getattr(event, field.name), field.default) for field in fields_of(type(event))]
+    fields = " ".join(f"{name}={printable(value)}" for name, value, default in values if value != default)
+    at, name = printable(record.at[11:23]), printable(event_type(event))
     return f"{record.seq:>7}  {at}  {record.t:>10.3f}  {name:<20}  {fields}"
-
-
-def _fields(record: Record) -> Iterator[tuple[str, Any]]:
-    for field in fields_of(type(record.event)):
-        value = getattr(record.event, field.name)
-        if value != field.default:
-            yield field.name, value

@@ -79,11 +79,7 @@ def rescore(
 
 def _with_scorers(values: dict[str, Any]) -> Evaluation[Any, Any, Any]:
     """Return an evaluation without cases that has the scorers of the options."""
-    evaluation: Evaluation[Any, Any, Any] = Evaluation(_no_task, cases=Dataset([]), settings=Settings(), name="rescoring")
+    evaluation: Evaluation[Any, Any, Any] = Evaluation(lambda _: None, cases=Dataset([]), settings=Settings(), name="rescoring")
     for name, scorer in scorers_from_options(values):
         evaluation.score(name=name)(scorer)
     return evaluation
-
-
-def _no_task(_: object) -> None:
-    """Stand in for a task that is never called."""

@@ -50,7 +50,8 @@ def resume(path: Path, reference: str | None, trust: bool, **options: Any) -> No
     """
     last = last_record(path)
     output = nat_output(options)
-    if last is not None and isinstance(last.event, RunFinished) and _has_nothing_to_do(last.event, options):
+    finished = last.event if last is not None and isinstance(last.event, RunFinished) else None
+    if finished is not None and not options["adopt"] and not (options["retry_failed"] and finished.failed):
         view = open_run(path)
         exit_if_damaged(view.problem)
         _use_gates(view.state, options["fail_under"])
@@ -68,10 +69,6 @@ def resume(path: Path, reference: str | None, trust: bool, **options: Any) -> No
         session = CommandSession(loaded, changes, options, resume=True)
         outcome = session.run(path)
     session.finish(outcome)
-
-
-def _has_nothing_to_do(finished: RunFinished, options: dict[str, Any]) -> bool:
-    return not options["adopt"] and not (options["retry_failed"] and finished.failed)
 
 
 def _use_gates(state: RunState, gates: tuple[str, ...]) -> None:

@@ -27,7 +27,6 @@ from runner.suggest import suggest
 _LINES: Final = 40
 """Maximum lines of a value; `--json` has all."""
 _LINE: Final = 500
-"""Maximum characters of a line."""
 _INPUT: Final = 40
 """Maximum characters of an input in the list."""
 _INDENT: Final = " " * 10

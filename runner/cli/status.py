@@ -7,7 +7,7 @@ from typing import Final
 
 import click
 
-from replay import LoadedRun, RunState
+from replay import LoadedRun
 from replay.ending import final_report
 from replay.summary import summarize
 from replay.summary_text import group_lines
@@ -46,7 +46,9 @@ def status(path: Path, by: str | None, as_json: bool) -> None:
     elif view.is_live or view.problem is not None:
         print_screen(view, view.state.t + age(view.state, time.time()) if view.problem is None else None)
         if view.problem is None:
-            echo(_writer(view.state))
+            session = view.state.sessions[-1] if view.state.sessions else None
+            by = f" in process {session.pid} on {printable(session.host)}" if session else ""
+            echo(f"running{by}; last record at {printable(view.state.at)}")
     else:
         echo(final_report(view.state, path=view.path, head=view.state.head))
         _warn_disk_full(view)
@@ -58,9 +60,3 @@ def _warn_disk_full(view: LoadedRun) -> None:
     free = shutil.disk_usage(view.path).free
     if view.status == "interrupted" and free < _NEARLY_FULL:
         echo(f"its disk has {plural(free, 'byte')} free, which may be the cause; free some space before you resume")
-
-
-def _writer(state: RunState) -> str:
-    session = state.sessions[-1] if state.sessions else None
-    by = f" in process {session.pid} on {printable(session.host)}" if session else ""
-    return f"running{by}; last record at {printable(state.at)}"

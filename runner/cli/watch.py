@@ -82,7 +82,6 @@ class RunWatcher:
         self._record_at = 0.0
         """When the last record was written, on the local clock."""
         self._checked_at = 0.0
-        """When the lock was last checked."""
 
     async def show_until_end(self, show: Show) -> None:
         """Show the run until its process has ended and all its records are read."""

@@ -17,7 +17,6 @@ _USUAL: dict[Role, tuple[str, ...]] = {
     "expected": ("expected", "expected_output", "answer", "target", "reference", "label", "ideal", "gold", "ground_truth"),
 }
 INPUT_NAMES = frozenset(_USUAL["input"])
-"""Usual names of the input."""
 
 _MAX_LISTED = 20
 

@@ -32,7 +32,6 @@ _BLOCK = 65_536
 """Cases in memory while shuffling; a larger dataset is read several times."""
 
 _EXAMPLES = 3
-"""Names listed in an error."""
 
 _PAIR = 2
 _REPEAT = re.compile(r"(?P<name>.*)#(?P<repeat>[1-9]\d{0,8})", re.DOTALL)

@@ -1,14 +1,17 @@
-"""Conversion of a task's output to JSON values."""
+"""Conversion of a task's output to JSON values, and whether one is large."""
 
 import contextlib
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import attrs
 
 from journal.errors import Unserializable
 from runner.signals import is_from_signal
+
+_MANY: Final = 1_000
+"""Values inside a value from which on it counts as large."""
 
 
 def to_json(value: Any) -> Any:
@@ -43,3 +46,24 @@ def _to_json(value: Any) -> Any:  # noqa: PLR0911  # one return for each kind of
     if isinstance(value, list | tuple):
         return [_to_json(item) for item in value]
     return value
+
+
+def is_large(value: Any, characters: int) -> bool:
+    """Whether a value may have more than so many characters of text; at most `_MANY` values inside it are examined."""
+    if isinstance(value, str):
+        return len(value) > characters
+    if not isinstance(value, dict | list):
+        return False
+    left, texts, pending = _MANY, characters, [value]
+    while pending:
+        inside = pending.pop()
+        left -= 1
+        if isinstance(inside, str):
+            texts -= len(inside)
+        elif isinstance(inside, dict | list):
+            left -= len(inside)
+            if left > 0:
+                pending.extend(inside.values() if isinstance(inside, dict) else inside)
+        if left <= 0 or texts < 0:
+            return True
+    return False

@@ -122,8 +122,8 @@ class Evaluation(Generic[InputT, OutputT, ReturnT]):
         _check_function(function, name, "scorer")
         if name in self.scorers and not _is_redefined(self.scorers[name].function, function):
             raise UsageError(f"{self.name!r} has a scorer {name!r} already; give this one another name: score(name=…)")
-        if timeout is INHERITED:
-            timeout = _own_timeout(function)
+        if timeout is INHERITED and isinstance(function, OpenableTask):
+            timeout = getattr(function, "timeout", INHERITED)  # A judge's own; functions have none.
         self.scorers[name] = Scorer(
             name=name,
             function=function,
@@ -134,12 +134,6 @@ class Evaluation(Generic[InputT, OutputT, ReturnT]):
         )
         self.cases = _checked(self.cases, function)
         return function
-
-
-def _own_timeout(scorer: object) -> float | Inherited | None:
-    """Return a judge's own timeout; functions have none."""
-    timeout: float | Inherited | None = getattr(scorer, "timeout", INHERITED) if isinstance(scorer, OpenableTask) else INHERITED
-    return timeout
 
 
 def _seconds(timeout: float | None) -> float | None:

@@ -12,9 +12,8 @@ from journal.errors import Unserializable
 from journal.threads import InThread
 from replay.text import plural
 from runner.concurrency.constants import POISONED
-from runner.data.to_json import to_json
+from runner.data.to_json import is_large, to_json
 from runner.engine.call import CallOutcome, CallScope, Interrupted, Returned, TimedOut
-from runner.engine.large_values import is_large
 from runner.engine.queues import Slots
 from runner.engine.recorder import LateRecorder
 from runner.engine.scheduler import Scheduler

@@ -54,7 +54,6 @@ class CallScope:
         self.due = math.inf
         """When the call exceeds its timeout, in the seconds of `t`; once it has, when it is abandoned."""
         self.is_over = False
-        """Whether the scope was cancelled."""
         self.is_abandoned = False
         """Whether the call did not respond to its cancellation, and its outcome was recorded without it."""
         self._is_interrupted = False

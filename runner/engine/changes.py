@@ -17,7 +17,6 @@ from runner.errors import UsageError
 from runner.retries.retry import NUMBERS
 
 _EXAMPLES: Final = 5
-"""Cases that are named as examples."""
 
 _EXPLANATIONS: Final = {
     "task_fingerprint": "the task has changed",

@@ -21,7 +21,6 @@ class Environment:
     pid: int
     host: str
     boot_id: str
-    """Identifies the boot of the machine."""
     versions: dict[str, str]
     run: str | None = None
     """Id of a new run; None for a random one."""

@@ -227,7 +227,6 @@ class Executor:
 
 
 def _name_of(job: Job) -> str:
-    """Return what a call does, for messages."""
     if isinstance(job, ScorerCall):
         return f"{job.work.trial} in scorer {job.scorer.scorer.name}"
     return f"{job.trial} in a scorer" if job.has_output else f"{job.trial} in slot {job.slot}"

@@ -1,16 +1,30 @@
-"""Admits trials slightly ahead of need: cases are read in a thread and recorded in the loop."""
+"""Admits trials slightly ahead of need: all of a new run, and those left of a resumed one.
+
+Cases are read in a thread and recorded in the loop.
+"""
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, Protocol
 
 import trio
 
 from journal.errors import JournalError
+from journal.events import AttemptSucceeded, RetryScheduled, TrialEnqueued, TrialFailed, TrialWithdrawn, fact
+from journal.reader import fetch
 from journal.threads import InThread
+from replay import TrialState
+from replay.text import plural
+from runner.data.case import Trial
+from runner.definition.settings import Settings
+from runner.engine.changes import examples
+from runner.engine.options import Options
+from runner.engine.recorder import Recorder
 from runner.engine.scheduler import Scheduler
 from runner.engine.trial_work import TrialWork, limit_key_of
+from runner.errors import RunChanged
 from runner.retries.classify import describe
+from runner.retries.settle import settle
 from runner.signals import is_from_signal
 
 READ_TIME: Final = 0.02
@@ -115,3 +129,109 @@ class Intake:
                 self._scheduler.admit(work)
         self._scheduler.stop_on_same_error()
         self._scheduler.wake()
+
+
+@fact
+class PendingTrial:
+    """A trial that may have something left to do."""
+
+    trial: Trial
+    output: Any
+
+
+class PendingTrials:
+    """Reads the cases, compares each with its recorded state, and admits what is left to do; a `TrialSource`."""
+
+    def __init__(self, recorder: Recorder, trials: Iterable[Trial], settings: Settings, options: Options) -> None:
+        self._recorder = recorder
+        self._state = recorder.state
+        self._path = recorder.journal.path
+        self._settings = settings
+        self._options = options
+        self.pending = self._find(trials)
+        self.is_closed = False
+        """Whether every case was read, and every recorded trial is accounted for."""
+        self._missing = {trial for trial, state in recorder.state.trials.items() if state.stage != "withdrawn"}
+        """Recorded trials whose cases were not read yet."""
+
+    def _find(self, trials: Iterable[Trial]) -> Iterator[PendingTrial]:
+        for trial in trials:
+            state = self._state.trials.get(trial.id)
+            output = None
+            if state is not None and state.fingerprint == trial.case.fingerprint:
+                self._missing.discard(trial.id)
+                if state.stage == "completed" or (state.stage == "failed" and not self._options.retry_failed):
+                    continue
+                if state.output_location is not None and state.stage == "scoring":
+                    event = fetch(self._path, *state.output_location, files=self._options.files).event
+                    assert isinstance(event, AttemptSucceeded)
+                    output = event.output
+            yield PendingTrial(trial=trial, output=output)
+
+    def admit(self, item: PendingTrial) -> TrialWork | None:
+        """Record that a trial is admitted or settled; return what is left to do, if anything."""
+        trial = item.trial
+        state = self._state.trials.get(trial.id)
+        if state is not None and state.stage != "withdrawn" and state.fingerprint != trial.case.fingerprint:
+            if not self._options.adopt:
+                problem = f"case {trial.case.name!r} has changed since the run was started"
+                raise self._changed(problem, "runs it again and keeps the results of the others")
+            self._missing.discard(trial.id)
+            self._recorder.record(TrialWithdrawn(trial=trial.id, reason="changed"))
+            state = None
+        if state is None or state.stage == "withdrawn":
+            return self._enqueue(trial)
+        return self._resume(TrialWork(trial=trial.id, case=trial.case, state=state, output=item.output), state)
+
+    def _changed(self, problem: str, effect: str) -> RunChanged:
+        return RunChanged(problem, hint=f"{self._options.how_to_resume(self._path, adopt=True)} {effect}")
+
+    def _enqueue(self, trial: Trial) -> TrialWork:
+        case = trial.case
+        self._recorder.record(
+            TrialEnqueued(
+                trial=trial.id,
+                case=case.name,
+                repeat=trial.repeat,
+                input=case.input,
+                expected=case.expected,
+                metadata=dict(case.metadata) or None,
+                fingerprint=case.fingerprint,
+            )
+        )
+        return TrialWork(trial=trial.id, case=case, state=self._state.trials[trial.id])
+
+    def _resume(self, work: TrialWork, state: TrialState) -> TrialWork | None:
+        """Continue with a recorded trial where its last session left it."""
+        match state.stage:
+            case "scoring":
+                work.has_output = True
+                work.scored = frozenset(name.partition(".")[0] for name in (*(state.scores or ()), *state.unscored))
+            case "backing_off":
+                work.delay = self._state.backing_off[work.trial]
+            case "unsettled" | "failed":
+                return self._settle(work, state)
+            case "interrupted" if self._options.on_ambiguous == "fail":
+                return self._settle(work, state)
+            case _:
+                pass  # Queued, or interrupted and to be repeated.
+        return work
+
+    def _settle(self, work: TrialWork, state: TrialState) -> TrialWork | None:
+        """Make the decision that the last session did not record; it is the same one."""
+        event = settle(work.trial, state, self._settings.retry, self._settings.seed)
+        self._recorder.record(event)
+        if isinstance(event, TrialFailed):
+            return None
+        assert isinstance(event, RetryScheduled)
+        work.delay = event.delay
+        return work
+
+    def close(self) -> None:
+        """After the last case: withdraw the trials whose cases were removed, or raise if that is not adopted."""
+        if self._missing and not self._options.adopt:
+            removed = f"{plural(len(self._missing), 'trial')} were removed: {examples(sorted(self._missing))}"
+            raise self._changed(f"the cases of {removed}", "withdraws them")
+        for trial in sorted(self._missing):
+            self._recorder.record(TrialWithdrawn(trial=trial, reason="removed"))
+        self.is_closed = True

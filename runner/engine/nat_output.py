@@ -107,14 +107,12 @@ class NatOutput:
         _log.error("%s %s: %s; %s rewrites it", self.directory, problem, exc, rewrite, exc_info=trace)
 
     def _claim(self, run: str) -> None:
-        """Mark the directory as the output of this run."""
         if self._is_taken(run):
             raise UsageError(f"{self.directory} now holds the output of another run", hint=_OTHER_DIRECTORY)
         self.directory.mkdir(parents=True, exist_ok=True)
         write_atomically(self.directory / OWNER, [f"{run}\n".encode()])
 
     def _begin(self, run: Path) -> None:
-        """Write the trials of earlier sessions."""
         source = Source(load(run))
         self._claim(source.run_id)
         self._index = index = TrialIndex.of(source)

@@ -1,7 +1,7 @@
 """What a session is about to run, checked against what its journal records."""
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -103,18 +103,15 @@ def _select(evaluation: Evaluation[Any, Any, Any], settings: Settings) -> tuple[
         if field is not None:
             cases = cases.checked(lambda case: limit_key_of(case, field))
         selected = cases.select(settings, repeats=settings.repeats)
-        return selected, selected if selected.cases else _with_first(selected)
+        if selected.cases:
+            return selected, selected
+        remaining = iter(selected)  # It can be read only once; reading the first trial rejects an empty source.
+        return selected, itertools.chain([next(remaining)], remaining)
     except BaseException as exc:
         if isinstance(exc, UsageError) or is_from_signal(exc):
             raise
         error = describe(exc)
         raise UsageError(f"the cases cannot be read: {error.type}: {error.message}") from exc
-
-
-def _with_first(trials: Iterable[Trial]) -> Iterator[Trial]:
-    """Read the first trial of a source that can be read only once, so that an empty one is rejected before the run starts."""
-    remaining = iter(trials)
-    return itertools.chain([next(remaining)], remaining)
 
 
 def _check_unchanged(state: RunState, now: RunStarted, trials: Trials, path: Path, options: Options) -> None:

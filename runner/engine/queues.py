@@ -28,13 +28,10 @@ class Lane:
     member: Member | None = None
     """The policy, if other runs may share it."""
     trials: deque[TrialWork] = attrs.field(factory=deque)
-    """Trials that wait for an attempt."""
     calls: deque[ScorerCall] = attrs.field(factory=deque)
     """Scorer calls; they start before attempts, so that outputs do not accumulate."""
     has_trials: bool = False
-    """Whether attempts use this lane."""
     has_calls: bool = False
-    """Whether a scorer uses this lane."""
     busy: int = 0
     """Attempts and calls in flight that count against the limit."""
     hung: int = 0
@@ -97,11 +94,9 @@ class Queues:
         self.limit = 0
         """Attempts that may be in flight, over all lanes."""
         self._scorer_limit = 0
-        """Scorer calls that may be in flight."""
         self.max_unscored_outputs = max_unscored_outputs(0)
         """Outputs that may wait for their scores before no attempt starts."""
         self._is_closed = False
-        """Whether attempts may no longer start."""
 
     def open(self, key: str, steering: Steering, *, trials: bool = False, calls: bool = False) -> Lane:
         """Return the lane of a rate-limit key for attempts or scorer calls; a new one gets this policy."""

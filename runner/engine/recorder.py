@@ -29,7 +29,6 @@ from runner.retries.classify import describe
 from runner.secrets import mask_values
 
 _MAX_NOTE_NAME: Final = 1_000
-"""Characters of a note's name that are recorded."""
 
 
 class Clock:

@@ -58,14 +58,12 @@ class Scheduler:
         self._fired_at = 0.0
         """The last time for which the timer fired; a rounded clock may be slightly behind it."""
         self.is_open = True
-        """Whether any job may start."""
 
         self._unfinished = 0
         """Trials that were admitted and are neither done nor released."""
         self.completed = 0
         """Trials that got all their scores in this session."""
         self.is_intake_done = False
-        """Whether every trial was admitted."""
         self._is_intake_waiting = False
         self._intake_needed = trio.Event()
 

@@ -15,8 +15,8 @@ from journal.errors import RecordTooLarge, Unserializable
 from journal.threads import InThread
 from runner.concurrency.constants import POISONED
 from runner.concurrency.steering import call_id
+from runner.data.to_json import is_large
 from runner.engine.call import CallOutcome, CallScope, Interrupted, Returned, TimedOut
-from runner.engine.large_values import is_large
 from runner.engine.recorder import LateRecorder
 from runner.engine.scheduler import Scheduler
 from runner.engine.trial_work import ScorerCall, TrialWork
@@ -25,7 +25,6 @@ from runner.retries.retry import GiveUp, RetryIn, jitter
 from runner.scorers.scorer import OpenScorer, Scorer, ScorerInput
 from runner.secrets import mask_output
 from runner.signals import is_from_signal
-from runner.tasks import LateOutcome
 
 LARGE: Final = 16_384
 """Characters from which on a built-in scorer computes in a thread, so that it does not block the loop for long."""
@@ -85,7 +84,7 @@ class Scoring:
         if scheduler.settings.write_ahead:
             await scheduler.recorder.journal.wait_durable(started.seq)
         sink = self._late.sink(call.work)
-        outcome = await scope.call(call.scorer.task, call.input, timeout=scorer.timeout, sink=sink, late=_discard)
+        outcome = await scope.call(call.scorer.task, call.input, timeout=scorer.timeout, sink=sink, late=lambda _: None)
         self.end(call, outcome)
 
     def end(self, call: ScorerCall, outcome: CallOutcome | Interrupted) -> None:
@@ -131,7 +130,6 @@ class Scoring:
         *,
         stop_run: bool = False,
     ) -> None:
-        """Record that a call failed, and retry it after a delay or give up."""
         scheduler, scorer, work = self._scheduler, call.scorer.scorer, call.work
         name = call_id(work.trial, scorer.name)
         call.retry_history.count_failure(category, retry_after)
@@ -211,7 +209,3 @@ class Scoring:
 
     def _since(self, began: float) -> float:
         return round(self._clock.now() - began, 6)
-
-
-def _discard(_: LateOutcome) -> None:
-    """Ignore the late outcome of an abandoned call."""

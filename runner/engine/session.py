@@ -27,9 +27,9 @@ from runner.definition.gates import GateResult, gate_results, missed_gates, prob
 from runner.definition.settings import Settings
 from runner.engine.changes import adopted_changes
 from runner.engine.executor import Executor
+from runner.engine.intake import PendingTrials
 from runner.engine.open_tasks import TaskOpener
 from runner.engine.options import LiveRun, Options
-from runner.engine.pending_trials import PendingTrials
 from runner.engine.plan import Plan, is_done, make_plan
 from runner.engine.rate_limits import policies, scorer_keys
 from runner.engine.recorder import Clock, Recorder
@@ -115,7 +115,6 @@ class Session:
         self.leave: Callable[[Outcome], object] | None = None
         """Leaves a run whose last calls do not end. Without it, or if it returns for a finished run, they are waited for."""
         self.is_started = False
-        """Whether the journal was opened."""
         self._interrupts = 0
         self._unhandled_interrupts = 0
         self._token: trio.lowlevel.TrioToken | None = None
@@ -198,7 +197,6 @@ class Session:
         return Outcome(self.path, state, state.head if head is None else head, "", "already finished")
 
     async def _write(self, state: RunState, plan: Plan, clock: Clock) -> Outcome:
-        """Execute the plan and write the journal."""
         options = self.options
         try:
             async with writing(
@@ -247,7 +245,6 @@ class Session:
         return self._outcome or self._record_end(recorder, trials, shutdown)
 
     def _record_end(self, recorder: Recorder, trials: PendingTrials, shutdown: Shutdown) -> Outcome:
-        """Record whether the run is finished or was stopped."""
         state = recorder.state
         is_complete = trials.is_closed or 0 < state.total == state.planned  # The last trial may end after a stop.
         if shutdown.reason is None or (is_complete and state.done == state.total and shutdown.reason != "dataset_failed"):
@@ -306,7 +303,6 @@ class Session:
 
     @asynccontextmanager
     async def _observe(self, live: LiveRun) -> AsyncGenerator[None]:
-        """Run the observer for the duration of the block."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._run_observer, live)
             yield

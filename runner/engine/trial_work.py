@@ -47,7 +47,6 @@ class TrialWork(_Queued):
     scored: frozenset[str] = frozenset()
     """Scorers that need not be called."""
     unscored: int = 0
-    """Scorers whose calls are not done."""
     key: str = ""
 
     @property

@@ -73,7 +73,6 @@ class ExecutorConfig:
     function: Callable[[Any], Any]
     settings: ExecutorSettings
     options: Mapping[str, Any]
-    """Options of `arun`."""
     journal: Path | None
     output_type: Any
     """Type of the outputs; None: the return annotation of the function."""
@@ -102,7 +101,6 @@ class StopHandle:
         self._pending: deque[None] = deque()
         self._stop: Callable[[], None] | None = None
         self.requests = 0
-        """How often `request` was called."""
 
     def request(self) -> None:
         """Stop the run, now or as soon as it starts."""
@@ -248,7 +246,6 @@ class Execution:
         raise RunChanged(f"{path} has outputs {other} {name!r}; use another path, or keep them: options={{'adopt': True}}")
 
     def _restore(self, output: Any) -> Any:
-        """Convert a recorded output to the type of the outputs."""
         try:
             return from_json(output, self._output_type)
         except ValueError as exc:

@@ -69,11 +69,6 @@ def _check_integer(name: str, value: object, minimum: int) -> None:
         raise UsageError(f"expected an integer, {minimum} or more", setting=name, value=value)
 
 
-def _check_timeout(value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-        raise UsageError(DURATION, setting="timeout", value=value, hint="math.inf turns it off")
-
-
 class _Executor:
     """What both executors share. The public attributes may be changed between runs."""
 
@@ -99,7 +94,6 @@ class _Executor:
     ) -> None:
         """Configure the calls; see `AsyncExecutor`."""
         self.generate = generation_fn
-        """The function that is called."""
         self.tqdm_bar_format = tqdm_bar_format
         """Format of the progress bar; None: no progress is shown."""
         self.max_retries = max_retries
@@ -121,7 +115,9 @@ class _Executor:
             raise UsageError("expected a function of one input", setting="generation_fn", value=self.generate)
         _check_integer("concurrency", self.concurrency, 1)
         _check_integer("max_retries", self.max_retries, 0)
-        _check_timeout(self.timeout)
+        seconds: Any = self.timeout
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
+            raise UsageError(DURATION, setting="timeout", value=seconds, hint="math.inf turns it off")
         for name in self._options:
             if name in _RESERVED:
                 raise UsageError(f"the option {name!r} is set by the executor; remove it from options")

@@ -35,9 +35,7 @@ class Inputs(Dataset):
         self.by_name: dict[str, Any] = {}
         """Name → input, until it is completed."""
         self.count = len(inputs) if isinstance(inputs, Sized) else None
-        """Number of inputs, if known."""
         self.failure: Exception | None = None
-        """Exception that the iterable raised."""
 
     def read_ahead(self) -> bool:
         """Read the first input, or all of a journaled list, to find errors early; return whether there are any inputs."""

@@ -10,7 +10,6 @@ from replay.screen import line
 from runner.engine.options import LiveRun
 
 INTERVAL = 0.2
-"""Seconds between updates."""
 
 
 async def show(live: LiveRun, bar_format: str, in_thread: InThread) -> None:

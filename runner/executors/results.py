@@ -39,7 +39,6 @@ class ExecutionDetails:
     execution_seconds: float = 0.0
     """Total duration of all attempts, without the waits between them."""
     attempts: int = 0
-    """Number of attempts started."""
     interrupted: bool = False
     """Whether the last attempt was interrupted; its call may have taken effect."""
     traceback: str = ""

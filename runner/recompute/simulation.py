@@ -43,12 +43,10 @@ class Figures:
     policy: str | None
     """None if the journal does not record it."""
     slots: int | None
-    """Maximum attempts in flight."""
     duration: float
     """Seconds, without the time between sessions."""
     calls: int
     rate_limited: int
-    """Calls that were rate limited."""
     most_in_flight: int
     completed: int
     failed: int
@@ -77,7 +75,6 @@ class Recording:
         self._scorer_keys: dict[str, str] = {}
         """Scorer → the rate-limit key of its calls."""
         self._called: set[tuple[str, str]] = set()
-        """Scorer calls in flight: trial and scorer."""
         self._most_in_flight = 0
         self._longest_timeout = 0.0
         """The longest timeout that an attempt exceeded."""

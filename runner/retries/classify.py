@@ -136,7 +136,6 @@ _LIBRARIES = (
 _FAKES = os.path.join(_ROOT, "runner", "testing.py")
 """The tasks in it stand for the user's own."""
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
-"""Folders of installed packages."""
 _OWN_TASKS = "runner.tasks."
 """Module prefix of our own task errors, whose traceback would only show our own code."""
 
@@ -352,7 +351,6 @@ def _lower(headers: Any) -> dict[str, str]:
 
 
 def _attribute(thing: Any, name: str) -> Any:
-    """Read an attribute, or None."""
     return _guarded(lambda: getattr(thing, name, None), lambda _: None)
 
 

@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 import attrs
 
@@ -170,12 +170,28 @@ def json_equal(output: Any, expected: Any) -> Score:
     return _passed(difference is None, difference or "")
 
 
+class _WithParameters:
+    """A scorer that makes no calls and is an attrs class; its fields identify it."""
+
+    __name__: ClassVar[str]
+    is_local: ClassVar[bool] = True
+
+    @property
+    def definition(self) -> Mapping[str, Any]:
+        """The parameters."""
+        return attrs.asdict(cast("Any", self))
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of the parameters."""
+        return digest(canonical([self.__name__, 1, *self.definition.values()], self.__name__))
+
+
 @attrs.frozen
-class Regex:
+class Regex(_WithParameters):
     """Passes if a pattern is found in the output."""
 
     __name__ = "regex"
-    is_local: ClassVar[bool] = True
 
     pattern: str | None = None
     """None: the expected output is the pattern."""
@@ -183,16 +199,6 @@ class Regex:
     def __attrs_post_init__(self) -> None:
         if self.pattern is not None:
             _compiled(self.pattern)
-
-    @property
-    def definition(self) -> Mapping[str, Any]:
-        """The pattern."""
-        return attrs.asdict(self)
-
-    @property
-    def fingerprint(self) -> str:
-        """Digest of the pattern."""
-        return digest(canonical(["regex", 1, self.pattern], "the pattern"))
 
     def __call__(self, output: Any, expected: Any) -> Score:
         """Score an output."""
@@ -208,11 +214,10 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 
 @attrs.frozen(kw_only=True)
-class CloseTo:
+class CloseTo(_WithParameters):
     """Passes if the number in the output is close to the expected one."""
 
     __name__ = "close_to"
-    is_local: ClassVar[bool] = True
 
     relative: float = 1e-6
     """Tolerance as a fraction of the expected number."""
@@ -223,16 +228,6 @@ class CloseTo:
         for name, value in attrs.asdict(self).items():
             if not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
                 raise UsageError(f"close_to({name}={value!r}): expected a number, 0 or more")
-
-    @property
-    def definition(self) -> Mapping[str, Any]:
-        """The tolerances."""
-        return attrs.asdict(self)
-
-    @property
-    def fingerprint(self) -> str:
-        """Digest of the tolerances."""
-        return digest(canonical(["close_to", 1, self.relative, self.absolute], "close_to"))
 
     def __call__(self, output: Any, expected: Any) -> Score:
         """Score an output."""
@@ -274,20 +269,16 @@ def _f1(output: str, expected: str) -> float:
 
 
 @attrs.frozen
-class Similarity:
+class Similarity(_WithParameters):
     """Normalized Levenshtein similarity to the expected output, from 0 to 1."""
 
     __name__ = "similarity"
-    is_local: ClassVar[bool] = True
 
     def __attrs_post_init__(self) -> None:
         try:
             import rapidfuzz  # noqa: F401, PLC0415  # an extra
         except ImportError as exc:
             raise UsageError("similarity needs rapidfuzz: pip install 'evaljournal[similarity]'") from exc
-
-    fingerprint: ClassVar[str] = digest(b"similarity 1")
-    definition: ClassVar[Mapping[str, Any]] = {}
 
     def __call__(self, output: Any, expected: Any) -> Score:
         """Score an output; of a list of expected outputs, the most similar counts."""
@@ -323,7 +314,6 @@ def similarity() -> Similarity:
 
 
 PLAIN: Final[Mapping[str, LocalScorer]] = {one.__name__: one for one in (exact, iexact, contains, one_of, json_equal, f1)}
-"""Scorers without parameters, by name."""
 
 
 def named(text: str) -> LocalScorer | Regex | CloseTo | Similarity | None:
@@ -347,4 +337,3 @@ def named(text: str) -> LocalScorer | Regex | CloseTo | Similarity | None:
 
 
 NAMES: Final = (*PLAIN, "regex", "close_to", "similarity")
-"""The names that `named` takes."""

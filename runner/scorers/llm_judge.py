@@ -102,11 +102,6 @@ class Judge:
         """Raise a UsageError if the case lacks a field of the rubric."""
         self.prompt("", case)
 
-    @property
-    def system_messages(self) -> list[dict[str, str]]:
-        """The system prompt as a message, if there is one."""
-        return [] if self.chat.system is None else [{"role": "system", "content": self.chat.system}]
-
     def prompt(self, output: Any, case: Case) -> str:
         """Return the prompt for an output, which is enclosed in tags that its author cannot guess."""
         tag = f"answer-{hashlib.sha256(as_text(output).encode()).hexdigest()[:12]}"
@@ -161,7 +156,9 @@ class _OpenJudge:
         """Score an output; after a reply without a verdict, remind the judge."""
         judge = self._judge
         prompt = judge.prompt(scorer_input.output, scorer_input.case)
-        messages, request = [*judge.system_messages, {"role": "user", "content": prompt}], {"prompt": prompt}
+        messages, request = [{"role": "user", "content": prompt}], {"prompt": prompt}
+        if judge.chat.system is not None:
+            messages.insert(0, {"role": "system", "content": judge.chat.system})
         if scorer_input.unparsed_reply:
             request["reminder"] = judge.reminder
             messages += [

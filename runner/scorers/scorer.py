@@ -60,14 +60,6 @@ Verdicts = Verdict | Mapping[str, bool] | Mapping[str, float] | Mapping[str, str
 """What a scorer may return. A mapping gives several named scores."""
 
 
-def _version(scorer: "Scorer") -> str:
-    return fingerprint_function(scorer.function)
-
-
-def _definition(scorer: "Scorer") -> dict[str, Any]:
-    return definition_of(scorer.function)
-
-
 def _call(scorer: "Scorer") -> Callable[[Any, Case], Any]:
     """Return a function that passes a scorer the parameters it takes; which ones is decided once, not for each call."""
     function: Callable[..., Any] = scorer.function
@@ -126,9 +118,11 @@ class Scorer:
     """Seconds for one call; None: no limit."""
     inherits_timeout: bool = True
     """Whether the timeout of the run's attempts is used instead."""
-    version: str = field(default=Factory(_version, takes_self=True))
+    version: str = field(default=Factory(lambda scorer: fingerprint_function(scorer.function), takes_self=True))
     """Fingerprint of its source, taken when it was defined."""
-    definition: Mapping[str, Any] = field(init=False, repr=False, eq=False, default=Factory(_definition, takes_self=True))
+    definition: Mapping[str, Any] = field(
+        init=False, repr=False, eq=False, default=Factory(lambda scorer: definition_of(scorer.function), takes_self=True)
+    )
     """What a run records about it, taken at the same time."""
     call: Callable[[Any, Case], Any] = field(init=False, repr=False, eq=False, default=Factory(_call, takes_self=True))
     """Calls the function with the parameters that it takes."""
@@ -173,7 +167,6 @@ class OpenScorer:
 
     scorer: Scorer
     task: Task
-    """Called with a `ScorerInput`."""
     key: str
     """The rate-limit key that its calls count for."""
 
