@@ -82,33 +82,29 @@ class Scripted:
         return steps[min(times, len(steps)) - 1]
 
 
+@attrs.define(eq=False, slots=False)
 class SimulatedEndpoint:
     """An endpoint with latency, a rate limit and a concurrency limit; raises `RateLimited`. Deterministic on trio's clock."""
 
-    def __init__(
-        self,
-        answer: Callable[[Any], Any],
-        *,
-        latency: float = 0.1,
-        rate: float | None = None,
-        burst: int = 1,
-        most_at_once: int | None = None,
-        retry_after: float | None = None,
-    ) -> None:
-        self._answer = answer
-        self._latency = latency
-        self._rate = rate
-        self._burst = burst
-        self._most_at_once = most_at_once
-        self._retry_after = retry_after
-        self._tokens = float(burst)
-        self._refilled: float | None = None
-        self.down_until = 0.0
-        """Time on trio's clock until which every call is unavailable."""
-        self.served = 0
-        self.refused = 0
-        self.at_once = 0
-        self.__name__ = "simulated_endpoint"
+    __name__ = "simulated_endpoint"
+
+    _answer: Callable[[Any], Any]
+    _latency: float = attrs.field(default=0.1, kw_only=True)
+    _rate: float | None = attrs.field(default=None, kw_only=True)
+    _burst: int = attrs.field(default=1, kw_only=True)
+    _most_at_once: int | None = attrs.field(default=None, kw_only=True)
+    _retry_after: float | None = attrs.field(default=None, kw_only=True)
+    _tokens: float = attrs.field(init=False)
+    _refilled: float | None = attrs.field(init=False, default=None)
+    down_until: float = attrs.field(init=False, default=0.0)
+    """Time on trio's clock until which every call is unavailable."""
+    served: int = attrs.field(init=False, default=0)
+    refused: int = attrs.field(init=False, default=0)
+    at_once: int = attrs.field(init=False, default=0)
+
+    @_tokens.default
+    def _full(self) -> float:
+        return float(self._burst)
 
     async def __call__(self, value: Any) -> Any:
         """Answer a call, or reject it."""

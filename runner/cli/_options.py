@@ -174,7 +174,7 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
     ),
     "Target": (
         Option("--chat MODEL", "Call an OpenAI-compatible chat model.", "chat.model", '"gpt-4o-mini"'),
-        Option("--base-url URL", "Base URL of the chat API (default: OpenAI's).", "chat", '"http://localhost:8000/v1"'),
+        Option("--base-url URL", "Base URL (default: https://api.openai.com/v1).", "chat", '"http://localhost:8000/v1"'),
         Option("--key-env NAME", "Environment variable of the key (default: OPENAI_API_KEY at OpenAI).", "chat", '"MY_KEY"'),
         Option(
             "--endpoint URL", "Call an HTTP endpoint with the input as JSON.", "endpoint.url", '"http://localhost:8000/ask"'

@@ -115,13 +115,6 @@ class _Response:
     headers: tuple[tuple[str, str], ...] = ()
 
 
-@attrs.frozen
-class _EventStream:
-    """An endless response: the events after a cursor."""
-
-    cursor: Cursor
-
-
 class Server:
     """Answers requests for the page and for its events."""
 
@@ -149,7 +142,8 @@ class Server:
         except* (trio.BrokenResourceError, trio.ClosedResourceError, h11.RemoteProtocolError, h11.LocalProtocolError):
             pass  # The browser closed or reset the connection, or the client does not speak HTTP.
 
-    def _respond(self, request: h11.Request) -> _Response | _EventStream:  # noqa: PLR0911  # one return for each response
+    def _respond(self, request: h11.Request) -> _Response | Cursor:  # noqa: PLR0911  # one return for each response
+        """Return a response, or the cursor after which the client gets events."""
         headers = dict(request.headers)
         if headers.get(b"host") not in self._hosts:
             return _Response(403, f"only requests to {HOST} are answered\n")
@@ -164,25 +158,24 @@ class Server:
             case [b""]:
                 return _Response(200, live_page(self._live.history.path.name).decode(), "text/html")
             case [b"events"]:
-                return _EventStream(Cursor.parse(headers.get(b"last-event-id", b"").decode("latin-1")))
+                return Cursor.parse(headers.get(b"last-event-id", b"").decode("latin-1"))
             case _:
                 return _Response(404, "not found\n")
 
     async def _send(
-        self, stream: trio.abc.Stream, connection: h11.Connection, response: _Response | _EventStream, *, with_body: bool
+        self, stream: trio.abc.Stream, connection: h11.Connection, response: _Response | Cursor, *, with_body: bool
     ) -> None:
-        match response:
-            case _Response():
-                body = response.text.encode()
-                headers = [*_headers(response.content_type), *response.headers, ("content-length", str(len(body)))]
-                head = h11.Response(status_code=response.status, headers=headers)
-                parts = [head, *([h11.Data(data=body)] if with_body else []), h11.EndOfMessage()]
-                await stream.send_all(b"".join(connection.send(part) or b"" for part in parts))
-            case _EventStream():
-                head = h11.Response(status_code=200, headers=_headers("text/event-stream"))
-                await stream.send_all(connection.send(head) or b"")
-                if with_body:
-                    await self._send_events(stream, connection, response.cursor)
+        if isinstance(response, _Response):
+            body = response.text.encode()
+            headers = [*_headers(response.content_type), *response.headers, ("content-length", str(len(body)))]
+            head = h11.Response(status_code=response.status, headers=headers)
+            parts = [head, *([h11.Data(data=body)] if with_body else []), h11.EndOfMessage()]
+            await stream.send_all(b"".join(connection.send(part) or b"" for part in parts))
+            return
+        head = h11.Response(status_code=200, headers=_headers("text/event-stream"))
+        await stream.send_all(connection.send(head) or b"")
+        if with_body:
+            await self._send_events(stream, connection, response)
 
     async def _send_events(self, stream: trio.abc.Stream, connection: h11.Connection, cursor: Cursor) -> None:
         """Send events until the browser closes the connection."""
@@ -233,9 +226,8 @@ async def serve(path: Path, size: int, port: int, *, ready: Callable[[str], obje
     try:
         (listener,) = await trio.open_tcp_listeners(port, host=HOST)
     except OSError as exc:
-        raise UsageError(
-            f"cannot listen on port {port}: {exc.strerror}; pass another --port, or none to use a free one"
-        ) from exc
+        hint = "pass another --port, or none to use a free one"
+        raise UsageError(f"cannot listen on port {port}: {exc.strerror}", hint=hint) from exc
     server = Server(live, listener.socket.getsockname()[1], token)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(live.follow)

@@ -2,7 +2,7 @@
 
 import contextlib
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
@@ -33,7 +33,7 @@ def ls(directory: Path, as_json: bool) -> None:
         raise UsageError(f"{directory} is not a directory")
     runs = [_entry(path) for path in runs_under(directory)]
     if as_json:
-        print_json(runs)
+        print_json([run._asdict() for run in runs])
         return
     if not runs:
         echo(f"no runs under {directory}/; start one with `evaljournal run evals/capitals.py`", err=True)
@@ -41,48 +41,41 @@ def ls(directory: Path, as_json: bool) -> None:
     print_table([("RUN", "EVALUATION", "STARTED", "OK", "FAILED", "TRIALS", "TOOK", "ENDED"), *map(_columns, runs)])
 
 
-def _entry(path: Path) -> dict[str, Any]:
+class _Entry(NamedTuple):
+    path: str
+    evaluation: str | None = None
+    started_at: str | None = None
+    completed: int | None = None
+    failed: int | None = None
+    trials: int | None = None
+    elapsed: float | None = None
+    status: str = "finished"
+    outcome: str = "finished"
+
+
+def _entry(path: Path) -> _Entry:
     """Return the columns of a run. The last record of a finished run has its counts; any other run is read."""
-    entry: dict[str, Any] = {"path": str(path)}
     last = last_record(path)
     if last is not None and isinstance(last.event, RunFinished):
         with contextlib.suppress(JournalError):
-            first = run_start(path)
-            done = last.event
-            return entry | {
-                "evaluation": first[0].evaluation if first else None,
-                "started_at": first[1] if first else None,
-                "completed": done.completed,
-                "failed": done.failed,
-                "trials": done.completed + done.failed,
-                "elapsed": done.elapsed,
-                "status": "finished",
-                "outcome": "finished",
-            }
+            first, at = run_start(path) or (None, None)
+            name, end = first.evaluation if first else None, last.event
+            return _Entry(str(path), name, at, end.completed, end.failed, end.completed + end.failed, end.elapsed)
     try:
         view = open_run(path)
     except (JournalError, OSError) as exc:  # List the other runs.
-        none = dict.fromkeys(("evaluation", "started_at", "completed", "failed", "trials", "elapsed"))
-        return entry | none | {"status": "unreadable", "outcome": str(exc)}
+        return _Entry(str(path), status="unreadable", outcome=str(exc))
     state = view.state
-    return entry | {
-        "evaluation": state.started.evaluation if state.started else None,
-        "started_at": state.sessions[0].at if state.sessions else None,
-        "completed": state.completed,
-        "failed": state.failed,
-        "trials": total_trials(state),
-        "elapsed": state.elapsed,
-        "status": view.status,
-        "outcome": short_ending(view),
-    }
+    name, at = state.started.evaluation if state.started else None, state.sessions[0].at if state.sessions else None
+    done = state.completed, state.failed
+    return _Entry(str(path), name, at, *done, total_trials(state), state.elapsed, view.status, short_ending(view))
 
 
-def _columns(entry: dict[str, Any]) -> tuple[str, ...]:
-    def cell(name: str) -> str:
-        value = entry[name]
+def _columns(entry: _Entry) -> tuple[str, ...]:
+    def cell(value: Any) -> str:
         return "-" if value is None else f"{value:,}" if isinstance(value, int) else printable(value)
 
-    started = cell("started_at")[:19].replace("T", " ")
-    counts = cell("completed"), cell("failed"), cell("trials")
-    took = "-" if entry["elapsed"] is None else duration(entry["elapsed"])
-    return printable(entry["path"], 200), cell("evaluation"), started, *counts, took, cell("outcome")
+    started = cell(entry.started_at)[:19].replace("T", " ")
+    counts = cell(entry.completed), cell(entry.failed), cell(entry.trials)
+    took = "-" if entry.elapsed is None else duration(entry.elapsed)
+    return printable(entry.path, 200), cell(entry.evaluation), started, *counts, took, cell(entry.outcome)

@@ -65,12 +65,8 @@ def _as_json(verification: RunVerification) -> dict[str, Any]:
         "expected_head_seq": result.expected_at,
         "problem": None if result.problem is None else str(result.problem),
         "problem_type": None if result.problem is None else type(result.problem).__name__,
-        "findings": [attrs.asdict(finding) for finding in audit.findings],
-        "findings_omitted": audit.findings_omitted,
-        "notes": audit.notes,
         "trials": attrs.asdict(audit.totals),
-        "decisions_reproduced": audit.decisions_reproduced,
-        "decisions_not_reproduced": audit.decisions_not_reproduced,
+        **attrs.asdict(audit, filter=attrs.filters.exclude("totals")),
     }
 
 

@@ -20,7 +20,7 @@ from runner.engine.call import CallOutcome, CallScope, Interrupted, Returned, Ti
 from runner.engine.recorder import LateRecorder
 from runner.engine.scheduler import Scheduler
 from runner.engine.trial_work import ScorerCall, TrialWork
-from runner.retries.classify import Description, describe
+from runner.retries.classify import Description, Failure, describe
 from runner.retries.retry import GiveUp, RetryIn, jitter
 from runner.scorers.scorer import OpenScorer, Scorer, ScorerInput
 from runner.secrets import mask_output
@@ -76,9 +76,8 @@ class Scoring:
         """Call a scorer once."""
         scorer, scheduler = call.scorer.scorer, self._scheduler
         call.number += 1
-        started = self._record(
-            events.ScorerCallStarted(trial=call.work.trial, scorer=scorer.name, call=call.number, key=call.key)
-        )
+        event = events.ScorerCallStarted(trial=call.work.trial, scorer=scorer.name, call=call.number, key=call.key)
+        started = self._record(event)
         call.began = started.t
         scheduler.inform_policy(started, call)
         if scheduler.settings.write_ahead:
@@ -100,7 +99,7 @@ class Scoring:
                 self._done(work)
             case TimedOut():
                 error = Description(type="TimedOut", message=f"no score within {scorer.timeout:g} s", traceback="")
-                self._settle(call, error, "timed_out", None, elapsed)
+                self._settle(call, error, None, elapsed)
             case Interrupted():
                 pass  # The output is scored when the run is resumed.
             case exc:
@@ -109,27 +108,17 @@ class Scoring:
     def _failed(self, call: ScorerCall, exc: BaseException, elapsed: float) -> None:
         scorer, work = call.scorer.scorer, call.work
         failure, error = scorer.retry.described_failure(exc, now=self._clock.wall())
-        self._settle(call, error, failure.category, failure.retry_after, elapsed, stop_run=failure.stop_run)
+        self._settle(call, error, failure, elapsed)
         if failure.stop_run:
-            details = {"scorer": scorer.name, "message": f"{error.type}: {error.message}"}
-            self._record(
-                events.Noted(
-                    name=f"{events.OWN_NOTE}unauthorized", value=details, trial=work.trial, attempt=work.state.attempts
-                )
-            )
+            name, value = f"{events.OWN_NOTE}unauthorized", {"scorer": scorer.name, "message": f"{error.type}: {error.message}"}
+            self._record(events.Noted(name=name, value=value, trial=work.trial, attempt=work.state.attempts))
             self._scheduler.shutdown.stop_unauthorized(exc)
             self._scheduler.close()  # Outputs that wait for this scorer would fail in the same way.
 
-    def _settle(
-        self,
-        call: ScorerCall,
-        error: Description,
-        category: events.ScorerFailureCategory,
-        retry_after: float | None,
-        elapsed: float,
-        *,
-        stop_run: bool = False,
-    ) -> None:
+    def _settle(self, call: ScorerCall, error: Description, failure: Failure | None, elapsed: float) -> None:
+        """Record that a call failed, or timed out if there is no `failure`; retry it after a delay or give up."""
+        category: events.ScorerFailureCategory = "timed_out" if failure is None else failure.category
+        retry_after, stop_run = (None, False) if failure is None else (failure.retry_after, failure.stop_run)
         scheduler, scorer, work = self._scheduler, call.scorer.scorer, call.work
         name = call_id(work.trial, scorer.name)
         call.retry_history.count_failure(category, retry_after)
