@@ -6,7 +6,6 @@ functions. Seconds are those of `t`, which restarts with each session; `offset` 
 
 import heapq
 import math
-from array import array
 from collections import Counter
 from datetime import datetime
 from typing import Final, Literal, get_args
@@ -14,6 +13,7 @@ from typing import Final, Literal, get_args
 from journal import Record, events
 from replay.handlers import handlers
 from replay.intake import PROBING
+from replay.scratch import Column, Scratch
 from replay.timeline_columns import (
     BACKING_OFF,
     IDLE,
@@ -32,16 +32,21 @@ from replay.timeline_columns import (
 StepName = Literal["in_flight", "queued", "backing_off", "paused", "limit", "pace"]
 """The step functions; the pace is in starts per 1,000 s, and 0 if starts are not paced."""
 
+_TRIM_INTERVAL: Final = 4_096
+"""Records between two moves of columns to disk."""
+
 
 class Timeline:
     """The concurrency history up to some record."""
 
-    def __init__(self) -> None:
-        self.spans = Spans()
+    def __init__(self, scratch: Scratch | None = None) -> None:
+        """Keep its columns in `scratch`, which it trims, too."""
+        self._scratch = scratch = scratch or Scratch()
         self.sessions: list[SessionTime] = []
-        self.times = TrialTimes()
+        self.times = TrialTimes(scratch)
+        self.spans = Spans(self.times.names, scratch)
         self.seq = 0
-        self._steps: dict[str, StepFunction] = {name: StepFunction() for name in get_args(StepName)}
+        self._steps: dict[str, StepFunction] = {name: StepFunction(scratch) for name in get_args(StepName)}
         self._in_flight, self._queued, self._backing_off, self._paused, self._limit, self._pace = self._steps.values()
         self._counts = (None, self._queued, self._backing_off, self._in_flight, None)
         """Stage → the step function that counts its trials."""
@@ -75,6 +80,8 @@ class Timeline:
             if handler is not None:
                 handler(self, event, t, record.seq)
         self.seq = record.seq
+        if not self.seq % _TRIM_INTERVAL:
+            self._scratch.trim()
 
     def steps(self, name: StepName, session: int | None = None) -> list[Step]:
         """Return a step function for one session, in seconds of its `t`; or for all sessions, on one axis.
@@ -94,7 +101,7 @@ class Timeline:
             joined += ((session_time.offset + t, value, seq) for t, value, seq in steps.steps(session_time.number))
         return joined
 
-    def columns(self, name: StepName) -> "tuple[array[float], array[int], list[int]]":
+    def columns(self, name: StepName) -> tuple[Column[float], Column[int], list[int]]:
         """Return a step function as columns: times, values, and the index of each session's first step."""
         steps = self._steps[name]
         return steps.t, steps.value, steps.begins
@@ -195,7 +202,7 @@ class Timeline:
             accounted[number] = spent[number]
         times.span[number] = len(spans)
         times.attempts[number] += 1
-        spans.start_attempt(times.names[number], event, len(self.sessions), t, seq)
+        spans.start_attempt(number, event, len(self.sessions), t, seq)
 
     def _on_attempt_succeeded(self, event: events.AttemptSucceeded, t: float, seq: int) -> None:
         self._end(event.trial, "succeeded", SCORING, t, seq)

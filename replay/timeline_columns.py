@@ -1,15 +1,16 @@
-"""Storage of a timeline: attempts, times of trials and step functions, in arrays.
+"""Storage of a timeline: attempts, times of trials and step functions, in columns.
 
-A run can have millions of events, so numbers are kept in arrays and become objects only when they are read.
+A run can have millions of events, so numbers are kept in columns and become objects only when they are read.
 """
 
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, overload
 
 import attrs
 
 from journal.events import AttemptStarted
+from replay.scratch import Column, Scratch
 
 Step = tuple[float, int, int]
 """A time, the value from then on, and the last record before it."""
@@ -19,6 +20,9 @@ OUTCOMES: Final = ("", "succeeded", "failed", "rate_limited", "unavailable", "fa
 are both `failed`."""
 
 _OUTCOME_NUMBER: Final = {outcome: number for number, outcome in enumerate(OUTCOMES)}
+
+_RECENT: Final = 4_096
+"""Maximum number of trials in a dict."""
 
 IDLE, QUEUED, BACKING_OFF, RUNNING, SCORING = range(5)
 """What a trial spends its time on; idle is before it is enqueued and after it is done."""
@@ -83,19 +87,21 @@ class SessionTime:
 class Spans(Sequence[Span]):
     """All attempts, in the order of their starts."""
 
-    def __init__(self) -> None:
-        self.trial: list[str] = []
-        self.attempt = array("q")
-        self.slot = array("q")
-        self.session = array("l")
-        self.start = array("d")
-        self.end = array("d")
-        self.outcome = bytearray()
-        self.seq = array("q")
-        self.end_seq = array("q")
-        self.queue_time = array("d")
-        self.backoff_time = array("d")
-        self.previous = array("l")
+    def __init__(self, names: Sequence[str], scratch: Scratch) -> None:
+        self._names = names
+        self.trial = Column[int]("l", scratch)
+        """Number of the trial."""
+        self.attempt = Column[int]("q", scratch)
+        self.slot = Column[int]("q", scratch)
+        self.session = Column[int]("l", scratch)
+        self.start = Column[float]("d", scratch)
+        self.end = Column[float]("d", scratch)
+        self.outcome = Column[int]("B", scratch)
+        self.seq = Column[int]("q", scratch)
+        self.end_seq = Column[int]("q", scratch)
+        self.queue_time = Column[float]("d", scratch)
+        self.backoff_time = Column[float]("d", scratch)
+        self.previous = Column[int]("l", scratch)
         """Index of the trial's previous attempt; -1 for the first."""
         self.now = 0.0
         """Time of the last record."""
@@ -110,9 +116,10 @@ class Spans(Sequence[Span]):
     def __getitem__(self, at: int | slice) -> Span | list[Span]:
         if isinstance(at, slice):
             return [self[index] for index in range(*at.indices(len(self)))]
+        at = range(len(self))[at]  # From the end, if it is negative.
         outcome = OUTCOMES[self.outcome[at]]
         return Span(
-            trial=self.trial[at],
+            trial=self._names[self.trial[at]],
             attempt=self.attempt[at],
             slot=self.slot[at],
             session=self.session[at],
@@ -125,7 +132,7 @@ class Spans(Sequence[Span]):
             backoff_time=self.backoff_time[at],
         )
 
-    def start_attempt(self, trial: str, event: AttemptStarted, session: int, t: float, seq: int) -> None:
+    def start_attempt(self, trial: int, event: AttemptStarted, session: int, t: float, seq: int) -> None:
         """Add an attempt in flight."""
         self.trial.append(trial)
         self.attempt.append(event.attempt)
@@ -147,10 +154,10 @@ class Spans(Sequence[Span]):
 class StepFunction:
     """A number that changes over time, in all sessions."""
 
-    def __init__(self) -> None:
-        self.t = array("d")
-        self.value = array("q")
-        self.seq = array("q")
+    def __init__(self, scratch: Scratch) -> None:
+        self.t = Column[float]("d", scratch)
+        self.value = Column[int]("q", scratch)
+        self.seq = Column[int]("q", scratch)
         self.begins: list[int] = []
         """Index of the first step of each session."""
         self.last = 0
@@ -166,36 +173,84 @@ class StepFunction:
     def steps(self, session: int) -> Iterator[Step]:
         """Return the steps of one session."""
         end = self.begins[session] if session < len(self.begins) else len(self.t)
-        for index in range(self.begins[session - 1], end):
-            yield self.t[index], self.value[index], self.seq[index]
+        steps = range(self.begins[session - 1], end)
+        return zip(self.t.select(steps), self.value.select(steps), self.seq.select(steps), strict=True)
+
+
+class TrialNumbers:
+    """Trials and their numbers, in the order of enqueueing: a hash table that takes a quarter of the memory of a dict."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self._slots = array("I", bytes(4 * 64))
+        """Number of a trial + 1, in the first free slot from its hash on; 0 if the slot is free."""
+        self._recent: dict[str, int] = {}
+        """Numbers of trials that were looked up, for speed."""
+
+    def _slot(self, name: str) -> int:
+        """Return the slot of a trial, or the free slot where it belongs."""
+        names, slots = self.names, self._slots
+        last = len(slots) - 1
+        slot = hash(name) & last
+        while (number := slots[slot]) and names[number - 1] != name:
+            slot = (slot + 1) & last
+        return slot
+
+    def get(self, name: str) -> int | None:
+        """Return the number of a trial; None if it is unknown."""
+        number = self._recent.get(name)
+        if number is None:
+            number = self._slots[self._slot(name)] - 1
+            if number < 0:
+                return None
+            if len(self._recent) >= _RECENT:
+                self._recent.clear()
+            self._recent[name] = number
+        return number
+
+    def __getitem__(self, name: str) -> int:
+        number = self.get(name)
+        if number is None:
+            raise KeyError(name)
+        return number
+
+    def add(self, name: str) -> int:
+        """Add a new trial; return its number."""
+        self.names.append(name)
+        self._slots[self._slot(name)] = len(self.names)
+        if 2 * len(self.names) > len(self._slots):
+            self._slots = array("I", bytes(8 * len(self._slots)))
+            for number, known in enumerate(self.names, 1):
+                self._slots[self._slot(known)] = number
+        return len(self.names) - 1
 
 
 class TrialTimes(Mapping[str, Times]):
     """How each trial spent its time so far, in the order of enqueueing."""
 
-    def __init__(self) -> None:
-        self.numbers: dict[str, int] = {}
+    def __init__(self, scratch: Scratch) -> None:
+        self.numbers = TrialNumbers()
         """Trial → its index in the columns."""
-        self.names: list[str] = []
-        self.stage = bytearray()
-        self.since = array("d")
+        self.names = self.numbers.names
+        self.stage = Column[int]("B", scratch)
+        self.since = Column[float]("d", scratch)
         """When it entered its stage."""
-        self.due = array("d")
+        self.due = Column[float]("d", scratch)
         """End of its backoff."""
-        self.span = array("l")
+        self.span = Column[int]("l", scratch)
         """Index of its last attempt in `Spans`; -1 before the first."""
-        self.attempts = array("l")
-        self.spent = tuple(array("d") for _ in range(5))
+        self.attempts = Column[int]("l", scratch)
+        self.spent = tuple(Column[float]("d", scratch) for _ in range(5))
         """Stage → seconds spent in it; idle time is not meaningful."""
-        self.queue_time = array("d")
+        self.queue_time = Column[float]("d", scratch)
         """Seconds queued before its last attempt, over all attempts."""
-        self.backoff_time = array("d")
+        self.backoff_time = Column[float]("d", scratch)
         """Seconds in backoff before its last attempt, over all attempts."""
         self.now = 0.0
         """Time of the last record."""
 
     def __len__(self) -> int:
-        return len(self.numbers)
+        return len(self.names)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.names)
@@ -207,10 +262,15 @@ class TrialTimes(Mapping[str, Times]):
         _, queued, backed_off, running, scoring = spent
         return Times(queued, backed_off, running, scoring, self.attempts[number])
 
+    def seconds(self, stage: int, numbers: Iterable[int]) -> Iterator[float]:
+        """Yield the seconds that trials have spent in a stage."""
+        columns = (column.select(numbers) for column in (self.spent[stage], self.stage, self.since))
+        for spent, current, since in zip(*columns, strict=True):
+            yield spent + (self.now - since) if current == stage else spent
+
     def add(self, trial: str) -> int:
         """Add a new trial; return its index."""
-        number = self.numbers[trial] = len(self.names)
-        self.names.append(trial)
+        number = self.numbers.add(trial)
         self.stage.append(IDLE)
         self.span.append(-1)
         self.attempts.append(0)

@@ -36,7 +36,7 @@ def nat(source: Source) -> Iterator[tuple[str, Iterator[bytes]]]:
     """Return the name and content of each file."""
     index = TrialIndex.of(source)
     yield LIST, _list(item(trial) for trial in index.trials(*DONE))
-    yield LINES, (line(index.trial(trial)) for trial in index.ended)
+    yield LINES, (line(index.trial(trial)) for trial in index.ended())
     names = file_names(index.scorers)
     for scorer in index.scorers:
         yield names[scorer], _scorer_file(index, scorer)

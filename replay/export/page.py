@@ -5,18 +5,17 @@ show them as text only; and the page's Content-Security-Policy forbids everythin
 """
 
 import base64
-import gzip
 import hashlib
 import html
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.resources import files
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import attrs
-import orjson
 
 from journal.events import RunStarted
 from replay.audit_types import Audit
@@ -24,7 +23,7 @@ from replay.comparison import Comparison, Paired
 from replay.comparison_text import short_verdict
 from replay.definition import definition_lines, load_definition
 from replay.ending import ending_in_words, next_command
-from replay.export.page_columns import Cursor, columns
+from replay.export.page_columns import Cursor, columns, encoded
 from replay.export.page_content import Content
 from replay.loaded_run import LoadedRun
 from replay.summary import Score, Summary, summarize
@@ -42,8 +41,8 @@ _MODULES: Final = (
 _SCRIPTS: Final = ("uPlot.iife.min.js", *(f"{name}.js" for name in _MODULES))
 _STYLES: Final = {"uPlot.min.css": "", "page.css": "", "dark.css": ' id="dark" media="screen and (prefers-color-scheme: dark)"'}
 """Style sheet → attributes of its element; the page changes `media` of the last one when the user chooses a theme."""
-_BASE64_CHUNK: Final = 57 * 1024
-"""Bytes; a multiple of three, so that chunks can be joined."""
+_BASE64_CHUNK: Final = 1 << 16
+"""Minimum bytes that are encoded at once."""
 _DEFINITION_LINES: Final = 2_000
 _Scored = TypeVar("_Scored", Score, Paired)
 
@@ -157,14 +156,28 @@ def page(runs: Sequence[Mapping[str, Any]], comparison: Mapping[str, Any] | None
     """Yield the file in pieces; the same runs give the same bytes."""
     names = " and ".join(run["name"] for run in runs)
     evaluation = runs[0]["summary"]["evaluation"] or "run"
-    data = orjson.dumps({"runs": runs, "comparison": comparison}, option=orjson.OPT_NON_STR_KEYS)
-    packed = gzip.compress(data, 5, mtime=0)  # Takes half the time of level 6, for 5 % more bytes.
     yield _top(f"{evaluation} · {names}", connect="'none'")
     yield b'<script type="application/octet-stream" id="data">'
-    for start in range(0, len(packed), _BASE64_CHUNK):
-        yield base64.b64encode(packed[start : start + _BASE64_CHUNK])
+    yield from _base64(_compressed(encoded({"runs": list(runs), "comparison": comparison})))
     yield b"</script>\n"
     yield _bottom()
+
+
+def _compressed(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    gzip = zlib.compressobj(5, wbits=16 + zlib.MAX_WBITS)  # Level 5 takes half the time of 6, for 5 % more bytes.
+    yield from map(gzip.compress, pieces)
+    yield gzip.flush()
+
+
+def _base64(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    rest = b""
+    for piece in pieces:
+        rest += piece
+        if len(rest) >= _BASE64_CHUNK:
+            end = len(rest) - len(rest) % 3
+            yield base64.b64encode(rest[:end])
+            rest = rest[end:]
+    yield base64.b64encode(rest)
 
 
 def live_page(title: str) -> bytes:

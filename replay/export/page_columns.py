@@ -1,23 +1,30 @@
-"""The JSON columns of a page: what a `Content` has collected, in full or since a `Cursor`.
+"""The columns of a page: what a `Content` has collected, in full or since a `Cursor`.
 
-Sorted numbers are stored as differences, which compress well. Times are in microseconds.
+Columns are iterators, so that only a part of one is in memory. Sorted numbers are stored as differences, which compress well.
+Times are in microseconds.
 """
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
-from itertools import chain, islice, pairwise
-from operator import sub
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import chain, groupby, islice, pairwise, starmap
+from operator import itemgetter, neg, sub
 from typing import Any, Final, NamedTuple, get_args
 
 import attrs
+import orjson
 
 from journal.lifecycle import STAGES
-from replay.export.page_content import MICRO, TYPES, Content
+from replay.export.page_content import MICRO, STAGE_NUMBERS, TYPES, Content
+from replay.scratch import Column, Scratch, Values
 from replay.state import RunState
 from replay.timeline import StepName
-from replay.timeline_columns import OUTCOMES
+from replay.timeline_columns import BACKING_OFF, OUTCOMES, QUEUED, RUNNING, SCORING
+from replay.trial_state import TrialState
 
+_BATCH: Final = 4_096
+"""Entries of a column that are encoded at once."""
 _SERIES: Final[tuple[StepName, ...]] = get_args(StepName)
 
 
@@ -48,13 +55,13 @@ def columns(content: Content, state: RunState, cursor: Cursor = Cursor()) -> dic
     if cursor.seq > len(content.t):
         cursor = Cursor()  # It belongs to another run.
     first = cursor.seq
-    trials: Sequence[int] = range(len(content.stage))
-    spans: Sequence[int] = range(len(content.span_trial))
+    trials: Sequence[int] = range(len(content.timeline.times))
+    spans: Sequence[int] = range(len(content.timeline.spans))
     if first:
-        trials = sorted({number for number in content.trial[first:] if number >= 0})
-        spans = sorted(set(content.changed_spans[1][bisect_right(content.changed_spans[0], first) :]))
-    scored = bisect_right(content.score_log[0], first)
-    errors = zip(content.errors, content.group_of, strict=True)
+        trials = sorted({number for number in content.trial.values(first) if number >= 0})
+        spans = sorted(set(content.changed_spans[1].values(bisect_right(content.changed_spans[0], first))))
+    scored, failed = bisect_right(content.score_log[0], first), bisect_right(content.error_seq, first)
+    seqs, scorers, counts, values = content.score_log
     return {
         "from": first,
         "seq": len(content.t),
@@ -63,11 +70,11 @@ def columns(content: Content, state: RunState, cursor: Cursor = Cursor()) -> dic
         "outcomes": OUTCOMES,
         "scorers": list(content.scorers),
         "events": {
-            "t": _deltas(content.t[first:]),
-            "type": list(content.type[first:]),
-            "trial": _deltas(content.trial[first:]),
-            "move": list(content.moves[first:]),
-            "flag": list(content.flags[first:]),
+            "t": _deltas(content.t.values(first)),
+            "type": content.type.values(first),
+            "trial": _deltas(content.trial.values(first)),
+            "move": content.moves.values(first),
+            "flag": content.flags.values(first),
         },
         "sessions": [attrs.asdict(session) for session in content.timeline.sessions],
         "limits": content.limits,
@@ -76,12 +83,12 @@ def columns(content: Content, state: RunState, cursor: Cursor = Cursor()) -> dic
         "pauses": content.pauses,
         "backoffs": [row for row in content.backoffs if not first or row[1] > first or not 0 < row[2] <= first],
         "score_log": {
-            "seq": _deltas(content.score_log[0][scored:]),
-            "scorer": list(content.score_log[1][scored:]),
-            "count": list(content.score_log[2][scored:]),
-            "value": content.score_log[3][scored:],
+            "seq": _deltas(seqs.values(scored)),
+            "scorer": scorers.values(scored),
+            "count": counts.values(scored),
+            "value": values.values(scored),
         },
-        "errors": [[*error, group] for error, group in islice(errors, bisect_right(content.error_seq, first), None)],
+        "errors": _json(content.errors, range(failed, len(content.error_seq))),
         "error_groups": [[category, error, example] for (category, error, _), (_, example) in content.groups.items()],
         "spans": _spans(content, spans),
         "trials": _trials(content, trials, state),
@@ -91,75 +98,110 @@ def columns(content: Content, state: RunState, cursor: Cursor = Cursor()) -> dic
 
 def _spans(content: Content, indexes: Sequence[int]) -> dict[str, Any]:
     spans = content.timeline.spans
-    starts, ends = _micro(spans.start, indexes), _micro(spans.end, indexes)
+    ends, starts = _micro(spans.end, indexes), _micro(spans.start, indexes)
     return {
         "index": _deltas(indexes),
-        "trial": _select(content.span_trial, indexes),
-        "attempt": _select(spans.attempt, indexes),
-        "slot": _select(spans.slot, indexes),
-        "session": _select(spans.session, indexes),
-        "start": _deltas(starts),
-        "duration": list(map(sub, ends, starts)),
-        "outcome": _select(spans.outcome, indexes),
-        "seq": _deltas(_select(spans.seq, indexes)),
-        "end_seq": _deltas(_select(spans.end_seq, indexes)),
+        "trial": spans.trial.select(indexes),
+        "attempt": spans.attempt.select(indexes),
+        "slot": spans.slot.select(indexes),
+        "session": spans.session.select(indexes),
+        "start": _deltas(_micro(spans.start, indexes)),
+        "duration": map(sub, ends, starts),
+        "outcome": spans.outcome.select(indexes),
+        "seq": _deltas(spans.seq.select(indexes)),
+        "end_seq": _deltas(spans.end_seq.select(indexes)),
         "queue_time": _micro(spans.queue_time, indexes),
         "backoff_time": _micro(spans.backoff_time, indexes),
-        "details": [content.details[index] or 0 for index in indexes],
+        "details": _json(content.details, indexes, b"0"),
     }
 
 
 def _trials(content: Content, indexes: Sequence[int], state: RunState) -> dict[str, Any]:
     names, times = content.timeline.times.names, content.timeline.times
-    spent = [times[names[index]] for index in indexes]
-    states = [state.trials[names[index]] for index in indexes]
+
+    def each(get: Callable[[TrialState], Any]) -> Iterator[Any]:
+        return (get(state.trials[names[index]]) for index in indexes)
+
+    def score(scorer: str, trial: TrialState) -> Any:
+        return _finite(trial.scores.get(scorer, ("", None))[1])
+
+    def spent(stage: int) -> Iterator[int]:
+        return (round(seconds * MICRO) for seconds in times.seconds(stage, indexes))
+
     return {
         "index": _deltas(indexes),
-        "name": [names[index] for index in indexes],
-        "case": [content.cases[index] or 0 for index in indexes],
-        "stage": [content.stage[index] for index in indexes],
-        "recovered": [int(trial.recovered) for trial in states],
-        "elapsed": [None if trial.output_location is None else round(trial.elapsed * MICRO) for trial in states],
-        "queue_time": [round(times.queue_time * MICRO) for times in spent],
-        "backoff_time": [round(times.backoff_time * MICRO) for times in spent],
-        "run_time": [round(times.run_time * MICRO) for times in spent],
-        "scoring_time": [round(times.scoring_time * MICRO) for times in spent],
-        "reason": [content.reasons[index] or 0 for index in indexes],
-        "input": [content.case_data[index][0] for index in indexes],
-        "expected": [content.case_data[index][1] for index in indexes],
-        "metadata": [content.case_data[index][2] for index in indexes],
-        "output": [content.outputs[index] for index in indexes],
-        "scores": [[_finite(content.scores[index].get(scorer)) for index in indexes] for scorer in content.scorers.values()],
-        "score_reasons": [content.score_reasons[index] or 0 for index in indexes],
+        "name": (names[index] for index in indexes),
+        "case": (0 if (case := state.trials[names[index]].case) == names[index] else case for index in indexes),
+        "stage": each(lambda trial: STAGE_NUMBERS[trial.stage]),
+        "recovered": each(lambda trial: int(trial.recovered)),
+        "elapsed": each(lambda trial: None if trial.output_location is None else round(trial.elapsed * MICRO)),
+        "queue_time": spent(QUEUED),
+        "backoff_time": spent(BACKING_OFF),
+        "run_time": spent(RUNNING),
+        "scoring_time": spent(SCORING),
+        "reason": _json(content.reasons, indexes, b"0"),
+        "input": _json(content.inputs, indexes),
+        "expected": _json(content.expected, indexes),
+        "metadata": _json(content.metadata, indexes),
+        "output": _json(content.outputs, indexes),
+        "scores": [each(partial(score, scorer)) for scorer in content.scorers],
+        "score_reasons": _json(content.score_reasons, indexes, b"0"),
     }
 
 
 def _series(content: Content, name: StepName, first: int) -> dict[str, Any]:
     """Return a step function in the seconds of each session; of several values at one time, only the last."""
     times, values, begins = content.timeline.columns(name)
-    points: list[tuple[int, int, int]] = []
+    scratch = Scratch()
+    points = {column: Column[int]("q", scratch) for column in ("t", "value", "session")}
+    add = [column.append for column in points.values()]
     for session, (begin, end) in enumerate(pairwise((*begins, len(times))), start=1):
-        for index in range(max(begin, first), end):
-            t = round(times[index] * MICRO)
-            if points and points[-1][::2] == (t, session):
-                points.pop()
-            points.append((t, values[index], session))
-    return {name: _deltas([point[index] for point in points]) for index, name in enumerate(("t", "value", "session"))}
+        steps = range(max(begin, first), end)
+        for at, (t, same) in enumerate(groupby(zip(_micro(times, steps), values.select(steps), strict=True), itemgetter(0))):
+            *_, (_, value) = same
+            for append, number in zip(add, (t, value, session), strict=True):
+                append(number)
+            if not at % _BATCH:
+                scratch.trim()
+    return {column: _deltas(numbers.values()) for column, numbers in points.items()}
 
 
-def _select(column: Sequence[int], indexes: Iterable[int]) -> list[int]:
-    return list(map(column.__getitem__, indexes))
+def _micro(column: Column[float], indexes: Sequence[int]) -> Iterator[int]:
+    return (round(seconds * MICRO) for seconds in column.select(indexes))
 
 
-def _micro(column: Sequence[float], indexes: Iterable[int]) -> list[int]:
-    return [round(column[index] * MICRO) for index in indexes]
-
-
-def _deltas(numbers: Sequence[int]) -> list[int]:
+def _deltas(numbers: Iterable[int]) -> Iterator[int]:
     """Return the difference between each number and the one before."""
-    return list(map(sub, numbers, chain((0,), numbers)))
+    return map(neg, starmap(sub, pairwise(chain((0,), numbers))))
+
+
+def _json(values: Values, indexes: Sequence[int], missing: bytes = b"null") -> Iterator[orjson.Fragment]:
+    return (orjson.Fragment(missing if value == b"null" else value) for value in values.select(indexes))
 
 
 def _finite(value: Any) -> Any:
     """Return a score; NaN and infinities, which JSON lacks, as text."""
     return value if not isinstance(value, float) or value - value == 0 else str(value)
+
+
+def encoded(value: Any) -> Iterator[bytes]:
+    """Yield a value as JSON, in pieces; an iterator in it becomes a list."""
+    match value:
+        case dict() if all(isinstance(name, str) for name in value):
+            yield from _joined(b"{", (chain((orjson.dumps(name), b":"), encoded(value[name])) for name in value), b"}")
+        case list() if any(isinstance(item, dict | Iterator) for item in value):
+            yield from _joined(b"[", map(encoded, value), b"]")
+        case Iterator():
+            batches = iter(lambda: list(islice(value, _BATCH)), [])
+            yield from _joined(b"[", ((orjson.dumps(batch)[1:-1],) for batch in batches), b"]")
+        case _:
+            yield orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS)
+
+
+def _joined(opening: bytes, items: Iterable[Iterable[bytes]], closing: bytes) -> Iterator[bytes]:
+    yield opening
+    for at, item in enumerate(items):
+        if at:
+            yield b","
+        yield from item
+    yield closing

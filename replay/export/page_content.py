@@ -1,12 +1,13 @@
 """What a page shows of a run, collected record by record: events, attempts, trials and the policy's decisions.
 
-A page can go back to any record without the journal, so each event carries what it changed. Counts and times come from the
-run's state and its timeline. `page_columns` turns all of it into JSON.
+A page can go back to any record without the journal, so each event carries what it changed. Counts, scores and times come from
+the run's state and its timeline; what grows with the run is on disk. `page_columns` turns all of it into JSON.
 """
 
+import hashlib
 import json
+import math
 import re
-from array import array
 from typing import Any, Final
 
 import orjson
@@ -18,6 +19,7 @@ from journal.files import DISK
 from journal.lifecycle import STAGES, TRIAL
 from replay.handlers import handlers
 from replay.loaded_run import LoadedRun
+from replay.scratch import Column, Scratch, Values
 from replay.tally import is_summable
 from replay.timeline import Timeline
 from replay.trial import attempt_facts
@@ -40,13 +42,15 @@ _MAX_NOTES: Final = 100
 _SCALARS: Final = frozenset({bool, int, float})
 
 _TYPE: Final[dict[type[Event], int]] = {**{kind: at for at, kind in enumerate(TYPE_NAMES)}, events.Extension: len(TYPE_NAMES)}
-_STAGE: Final = {stage: number for number, stage in enumerate(STAGES)}
-_BACKING_OFF: Final = _STAGE["backing_off"]
+STAGE_NUMBERS: Final = {stage: number for number, stage in enumerate(STAGES)}
+_BACKING_OFF: Final = STAGE_NUMBERS["backing_off"]
 _TRIAL_EVENTS: Final = frozenset(TRIAL)
 _MOVES: Final = frozenset(kind for kind, moves in TRIAL.items() if any(before != after for before, after in moves.items()))
 """Events that can change the stage of a trial."""
 _COUNTED: Final = frozenset({events.AttemptStarted, events.TrialCompleted, events.TrialWithdrawn})
 """Events that can change the number of recovered trials or of repeated calls."""
+_SCORE_EVENTS: Final = frozenset({events.TrialScored, events.TrialWithdrawn})
+"""Events that can remove a score."""
 _LIMITS: Final = frozenset({events.RunStarted, events.SessionStarted, events.LimitChanged})
 """Events that can change the concurrency limit."""
 _NUMBERS: Final = re.compile(r"\d+(?:\.\d+)?|0x[0-9a-f]+|[0-9a-f]{8}-[0-9a-f-]{27}")
@@ -64,19 +68,20 @@ def value_length(size: int) -> int:
 class Content:
     """Everything that a page shows of a run so far."""
 
-    def __init__(self, length: int = VALUE_LENGTH) -> None:  # noqa: PLR0915  # one attribute for each column
-        self.timeline = Timeline()
+    def __init__(self, length: int = VALUE_LENGTH) -> None:
+        scratch = Scratch()
+        self.timeline = Timeline(scratch)
         self._length = length
 
         # One entry for each event.
-        self.t = array("q")
+        self.t = Column[int]("q", scratch)
         """Microseconds of the session; for an event between two sessions, the last time before it."""
-        self.type = bytearray()
-        self.trial = array("l")
+        self.type = Column[int]("B", scratch)
+        self.trial = Column[int]("l", scratch)
         """Number of the trial; -1 for an event without one."""
-        self.moves = bytearray()
+        self.moves = Column[int]("B", scratch)
         """16 × the stage before + the stage after; 0 if the stage does not change."""
-        self.flags = bytearray()
+        self.flags = Column[int]("B", scratch)
         """1 where the number of recovered trials or of repeated calls changes."""
 
         self.limits: list[tuple[int, int | None]] = []
@@ -90,40 +95,38 @@ class Content:
         self.backoffs: list[list[Any]] = []
         """Trial, the record that began it, the record that ended it (0 until then), due time, reason."""
 
-        # One entry for each trial.
-        self.stage = bytearray()
-        self.cases: list[str | None] = []
-        """None where the trial has the name of its case."""
-        self.case_data: list[tuple[Text, Text, Text]] = []
-        """Input, expected output, metadata."""
-        self.outputs: list[Text] = []
-        self.reasons: list[str] = []
+        # One entry for each trial, a `Text` if nothing else is said.
+        self.inputs, self.expected, self.metadata, self.outputs = (Values(scratch) for _ in range(4))
+        self.reasons = Values(scratch)
         """Why a trial failed or was withdrawn."""
-        self.scores: list[dict[int, Any]] = []
-        """Scorer → value."""
-        self.score_reasons: list[dict[int, Any] | None] = []
+        self.score_reasons = Values(scratch)
         """Scorer → the reason for its value, or the error if it failed."""
 
         self.scorers: dict[str, int] = {}
-        self.score_log: tuple[array[int], array[int], array[int], list[float | None]] = (array("q"), array("l"), array("b"), [])
-        """Record, scorer, 1 (or -1 where a score is replaced), and the number; None if it is in no mean."""
+        self.score_log = (
+            Column[int]("q", scratch),
+            Column[int]("l", scratch),
+            Column[int]("b", scratch),
+            Column[float]("d", scratch),
+        )
+        """Record, scorer, 1 (or -1 where a score is replaced), and the number; NaN if it is in no mean."""
 
         # One entry for each attempt, in the order of the timeline's spans.
-        self.span_trial = array("l")
-        self.details: list[dict[str, Any] | None] = []
+        self.details = Values(scratch)
         """Error, usage, notes and retry of an attempt."""
-        self.changed_spans: tuple[array[int], array[int]] = (array("q"), array("l"))
+        self.changed_spans = Column[int]("q", scratch), Column[int]("l", scratch)
         """Records that changed an attempt, and the attempt."""
 
-        self.errors: dict[tuple[str, str, str, str], int] = {}
-        """Category, type, message and traceback of every distinct error → its number."""
+        self.errors = Values(scratch)
+        """Category, type, message, traceback and group of every distinct error."""
         self.groups: dict[tuple[str, str, str], tuple[int, str]] = {}
         """Category, type and message without numbers → number of the group, and the first message."""
-        self.error_seq = array("q")
+        self.error_seq = Column[int]("q", scratch)
         """The record in which each error occurred first."""
-        self.group_of: list[int] = []
 
-        self._recovered = self._repeated_calls = 0
+        self._error_numbers: dict[bytes, int] = {}
+        """Hash of an error → its number."""
+        self._trials = self._recovered = self._repeated_calls = 0
         self._limit: int | None = None
         self._backoff_of: dict[int, int] = {}
         """Trial in backoff → index in `backoffs`."""
@@ -131,17 +134,24 @@ class Content:
         """Trial → its attempt in flight."""
 
     def apply(self, history: LoadedRun, record: Record) -> None:
-        """Apply a record that the history has just applied."""
+        """Apply the next record, to the history and to the content."""
         event, seq, state, timeline = record.event, record.seq, history.state, self.timeline
-        timeline.apply(record)
         kind = event.__class__
-        number = move = flag = 0
+        number, move, flag = -1, 0, False
+        name: str = event.trial if kind in _TRIAL_EVENTS else ""  # type: ignore[union-attr]  # these events have a trial
+        trial = state.trials.get(name)
+        before = STAGE_NUMBERS[trial.stage] if trial is not None else 0
+        scores = trial.scores if trial is not None and kind in _SCORE_EVENTS else None
+        history.apply(record)
+        timeline.apply(record)
         if kind in _TRIAL_EVENTS:
-            number = timeline.times.numbers[event.trial]  # type: ignore[union-attr]  # these events have a trial
-            if kind in _MOVES:
-                move = self._move(number, _STAGE[state.trials[event.trial].stage], seq)  # type: ignore[union-attr]  # as above
-        else:
-            number = timeline.times.numbers.get(event.trial, -1) if kind is events.Noted else -1  # type: ignore[union-attr]  # as above
+            number = timeline.times.numbers[name]
+            move = self._move(number, before, STAGE_NUMBERS[state.trials[name].stage], seq) if kind in _MOVES else 0
+        elif kind is events.Noted and event.trial in state.trials:  # type: ignore[union-attr]  # as above
+            number = timeline.times.numbers[event.trial]  # type: ignore[union-attr]  # as above
+        for scorer, (_, value) in scores.items() if scores else ():
+            if kind is events.TrialWithdrawn or scorer == event.scorer:  # type: ignore[union-attr]  # it is a `TrialScored`
+                self._log_score(seq, self.scorers[scorer], -1, value)
         handler = _HANDLERS.get(kind)
         if handler is not None:
             handler(self, event, number, record)
@@ -158,38 +168,27 @@ class Content:
         self.moves.append(move)
         self.flags.append(flag)
 
-    def _move(self, number: int, after: int, seq: int) -> int:
-        """Change the stage of a trial; return the move as one number, 0 if the stage is the same."""
-        if number == len(self.stage):
-            self._add_trial()
-        before = self.stage[number]
+    def _move(self, number: int, before: int, after: int, seq: int) -> int:
+        """Return the change of a trial's stage as one number, 0 if the stage is the same."""
         if before == after:
             return 0
-        self.stage[number] = after
         if before == _BACKING_OFF:
             self.backoffs[self._backoff_of.pop(number)][2] = seq
         return before << 4 | after
 
-    def _add_trial(self) -> None:
-        self.stage.append(0)
-        self.cases.append(None)
-        self.case_data.append((None, None, None))
-        self.outputs.append(None)
-        self.reasons.append("")
-        self.scores.append({})
-        self.score_reasons.append(None)
-
     def _on_trial_enqueued(self, event: events.TrialEnqueued, number: int, _: Record) -> None:
-        self.cases[number] = None if event.case == event.trial else event.case
-        self.case_data[number] = self._text(event.input), self._text(event.expected), self._text(event.metadata)
-        self.outputs[number] = None
-        self.scores[number], self.score_reasons[number], self.reasons[number] = {}, None, ""
+        self.inputs[number], self.expected[number] = self._text(event.input), self._text(event.expected)
+        self.metadata[number] = self._text(event.metadata)
+        if number == self._trials:
+            self._trials += 1
+        else:  # It was withdrawn, and is enqueued again.
+            self.outputs[number] = self.score_reasons[number] = self.reasons[number] = None
 
     def _on_attempt_started(self, event: events.AttemptStarted, number: int, record: Record) -> None:
-        self._open[number] = len(self.span_trial)
-        self._mark_changed(record.seq, len(self.span_trial))
-        self.span_trial.append(number)
-        self.details.append(None if event.request is None else {"request": self._text(event.request)})
+        span = self._open[number] = len(self.timeline.spans) - 1
+        self._mark_changed(record.seq, span)
+        if event.request is not None:
+            self.details[span] = {"request": self._text(event.request)}
 
     def _attempt_ended(self, event: events.AttemptEnding, number: int, record: Record) -> None:
         span = self._open.pop(number, None)
@@ -222,11 +221,7 @@ class Content:
 
     def _on_trial_scored(self, event: events.TrialScored, number: int, record: Record) -> None:
         scorer = self.scorers.setdefault(event.scorer, len(self.scorers))
-        scores = self.scores[number]
-        if scorer in scores:
-            self._log_score(record.seq, scorer, -1, scores[scorer])
         self._log_score(record.seq, scorer, 1, event.value)
-        scores[scorer] = event.value
         if event.reason or self.score_reasons[number]:
             self._reason(number, scorer, _truncate(event.reason, self._length) if event.reason else None)
 
@@ -237,22 +232,19 @@ class Content:
     def _on_trial_failed(self, event: events.TrialFailed, number: int, _: Record) -> None:
         self.reasons[number] = event.reason
 
-    def _on_trial_withdrawn(self, event: events.TrialWithdrawn, number: int, record: Record) -> None:
-        for scorer, value in self.scores[number].items():
-            self._log_score(record.seq, scorer, -1, value)
-        self.scores[number], self.score_reasons[number], self.reasons[number] = {}, None, event.reason
+    def _on_trial_withdrawn(self, event: events.TrialWithdrawn, number: int, _: Record) -> None:
+        self.score_reasons[number], self.reasons[number] = None, event.reason
 
     def _on_noted(self, event: events.Noted, number: int, record: Record) -> None:
         span = self.timeline.times.span[number] if number >= 0 else -1
         if span >= 0 and self.timeline.spans.attempt[span] == event.attempt:
-            details = self.details[span]
-            if details is None:
-                details = self.details[span] = {}
+            details = self.details[span] or {}
             notes = details.setdefault("notes", [])
             if len(notes) < _MAX_NOTES:
                 notes.append((event.name, self._shorten(event.value)))
             else:
                 details["more_notes"] = details.get("more_notes", 0) + 1
+            self.details[span] = details
             self._mark_changed(record.seq, span)
 
     def _policy_changed(self, event: events.LimitChanged | events.PaceChanged, _: int, record: Record) -> None:
@@ -304,20 +296,21 @@ class Content:
 
     def _reason(self, number: int, scorer: int, reason: Any) -> None:
         reasons = self.score_reasons[number] or {}
-        reasons.pop(scorer, None)
+        reasons.pop(str(scorer), None)
         if reason is not None:
-            reasons[scorer] = reason
+            reasons[str(scorer)] = reason
         self.score_reasons[number] = reasons or None
 
     def _error(self, seq: int, category: str, error: str, message: str, traceback: str) -> int:
         message = message[:_MESSAGE]
-        key = category, error, message, traceback[-_TRACEBACK:]
-        number = self.errors.get(key)
+        texts = category, error, message, traceback[-_TRACEBACK:]
+        key = hashlib.sha256(orjson.dumps(texts)).digest()
+        number = self._error_numbers.get(key)
         if number is None:
-            number = self.errors[key] = len(self.errors)
+            number = self._error_numbers[key] = len(self.error_seq)
             self.error_seq.append(seq)
             group = category, error, _NUMBERS.sub("#", message)
-            self.group_of.append(self.groups.setdefault(group, (len(self.groups), message))[0])
+            self.errors[number] = *texts, self.groups.setdefault(group, (len(self.groups), message))[0]
         return number
 
     def _log_score(self, seq: int, scorer: int, count: int, value: Any) -> None:
@@ -325,7 +318,7 @@ class Content:
         seqs.append(seq)
         scorers.append(scorer)
         counts.append(count)
-        values.append(float(value) if is_summable(value) else None)
+        values.append(float(value) if is_summable(value) else math.nan)
 
     def _text(self, value: Any) -> Text:
         if value is None:

@@ -5,33 +5,48 @@ The run may be live or damaged. Every pass over it sees the same records; the fi
 
 from collections.abc import Iterator
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Self
 
 import attrs
 
 from journal import Blob, Event, JournalError, Record
 from journal.codec import PAYLOAD_FIELDS
-from journal.errors import BlobDamaged, InvalidRecord
+from journal.errors import BlobDamaged
 from journal.events import SegmentOpened
 from journal.reader import Finder
-from replay.loaded_run import LoadedRun, load
+from replay.loaded_run import Apply, LoadedRun, load
 from replay.trial_state import Location
 
 
 class Source:
     """The records of a run, in order and by location."""
 
-    def __init__(self, run: LoadedRun) -> None:
-        self.run = run
-        self.problem: JournalError | None = run.problem
+    def __init__(self, path: Path, at: int | None = None) -> None:
+        """Read a run, in full or up to record `at`; it is loaded when it is first needed."""
+        self._path = path
+        self._at = at
+        self.problem: JournalError | None = None
         """The first damage that was found."""
-        self._finder = Finder(run.path, load_blobs=False)
+        self._finder = Finder(path, load_blobs=False)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._finder.__exit__()
+
+    @cached_property
+    def run(self) -> LoadedRun:
+        """The run as it was when it was loaded."""
+        return self.load_run()
+
+    def load_run(self, apply: Apply = LoadedRun.apply) -> LoadedRun:
+        """Load the run and apply each record with `apply`."""
+        run = self.run = load(self._path, self._at, apply=apply)
+        self._at = run.seq
+        self.problem = self.problem or run.problem
+        return run
 
     @cached_property
     def run_id(self) -> str:
@@ -42,11 +57,6 @@ class Source:
     def records(self) -> Iterator[Record]:
         """Read the records; large values stay on disk."""
         return self.run.records()
-
-    def stop_before(self, seq: int, reason: str) -> None:
-        """Ignore everything from an invalid record on."""
-        self.run = load(self.run.path, at=seq - 1)
-        self.problem = self.problem or InvalidRecord(self.run.path, seq, reason)
 
     def find(self, location: Location) -> Record:
         """Read one record with its large values."""

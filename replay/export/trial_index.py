@@ -1,7 +1,7 @@
 """An index of the trials of a run, from which their details are read one trial at a time.
 
-One pass over the records keeps a few hundred bytes per trial: the locations of its records. Inputs, outputs, reasons and
-tracebacks are read from disk when a trial is requested, so that a run of any size can be exported in little memory.
+One pass over the records collects the locations of each trial's records, in a temporary file. Inputs, outputs, reasons and
+tracebacks are read from the journal when a trial is requested, so that a run of any size can be exported in little memory.
 """
 
 import bisect
@@ -9,11 +9,12 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-import attrs
-
 from journal import Record
+from journal.errors import InvalidRecord
 from journal.events import AttemptStarted, Noted, RetryScheduled, TrialCompleted, TrialEnqueued, TrialFailed, TrialWithdrawn
 from replay.export.source import Source
+from replay.loaded_run import LoadedRun
+from replay.scratch import Column, Scratch, Values
 from replay.state import RunState
 from replay.timeline import Timeline
 from replay.trial import TrialDetails
@@ -26,66 +27,85 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _LATEST: Final = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
 
 
-@attrs.define
-class _Entry:
-    locations: tuple[int, ...] = ()
-    """Packed locations of its records, without those that add no details: completions, and starts without a request."""
-    enqueued: int = 0
-    """Nanoseconds since 1970, like `ended`."""
-    ended: int = 0
-    """0 until it is completed or has failed."""
-    ended_at: str = ""
-
-
 class TrialIndex:
     """The trials of a run, by name."""
 
-    def __init__(self, source: Source, state: RunState) -> None:
+    def __init__(self, source: Source) -> None:
         self.source = source
-        self.state = state
-        self.timeline = Timeline()
-        self.ended: dict[str, None] = {}
-        """Trials that are completed or have failed, in the order of their ends."""
+        self.state = RunState()
+        scratch = Scratch()
+        self.timeline = Timeline(scratch)
         self.usage_names: dict[str, bool] = {}
         """Names of all numbers in usage and notes, and whether all are integers whose sums fit 64 bits."""
-        self._entries: dict[str, _Entry] = {}
+
+        # One entry for each record of a trial that adds details; completions, and starts without a request, add none.
+        self._locations = Column[int]("q", scratch)
+        self._previous = Column[int]("q", scratch)
+        """Index of the trial's previous record; -1 for the first."""
+
+        # One entry for each trial.
+        self._last = Column[int]("q", scratch)
+        """Index of its last record in `_locations`."""
+        self._enqueued = Column[int]("q", scratch), Column[float]("d", scratch)
+        """The record that enqueued it: seq and t."""
+        self._end = Column[int]("q", scratch), Column[float]("d", scratch)
+        """The record that ended it: seq and t."""
+        self._ended_at = Values(scratch)
+        """Wall time of that record."""
+        self._place = Column[int]("q", scratch)
+        """Index in `_ended`; -1 until it is completed or has failed."""
+
+        self._ended = Column[int]("q", scratch)
+        """Trials in the order of their ends; one that has ended more than once is in it as often."""
 
     @classmethod
     def of(cls, source: Source) -> "TrialIndex":
-        """Index a run; it ends before the first record that is invalid."""
-        index = cls(source, source.run.state)
-        for record in source.records():
-            try:
-                index.apply(record)
-            except (KeyError, TypeError, ValueError, AttributeError) as exc:
-                source.stop_before(record.seq, f"invalid record ({exc})")
-                return cls.of(source)
-        return index
+        """Index a run while it is loaded; both end before the first record that is invalid."""
+        index = cls(source)
+
+        def apply(run: LoadedRun, record: Record) -> None:
+            index.apply(record)
+            run.apply(record)
+
+        run = source.load_run(apply)
+        index.state = run.state
+        return cls.of(source) if isinstance(run.problem, InvalidRecord) else index  # Without a part of that record.
 
     def apply(self, record: Record) -> None:
-        """Add the next record, which the state has applied."""
+        """Add the next record."""
         self.timeline.apply(record)
         event = record.event
-        trial = getattr(event, "trial", "")
-        if isinstance(event, TrialEnqueued):
-            entry = self._entries.setdefault(trial, _Entry())
-            entry.enqueued, entry.ended, entry.ended_at = self._wall_time(record), 0, ""
-        elif trial not in self._entries:
+        number = self.timeline.times.numbers.get(getattr(event, "trial", ""))
+        if number is None:
             return
-        entry = self._entries[trial]
+        if number == len(self._last):
+            self._add()
         if not isinstance(event, TrialCompleted) and not (isinstance(event, AttemptStarted) and event.request is None):
-            entry.locations = (*entry.locations, packed(record))
+            self._previous.append(self._last[number])
+            self._last[number] = len(self._locations)
+            self._locations.append(packed(record))
         match event:
+            case TrialEnqueued():
+                self._enqueued[0][number], self._enqueued[1][number] = record.seq, record.t
+                self._place[number] = -1
             case TrialCompleted() | TrialFailed():
-                entry.ended, entry.ended_at = self._wall_time(record), record.at
-                self.ended[trial] = None
+                self._end[0][number], self._end[1][number], self._ended_at[number] = record.seq, record.t, record.at
+                if self._place[number] < 0:
+                    self._place[number] = len(self._ended)
+                    self._ended.append(number)
             case RetryScheduled() | TrialWithdrawn():
-                entry.ended, entry.ended_at = 0, ""
-                self.ended.pop(trial, None)
+                self._place[number] = -1
             case Noted():
                 self._add_usage_names(noted_usage(event.name, event.value))
             case _:
                 self._add_usage_names(getattr(event, "usage", None))
+
+    def _add(self) -> None:
+        """Add the entries of a new trial."""
+        for column in (self._last, self._place, self._enqueued[0], self._end[0]):
+            column.append(-1)
+        self._enqueued[1].append(0.0)
+        self._end[1].append(0.0)
 
     def _add_usage_names(self, usage: Any) -> None:
         if isinstance(usage, dict):
@@ -102,24 +122,37 @@ class TrialIndex:
 
     def trial(self, name: str) -> TrialDetails:
         """Read one trial from disk."""
-        entry = self._entries[name]
+        number = self.timeline.times.numbers[name]
+        locations: list[int] = []
+        index = self._last[number]
+        while index >= 0:
+            locations.append(self._locations[index])
+            index = self._previous[index]
         details = TrialDetails(name)
-        for location in entry.locations:
+        for location in reversed(locations):
             details.apply(self.source.find(unpacked(location)), self.timeline)
         details.stage, details.truncated = self.state.trials[name].stage, self.state.is_truncated(name)
-        details.ended_at = entry.ended_at
+        details.ended_at = self._ended_at[number] if self._place[number] >= 0 else ""
         if details.stage == "withdrawn":
             details.scores.clear()
         details.finish(self.timeline)
         return details
 
+    def ended(self) -> Iterator[str]:
+        """Return the trials that are completed or have failed, in the order of their ends."""
+        for at, number in enumerate(self._ended.values()):
+            if self._place[number] == at:
+                yield self.timeline.times.names[number]
+
     def enqueued(self, trial: str) -> int:
         """Return when a trial was enqueued, in nanoseconds since 1970."""
-        return self._entries[trial].enqueued
+        number = self.timeline.times.numbers[trial]
+        return self.wall_time(self._enqueued[0][number], self._enqueued[1][number])
 
     def end_time(self, trial: str) -> int:
         """Return when a trial ended, in nanoseconds since 1970; 0 if it has not."""
-        return self._entries[trial].ended
+        number = self.timeline.times.numbers[trial]
+        return self.wall_time(self._end[0][number], self._end[1][number]) if self._place[number] >= 0 else 0
 
     @property
     def scorers(self) -> list[str]:
@@ -145,10 +178,6 @@ class TrialIndex:
     def iso_time(nanoseconds: int) -> str:
         """Return nanoseconds since 1970 as text, within the years that Python supports."""
         return (_EPOCH + timedelta(microseconds=min(max(0, nanoseconds // 1_000), _LATEST))).isoformat()
-
-    def _wall_time(self, record: Record) -> int:
-        sessions = self.timeline.sessions
-        return self.wall_time(record.seq, record.t) if sessions and sessions[0].seq <= record.seq else _nanoseconds(record.at)
 
 
 def _nanoseconds(at: str) -> int:

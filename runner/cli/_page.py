@@ -20,11 +20,10 @@ class PageReader:
         self._auditor: Auditor | None = None
 
     def apply(self, history: LoadedRun, record: Record) -> None:
-        """Apply a record: audit it against the state before it, then update the history and the content."""
+        """Apply a record to the history and the content, after it was audited against the state before it."""
         if self._auditor is None:
             self._auditor = Auditor(session_rules, history.state)
         self._auditor.apply(record)
-        history.apply(record)
         self.content.apply(history, record)
 
     def run(self, history: LoadedRun) -> PageRun:

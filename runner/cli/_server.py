@@ -12,7 +12,6 @@ from typing import Final
 
 import attrs
 import h11
-import orjson
 import trio
 
 from journal import follow
@@ -20,7 +19,7 @@ from journal.errors import InvalidRecord, JournalDamaged, NotAJournal
 from journal.lock import is_held
 from replay import LoadedRun
 from replay.export.page import PageRun, live_page, policy
-from replay.export.page_columns import Cursor
+from replay.export.page_columns import Cursor, encoded
 from replay.loaded_run import reject_invalid_record
 from runner.cli._page import PageReader
 from runner.errors import UsageError
@@ -95,7 +94,7 @@ class LiveRun:
         await self._caught_up.wait()
         while True:
             changed = self._changed
-            data = orjson.dumps(self.page_run.data(cursor), option=orjson.OPT_NON_STR_KEYS)
+            data = b"".join(encoded(self.page_run.data(cursor)))
             cursor = Cursor.end(self._reader.content)
             yield b"retry: 1000\nid: %b\nevent: run\ndata: %b\n\n" % (str(cursor).encode(), data)
             while True:

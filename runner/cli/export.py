@@ -10,7 +10,6 @@ import click
 
 from journal import segments
 from journal import verify as verify_journal
-from replay import load
 from replay.export import FORMATS, Files, Format, Rows, Source, TableFile
 from runner.atomic_write import write_atomically, write_directory
 from runner.cli._common import run_argument
@@ -58,7 +57,7 @@ def export(path: Path, name: str, target: Path | None, rows: Rows | None, force:
     if format_ is None:
         raise click.UsageError(f"unknown format {name!r}; use one of {', '.join(FORMATS)}{suggest(name, FORMATS)}")
     _check(name, format_, target, rows, force=force)
-    with Source(load(path)) as source:
+    with Source(path) as source:
         try:
             _write(source, format_, target, rows or "trials")
         except OSError:

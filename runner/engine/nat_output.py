@@ -18,7 +18,6 @@ from journal import Record, follow, segments
 from journal.errors import JournalError
 from journal.events import TrialCompleted, TrialFailed
 from journal.reader import POLL_INTERVAL
-from replay import load
 from replay.export import Source
 from replay.export.nat import LINES, LIST, line, nat
 from replay.export.trial_index import TrialIndex
@@ -48,6 +47,8 @@ class NatOutput:
         self._size: int | None = None
         """Valid bytes of the file with one line per trial; None if it has to be rewritten."""
         self._due: list[str] = []
+        self._retried: set[str] = set()
+        """Failed trials of earlier sessions that are retried and have not ended again."""
         self._is_failing = False
         """Whether the last write failed: a failure is logged once, until a write succeeds."""
         self._index: TrialIndex | None = None
@@ -58,7 +59,7 @@ class NatOutput:
             raise UsageError(f"{self.directory} is inside the run {inside}", hint=_OTHER_DIRECTORY)
         if self.directory.exists() and not self.directory.is_dir():
             raise UsageError(f"{self.directory} is not a directory", hint=_OTHER_DIRECTORY)
-        if self._is_taken(None if run is None else Source(load(run, at=1)).run_id):
+        if self._is_taken(None if run is None else Source(run, at=1).run_id):
             raise UsageError(f"{self.directory} holds the output of another run", hint=_OTHER_DIRECTORY)
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
@@ -94,7 +95,7 @@ class NatOutput:
     def finish(self, run: Path) -> None:
         """Rewrite all files at the end of a session."""
         try:
-            with Source(load(run)) as source:
+            with Source(run) as source:
                 self._claim(source.run_id)
                 write_directory(self.directory, nat(source))
         except Exception as exc:  # noqa: BLE001  # the same
@@ -113,11 +114,10 @@ class NatOutput:
         write_atomically(self.directory / OWNER, [f"{run}\n".encode()])
 
     def _begin(self, run: Path) -> None:
-        source = Source(load(run))
+        source = Source(run)
         self._claim(source.run_id)
         self._index = index = TrialIndex.of(source)
-        for trial in [trial for trial in index.ended if index.state.trials[trial].stage not in self._stages]:
-            del index.ended[trial]
+        self._retried = {trial for trial in index.ended() if index.state.trials[trial].stage not in self._stages}
         self._write()
 
     def _take(self, records: list[Record]) -> None:
@@ -130,6 +130,7 @@ class NatOutput:
                 index.apply(record)
                 if isinstance(record.event, TrialCompleted | TrialFailed):
                     self._due.append(record.event.trial)
+                    self._retried.discard(record.event.trial)
         if self._due:
             self._write()
 
@@ -139,7 +140,8 @@ class NatOutput:
         try:
             with self._index.source:
                 if self._size is None:
-                    write_atomically(self._lines, self._encoded(self._index.ended))
+                    ended = (trial for trial in self._index.ended() if trial not in self._retried)
+                    write_atomically(self._lines, self._encoded(ended))
                     self._size = self._lines.stat().st_size
                 else:
                     self._append(b"".join(self._encoded(self._due)))

@@ -28,7 +28,6 @@ from journal.events import (
     TrialScored,
     TrialWithdrawn,
 )
-from replay import load
 from replay.export import FORMATS, File, Rows, Source, TableFile
 from tests.journal.samples import enqueued, session, started, written
 
@@ -140,7 +139,7 @@ def eventful_run(path: Path) -> Path:
 
 def exported(path: Path, name: str, rows: Rows = "trials") -> bytes:
     """Return the export of a run; several files are one JSON object."""
-    with Source(load(path)) as source:
+    with Source(path) as source:
         match FORMATS[name]:
             case TableFile() as table:
                 return b"".join(table.write(source, rows))

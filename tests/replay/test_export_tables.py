@@ -18,7 +18,6 @@ import pytest
 
 from journal import Event
 from journal.events import AttemptStarted, Noted, TrialCompleted, TrialScored
-from replay import load
 from replay.export import FORMATS, Rows, Source, TableFile
 from tests.journal.samples import enqueued, lines_of, session, started, trial, written
 from tests.replay.eventful_run import FORMULA, LARGE, NASTY, exported, scored
@@ -306,7 +305,7 @@ def peak_of(path: Path, name: str) -> int:
     """Export a run, discard the bytes, and return the peak memory."""
     format_ = FORMATS[name]
     tracemalloc.start()
-    with Source(load(path)) as source:
+    with Source(path) as source:
         made = format_.write(source, "trials") if isinstance(format_, TableFile) else format_.write(source)
         for piece in made:
             deque(piece[1] if isinstance(piece, tuple) else (), maxlen=0)

@@ -221,7 +221,7 @@ def test_ids(run: Path, tmp_path: Path) -> None:
 
 def protobuf_requests(path: Path) -> list[bytes]:
     """Return the protobuf files, in order."""
-    with Source(load(path)) as source:
+    with Source(path) as source:
         return [b"".join(pieces) for _, pieces in otlp_proto(source)]
 
 
