@@ -28,6 +28,7 @@ if sys.platform == "win32":  # These need POSIX signals, terminals or commands.
         "runner/test_executors_*.py",
         "runner/test_signals.py",
         "runner_cli/test_*.py",
+        "security/test_foreign_*.py",
     ]
 
 # A shell starts background jobs with SIGINT ignored, and children inherit that: tests that press Ctrl-C would hang.

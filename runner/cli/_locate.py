@@ -109,7 +109,7 @@ def _foreign_run(path: Path, verb: str, task: str, problem: str) -> UsageError:
     )
     return UsageError(
         "\n  ".join([f"{path} {whose}. Its journal names what `{verb}` would import or execute:", *lines])
-        + f"\nNothing was executed. If you trust it: {command(verb, path, ' --trust')}"
+        + f"\nNothing was executed. If you trust it, add --trust: {command(verb, path, ' --trust')}"
         + f"\nTo use an evaluation of your own: {command(verb, path, ' --task REFERENCE')}"
     )
 
