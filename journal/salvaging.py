@@ -16,7 +16,7 @@ import orjson
 from journal import events
 from journal.blobs import unloaded_blobs, with_loaded_blobs
 from journal.codec import decode, encode
-from journal.errors import BlobDamaged, IllegalEvent, JournalError
+from journal.errors import BlobDamaged, BlobUnreadable, IllegalEvent, JournalError
 from journal.files import DISK, Files, create
 from journal.lifecycle import Lifecycle
 from journal.ownership import SignatureCopier
@@ -43,6 +43,8 @@ class Salvaged:
     """Number of intact records that could not be appended; they are in `excluded.jsonl`."""
     problem: JournalError | None = attrs.field(default=None, eq=False)
     """The first problem of the source."""
+    unreadable: tuple[str, ...] = ()
+    """Files of the source that the system could not read, or only in part; a later salvage may find more in them."""
 
 
 async def salvage(
@@ -54,10 +56,11 @@ async def salvage(
     record, run, problem = _first_record(source, files)
     seq = intact = kept = 0
     excluded: list[bytes] = []
+    unreadable: set[str] = set()
     signatures = SignatureCopier(source, files)
     async with staged_run(target, files=files, in_thread=in_thread) as staging:
         async with writing(staging, new=True, clock=lambda: (record.at, record.t), files=files, in_thread=in_thread) as journal:
-            for record in _intact_records(source, files, run):
+            for record in _intact_records(source, files, run, unreadable):
                 intact += 1
                 # After the damage, the records that a signature covers are lost.
                 key = signatures.key_of(record) if record.segment else None
@@ -76,7 +79,14 @@ async def salvage(
             journal.append(events.JournalSalvaged(run=run.decode(), kept=kept, lost=seq - intact, excluded=len(excluded)))
         if excluded:
             await in_thread(lambda: create(files, str(staging), EXCLUDED, b"".join(excluded)))
-    return Salvaged(path=target, kept=kept, lost=seq - intact, excluded=len(excluded), problem=problem)
+    return Salvaged(
+        path=target,
+        kept=kept,
+        lost=seq - intact,
+        excluded=len(excluded),
+        problem=problem,
+        unreadable=tuple(sorted(unreadable)),
+    )
 
 
 def _adapted(event: events.Event, journal: Journal) -> events.Event:
@@ -107,7 +117,7 @@ def _first_record(source: Path, files: Files) -> tuple[events.Record, bytes, Jou
         raise JournalError(f"{source} is not damaged", path=source, hint="resume")
     scan = Scan(source, files).read_all()
     for run in [scan.cursor.run] if scan.cursor.seq else _possible_runs(scan):
-        for record in _intact_records(source, files, run):
+        for record in _intact_records(source, files, run, set()):
             if isinstance(record.event, events.RunStarted):
                 return record, run, problem
     raise JournalError(f"cannot salvage {source}: its run_started record is lost", path=source, hint="read_log")
@@ -119,15 +129,32 @@ def _possible_runs(scan: Scan) -> Iterator[bytes]:
         yield from dict.fromkeys(re.findall(rb'"run":"([0-9a-f]{32})"', scan.read_from(number, 0)))
 
 
-def _intact_records(source: Path, files: Files, run: bytes) -> Iterator[events.Record]:
+def _intact_records(source: Path, files: Files, run: bytes, unreadable: set[str]) -> Iterator[events.Record]:
+    """Yield the intact records; add the names of files that the system cannot read to `unreadable`."""
     scan = Scan(source, files)
     for record in scan:
-        with contextlib.suppress(BlobDamaged):
+        with _skip_damaged_blobs(unreadable):
             yield record._replace(event=with_loaded_blobs(record.event, files))
     scan.cursor.run = run
-    for survivor in intact_after(scan):
-        with contextlib.suppress(BlobDamaged, ValueError, KeyError, TypeError):  # Correct hash, but not a record of ours.
+    survivors = intact_after(scan)
+    unreadable |= scan.unreadable
+    for survivor in survivors:
+        with (
+            _skip_damaged_blobs(unreadable),
+            contextlib.suppress(ValueError, KeyError, TypeError),  # Correct hash, but not a record of ours.
+        ):
             members = orjson.loads(survivor.line)
             members.update(unloaded_blobs(members.get("blobs", {}), members["type"], source))
             event, h = with_loaded_blobs(decode(members), files), survivor.h.decode()
             yield events.Record(survivor.seq, members["at"], members["t"], event, survivor.d, h, segment=0, offset=0)
+
+
+@contextlib.contextmanager
+def _skip_damaged_blobs(unreadable: set[str]) -> Iterator[None]:
+    """Skip a record whose blob is damaged; add the name of one that cannot be read."""
+    try:
+        yield
+    except BlobUnreadable as exc:
+        unreadable.add(exc.file)
+    except BlobDamaged:
+        pass

@@ -254,6 +254,8 @@ class Scan:
         self.cursor = Cursor(path, check_all=check_all)
         self.stop: ScanStop | None = None
         """Set if the pass stopped before the last byte."""
+        self.unreadable: set[str] = set()
+        """Segments that the system could not read, or only in part."""
 
     def __iter__(self) -> Iterator[Record]:
         """Yield every valid record, then set `stop`."""
@@ -275,6 +277,7 @@ class Scan:
             except OSError as exc:
                 if not is_unreadable(exc):
                     raise
+                self.unreadable.add(segments.name(number))
                 self._stop_at(number, f"the file cannot be read ({exc.strerror})", is_unreadable=True)
                 return
             if self._lost is not None and cursor.seq + 1 == self._lost.seq:
@@ -318,6 +321,7 @@ class Scan:
         except OSError as exc:
             if not is_unreadable(exc):
                 raise
+        self.unreadable.add(segments.name(segment))
         blocks: list[bytes] = []
         size = self.files.size(file) or 0
         for block in range(byte - byte % _BLOCK, size, _BLOCK):

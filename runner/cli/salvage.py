@@ -11,6 +11,7 @@ from replay import load
 from replay.ending import unscored_lines
 from replay.summary import unscored
 from replay.text import plural, printable
+from runner.cli import DAMAGED, CommandError
 from runner.cli._common import RunType
 from runner.cli._output import echo
 
@@ -27,7 +28,8 @@ def salvage(run: Path, target: Path) -> None:
     """Copy the intact records of a damaged journal to a new run, NEW.
 
     The damaged run is not changed. Intact records that depend on lost ones are kept in NEW/excluded.jsonl; their trials run
-    again on resume. Outputs whose scores are lost are listed; `rescore NEW` scores them.
+    again on resume. Outputs whose scores are lost are listed; `rescore NEW` scores them. Exit code 4 if the system could not
+    read a file (EIO, permissions): the rest is copied, but what the file holds may not be lost.
 
     \b
     evaljournal salvage runs/capitals/0001 -o runs/capitals/0001-salvaged
@@ -39,3 +41,6 @@ def salvage(run: Path, target: Path) -> None:
     for line in unscored_lines(unscored(load(target).state), target):
         echo(line, err=True)
     echo(f"next: evaljournal verify {target}", err=True)
+    if saved.unreadable:
+        names = printable(", ".join(saved.unreadable), _MAX_PROBLEM)
+        raise CommandError(f"{run}: the system could not read {names}", DAMAGED)

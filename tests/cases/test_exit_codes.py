@@ -404,8 +404,8 @@ def test_an_unreadable_file_is_damage(path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(Files, "read", failing)
     result = CliRunner().invoke(cli, [command[0], str(path), *command[1:]])
 
-    assert (0 if command[0] == "salvage" else 4) == result.exit_code, result.output
-    assert name in result.output
+    assert 4 == result.exit_code, result.output
+    assert name in result.output.splitlines()[-1]
     if command[0] == "export":
         assert Path("out.jsonl").read_text().count("\n") >= 1
     if command[0] == "salvage":
