@@ -119,6 +119,7 @@ class Journal:
         "_written",
         "initial_seq",
         "lifecycle",
+        "on_segment_lost",
         "path",
         "recovered",
         "run",
@@ -144,6 +145,9 @@ class Journal:
         """The `JournalRecovered` record, if a torn tail was set aside when the journal was opened."""
         self.lifecycle: Lifecycle = end.lifecycle
         """Stages of the run and its trials."""
+        self.on_segment_lost: Callable[[SegmentLost], None] | None = None
+        """Called if another process deletes or truncates the segment. From then on, records are accepted and discarded, until
+        the block of `writing` ends and raises; without it, the block is cancelled at once."""
         self._run = end.run.encode()
         self._clock = clock
         self._durability: Durability = durability
@@ -335,8 +339,8 @@ class Journal:
             with trio.CancelScope(shield=True):  # Closing the journal needs it, also after a cancellation.
                 await task()
         except BaseException as exc:
-            self._fail(exc)
-            raise
+            if not self._fail(exc):
+                raise
 
     @trio.lowlevel.enable_ki_protection
     async def _close(self) -> None:
@@ -541,9 +545,13 @@ class Journal:
         self._written += lines[0]
         self._durable = self._written
 
-    def _fail(self, exc: BaseException) -> None:
-        """Accept, write and confirm nothing from now on, and wake all waiting tasks. The first failure is kept."""
-        self._is_open = False
+    def _fail(self, exc: BaseException) -> bool:
+        """Write and confirm nothing from now on, and wake all waiting tasks. The first failure is kept.
+
+        Return whether the block goes on until its caller ends it; otherwise no more records are accepted.
+        """
+        is_first, on_segment_lost = self._failure is None, self.on_segment_lost
+        self._is_open = self._is_open and on_segment_lost is not None and isinstance(self._failure or exc, SegmentLost)
         if self._failure is None:
             if isinstance(exc, JournalFailed):
                 self._failure = exc
@@ -554,6 +562,9 @@ class Journal:
         self._to_write.set()
         self._to_sync.set()
         self._wake(math.inf)
+        if is_first and self._is_open and on_segment_lost is not None and isinstance(exc, SegmentLost):
+            on_segment_lost(exc)
+        return self._is_open
 
 
 def _open(path: Path, *, new: bool, run: str | None, files: Files, **settings: Any) -> tuple[Journal, JournalEnd]:
@@ -622,6 +633,8 @@ async def writing(
             finally:
                 with trio.CancelScope(shield=True):
                     await journal._close()  # noqa: SLF001
+            if journal.failure is not None:
+                raise journal.failure
     except BaseExceptionGroup as group:
         failed, others = group.split(lambda exc: exc is journal.failure)
         if others is None and journal.failure is not None:

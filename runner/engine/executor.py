@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import trio
 
+from journal.errors import SegmentLost
 from journal.threads import InThread
 from runner.concurrency.policy import Policy
 from runner.definition.settings import Settings
@@ -77,6 +78,7 @@ class Executor:
         try:
             await self._run(trials, leave)
         finally:
+            self._recorder.journal.on_segment_lost = None
             self._end()  # What returns from now on is not recorded.
             self.scheduler.leave_shared()
 
@@ -88,6 +90,7 @@ class Executor:
                 self.scheduler.open_lane(scorer.key, calls=True)
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
+            self._recorder.journal.on_segment_lost = self._stop_unrecorded
             nursery.start_soon(self._intake.run, trials)
             nursery.start_soon(self.scheduler.timer.run)
             nursery.start_soon(self._timeouts.run)
@@ -113,6 +116,8 @@ class Executor:
                     self._end_cancelled(self._in_flight.pop(scope), scope.outcome)
                 elif scope.is_abandoned or not scope.is_over:
                     break  # Another worker has taken its place, or there are more workers than the limits allow.
+        except SegmentLost:
+            pass  # It waited for a record that cannot be written. The others have their grace.
         except trio.Cancelled:
             job = self._in_flight.get(scope)
             if isinstance(job, TrialWork) and not job.has_output and self._attempts is not None:
@@ -189,6 +194,10 @@ class Executor:
     async def _stop_at_deadline(self, seconds: float) -> None:
         await trio.sleep(seconds)
         self.shutdown.stop("deadline", f"the deadline of {seconds:g} s is over")
+
+    def _stop_unrecorded(self, failure: SegmentLost) -> None:
+        """Stop because the journal was deleted or truncated; what happens within the grace is not recorded."""
+        self.shutdown.stop("interrupted", str(failure))
 
     def _on_stop(self) -> None:
         """Start no more attempts. Outputs of a run are still scored within the grace; a re-scoring starts nothing more."""

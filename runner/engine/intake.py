@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 
 import trio
 
-from journal.errors import JournalError
+from journal.errors import JournalError, SegmentLost
 from journal.events import AttemptSucceeded, RetryScheduled, TrialEnqueued, TrialFailed, TrialWithdrawn, fact
 from journal.reader import fetch
 from journal.threads import InThread
@@ -73,6 +73,9 @@ class Intake:
                 if not await self._read(source, room):
                     source.close()
                     break
+        except SegmentLost:
+            if shutdown.reason is None:  # Otherwise it waited for room, and the calls in flight have their grace.
+                raise
         except BaseException as exc:
             if isinstance(exc, JournalError | trio.Cancelled) or is_from_signal(exc):
                 raise
