@@ -21,4 +21,9 @@ def read_json(text: bytes | str) -> Any:
     except orjson.JSONDecodeError:
         content.decode()  # Raises a better error for invalid UTF-8.
         raise
-    return value if _LONG.search(content) is None else json.loads(content)
+    if _LONG.search(content) is None:
+        return value
+    try:
+        return json.loads(content)
+    except RecursionError as exc:  # It supports fewer levels than orjson.
+        raise ValueError("nested too deeply") from exc

@@ -62,7 +62,12 @@ class Scoring:
         began = self._clock.now()
         compute: Callable[[], Any] = partial(scorer.call, work.output, work.case)
         try:
-            if is_large(work.output, LARGE) or is_large(work.case.expected, LARGE):
+            is_slow = getattr(scorer.function, "is_slow", None)
+            if (
+                is_large(work.output, LARGE)
+                or is_large(work.case.expected, LARGE)
+                or (is_slow is not None and is_slow(work.output, work.case.expected))
+            ):
                 async with self._threads:
                     value = await self._in_thread(compute)
             else:

@@ -8,8 +8,8 @@ import functools
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 import attrs
@@ -19,7 +19,8 @@ from runner.data.exact_json import read_json
 from runner.data.fingerprint import canonical, digest, fingerprint_function
 from runner.errors import UsageError
 from runner.retries.classify import Fatal
-from runner.scorers.scorer import Score
+from runner.scorers.bounded_search import is_quick, search
+from runner.scorers.scorer import MAX_SECONDS, Score
 
 if TYPE_CHECKING:
     from runner.scorers.llm_judge import Judge
@@ -53,6 +54,14 @@ _NUMBER: Final = re.compile(
 
 _MAX_SHOWN: Final = 80
 """Characters of a value that a reason quotes."""
+
+
+_MAX_PRODUCT: Final = 200_000**2
+"""Lengths of two texts, multiplied, up to which their similarity takes about a second."""
+
+
+class TextTooLong(Fatal):
+    """The texts are too long to be compared in a second or two."""
 
 
 class MissingExpected(Fatal):
@@ -179,7 +188,7 @@ class _WithParameters:
     @property
     def definition(self) -> Mapping[str, Any]:
         """The parameters."""
-        return attrs.asdict(cast("Any", self))
+        return attrs.asdict(cast("Any", self), filter=lambda field, _: not field.name.startswith("_"))
 
     @property
     def fingerprint(self) -> str:
@@ -195,22 +204,36 @@ class Regex(_WithParameters):
 
     pattern: str | None = None
     """None: the expected output is the pattern."""
+    _seconds: float = attrs.field(default=MAX_SECONDS, kw_only=True, repr=False, eq=False)
 
     def __attrs_post_init__(self) -> None:
         if self.pattern is not None:
-            _compiled(self.pattern)
+            with _reporting(self.pattern):
+                re.compile(self.pattern)
+
+    def within(self, seconds: float) -> "Regex":
+        """Return the scorer with another time limit."""
+        return attrs.evolve(self, seconds=seconds)
+
+    def is_slow(self, output: Any, expected: Any) -> bool:
+        """Whether a search may wait for another process."""
+        pattern = expected if self.pattern is None else self.pattern
+        return isinstance(pattern, str) and not is_quick(pattern, len(as_text(output)))
 
     def __call__(self, output: Any, expected: Any) -> Score:
-        """Score an output."""
+        """Score an output; raise an error if the search exceeds its time limit."""
         pattern = str(_required(expected)) if self.pattern is None else self.pattern
-        return _passed(_compiled(pattern).search(as_text(output)) is not None, f"no match for {_quoted(pattern)}")
+        with _reporting(pattern):
+            return _passed(search(pattern, as_text(output), self._seconds), f"no match for {_quoted(pattern)}")
 
 
-def _compiled(pattern: str) -> re.Pattern[str]:
+@contextmanager
+def _reporting(pattern: str) -> Generator[None]:
+    """Report an invalid pattern."""
     try:
-        return re.compile(pattern)
+        yield
     except re.error as exc:
-        raise UsageError(f"{pattern!r} is not a regular expression: {exc}") from exc
+        raise UsageError(f"{pattern[:_MAX_SHOWN]!r} is not a regular expression: {exc}") from exc
 
 
 @attrs.frozen(kw_only=True)
@@ -286,6 +309,8 @@ class Similarity(_WithParameters):
 
         answers = _required(expected) if isinstance(expected, list) else [_required(expected)]
         text = as_text(output)
+        if len(text) * sum(len(as_text(answer)) for answer in answers) > _MAX_PRODUCT:
+            raise TextTooLong(f"a similarity with an output of {len(text):,} characters would take too long")
         return Score(max((Levenshtein.normalized_similarity(text, as_text(answer)) for answer in answers), default=0.0))
 
 

@@ -3,6 +3,7 @@
 import hashlib
 import math
 import re
+from collections import deque
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final
@@ -17,11 +18,15 @@ from runner.data.templates import Fields, Text
 from runner.errors import UsageError
 from runner.notes import engine_note
 from runner.scorers.scorer import Score, ScorerInput
+from runner.secrets import mask
 from runner.tasks.chat import Chat, OpenChat
 from runner.tasks.reply import InvalidReply
 
 _MAX_REASON: Final = 2_000
 """Characters of the judge's reasoning that are recorded with the score; its note has the whole reply."""
+
+_MAX_REPLY: Final = 1_000_000
+"""Characters of a judge's reply."""
 
 RUBRIC: Final = """Judge whether the answer is right.
 
@@ -121,14 +126,16 @@ class Judge:
         """Read the last `verdict: CHOICE` of a reply, or a last line that is only a choice."""
         values = {choice.casefold(): value for choice, value in self.choices.items()}
         words = "|".join(re.escape(choice) for choice in sorted(values, key=len, reverse=True))
-        matches = list(re.finditer(rf"verdict[\W_]{{1,8}}({words})(?![^\W_])", reply, re.IGNORECASE))
+        matches = deque(re.finditer(rf"verdict[\W_]{{1,8}}({words})(?![^\W_])", reply, re.IGNORECASE), maxlen=1)
         if matches:
-            choice, reason = matches[-1][1], reply[: matches[-1].start()]
+            choice, reason = matches[0][1], reply[: matches[0].start()]
         else:
             reason, _, last = reply.rstrip().rpartition("\n")
             choice = last.strip(_MARKUP)
         if choice.casefold() not in values:
-            raise InvalidReply(f"the judge gave no verdict ({', '.join(self.choices)}); its reply ends with {reply[-300:]!r}")
+            raise InvalidReply(
+                f"the judge gave no verdict ({', '.join(self.choices)}); its reply ends with {mask(reply[-2_000:])[-300:]!r}"
+            )
         reason = reason.strip(" \n*_`")
         return Score(values[choice.casefold()], reason if len(reason) <= _MAX_REASON else f"{reason[:_MAX_REASON]}…")
 
@@ -166,6 +173,8 @@ class _OpenJudge:
                 {"role": "user", "content": judge.reminder},
             ]
         completion = await self._client.complete(messages)
+        if len(completion.text) > _MAX_REPLY:
+            raise InvalidReply(f"the judge's reply has {len(completion.text):,} characters; at most {_MAX_REPLY:,} are read")
         engine_note(judge={"model": judge.chat.model, **request, "reply": completion.text, "usage": dict(completion.usage)})
         try:
             return judge.verdict(completion.text)

@@ -21,6 +21,10 @@ PARAMETERS: Final = ("output", "expected", "input", "metadata", "case")
 """The parameters that a scorer may have; each is passed by its name."""
 
 
+MAX_SECONDS: Final = 10.0
+"""Limit of a built-in scorer that could compute for long, unless the scorer has a timeout of its own."""
+
+
 def _unwrap(value: Any) -> Any:
     """Convert a number, including scalars of numpy and torch, to a float; bools stay bools."""
     item = None if isinstance(value, bool | int | float | str) else getattr(value, "item", None)
@@ -63,6 +67,8 @@ Verdicts = Verdict | Mapping[str, bool] | Mapping[str, float] | Mapping[str, str
 def _call(scorer: "Scorer") -> Callable[[Any, Case], Any]:
     """Return a function that passes a scorer the parameters it takes; which ones is decided once, not for each call."""
     function: Callable[..., Any] = scorer.function
+    if (within := getattr(function, "within", None)) is not None:
+        function = within(min(scorer.timeout or MAX_SECONDS, MAX_SECONDS if scorer.inherits_timeout else math.inf))
     names = parameters_of(function, scorer.name)
     case_fields = tuple(name for name in names if name not in {"output", "case"})
     takes_output, takes_case = "output" in names, "case" in names

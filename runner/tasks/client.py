@@ -10,7 +10,7 @@ import math
 import ssl
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from http import HTTPStatus
 from typing import Any, Final, Self, TypeVar, cast
 
@@ -299,11 +299,12 @@ async def _body(response: httpcore2.Response, started: float, memory: ReplyMemor
     chunks: list[bytes] = []
     first = 0.0
     try:
-        async for chunk in response.aiter_stream():
-            if not chunks:
-                first = trio.current_time() - started
-            chunks.append(chunk)
-            await memory.add(len(chunk))
+        async with aclosing(response.aiter_stream()) as stream:
+            async for chunk in stream:
+                if not chunks:
+                    first = trio.current_time() - started
+                chunks.append(chunk)
+                await memory.add(len(chunk))
     finally:
         await response.aclose()
     return b"".join(chunks), first or trio.current_time() - started

@@ -1,0 +1,128 @@
+"""Regular expressions with a time limit, whatever pattern and text are.
+
+Python's `re` backtracks, holds the interpreter's lock and cannot be interrupted: neither a thread nor a signal helps. A search
+that might take long is made in another process, which is killed at its limit. An engine with linear time, such as RE2, has no
+lookaround and no backreferences, so some patterns would be invalid or give other scores with it.
+"""
+
+import atexit
+import functools
+import math
+import os
+import re
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from runner.retries.classify import Fatal
+from runner.scorers import search_process
+from runner.scorers.search_process import REPLY, REQUEST
+
+_QUICK_STEPS: Final = 3_000_000
+"""Steps of a search that are made in this process, in the worst text; they take some 30 ms, in usual texts microseconds."""
+_MAX_QUICK_PATTERN: Final = 200
+"""Characters; a long pattern may take long to compile."""
+_UNBOUNDED: Final = re.compile(r"\)[*+?{]|\\[1-9]|\(\?(?:P=|\(|#|[a-zA-Z]*x)")
+"""A repeated group, a backreference, a condition, or a comment or space that may hide one: steps may be many, or slow."""
+
+_idle: Final[list["_Process"]] = []
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_idle.clear)
+
+
+@atexit.register
+def _close_idle() -> None:
+    for process in _idle:
+        process.close()
+
+
+class SearchTimedOut(Fatal):
+    """A search took longer than its limit."""
+
+
+class SearchFailed(Fatal):
+    """A search needs too much memory, or its pattern is nested too deeply."""
+
+
+def is_quick(pattern: str, length: int) -> bool:
+    """Whether a search takes few steps in the worst text of this length."""
+    bound = _bound(pattern)
+    return bound is not None and bound[0] * length ** bound[1] <= _QUICK_STEPS * math.factorial(bound[1])
+
+
+@functools.lru_cache(1_000)
+def _bound(pattern: str) -> tuple[int, int] | None:
+    """Return the factor and the exponent of an upper bound for the steps of a search; None if there is none.
+
+    The search may start anywhere, each repetition of a character may end anywhere after it, and an alternative or an optional
+    character doubles the ways. Special characters are counted, also literal ones, so the bound is rather too high.
+    """
+    if len(pattern) > _MAX_QUICK_PATTERN or _UNBOUNDED.search(pattern):
+        return None
+    doubled = pattern.count("|") + pattern.count("?") - pattern.count("(?")
+    return 2 ** min(doubled, 64), 1 + sum(map(pattern.count, "*+{"))
+
+
+def search(pattern: str, text: str, seconds: float) -> bool:
+    """Return whether a text matches a pattern somewhere; raise `SearchTimedOut` after some seconds, `re.error` as `re` does."""
+    if is_quick(pattern, len(text)):
+        return re.search(pattern, text) is not None
+    request = pattern.encode("utf-8", "surrogatepass"), text.encode("utf-8", "surrogatepass")
+    reply = None
+    with suppress(IndexError, BrokenPipeError):  # None is idle, or it was killed in the meantime.
+        reply = _idle.pop().ask(*request, seconds)
+    if reply is None:
+        reply = _Process().ask(*request, seconds)
+    if reply == b"":
+        raise SearchTimedOut(
+            f"no result within {seconds:g} s; the pattern backtracks too much on a text of {len(text):,} characters"
+        )
+    if reply.startswith((b"?", b"!")):
+        raise (re.error if reply.startswith(b"?") else SearchFailed)(reply[1:].decode())
+    return reply == b"1"
+
+
+class _Process:
+    """A process that searches."""
+
+    def __init__(self) -> None:
+        script = str(Path(search_process.__file__))
+        self._process = subprocess.Popen(  # noqa: S603  # our own script
+            [sys.executable, "-I", "-S", script],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def ask(self, pattern: bytes, text: bytes, seconds: float) -> bytes:
+        """Return the reply to a request; empty if it was killed at its limit. Otherwise it is idle again."""
+        stdin, stdout = self._process.stdin, self._process.stdout
+        assert stdin is not None
+        assert stdout is not None
+        timer = threading.Timer(seconds, self._process.kill) if sys.platform == "win32" else None
+        reply = b""
+        try:
+            stdin.write(REQUEST.pack(seconds, len(pattern), len(text)) + pattern + text)
+            stdin.flush()
+            if timer is not None:
+                timer.start()
+            if head := stdout.read(REPLY.size):
+                reply = stdout.read(REPLY.unpack(head)[0])
+        finally:
+            if timer is not None:
+                timer.cancel()
+            if reply:
+                _idle.append(self)
+            else:
+                self.close()
+        return reply
+
+    def close(self) -> None:
+        """End the process."""
+        with suppress(BrokenPipeError):
+            self._process.kill()
+            self._process.communicate()

@@ -1,0 +1,23 @@
+"""Growth of computing time with the size of an input; nothing here asserts anything."""
+
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+FACTOR: Final = 8
+LINEAR: Final = 24.0
+"""Between the 8 of linear and the 64 of quadratic time."""
+NEGLIGIBLE: Final = 0.0005
+"""Seconds of CPU; a shorter time cannot be compared."""
+
+
+def growth(call: Callable[[Any], object], small: Any, large: Any) -> float:
+    """Return by which factor more CPU time a call takes with an input of `FACTOR` times the size; 0 if it takes hardly any."""
+    seconds = _seconds(call, large)
+    return 0.0 if seconds < NEGLIGIBLE * FACTOR else seconds / max(min(_seconds(call, small) for _ in range(3)), 1e-6)
+
+
+def _seconds(call: Callable[[Any], object], value: Any) -> float:
+    started = time.thread_time()
+    call(value)
+    return time.thread_time() - started

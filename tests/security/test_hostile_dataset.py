@@ -1,0 +1,216 @@
+"""A hostile dataset: patterns and texts that would block a run for hours do not block it."""
+
+import math
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from journal.events import ScoringFailed, TrialScored
+from runner import Case, UsageError, rescore, scorers
+from runner.scorers import bounded_search
+from runner.scorers.bounded_search import SearchFailed, SearchTimedOut, is_quick, search
+from runner.secret_shapes import _SHAPES
+from runner.secrets import SecretValues, mask
+from tests.runs import define_real, events, run_real, signal_after
+from tests.security.growth import FACTOR, LINEAR, growth
+
+
+def unchanged(value: str) -> str:
+    return value
+
+
+UNITS = [
+    *(
+        "eyJ",
+        "_eyJ",
+        "eyJaaaaaaaa.",
+        "eyJaaaaaaaaa.eyJ-",
+        "sk-",
+        "gsk_a-",
+        "hf_",
+        "AIza",
+        "AKIA",
+        "ya29.",
+        "xoxb-",
+        "github_pat_",
+    ),
+    *(
+        "authorization",
+        "authorization ",
+        "authorization:",
+        "authorization: bearer ",
+        "authorization: digest\r",
+        "api-key ",
+        "cookie",
+    ),
+    *(
+        "cookie:",
+        "bearer ",
+        "basic\n",
+        "bearer a",
+        "api_key",
+        "api_key = ",
+        "api_key='",
+        "api_key:",
+        "secret_",
+        "secret=",
+        "password: ",
+    ),
+    *("--token", "--a-b-token ", "-a-", "?key=", "&code=", "a://", "a://b:", "a://b@", "https://a", "a.", "a+"),
+    *("-----BEGIN ", "-----BEGIN A PRIVATE KEY-----", "-----END ", "PRIVATE KEY"),
+    *("\\", '\\"', "'", '"', "b'", " ", "\n", "\t", "{", "$", "=", "@", ":", "_", "-", "a"),
+]
+PREFIXES = ["", "eyJ", "api_key", "authorization:", "bearer", "-----BEGIN PRIVATE KEY-----", "a://", "cookie", "--token"]
+
+
+@pytest.mark.parametrize("size", [1_000, pytest.param(10_000, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("shape", _SHAPES, ids=lambda shape: shape.markers[0])
+def test_every_mask_takes_linear_time(shape: Any, size: int) -> None:
+    """No repetition of a part of a secret, after the beginning of one, takes more than linear time."""
+    texts = {(prefix, unit): (prefix + unit * (size // len(unit))) for prefix in PREFIXES for unit in UNITS}
+    grown = {
+        (prefix, unit): growth(lambda text: shape.mask(text, None), text, prefix + unit * (FACTOR * size // len(unit)))
+        for (prefix, unit), text in texts.items()
+    }
+
+    assert {} == {key: value for key, value in grown.items() if value > LINEAR}
+
+
+@pytest.mark.parametrize("unit", ["abcdefghijkl"[:11], "\\", "a\\/", "YWJjZGVmZ2hp", "%2f", "\\u002f"])
+@pytest.mark.parametrize("value", ["abcdefghijkl", "/" * 12, "\\" * 12, "a\\/b\\/c\\/d\\/e", "-_-_-_-_-_-_x"])
+def test_a_search_for_values_takes_linear_time(value: str, unit: str) -> None:
+    """Neither backslashes nor almost complete values are slow to search."""
+    values = SecretValues()
+    values.add(value)
+    small, large = (f"{unit * (size // len(unit))}{value[:-1]}" for size in (2_000, FACTOR * 2_000))
+
+    assert growth(values._pattern.findall, small, large) <= LINEAR
+
+
+def test_a_mask_of_a_megabyte_takes_no_time() -> None:
+    """The header that took 25 s, and ten times as much of it, are masked at once."""
+    started = time.thread_time()
+    mask("_eyJ" * 250_000)
+
+    assert time.thread_time() - started < 1
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text"),
+    [
+        ("(a+)+$", "a" * 50 + "b"),
+        ("(a|a)*$", "a" * 50 + "b"),
+        (r"(x+x+)+y", "x" * 60),
+        (r"a*a*a*a*a*a*b", "a" * 3_000),
+        (r"(?x)(a+) +$", "a" * 50 + "b"),
+        (r"(a+)(?#comment)+$", "a" * 50 + "b"),
+        (r"(\w+\s*)*!", "word " * 30),
+    ],
+)
+def test_a_search_is_ended(pattern: str, text: str) -> None:
+    """A search that would take years ends after its limit, and the next one works."""
+    with pytest.raises(SearchTimedOut):
+        search(pattern, text, 0.05)
+
+    assert search("(b+)+$", "ab", 5)
+
+
+@pytest.mark.parametrize("pattern", ["(a", "(a)+(" + "b" * 300, "[" * 300])
+def test_an_invalid_pattern_is_an_error(pattern: str) -> None:
+    """An invalid pattern, short or long, is reported as one."""
+    with pytest.raises(UsageError):
+        scorers.regex()("a", pattern)
+
+
+def test_a_deep_pattern_is_an_error() -> None:
+    """A pattern that is nested too deeply fails its score."""
+    with pytest.raises(SearchFailed):
+        search("(" * 5_000 + ")" * 5_000, "a", 5)
+
+
+def test_a_killed_process_is_replaced() -> None:
+    """If the system kills an idle process, the next search starts another."""
+    assert search("(a)+", "a", 5)
+    for process in bounded_search._idle:
+        process._process.kill()
+        process._process.wait()
+
+    assert search("(a)+", "a", 5)
+
+
+@given(
+    pattern=st.lists(
+        st.sampled_from(["a", "b", ".", "[ab]", "a*", "b+", ".*", "a?", "a|", "b{1,3}", "^", "$", r"\w*?", "(a|b)"])
+    ).map("".join),
+    text=st.text("abc", max_size=12),
+)
+@settings(max_examples=200, deadline=None)
+def test_quick_searches_are_quick(pattern: str, text: str) -> None:
+    """The bound for the steps of a search holds: its time is in proportion to it, and its result is that of `re`."""
+    try:
+        expected = re.search(pattern, text) is not None
+    except re.error:
+        return
+    length = next(length for length in (3_000, 1_000, 300, 100, 30, 10, 3, 1, 0) if is_quick(pattern, length) or not length)
+    started = time.thread_time()
+    if is_quick(pattern, length):
+        re.search(pattern, "a" * length)
+
+    assert time.thread_time() - started < 1
+    assert expected == search(pattern, text, 5)
+
+
+def test_a_pattern_of_a_case_fails_its_score_only(path: Path) -> None:
+    """A case whose pattern never ends gets no score; the others do, and a re-scoring ends too."""
+    cases = [Case(name="evil", input="a" * 60 + "b", expected="(a+)+$"), Case(name="good", input="Lima", expected="^L")]
+    it = define_real(unchanged, cases)
+    it.score(timeout=0.1)(scorers.regex())
+    run_real(it, path)
+    rescore(it, path, again=True)
+
+    failed = events(path, ScoringFailed)
+    assert [("evil", "evaljournal.SearchTimedOut")] * 2 == [(event.trial, event.error) for event in failed]
+    assert [("good", True)] * 2 == [(event.trial, event.value) for event in events(path, TrialScored)]
+
+
+def test_a_search_does_not_delay_a_signal(path: Path) -> None:
+    """While a search takes long, the run can be stopped."""
+    it = define_real(unchanged, [Case(name="evil", input="a" * 60 + "b", expected="(a+)+$")])
+    it.score(timeout=30)(scorers.regex())
+    started = time.monotonic()
+    outcome = run_real(it, path, **signal_after(0.1), grace=0.2)
+
+    assert time.monotonic() - started < 10
+    assert "interrupted" == outcome.stopped
+
+
+def test_the_limit_of_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is ten seconds, the run's timeout if that is shorter, or the scorer's own."""
+    limits: list[float] = []
+
+    def record(_: str, __: str, seconds: float) -> bool:
+        limits.append(seconds)
+        return True
+
+    monkeypatch.setattr("runner.scorers.builtin.search", record)
+    for options, timeout in (({}, None), ({}, 600.0), ({}, 3.0), ({"timeout": 60}, 3.0), ({"timeout": None}, 3.0)):
+        it = define_real(unchanged)
+        it.score(**options)(scorers.regex("a"))
+        (scorer,) = it.scorers.values()
+        scorer.with_defaults(scorer.retry, timeout).call("a", Case(input="a"))
+
+    assert [10, 10, 3, 60, 10] == limits
+
+
+def test_long_texts_are_not_compared(path: Path) -> None:
+    """The similarity of texts whose comparison would take minutes is an error."""
+    with pytest.raises(Exception, match="would take too long") as caught:
+        scorers.similarity()("a" * 1_000_000, "b" * 1_000_000)
+
+    assert "TextTooLong" == type(caught.value).__name__
+    assert math.isclose(1.0, float(scorers.similarity()("a" * 10_000, "a" * 10_000).value))

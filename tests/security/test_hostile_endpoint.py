@@ -1,0 +1,432 @@
+"""A hostile endpoint: whatever it replies, the loop does not block, memory is bounded, and the attempt fails or succeeds."""
+
+import gzip
+import random
+import threading
+import time
+import zlib
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+import pytest
+import trio
+
+from journal.events import AttemptFailed, ScorerCallFailed
+from replay import load
+from runner import Case, scorers
+from runner.data.exact_json import read_json
+from runner.secrets import SecretValues, mask, mask_keys, mask_output, mask_values
+from runner.tasks import reply_memory
+from runner.tasks.chat import Chat, OpenChat
+from runner.tasks.endpoint import Endpoint, output_of
+from runner.tasks.reply import ErrorReply, InvalidReply, Reply, TruncatedReply
+from runner.tasks.reply_memory import ReplyMemory, ReplyTooLarge
+from tests.runs import define_real, events, outputs, run_real
+from tests.security.growth import FACTOR, LINEAR, growth
+from tests.security.replies import replying
+
+STATED: Final = (InvalidReply, ErrorReply, TruncatedReply, ReplyTooLarge)
+"""What parsing a reply may raise."""
+
+
+@pytest.fixture
+def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make replies of a few kB large ones."""
+    monkeypatch.setattr(reply_memory, "SMALL", 10_000)
+    monkeypatch.setattr(reply_memory, "IN_PLACE", 1_000)
+    monkeypatch.setattr(reply_memory, "MAX_BYTES", 100_000)
+
+
+def test_large_replies_wait_for_each_other(small_limits: None) -> None:
+    """However many replies are in flight, only four are large; each gets its turn."""
+    large: list[int] = []
+    sizes = {"now": 0, "most": 0}
+
+    async def reply(number: int) -> None:
+        with ReplyMemory() as memory:
+            for _ in range(9):
+                await memory.add(10_000)
+                await trio.sleep(0.001)
+            sizes["now"] += 1
+            sizes["most"] = max(sizes["most"], sizes["now"])
+            await memory.parse(lambda: time.sleep(0.002))
+            sizes["now"] -= 1
+            large.append(number)
+
+    async def main() -> None:
+        with trio.fail_after(20):
+            async with trio.open_nursery() as nursery:
+                for number in range(20):
+                    nursery.start_soon(reply, number)
+
+    trio.run(main)
+
+    assert reply_memory.LARGE_REPLIES == sizes["most"]
+    assert list(range(20)) == sorted(large)
+
+
+def test_an_abandoned_parse_keeps_its_place(small_limits: None) -> None:
+    """A reply that is parsed although its attempt was cancelled counts until the thread ends; then its place is free."""
+    end = threading.Event()
+
+    async def parse() -> None:
+        with ReplyMemory() as memory:
+            await memory.add(50_000)
+            await memory.parse(lambda: end.wait(20))
+
+    async def wait_for_place() -> float:
+        with trio.move_on_after(0.05), ReplyMemory() as memory:
+            await memory.add(50_000)
+            return True
+        return False
+
+    async def main() -> list[bool]:
+        with trio.fail_after(20):
+            for _ in range(reply_memory.LARGE_REPLIES):
+                with trio.move_on_after(0.01):
+                    await parse()
+            before = await wait_for_place()
+            end.set()
+            while not (after := await wait_for_place()):
+                pass
+            return [bool(before), bool(after)]
+
+    assert [False, True] == trio.run(main)
+
+
+def test_a_place_is_free_after_an_error(small_limits: None, path: Path) -> None:
+    """Replies that are too large fail their attempts, and leave nothing behind."""
+    with replying(b"x" * 200_000, "text/plain") as replies:
+        run_real(define_real(Endpoint(replies.url), [Case(name=str(n), input=n) for n in range(12)]), path)
+
+    assert ["evaljournal.ReplyTooLarge"] * 12 == [event.error for event in events(path, AttemptFailed)]
+
+
+def test_a_large_reply_is_parsed_in_a_thread(small_limits: None, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The event loop parses small replies only."""
+    threads: dict[int, str] = {}
+    parse = Reply.json
+
+    def recorded(self: Reply) -> Any:
+        threads[len(self.body)] = threading.current_thread().name
+        return parse(self)
+
+    monkeypatch.setattr(Reply, "json", recorded)
+    sizes = []
+    for number, size in enumerate((100, 50_000)):
+        body = orjson.dumps({"output": "x" * size})
+        sizes.append(len(body))
+        with replying(body) as replies:
+            run_real(define_real(Endpoint(replies.url, output_path="output")), path / str(number))
+
+    assert [True, False] == [threads[size] == threading.current_thread().name for size in sizes]
+
+
+@pytest.mark.parametrize("body", [b"[" + b"[]," * 40 + b"[]]", b"[" + b"1," * 60 + b"1]", b'{"a": [' + b"{}," * 50 + b"{}]}"])
+def test_too_many_values_are_rejected(body: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values that take far more memory than bytes are limited; commas in a text are not values."""
+    monkeypatch.setattr("runner.tasks.reply.MAX_VALUES", 50)
+    text = orjson.dumps([body.decode().replace("{", '"'), "\\" * 51 + '"' + "," * 60])
+
+    with pytest.raises(ReplyTooLarge):
+        reply(body).json()
+    with pytest.raises(ReplyTooLarge):
+        list(reply(b"".join(b"data: %b\n\n" % item for item in [b"[]"] * 60), "text/event-stream").pieces())
+    assert orjson.loads(text) == reply(text).json()
+
+
+def test_a_judge_does_not_read_a_book(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A judge's reply above a million characters is invalid."""
+    monkeypatch.setattr("runner.scorers.llm_judge._MAX_REPLY", 1_000)
+    body = {"choices": [{"message": {"content": "verdict: correct " * 100}, "finish_reason": "stop"}]}
+    with replying(orjson.dumps(body)) as replies:
+        it = define_real(_unchanged)
+        it.score(scorers.judge("m", base_url=replies.url))
+        run_real(it, path)
+
+    assert ["evaljournal.InvalidReply"] == [event.error for event in events(path, ScorerCallFailed)]
+
+
+def _unchanged(value: str) -> str:
+    return value
+
+
+@pytest.mark.parametrize("unit", ["verdict: ", "verdict", "verdict: correct ", "verdict________", "correct\n", "\n", " ", "*"])
+def test_reading_a_verdict_takes_linear_time(unit: str) -> None:
+    """No reply of a judge is slow to read."""
+    judge = scorers.judge("m", base_url="http://127.0.0.1:1")
+
+    def verdict(text: str) -> None:
+        with suppress(InvalidReply):
+            judge.verdict(text)
+
+    assert growth(verdict, unit * 2_000, unit * 2_000 * FACTOR) <= LINEAR
+
+
+@pytest.mark.parametrize("media", ["application/json", "text/event-stream", "application/x-ndjson", "text/plain"])
+@pytest.mark.parametrize(
+    "unit",
+    [
+        *(
+            "[",
+            "{",
+            "[],",
+            '"',
+            "\\",
+            "1",
+            "1,",
+            " ",
+            "\n",
+            "\r",
+            "\r\n",
+            "data:",
+            "data:\n",
+            "data: [DONE] x\n",
+            "data: {}\n\n",
+        ),
+        *('data: {"choices": [{"delta": {"content": "a"}}]}\n\n', "event: a\n", "-", "0.1e1", "\x00", "é", "\ud7ff"),
+    ],
+)
+def test_parsing_takes_linear_time(unit: str, media: str) -> None:
+    """No repetition in a reply is slow to parse."""
+
+    def parse(body: bytes) -> None:
+        read(reply(body, media))
+
+    small = unit.encode() * (4_000 // len(unit.encode()))
+    assert growth(parse, small, small * FACTOR) <= LINEAR
+
+
+@pytest.mark.parametrize("status", [200, 302, 404, 429, 500])
+def test_headers_and_errors_are_bounded(status: int, path: Path) -> None:
+    """Long headers that look like secrets, and a long body, take no time and little space."""
+    started = time.process_time()
+    with replying(
+        b"_eyJ" * 100_000, "text/plain", status=status, Location="/?" + "_eyJ" * 10_000, X_Ratelimit="_eyJ" * 3_000
+    ) as replies:
+        run_real(define_real(Endpoint(replies.url)), path)
+
+    assert time.process_time() - started < 5
+    assert sum(file.stat().st_size for file in path.glob("*.jsonl")) < 20_000 + (400_100 if status == 200 else 0)
+    assert load(path).state.done == 1
+
+
+def test_a_compressed_reply_counts_as_a_large_one(small_limits: None, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reply that expands waits for a place, because its size is unknown."""
+    taken: list[bool] = []
+    take = ReplyMemory.take_place
+
+    async def recorded(self: ReplyMemory) -> None:
+        taken.append(True)
+        await take(self)
+
+    monkeypatch.setattr(ReplyMemory, "take_place", recorded)
+    with replying(gzip.compress(b'{"output": "Lima"}'), Content_Encoding="gzip") as replies:
+        run_real(define_real(Endpoint(replies.url, output_path="output")), path)
+
+    assert ["Lima"] == outputs(path)
+    assert [True] == taken
+
+
+# Fuzzing. A slice of it in every run of the tests; `pytest -m exhaustive` for all.
+
+PIECES: Final = (
+    *(b"{", b"}", b"[", b"]", b'"', b":", b",", b" ", b"\n", b"\r", b"\r\n\r\n", b"\n\n", b"\\", b"\\u", b"\\ud800", b"\\/"),
+    *(
+        b"null",
+        b"true",
+        b"NaN",
+        b"-",
+        b"1",
+        b"1e999",
+        b"12345678901234567890",
+        b"0" * 30,
+        b"1" * 5_000,
+        b"\xff",
+        b"\xc3",
+        b"\x00",
+    ),
+    *(
+        b"data:",
+        b"data: ",
+        b"event: error\n",
+        b"[DONE]",
+        b"data: [DONE]\n\n",
+        b'"choices":',
+        b'"delta":',
+        b'"content":',
+        b'"error":',
+    ),
+    *(
+        b'{"choices":[{"message":{"content":"a"}}]}',
+        b'"usage":{"total_tokens":',
+        b'"finish_reason":"stop"',
+        b'"output":',
+        b"\x1e",
+    ),
+    *("é\u2028\U0001f600".encode(), b"[" * 300, b"]" * 300, b'{"a":' * 1_100),
+)
+MEDIA: Final = ("application/json", "text/event-stream", "application/x-ndjson", "text/plain", "text/plain; charset=", "")
+CHARSETS: Final = (
+    "utf-7",
+    "utf-16",
+    "idna",
+    "punycode",
+    "unicode_escape",
+    "zlib",
+    "latin-1",
+    "nonsense",
+    "\udcff",
+    "a" * 5_000,
+)
+
+
+def reply(body: bytes, media: str = "application/json", **headers: str) -> Reply:
+    return Reply(200, {"content-type": media, "content-length": str(len(body)), **headers}, body, 0.1)
+
+
+def read(received: Reply) -> None:
+    """Parse a reply in every way; raise only if that raises something that it must not."""
+    chat = Chat("m", base_url="http://127.0.0.1:1")
+    readers: list[Callable[[], object]] = [
+        lambda: output_of(received, None, None, None),
+        lambda: output_of(received, "output", "error", "done"),
+        lambda: OpenChat(chat, None, {}, "")._read(received, None),  # type: ignore[arg-type]  # it makes no call
+    ]
+    for reader in readers:
+        with suppress(*STATED):
+            reader()
+
+
+def fuzzed(seed: int) -> bytes:
+    rng = random.Random(seed)
+    body = b"".join(rng.choices(PIECES, k=rng.randrange(1, 40)))
+    if rng.random() < 0.3:
+        place = rng.randrange(len(body))
+        body = body[:place] + rng.randbytes(rng.randrange(4)) + body[place + rng.randrange(3) :]
+    return body
+
+
+def fuzz_reply(seed: int) -> None:
+    rng = random.Random(seed)
+    body, media, headers = fuzzed(seed), rng.choice(MEDIA), dict[str, str]()
+    if media.endswith("="):
+        media += rng.choice(CHARSETS)
+    if rng.random() < 0.3:
+        headers["content-encoding"] = rng.choice(["gzip", "deflate", "br", "gzip, deflate", "identity", "\udcff"])
+        body = rng.choice([zlib.compress(body), gzip.compress(body), body])
+        body = body[: rng.randrange(1, len(body) + 1)] if rng.random() < 0.3 else body
+    received = reply(body, media, **headers)
+    if rng.random() < 0.3:
+        del received.headers["content-length"]
+    if headers:
+        try:
+            received.decompress()
+        except STATED:
+            return
+    read(received)
+
+
+SECRET_PIECES: Final = (
+    *(
+        "eyJ",
+        "sk-",
+        "Authorization: ",
+        "Bearer ",
+        "api_key",
+        "=",
+        ": ",
+        "'",
+        '"',
+        "\\",
+        "\\\\",
+        "/",
+        "\\/",
+        "\n",
+        " ",
+        "***",
+        "$NAME",
+    ),
+    *(
+        "password",
+        "cookie",
+        "https://",
+        "user:",
+        "@",
+        "?key=",
+        "&code=",
+        "--token ",
+        "-----BEGIN PRIVATE KEY-----",
+        "-----END ",
+        "{a}",
+    ),
+    *(
+        "abcdefgh12",
+        "é",
+        "\ud800",
+        "\x00",
+        "\U0001f600",
+        "ſ",
+        "K",
+        "İ",
+        "ghp_",
+        "AKIA",
+        "0" * 20,
+        "a" * 50,
+        "no/known+form=4711",
+    ),
+)
+
+
+def fuzz_mask(seed: int) -> None:
+    rng = random.Random(seed)
+    text = "".join(rng.choices(SECRET_PIECES, k=rng.randrange(1, 30)))
+    values = SecretValues()
+    values.add("no/known+form=4711")
+    value = {text: [text, {"api_key": text}], "q": text}
+    masked = mask(text)
+    assert masked == mask(masked), text
+    assert mask_keys(text) == mask_keys(mask_keys(text)), text
+    assert "no/known+form=4711" not in values.mask(text), text
+    assert mask_values(value) == mask_values(mask_values(value)), text
+    assert value == mask_output(value), text
+    for key in ("sk-0123456789abcdef", "ghp_0123456789abcdef0123"):
+        assert key not in mask(f"{text} {key} {text}"), text
+
+
+SLICE, WHOLE = 300, 200_000
+"""Inputs of each kind that are tried."""
+
+
+@pytest.mark.parametrize("count", [SLICE, pytest.param(WHOLE, marks=[pytest.mark.exhaustive, pytest.mark.timeout(3_600)])])
+@pytest.mark.parametrize("fuzz", [fuzz_reply, fuzz_mask])
+def test_no_input_is_too_strange(fuzz: Callable[[int], None], count: int) -> None:
+    """Parsers of replies raise only what is classified; masks change a text once, and leave no key in it."""
+    for seed in range(count):
+        try:
+            fuzz(seed)
+        except BaseException as exc:
+            exc.add_note(f"seed {seed}")
+            raise
+
+
+@pytest.mark.parametrize("depth", [200, 300, 1_020, 5_000])
+def test_deep_replies_are_invalid(depth: int, path: Path) -> None:
+    """A reply that is nested too deeply to be parsed or stored fails its attempt, whatever parses it."""
+    for number in (b"1", b"1" * 25):
+        with replying(b"[" * depth + number + b"]" * depth) as replies:
+            run_real(define_real(Endpoint(replies.url)), path / number.decode())
+
+    failed = [event.error for number in ("1", "1" * 25) for event in events(path / number, AttemptFailed)]
+    assert len(failed) == (1 if depth == 200 else 2)  # The long integer cannot be stored.
+    assert {"evaljournal.InvalidReply", "Unserializable"} >= set(failed)
+
+
+def test_two_parsers_have_the_same_errors() -> None:
+    """Where only one of the two JSON parsers supports the depth of a value, it is invalid JSON."""
+    for depth in (900, 1_000, 1_020, 1_100, 10_000):
+        with suppress(ValueError):
+            read_json(b"[" * depth + b"1" * 25 + b"]" * depth)
