@@ -63,9 +63,9 @@ def run(
         raise UsageError("signals are handled in the main thread only; leave the option out", setting="signals", value=signals)
     session = _session(evaluation, path, options)
     run_session = _in_own_thread if is_in_a_loop() else lambda session: in_trio(session.run)
-    if signals is False or not is_main_thread:
-        return _printed(run_session(session), quiet=quiet)
-    session.leave = session.options.leave or (lambda outcome: os._exit(3) if outcome.stopped else None)
+    handled = () if signals is False or not is_main_thread else STOP_SIGNALS
+    if handled:
+        session.leave = session.options.leave or (lambda outcome: os._exit(3) if outcome.stopped else None)
     received: list[int] = []
 
     def stop(number: int, _: object) -> None:
@@ -73,17 +73,14 @@ def run(
         session.interrupt()
 
     try:
-        with handle_signals(stop, *STOP_SIGNALS):
-            return _printed(run_session(session), quiet=quiet)
+        with handle_signals(stop, *handled):
+            outcome = run_session(session)
+            if not quiet:
+                print(outcome.report)  # noqa: T201  # for people, as the command prints it
+            return outcome
     finally:
         if received and signals is None:
             _raise_signal(received[0], session)
-
-
-def _printed(outcome: Outcome, *, quiet: bool) -> Outcome:
-    if not quiet:
-        print(outcome.report)  # noqa: T201  # for people, as the command prints it
-    return outcome
 
 
 def _session(evaluation: Evaluation[Any, Any, Any], path: Path | str | None, options: RunOptions) -> Session:

@@ -94,17 +94,16 @@ class SimulatedEndpoint:
     _burst: int = attrs.field(default=1, kw_only=True)
     _most_at_once: int | None = attrs.field(default=None, kw_only=True)
     _retry_after: float | None = attrs.field(default=None, kw_only=True)
-    _tokens: float = attrs.field(init=False)
+    _tokens: float = attrs.field(
+        init=False,
+        default=attrs.Factory(lambda endpoint: float(endpoint._burst), takes_self=True),  # noqa: SLF001  # its own
+    )
     _refilled: float | None = attrs.field(init=False, default=None)
     down_until: float = attrs.field(init=False, default=0.0)
     """Time on trio's clock until which every call is unavailable."""
     served: int = attrs.field(init=False, default=0)
     refused: int = attrs.field(init=False, default=0)
     at_once: int = attrs.field(init=False, default=0)
-
-    @_tokens.default
-    def _full(self) -> float:
-        return float(self._burst)
 
     async def __call__(self, value: Any) -> Any:
         """Answer a call, or reject it."""

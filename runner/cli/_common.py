@@ -1,8 +1,9 @@
 """Arguments and option types that several commands share: RUN, TRIAL, seconds."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
@@ -11,6 +12,8 @@ from journal import segments
 from runner.errors import UsageError
 from runner.run_paths import RUNS, newest_first, runs_under
 from runner.suggest import suggest
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 OFF: Final = "none"
 """The value that turns a limit off."""
@@ -62,6 +65,11 @@ class RunType(click.ParamType):  # type: ignore[type-arg]  # generic in the newe
 
 run_argument = click.argument("path", type=RunType(), required=False, default=newest_run, metavar="[RUN]")
 """The run a command is about; the newest if omitted."""
+
+
+def output_option(metavar: str, text: str, **arguments: Any) -> Callable[[F], F]:
+    """Add the option -o, whose path is passed as `target`."""
+    return click.option("-o", "--output", "target", metavar=metavar, type=click.Path(path_type=Path), help=text, **arguments)
 
 
 def run_and_trial(run: str | None, trial: str | None) -> tuple[Path, str | None]:

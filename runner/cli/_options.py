@@ -6,20 +6,18 @@ A new setting is a field of `Settings` and one row here.
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import attrs
 import click
 from click.shell_completion import CompletionItem
 
 from runner import scorers
-from runner.cli._common import OFF, seconds
+from runner.cli._common import OFF, F, seconds
 from runner.concurrency import POLICIES
 from runner.definition.settings import EXPERIMENT_SETTINGS, Settings
 from runner.errors import UsageError
 from runner.retries.retry import Retry
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 FILE: Final = click.Path(path_type=Path)
 _CHOICES: Final = {
@@ -59,6 +57,11 @@ def complete_scorers(_: click.Context, __: click.Parameter, incomplete: str) -> 
     return names or [CompletionItem(incomplete, type="file")]
 
 
+def _derived(value: Callable[["Option"], Any]) -> Any:
+    """Return a field that is computed from the others."""
+    return attrs.field(init=False, default=attrs.Factory(value, takes_self=True))
+
+
 @attrs.frozen
 class Option:
     """A row of the table: a flag, and the key of the same name in a configuration file."""
@@ -70,6 +73,8 @@ class Option:
     targets: str = ""
     """What the value is passed to, separated by spaces: `settings`, or `chat.seed` if the argument has another name there."""
     example: str = ""
+    metavar: str | None = _derived(lambda option: option.spec.partition(" ")[2] or None)
+    """The placeholder of the value; None for a switch."""
     default: str = attrs.field(default="", kw_only=True)
     """The default of a setting in the help, if its value does not explain itself."""
     type: Any = attrs.field(default=attrs.Factory(lambda option: _TYPES.get(option.metavar), takes_self=True), kw_only=True)
@@ -77,37 +82,20 @@ class Option:
     multiple: bool = attrs.field(default=False, kw_only=True)
     in_file: bool = attrs.field(default=True, kw_only=True)
     """Whether a configuration file may have it."""
-
-    @property
-    def flag(self) -> str:
-        """The long flag."""
-        return self.spec.split()[0].partition("/")[0]
-
-    @property
-    def key(self) -> str:
-        """The key in a configuration file."""
-        return self.flag.removeprefix("--")
-
-    @property
-    def name(self) -> str:
-        """The name of the click parameter."""
-        return self.key.replace("-", "_")
-
-    @property
-    def metavar(self) -> str | None:
-        """The placeholder of the value; None for a switch."""
-        return self.spec.partition(" ")[2] or None
+    flag: str = _derived(lambda option: option.spec.split()[0].partition("/")[0])
+    """The long flag."""
+    key: str = _derived(lambda option: option.flag.removeprefix("--"))
+    """The key in a configuration file."""
+    name: str = _derived(lambda option: option.key.replace("-", "_"))
+    """The name of the click parameter."""
+    can_be_off: bool = _derived(lambda option: option.type in (seconds, failures, count))
+    """Whether the value `none` turns it off."""
 
     @property
     def help(self) -> str:
         """The help text with the default."""
         default = self.default or self._setting_default()
         return f"{self.text[:-1]} (default: {default})." if default else self.text
-
-    @property
-    def can_be_off(self) -> bool:
-        """Whether the value `none` turns it off."""
-        return self.type in (seconds, failures, count)
 
     def arguments(self, target: str) -> Iterator[str]:
         """Yield the arguments of a target that take the value."""

@@ -12,7 +12,7 @@ from journal import segments
 from journal import verify as verify_journal
 from replay.export import FORMATS, Files, Format, Rows, Source, TableFile
 from runner.atomic_write import write_atomically, write_directory
-from runner.cli._common import run_argument
+from runner.cli._common import output_option, run_argument
 from runner.cli._display import exit_if_damaged, warn_unconfirmed
 from runner.cli._output import echo, write_data
 from runner.errors import UsageError
@@ -32,14 +32,7 @@ _HELP = "\n".join(["\b", *(f"{name:<13} {format_.description}" for name, format_
     shell_complete=lambda _, __, incomplete: [name for name in FORMATS if name.startswith(incomplete)],
     help="One of the formats below (default: jsonl).",
 )
-@click.option(
-    "-o",
-    "--output",
-    "target",
-    metavar="PATH",
-    type=click.Path(path_type=Path),
-    help="Output file or directory (default: standard output).",
-)
+@output_option("PATH", "Output file or directory (default: standard output).")
 @click.option("--rows", type=click.Choice(["trials", "attempts", "events"]), help="Rows of a table (default: trials).")
 @click.option("--force", is_flag=True, help="Replace existing files.")
 def export(path: Path, name: str, target: Path | None, rows: Rows | None, force: bool) -> None:

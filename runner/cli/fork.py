@@ -6,7 +6,7 @@ import click
 import trio
 
 from replay.ending import next_command, progress_in_words, total_trials
-from runner.cli._common import RunType
+from runner.cli._common import RunType, output_option
 from runner.cli._output import echo
 from runner.fork import fork as fork_run
 
@@ -14,9 +14,7 @@ from runner.fork import fork as fork_run
 @click.command()
 @click.argument("run", type=RunType())
 @click.option("--at", type=int, metavar="SEQ", help="Last record to copy (default: the last).")
-@click.option(
-    "-o", "--output", "target", metavar="NEW", required=True, type=click.Path(path_type=Path), help="Directory of the new run."
-)
+@output_option("NEW", "Directory of the new run.", required=True)
 def fork(run: Path, at: int | None, target: Path) -> None:
     """Start a new run, NEW, from any record of another.
 

@@ -12,7 +12,7 @@ from replay.ending import unscored_lines
 from replay.summary import unscored
 from replay.text import plural, printable
 from runner.cli import DAMAGED, CommandError
-from runner.cli._common import RunType
+from runner.cli._common import RunType, output_option
 from runner.cli._output import echo
 
 _MAX_PROBLEM: Final = 1_000
@@ -21,9 +21,7 @@ _MAX_PROBLEM: Final = 1_000
 
 @click.command()
 @click.argument("run", type=RunType())
-@click.option(
-    "-o", "--output", "target", metavar="NEW", required=True, type=click.Path(path_type=Path), help="Directory of the new run."
-)
+@output_option("NEW", "Directory of the new run.", required=True)
 def salvage(run: Path, target: Path) -> None:
     """Copy the intact records of a damaged journal to a new run, NEW.
 

@@ -70,6 +70,13 @@ def fingerprint_function(function: Callable[..., Any]) -> str:
     return digest(content.encode())
 
 
+def innermost(function: Any) -> Any:
+    """Return the function of a partial."""
+    while isinstance(function, functools.partial):
+        function = cast("Any", function).func
+    return function
+
+
 def definition_of(function: Any) -> dict[str, Any]:
     """Return what a run records about a task or a scorer: the name and the source of a function, the fields of an object.
 

@@ -2,7 +2,6 @@
 
 import collections.abc
 import dataclasses
-import functools
 import inspect
 import types
 import typing
@@ -11,6 +10,7 @@ from typing import Annotated, Any, Final, Union, cast
 
 import attrs
 
+from runner.data.fingerprint import innermost
 from runner.data.to_json import to_json
 
 _AWAITABLE: Final = (collections.abc.Awaitable, collections.abc.Coroutine)
@@ -20,8 +20,7 @@ _MAPPINGS: Final = (dict, collections.abc.Mapping, collections.abc.MutableMappin
 
 def return_annotation(function: Any) -> Any:
     """Return the type of a function's outputs; None if it has no annotation, or one that cannot be resolved."""
-    while isinstance(function, functools.partial):
-        function = cast("Any", function).func
+    function = innermost(function)
     if not inspect.isroutine(function):
         function = getattr(type(function), "__call__", None)  # noqa: B004  # the function that is called
     try:

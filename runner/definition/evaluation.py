@@ -51,7 +51,6 @@ class CaseChecker(Protocol):
 
     def check(self, case: Case, /) -> None:
         """Raise a `UsageError` if the case lacks something."""
-        ...
 
 
 class Evaluation(Generic[InputT, OutputT, ReturnT]):
@@ -122,8 +121,9 @@ class Evaluation(Generic[InputT, OutputT, ReturnT]):
         _check_function(function, name, "scorer")
         if name in self.scorers and not _is_redefined(self.scorers[name].function, function):
             raise UsageError(f"{self.name!r} has a scorer {name!r} already; give this one another name: score(name=…)")
-        if timeout is INHERITED and isinstance(function, OpenableTask):
-            timeout = getattr(function, "timeout", INHERITED)  # A judge's own; functions have none.
+        task: object = function
+        if timeout is INHERITED and isinstance(task, OpenableTask):
+            timeout = getattr(task, "timeout", INHERITED)  # A judge's own; functions have none.
         self.scorers[name] = Scorer(
             name=name,
             function=function,

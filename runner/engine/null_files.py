@@ -14,29 +14,10 @@ class NullFiles(Files):
     def write(self, fd: int, data: memoryview) -> int:
         return len(data)
 
-    def fdatasync(self, fd: int) -> None:
+    def _ignore(self, *_: object, **__: object) -> None:
         pass
 
-    def fsync(self, fd: int) -> None:
-        pass
-
-    def ftruncate(self, fd: int, size: int) -> None:
-        pass
-
-    def close(self, fd: int) -> None:
-        pass
-
-    def replace(self, source: str, target: str) -> None:
-        pass
-
-    def remove(self, path: str) -> None:
-        pass
-
-    def sync_directory(self, path: str) -> None:
-        pass
-
-    def make_read_only(self, path: str) -> None:
-        pass
+    fdatasync = fsync = ftruncate = close = replace = remove = sync_directory = make_read_only = _ignore
 
     def read(self, path: str, parents: int = 0) -> BinaryIO:
         raise FileNotFoundError(path)

@@ -21,7 +21,7 @@ from replay import fold
 from replay.definition import load_definition
 from runner.concurrency.aimd import Aimd
 from runner.concurrency.policy import Policy
-from runner.data.fingerprint import definition_of, digest, fingerprint_function
+from runner.data.fingerprint import definition_of, digest, fingerprint_function, innermost
 from runner.data.from_json import from_json, return_annotation
 from runner.definition.evaluation import Evaluation
 from runner.definition.settings import Settings
@@ -34,7 +34,7 @@ from runner.executors.inputs import Inputs
 from runner.executors.main_thread import InputTask, await_value
 from runner.executors.progress import show
 from runner.executors.results import ExecutionDetails, ResultCollector
-from runner.executors.variables import innermost, variable_digests
+from runner.executors.variables import variable_digests
 from runner.tasks import Task
 from runner.tasks.function import LOOPS, AsyncioThread, FunctionTask, Loop
 

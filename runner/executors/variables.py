@@ -19,20 +19,13 @@ from uuid import UUID
 
 import attrs
 
-from runner.data.fingerprint import digest, fingerprint_function
+from runner.data.fingerprint import digest, fingerprint_function, innermost
 from runner.data.to_json import to_json
 from runner.secret_shapes import is_secret_name
 
 _ARGUMENTS: Final = "arguments of the partial"
 _DEPTH: Final = 2
 """Objects inside one another whose fields count: an evaluator, and its prompt. Deeper ones are clients, pools and clocks."""
-
-
-def innermost(function: Any) -> Any:
-    """Return the function of a partial."""
-    while isinstance(function, functools.partial):
-        function = cast("Any", function).func
-    return function
 
 
 def variable_digests(function: Any) -> dict[str, str]:

@@ -200,15 +200,8 @@ class OneBudget(Retry):
     total: int = field(validator=_count)
     """Retries per trial; the separate budgets do not count."""
 
-    def after(
-        self,
-        history: RetryHistory,
-        jitter: float,
-        *,
-        probe: bool = False,  # noqa: ARG002  # a probe counts like any attempt
-        stop_run: bool = False,  # noqa: ARG002  # and so does an attempt that stops the run
-    ) -> RetryIn | GiveUp:
-        """Decide what follows the last failure of a history."""
+    def after(self, history: RetryHistory, jitter: float, **_: bool) -> RetryIn | GiveUp:
+        """Decide what follows the last failure of a history; probes and attempts that stop the run count like any other."""
         category, retry_after = history.category, history.retry_after or 0.0
         if category == "fatal":
             return GiveUp(reason="fatal")
