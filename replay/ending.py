@@ -109,8 +109,9 @@ def _summary_lines(state: RunState, summary: Summary) -> Iterator[str]:
     usage = summary_text.billed_usage(summary.usage)
     if usage:
         unproductive = summary_text.billed_usage(summary.usage_without_output)
-        part = f"; of this {summary_text.usage_in_words(unproductive)} by attempts without an output" if unproductive else ""
-        yield f"{summary_text.usage_in_words(usage)}{part}"
+        in_words = summary_text.usage_in_words
+        part = f"; of this {in_words(unproductive, {})} by attempts without an output" if unproductive else ""
+        yield f"{in_words(usage, summary.unpriced_models)}{part}"
 
 
 def _events(state: RunState, detail: str) -> Iterator[str]:

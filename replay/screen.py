@@ -191,7 +191,7 @@ def _rows(state: RunState, now: float, durable: int, total: int | None) -> Itera
     yield from (("outputs", sentence, "yellow") for sentence in summary_text.truncated_lines(state))
     usage = summary_text.billed_usage(state.usage)
     if usage:
-        yield "usage", summary_text.usage_in_words(usage), ""
+        yield "usage", summary_text.usage_in_words(usage, state.unpriced_models), ""
     for name, attempt in heapq.nsmallest(_LONGEST_RUNNING, state.running.items(), key=lambda item: item[1].since):
         yield "longest", *_running(name, attempt, now, state.settings.get("timeout"))
     yield "journal", f"seq {state.seq:,} · on disk to {durable:,}", "dim"

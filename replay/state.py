@@ -20,7 +20,7 @@ from replay.intake import Pause
 from replay.repeated_error import RepeatedError
 from replay.tally import Tally
 from replay.trial_state import Location, RetryHistory, RunningAttempt, SharedScores, TrialState, new_attempt, packed_input
-from replay.usage import add, noted_usage
+from replay.usage import add, noted_usage, unpriced_models
 
 
 def max_unscored_outputs(scorer_limit: int) -> int:
@@ -90,6 +90,7 @@ class Session:
 
 
 _ERROR_CHARS: Final = 200
+_UNPRICED_MODELS: Final = 20
 _UNAUTHORIZED: Final = f"{events.OWN_NOTE}unauthorized"
 _FINISH_REASON: Final = f"{events.OWN_NOTE}finish_reason"
 
@@ -153,6 +154,8 @@ class RunState:
     """Scorer → sums of its values, in the order in which the definition has the scorers."""
     usage: Counter[str] = attrs.field(factory=Counter[str])
     """Sums of all numbers in notes and in the usage of attempts: tokens, cost."""
+    unpriced_models: dict[str, list[str]] = attrs.field(factory=dict[str, list[str]])
+    """Name of the sum in `usage` that counts calls without a price → their models, the first few."""
     usage_without_output: Counter[str] = attrs.field(factory=Counter[str])
     """The part of it that attempts without an output used: failed, timed out, interrupted or late."""
     _shared_scores: SharedScores = attrs.field(factory=SharedScores)
@@ -360,7 +363,7 @@ class RunState:
         if self._usage_in_flight:
             self._usage_in_flight.pop(event.trial, None)
         if event.usage is not None:
-            add(self.usage, event.usage)
+            self._add_usage(event.usage)
 
     def _on_attempt_failed(self, event: events.AttemptFailed | events.AttemptTimedOut, record: Record) -> None:
         trial = self.trials[event.trial]
@@ -499,7 +502,7 @@ class RunState:
 
     def _on_noted(self, event: events.Noted, _: Record) -> None:
         usage = noted_usage(event.name, event.value)
-        add(self.usage, usage)
+        self._add_usage(usage)
         if event.name == _UNAUTHORIZED and isinstance(event.value, dict):
             scorer, message = str(event.value.get("scorer", "")), str(event.value.get("message", ""))
             self.unauthorized_scorer = UnauthorizedScorer(scorer, message[:_ERROR_CHARS])
@@ -532,9 +535,16 @@ class RunState:
         if self.sessions:
             self.sessions[-1].outcome = outcome
 
+    def _add_usage(self, usage: Any) -> None:
+        add(self.usage, usage)
+        for name, model in unpriced_models(usage):
+            models = self.unpriced_models.setdefault(name, [])
+            if model not in models and len(models) < _UNPRICED_MODELS:
+                models.append(model[:_ERROR_CHARS])
+
     def _add_unproductive_usage(self, trial: str, usage: Any = None) -> None:
         """Count the usage of an attempt that returned no output."""
-        add(self.usage, usage)
+        self._add_usage(usage)
         add(self.usage_without_output, usage)
         for earlier in self._usage_in_flight.pop(trial, ()):
             add(self.usage_without_output, earlier)

@@ -199,6 +199,8 @@ class Summary:
     latency: Latency
     usage: Mapping[str, float]
     """Sums of all numbers in notes and in the usage of attempts, failed ones included."""
+    unpriced_models: Mapping[str, Sequence[str]]
+    """Name of the sum in `usage` that counts calls without a price → their models, the first few."""
     usage_without_output: Mapping[str, float]
     """The part of it that attempts without an output used."""
     limit: int | None
@@ -252,6 +254,7 @@ def summarize(state: RunState, *, groups: Mapping[str, str] | None = None) -> Su
         unscored=unscored(state),
         latency=latency(_times(state)),
         usage=dict(state.usage),
+        unpriced_models={name: list(models) for name, models in state.unpriced_models.items()},
         usage_without_output=dict(state.usage_without_output),
         limit=state.limit,
         groups=None if groups is None else _groups(state, groups),

@@ -1,6 +1,6 @@
 """Parts of a summary as text: scores, groups, latency, usage, errors. Used by the live screen and the final report."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Final
 
@@ -10,6 +10,8 @@ from replay.text import digits, duration, money, number, one_line, plural, print
 
 _LABELS: Final = 6
 """Labels shown of a scorer, most frequent first."""
+_MODELS: Final = 3
+"""Models without a price that are named."""
 
 
 def trials_in_words(state: RunState) -> str:
@@ -112,15 +114,18 @@ def billed_usage(usage: Mapping[str, float]) -> dict[str, float]:
     return {name: value for name, value in usage.items() if any(word in name.lower() for word in ("token", "cost", "unpriced"))}
 
 
-def usage_in_words(usage: Mapping[str, float]) -> str:
-    """Return sums of usage: `input_tokens 1,200 · cost $0.034 · 3 calls without a price`."""
-    return " · ".join(_amount(name, value) for name, value in usage.items())
+def usage_in_words(usage: Mapping[str, float], unpriced_models: Mapping[str, Sequence[str]]) -> str:
+    """Return sums of usage: `input_tokens 1,200 · cost $0.034 · 3 calls without a price (gpt-x)`."""
+    return " · ".join(_amount(name, value, unpriced_models.get(name, ())) for name, value in usage.items())
 
 
-def _amount(name: str, value: float) -> str:
+def _amount(name: str, value: float, models: Sequence[str]) -> str:
     label = printable(name.replace("judge.", "judge "), 32)
     if name in {"unpriced_calls", "judge.unpriced_calls"}:
-        return f"{plural(int(value), label.replace('unpriced_calls', 'call'))} without a price"
+        names = [printable(model, 40) for model in models[:_MODELS]]
+        names += [f"{len(models) - _MODELS} more"] if len(models) > _MODELS else []
+        of = f" ({', '.join(names)})" if names else ""
+        return f"{plural(int(value), label.replace('unpriced_calls', 'call'))} without a price{of}"
     return f"{label} {money(value) if 'cost' in name.lower() else number(value)}"
 
 

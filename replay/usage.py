@@ -1,12 +1,13 @@
 """Sums of what attempts use (tokens, cost), as reported with attempts and in notes."""
 
-from collections.abc import MutableMapping
+from collections.abc import Iterator, MutableMapping
 from typing import Any, Final, TypeGuard
 
 from journal.events import OWN_NOTE
 
 _JUDGE: Final = f"{OWN_NOTE}judge"
 """The note of a judge's call."""
+_UNPRICED_MODEL: Final = "unpriced_model"
 
 
 def is_amount(value: object) -> TypeGuard[float]:
@@ -23,6 +24,14 @@ def noted_usage(name: str, value: Any) -> Any:
         usage = value.get("usage") if isinstance(value, dict) else None
         return {f"judge.{unit}": amount for unit, amount in usage.items()} if isinstance(usage, dict) else None
     return value if name == "usage" else {name: value}
+
+
+def unpriced_models(usage: Any) -> Iterator[tuple[str, str]]:
+    """Yield the models without a price in some usage, each with the name of the sum that counts its calls."""
+    if isinstance(usage, dict):
+        for name in (_UNPRICED_MODEL, f"judge.{_UNPRICED_MODEL}"):
+            if isinstance(model := usage.get(name), str):
+                yield name.replace(_UNPRICED_MODEL, "unpriced_calls"), model
 
 
 def add(sums: MutableMapping[str, Any], usage: Any) -> None:

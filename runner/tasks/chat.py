@@ -42,7 +42,7 @@ class Completion:
 
     text: str
     message: Mapping[str, Any]
-    usage: Mapping[str, float]
+    usage: Mapping[str, float | str]
     """Tokens, and their cost if the model's price is known."""
     finish_reason: str
     """`stop`, `length` (truncated), `content_filter`, …; empty if unknown."""

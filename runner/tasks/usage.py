@@ -7,8 +7,8 @@ from runner.data.templates import MissingField, find
 from runner.tasks.prices import DEFAULT_PRICES, Price, price_of, read_prices
 
 
-def priced_usage(reported: object, model: str, prices: Mapping[str, Price]) -> dict[str, float]:
-    """Return the tokens and their cost; without a price for the model, `unpriced_calls` is 1."""
+def priced_usage(reported: object, model: str, prices: Mapping[str, Price]) -> dict[str, float | str]:
+    """Return the tokens and their cost; without a price, `unpriced_calls` is 1 and `unpriced_model` the model."""
     if not isinstance(reported, Mapping):
         return {}
     read, written = _count(reported, "cache_read_input_tokens") or 0, _count(reported, "cache_creation_input_tokens") or 0
@@ -18,16 +18,16 @@ def priced_usage(reported: object, model: str, prices: Mapping[str, Price]) -> d
     output_tokens = _count(reported, "completion_tokens", "output_tokens")
     cached = read + (_count(reported, "prompt_tokens_details.cached_tokens", "input_tokens_details.cached_tokens") or 0)
     counts = {"input_tokens": input_tokens, "output_tokens": output_tokens, "cached_tokens": cached or None}
-    usage: dict[str, float] = {name: value for name, value in counts.items() if value is not None}
+    usage: dict[str, float | str] = {name: value for name, value in counts.items() if value is not None}
     if input_tokens is None or output_tokens is None:
         return usage
     price = price_of(model, prices)
     if price is None or written:  # Writing to the cache has a price of its own.
-        return {**usage, "unpriced_calls": 1}
+        return {**usage, "unpriced_calls": 1, **({"unpriced_model": model} if model else {})}
     return {**usage, "cost": price.cost(input_tokens=input_tokens, output_tokens=output_tokens, cached_tokens=cached)}
 
 
-def usage_of_response(response: object) -> dict[str, float]:
+def usage_of_response(response: object) -> dict[str, float | str]:
     """Return the usage in an SDK's response that was returned as an output, converted to JSON."""
     if not isinstance(response, Mapping) or "usage" not in response:
         return {}

@@ -7,7 +7,8 @@ import attrs
 import pytest
 from click.testing import CliRunner
 
-from journal.events import AttemptSucceeded
+from journal.events import AttemptSucceeded, Noted
+from replay.summary import summarize
 from replay.summary_text import billed_usage, usage_in_words
 from replay.text import money
 from runner import Case, evaluation, note, scorers
@@ -16,6 +17,7 @@ from runner.retries.classify import classify
 from runner.tasks.chat import Chat
 from runner.tasks.prices import Price
 from runner.tasks.usage import priced_usage
+from tests.replay.trial_events import answered, state_of
 from tests.runs import define_real, events, run_real
 from tests.server import Server
 
@@ -37,14 +39,14 @@ PRICES = {"small": Price(input=1.0, output=2.0, cached=0.5)}
         ),
         (
             {"input_tokens": 600, "output_tokens": 0, "cache_creation_input_tokens": 400},
-            {"input_tokens": 1000, "output_tokens": 0, "unpriced_calls": 1},
+            {"input_tokens": 1000, "output_tokens": 0, "unpriced_calls": 1, "unpriced_model": "small"},
         ),
         ({"prompt_tokens": True, "completion_tokens": -1}, {}),
         ("1000", {}),
     ],
     ids=["chat", "responses", "cached", "anthropic cached", "cache written", "invalid", "text"],
 )
-def test_usage_of_providers(reported: Any, expected: dict[str, float]) -> None:
+def test_usage_of_providers(reported: Any, expected: dict[str, Any]) -> None:
     """Both spellings are read; tokens without a known price are counted as an unpriced call."""
     assert expected == priced_usage(reported, "small", PRICES)
 
@@ -61,9 +63,23 @@ def test_unpriced_calls_and_judges_are_shown(server: Server, path: Path, name: s
     usage = outcome.state.usage
     assert (2, 2000, 2000) == (usage["unpriced_calls"], usage["input_tokens"], usage["judge.input_tokens"])
     assert ("cost" not in usage, 0.007) == (True, round(usage["judge.cost"], 6))
-    text = usage_in_words(billed_usage(usage))
-    assert "2 calls without a price" in text
+    text = usage_in_words(billed_usage(usage), outcome.state.unpriced_models)
+    assert "2 calls without a price (no-such-model)" in text
     assert "judge cost $0.00700" in text
+
+
+def test_models_without_a_price_are_named() -> None:
+    """A few models are named, those of judges apart; more are only counted."""
+    usages = [{"unpriced_calls": 1, "unpriced_model": f"m{number % 5}"} for number in range(10)]
+    judge = Noted(
+        trial="c0", attempt=1, name="evaljournal.judge", value={"usage": {"unpriced_calls": 1, "unpriced_model": "j"}}
+    )
+    trials = [answered(f"c{number}", usage=usage) for number, usage in enumerate(usages)]
+    state = state_of([*(event for trial in trials for event in trial), judge])
+
+    expected = "10 calls without a price (m0, m1, m2, 2 more) · 1 judge call without a price (j)"
+    assert expected == usage_in_words(billed_usage(state.usage), state.unpriced_models)
+    assert {"unpriced_calls": ["m0", "m1", "m2", "m3", "m4"], "judge.unpriced_calls": ["j"]} == summarize(state).unpriced_models
 
 
 @pytest.mark.parametrize(
