@@ -143,26 +143,14 @@ class Text:
         return self.fill(fields)
 
 
-@attrs.frozen
-class Body:
-    """A JSON value whose strings are templates. Values cannot change its structure."""
-
-    value: Any
-    """The value with a `Text` for each string; keys are not templates."""
-
-    @classmethod
-    def parse(cls, template: Any, what: str) -> "Body":
-        """Parse a template: a JSON value, or a string with JSON."""
-        if isinstance(template, str):
-            try:
-                template = orjson.loads(template)
-            except ValueError as exc:
-                raise UsageError(f"{what} is not JSON ({exc}): {template[:200]!r}") from exc
-        return cls(_parsed(template, what))
-
-    def fill(self, fields: Fields) -> Any:
-        """Replace the fields with their values."""
-        return _filled(self.value, fields)
+def parse_body(template: Any, what: str) -> Any:
+    """Parse a JSON value, or a string with JSON: each string becomes a `Text`; keys are not templates."""
+    if isinstance(template, str):
+        try:
+            template = orjson.loads(template)
+        except ValueError as exc:
+            raise UsageError(f"{what} is not JSON ({exc}): {template[:200]!r}") from exc
+    return _parsed(template, what)
 
 
 def _parsed(value: Any, what: str) -> Any:
@@ -177,13 +165,14 @@ def _parsed(value: Any, what: str) -> Any:
             return value
 
 
-def _filled(value: Any, fields: Fields) -> Any:
+def fill_body(value: Any, fields: Fields) -> Any:
+    """Replace the fields of a parsed template with their values, which cannot change its structure."""
     match value:
         case Text():
             return value.fill_whole(fields)
         case dict():
-            return {key: _filled(member, fields) for key, member in cast("dict[str, Any]", value).items()}
+            return {key: fill_body(member, fields) for key, member in cast("dict[str, Any]", value).items()}
         case list():
-            return [_filled(member, fields) for member in value]
+            return [fill_body(member, fields) for member in value]
         case _:
             return value

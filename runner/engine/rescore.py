@@ -110,11 +110,9 @@ async def rescore(
 
 async def _execute(executor: Executor, outputs: "_Outputs", *, signals: bool) -> None:
     """Score the outputs; a signal stops it gracefully, a second one at once."""
-    if not signals:
-        await executor.run(outputs)
-        return
     token = trio.lowlevel.current_trio_token()
-    with handle_signals(lambda _, __: token.run_sync_soon(executor.shutdown.interrupt), *STOP_SIGNALS):
+    handled = STOP_SIGNALS if signals else ()
+    with handle_signals(lambda _, __: token.run_sync_soon(executor.shutdown.interrupt), *handled):
         await executor.run(outputs)
 
 

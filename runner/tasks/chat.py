@@ -16,7 +16,7 @@ from replay.text import as_text
 from runner.data.case import Case
 from runner.data.exact_json import read_json
 from runner.data.fingerprint import canonical, digest
-from runner.data.templates import Body, Fields, MissingField, Text, find
+from runner.data.templates import Fields, MissingField, Text, fill_body, find, parse_body
 from runner.errors import UsageError
 from runner.notes import engine_note, note
 from runner.secret_shapes import mask_shapes
@@ -60,7 +60,7 @@ def _contents(value: Any, what: str) -> Any:
         raise UsageError(f"{what}: not JSON: {exc}", path=value) from exc
 
 
-def _template(chat: "Chat") -> Body:
+def _template(chat: "Chat") -> list[Any]:
     """Combine system prompt, messages and prompt into one template."""
     if chat.prompt is not None and chat.messages is not None:
         raise UsageError("prompt and messages are mutually exclusive; pass one of them")
@@ -69,7 +69,7 @@ def _template(chat: "Chat") -> Body:
     if not is_messages(messages) and messages != []:
         raise UsageError('messages must be a non-empty list of {"role": …, "content": …}')
     prompt = [] if chat.prompt is None else [{"role": "user", "content": Text.parse(chat.prompt, "the prompt")}]
-    return Body([*system, *Body.parse(messages, "messages").value, *prompt])
+    return [*system, *parse_body(messages, "messages"), *prompt]
 
 
 def is_messages(value: object) -> bool:
@@ -134,7 +134,7 @@ class Chat:
     _model: Text = attrs.field(
         init=False, repr=False, default=attrs.Factory(lambda self: Text.parse(self.model, "the model"), takes_self=True)
     )
-    _template: Body = attrs.field(init=False, repr=False, default=attrs.Factory(_template, takes_self=True))
+    _template: list[Any] = attrs.field(init=False, repr=False, default=attrs.Factory(_template, takes_self=True))
     _schema: Any = attrs.field(
         init=False, repr=False, default=attrs.Factory(lambda self: _contents(self.schema, "the schema"), takes_self=True)
     )
@@ -203,7 +203,7 @@ class Chat:
 
     def conversation(self, case: Case) -> list[Any]:
         """Return the messages for a case."""
-        messages: list[Any] = self._template.fill(Fields(case))
+        messages: list[Any] = fill_body(self._template, Fields(case))
         if self.prompt is not None or self.messages is not None:
             return messages
         if is_messages(case.input):

@@ -15,20 +15,16 @@ import orjson
 from replay.text import as_text
 from runner.data.case import Case
 from runner.data.fingerprint import canonical, digest
-from runner.data.templates import Body, Fields, MissingField, find
+from runner.data.templates import Fields, MissingField, fill_body, find, parse_body
 from runner.errors import UsageError
 from runner.secret_shapes import mask_shapes
 from runner.secrets import excerpt, mask, mask_definition
-from runner.tasks import LateOutcome, TrialInput
+from runner.tasks import TrialInput
 from runner.tasks.address import Address, masked_headers
 from runner.tasks.client import Client
 from runner.tasks.reply import ErrorReply, OutputMissing, Reply, TruncatedReply, error_code
 
 _JSON: Final = ((b"Content-Type", b"application/json"), (b"Accept", b"application/json, text/event-stream;q=0.9, */*;q=0.8"))
-
-
-def _parsed(template: Any) -> Body | None:
-    return None if template is None else Body.parse(template, "the body")
 
 
 @attrs.frozen(kw_only=True)
@@ -63,8 +59,8 @@ class Endpoint:
     """Maximum seconds between two received bytes. None: only the timeout of the attempt applies."""
     idempotency_header: str = "Idempotency-Key"
     """Header with a value that is the same for all attempts at a trial; empty: not sent."""
-    _body: Body | None = attrs.field(
-        init=False, repr=False, default=attrs.Factory(lambda self: _parsed(self.body), takes_self=True)
+    _body: Any = attrs.field(
+        init=False, repr=False, default=attrs.Factory(lambda self: parse_body(self.body, "the body"), takes_self=True)
     )
     _address: Address = attrs.field(
         init=False, repr=False, default=attrs.Factory(lambda self: Address.parse(self.url, self.headers), takes_self=True)
@@ -110,7 +106,7 @@ class Endpoint:
     def content(self, case: Case) -> Any:
         """Return the body, or with GET the query parameters, for a case."""
         if self._body is not None:
-            content = self._body.fill(Fields(case))
+            content = fill_body(self._body, Fields(case))
         elif self.method == "GET" and self._address.is_template:
             content = {}
         else:
@@ -238,8 +234,5 @@ class _SingleCall:
 
 async def call_once(task: Any, value: Any) -> Any:
     """Open a task, make one call, and close it."""
-
-    def ignore(_: LateOutcome) -> None: ...
-
     async with task.open_session("") as opened:
-        return await opened.call(_SingleCall(Case(input=value)), ignore)
+        return await opened.call(_SingleCall(Case(input=value)), lambda _: None)
