@@ -112,7 +112,7 @@ _SHAPES: Final = (
     # Requires a digit: "basic understanding" is not a secret. Begins with a letter, which is faster to find than a boundary.
     _Shape(
         ("bearer", "basic"),
-        re.compile(r"([bB](?<!\w.)(?i:earer|asic)\s+)(?i:(?=[a-z._~+/-]{0,200}[0-9*])[a-z0-9._~+/*-]{8,})=*"),
+        re.compile(r"([bB](?<!\w.)(?i:earer|asic)\s+)(?i:(?!\*\*\*)(?=[a-z._~+/-]{0,200}[0-9*])[a-z0-9._~+/*-]{8,})=*"),
         is_certain=True,
     ),
     _Shape(_NAME_MARKERS, re.compile(rf"(?i)({_NAMES}(?:{_QUOTE})?\s*[:=]\s*)(b?{_QUOTE})?(?(2){_INSIDE}|{_BARE})")),

@@ -49,21 +49,21 @@ class SearchFailed(Fatal):
 
 def is_quick(pattern: str, length: int) -> bool:
     """Whether a search takes few steps in the worst text of this length."""
-    bound = _bound(pattern)
-    return bound is not None and bound[0] * length ** bound[1] <= _QUICK_STEPS * math.factorial(bound[1])
+    return length <= _quick_length(pattern)
 
 
 @functools.lru_cache(1_000)
-def _bound(pattern: str) -> tuple[int, int] | None:
-    """Return the factor and the exponent of an upper bound for the steps of a search; None if there is none.
+def _quick_length(pattern: str) -> int:
+    """Return up to which length of the worst text a search takes few steps; negative if there is no bound.
 
     The search may start anywhere, each repetition of a character may end anywhere after it, and an alternative or an optional
     character doubles the ways. Special characters are counted, also literal ones, so the bound is rather too high.
     """
     if len(pattern) > _MAX_QUICK_PATTERN or _UNBOUNDED.search(pattern):
-        return None
+        return -1
     doubled = pattern.count("|") + pattern.count("?") - pattern.count("(?")
-    return 2 ** min(doubled, 64), 1 + sum(map(pattern.count, "*+{"))
+    places = 1 + sum(map(pattern.count, "*+{"))
+    return int((_QUICK_STEPS / 2**doubled * math.factorial(places)) ** (1 / places))
 
 
 def search(pattern: str, text: str, seconds: float) -> bool:

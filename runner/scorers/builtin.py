@@ -8,8 +8,8 @@ import functools
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 import attrs
@@ -208,8 +208,10 @@ class Regex(_WithParameters):
 
     def __attrs_post_init__(self) -> None:
         if self.pattern is not None:
-            with _reporting(self.pattern):
+            try:
                 re.compile(self.pattern)
+            except re.error as exc:
+                raise _invalid(self.pattern, exc) from exc
 
     def within(self, seconds: float) -> "Regex":
         """Return the scorer with another time limit."""
@@ -223,17 +225,15 @@ class Regex(_WithParameters):
     def __call__(self, output: Any, expected: Any) -> Score:
         """Score an output; raise an error if the search exceeds its time limit."""
         pattern = str(_required(expected)) if self.pattern is None else self.pattern
-        with _reporting(pattern):
-            return _passed(search(pattern, as_text(output), self._seconds), f"no match for {_quoted(pattern)}")
+        try:
+            is_found = search(pattern, as_text(output), self._seconds)
+        except re.error as exc:
+            raise _invalid(pattern, exc) from exc
+        return _passed(is_found, "" if is_found else f"no match for {_quoted(pattern)}")
 
 
-@contextmanager
-def _reporting(pattern: str) -> Generator[None]:
-    """Report an invalid pattern."""
-    try:
-        yield
-    except re.error as exc:
-        raise UsageError(f"{pattern[:_MAX_SHOWN]!r} is not a regular expression: {exc}") from exc
+def _invalid(pattern: str, exc: re.error) -> UsageError:
+    return UsageError(f"{pattern[:_MAX_SHOWN]!r} is not a regular expression: {exc}")
 
 
 @attrs.frozen(kw_only=True)

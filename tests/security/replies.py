@@ -34,11 +34,11 @@ def replying(body: bytes, media: str = "application/json", *, status: int = 200,
             self.end_headers()
             self.wfile.write(body)
 
-        def log_message(self, *_: object) -> None:
+        def log_message(self, *arguments: object, **_: object) -> None:
             pass
 
     class Server(ThreadingHTTPServer):
-        def handle_error(self, *_: object) -> None:
+        def handle_error(self, *arguments: object, **_: object) -> None:
             """Ignore clients that close the connection."""
 
     server = Server(("127.0.0.1", 0), Handler)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from journal.events import ScoringFailed, TrialScored
 from runner import Case, UsageError, rescore, scorers
+from runner.definition.evaluation import INHERITED, Inherited
 from runner.scorers import bounded_search
 from runner.scorers.bounded_search import SearchFailed, SearchTimedOut, is_quick, search
 from runner.secret_shapes import _SHAPES
@@ -198,9 +199,11 @@ def test_the_limit_of_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
         return True
 
     monkeypatch.setattr("runner.scorers.builtin.search", record)
-    for options, timeout in (({}, None), ({}, 600.0), ({}, 3.0), ({"timeout": 60}, 3.0), ({"timeout": None}, 3.0)):
+    own: list[tuple[float | Inherited | None, float | None]]
+    own = [(INHERITED, None), (INHERITED, 600), (INHERITED, 3), (60, 3), (None, 3)]
+    for own_timeout, timeout in own:
         it = define_real(unchanged)
-        it.score(**options)(scorers.regex("a"))
+        it.score(timeout=own_timeout)(scorers.regex("a"))
         (scorer,) = it.scorers.values()
         scorer.with_defaults(scorer.retry, timeout).call("a", Case(input="a"))
 

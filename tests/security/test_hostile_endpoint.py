@@ -2,6 +2,7 @@
 
 import gzip
 import random
+import re
 import threading
 import time
 import zlib
@@ -305,7 +306,7 @@ def fuzzed(seed: int) -> bytes:
     rng = random.Random(seed)
     body = b"".join(rng.choices(PIECES, k=rng.randrange(1, 40)))
     if rng.random() < 0.3:
-        place = rng.randrange(len(body))
+        place = rng.randrange(len(body) or 1)
         body = body[:place] + rng.randbytes(rng.randrange(4)) + body[place + rng.randrange(3) :]
     return body
 
@@ -318,7 +319,7 @@ def fuzz_reply(seed: int) -> None:
     if rng.random() < 0.3:
         headers["content-encoding"] = rng.choice(["gzip", "deflate", "br", "gzip, deflate", "identity", "\udcff"])
         body = rng.choice([zlib.compress(body), gzip.compress(body), body])
-        body = body[: rng.randrange(1, len(body) + 1)] if rng.random() < 0.3 else body
+        body = body[: rng.randrange(len(body) + 1)] if rng.random() < 0.3 else body
     received = reply(body, media, **headers)
     if rng.random() < 0.3:
         del received.headers["content-length"]
@@ -387,14 +388,14 @@ def fuzz_mask(seed: int) -> None:
     values = SecretValues()
     values.add("no/known+form=4711")
     value = {text: [text, {"api_key": text}], "q": text}
-    masked = mask(text)
-    assert masked == mask(masked), text
-    assert mask_keys(text) == mask_keys(mask_keys(text)), text
+    kept = [piece for piece in re.split(r"\*\*\*", mask(text)) if piece not in text]
+    assert [] == kept, text
     assert "no/known+form=4711" not in values.mask(text), text
-    assert mask_values(value) == mask_values(mask_values(value)), text
+    assert mask(text) == mask_values(value)["q"], text
     assert value == mask_output(value), text
     for key in ("sk-0123456789abcdef", "ghp_0123456789abcdef0123"):
         assert key not in mask(f"{text} {key} {text}"), text
+        assert key not in mask_keys(f"{text} {key} {text}"), text
 
 
 SLICE, WHOLE = 300, 200_000
@@ -404,7 +405,7 @@ SLICE, WHOLE = 300, 200_000
 @pytest.mark.parametrize("count", [SLICE, pytest.param(WHOLE, marks=[pytest.mark.exhaustive, pytest.mark.timeout(3_600)])])
 @pytest.mark.parametrize("fuzz", [fuzz_reply, fuzz_mask])
 def test_no_input_is_too_strange(fuzz: Callable[[int], None], count: int) -> None:
-    """Parsers of replies raise only what is classified; masks change a text once, and leave no key in it."""
+    """Parsers of replies raise only what is classified; masks only remove parts of a text, and leave no key in it."""
     for seed in range(count):
         try:
             fuzz(seed)
