@@ -14,9 +14,9 @@ from journal import chain, segments
 from journal.blobs import with_loaded_blobs
 from journal.errors import BlobDamaged, JournalDamaged, JournalError, NotAJournal
 from journal.events import Record
-from journal.files import DISK, Files
+from journal.files import DISK, Files, is_unreadable
 from journal.recovery import damage, lost_record
-from journal.scan import BadLine, Cursor, Scan, ScanStop
+from journal.scan import MAX_LINE, BadLine, Cursor, Scan, ScanStop, lines_in
 
 POLL_INTERVAL: Final = 0.1
 """Seconds between polls of another process's files."""
@@ -203,19 +203,9 @@ class _Follower:
     def new_records(self) -> list[Record]:
         """Return the records that were written since the last call, at most about a megabyte."""
         cursor = self._cursor
-        # The file is opened every time, because recovery may have replaced it by one with the same beginning.
-        try:
-            stream = self._files.read(segments.file(self._path, cursor.segment))
-        except FileNotFoundError as exc:
-            raise NotAJournal(f"{self._path}: {segments.name(cursor.segment)} was removed", path=self._path) from exc
-        with stream:
-            stream.seek(cursor.offset)
-            lines = stream.readlines(self.CHUNK)
-        if lines and not lines[-1].endswith(b"\n"):
-            lines.pop()  # The rest of this line is not written yet.
         records: list[Record] = []
         try:
-            records.extend(cursor.take(lines))
+            records.extend(cursor.take(self._new_lines()))
         except BadLine:
             if not records:  # Otherwise the valid records come first; the next call raises.
                 self._raise_if_damaged()
@@ -228,6 +218,30 @@ class _Follower:
         else:
             self.has_more = bool(records)
         return [_with_blobs(record, self._files) for record in records] if self._load_blobs else records
+
+    def _new_lines(self) -> list[bytes]:
+        cursor = self._cursor
+        # The file is opened every time, because recovery may have replaced it by one with the same beginning.
+        try:
+            stream = self._files.read(segments.file(self._path, cursor.segment))
+        except FileNotFoundError as exc:
+            raise NotAJournal(f"{self._path}: {segments.name(cursor.segment)} was removed", path=self._path) from exc
+        except OSError as exc:
+            if not is_unreadable(exc):
+                raise
+            self._raise_if_damaged()
+            return []
+        with stream:
+            stream.seek(cursor.offset)
+            lines, size = [], 0
+            for line in lines_in(stream):
+                lines.append(line)
+                size += len(line)
+                if size >= self.CHUNK:
+                    break
+        if lines and not lines[-1].endswith(b"\n") and len(lines[-1]) < MAX_LINE:
+            lines.pop()  # The rest of this line is not written yet.
+        return lines
 
     def _raise_if_damaged(self) -> None:
         """Raise if confirmed records are damaged; a torn tail is left for recovery."""

@@ -9,7 +9,7 @@ import hashlib
 import itertools
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -17,14 +17,14 @@ import attrs
 
 from journal import chain, segments
 from journal.blobs import PARENTS, blobs_of, content, location
+from journal.codec import RECORD_LIMIT
 from journal.errors import BlobDamaged, BlobUnreadable, JournalDamaged
 from journal.files import Files, create, make_directory
 from journal.scan import LostRecord, Scan
 
-_BOUNDARY: Final = re.compile(
-    rb'\n|(?<=%b[0-9a-f]{%d}%b)[^\n](?=\{"seq":[0-9])' % (re.escape(chain.OPENING), chain.HASH_LENGTH, re.escape(chain.CLOSING))
-)
-"""End of a line: LF, or one byte between two records that was a LF before it was damaged."""
+_TAIL: Final = re.compile(rb"%b([0-9a-f]{%d})%b" % (re.escape(chain.OPENING), chain.HASH_LENGTH, re.escape(chain.CLOSING)))
+_LOST_LF: Final = re.compile(rb'"\}[^\n](?=\{"seq":[0-9])')
+"""Where two records may be separated by a byte that was a LF before it was damaged."""
 _START: Final = re.compile(rb'\{"seq":([0-9]{1,18}),"at":"')
 _D: Final = re.compile(rb',"d":([0-9]{1,18})$')
 _SEGMENT_OPENED: Final = re.compile(rb'"type":"segment_opened"[^{}]*"previous_h":"([0-9a-f]{32})"')
@@ -36,6 +36,11 @@ _MAX_CANDIDATES: Final = 8
 """Lines considered for one seq; there is more than one only if the file was manipulated."""
 _MAX_STARTS: Final = 8
 """Starts of a record considered in one line; there is more than one only if a LF was lost."""
+_MAX_FRAGMENTS: Final = 500_000
+"""Records considered in one file, more than fit in a segment; the file may contain anything."""
+_MIN_REST: Final = len('","t":0,"type":"","d":0') + chain.TAIL
+_CANDIDATE: Final = re.compile(rb"%b[^\n]{%d}" % (_START.pattern, _MIN_REST))
+"""Start of a record in a line that is long enough for one; the search takes no time for each other line."""
 
 
 @attrs.frozen
@@ -99,20 +104,32 @@ def _links(run: bytes, previous: Iterable[bytes], body: bytes) -> set[bytes]:
 
 
 def _fragments(data: bytes) -> list[_Fragment]:
+    """Return what looks like a record. Only lines with the start of a record are examined: the rest may be anything."""
     fragments: list[_Fragment] = []
-    begin, neighbor = 0, None
-    for boundary in [*_BOUNDARY.finditer(data), None]:
-        end = boundary.start() if boundary else len(data)
-        piece = data[begin:end]
-        parts = chain.split(piece)
-        stored = parts[1] if parts else None
-        fragments += [
-            _Fragment(int(start[1]), piece[start.start() : -chain.TAIL], stored, neighbor)
-            for start in itertools.islice(_START.finditer(piece), _MAX_STARTS)
-        ]
-        neighbor = stored
-        begin = boundary.end() if boundary else end
+    end = 0
+    while len(fragments) < _MAX_FRAGMENTS and (start := _CANDIDATE.search(data, end)):
+        begin = data.rfind(b"\n", end, start.start()) + 1 or end
+        end = data.find(b"\n", start.end())
+        end = len(data) if end < 0 else end
+        fragments += _fragments_of_line(data, begin, end)
     return fragments
+
+
+def _fragments_of_line(data: bytes, begin: int, end: int) -> Iterator[_Fragment]:
+    neighbor = _hash_before(data, begin - 1)
+    cuts = [cut.end() for cut in _LOST_LF.finditer(data, begin, end) if _hash_before(data, cut.end() - 1)]
+    for first, last in zip([begin, *cuts], [*(cut - 1 for cut in cuts), end], strict=True):
+        stored = _hash_before(data, last)
+        for start in itertools.islice(_START.finditer(data, first, last), _MAX_STARTS):
+            if _MIN_REST <= last - start.end() <= RECORD_LIMIT:
+                yield _Fragment(int(start[1]), data[start.start() : last - chain.TAIL], stored, neighbor)
+        neighbor = stored
+
+
+def _hash_before(data: bytes, end: int) -> bytes | None:
+    """Return the hash of the line that ends here; None if there is none."""
+    tail = _TAIL.fullmatch(data, max(0, end - chain.TAIL), max(0, end))
+    return tail[1] if tail else None
 
 
 def watermark(run: bytes, data: bytes, *, seq: int, h: bytes) -> int:

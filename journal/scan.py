@@ -6,22 +6,24 @@ recovery, `verify`) use one. What an invalid line means is decided in `journal.r
 
 import collections
 from collections.abc import Iterable, Iterator
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, BinaryIO, Final, Self
 
 import attrs
-from cattrs import BaseValidationError
 from orjson import loads
 
 from journal import chain, segments
 from journal.blobs import unloaded_blobs
-from journal.codec import CHECKED_DECODERS, DECODERS, decode
+from journal.codec import DECODERS, MAX_TIME, RECORD_LIMIT, decode
 from journal.errors import InvalidRecord, UnknownFormat
 from journal.events import Event, Record, SegmentOpened, SegmentSealed, new_record
-from journal.files import DISK, Files, is_unreadable
+from journal.files import DISK, Files, NotRegularFile, is_unreadable
 from journal.versions import major_version, upcast
 
+MAX_LINE: Final = RECORD_LIMIT + chain.LINE_TAIL
+"""Maximum length of a line in bytes."""
 _BLOCK: Final = 4096
 """Block size in bytes for reading a file that is partly unreadable."""
 
@@ -55,7 +57,7 @@ class Cursor:
         """Records that refer to blobs."""
         self.major = segments.MAJOR
         self._check_all = check_all
-        """Whether to check the types of members and the checksums of files, too."""
+        """Whether to check the checksums of files and the order of `d` and `seq`, too."""
         self._digest = sha256()
         self._previous_file = (0, "")
         """Length and SHA-256 of the previous file."""
@@ -73,7 +75,7 @@ class Cursor:
         """Yield the records in the next lines; raise `BadLine`, and stay before it, at an unexpected one."""
         # The inner loop of every reader: it uses local names and few calls, and writes the position back when it is left.
         run, seq, h, offset, segment, records = self.run, self.seq, self.h, self.offset, self.segment, self.records
-        watermark, decoders, check_all = self.watermark, CHECKED_DECODERS if self._check_all else DECODERS, self._check_all
+        watermark, decoders, check_all = self.watermark, DECODERS, self._check_all
         link, opening, closing, tail = chain.link, chain.OPENING, chain.LINE_CLOSING, -chain.LINE_TAIL
         is_old = self.major != segments.MAJOR
         try:
@@ -91,13 +93,11 @@ class Cursor:
                         members = self._prepared(members)
                     decoder = decoders.get(members["type"])
                     event = decoder(members) if decoder else decode(members)
-                    number, d = members["seq"], members["d"]
-                    record = new_record(Record, (number, members["at"], members["t"], event, d, digits, segment, offset))
+                    number, at, t, d = _own_members(members)
                     if d > watermark:  # noqa: PLR1730  # faster than `max`
                         watermark = d
-                    if check_all:
-                        _check_record(record)
-                except (ValueError, KeyError, TypeError, AttributeError, BaseValidationError) as exc:
+                    record = new_record(Record, (number, at, t, event, d, digits, segment, offset))
+                except (ValueError, KeyError, TypeError, AttributeError) as exc:
                     raise InvalidRecord(self.path, seq + 1, f"not a record ({_reason(exc)})") from exc
                 if number != seq + 1:
                     raise InvalidRecord(self.path, seq + 1, f"it has the number {number}")
@@ -105,6 +105,8 @@ class Cursor:
                     self.seq, self.h, self.offset, self.records = seq, h, offset, records
                     self._check_file(event)
                 if check_all:
+                    if d > seq:
+                        raise InvalidRecord(self.path, seq + 1, f"d is {d}")
                     self._digest.update(line)
                 seq += 1
                 h = next_h
@@ -122,8 +124,8 @@ class Cursor:
             raise _bad_line(line)
         try:
             members = self._prepared(loads(line))
-            event, place = decode(members), (members["seq"], members["at"], members["t"])
-            return Record(*place, event, members["d"], parts[1].decode(), self.segment, offset)
+            event, (seq, at, t, d) = decode(members), _own_members(members)
+            return Record(seq, at, t, event, d, parts[1].decode(), self.segment, offset)
         except (ValueError, KeyError, TypeError, AttributeError) as exc:
             raise BadLine(f"not a record ({exc})") from exc
 
@@ -186,28 +188,29 @@ def _has_correct_hash(line: bytes, header: dict[str, Any]) -> bool:
     return parts is not None and chain.link(str(header.get("run")).encode(), previous, parts[0]).encode() == parts[1]
 
 
-def _check_record(record: Record) -> None:
-    """Raise `ValueError` for a record member with an invalid value."""
-    for name, value, types in (
-        ("seq", record.seq, (int,)),
-        ("at", record.at, (str,)),
-        ("t", record.t, (float, int)),
-        ("d", record.d, (int,)),
-    ):
-        if type(value) not in types:
-            raise ValueError(f"{name} is {value!r}")
-    if not 0 <= record.d < record.seq:
-        raise ValueError(f"d is {record.d}")
+def _own_members(members: dict[str, Any]) -> tuple[int, str, float, int]:
+    """Return `seq`, `at`, `t` and `d` of a record; raise `ValueError` if one has an invalid value."""
+    seq, at, t, d = members["seq"], members["at"], members["t"], members["d"]
+    if seq.__class__ is not int or at.__class__ is not str or d.__class__ is not int or d < 0:
+        raise ValueError(f"seq is {seq!r:.80}, at is {at!r:.80}, d is {d!r:.80}")
+    if (t.__class__ is not float and t.__class__ is not int) or not -MAX_TIME < t < MAX_TIME:
+        raise ValueError(f"t is {t!r:.80}")
+    return seq, at, t, d
 
 
 def _reason(exc: Exception) -> str:
-    if isinstance(exc, BaseValidationError):
-        return "; ".join(map(str, exc.exceptions))
     return f"{exc.args[0]} is missing" if isinstance(exc, KeyError) else str(exc)
+
+
+def lines_in(stream: BinaryIO) -> Iterator[bytes]:
+    """Yield the lines of a segment; one that is longer than a record may be is divided."""
+    return iter(partial(stream.readline, MAX_LINE), b"")
 
 
 def _bad_line(line: bytes) -> BadLine:
     """Return the error for a line without the expected hash."""
+    if len(line) >= MAX_LINE:
+        return BadLine(f"the line has more than {RECORD_LIMIT:,} bytes")
     if not line.endswith(b"\n"):
         unfinished = BadLine("the line is incomplete")
         unfinished.unfinished = line
@@ -270,7 +273,8 @@ class Scan:
             cursor.enter(number)
             try:
                 with self.files.read(segments.file(self.path, number)) as stream:
-                    yield from cursor.take(stream) if self._lost is None else self._take_before(stream, self._lost.seq)
+                    lines = lines_in(stream)
+                    yield from cursor.take(lines) if self._lost is None else self._take_before(lines, self._lost.seq)
             except BadLine as exc:
                 self._stop_at(number, str(exc), unfinished=exc.unfinished)
                 return
@@ -287,8 +291,8 @@ class Scan:
                 self._stop_at(number, "the file is empty")
                 return
 
-    def _take_before(self, stream: Iterable[bytes], seq: int) -> Iterator[Record]:
-        for record in self.cursor.take(stream):
+    def _take_before(self, lines: Iterable[bytes], seq: int) -> Iterator[Record]:
+        for record in self.cursor.take(lines):
             yield record
             if record.seq + 1 == seq:
                 return
@@ -318,6 +322,8 @@ class Scan:
             with self.files.read(file) as stream:
                 stream.seek(byte)
                 return stream.read()
+        except NotRegularFile:
+            return b""
         except OSError as exc:
             if not is_unreadable(exc):
                 raise

@@ -24,7 +24,7 @@ import trio
 
 from journal import blobs, chain, ownership, segments
 from journal.clock import Clock, system_clock
-from journal.codec import Blobs, encode
+from journal.codec import MAX_TIME, RECORD_LIMIT, Blobs, encode
 from journal.errors import (
     DiskFull,
     JournalClosed,
@@ -47,12 +47,6 @@ if TYPE_CHECKING:
     from hashlib import _Hash
 
 T = TypeVar("T")
-
-RECORD_LIMIT: Final = 1 << 20
-"""Maximum length of a line in bytes, without its hash."""
-
-_MAX_TIME: Final = 1e12
-"""Seconds; a clock that shows more is broken."""
 
 PENDING_LIMIT: Final = 64 << 20
 """Bytes waiting to be written above which `wait_room` waits."""
@@ -373,7 +367,7 @@ class Journal:
     def _time(self) -> tuple[str, float]:
         """Read the clock; `t` is rounded to microseconds."""
         at, t = self._clock()
-        if not -_MAX_TIME < t < _MAX_TIME:
+        if not -MAX_TIME < t < MAX_TIME:
             raise ValueError(f"the clock returned {(at, t)!r}")
         return at, int(t * 1e6 + 0.5) / 1e6  # Twice as fast as `round`.
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import attrs
 import click
 
+from replay.loaded_run import reject_invalid_record
 from replay.text import duration, plural, spaced
 from runner.cli._common import run_argument
 from runner.cli._display import exit_if_damaged, open_run, print_json
@@ -32,7 +33,10 @@ def simulate(path: Path, policy: str | None, slots: int | None, as_json: bool) -
     evaljournal simulate runs/capitals/0001 --slots 4 --json | jq .simulated.duration
     """
     view = open_run(path)
-    recording = Recording.of(view.records())
+    recording = Recording()
+    with reject_invalid_record(path, lambda: recording.seq):
+        for record in view.records():
+            recording.apply(record)
     try:
         figures = recording.simulate(policy=policy, slots=slots)
     except UsageError as exc:

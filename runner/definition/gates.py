@@ -13,8 +13,10 @@ from runner.errors import UsageError
 from runner.suggest import suggest
 
 _GATE: Final = re.compile(
-    r"\s*(?P<scorer>\w[\w.-]*)\s*(?:>=|=)\s*(?P<minimum>-?\d*\.?\d+)\s*(?P<percent>%?)\s*(?:@\s*(?P<bound>mean|lower))?\s*"
+    r"\s*+(?P<scorer>\w[\w.-]*+)\s*+(?:>=|=)\s*+(?P<minimum>-?(?:\d++(?:\.\d++)?|\.\d++))"
+    r"\s*+(?P<percent>%?)\s*+(?:@\s*+(?P<bound>mean|lower))?\s*+"
 )
+"""Without backtracking: a foreign run may contain a gate of any length."""
 
 
 @attrs.frozen

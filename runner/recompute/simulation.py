@@ -89,6 +89,11 @@ class Recording:
             recording.apply(record)
         return recording
 
+    @property
+    def seq(self) -> int:
+        """The last record that was applied."""
+        return self._state.seq
+
     def apply(self, record: Record) -> None:
         """Apply one record."""
         self._state.apply(record)

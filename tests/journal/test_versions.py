@@ -102,12 +102,11 @@ def test_files_are_not_changed(tmp_path: Path, upcasters: dict[tuple[int, str], 
 
 
 @pytest.mark.usefixtures("third_format")
-@pytest.mark.parametrize("check_all", [False, True])
-def test_converted_lines_are_checked(tmp_path: Path, upcasters: dict[tuple[int, str], Upcaster], *, check_all: bool) -> None:
-    """A scan that checks types checks those of the current format."""
+def test_converted_lines_are_checked(tmp_path: Path, upcasters: dict[tuple[int, str], Upcaster]) -> None:
+    """The types of a converted line are those of the current format."""
     forge(tmp_path, [opened(version="1.0"), {"type": "noted", "key": "cost", "value": 1}])
     upcasters[1, "noted"] = rename_member("key", "name")
-    scan = Scan(tmp_path, check_all=check_all)
+    scan = Scan(tmp_path)
 
     assert [Noted(name="cost", value=1)] == [record.event for record in scan][1:]
     assert scan.stop is None

@@ -232,9 +232,9 @@ async def test_replayed_screen_equals_the_live_screen(tmp_path: Path, monkeypatc
     before = 0
     original = Recorder.record
 
-    def record(self: Recorder, event: Any, *arguments: Any) -> Record:
+    def record(self: Recorder, event: Any, *arguments: Any, **options: Any) -> Record:
         nonlocal before
-        record_written = original(self, event, *arguments)
+        record_written = original(self, event, *arguments, **options)
         if isinstance(event, SessionStarted):
             before = self.state.done
         live = LoadedRun(path, self.state, durable=self.journal.durable, done_before=before)

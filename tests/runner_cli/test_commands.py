@@ -546,7 +546,7 @@ def test_help_imports_nothing_heavy() -> None:
         "import sys\n"
         "from runner.cli import cli\n"
         "cli(['--help'], standalone_mode=False)\n"
-        "heavy = {'trio', 'orjson', 'cattrs', 'attrs', 'rich', 'journal', 'replay'} & set(sys.modules)\n"
+        "heavy = {'trio', 'orjson', 'attrs', 'rich', 'journal', 'replay'} & set(sys.modules)\n"
         "print(*sorted(heavy), file=sys.stderr, end='')\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)

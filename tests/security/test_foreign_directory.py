@@ -21,7 +21,19 @@ from journal.errors import WriteFailed
 from journal.events import Noted
 from replay.text import escape_controls
 from runner.cli import cli
-from tests.journal.samples import content, forge, opened, overwrite, segment, session, started, trial, written
+from tests.journal.samples import (
+    content,
+    finished,
+    forge,
+    members_of,
+    opened,
+    overwrite,
+    segment,
+    session,
+    started,
+    trial,
+    written,
+)
 from tests.processes import ROOT
 from tests.replay.test_page import data_of
 from tests.runner_cli.test_commands import COMMAND
@@ -255,6 +267,27 @@ def test_a_file_that_is_not_regular(foreign: Path, tmp_path: Path, name: str, ki
     if name != "LOCK":
         assert 4 == codes["verify"]
     assert {0, 2, 3, 4} >= set(codes.values())
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    "number", ["9" * 400_000 + "x", "1" + " " * 400_000 + "x", "." * 400_000], ids=["digits", "blanks", "points"]
+)
+def test_a_long_gate_takes_no_time(tmp_path: Path, number: str) -> None:
+    """A gate of 400 kB that a run records is rejected at once."""
+    settings = {"slots": 1, "fail_under": [f"exact={number}"]}
+    forge(tmp_path / "run", [opened(), {**members_of(started()), "settings": settings}, session(), *trial("a"), finished()])
+
+    assert 2 == evaljournal("watch", tmp_path / "run").exit_code
+
+
+def test_a_wrong_type_is_damage(tmp_path: Path) -> None:
+    """Every command that reads a member of a wrong type exits with 4, up to the record before it, without a traceback."""
+    members: dict[str, Any] = {"type": "noted", "name": ["a"], "value": 1}
+    run = forge(tmp_path / "run", [opened(), started(), session(), *trial("a"), members, finished()])
+    codes = {command: result.exit_code for command, result in reading(run, tmp_path) if command not in {"ls", "salvage"}}
+
+    assert {4} == set(codes.values()), codes
 
 
 def test_everything_printed_is_escaped_in_one_place() -> None:

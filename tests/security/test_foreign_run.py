@@ -234,12 +234,12 @@ def rewrite(path: Path, change: Callable[[list[bytes]], list[bytes]]) -> None:
 
 @pytest.mark.parametrize("task", [5, ["evil.py"], {"task": "evil.py"}])
 def test_a_reference_that_is_no_text_is_not_used(tmp_path: Path, task: Any) -> None:
-    """A location of another type is an error, not a reference."""
+    """A location of another type is damage, not a reference."""
     run = foreign_run(tmp_path / "run", "evil.py:evil")
     rewrite(run, lambda bodies: [body.replace(b'"evil.py:evil"', json.dumps(task).encode()) for body in bodies])
 
     result = evaljournal("resume", run, "--trust")
-    assert 2 == result.exit_code, result.output
+    assert 4 == result.exit_code, result.output
 
 
 def test_an_own_run_needs_no_flag(tmp_path: Path) -> None:

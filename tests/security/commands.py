@@ -1,0 +1,116 @@
+"""Run every command that reads a run, in a process with little memory and time, and report what it did; see `reading`.
+
+`python commands.py ROOT` waits for the directories to read, as `tests.processes.Forks` expects.
+"""
+
+import json
+import os
+import resource
+import signal
+import sys
+import tempfile
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+MEMORY = 8 << 30
+"""Bytes of address space, which is more than the memory that is used: a file of 50 GB cannot be read."""
+SECONDS = 30
+"""Seconds for all commands together."""
+RESULTS = "results.json"
+ACTIONS = (
+    "subprocess.Popen",
+    "os.exec",
+    "os.posix_spawn",
+    "os.system",
+    "os.fork",
+    "socket.connect",
+    "pickle.find_class",
+    "ctypes.dlopen",
+)
+"""Audit events of what no reading command does."""
+
+
+def commands(run: str, out: str) -> list[list[str]]:
+    """Return the commands that read a run; those that write a file write into `out`."""
+    from replay.export import FORMATS
+
+    views = [[name, run] for name in ("ls", "status", "log", "verify", "show", "watch", "replay", "simulate")]
+    data = [[name, run, "--json"] for name in ("ls", "status", "log", "verify", "show", "watch", "replay", "simulate")]
+    others = [["show", run, "case-1"], ["show", run, "case-1", "--json"], ["show", run, "--definition"], ["diff", run, run]]
+    exports = [["export", run, "-f", name, "-o", f"{out}/{name}"] for name in FORMATS]
+    return [*views, *data, *others, *exports, ["status", run, "--by", "k"], ["report", run, "-o", f"{out}/report.html"]]
+
+
+def view(run: str) -> None:
+    """Read a run as `view` does, without a browser."""
+    import trio
+
+    from replay.export.page_columns import Cursor
+    from runner.cli._page import journal_size
+    from runner.cli._server import LiveRun
+
+    async def first_message() -> None:
+        live = LiveRun(Path(run), journal_size(Path(run)))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(live.follow)
+            async with aclosing(live.messages(Cursor())) as messages:
+                await anext(messages)
+            nursery.cancel_scope.cancel()
+
+    trio.run(first_message)
+
+
+def main(run: str, out: str, part: str, parts: str) -> None:
+    """Run every `parts`-th command, and write their exit codes and outputs and the forbidden actions as JSON into `out`."""
+    from click.testing import CliRunner
+
+    from journal.errors import JournalError
+    from runner.cli import cli
+
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    signal.alarm(SECONDS)
+    actions: list[str] = []
+    temporary = os.path.dirname(run)
+
+    def record(event: str, arguments: tuple[Any, ...]) -> None:
+        if event in ACTIONS:
+            actions.append(f"{event} {arguments!r:.200}")
+        elif event == "exec" and arguments and getattr(arguments[0], "co_filename", "").startswith(temporary):
+            actions.append(f"import of {arguments[0].co_filename}")
+
+    sys.addaudithook(record)
+    results: dict[str, tuple[int, str]] = {}
+    for command in commands(run, out)[int(part) :: int(parts)]:
+        result = CliRunner().invoke(cli, command, color=True)
+        is_bug = result.exception is not None and not isinstance(result.exception, SystemExit)
+        results[" ".join(command)] = (
+            70 if is_bug else result.exit_code,
+            f"{result.output}{result.exception!r}" if is_bug else result.output,
+        )
+    try:
+        results["view"] = (0, "")
+        view(run)
+    except* (JournalError, OSError):
+        results["view"] = (2, "")
+    except* Exception as exc:  # noqa: BLE001  # reported as a bug
+        results["view"] = (70, repr(exc.exceptions))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    Path(out, RESULTS).write_text(json.dumps({"results": results, "actions": actions, "peak_kb": peak}))
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, sys.argv[1])
+    import pyarrow.parquet  # type: ignore[import-untyped]  # noqa: F401  # before the first fork, as everything below
+    from click.testing import CliRunner
+
+    import runner.cli._server
+    import runner.recompute.simulation  # noqa: F401
+    from runner.cli import cli
+    from tests.processes import ROOT, forked_arguments
+
+    with tempfile.TemporaryDirectory() as directory:
+        for each in commands(str(ROOT / "tests/golden/run-v1"), directory):
+            if "parquet" not in each:  # It would start threads.
+                CliRunner().invoke(cli, each)
+    main(*forked_arguments())

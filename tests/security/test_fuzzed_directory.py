@@ -1,0 +1,299 @@
+"""Property: whatever a run directory contains, a command that reads it ends as documented and does nothing else.
+
+Every member of every event gets values of all types, and every file is replaced by links, pipes, sockets and files of any size.
+A seeded sample runs in every test run; `pytest -m exhaustive` runs all combinations.
+"""
+
+import itertools
+import json
+import os
+import random
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from journal import events
+from journal.codec import EVENT_TYPES, decode
+from tests.journal.samples import RUN, forge, members_of, opened, overwrite, written
+from tests.processes import Forks
+from tests.security import commands
+from tests.security.test_foreign_directory import EVIL, LARGE, SECRET, SPECIAL, controls
+
+SAMPLE = 6
+"""Directories in each of the quick tests, each read by another part of the commands."""
+CODES = {0, 1, 2, 3, 4, 5}
+"""Documented exit codes of a command that reads a run."""
+PEAK_KB = 1_000_000
+"""Maximum memory of a process that runs all commands, about 150 MB of modules included."""
+DEEP: Any = json.loads("[" * 200 + "]" * 200)
+VALUES: dict[str, Any] = {
+    "null": None,
+    "true": True,
+    "zero": 0,
+    "negative": -1,
+    "large": (1 << 63) - 1,
+    "fraction": 0.1,
+    "huge": 1e308,
+    "empty": "",
+    "text": "case-1",
+    "evil": EVIL,
+    "long": "9" * 400_000,
+    "list": [],
+    "lists": [[EVIL], {"a": 1}],
+    "object": {},
+    "objects": {EVIL: {EVIL: [EVIL]}, "k": None, "slots": EVIL, "fail_under": ["9" * 1_000], "task": [], "scorers": 1},
+    "deep": DEEP,
+}
+
+
+def event_samples() -> list[dict[str, Any]]:
+    """Return a run with every type of event, each with all of its members."""
+    a: dict[str, Any] = {"trial": "case-1"}
+    b: dict[str, Any] = {"trial": "case-2"}
+    settings = {"slots": 2, "timeout": 30.0, "fail_under": ["exact=0.5"], "policy": "fixed"}
+    usage = {"tokens": 5, "cost": 0.5}
+    start: dict[str, Any] = {**a, "slot": 0, "key": "k", "request": {"url": "http://x"}}
+    call: dict[str, Any] = {**a, "scorer": "judge", "key": "scorer:judge"}
+    failure: dict[str, Any] = {"error": "OSError", "message": "no", "retry_after": 2.0, "elapsed": 0.5}
+    run = events.RunStarted(
+        evaluation="capitals",
+        task="evals/capitals.py:capitals",
+        task_fingerprint="t1",
+        scorers={"exact": "v1"},
+        definition={"task": {"prompt": "p"}, "scorers": {"exact": {"source": "s"}}},
+        dataset="2 cases",
+        dataset_fingerprint="d1",
+        trials=3,
+        settings=settings,
+        settings_fingerprint="s1",
+        durability="sync",
+        environment={"python": "3.11"},
+        forked_from={"run": RUN, "seq": 3, "h": "0" * 32, "session": 1, "forked_from": None},
+    )
+    session: dict[str, Any] = {"pid": 1, "host": "here", "boot_id": "b", "settings": {"slots": 3}, "trials": 3}
+    adopted: dict[str, Any] = {"adopted": {"task": "evals/x.py:x"}, "definition": {"task": {"prompt": "q"}}}
+    enqueued = [
+        events.TrialEnqueued(trial=name, case=name, repeat=1, input="i", expected="e", metadata={"k": "v"}, fingerprint="f")
+        for name in ("case-1", "case-2", "case-3")
+    ]
+    facts: list[events.Event] = [
+        run,
+        events.SessionStarted(session=1, **session),
+        events.LimitChanged(before=1, after=2, reason="r", evidence="e", key="k"),
+        events.PaceChanged(before=1.0, after=2.0, reason="r", evidence="e", key="k"),
+        events.PolicyShared(key="k", run=RUN),
+        *enqueued,
+        events.AttemptStarted(attempt=1, **start),
+        events.Noted(name="evaljournal.quota", value={"remaining": 1}, trial="case-1", attempt=1),
+        events.AttemptFailed(**a, **failure, attempt=1, traceback="t", where="w:1", category="rate_limited", usage=usage),
+        events.RetryScheduled(**a, attempt=2, delay=0.5, reason="rate_limited"),
+        events.IntakePaused(until=5.0, reason="retry_after", evidence="e", key="k"),
+        events.IntakeResumed(reason="retry_after", evidence="e", key="k"),
+        events.AttemptStarted(attempt=2, **start),
+        events.AttemptTimedOut(**a, attempt=2, timeout=0.5, elapsed=0.5, usage=usage),
+        events.AttemptReturnedLate(**a, attempt=2, outcome="succeeded", elapsed=0.5),
+        events.RetryScheduled(**a, attempt=3, delay=0.5, reason="timed_out"),
+        events.AttemptStarted(attempt=3, **start),
+        events.AttemptInterrupted(**a, attempt=3, reason="stopped", elapsed=0.5),
+        events.RunStopped(reason="interrupted"),
+        events.JournalRecovered(last_seq=9, bytes=5, file="torn/x"),
+        events.SessionStarted(session=2, **session, **adopted),
+        events.AttemptStarted(attempt=4, **start),
+        events.Noted(name="usage", value=usage, trial="case-1", attempt=4),
+        events.AttemptSucceeded(**a, attempt=4, output="Lima", elapsed=0.5, usage=usage),
+        events.ScorerCallStarted(call=1, **call),
+        events.ScorerCallFailed(**failure, **a, scorer="judge", call=1, category="unavailable", delay=0.5),
+        events.ScorerCallStarted(call=2, **call),
+        events.TrialScored(**a, scorer="judge", version="v", value=0.5, reason="r", elapsed=0.5),
+        events.ScoringFailed(**a, scorer="exact", version="v", error="E", message="m", traceback="t", elapsed=0.5),
+        events.TrialCompleted(**a, attempts=4),
+        events.AttemptStarted(**b, attempt=1, slot=1),
+        events.AttemptFailed(**b, attempt=1, error="E", message="m", category="fatal", elapsed=0.5),
+        events.TrialFailed(**b, attempts=1, reason="fatal"),
+        events.TrialWithdrawn(trial="case-3", reason="removed"),
+        events.Extension(type="x-weather", data={"sun": 1}),
+        events.RunFinished(completed=1, failed=1, withdrawn=1, head="", elapsed=5.0),
+        events.JournalSalvaged(run=RUN, kept=5, lost=1, excluded=2),
+        events.SegmentSealed(run=RUN, segment=1, records=1, bytes=1, sha256=""),
+    ]
+    first = opened(previous_h="")
+    return [{**first, "previous_seq": 0, "previous_bytes": 0, "previous_sha256": ""}, *map(members_of, facts)]
+
+
+def changed_members() -> Iterator[tuple[int, str, str]]:
+    """Yield every event and member with every value; an event type is changed once, where it is first used."""
+    samples = event_samples()
+    types = [members["type"] for members in samples]
+    for name in dict.fromkeys(types):
+        at = types.index(name)
+        for member, value in itertools.product([*samples[at], "seq", "at", "t", "d", "blobs"], [*VALUES, "missing"]):
+            yield at, member, value
+
+
+def write_changed(run: Path, at: int, member: str, value: str) -> None:
+    """Write the run with one member changed, and correct hashes."""
+    samples = event_samples()
+    if value == "missing":
+        samples[at].pop(member, None)
+    else:
+        samples[at][member] = VALUES[value]
+    forge(run, samples if at == len(samples) - 1 else samples[:-1])  # The seal of this file would be wrong.
+
+
+NAMES = (
+    "journal-000001.jsonl",
+    "journal-000002.jsonl",
+    "journal-000003.jsonl",
+    "journal-999999.jsonl",
+    "LOCK",
+    "torn",
+    "blobs",
+    "blobs/XX",
+    "blobs/XX/FILE",
+    ".journal-000001.jsonl.new",
+)
+SIZES: dict[str, bytes | int] = {
+    "nothing": b"",
+    "zeros": bytes(8 << 20),
+    "line feeds": b"\n" * (8 << 20),
+    "starts": b'{"seq":5,"at":"\n' * (1 << 19),
+    "hashes": b'{"seq":5,"at":"2026","t":0,"type":"noted","d":4,"h":"00000000000000000000000000000000"}\n' * 20_000,
+    "one line": b'{"seq":5,"at":"2026","t":0,"x":' * 100_000,
+    "sparse": 200 << 20,
+    "50 GB": 50 << 30,
+}
+"""Content of a file; a number is the size of a sparse one."""
+KINDS = ("removed", *SPECIAL, *SIZES, *(f"tail of {name}" for name in SIZES))
+
+
+def write_replaced(run: Path, name: str, kind: str) -> None:
+    """Write a run of two segments with a blob and a torn tail, and replace one of its files."""
+    from tests.journal.samples import session, started, trial
+
+    written(run, [started(), session(), *trial("case-1", output=LARGE)])
+    written(run, [session(2), *trial("case-2")], new=False)
+    (blob,) = run.glob("blobs/*/*.json")
+    file = {"blobs/XX": blob.parent, "blobs/XX/FILE": blob}.get(name, run / name)
+    is_tail, size = kind.startswith("tail of "), SIZES.get(kind.removeprefix("tail of "))
+    if not is_tail or not file.is_file():
+        shutil.rmtree(file) if file.is_dir() else file.unlink(missing_ok=True)
+    if kind in SPECIAL:
+        SPECIAL[kind](file)
+    elif isinstance(size, int):
+        with file.open("ab") as stream:
+            stream.truncate(size)
+    elif size is not None:
+        overwrite(file, (file.read_bytes() if file.exists() else b"") + size)
+
+
+@pytest.fixture(scope="module")
+def forks() -> Iterator[Forks]:
+    """A process that has imported the commands."""
+    server = Forks(Path(commands.__file__))
+    yield server
+    server.close()
+
+
+def listing(directory: Path) -> dict[str, tuple[int, int, int]]:
+    """Return type, size and time of everything in a directory."""
+    paths = [Path(root, name) for root, folders, files in os.walk(directory) for name in (*folders, *files)]
+    status = {str(path): path.lstat() for path in paths}
+    return {name: (each.st_mode, each.st_size, each.st_mtime_ns) for name, each in status.items()}
+
+
+def check(forks: Forks, directory: Path, case: object, part: int, parts: int) -> dict[str, int]:
+    """Run every `parts`-th reading command on `directory/run`; return their exit codes."""
+    (directory / "home").mkdir()
+    (directory / "home" / "id_rsa").write_text(SECRET)
+    (directory / "out").mkdir()
+    for canary in ("evals", "run"):
+        (directory / canary).mkdir(exist_ok=True)
+        (directory / canary / "capitals.py").write_text("raise SystemExit(99)")
+    before = listing(directory / "run"), listing(directory / "home")
+    child = forks.start(directory / "run", directory / "out", part % parts, parts)
+    code, _, err = child.end(2 * commands.SECONDS)
+    assert (0, "") == (code, err), (case, err[-2_000:])
+    report = json.loads((directory / "out" / commands.RESULTS).read_text())
+    codes = {name.replace(str(directory), ""): number for name, (number, _) in report["results"].items()}
+
+    assert [] == report["actions"], case
+    assert report["peak_kb"] < PEAK_KB, case
+    assert {} == {name: result for name, result in report["results"].items() if result[0] not in CODES}, case
+    for name, (_, text) in report["results"].items():
+        assert SECRET not in text, (case, name)
+        if "--json" not in name:
+            assert set() == controls(text), (case, name)
+    assert before == (listing(directory / "run"), listing(directory / "home")), case
+    return codes
+
+
+def is_invalid(at: int, member: str, value: str) -> bool:
+    """Whether the changed event has a member of a wrong type."""
+    members = {**event_samples()[at], member: VALUES.get(value)}
+    if value == "missing" or member in {"seq", "at", "t", "d", "blobs", "type", "format", "version"}:
+        return False  # An unknown format is a usage error, and so is an unknown event.
+    try:
+        decode(orjson.loads(orjson.dumps(members)))
+    except (ValueError, KeyError, TypeError):
+        return True
+    return False
+
+
+def check_members(forks: Forks, tmp_path: Path, cases: list[tuple[int, str, str]], parts: int = 1) -> None:
+    """Check runs in which one member is changed; a wrong type is damage."""
+    for number, case in enumerate(cases):
+        directory = tmp_path / f"{number}"
+        write_changed(directory / "run", *case)
+        codes = check(forks, directory, case, number, parts)
+        if is_invalid(*case):
+            reading = {f"{command} /run" for command in ("verify", "status", "log", "show", "watch")} & codes.keys()
+            assert {4} >= {codes[command] for command in reading}, case
+        shutil.rmtree(directory)
+
+
+def check_files(forks: Forks, tmp_path: Path, cases: list[tuple[str, str]], parts: int = 1) -> None:
+    """Check runs in which one file is replaced."""
+    for number, case in enumerate(cases):
+        directory = tmp_path / f"{number}"
+        directory.mkdir()
+        write_replaced(directory / "run", *case)
+        check(forks, directory, case, number, parts)
+        shutil.rmtree(directory)
+
+
+def test_every_event_is_changed() -> None:
+    """The sample run has every type of event."""
+    assert EVENT_TYPES.keys() | {"x-weather"} == {members["type"] for members in event_samples()}
+
+
+def test_changed_members(forks: Forks, tmp_path: Path) -> None:
+    """Values of all types in a sample of the members."""
+    check_members(forks, tmp_path, random.Random(0).sample([*changed_members()], SAMPLE), SAMPLE)
+
+
+def test_replaced_files(forks: Forks, tmp_path: Path) -> None:
+    """Links, special files and sizes in place of a sample of the files."""
+    check_files(forks, tmp_path, random.Random(0).sample([*itertools.product(NAMES, KINDS)], SAMPLE), SAMPLE)
+
+
+def test_sizes(forks: Forks, tmp_path: Path) -> None:
+    """A sparse file of 50 GB and 8 MiB of line feeds take neither much memory nor time."""
+    segments = [("journal-000002.jsonl", kind) for kind in ("tail of line feeds", "tail of 50 GB", "tail of hashes")]
+    check_files(forks, tmp_path, [*segments, ("blobs/XX/FILE", "50 GB")], 4)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("part", range(8))
+def test_all_changed_members(forks: Forks, tmp_path: Path, part: int) -> None:
+    """Values of all types in every member of every event."""
+    check_members(forks, tmp_path, [*changed_members()][part::8])
+
+
+@pytest.mark.exhaustive
+def test_all_replaced_files(forks: Forks, tmp_path: Path) -> None:
+    """Links, special files and sizes in place of every file."""
+    check_files(forks, tmp_path, [*itertools.product(NAMES, KINDS)])
