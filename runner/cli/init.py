@@ -6,7 +6,7 @@ from typing import Final
 
 import click
 
-from runner.cli._options import TABLE, Option
+from runner.cli._options import OPTIONS, TABLE, Option
 from runner.cli._output import echo
 from runner.errors import UsageError
 
@@ -56,14 +56,14 @@ def init(path: Path, target: str | None, with_all: bool) -> None:
 def _all() -> str:
     groups = []
     for group, options in TABLE.items():
-        rows = [f"# {option.help}\n# {option.key} = {example(option)}\n" for option in options if option.in_file]
+        rows = [f"# {option.help}\n# {option.key} = {option.example or 'true'}\n" for option in options if option.in_file]
         groups.append(f"\n# {group}\n\n" + "\n".join(rows))
     return "".join(groups)
 
 
 def _short(target: str | None) -> str:
     """Return the keys of one target, or of all of them, commented out, with the choice explained."""
-    options = {option.key: option for group in TABLE.values() for option in group}
+    options = {option.key: option for option in OPTIONS}
 
     def rows(*keys: str, active: bool = True) -> str:
         return "".join(_row(options[key], is_active=active and key in _ACTIVE) for key in keys)
@@ -74,9 +74,4 @@ def _short(target: str | None) -> str:
 
 def _row(option: Option, *, is_active: bool) -> str:
     text = option.text.partition(";")[0].rstrip(".")
-    return f"{'' if is_active else '# '}{option.key} = {example(option)}  # {text}\n"
-
-
-def example(option: Option) -> str:
-    """Return an example value in TOML."""
-    return option.example or "true"
+    return f"{'' if is_active else '# '}{option.key} = {option.example or 'true'}  # {text}\n"

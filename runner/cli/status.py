@@ -7,7 +7,6 @@ from typing import Final
 
 import click
 
-from replay import LoadedRun
 from replay.ending import final_report
 from replay.summary import summarize
 from replay.summary_text import group_lines
@@ -47,16 +46,11 @@ def status(path: Path, by: str | None, as_json: bool) -> None:
         print_screen(view, view.state.t + age(view.state, time.time()) if view.problem is None else None)
         if view.problem is None:
             session = view.state.sessions[-1] if view.state.sessions else None
-            by = f" in process {session.pid} on {printable(session.host)}" if session else ""
-            echo(f"running{by}; last record at {printable(view.state.at)}")
+            process = f" in process {session.pid} on {printable(session.host)}" if session else ""
+            echo(f"running{process}; last record at {printable(view.state.at)}")
     else:
         echo(final_report(view.state, path=view.path, head=view.state.head))
-        _warn_disk_full(view)
+        free = shutil.disk_usage(view.path).free
+        if view.status == "interrupted" and free < _NEARLY_FULL:  # Its final record may be missing for that reason.
+            echo(f"its disk has {plural(free, 'byte')} free, which may be the cause; free some space before you resume")
     exit_if_damaged(view.problem, quiet=as_json)
-
-
-def _warn_disk_full(view: LoadedRun) -> None:
-    """Report a full disk after an interrupted run: its final record may be missing for that reason."""
-    free = shutil.disk_usage(view.path).free
-    if view.status == "interrupted" and free < _NEARLY_FULL:
-        echo(f"its disk has {plural(free, 'byte')} free, which may be the cause; free some space before you resume")

@@ -69,12 +69,8 @@ def load_function(reference: str) -> Callable[..., Any]:
 def _imported(where: str) -> ModuleType:
     for ours in OURS:
         importlib.import_module(ours)
-    return _import_module(where) if _is_module(where) else _import_file(Path(where))
-
-
-def _is_module(where: str) -> bool:
-    """Whether a reference is a module rather than an existing file."""
-    return _MODULE.fullmatch(where) is not None and not where.endswith(".py") and not Path(where).exists()
+    is_module = _MODULE.fullmatch(where) and not where.endswith(".py") and not Path(where).exists()
+    return _import_module(where) if is_module else _import_file(Path(where))
 
 
 def _choose(module: ModuleType, where: str, name: str | None) -> LoadedEvaluation:
