@@ -13,7 +13,7 @@ from typing import Final, Literal, get_args
 from journal import Record, events
 from replay.handlers import handlers
 from replay.intake import PROBING
-from replay.scratch import Column, Scratch
+from replay.scratch import Scratch
 from replay.timeline_columns import (
     BACKING_OFF,
     IDLE,
@@ -101,10 +101,9 @@ class Timeline:
             joined += ((session_time.offset + t, value, seq) for t, value, seq in steps.steps(session_time.number))
         return joined
 
-    def columns(self, name: StepName) -> tuple[Column[float], Column[int], list[int]]:
-        """Return a step function as columns: times, values, and the index of each session's first step."""
-        steps = self._steps[name]
-        return steps.t, steps.value, steps.begins
+    def step_function(self, name: StepName) -> StepFunction:
+        """Return a step function, which can be read piece by piece."""
+        return self._steps[name]
 
     def attempts(self, trial: str) -> list[Span]:
         """Return the attempts of a trial, in order."""
@@ -130,7 +129,8 @@ class Timeline:
         before = times.stage[number]
         if before == stage:
             return
-        times.spent[before][number] += t - times.since[number]
+        if before != IDLE:
+            times.spent[before][number] += t - times.since[number]
         times.stage[number] = stage
         times.since[number] = t
         left, entered = self._counts[before], self._counts[stage]
@@ -194,12 +194,8 @@ class Timeline:
         number = times.numbers[event.trial]
         self._move(number, RUNNING, t, seq)
         spans.previous.append(times.span[number])
-        for column, accounted, spent in (
-            (spans.queue_time, times.queue_time, times.spent[QUEUED]),
-            (spans.backoff_time, times.backoff_time, times.spent[BACKING_OFF]),
-        ):
-            column.append(spent[number] - accounted[number])
-            accounted[number] = spent[number]
+        spans.queued.append(times.spent[QUEUED][number])
+        spans.backed_off.append(times.spent[BACKING_OFF][number])
         times.span[number] = len(spans)
         times.attempts[number] += 1
         spans.start_attempt(number, event, len(self.sessions), t, seq)

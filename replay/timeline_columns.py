@@ -99,8 +99,10 @@ class Spans(Sequence[Span]):
         self.outcome = Column[int]("B", scratch)
         self.seq = Column[int]("q", scratch)
         self.end_seq = Column[int]("q", scratch)
-        self.queue_time = Column[float]("d", scratch)
-        self.backoff_time = Column[float]("d", scratch)
+        self.queued = Column[float]("d", scratch)
+        """Seconds that the trial was ready to start, before this attempt and all earlier ones."""
+        self.backed_off = Column[float]("d", scratch)
+        """Seconds that it was in backoff, likewise."""
         self.previous = Column[int]("l", scratch)
         """Index of the trial's previous attempt; -1 for the first."""
         self.now = 0.0
@@ -128,9 +130,14 @@ class Spans(Sequence[Span]):
             outcome=outcome,
             seq=self.seq[at],
             end_seq=self.end_seq[at],
-            queue_time=self.queue_time[at],
-            backoff_time=self.backoff_time[at],
+            queue_time=next(self.waits(self.queued, (at,))),
+            backoff_time=next(self.waits(self.backed_off, (at,))),
         )
+
+    def waits(self, column: Column[float], indexes: Iterable[int]) -> Iterator[float]:
+        """Yield the seconds in `queued` or `backed_off` between the previous attempt and these."""
+        for seconds, previous in zip(column.select(indexes), self.previous.select(indexes), strict=True):
+            yield seconds - column[previous] if previous >= 0 else seconds
 
     def start_attempt(self, trial: int, event: AttemptStarted, session: int, t: float, seq: int) -> None:
         """Add an attempt in flight."""
@@ -242,10 +249,6 @@ class TrialTimes(Mapping[str, Times]):
         self.attempts = Column[int]("l", scratch)
         self.spent = tuple(Column[float]("d", scratch) for _ in range(5))
         """Stage → seconds spent in it; idle time is not meaningful."""
-        self.queue_time = Column[float]("d", scratch)
-        """Seconds queued before its last attempt, over all attempts."""
-        self.backoff_time = Column[float]("d", scratch)
-        """Seconds in backoff before its last attempt, over all attempts."""
         self.now = 0.0
         """Time of the last record."""
 
@@ -274,6 +277,6 @@ class TrialTimes(Mapping[str, Times]):
         self.stage.append(IDLE)
         self.span.append(-1)
         self.attempts.append(0)
-        for column in (self.since, self.due, self.queue_time, self.backoff_time, *self.spent):
+        for column in (self.since, self.due, *self.spent):
             column.append(0.0)
         return number

@@ -43,7 +43,7 @@ def _events(source: Source, timeline: Timeline) -> Iterator[dict[str, Any]]:
         yield _attempt(span, timeline)
     for session in timeline.sessions:
         for name, label in _COUNTERS.items():
-            for t, value, _ in timeline.steps(name, session.number):
+            for t, value, _ in timeline.step_function(name).steps(session.number):
                 time = _microseconds(timeline, session.number, t)
                 yield {"ph": "C", "pid": session.number, "ts": time, "name": label, "args": {label: value}}
     yield from _instants(source, timeline)

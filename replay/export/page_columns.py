@@ -47,7 +47,7 @@ class Cursor(NamedTuple):
     @classmethod
     def end(cls, content: Content) -> "Cursor":
         """Return the cursor of a page that has everything."""
-        return cls(len(content.t), tuple(len(content.timeline.columns(name)[0]) for name in _SERIES))
+        return cls(len(content.t), tuple(len(content.timeline.step_function(name).t) for name in _SERIES))
 
 
 def columns(content: Content, state: RunState, cursor: Cursor = Cursor()) -> dict[str, Any]:  # noqa: B008  # immutable
@@ -98,20 +98,20 @@ def columns(content: Content, state: RunState, cursor: Cursor = Cursor()) -> dic
 
 def _spans(content: Content, indexes: Sequence[int]) -> dict[str, Any]:
     spans = content.timeline.spans
-    ends, starts = _micro(spans.end, indexes), _micro(spans.start, indexes)
+    ends, starts = _micro(spans.end.select(indexes)), _micro(spans.start.select(indexes))
     return {
         "index": _deltas(indexes),
         "trial": spans.trial.select(indexes),
         "attempt": spans.attempt.select(indexes),
         "slot": spans.slot.select(indexes),
         "session": spans.session.select(indexes),
-        "start": _deltas(_micro(spans.start, indexes)),
+        "start": _deltas(_micro(spans.start.select(indexes))),
         "duration": map(sub, ends, starts),
         "outcome": spans.outcome.select(indexes),
         "seq": _deltas(spans.seq.select(indexes)),
         "end_seq": _deltas(spans.end_seq.select(indexes)),
-        "queue_time": _micro(spans.queue_time, indexes),
-        "backoff_time": _micro(spans.backoff_time, indexes),
+        "queue_time": _micro(spans.waits(spans.queued, indexes)),
+        "backoff_time": _micro(spans.waits(spans.backed_off, indexes)),
         "details": _json(content.details, indexes, b"0"),
     }
 
@@ -125,9 +125,6 @@ def _trials(content: Content, indexes: Sequence[int], state: RunState) -> dict[s
     def score(scorer: str, trial: TrialState) -> Any:
         return _finite(trial.scores.get(scorer, ("", None))[1])
 
-    def spent(stage: int) -> Iterator[int]:
-        return (round(seconds * MICRO) for seconds in times.seconds(stage, indexes))
-
     return {
         "index": _deltas(indexes),
         "name": (names[index] for index in indexes),
@@ -135,10 +132,10 @@ def _trials(content: Content, indexes: Sequence[int], state: RunState) -> dict[s
         "stage": each(lambda trial: STAGE_NUMBERS[trial.stage]),
         "recovered": each(lambda trial: int(trial.recovered)),
         "elapsed": each(lambda trial: None if trial.output_location is None else round(trial.elapsed * MICRO)),
-        "queue_time": spent(QUEUED),
-        "backoff_time": spent(BACKING_OFF),
-        "run_time": spent(RUNNING),
-        "scoring_time": spent(SCORING),
+        "queue_time": _micro(times.seconds(QUEUED, indexes)),
+        "backoff_time": _micro(times.seconds(BACKING_OFF, indexes)),
+        "run_time": _micro(times.seconds(RUNNING, indexes)),
+        "scoring_time": _micro(times.seconds(SCORING, indexes)),
         "reason": _json(content.reasons, indexes, b"0"),
         "input": _json(content.inputs, indexes),
         "expected": _json(content.expected, indexes),
@@ -151,13 +148,15 @@ def _trials(content: Content, indexes: Sequence[int], state: RunState) -> dict[s
 
 def _series(content: Content, name: StepName, first: int) -> dict[str, Any]:
     """Return a step function in the seconds of each session; of several values at one time, only the last."""
-    times, values, begins = content.timeline.columns(name)
+    function = content.timeline.step_function(name)
     scratch = Scratch()
     points = {column: Column[int]("q", scratch) for column in ("t", "value", "session")}
     add = [column.append for column in points.values()]
-    for session, (begin, end) in enumerate(pairwise((*begins, len(times))), start=1):
+    for session, (begin, end) in enumerate(pairwise((*function.begins, len(function.t))), start=1):
         steps = range(max(begin, first), end)
-        for at, (t, same) in enumerate(groupby(zip(_micro(times, steps), values.select(steps), strict=True), itemgetter(0))):
+        for at, (t, same) in enumerate(
+            groupby(zip(_micro(function.t.select(steps)), function.value.select(steps), strict=True), itemgetter(0))
+        ):
             *_, (_, value) = same
             for append, number in zip(add, (t, value, session), strict=True):
                 append(number)
@@ -166,8 +165,8 @@ def _series(content: Content, name: StepName, first: int) -> dict[str, Any]:
     return {column: _deltas(numbers.values()) for column, numbers in points.items()}
 
 
-def _micro(column: Column[float], indexes: Sequence[int]) -> Iterator[int]:
-    return (round(seconds * MICRO) for seconds in column.select(indexes))
+def _micro(times: Iterable[float]) -> Iterator[int]:
+    return (round(seconds * MICRO) for seconds in times)
 
 
 def _deltas(numbers: Iterable[int]) -> Iterator[int]:

@@ -27,8 +27,9 @@ from replay.trial import attempt_facts
 VALUE_LENGTH: Final = 16_384
 """Characters of each value on a page; a longer one is truncated, and the page names the command that shows it in full."""
 FULL_SIZE: Final = 64 << 20
-"""Bytes of a journal above which values are truncated to less than `VALUE_LENGTH`, so that a browser can open the page."""
-MIN_VALUE_LENGTH: Final = 200
+"""Bytes of a journal above which values are truncated to less than `VALUE_LENGTH`, so that a browser can open the page. Above
+it, this is also the maximum number of characters of all inputs, and of all outputs."""
+MIN_VALUE_LENGTH: Final = 40
 MICRO: Final = 1_000_000
 TYPES: Final = (*TYPE_NAMES.values(), "x-")
 """The names of event types, in the order of their numbers on a page."""
@@ -60,18 +61,22 @@ Text = str | list[str] | dict[str, Any] | None
 """A value on a page: a text, the JSON of another value in a list of one, or `beginning` and `length` of a truncated one."""
 
 
-def value_length(size: int) -> int:
-    """Return how many characters of each value a page has, for a journal of `size` bytes."""
-    return VALUE_LENGTH if size <= FULL_SIZE else max(MIN_VALUE_LENGTH, VALUE_LENGTH * FULL_SIZE // size)
+def value_length(size: int, trials: int = 0) -> int:
+    """Return how many characters of each value a page has, for a journal of `size` bytes with this many trials."""
+    if size <= FULL_SIZE:
+        return VALUE_LENGTH
+    return max(MIN_VALUE_LENGTH, min(VALUE_LENGTH * FULL_SIZE // size, FULL_SIZE // max(1, trials)))
 
 
 class Content:
     """Everything that a page shows of a run so far."""
 
-    def __init__(self, length: int = VALUE_LENGTH) -> None:
+    def __init__(self, size: int = 0) -> None:
+        """Prepare for a journal of `size` bytes."""
         scratch = Scratch()
         self.timeline = Timeline(scratch)
-        self._length = length
+        self._size = size
+        self._length = value_length(size)
 
         # One entry for each event.
         self.t = Column[int]("q", scratch)
@@ -126,7 +131,7 @@ class Content:
 
         self._error_numbers: dict[bytes, int] = {}
         """Hash of an error → its number."""
-        self._trials = self._recovered = self._repeated_calls = 0
+        self._planned = self._trials = self._recovered = self._repeated_calls = 0
         self._limit: int | None = None
         self._backoff_of: dict[int, int] = {}
         """Trial in backoff → index in `backoffs`."""
@@ -158,9 +163,11 @@ class Content:
         if kind in _COUNTED:
             flag = state.recovered != self._recovered or state.repeated_calls != self._repeated_calls
             self._recovered, self._repeated_calls = state.recovered, state.repeated_calls
-        elif kind in _LIMITS and state.limit != self._limit:
-            self._limit = state.limit
-            self.limits.append((seq, self._limit))
+        elif kind in _LIMITS:
+            self._planned = state.planned
+            if state.limit != self._limit:
+                self._limit = state.limit
+                self.limits.append((seq, self._limit))
         sessions = timeline.sessions
         self.t.append(round(sessions[-1].end * MICRO) if sessions else 0)
         self.type.append(_TYPE[kind])
@@ -177,6 +184,8 @@ class Content:
         return before << 4 | after
 
     def _on_trial_enqueued(self, event: events.TrialEnqueued, number: int, _: Record) -> None:
+        if number & number - 1 == 0:  # The total may be unknown; it is at least as large.
+            self._length = value_length(self._size, max(self._planned, number))
         self.inputs[number], self.expected[number] = self._text(event.input), self._text(event.expected)
         self.metadata[number] = self._text(event.metadata)
         if number == self._trials:

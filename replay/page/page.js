@@ -250,7 +250,8 @@ function listen() {
 }
 
 async function unpack(text) {
-  const packed = Uint8Array.from(atob(text), (char) => char.charCodeAt(0));
+  const bytes = atob(text), packed = new Uint8Array(bytes.length);
+  for (let index = 0; index < bytes.length; index++) packed[index] = bytes.charCodeAt(index);
   const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
   return JSON.parse(await new Response(stream).text());
 }

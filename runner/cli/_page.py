@@ -7,7 +7,7 @@ from journal.files import DISK
 from replay import LoadedRun
 from replay.auditing import Auditor
 from replay.export.page import PageRun
-from replay.export.page_content import Content, value_length
+from replay.export.page_content import Content
 from runner.recompute.rules import session_rules
 
 
@@ -16,7 +16,7 @@ class PageReader:
 
     def __init__(self, size: int) -> None:
         """Prepare for a journal of `size` bytes."""
-        self.content = Content(value_length(size))
+        self.content = Content(size)
         self._auditor: Auditor | None = None
 
     def apply(self, history: LoadedRun, record: Record) -> None:

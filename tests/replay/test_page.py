@@ -205,6 +205,30 @@ def test_pages_of_large_journals_have_shorter_values() -> None:
     ]
 
 
+def test_pages_of_many_trials_have_shorter_values() -> None:
+    """All inputs of a large journal have a limit; a small journal is shown in full, however many trials it has."""
+    assert [VALUE_LENGTH, FULL_SIZE // 1_000_000, MIN_VALUE_LENGTH] == [
+        value_length(FULL_SIZE, 1_000_000),
+        value_length(4 * FULL_SIZE, 1_000_000),
+        value_length(4 * FULL_SIZE, 1_000_000_000),
+    ]
+
+
+@pytest.mark.parametrize("planned", [0, 64])
+def test_values_of_many_trials(planned: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values are shorter the more trials there are, whether or not their number was known."""
+    monkeypatch.setattr("replay.export.page_content.FULL_SIZE", 6_400)
+    events = [enqueued(f"t{number}", "x" * 1_000) for number in range(64)]
+    start = attrs.evolve(started(), trials=planned)  # type: ignore[misc]  # a fact is an attrs class
+    written(tmp_path / "run", [start, session(), *events])
+    page_content = Content(12_800)
+    load(tmp_path / "run", apply=page_content.apply)
+
+    first, last = page_content.inputs[1], page_content.inputs[63]
+    assert {"beginning": "x" * 100 if planned else "x" * 200, "length": 1_000} == last
+    assert (last if planned else "x" * 1_000) == first
+
+
 def test_report_replaces_only_a_report(tmp_path: Path) -> None:
     """An earlier report is replaced; any other file, a directory and a run are not."""
     run = eventful_run(tmp_path / "run")
