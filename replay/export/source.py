@@ -22,7 +22,7 @@ from replay.trial_state import Location
 class Source:
     """The records of a run, in order and by location."""
 
-    def __init__(self, path: Path, at: int | None = None) -> None:
+    def __init__(self, path: Path | str, at: int | None = None) -> None:
         """Read a run, in full or up to record `at`; it is loaded when it is first needed."""
         self._path = path
         self._at = at
