@@ -21,7 +21,7 @@ from journal.files import DISK, Files, create
 from journal.lifecycle import Lifecycle
 from journal.ownership import SignatureCopier
 from journal.recovery import intact_after
-from journal.scan import Scan
+from journal.scan import Scan, own_members
 from journal.staging import check_target, staged_run
 from journal.threads import InThread, run_in_thread
 from journal.verification import verify
@@ -141,12 +141,13 @@ def _intact_records(source: Path, files: Files, run: bytes, unreadable: set[str]
     for survivor in survivors:
         with (
             _skip_damaged_blobs(unreadable),
-            contextlib.suppress(ValueError, KeyError, TypeError),  # Correct hash, but not a record of ours.
+            contextlib.suppress(ValueError, KeyError, TypeError, AttributeError),  # Correct hash, but not a record of ours.
         ):
             members = orjson.loads(survivor.line)
             members.update(unloaded_blobs(members.get("blobs", {}), members["type"], source))
+            seq, at, t, d = own_members(members)
             event, h = with_loaded_blobs(decode(members), files), survivor.h.decode()
-            yield events.Record(survivor.seq, members["at"], members["t"], event, survivor.d, h, segment=0, offset=0)
+            yield events.Record(seq, at, t, event, d, h, segment=0, offset=0)
 
 
 @contextlib.contextmanager

@@ -93,7 +93,7 @@ class Cursor:
                         members = self._prepared(members)
                     decoder = decoders.get(members["type"])
                     event = decoder(members) if decoder else decode(members)
-                    number, at, t, d = _own_members(members)
+                    number, at, t, d = own_members(members)
                     if d > watermark:  # noqa: PLR1730  # faster than `max`
                         watermark = d
                     record = new_record(Record, (number, at, t, event, d, digits, segment, offset))
@@ -124,7 +124,7 @@ class Cursor:
             raise _bad_line(line)
         try:
             members = self._prepared(loads(line))
-            event, (seq, at, t, d) = decode(members), _own_members(members)
+            event, (seq, at, t, d) = decode(members), own_members(members)
             return Record(seq, at, t, event, d, parts[1].decode(), self.segment, offset)
         except (ValueError, KeyError, TypeError, AttributeError) as exc:
             raise BadLine(f"not a record ({exc})") from exc
@@ -188,7 +188,7 @@ def _has_correct_hash(line: bytes, header: dict[str, Any]) -> bool:
     return parts is not None and chain.link(str(header.get("run")).encode(), previous, parts[0]).encode() == parts[1]
 
 
-def _own_members(members: dict[str, Any]) -> tuple[int, str, float, int]:
+def own_members(members: dict[str, Any]) -> tuple[int, str, float, int]:
     """Return `seq`, `at`, `t` and `d` of a record; raise `ValueError` if one has an invalid value."""
     seq, at, t, d = members["seq"], members["at"], members["t"], members["d"]
     if seq.__class__ is not int or at.__class__ is not str or d.__class__ is not int or d < 0:
@@ -323,6 +323,7 @@ class Scan:
                 stream.seek(byte)
                 return stream.read()
         except NotRegularFile:
+            self.unreadable.add(segments.name(segment))
             return b""
         except OSError as exc:
             if not is_unreadable(exc):

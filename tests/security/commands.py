@@ -39,7 +39,9 @@ def commands(run: str, out: str) -> list[list[str]]:
     data = [[name, run, "--json"] for name in ("ls", "status", "log", "verify", "show", "watch", "replay", "simulate")]
     others = [["show", run, "case-1"], ["show", run, "case-1", "--json"], ["show", run, "--definition"], ["diff", run, run]]
     exports = [["export", run, "-f", name, "-o", f"{out}/{name}"] for name in FORMATS]
-    return [*views, *data, *others, *exports, ["status", run, "--by", "k"], ["report", run, "-o", f"{out}/report.html"]]
+    others += [["status", run, "--by", "k"], ["report", run, "-o", f"{out}/report.html"]]
+    copies = [["salvage", run, "-o", f"{out}/salvaged"], ["fork", run, "-o", f"{out}/forked"]]
+    return [*views, *data, *others, *exports, *copies]
 
 
 def view(run: str) -> None:

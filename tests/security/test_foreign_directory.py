@@ -16,7 +16,7 @@ from unicodedata import category
 import pytest
 from click.testing import CliRunner, Result
 
-from journal import JournalError, verify
+from journal import JournalError, read, verify
 from journal.errors import WriteFailed
 from journal.events import Noted
 from replay.text import escape_controls
@@ -24,6 +24,7 @@ from runner.cli import cli
 from tests.journal.samples import (
     content,
     finished,
+    flip,
     forge,
     members_of,
     opened,
@@ -288,6 +289,19 @@ def test_a_wrong_type_is_damage(tmp_path: Path) -> None:
     codes = {command: result.exit_code for command, result in reading(run, tmp_path) if command not in {"ls", "salvage"}}
 
     assert {4} == set(codes.values()), codes
+
+
+@pytest.mark.parametrize("blobs", [["x"], "x", {"value": 1}, {"value": {"sha256": "a" * 64, "bytes": "1"}}])
+def test_invalid_records_after_damage_are_not_salvaged(tmp_path: Path, blobs: Any) -> None:
+    """An intact record with nonsense after the damage is left out; the others are saved."""
+    members: dict[str, Any] = {"type": "noted", "name": "a", "value": 1, "blobs": blobs}
+    run = forge(tmp_path / "run", [opened(), started(), session(), *trial("a"), members, Noted(name="b", value=1)])
+    forge(run, [Noted(name="c", value=1)], d=9)
+    flip(segment(run), segment(run).read_bytes().index(b'"attempt_started"'))
+    result = evaljournal("salvage", run, "-o", tmp_path / "saved")
+
+    assert 0 == result.exit_code, result.output
+    assert ["b", "c"] == [record.event.name for record in read(tmp_path / "saved") if isinstance(record.event, Noted)]
 
 
 def test_everything_printed_is_escaped_in_one_place() -> None:
