@@ -28,7 +28,7 @@ from replay.export.page_content import Content
 from replay.loaded_run import LoadedRun
 from replay.summary import Score, Summary, summarize
 from replay.summary_text import billed_usage
-from replay.text import plural, printable
+from replay.text import escape_controls, plural, printable
 
 MARK: Final = (
     b'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<meta name="generator" content="evaljournal">\n'
@@ -59,6 +59,7 @@ class PageRun:
         """Return the data of the page, with all columns or only what has changed since the cursor."""
         state, path, started = self.history.state, self.history.path, self.history.state.started
         status, problem = self.history.status, self.history.problem
+        path = Path(escape_controls(str(path)))  # It need not be valid UTF-8.
         summary, quoted = summarize(state), shlex.quote(str(path))
         next_verb = {"running": "watch", "damaged": "verify"}.get(status)
         return {

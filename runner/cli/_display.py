@@ -1,5 +1,6 @@
 """Output that several commands share: a run as text, as a screen, in a table or as JSON."""
 
+import json
 import shlex
 import socket
 import sys
@@ -105,7 +106,11 @@ def fork_command(path: Path, seq: int) -> str:
 def print_json(value: Any) -> None:
     """Print a value as JSON."""
     options = orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS  # Keys of a forged journal may be numbers.
-    write_data([orjson.dumps(value, option=options | orjson.OPT_APPEND_NEWLINE)])
+    try:
+        data = orjson.dumps(value, option=options)
+    except TypeError:  # A path that is not valid UTF-8; its bytes are escaped as lone surrogates.
+        data = json.dumps(value, indent=2).encode()
+    write_data([data, b"\n"])
 
 
 def print_table(rows: Sequence[Sequence[str]]) -> None:

@@ -89,6 +89,17 @@ def test_the_name_of_a_directory_is_escaped(tmp_path: Path, command: str) -> Non
         assert set() == controls(result.output), name
 
 
+def test_a_name_that_is_not_text(tmp_path: Path) -> None:
+    """The name of a directory need not be valid UTF-8; every command shows it with escapes."""
+    run = tmp_path / os.fsdecode(b"\xff run")
+    written(run, [started(), session(), *trial("a")])
+    for arguments in (["status"], ["status", "--json"], ["ls", "--json"], ["verify", "--json"], ["show", "--json"], ["report"]):
+        result = evaljournal(arguments[0], run, *arguments[1:])
+
+        assert result.exit_code in {0, 4}, (arguments, result.exception)
+        assert r"\udcff run" in result.output, arguments
+
+
 def test_blob_keys_and_types_are_escaped(tmp_path: Path) -> None:
     """Members of a foreign record that an error message quotes are escaped."""
     reference = {"sha256": EVIL, "bytes": 1}
