@@ -15,8 +15,9 @@ from attrs import define, field, frozen
 
 from benchmarks.simulated.endpoint import Burst, Endpoint
 from benchmarks.simulated.rows import Row, simulate
+from journal.events import IntakePaused, IntakeResumed, LimitChanged, PaceChanged
 from runner.concurrency.adaptive import Adaptive
-from runner.concurrency.policy import Decision, Failed, Gate, LimitMoved, PaceMoved, Paused, Resumed, Signal, Started
+from runner.concurrency.policy import Decision, Failed, Gate, Signal, Started
 
 SEED = 3
 WIDE, LEFT, RIGHT = 860, 56, 24
@@ -74,13 +75,13 @@ class Watched:
     def _note(self, t: float, decision: Decision) -> Decision:
         for change in decision.changes:
             match change:
-                case LimitMoved():
+                case LimitChanged():
                     self.limits.append((t, change.after))
-                case PaceMoved():
+                case PaceChanged():
                     self.paces.append((t, change.after))
-                case Paused(reason="unavailable") if self._since is None:
+                case IntakePaused(reason="unavailable") if self._since is None:
                     self._since = t
-                case Resumed(reason="unavailable") if self._since is not None:
+                case IntakeResumed(reason="unavailable") if self._since is not None:
                     self.open.append((self._since, t))
                     self._since = None
                 case _:

@@ -357,6 +357,7 @@ class LimitChanged:
     before: int
     after: int
     reason: str
+    """`start`, `climbing`, `trying`, `in_flight`, `latency`, `timeouts`, `no_response` or `random_429s`; `window` (AIMD)."""
     evidence: str = ""
     """Observations behind the decision, such as `3 × 429 in 2.1 s at 41 in flight`."""
     key: str = ""
@@ -372,6 +373,7 @@ class PaceChanged:
     after: float | None = None
     """Starts per second; null: starts are not paced."""
     reason: str
+    """`start` (the first starts of a run are spread), `rate_limit`, `test` (whether 429s are random) or `no_limit`."""
     evidence: str = ""
     key: str = ""
     """The rate-limit key it applies to, if there are several."""

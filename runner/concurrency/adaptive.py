@@ -18,12 +18,14 @@ import heapq
 from collections import Counter
 from typing import Final, assert_never
 
+from journal.events import IntakePaused, IntakeResumed, LimitChanged, PaceChanged, PolicyEvent
 from runner.concurrency.background import Background
 from runner.concurrency.breaker import Breaker
 from runner.concurrency.constants import (
     BUSY,
     COARSE,
     FIRST_LIMIT,
+    FIRST_LIMITED,
     FIRST_PACE,
     GROWTH_PER_PROOF,
     HUNG_CALLS,
@@ -31,6 +33,7 @@ from runner.concurrency.constants import (
     HUNG_LEAST,
     LATEST,
     LATEST_SHARE,
+    LONGEST_PAUSE,
     POISONED,
     SETTLE,
     SHORT_RUN,
@@ -48,15 +51,10 @@ from runner.concurrency.policy import (
     FULL,
     OPEN,
     PROBE,
-    Change,
     Decision,
     Failed,
     Gate,
     Interrupted,
-    LimitMoved,
-    PaceMoved,
-    Paused,
-    Resumed,
     Signal,
     Started,
     Succeeded,
@@ -64,8 +62,6 @@ from runner.concurrency.policy import (
 )
 from runner.concurrency.start import Start, Wave
 
-_GUESS: Final = 2.0
-"""Assumed seconds of a call before the first success."""
 _NEVER: Final = float("inf")
 _QUIET: Final = 64
 """Starts without a 429 after which the next 429 pauses starts until it is processed."""
@@ -97,6 +93,8 @@ class Adaptive:
         """The newest start that was answered."""
         self._limited: dict[int, Start] = {}
         """The latest rate-limited starts after `_lesson`, by their order."""
+        self._all_limited = 0
+        """429s processed so far."""
         self._rate_limits: Counter[str] = Counter()
         """Trial → rate limits in a row."""
         self._last_limited: dict[str, int] = {}
@@ -110,7 +108,7 @@ class Adaptive:
         self._test_over = _NEVER
         """When the result of a test for random 429s is known."""
         self._shown_pace: float | None = None
-        self._changes: list[Change] = []
+        self._changes: list[PolicyEvent] = []
         self._pace = Pace(fixed=None if is_short else FIRST_PACE)
         self._in_flight = InFlight(most=most, limit=self.limit, check_from=6 * most, is_short=is_short)
         self._latency = Latency()
@@ -232,8 +230,8 @@ class Adaptive:
         return probe
 
     def _flow(self, in_flight: int) -> float:
-        """Return the calls per second for a number in flight (Little's law)."""
-        return in_flight / max(self._latency.mean or _GUESS, 0.001)
+        """Return the calls per second for a number in flight (Little's law); 0 before the first success."""
+        return 0.0 if self._latency.mean is None else in_flight / max(self._latency.mean, 0.001)
 
     def _end(self, start: Start, signal: Succeeded | Failed | TimedOut | Interrupted) -> None:
         self._last_ending = self._now
@@ -315,7 +313,7 @@ class Adaptive:
         if reason == "all_rate_limited":
             self._pace.resume(start, self._now)
         self._pause = Pause()
-        self._changes.append(Resumed(reason=reason, evidence=evidence))
+        self._changes.append(IntakeResumed(reason=reason, evidence=evidence))
         return True
 
     def _grow(self, start: Start) -> None:
@@ -326,9 +324,9 @@ class Adaptive:
         if machine.is_unchecked and is_in_use and self._started >= machine.check_from:
             self._measure_lower(self.limit - max(self.limit // 3, 1), f"testing whether fewer than {self.limit} are as fast")
             return
-        was_in_trial = machine.in_trial
+        was_comparing = machine.is_comparing
         machine.succeeded(start, self._now, proven, patience=12 * (self._latency.mean or 0.0))
-        if machine.in_trial and not was_in_trial:
+        if machine.is_comparing and not was_comparing:
             self._latency.refresh()
         if machine.phase == "climbing":
             self._show_limit("climbing", "slots in use, and calls succeed", coarse=True)
@@ -341,7 +339,7 @@ class Adaptive:
         if compared is None:
             return
         newest = (compared.high, compared.high_seconds) if compared.newest_is_high else (compared.low, compared.low_seconds)
-        if machine.in_trial:
+        if machine.is_comparing:
             if compared.is_worth == machine.upward:
                 latency.restart(*newest)
             machine.compared(self._now, self._started, is_worth=compared.is_worth)
@@ -402,12 +400,13 @@ class Adaptive:
         """Record that only probes may start."""
         self._pace.anchor = None  # The token bucket overflows meanwhile.
         self._cancel_test()
-        paused = Paused(until=self._breaker.next_probe, reason=self._breaker.reason, evidence=evidence)
+        paused = IntakePaused(until=self._breaker.next_probe, reason=self._breaker.reason, evidence=evidence)
         self._pause = Pause(paused)
         self._changes.append(paused)
 
     def _rate_limited(self, start: Start, arrived: float, retry_after: float | None) -> None:
         """Find out which limit caused a 429, if any."""
+        self._all_limited += 1
         if self._breaker.open:
             self._probe_rate_limited(start, arrived, retry_after)
         elif self._rate_limits[start.trial] >= POISONED:
@@ -415,41 +414,37 @@ class Adaptive:
         elif start.order <= self._lesson:
             self._pace.echo()
         else:
-            self._pace.signs += not start.is_repeated
             latest = [self._limited[n] for n in range(start.order - LATEST + 1, start.order + 1) if n in self._limited]
             is_most = len(latest) >= max(self._background.most(), LATEST_SHARE * min(LATEST, start.order))
+            if not self._last_answered and len(latest) >= FIRST_LIMITED:
+                is_most = is_most or latest[-FIRST_LIMITED].order > start.order - FIRST_LIMITED
             if start.is_repeated and not is_most:
                 self._pace.missed += 1  # It was rate limited before, and others were not: the trial may be the reason.
             else:
-                self._explain(start, arrived, retry_after, latest[0] if is_most else None)
+                self._explain(start, arrived, retry_after, latest, is_most=is_most)
 
-    def _explain(self, start: Start, arrived: float, retry_after: float | None, first: Start | None) -> None:
-        """Explain a 429; `first` is the first of the latest 429s if most of the latest starts were rate limited."""
+    def _explain(self, start: Start, arrived: float, retry_after: float | None, latest: list[Start], *, is_most: bool) -> None:
+        """Explain a 429; `is_most`: most of the latest starts were rate limited, and `latest` are those."""
         may_be_in_flight = retry_after is None
-        if may_be_in_flight and self._in_flight.ends_trial(start):
+        if may_be_in_flight and self._in_flight.ends_test(start):
             self._learn_limit(start)
-        elif first is not None:
-            if may_be_in_flight and self._in_flight.is_above(first, self._now):
-                self._learn_limit(first)
+        elif is_most:
+            if may_be_in_flight and self._in_flight.is_above(latest[0], self._now):
+                self._learn_limit(latest[0])
                 return
             if may_be_in_flight:
                 self._in_flight.doubt(self._now)
             self._learn_rate(start, arrived, retry_after, in_a_row=True)
-        elif self._pace.is_above(start.t) and not self._is_chance(start):
+        elif self._pace.is_above(start.t) and not self._background.tolerates(len(latest)):
             if self._pace.is_confirmed(start):
                 self._learn_rate(start, arrived, retry_after, in_a_row=False)
         elif may_be_in_flight and self._in_flight.explains(start, self._now):
             self._pace.missed += 1
-            if self._in_flight.is_over():
+            if (self._in_flight.is_sure or not self._unexplained(start)) and self._in_flight.is_over():
                 self._learn_limit(start)
         else:
             self._pace.missed += 1
             self._unexplained(start)
-
-    def _is_chance(self, start: Start) -> bool:
-        anchor = self._pace.anchor
-        since = start.order - (anchor.order if anchor is not None else self._lesson)
-        return self._background.tolerates(self._pace.signs, since)
 
     def _probe_rate_limited(self, start: Start, arrived: float, retry_after: float | None) -> None:
         breaker = self._breaker
@@ -475,7 +470,8 @@ class Adaptive:
         self._limited.clear()
         self._last_limited.clear()
         pace.fixed = None
-        seen = pace.learn(start, self._now, flow=self._flow(start.in_flight))
+        pause = min(retry_after or 0.0, LONGEST_PAUSE)
+        seen = pace.learn(start, self._now, flow=self._flow(start.in_flight), pause=pause)
         if seen is None:
             # Nothing is accepted, so no rate can be measured: probe until something is.
             probe_at = None if retry_after is None else arrived + retry_after
@@ -489,13 +485,16 @@ class Adaptive:
             self._changes += self._pause.retry_after(arrived, retry_after, seen)
         pace.wait(self._pause.earliest(self._now))
 
-    def _unexplained(self, start: Start) -> None:
+    def _unexplained(self, start: Start) -> bool:
+        """Count a 429 that may be random; return whether a test begins."""
         background = self._background
-        if background.count(start, len(self._calls)) and not self._in_flight.in_trial:
-            background.begin_test(self._started)
-            rate = min(background.rate, self._pace.estimate or background.rate)
-            # Rejected calls may have used up tokens: let the bucket refill first.
-            self._pace.fixed, self._pace.next_start = TEST_PACE * rate, self._now + background.signs / rate
+        if not background.count(start, len(self._calls), self._all_limited) or self._in_flight.is_comparing:
+            return False
+        background.begin_test(self._started)
+        rate = min(background.rate, self._pace.estimate or background.rate)
+        # Rejected calls may have used up tokens: let the bucket refill first.
+        self._pace.fixed, self._pace.next_start = TEST_PACE * rate, self._now + background.signs / rate
+        return True
 
     def _end_test(self) -> None:
         self._test_over = _NEVER
@@ -522,7 +521,7 @@ class Adaptive:
         if after == before or (coarse and before < after < min(before + before // COARSE, self._in_flight.most)):
             return
         self.limit = after
-        self._changes.append(LimitMoved(before=before, after=after, reason=reason, evidence=evidence))
+        self._changes.append(LimitChanged(before=before, after=after, reason=reason, evidence=evidence))
 
     def _show_pace(self) -> None:
         """Record the pace if it differs by a tenth from the last recorded one."""
@@ -535,4 +534,4 @@ class Adaptive:
         default = "test" if self._background.is_testing else "start"
         reason = "no_limit" if pace is None else "rate_limit" if self._pace.fixed is None else default
         self._shown_pace = pace if pace is None else round(pace, 3)
-        self._changes.append(PaceMoved(before=shown, after=self._shown_pace, reason=reason, evidence=""))
+        self._changes.append(PaceChanged(before=shown, after=self._shown_pace, reason=reason, evidence=""))

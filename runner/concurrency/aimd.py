@@ -8,20 +8,9 @@ An overload is a rate limit, an unavailable endpoint or a timeout; an error of t
 [1, most].
 """
 
+from journal.events import LimitChanged, PolicyEvent
 from runner.concurrency.pause import Pause
-from runner.concurrency.policy import (
-    FULL,
-    OPEN,
-    Change,
-    Decision,
-    Failed,
-    Gate,
-    LimitMoved,
-    Signal,
-    Started,
-    Succeeded,
-    TimedOut,
-)
+from runner.concurrency.policy import FULL, OPEN, Decision, Failed, Gate, Signal, Started, Succeeded, TimedOut
 
 _SMOOTHING = 0.2
 """Weight of the newest latency in the average that is shown."""
@@ -77,7 +66,7 @@ class Aimd:
     def take(self, signal: Signal) -> Decision:
         """Count an attempt that ended, and change the target when the window is over."""
         now = self._now = max(self._now, signal.t)
-        changes: list[Change] = self._pause.end(now)
+        changes: list[PolicyEvent] = self._pause.end(now)
         if self._window is None:
             self._window = now
         if isinstance(signal, Started):
@@ -108,7 +97,7 @@ class Aimd:
         at = self._pause.earliest(t)
         return OPEN if t >= at else Gate(open=False, at=at)
 
-    def _close_window(self, now: float) -> list[Change]:
+    def _close_window(self, now: float) -> list[PolicyEvent]:
         """If the window is over, change the target and start the next window."""
         if self._window is None or now - self._window < self.window_seconds:
             return []
@@ -119,7 +108,7 @@ class Aimd:
             return self._move(self.target * self.decrease_ratio, evidence)
         return self._move(self.target + self.increase_step, evidence) if successes else []
 
-    def _overloaded(self, now: float) -> list[Change]:
+    def _overloaded(self, now: float) -> list[PolicyEvent]:
         """Count an overload, and reduce the target to 1 after several."""
         self._overloads += 1
         self._recent = [t for t in self._recent if now - t < self.collapse_window_seconds]
@@ -132,8 +121,8 @@ class Aimd:
         self._window, self._successes, self._overloads = now, 0, 0
         return self._move(1.0, evidence)
 
-    def _move(self, target: float, evidence: str) -> list[Change]:
+    def _move(self, target: float, evidence: str) -> list[PolicyEvent]:
         before = self.limit
         self.target = min(max(target, 1.0), float(self.most))
         after = self.limit
-        return [LimitMoved(before=before, after=after, reason="window", evidence=evidence)] if after != before else []
+        return [LimitChanged(before=before, after=after, reason="window", evidence=evidence)] if after != before else []

@@ -37,6 +37,8 @@ class Background:
     """Unexplained 429s since then."""
     first_sign: Start | None = None
     """The first of them."""
+    limited_before: int = 0
+    """All 429s up to that one."""
     observed: float = 0.0
     """Share of 429s that led to the current test."""
     signs: int = 0
@@ -58,13 +60,16 @@ class Background:
         expected = LATEST * self.share
         return min(max(LATEST_LIMITED, expected + 4 * math.sqrt(expected)), LATEST - 1)
 
-    def tolerates(self, limited: int, starts: int) -> bool:
-        """Return whether random 429s explain `limited` of `starts`."""
-        expected = self.share * starts
-        return self.share > 0 and limited <= 2 + expected + 2 * math.sqrt(expected)
+    def tolerates(self, limited: int) -> bool:
+        """Return whether random 429s explain `limited` of the last `LATEST` starts."""
+        expected = LATEST * self.share
+        return limited <= expected + 2 * math.sqrt(expected)
 
-    def count(self, start: Start, in_flight: int) -> bool:
-        """Count an unexplained 429 with this many in flight; return whether a test should begin."""
+    def count(self, start: Start, in_flight: int, all_limited: int) -> bool:
+        """Count an unexplained 429 with this many in flight; return whether a test should begin.
+
+        `all_limited` is the number of 429s so far, explained ones included.
+        """
         order = start.order
         if self.is_testing:
             self.limited += self.test_from <= order <= self.test_to
@@ -73,13 +78,15 @@ class Background:
             return False
         self.limited += 1
         if self.first_sign is None:
-            self.first_sign = start
+            self.first_sign, self.limited_before = start, all_limited
         starts = order - self.first + 1
         self.observed = self.limited / starts
         if starts > MEMORY:
-            self.first, self.limited, self.first_sign = order - MEMORY // 2, (self.limited + 1) // 2, start
+            self.first, self.limited = order - MEMORY // 2, (self.limited + 1) // 2
+            self.first_sign, self.limited_before = start, all_limited
             self.share = min(self.share, self.observed)
-        accepted, seconds = order - self.first_sign.order + 1 - self.limited, start.t - self.first_sign.t
+        accepted = order - self.first_sign.order - (all_limited - self.limited_before)
+        seconds = start.t - self.first_sign.t
         if self.limited < TEST_SIGNS or accepted < max(ENOUGH, in_flight) or seconds <= 0:
             return False
         # Between two 429s a rate limit grants exactly its rate.

@@ -27,12 +27,12 @@ GROWTH_PER_PROOF: Final = 1.75
 """The limit may grow to this many times the load whose latency was last found acceptable (TCP slow start uses 2)."""
 BUSY: Final = 0.85
 """Share of the limit that must be in use before a higher one is tried; otherwise a higher one is not used."""
-TRIAL_SOONEST, TRIAL_LATEST = 5.0, 60.0
-"""Seconds between two trials of another limit; doubled while the outcome is the same."""
+LIMIT_TEST_SOONEST, LIMIT_TEST_LATEST = 5.0, 60.0
+"""Seconds between two tests of another limit; doubled while the outcome is the same."""
 CHECKED_LEAST: Final = 8
 """Limits below this are not compared with a lower one: that would cost a third of them."""
-TRIAL_PATIENCE: Final = 20.0
-"""Seconds, and twelve mean latencies, after which a trial without a result is abandoned."""
+LIMIT_TEST_TIMEOUT: Final = 20.0
+"""Seconds, and twelve mean latencies, after which a test without a result is abandoned."""
 NEAR_LIMIT: Final = 0.9
 """429s at more than this share of a known limit belong to it: calls overlap a little more than the client can see."""
 OVER_LIMIT, OVER_WITHIN = 3, 15
@@ -86,7 +86,7 @@ SWING, FLATTEST_SWING = 0.1, 0.04
 PLATEAU_SHORTEST, PLATEAU_LONGEST = 3.0, 30.0
 """Seconds to the middle of a plateau. With 20 a fifth more calls were rate limited; a study with 60 found a raised rate limit
 late, and 30 finds it later than 20."""
-STEADY: Final = 5
+STEADY: Final = 3.5
 """A plateau is at most this part of the time for which measurements have agreed."""
 PLATEAU_CALLS: Final = 200
 """Calls to the middle of the longest plateau on slow endpoints, so that one 429 per plateau stays below 0.5 %."""
@@ -109,6 +109,8 @@ SETTLE: Final = 0.5
 LATEST, LATEST_SHARE, LATEST_LIMITED = 16, 0.65, 6
 """A limit is exceeded if, of the last `LATEST` starts, this share and at least `LATEST_LIMITED` were rate limited. With 20 % of
 random 429s that happens about once in 30,000 starts."""
+FIRST_LIMITED: Final = 3
+"""Rate limits in a row before the first answer that show an exceeded limit: a small bucket accepts a few calls and no more."""
 POISONED: Final = 4
 """Rate limits in a row of one trial after which the trial, not the endpoint, is considered the reason."""
 TESTED_SHARE: Final = 0.02

@@ -1,7 +1,8 @@
 """A fixed concurrency limit. Retry-After pauses the whole rate-limit key; nothing else changes anything."""
 
+from journal.events import PolicyEvent
 from runner.concurrency.pause import Pause
-from runner.concurrency.policy import FULL, OPEN, Change, Decision, Failed, Gate, Signal, Started
+from runner.concurrency.policy import FULL, OPEN, Decision, Failed, Gate, Signal, Started
 
 
 class Fixed:
@@ -19,7 +20,7 @@ class Fixed:
     def take(self, signal: Signal) -> Decision:
         """Count attempts in flight, and pause for a Retry-After."""
         pause = self._pause
-        changes: list[Change] = [] if pause.current is None else pause.end(signal.t)
+        changes: list[PolicyEvent] = [] if pause.current is None else pause.end(signal.t)
         if isinstance(signal, Started):
             self._in_flight.add(signal.attempt)
         else:

@@ -20,9 +20,13 @@ from runner.concurrency.constants import (
     CEILING_SOONEST,
     CHECKED_LEAST,
     DOUBT,
+    ENOUGH,
     FAST_GROWTH,
     FIRST_LIMIT,
     LEAST_SHOWN,
+    LIMIT_TEST_LATEST,
+    LIMIT_TEST_SOONEST,
+    LIMIT_TEST_TIMEOUT,
     NEAR_LIMIT,
     OTHER_LOAD,
     OVER_LIMIT,
@@ -34,9 +38,6 @@ from runner.concurrency.constants import (
     SHORTEST_RUN,
     SURE_SHARE,
     TIMEOUT_CUT,
-    TRIAL_LATEST,
-    TRIAL_PATIENCE,
-    TRIAL_SOONEST,
     UNPROVEN_LIMIT,
     WITHIN_LIMIT,
     WITHIN_SHARE,
@@ -59,15 +60,17 @@ class InFlight:
     by_latency: bool = False
     """Whether latency, not a 429, is the evidence against a higher limit."""
     upward: bool = True
-    """Whether the next or current trial is of a higher limit; lower ones are tried only because of latency."""
+    """Whether the next or current test is of a higher limit; lower ones are tried only because of latency."""
     was_climbing: bool = False
     """Whether the phase was `climbing` before a lower load was measured; it continues if the higher load is better."""
     since: float = 0.0
     """When the current phase began."""
-    period: float = TRIAL_SOONEST
-    """Seconds to hold before the next trial."""
+    period: float = LIMIT_TEST_SOONEST
+    """Seconds to hold before the next test."""
     accepted: int = 0
     """Most attempts in flight at the start of a call that was accepted."""
+    above: int = 0
+    """Accepted starts above `held` since the test began."""
     over: int = 0
     """Rate-limited starts above that, since it last rose."""
     within: int = 0
@@ -99,7 +102,7 @@ class InFlight:
     """Successes since the limit last grew, above `threshold`."""
 
     @property
-    def in_trial(self) -> bool:
+    def is_comparing(self) -> bool:
         """Whether another load is being measured for its latency."""
         return self.phase == "trying" and self.by_latency
 
@@ -109,15 +112,21 @@ class InFlight:
         is_at_most = self.limit == self.most and self.limit >= CHECKED_LEAST
         return self.phase == "climbing" and (is_at_most or self.threshold is not None)
 
+    @property
+    def is_sure(self) -> bool:
+        """Whether most starts above the limit were rate limited when it was found; otherwise the 429s may have been random."""
+        return self.held > 0 and self.over_share >= SURE_SHARE
+
     def accept(self, in_flight: int) -> None:
         """Record that a call was accepted with this many in flight."""
+        self.above += in_flight > self.held
         if in_flight > self.accepted:
             self.accepted, self.over = in_flight, 0
             if self.held and not self.by_latency and self._good() > self.held + 1:
                 self.release()
 
     def succeeded(self, start: Start, t: float, proven: int, *, patience: float) -> None:
-        """Raise the limit if it is used, up to `proven`; abandon a trial without a result after `patience` seconds."""
+        """Raise the limit if it is used, up to `proven`; abandon a test without a result after `patience` seconds."""
         self.successes += start.order > self.lesson
         is_far = self.limit >= UNPROVEN_LIMIT and self.limit > PER_ROUND_TRIP * start.limit
         if is_far or start.wave.load < BUSY * start.limit or start.in_flight < start.limit // 2:
@@ -125,8 +134,11 @@ class InFlight:
         if self.phase == "climbing":
             allowed = min(max(proven, self._unproven), self._highest(t))
             self.limit = max(self.limit, min(self.limit + self._step(), allowed))
+        elif self.phase == "trying" and not self.by_latency:
+            if self.above >= max(ENOUGH, 2 * self.held):
+                self.phase, self.period = "climbing", LIMIT_TEST_SOONEST
         elif t - self.since >= self.period:
-            self._next(t, proven, patience)
+            self._next(t, patience)
 
     def _highest(self, t: float) -> int:
         """Return the highest limit that may be tried now."""
@@ -165,36 +177,36 @@ class InFlight:
         is_again = self.ceiling is not None and load <= OTHER_LOAD * self.ceiling
         self.ceiling, self.ceiling_until = load, t + (CEILING_LATEST if is_again else CEILING_SOONEST)
         self.threshold = self.limit = max(min(int(cut * load), self.limit), 1)
-        self.period = TRIAL_SOONEST
+        self.period = LIMIT_TEST_SOONEST
         self.check_from = newest + 2 * self.limit
         self.phase, self.held, self.by_latency, self.since, self.lesson = "climbing", 0, False, t, newest
         self.timeouts = self.successes = self.growth = 0
 
-    def _next(self, t: float, proven: int, patience: float) -> None:
+    def _next(self, t: float, patience: float) -> None:
         """Change the phase from holding to trying, or from trying to climbing."""
-        if self.phase == "holding":
-            step = max(1, self.held // (4 if self.upward else 3)) if self.by_latency else 1
-            highest = self._highest(t)
-            if self.by_latency and self.upward and self.held < highest < OTHER_LOAD * self.held:
+        highest = self._highest(t)
+        if self.phase == "holding" and not self.by_latency:
+            if self.held < highest:
+                self.phase, self.since, self.above, self.limit = "trying", t, 0, self.held + 1
+        elif self.phase == "holding":
+            if self.upward and self.held < highest < OTHER_LOAD * self.held:
                 self.held = self.limit = highest  # Too close to be compared, and below the overload.
                 self.since, self.upward = t, False
                 return
-            self.phase, self.since, self.over = "trying", t, 0
-            self.upward = (self.upward or not self.by_latency or self.held == 1) and self.held < highest
-            higher = min(self.held + step, highest) if self.by_latency else min(self.held + step, proven, highest)
-            self.limit = max(self.held, higher) if self.upward else max(self.held - step, 1)
-        elif not self.by_latency:
-            self.phase, self.period = "climbing", TRIAL_SOONEST
-        elif t - self.since >= max(patience, TRIAL_PATIENCE):
+            self.phase, self.since = "trying", t
+            self.upward = (self.upward or self.held == 1) and self.held < highest
+            step = max(1, self.held // (4 if self.upward else 3))
+            self.limit = min(self.held + step, highest) if self.upward else max(self.held - step, 1)
+        elif t - self.since >= max(patience, LIMIT_TEST_TIMEOUT):
             # Nothing could be compared, because something else limited the starts.
             self.phase, self.since, self.limit, self.upward = "holding", t, self.held, True
-            self.period = min(2 * self.period, 2 * TRIAL_LATEST)
+            self.period = min(2 * self.period, 2 * LIMIT_TEST_LATEST)
 
     def _good(self) -> int:
         return self.accepted - self.accepted // 16  # Some were accepted because others had just ended.
 
-    def ends_trial(self, start: Start) -> bool:
-        """Return whether a 429 ends the trial of a higher limit."""
+    def ends_test(self, start: Start) -> bool:
+        """Return whether a 429 ends the test of a higher limit."""
         return self.phase == "trying" and not self.by_latency and start.in_flight > self.held
 
     def release(self) -> None:
@@ -218,7 +230,7 @@ class InFlight:
             if not self.held or self.by_latency:
                 return False
             is_near = start.in_flight > NEAR_LIMIT * self.held
-            if not is_near or self.over_share < SURE_SHARE:
+            if not is_near:
                 self.within += 1
                 if self.within >= WITHIN_LIMIT and self.within > WITHIN_SHARE * self.over_share * (start.order - self.lesson):
                     self.doubt(t)
@@ -256,7 +268,7 @@ class InFlight:
         return self.phase != "climbing" and abs(limit - self.held) <= max(1, self.held // 10)
 
     def _hold(self, limit: int, t: float, newest: int) -> None:
-        self.period = min(2 * self.period, TRIAL_LATEST) if self._is_held(limit) else TRIAL_SOONEST
+        self.period = min(2 * self.period, LIMIT_TEST_LATEST) if self._is_held(limit) else LIMIT_TEST_SOONEST
         self.phase, self.since, self.held, self.lesson = "holding", t, limit, newest
         self.limit, self.by_latency, self.over, self.accepted = limit, False, 0, min(self.accepted, limit)
         self.timeouts = self.successes = self.within = 0
@@ -264,18 +276,18 @@ class InFlight:
 
     def measure_lower(self, t: float, newest: int, limit: int) -> None:
         """Measure a lower load now, to compare it with the current one."""
-        if not self.in_trial:
+        if not self.is_comparing:
             self.held, self.was_climbing = self.limit, self.phase == "climbing"
         self.phase, self.by_latency, self.upward, self.since, self.lesson = "trying", True, False, t, newest
         self.limit = max(min(limit, self.held - 1), 1)
 
     def compared(self, t: float, newest: int, *, is_worth: bool) -> None:
-        """Keep the better of the two loads of a trial."""
+        """Keep the better of the two loads of a test."""
         is_checked = is_worth and not self.upward and self.was_climbing
         if is_worth == self.upward:
-            self.held, self.period = self.limit, TRIAL_SOONEST
+            self.held, self.period = self.limit, LIMIT_TEST_SOONEST
         else:
-            self.upward, self.period = not self.upward, min(2 * self.period, 2 * TRIAL_LATEST)
+            self.upward, self.period = not self.upward, min(2 * self.period, 2 * LIMIT_TEST_LATEST)
         self.limit, self.phase, self.since, self.lesson = self.held, "holding", t, newest
         self.was_climbing = False
         if is_checked:

@@ -58,8 +58,6 @@ class Pace:
     """A rate-limited start from which granted calls are counted: the bucket was empty then."""
     missed: int = 0
     """Starts after the anchor that used no token."""
-    signs: int = 0
-    """429s since the anchor, without those of trials that were rate limited before."""
     idle: float = 0.0
     """Seconds since the anchor in which something else limited the starts, so that the bucket may have overflowed."""
     lowest: float = 0.0
@@ -91,7 +89,10 @@ class Pace:
         return self.fixed is None and pace is not None and (self.searching or pace > self.measured)
 
     def is_confirmed(self, start: Start) -> bool:
-        """Return whether enough 429s came within a few starts; one may be random, so the pace only stops growing."""
+        """Return whether enough 429s came within a few starts, or after the last measurement.
+
+        One may be random, so the pace only stops growing.
+        """
         self.suspects = [*self.suspects[-2:], start.order]
         needed = self._needed(start)
         if len(self.suspects) >= needed and start.order - self.suspects[-needed] <= CONFIRM * (needed - 1):
@@ -107,7 +108,7 @@ class Pace:
             return 2
         if start.order - anchor.order - self.missed < self.measured * (start.t - anchor.t):
             return 3
-        return 1 if self.period > self._shortest(self.measured) else 2
+        return 1
 
     def started(self, t: float, flow: float) -> None:
         """Space the next start from this one; `flow` is the rate that the slots allow."""
@@ -151,26 +152,27 @@ class Pace:
             self.since += max(until - max(self.next_start, self.since), 0.0)
             self.next_start = max(self.next_start, until)
 
-    def learn(self, start: Start, t: float, *, flow: float) -> str | None:
+    def learn(self, start: Start, t: float, *, flow: float, pause: float) -> str | None:
         """Update the rate after a 429; return the evidence, or None if no call was granted since the last one.
 
-        `flow` is the current rate of starts, derived from the number in flight.
+        `flow` is the current rate of starts, derived from the number in flight; `pause` are the seconds of Retry-After.
         """
         self.missed += 1
-        self.frozen, self.suspects = 0, []
+        self.frozen, self.suspects = 0, [start.order]
         order, since = (0, 0.0) if self.anchor is None else (self.anchor.order, self.anchor.t)
         granted, seconds = max(start.order - order - self.missed, 0), start.t - since
         is_measured = self.anchor is not None and self.idle < seconds / 10
         # On some endpoints rejected calls use tokens too, so a short measurement is inexact.
         is_enough = granted >= max(ENOUGH, 2 * self.echoes) and seconds >= MEASURED_SHORTEST
         if self.estimate is None:
-            self._search(FIRST_BELIEF * max(max(granted, 1) / max(seconds, 0.5), flow), t)
+            self._search(FIRST_BELIEF * max(max(granted, 1) / max(seconds + pause, 0.5), flow), t)
         elif not is_measured:
             # The bucket may have overflowed, so this is no measurement; only an estimated pace is lowered.
             self._lower_guess(t)
         elif granted == 0:
             self._search(self.estimate / 2, t)
-            return None
+            if self.missed > 1:  # One may be random.
+                return None
         elif not is_enough:
             # Too few for a measurement, but the rate is not much above (granted + 1) / seconds.
             least = max(granted / seconds, self.estimate / 2)
@@ -185,11 +187,11 @@ class Pace:
 
     def resume(self, probe: Start, t: float) -> None:
         """Start again after every call was rate limited; the bucket was nearly empty when it accepted the probe."""
-        self.since = self.next_start = t
+        self.since, self.next_start = t, t + 1 / (self.estimate or 1.0)
         self._count_from(probe)
 
     def _count_from(self, start: Start) -> None:
-        self.anchor, self.missed, self.signs, self.idle, self.lowest = start, 0, 0, 0.0, self.estimate or SLOWEST
+        self.anchor, self.missed, self.idle, self.lowest = start, 0, 0.0, self.estimate or SLOWEST
 
     def rest(self, start: Start, t: float) -> float:
         """Return when to start again after a 429 without Retry-After: the bucket refills a little first."""
@@ -227,7 +229,7 @@ class Pace:
         self.measured = rate
         if more and not self.searching and pace > estimate * (1 + self.swing):
             # A late 429 at a higher accepted rate: a small bucket overflowed while the pace was below the rate.
-            rate += (pace - rate) / 2
+            rate += (pace - rate) / 3
         elif self.period and (same or abs(rate - estimate) <= SWING * estimate):
             # Two measurements agree: exceed the rate half as often, and by half as much.
             longest = min(max(PLATEAU_LONGEST, PLATEAU_CALLS / rate), (t - self.steady_since) / STEADY)

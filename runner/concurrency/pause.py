@@ -5,15 +5,15 @@ A Retry-After applies to the key, not only to the attempt that received it: othe
 
 from attrs import define
 
+from journal.events import IntakePaused, IntakeResumed, PolicyEvent
 from runner.concurrency.constants import LONGEST_PAUSE
-from runner.concurrency.policy import Change, Paused, Resumed
 
 
 @define
 class Pause:
     """The current pause, if there is one."""
 
-    current: Paused | None = None
+    current: IntakePaused | None = None
     is_settling: bool = False
     """It is only to see whether more 429s follow the first one."""
 
@@ -21,35 +21,35 @@ class Pause:
         """Return the earliest time at or after `t` at which an attempt may start."""
         return t if self.current is None else max(t, self.current.until)
 
-    def retry_after(self, t: float, seconds: float, evidence: str) -> list[Change]:
+    def retry_after(self, t: float, seconds: float, evidence: str) -> list[PolicyEvent]:
         """Pause for the time in Retry-After, at most `LONGEST_PAUSE`; `t` is when the response arrived."""
         wait = min(max(seconds, 0.0), LONGEST_PAUSE)
         limited = "" if wait == seconds else f", limited to {wait:.6g} s"
         return self.begin(t, t + wait, "retry_after", f"{evidence}; Retry-After: {seconds:.6g} s{limited}")
 
-    def settle(self, t: float, wait: float) -> list[Change]:
+    def settle(self, t: float, wait: float) -> list[PolicyEvent]:
         """Pause until no 429 came for `wait` seconds, to see whether others follow the first.
 
         Each further 429 extends the pause; only its beginning and its end are recorded.
         """
         if not self.is_settling and self.earliest(t) >= t + wait:
             return []
-        paused = Paused(until=t + wait, reason="rate_limited", evidence="first 429 for a while: do others follow?")
-        changes: list[Change] = [] if self.is_settling else [paused]
+        paused = IntakePaused(until=t + wait, reason="rate_limited", evidence="first 429 for a while: do others follow?")
+        changes: list[PolicyEvent] = [] if self.is_settling else [paused]
         self.current, self.is_settling = paused, True
         return changes
 
-    def begin(self, t: float, until: float, reason: str, evidence: str) -> list[Change]:
+    def begin(self, t: float, until: float, reason: str, evidence: str) -> list[PolicyEvent]:
         """Pause until then, unless a longer pause is in force."""
         if until <= t or (self.current is not None and until <= self.current.until):
             return []
-        self.current, self.is_settling = Paused(until=until, reason=reason, evidence=evidence), False
+        self.current, self.is_settling = IntakePaused(until=until, reason=reason, evidence=evidence), False
         return [self.current]
 
-    def end(self, t: float) -> list[Change]:
+    def end(self, t: float) -> list[PolicyEvent]:
         """End the pause if its time is over."""
         pause = self.current
         if pause is None or t < pause.until:
             return []
         self.current, self.is_settling = None, False
-        return [Resumed(reason=pause.reason, evidence="pause over")]
+        return [IntakeResumed(reason=pause.reason, evidence="pause over")]

@@ -7,9 +7,11 @@ pass `Started` to `take`; pass each end of an attempt as it is recorded. If the 
 that is None, after the next signal. Each decision contains what is in force from then on and what to record.
 """
 
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, TypeVar
 
-from journal.events import FailureCategory, fact
+import attrs
+
+from journal.events import FailureCategory, PolicyEvent, fact
 
 
 @fact
@@ -62,52 +64,6 @@ Signal: TypeAlias = Started | Succeeded | Failed | TimedOut | Interrupted
 
 
 @fact
-class LimitMoved:
-    """The limit changed; recorded as `LimitChanged`."""
-
-    before: int
-    after: int
-    reason: str
-    """One word: climbing, trying, in_flight, latency, timeouts, no_response, random_429s; from `Aimd`: window."""
-    evidence: str
-
-
-@fact
-class Paused:
-    """No attempt except a probe may start for a while; recorded as `IntakePaused`. A later pause replaces an earlier one."""
-
-    until: float
-    """When the next attempt may start, in the time of the signals."""
-    reason: str
-    """retry_after, rate_limited (a short pause), or unavailable, no_response, all_rate_limited (only probes start)."""
-    evidence: str
-
-
-@fact
-class Resumed:
-    """The pause is over; recorded as `IntakeResumed`."""
-
-    reason: str
-    """The reason of the pause that ended."""
-    evidence: str
-
-
-@fact
-class PaceMoved:
-    """The pace changed; recorded as `PaceChanged`."""
-
-    before: float | None
-    after: float | None
-    """Starts per second; None: not paced."""
-    reason: str
-    """One word: start (the first starts of a run are spread), rate_limit, test or no_limit."""
-    evidence: str
-
-
-Change: TypeAlias = LimitMoved | PaceMoved | Paused | Resumed
-
-
-@fact
 class Decision:
     """What is in force after a signal, until the next one."""
 
@@ -115,8 +71,8 @@ class Decision:
     """Attempts that may be in flight; excess ones are not interrupted."""
     probe: bool = False
     """Whether the attempt that started is a probe, which does not use up its trial's retry budget."""
-    changes: tuple[Change, ...] = ()
-    """Changes since the previous decision, in order, to be recorded."""
+    changes: tuple[PolicyEvent, ...] = ()
+    """What has changed since the previous decision, in order, to be recorded; the rate-limit key is added then."""
 
 
 @fact
@@ -128,6 +84,14 @@ class Gate:
     """If closed: when to ask again; None means after the next signal, because the limit is reached."""
     probe: bool = False
     """If open: whether the attempt would be a probe."""
+
+
+T = TypeVar("T")
+
+
+def evolved(fact: T, **changes: object) -> T:
+    """Return a copy of a fact with these members changed."""
+    return attrs.evolve(fact, **changes)  # type: ignore[misc]  # a fact is an attrs class
 
 
 OPEN = Gate(open=True)

@@ -9,27 +9,13 @@ import itertools
 import threading
 import time
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import Final
 
 import attrs
 import trio
 
-from runner.concurrency.policy import (
-    FULL,
-    Change,
-    Decision,
-    Gate,
-    Interrupted,
-    LimitMoved,
-    PaceMoved,
-    Paused,
-    Policy,
-    Resumed,
-    Signal,
-    Started,
-)
-
-T = TypeVar("T")
+from journal.events import IntakePaused, IntakeResumed, LimitChanged, PaceChanged, PolicyEvent
+from runner.concurrency.policy import FULL, Decision, Gate, Interrupted, Policy, Signal, Started, evolved
 
 TURN: Final = 0.1
 """Seconds for which the other runs wait for the run whose turn it is."""
@@ -60,9 +46,9 @@ class Shared:
     """Minimum of `served` for a run that begins to wait, so that it does not catch up on past starts."""
     yielding_since: float | None = None
     """Since when an allowed start is left to a run with fewer starts."""
-    pause: Paused | None = None
+    pause: IntakePaused | None = None
     """The pause that is in force, in common time."""
-    pace: PaceMoved | None = None
+    pace: PaceChanged | None = None
     """The last change of the pace."""
 
     def resize(self) -> None:
@@ -89,7 +75,7 @@ class Member:
         """Starts that count for the turns."""
         self.is_waiting = False
         """Whether it has something to start and was not allowed to."""
-        self._inbox: list[Change] = []
+        self._inbox: list[PolicyEvent] = []
         """Changes that are not recorded in this run yet, in its time."""
         self.new_runs: list[str] = []
         """Runs that have joined; not recorded in this run yet."""
@@ -108,7 +94,7 @@ class Member:
                 self._start(name)
             else:
                 self._in_flight.discard(name)
-            decision = shared.policy.take(_evolved(signal, t=signal.t + self._offset, attempt=name))
+            decision = shared.policy.take(evolved(signal, t=signal.t + self._offset, attempt=name))
             others = self._post(decision.changes)
             changes = self.received()
         for other in others:
@@ -126,16 +112,16 @@ class Member:
             other.call()
         return Decision(limit=self.limit, changes=changes)
 
-    def received(self) -> tuple[Change, ...]:
+    def received(self) -> tuple[PolicyEvent, ...]:
         """Empty the inbox; return the changes, which the caller records."""
         with self._shared.lock:
             changes, self._inbox = tuple(self._inbox), []
         for change in changes:
-            if isinstance(change, LimitMoved):
+            if isinstance(change, LimitChanged):
                 self.limit = change.after
-            elif isinstance(change, Paused):
+            elif isinstance(change, IntakePaused):
                 self._until = change.until
-            elif isinstance(change, Resumed):
+            elif isinstance(change, IntakeResumed):
                 self._until = 0.0
         return changes
 
@@ -156,7 +142,7 @@ class Member:
                 self.is_waiting, self.served = True, max(self.served, shared.turn)
             gate = shared.policy.may_start(now)
             if not gate.open:
-                return gate if gate.at is None else _evolved(gate, at=gate.at - self._offset)
+                return gate if gate.at is None else evolved(gate, at=gate.at - self._offset)
             if t < self._until:
                 return Gate(open=False, at=self._until)  # The end of the pause is not recorded here yet.
             first = self._first_in_turn(now)
@@ -199,22 +185,22 @@ class Member:
             member.is_waiting = False
         return self
 
-    def _post(self, changes: tuple[Change, ...]) -> "list[Member]":
+    def _post(self, changes: tuple[PolicyEvent, ...]) -> "list[Member]":
         """Put changes into the inboxes of all runs; return the runs to notify."""
         shared = self._shared
         for change in changes:
-            if isinstance(change, Paused | Resumed):
-                shared.pause = change if isinstance(change, Paused) else None
-            elif isinstance(change, PaceMoved):
+            if isinstance(change, IntakePaused | IntakeResumed):
+                shared.pause = change if isinstance(change, IntakePaused) else None
+            elif isinstance(change, PaceChanged):
                 shared.pace = change
             for member in shared.members:
                 member.receive(change)
         return [member for member in shared.members if member is not self and (changes or member.is_waiting)]
 
-    def receive(self, change: Change) -> None:
+    def receive(self, change: PolicyEvent) -> None:
         """Put a change into the inbox, in this run's time."""
-        if isinstance(change, Paused):
-            change = _evolved(change, until=change.until - self._offset)
+        if isinstance(change, IntakePaused):
+            change = evolved(change, until=change.until - self._offset)
         self._inbox.append(change)
 
     def enter(self) -> "list[Member]":
@@ -229,7 +215,7 @@ class Member:
         if self._shared.pause is not None:
             self.receive(self._shared.pause)
         if self._shared.pace is not None and self._shared.pace.after is not None:
-            self.receive(_evolved(self._shared.pace, before=None))
+            self.receive(evolved(self._shared.pace, before=None))
         return others
 
 
@@ -261,7 +247,3 @@ REGISTRY: Final = Registry()
 
 def _nothing() -> None:
     """Do nothing: the default of `Member.call`."""
-
-
-def _evolved(fact: T, **changes: object) -> T:
-    return attrs.evolve(fact, **changes)  # type: ignore[misc]  # a fact is an attrs class

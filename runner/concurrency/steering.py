@@ -9,21 +9,7 @@ from collections.abc import Sequence
 from typing import Final, assert_never, cast, get_args
 
 from journal import Record, events
-from runner.concurrency.policy import (
-    Change,
-    Decision,
-    Failed,
-    Interrupted,
-    LimitMoved,
-    PaceMoved,
-    Paused,
-    Policy,
-    Resumed,
-    Signal,
-    Started,
-    Succeeded,
-    TimedOut,
-)
+from runner.concurrency.policy import Failed, Interrupted, Policy, Signal, Started, Succeeded, TimedOut, evolved
 
 PROBES: Final = 3
 """Probes of a trial per outage that do not count against its retries; after more, the trial may be the reason."""
@@ -80,21 +66,26 @@ class Steering:
         elif self._outage_since is not None and signal.__class__ is Succeeded:
             self._outage_since = None
             self._probes.clear()
-        return self._events(decision) if decision.changes else []
+        return self._keyed(decision.changes) if decision.changes else []
 
     def elapse(self, t: float) -> list[events.PolicyEvent]:
         """Return what the policy decides at `t` by the passing of time alone; to be recorded with that time."""
         decision = self._policy.elapse(t)
         self.limit = decision.limit
-        return self._events(decision)
+        return self._keyed(decision.changes)
 
-    def adopt(self, changes: Sequence[Change]) -> list[events.PolicyEvent]:
+    def adopt(self, changes: Sequence[events.PolicyEvent]) -> list[events.PolicyEvent]:
         """Return the events to record for changes caused by another run that shares the policy."""
         self.limit = self._policy.limit
-        return [_event(change, self._key) for change in changes]
+        return self._keyed(changes)
 
-    def _events(self, decision: Decision) -> list[events.PolicyEvent]:
-        return [_event(change, self._key) for change in decision.changes]
+    def _keyed(self, changes: Sequence[events.PolicyEvent]) -> list[events.PolicyEvent]:
+        return [
+            evolved(change, key=self._key, until=round(change.until, 6))
+            if isinstance(change, events.IntakePaused)
+            else evolved(change, key=self._key)
+            for change in changes
+        ]
 
     def _started(self, name: str, t: float, *, probe: bool) -> None:
         if probe:
@@ -137,20 +128,3 @@ def _call_signal(event: CallEvent, t: float) -> tuple[str, Signal]:
 
 
 _CALL_EVENTS: Final = frozenset(get_args(CallEvent))
-
-
-def _event(change: Change, key: str) -> events.PolicyEvent:
-    match change:
-        case LimitMoved():
-            return events.LimitChanged(
-                before=change.before, after=change.after, reason=change.reason, evidence=change.evidence, key=key
-            )
-        case PaceMoved():
-            return events.PaceChanged(
-                before=change.before, after=change.after, reason=change.reason, evidence=change.evidence, key=key
-            )
-        case Paused():
-            return events.IntakePaused(until=round(change.until, 6), reason=change.reason, evidence=change.evidence, key=key)
-        case Resumed():
-            return events.IntakeResumed(reason=change.reason, evidence=change.evidence, key=key)
-    assert_never(change)

@@ -5,9 +5,9 @@ from runner.concurrency.in_flight import InFlight
 from runner.concurrency.start import Group, Start, Wave
 
 
-def _start(order: int, in_flight: int) -> Start:
-    group = Group(first=1, size=32)
-    return Start(trial=str(order), order=order, t=0.0, in_flight=in_flight, limit=64, group=group, wave=Wave(0.0))
+def _start(order: int, in_flight: int, limit: int = 64) -> Start:
+    group, wave = Group(first=1, size=32), Wave(0.0, in_flight)
+    return Start(trial=str(order), order=order, t=0.0, in_flight=in_flight, limit=limit, group=group, wave=wave)
 
 
 def test_a_second_overload_at_no_higher_load_is_remembered_for_longer() -> None:
@@ -45,3 +45,19 @@ def test_a_lower_load_that_brings_as_much_is_kept() -> None:
     machine.compared(18.0, 640, is_worth=False)
 
     assert ("holding", 70, False) == (machine.phase, machine.limit, machine.upward)
+
+
+def test_a_higher_limit_is_kept_after_two_round_trips_without_a_429() -> None:
+    """A trial is decided by accepted calls, not by time: random 429s would end every long trial."""
+    machine = InFlight(most=100, limit=32, phase="holding", held=32)
+    machine.succeeded(_start(1, 32, 32), 10.0, 100, patience=1.0)
+    for _ in range(63):
+        machine.accept(33)
+    machine.succeeded(_start(2, 33, 33), 11.0, 100, patience=1.0)
+
+    assert ("trying", 33) == (machine.phase, machine.limit)
+
+    machine.accept(33)
+    machine.succeeded(_start(3, 33, 33), 12.0, 100, patience=1.0)
+
+    assert "climbing" == machine.phase

@@ -20,7 +20,7 @@ def plateau(*, period: float) -> Pace:
 
 @pytest.mark.parametrize(
     ("period", "granted", "needed"),
-    [(20.0, 100, 1), (3.0, 100, 2), (20.0, 80, 3)],
+    [(20.0, 100, 1), (3.0, 100, 1), (20.0, 80, 3)],
     ids=["due, measurements agree", "due, the first measurement", "before it is due"],
 )
 def test_429s_that_a_plateau_needs(period: float, granted: int, needed: int) -> None:
@@ -42,16 +42,42 @@ def test_a_rate_that_was_measured_too_high_is_measured_again() -> None:
 def test_a_short_measurement_goes_on() -> None:
     """What was granted in less than two seconds is no measurement: the pace searches on, and counting continues."""
     pace = plateau(period=3.0)
-    pace.learn(start(113, 11.0), 11.1, flow=10.0)
+    pace.learn(start(113, 11.0), 11.1, flow=10.0, pause=0.0)
 
     assert pace.searching
     assert pace.anchor is not None
     assert 100 == pace.anchor.order
 
-    pace.learn(start(136, 14.0), 14.1, flow=10.0)
+    pace.learn(start(136, 14.0), 14.1, flow=10.0, pause=0.0)
 
     assert not pace.searching
     assert 136 == pace.anchor.order
+
+
+def test_the_pause_counts_in_the_first_measurement() -> None:
+    """An endpoint that accepted 2 calls and asks to wait for 2 s grants about 2 in 2.2 s, not 2 in 0.2 s."""
+    pace = Pace()
+    pace.missed = 2
+    pace.learn(start(5, 0.2), 0.4, flow=0.0, pause=2.0)
+
+    assert pytest.approx(0.7 * 2 / 2.2) == pace.estimate
+
+
+def test_a_429_soon_after_a_measurement_confirms_it() -> None:
+    """In a search one 429 may be random, unless the last measurement was a few starts ago."""
+    pace = plateau(period=3.0)
+    pace.learn(start(113, 11.0), 11.1, flow=10.0, pause=0.0)
+
+    assert pace.is_confirmed(start(120, 12.0))
+    assert not pace.is_confirmed(start(200, 20.0))
+
+
+def test_after_the_only_accepted_call_comes_a_gap() -> None:
+    """When every call was rate limited and a probe was accepted, the bucket is empty again."""
+    pace = Pace(estimate=0.5, searching=True)
+    pace.resume(start(7, 9.0), 10.0)
+
+    assert 12.0 == pace.next_start
 
 
 def test_a_pause_is_no_time_of_searching() -> None:

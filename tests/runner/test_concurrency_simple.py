@@ -4,9 +4,10 @@ import random
 
 import pytest
 
+from journal.events import LimitChanged
 from runner.concurrency.aimd import Aimd
 from runner.concurrency.fixed import Fixed
-from runner.concurrency.policy import Failed, LimitMoved, Started, Succeeded, TimedOut
+from runner.concurrency.policy import Failed, Started, Succeeded, TimedOut
 
 
 def one(policy: Aimd, t: float, *, well: bool) -> int:
@@ -76,7 +77,7 @@ def test_aimd_collapses_after_frequent_failures() -> None:
     decision = policy.take(Failed(t=14.9, attempt="b", category="unavailable"))
 
     assert decision.limit == 1
-    assert decision.changes[-1] == LimitMoved(before=20, after=1, reason="window", evidence="2 failed in 14.9 s")
+    assert decision.changes[-1] == LimitChanged(before=20, after=1, reason="window", evidence="2 failed in 14.9 s")
 
 
 def test_aimd_does_not_count_a_tasks_own_error() -> None:

@@ -5,10 +5,10 @@ from typing import Any
 import trio
 
 from journal import read
-from journal.events import AttemptStarted, IntakePaused, IntakeResumed
+from journal.events import AttemptStarted, IntakePaused, IntakeResumed, LimitChanged
 from replay.auditing import audit
 from runner import Retry
-from runner.concurrency.policy import Decision, Gate, LimitMoved, Paused, Policy, Resumed, Signal, Started
+from runner.concurrency.policy import Decision, Gate, Policy, Signal, Started
 from runner.recompute.rules import SessionRules
 from runner.testing import Answer, Hang, Scripted, events_of
 from tests.journal.disk import SimulatedDisk
@@ -29,10 +29,10 @@ class Patient:
         self._until: float | None = None
 
     def take(self, signal: Signal) -> Decision:
-        changes: tuple[LimitMoved | Paused | Resumed, ...] = ()
+        changes: tuple[LimitChanged | IntakePaused | IntakeResumed, ...] = ()
         if isinstance(signal, Started):
             if self._until is not None:
-                self._until, self._heard, changes = None, signal.t, (Resumed(reason="no_response", evidence=""),)
+                self._until, self._heard, changes = None, signal.t, (IntakeResumed(reason="no_response", evidence=""),)
             self._in_flight.add(signal.attempt)
         else:
             self._in_flight.discard(signal.attempt)
@@ -51,7 +51,9 @@ class Patient:
             return Decision(limit=self.limit)
         self._in_flight.clear()
         self._until = t + 1.0
-        return Decision(limit=self.limit, changes=(Paused(until=self._until, reason="no_response", evidence=f"silent at {t}"),))
+        return Decision(
+            limit=self.limit, changes=(IntakePaused(until=self._until, reason="no_response", evidence=f"silent at {t}"),)
+        )
 
 
 def session_rules(*_: Any) -> SessionRules:

@@ -14,7 +14,7 @@ from replay.auditing import audit
 from runner import Case, RateLimited, Retry, evaluation, run
 from runner.api import arun
 from runner.concurrency.aimd import Aimd
-from runner.concurrency.policy import Failed, Paused, Started
+from runner.concurrency.policy import Failed, Started
 from runner.concurrency.registry import REGISTRY
 from runner.recompute.rules import session_rules
 from runner.testing import SimulatedEndpoint, events_of, repeatable
@@ -201,8 +201,8 @@ async def test_each_run_sees_a_pause_at_its_own_time() -> None:
     first, second = (REGISTRY.join(identity, run, 4, t, lambda: Aimd(4)) for run, t in (("a", 100.0), ("b", 10.0)))
     first.take(Started(t=100.0, attempt="x"))
     own = first.take(Failed(t=101.0, attempt="x", category="rate_limited", retry_after=20.0))
-    (until,) = [change.until for change in own.changes if isinstance(change, Paused)]
-    (other,) = [change.until for change in second.received() if isinstance(change, Paused)]
+    (until,) = [change.until for change in own.changes if isinstance(change, IntakePaused)]
+    (other,) = [change.until for change in second.received() if isinstance(change, IntakePaused)]
 
     assert (["b"], ["a"]) == (first.joined(), second.joined())
     assert until - 100.0 == pytest.approx(other - 10.0)
