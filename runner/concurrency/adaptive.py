@@ -32,6 +32,7 @@ from runner.concurrency.constants import (
     HUNG_LATENCIES,
     HUNG_LEAST,
     LATEST,
+    LATEST_LIMITED,
     LATEST_SHARE,
     LONGEST_PAUSE,
     POISONED,
@@ -415,7 +416,8 @@ class Adaptive:
             self._pace.echo()
         else:
             latest = [self._limited[n] for n in range(start.order - LATEST + 1, start.order + 1) if n in self._limited]
-            is_most = len(latest) >= max(self._background.most(), LATEST_SHARE * min(LATEST, start.order))
+            most = min(max(LATEST_LIMITED, self._background.expected(LATEST)), LATEST - 1)
+            is_most = len(latest) >= max(most, LATEST_SHARE * min(LATEST, start.order))
             if not self._last_answered and len(latest) >= FIRST_LIMITED:
                 is_most = is_most or latest[-FIRST_LIMITED].order > start.order - FIRST_LIMITED
             if start.is_repeated and not is_most:
@@ -435,12 +437,16 @@ class Adaptive:
             if may_be_in_flight:
                 self._in_flight.doubt(self._now)
             self._learn_rate(start, arrived, retry_after, in_a_row=True)
-        elif self._pace.is_above(start.t) and not self._background.tolerates(len(latest)):
+        elif self._background.is_testing or len(latest) <= self._background.expected(LATEST):
+            self._pace.missed += 1
+            self._unexplained(start)
+        elif self._pace.is_above(start.t):
             if self._pace.is_confirmed(start):
                 self._learn_rate(start, arrived, retry_after, in_a_row=False)
         elif may_be_in_flight and self._in_flight.explains(start, self._now):
             self._pace.missed += 1
-            if (self._in_flight.is_sure or not self._unexplained(start)) and self._in_flight.is_over():
+            is_tested = self._in_flight.is_doubtful and self._unexplained(start)
+            if not is_tested and self._in_flight.is_over():
                 self._learn_limit(start)
         else:
             self._pace.missed += 1

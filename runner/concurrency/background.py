@@ -11,8 +11,6 @@ from attrs import define
 
 from runner.concurrency.constants import (
     ENOUGH,
-    LATEST,
-    LATEST_LIMITED,
     MEMORY,
     TEST_EXPECTED,
     TEST_LEAST,
@@ -55,15 +53,10 @@ class Background:
         """Whether a test is in progress."""
         return self.test_from > 0
 
-    def most(self) -> float:
-        """Return how many of the latest starts must be rate limited to show an exceeded limit."""
-        expected = LATEST * self.share
-        return min(max(LATEST_LIMITED, expected + 4 * math.sqrt(expected)), LATEST - 1)
-
-    def tolerates(self, limited: int) -> bool:
-        """Return whether random 429s explain `limited` of the last `LATEST` starts."""
-        expected = LATEST * self.share
-        return limited <= expected + 2 * math.sqrt(expected)
+    def expected(self, starts: int) -> float:
+        """Return how many of `starts` may be rate limited at random: the mean and four standard deviations."""
+        mean = self.share * starts
+        return mean + 4 * math.sqrt(mean)
 
     def count(self, start: Start, in_flight: int, all_limited: int) -> bool:
         """Count an unexplained 429 with this many in flight; return whether a test should begin.
@@ -87,11 +80,11 @@ class Background:
             self.share = min(self.share, self.observed)
         accepted = order - self.first_sign.order - (all_limited - self.limited_before)
         seconds = start.t - self.first_sign.t
-        if self.limited < TEST_SIGNS or accepted < max(ENOUGH, in_flight) or seconds <= 0:
+        if self.limited < TEST_SIGNS + self.expected(starts) or accepted < max(ENOUGH, in_flight) or seconds <= 0:
             return False
         # Between two 429s a rate limit grants exactly its rate.
         self.rate = accepted / seconds
-        return self.observed > max(TESTED_SHARE, 2 * self.share, TEST_EXPECTED / self.longest_test)
+        return self.observed > max(TESTED_SHARE, TEST_EXPECTED / self.longest_test)
 
     def begin_test(self, newest: int) -> None:
         """Test the starts after `newest`."""

@@ -1,6 +1,6 @@
 """The constants of the adaptive policy, with their reasons.
 
-They were tuned on `python -m benchmarks policy`, with seeds 0, 77, 100 to 102 and 901 to 922: figures of those seeds are not
+They were tuned on `python -m benchmarks policy`, with seeds 0, 77, 100 to 102 and 901 to 951: figures of those seeds are not
 independent evidence, so check a change with seeds that were not used before. Most numbers were not varied one by one.
 """
 
@@ -41,7 +41,7 @@ WITHIN_LIMIT, WITHIN_SHARE, DOUBT = 3, 0.4, 300.0
 """A limit is discarded for `DOUBT` seconds after `WITHIN_LIMIT` 429s within it, if their share exceeds `WITHIN_SHARE` of that
 which led to it."""
 SURE_SHARE: Final = 0.5
-"""Share of rate-limited starts from which on a limit on attempts in flight is certain."""
+"""Share of rate-limited starts up to which a limit on attempts in flight is doubtful."""
 OVERLOAD_TIMEOUTS, OVERLOAD_SHARE = 3, 0.2
 """This many timeouts, and this share of all ended attempts, are an overload."""
 OVERLOAD_CUT, TIMEOUT_CUT = 0.5, 0.33
@@ -126,7 +126,7 @@ TEST_TOLERATED: Final = 2
 """429s in a test up to which most of those before it were about a rate limit, and only so many are random."""
 TEST_LEAST: Final = 30
 """Starts of the shortest test."""
-SHORT_TEST: Final = 20
+SHORT_TEST: Final = 5
 """In a short run, a test may use one in this many trials; a longer test costs more than it saves."""
 MEMORY: Final = 1000
 """Starts after which counts of random 429s are halved."""

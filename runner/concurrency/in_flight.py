@@ -113,9 +113,9 @@ class InFlight:
         return self.phase == "climbing" and (is_at_most or self.threshold is not None)
 
     @property
-    def is_sure(self) -> bool:
-        """Whether most starts above the limit were rate limited when it was found; otherwise the 429s may have been random."""
-        return self.held > 0 and self.over_share >= SURE_SHARE
+    def is_doubtful(self) -> bool:
+        """Whether fewer than half of the starts were rate limited when the limit was found: the 429s may have been random."""
+        return self.held > 0 and self.over_share < SURE_SHARE
 
     def accept(self, in_flight: int) -> None:
         """Record that a call was accepted with this many in flight."""
@@ -257,9 +257,7 @@ class InFlight:
     def limited(self, start: Start, t: float, newest: int) -> str:
         """Hold the limit just below what was rate limited; return the evidence."""
         limit = max(min(start.in_flight - 1, self.limit), 1)
-        share = self.over / (self.last_over - self.first_over + 1) if self.over >= OVER_LIMIT else 1.0
-        # A limit that is found again a little lower is as sure as it was.
-        self.over_share = max(share, self.over_share) if self._is_held(limit) else share
+        self.over_share = self.over / (self.last_over - self.first_over + 1) if self.over >= OVER_LIMIT else 1.0
         self.before = max(self.limit, self.before)
         self._hold(limit, t, newest)
         return f"429 at {start.in_flight} in flight, {self.accepted} accepted before"
