@@ -81,8 +81,6 @@ class InFlight:
     """The newest of them."""
     over_share: float = 1.0
     """Share of the starts that were rate limited when the limit was found."""
-    before: int = 0
-    """The limit before it was found."""
     doubt_until: float = 0.0
     """Until then no 429 is attributed to the number in flight: the last such 429 was due to the rate."""
     lesson: int = 0
@@ -250,7 +248,6 @@ class InFlight:
     def doubt(self, t: float) -> None:
         """Discard a limit that a rate limit explains better, and attribute no 429 to the number in flight for a while."""
         if self.held and not self.by_latency:
-            self.limit = max(self.limit, min(self.before, self.most))
             self.held, self.phase = 0, "climbing"
         self.doubt_until = t + DOUBT
 
@@ -258,7 +255,6 @@ class InFlight:
         """Hold the limit just below what was rate limited; return the evidence."""
         limit = max(min(start.in_flight - 1, self.limit), 1)
         self.over_share = self.over / (self.last_over - self.first_over + 1) if self.over >= OVER_LIMIT else 1.0
-        self.before = max(self.limit, self.before)
         self._hold(limit, t, newest)
         return f"429 at {start.in_flight} in flight, {self.accepted} accepted before"
 
@@ -270,7 +266,6 @@ class InFlight:
         self.phase, self.since, self.held, self.lesson = "holding", t, limit, newest
         self.limit, self.by_latency, self.over, self.accepted = limit, False, 0, min(self.accepted, limit)
         self.timeouts = self.successes = self.within = 0
-        self.before = max(self.before, limit)
 
     def measure_lower(self, t: float, newest: int, limit: int) -> None:
         """Measure a lower load now, to compare it with the current one."""

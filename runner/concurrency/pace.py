@@ -58,14 +58,10 @@ class Pace:
     """A rate-limited start from which granted calls are counted: the bucket was empty then."""
     missed: int = 0
     """Starts after the anchor that used no token."""
-    idle: float = 0.0
-    """Seconds since the anchor in which something else limited the starts, so that the bucket may have overflowed."""
     lowest: float = 0.0
     """The lowest estimated rate since the anchor."""
     measured: float = 0.0
     """The last rate that was measured."""
-    echoes: int = 0
-    """429s of attempts that had started before the pace was last changed by a 429."""
     suspects: list[int] = field(factory=list[int])
     """The latest rate-limited starts that may be random."""
     frozen: int = 0
@@ -119,9 +115,7 @@ class Pace:
         late = t - self.next_start
         self.next_start = t + gap if late > max(gap, LATE) else self.next_start + gap
         if late > LATE:
-            # There were too few slots or trials: the plateau waits, and the bucket may overflow.
-            self.since += late
-            self.idle += late
+            self.since += late  # There were too few slots or trials: the plateau waits.
         elif self.estimate is None or self.fixed is not None:
             return
         elif self.frozen:
@@ -142,7 +136,6 @@ class Pace:
     def echo(self) -> None:
         """Count a 429 of an earlier start; it may have used a token, so one start is skipped."""
         self.missed += 1
-        self.echoes += 1
         if self.estimate is not None and self.anchor is not None:
             self.next_start += 1 / self.estimate
 
@@ -161,9 +154,9 @@ class Pace:
         self.frozen, self.suspects = 0, [start.order]
         order, since = (0, 0.0) if self.anchor is None else (self.anchor.order, self.anchor.t)
         granted, seconds = max(start.order - order - self.missed, 0), start.t - since
-        is_measured = self.anchor is not None and self.idle < seconds / 10
+        is_measured = self.anchor is not None
         # On some endpoints rejected calls use tokens too, so a short measurement is inexact.
-        is_enough = granted >= max(ENOUGH, 2 * self.echoes) and seconds >= MEASURED_SHORTEST
+        is_enough = granted >= ENOUGH and seconds >= MEASURED_SHORTEST
         if self.estimate is None:
             self._search(FIRST_BELIEF * max(max(granted, 1) / max(seconds + pause, 0.5), flow), t)
         elif not is_measured:
@@ -175,12 +168,10 @@ class Pace:
                 return None
         elif not is_enough:
             # Too few for a measurement, but the rate is not much above (granted + 1) / seconds.
-            least = max(granted / seconds, self.estimate / 2)
-            self._search(min(least, (granted + 1) / seconds) if granted > self.echoes else least, t)
+            self._search(min(max(granted / seconds, self.estimate / 2), (granted + 1) / seconds), t)
         else:
             self._settle(granted / seconds, self.at(start.t) or self.estimate, t)
         self.lowest = min(self.lowest, self.estimate or SLOWEST)
-        self.echoes = 0
         if is_enough or not is_measured:
             self._count_from(start)
         return f"429 at {start.in_flight} in flight, after {granted} accepted in {seconds:.1f} s"
@@ -191,7 +182,7 @@ class Pace:
         self._count_from(probe)
 
     def _count_from(self, start: Start) -> None:
-        self.anchor, self.missed, self.idle, self.lowest = start, 0, 0.0, self.estimate or SLOWEST
+        self.anchor, self.missed, self.lowest = start, 0, self.estimate or SLOWEST
 
     def rest(self, start: Start, t: float) -> float:
         """Return when to start again after a 429 without Retry-After: the bucket refills a little first."""
