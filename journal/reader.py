@@ -205,7 +205,10 @@ class _Follower:
         cursor = self._cursor
         records: list[Record] = []
         try:
-            records.extend(cursor.take(self._new_lines()))
+            lines = self._new_lines()
+            if not lines and not cursor.records:  # A segment gets its name after its first line.
+                self._raise_if_damaged()
+            records.extend(cursor.take(lines))
         except BadLine:
             if not records:  # Otherwise the valid records come first; the next call raises.
                 self._raise_if_damaged()

@@ -17,8 +17,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from journal import JournalError, read, verify
-from journal.errors import WriteFailed
+from journal.errors import JournalDamaged, WriteFailed
 from journal.events import Noted
+from journal.files import DISK
+from journal.reader import _Follower
 from replay.text import escape_controls
 from runner.cli import cli
 from tests.journal.samples import (
@@ -313,6 +315,14 @@ def test_invalid_records_after_damage_are_not_salvaged(tmp_path: Path, blobs: An
 
     assert 0 == result.exit_code, result.output
     assert ["b", "c"] == [record.event.name for record in read(tmp_path / "saved") if isinstance(record.event, Noted)]
+
+
+@pytest.mark.parametrize("data", [b"", b'{"seq":1'])
+def test_following_a_segment_without_a_first_line(tmp_path: Path, data: bytes) -> None:
+    """A follower, such as `view`, reports a segment without a first line as damage; it does not wait for one."""
+    segment(tmp_path).write_bytes(data)
+    with pytest.raises(JournalDamaged):
+        _Follower(tmp_path, DISK, load_blobs=False).new_records()
 
 
 def test_everything_printed_is_escaped_in_one_place() -> None:
