@@ -8,6 +8,7 @@ import contextlib
 import os
 import time
 from collections import deque
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from threading import get_ident
@@ -42,11 +43,12 @@ class BlobWriter:
         self._durations = deque([0.0], maxlen=_RECENT)
         """Seconds that the last writes took."""
 
-    def start(self, sha256: str, data: bytes) -> None:
-        """Start writing a blob in a thread; `write` then waits for it."""
+    def start(self, contents: Mapping[str, bytes]) -> None:
+        """Start writing blobs, by their SHA-256, in threads; `write` then waits for them."""
         if self._threads is None:
             self._threads = ThreadPoolExecutor(_THREADS, "evaljournal-blobs")
-        self._started[sha256] = self._threads.submit(self._write, sha256, data)
+        for sha256, content in contents.items():
+            self._started[sha256] = self._threads.submit(self._write, sha256, content)
 
     def write(self, sha256: str, data: bytes) -> None:
         """Write a blob, unless it exists, without syncing it."""

@@ -6,7 +6,6 @@ The record contains a reference instead. `journal.blob_writer` writes them.
 import hashlib
 import os
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -66,20 +65,18 @@ def location(sha256: str) -> str:
     return f"blobs/{sha256[:2]}/{sha256}.json"
 
 
-def large_fields(event: Event) -> dict[str, bytes]:
-    """Return the fields of an event that must be stored as blobs, with their JSON."""
-    large = {field: text for field, text in encode_payloads(event).items() if len(text) > LIMIT}
-    for field, text in large.items():
+def large_values(event: Event) -> tuple[Blobs, dict[str, bytes]]:
+    """Return the member `blobs` for the fields of an event that must be stored as blobs, and their JSON by SHA-256."""
+    references: dict[str, dict[str, Any]] = {}
+    contents: dict[str, bytes] = {}
+    for field, text in encode_payloads(event).items():
         if len(text) > MAX_SIZE:
-            raise Unserializable(
-                type(event).__name__, field, f"has {len(text):,} bytes as JSON; at most {MAX_SIZE:,} are allowed"
-            )
-    return large
-
-
-def references(large: Mapping[str, bytes]) -> Blobs:
-    """Return the member `blobs` for these fields."""
-    return {field: {"sha256": hashlib.sha256(text).hexdigest(), "bytes": len(text)} for field, text in large.items()}
+            reason = f"has {len(text):,} bytes as JSON; at most {MAX_SIZE:,} are allowed"
+            raise Unserializable(type(event).__name__, field, reason)
+        if len(text) > LIMIT:
+            sha256 = hashlib.sha256(text).hexdigest()
+            references[field], contents[sha256] = {"sha256": sha256, "bytes": len(text)}, text
+    return references, contents
 
 
 def blobs_of(event: Event) -> dict[str, Blob]:

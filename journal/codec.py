@@ -13,7 +13,8 @@ import attrs
 import orjson
 
 from journal.errors import UnknownEvent, Unserializable
-from journal.events import PAYLOAD, Event, Extension, KnownEvent, fields_of
+from journal.events import Event, Extension, KnownEvent
+from journal.fact import PAYLOAD, fields_of
 
 RECORD_MEMBERS: Final = frozenset({"seq", "at", "t", "type", "mac", "d", "h", "blobs"})
 """Members of a line that belong to the record, not to its event."""

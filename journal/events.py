@@ -1,18 +1,16 @@
-"""The events of a journal, one class per type.
+"""The events of a journal, one class per type; those about its files are in `journal.file_events`.
 
 An event contains only what happened. Its number, time and position in the files belong to the record.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar, dataclass_transform
+from typing import Any, Final, Literal, NamedTuple
 
-import attrs
-
-T = TypeVar("T")
-
-PAYLOAD = object()
-Json = Annotated[Any, PAYLOAD]
-"""User data: any JSON. A large value is stored as a blob."""
+from journal.fact import Json, fact
+from journal.file_events import JournalRecovered as JournalRecovered
+from journal.file_events import JournalSalvaged as JournalSalvaged
+from journal.file_events import SegmentOpened as SegmentOpened
+from journal.file_events import SegmentSealed as SegmentSealed
 
 FailureCategory = Literal["error", "parse_error", "rate_limited", "unavailable", "fatal"]
 """Kinds of failure of an attempt."""
@@ -25,83 +23,6 @@ ScorerFailureCategory = Literal["error", "parse_error", "rate_limited", "unavail
 
 StopReason = Literal["interrupted", "failed_fast", "same_error", "unauthorized", "deadline", "disk_full", "dataset_failed"]
 """Why a run stopped before it was finished."""
-
-
-@dataclass_transform(kw_only_default=True, frozen_default=True)
-def fact(cls: type[T]) -> type[T]:
-    """Make an attrs class with keyword-only fields that type checkers treat as frozen.
-
-    At run time it is not frozen, because that would make instances 50 % slower to build.
-    """
-    return attrs.define(cls, kw_only=True)
-
-
-def fields_of(cls: Any) -> tuple["attrs.Attribute[Any]", ...]:
-    """Return the fields of a fact class."""
-    fields: tuple[attrs.Attribute[Any], ...] = attrs.fields(cls)
-    return fields
-
-
-@fact
-class SegmentOpened:
-    """The first record of a segment."""
-
-    format: str
-    """`evaljournal`."""
-    version: str
-    """Version of the format, `major.minor`; a reader rejects an unknown major version."""
-    run: str
-    """Random id of the run; part of every hash."""
-    segment: int
-    """Number of the segment, from 1."""
-    previous_seq: int = 0
-    """Last record of the previous segment."""
-    previous_h: str = ""
-    """Hash of that record."""
-    previous_bytes: int = 0
-    """Length of the previous segment."""
-    previous_sha256: str = ""
-    """SHA-256 of the previous segment, as `sha256sum` prints it."""
-
-
-@fact
-class SegmentSealed:
-    """The last record of a segment; the file is read-only from now on."""
-
-    run: str
-    segment: int
-    records: int
-    """Number of records before this one in the file."""
-    bytes: int
-    """Number of bytes before this record in the file."""
-    sha256: str
-    """SHA-256 of those bytes."""
-
-
-@fact
-class JournalRecovered:
-    """A crash left an incomplete tail; it was moved to `torn/`, and the journal continues after the last complete record."""
-
-    last_seq: int
-    """Number of the last complete record."""
-    bytes: int
-    """Number of bytes that were set aside."""
-    file: str
-    """File with these bytes, relative to the run's directory."""
-
-
-@fact
-class JournalSalvaged:
-    """The records before this one were copied from a damaged journal."""
-
-    run: str
-    """Id of the damaged run."""
-    kept: int
-    """Number of intact records that were copied."""
-    lost: int
-    """Number of records that could not be read."""
-    excluded: int
-    """Number of intact records that were not copied, because earlier records of their trial are lost; see `excluded.jsonl`."""
 
 
 @fact

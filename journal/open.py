@@ -1,5 +1,6 @@
-"""Open a run's directory for writing: create it, or read it, reject damage and recover from a crash."""
+"""Open a run's directory for writing: create it, or read it, reject damage and recover from a crash. Blocking."""
 
+import uuid
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -7,11 +8,13 @@ from typing import TYPE_CHECKING
 import attrs
 
 from journal import chain, segments
-from journal.errors import JournalExists, NotAJournal
-from journal.files import Files, make_directory
+from journal.errors import DiskFull, JournalError, JournalExists, NotAJournal
+from journal.files import Files, make_directory, sync_name
 from journal.lifecycle import Lifecycle
+from journal.lock import Lock
 from journal.recovery import TornTail, damage, lost_record, recover
 from journal.scan import Scan
+from journal.segment_file import NO_SPACE, SegmentFile
 
 if TYPE_CHECKING:
     from hashlib import _Hash
@@ -38,18 +41,50 @@ class JournalEnd:
     """The tail that a crash left and recovery removed."""
 
 
-def create_directory(path: Path, files: Files) -> None:
-    """Create the directory of a new run."""
+def open_run(path: Path, files: Files, *, new: bool, run: str | None) -> tuple[JournalEnd, Lock, SegmentFile]:
+    """Take the lock, find the end of the journal, and open its last segment if records can be added to it."""
+    try:
+        if new:
+            _create_directory(path, files)
+        else:
+            _check_directory(path, files)
+        lock = Lock(path, files)
+        try:
+            end = _empty(path, files, run or uuid.uuid4().hex) if new else find_end(path, files)
+            file = SegmentFile(path, files)
+            if end.is_open:
+                file.open_existing(end.segment, end.bytes, end.seq - end.records + 1)
+        except BaseException:
+            lock.release()
+            raise
+    except OSError as exc:
+        if exc.errno in NO_SPACE:
+            message = f"no space left to open {path} ({exc}); no records are lost"
+            raise DiskFull(message, path=path, hint="free_space") from exc
+        if new:
+            raise JournalError(f"cannot create a run in {path} ({exc})", path=path, hint="choose_path") from exc
+        raise JournalError(f"cannot open {path} for writing ({exc}); no records are lost", path=path) from exc
+    return end, lock, file
+
+
+def _create_directory(path: Path, files: Files) -> None:
     try:
         make_directory(files, str(path))
     except (FileExistsError, NotADirectoryError) as exc:
         raise JournalExists(f"cannot create the directory {path}: {exc.strerror}", path=path, hint="choose_path") from exc
 
 
-def find_end(path: Path, files: Files, *, new: bool, run: str) -> JournalEnd:
-    """Read the journal and recover from a crash; for a new one, check that there is none. The caller holds the lock."""
-    if new:
-        return _empty(path, files, run)
+def _check_directory(path: Path, files: Files) -> None:
+    try:
+        segments.numbers(path, files)
+    except NotAJournal:
+        if files.size(str(path / "LOCK")) is None:
+            raise  # Without creating a LOCK in a directory that is not a run.
+    sync_name(files, str(path))
+
+
+def find_end(path: Path, files: Files) -> JournalEnd:
+    """Read the journal and recover from a crash. The caller holds the lock."""
     scan, lifecycle = _replayed(Scan(path, files))
     damaged = damage(scan)
     if damaged is not None:

@@ -88,6 +88,10 @@ class SegmentFile:
             raise NoSpace(exc, written=data[: len(data) - len(remaining)]) from exc
         self._size += len(data)
 
+    def pause(self) -> None:
+        """Sleep for a moment, so that the next write or sync takes more lines."""
+        self._files.pause()
+
     def check(self) -> None:
         """Raise `SegmentChanged` if another process has deleted, replaced or truncated the open segment."""
         if self.segment and not self._files.is_intact(self._fd, segments.file(self._path, self.segment), self._size):

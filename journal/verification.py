@@ -10,8 +10,7 @@ from typing import Final
 
 import attrs
 
-from journal.blobs import Blob
-from journal.codec import PAYLOAD_FIELDS
+from journal.blobs import blobs_of
 from journal.errors import BlobDamaged, HeadMissing, InvalidRecord, JournalError, UnknownEvent
 from journal.events import Record
 from journal.files import DISK, Files
@@ -110,8 +109,7 @@ def verify(
 
 def _check_blobs(record: Record, checked: set[str], files: Files) -> None:
     """Load every blob of a record that was not loaded before; a damaged one raises."""
-    for field in PAYLOAD_FIELDS.get(type(record.event), ()):
-        value = getattr(record.event, field)
-        if isinstance(value, Blob) and value.sha256 not in checked:
-            value.load(files)
-            checked.add(value.sha256)
+    for blob in blobs_of(record.event).values():
+        if blob.sha256 not in checked:
+            blob.load(files)
+            checked.add(blob.sha256)

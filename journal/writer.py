@@ -6,45 +6,29 @@ during one sync are the batch of the next.
 """
 
 import errno
-import functools
 import heapq
 import math
 import re
-import uuid
-from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from hashlib import sha256
 from pathlib import Path
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, get_args
+from typing import Final, Literal, TypeVar, get_args
 
-import attrs
 import trio
 
-from journal import blobs, chain, ownership, segments
+from journal import blobs, ownership, segments
 from journal.clock import Clock, system_clock
 from journal.codec import MAX_TIME, RECORD_LIMIT, Blobs, encode
-from journal.errors import (
-    DiskFull,
-    JournalClosed,
-    JournalError,
-    JournalFailed,
-    NotAJournal,
-    RecordTooLarge,
-    SegmentLost,
-    WriteFailed,
-)
-from journal.events import Event, JournalRecovered, Record, SegmentOpened, SegmentSealed, new_record
-from journal.files import DISK, Files, sync_name
+from journal.errors import DiskFull, JournalClosed, JournalError, JournalFailed, RecordTooLarge, SegmentLost, WriteFailed
+from journal.events import Event, JournalRecovered, Record
+from journal.files import DISK, Files
 from journal.lifecycle import Lifecycle
+from journal.line_queue import Batch, LineQueue
 from journal.lock import Lock
-from journal.open import JournalEnd, create_directory, find_end
-from journal.segment_file import NO_SPACE, NoSpace, SegmentChanged, SegmentFile
+from journal.open import JournalEnd, open_run
+from journal.segment_file import NoSpace, SegmentChanged, SegmentFile
 from journal.threads import InThread, run_in_thread
-
-if TYPE_CHECKING:
-    from hashlib import _Hash
 
 T = TypeVar("T")
 
@@ -55,78 +39,17 @@ Durability = Literal["sync", "os"]
 """`sync`: records survive a power failure; `os`: only the death of the process."""
 
 
-@attrs.define
-class _Segment:
-    """The segment that records are being added to; the file itself may be behind."""
-
-    number: int
-    before: int
-    """The last record before it."""
-    bytes: int
-    digest: "_Hash"
-    """SHA-256 of the lines passed to the writer task; see `Journal._digest`."""
-
-
-@attrs.define
-class _Batch:
-    """Lines of one segment that are written together, after their blobs."""
-
-    segment: int
-    first: int
-    """Number of the first record."""
-    lines: list[bytes] = attrs.field(factory=list)
-    values: dict[str, bytes] = attrs.field(factory=dict)
-
-
 class Journal:
     """A journal that is open for writing."""
-
-    # Python 3.11 inlines only 30 attributes; without slots, the others cost 5 % of the time per trial.
-    __slots__ = (
-        "_batches",
-        "_changing",
-        "_clock",
-        "_demanded",
-        "_done",
-        "_durability",
-        "_durable",
-        "_failure",
-        "_file",
-        "_files",
-        "_h",
-        "_idle",
-        "_in_thread",
-        "_is_open",
-        "_is_sealed",
-        "_lock",
-        "_pending",
-        "_roll_at",
-        "_room",
-        "_run",
-        "_segment",
-        "_seq",
-        "_thread",
-        "_to_sync",
-        "_to_write",
-        "_wait_order",
-        "_waiting",
-        "_written",
-        "initial_seq",
-        "lifecycle",
-        "on_segment_lost",
-        "path",
-        "recovered",
-        "run",
-    )
 
     def __init__(
         self,
         path: Path,
         end: JournalEnd,
         lock: Lock,
+        file: SegmentFile,
         *,
         clock: Clock,
-        files: Files,
         durability: Durability,
         roll_at: int,
         in_thread: InThread,
@@ -142,21 +65,13 @@ class Journal:
         self.on_segment_lost: Callable[[SegmentLost], None] | None = None
         """Called if another process deletes or truncates the segment. From then on, records are accepted and discarded, until
         the block of `writing` ends and raises; without it, the block is cancelled at once."""
-        self._run = end.run.encode()
         self._clock = clock
         self._durability: Durability = durability
         self._roll_at = roll_at
         self._in_thread = in_thread
         self._lock = lock
-        self._files = files
-        self._file = SegmentFile(path, files)
-
-        # The end of the chain, and the lines that are not written yet.
-        self._seq = end.seq
-        self._h = end.h
-        self._segment = _Segment(end.segment, end.seq - end.records, end.bytes, end.digest)
-        self._batches: deque[_Batch] = deque([_Batch(end.segment, end.seq + 1)])
-        self._pending = 0
+        self._file = file
+        self._lines = LineQueue(end)
 
         # Progress of writing and syncing; recovery has made the existing records durable.
         self._written = end.seq
@@ -170,8 +85,6 @@ class Journal:
         self._is_open = True
         self._done = False
         self._is_sealed = False
-        self._idle = False
-        self._to_write = trio.Event()
         self._to_sync = trio.Event()
         self._room = trio.Event()
         self._waiting: list[tuple[int, int, trio.Event]] = []
@@ -180,21 +93,18 @@ class Journal:
         self._thread = 0
         """The thread that may append."""
 
-        if end.is_open:
-            self._file.open_existing(end.segment, end.bytes, end.seq - end.records + 1)
-
     def _start(self, end: JournalEnd) -> None:
         """Start a segment if needed, and record a recovery."""
         self._thread = get_ident()
         if not end.is_open:
-            self._open_segment(*self._time())
+            self._lines.open_segment(*self._time(), self._durable)
         if end.torn:
             self.recovered = self.append(JournalRecovered(last_seq=end.seq, bytes=end.torn.bytes, file=end.torn.file))
 
     @property
     def appended(self) -> int:
         """The last appended record."""
-        return self._seq
+        return self._lines.seq
 
     @property
     def written(self) -> int:
@@ -209,7 +119,7 @@ class Journal:
     @property
     def head(self) -> str:
         """Hash of the last appended record."""
-        return self._h.decode()
+        return self._lines.h.decode()
 
     @property
     def failure(self) -> JournalFailed | None:
@@ -230,25 +140,27 @@ class Journal:
         at, t = self._time()
         if when is not None:
             t = when
-        body = encode(event, self._seq + 1, at, t, self._durable, in_blobs=in_blobs)
-        large: dict[str, bytes] = {}
+        lines, durable = self._lines, self._durable
+        body = encode(event, lines.seq + 1, at, t, durable, in_blobs=in_blobs)
+        contents: Mapping[str, bytes] = {}
         if len(body) > blobs.LIMIT:
             if not in_blobs:
-                large = blobs.large_fields(event)
-                in_blobs = blobs.references(large)
-                body = encode(event, self._seq + 1, at, t, self._durable, in_blobs=in_blobs)
+                in_blobs, contents = blobs.large_values(event)
+                body = encode(event, lines.seq + 1, at, t, durable, in_blobs=in_blobs)
             if len(body) > RECORD_LIMIT:
                 raise RecordTooLarge(type(event).__name__, size=len(body), limit=RECORD_LIMIT)
         self.lifecycle.advance(event)  # The last call that may raise; nothing has changed so far.
-        if self._segment.bytes >= self._roll_at:
-            self._seal(at, t)
-            self._open_segment(at, t)
-            body = encode(event, self._seq + 1, at, t, self._durable, in_blobs=in_blobs)
-        if in_blobs and large:
-            self._add_blobs({in_blobs[field]["sha256"]: value for field, value in large.items()})
+        if lines.segment.bytes >= self._roll_at:
+            lines.seal_segment(at, t, durable)
+            lines.open_segment(at, t, durable)
+            body = encode(event, lines.seq + 1, at, t, durable, in_blobs=in_blobs)
+        if contents:
+            new = lines.add_blobs(contents)
+            if self._in_thread is run_in_thread:
+                self._file.blobs.start(new)  # At once, while the lines before them are written.
         if key is not None:
-            body = ownership.sign(body, key, self._run, self._h)
-        return self._add(event, body, at, t)
+            body = ownership.sign(body, key, lines.run, lines.h)
+        return lines.add(event, body, at, t, durable)
 
     @property
     def has_slow_blobs(self) -> bool:
@@ -263,9 +175,8 @@ class Journal:
         """
 
         def write() -> Blobs:
-            large = blobs.large_fields(event)
-            in_blobs = blobs.references(large)
-            self._file.write_blobs({in_blobs[field]["sha256"]: value for field, value in large.items()})
+            in_blobs, contents = blobs.large_values(event)
+            self._file.write_blobs(contents)
             return in_blobs
 
         try:
@@ -283,8 +194,8 @@ class Journal:
 
     async def wait_durable(self, seq: int) -> None:
         """Wait until the record is on disk, or with durability `os` until it was handed to the operating system."""
-        if seq > self._seq:
-            raise ValueError(f"record {seq} does not exist; the last one is {self._seq}")
+        if seq > self.appended:
+            raise ValueError(f"record {seq} does not exist; the last one is {self.appended}")
         await trio.lowlevel.checkpoint()
         while seq > (self._durable if self._durability == "sync" else self._written):
             await self._wait(seq)
@@ -292,7 +203,7 @@ class Journal:
     async def wait_room(self) -> None:
         """Wait while too much data is pending, so that a slow disk slows the run down instead of filling the memory."""
         await trio.lowlevel.checkpoint()
-        while self._pending > PENDING_LIMIT:
+        while self._lines.pending > PENDING_LIMIT:
             if self._failure is not None:
                 raise self._failure
             if self._room.is_set():
@@ -302,17 +213,10 @@ class Journal:
     async def _keep_writing(self) -> None:
         """Write lines until the journal is closed; raise if that fails."""
         while not self._is_ended:
-            while self._batches[0].lines:
-                batch = self._batches.popleft()
-                if not self._batches:
-                    self._batches.append(_Batch(batch.segment, self._seq + 1))
-                if batch.segment == self._segment.number:  # Otherwise the segment is sealed and its digest was computed.
-                    self._segment.digest.update(b"".join(batch.lines))
-                await self._write(batch)
-            self._idle = True
-            self._to_write = trio.Event()
+            while not self._lines.is_empty:
+                await self._write(self._lines.take())
             if not self._is_ended:
-                await self._to_write.wait()
+                await self._lines.wait_changed()
 
     async def _keep_syncing(self) -> None:
         """Sync what was written until the journal is closed; raise if that fails."""
@@ -344,12 +248,12 @@ class Journal:
             if self._failure is None:
                 await self._wait_synced()
                 await self._guarded(self._check_files)
-                self._seal(*self._time())  # A seal confirms that everything before it is durable.
+                self._lines.seal_segment(*self._time(), self._durable)  # A seal confirms that everything before it is durable.
                 await self._wait_synced()
                 self._is_sealed = True
         finally:
             self._done = True
-            self._to_write.set()
+            self._lines.wake()
             self._to_sync.set()
 
     def _release(self) -> None:
@@ -371,68 +275,6 @@ class Journal:
             raise ValueError(f"the clock returned {(at, t)!r}")
         return at, int(t * 1e6 + 0.5) / 1e6  # Twice as fast as `round`.
 
-    def _add(self, event: Event, body: bytes, at: str, t: float) -> Record:
-        """Add a record with this body at the end."""
-        seq = self._seq + 1
-        digits = chain.link(self._run, self._h, body)
-        h = digits.encode()
-        line = chain.add_hash(body, h)
-        segment, batch, length = self._segment, self._batches[-1], len(line)
-        record = new_record(Record, (seq, at, t, event, self._durable, digits, segment.number, segment.bytes))
-        segment.bytes += length
-        batch.lines.append(line)
-        self._pending += length
-        self._seq = seq
-        self._h = h
-        if self._idle:
-            self._idle = False
-            self._to_write.set()
-        return record
-
-    def _add_blobs(self, values: Mapping[str, bytes]) -> None:
-        """Add blobs that must be written before the next line."""
-        new = {name: value for name, value in values.items() if name not in self._batches[-1].values}
-        self._batches[-1].values.update(new)
-        self._pending += sum(map(len, new.values()))
-        if self._in_thread is run_in_thread:
-            for name, value in new.items():
-                self._file.blobs.start(name, value)  # At once, while the lines before it are written.
-
-    def _open_segment(self, at: str, t: float) -> None:
-        """Start the next segment with its first record."""
-        before = self._segment
-        opened = SegmentOpened(
-            format=segments.FORMAT,
-            version=segments.VERSION,
-            run=self.run,
-            segment=before.number + 1,
-            previous_seq=self._seq,
-            previous_h=self.head if self._seq else "",
-            previous_bytes=before.bytes,
-            previous_sha256=self._digest() if self._seq else "",
-        )
-        self._segment = _Segment(before.number + 1, self._seq, 0, sha256())
-        self._batches.append(_Batch(self._segment.number, self._seq + 1))
-        if not self._batches[0].lines:
-            self._batches.popleft()
-        self._add(opened, encode(opened, self._seq + 1, at, t, self._durable), at, t)
-
-    def _digest(self) -> str:
-        """Return the SHA-256 of the segment, including lines that are not written yet."""
-        segment, batch = self._segment, self._batches[-1]
-        if batch.segment != segment.number:
-            return segment.digest.hexdigest()
-        digest = segment.digest.copy()
-        digest.update(b"".join(batch.lines))
-        return digest.hexdigest()
-
-    def _seal(self, at: str, t: float) -> None:
-        segment = self._segment
-        seal = SegmentSealed(
-            run=self.run, segment=segment.number, records=self._seq - segment.before, bytes=segment.bytes, sha256=self._digest()
-        )
-        self._add(seal, encode(seal, self._seq + 1, at, t, self._durable), at, t)
-
     async def _wait(self, seq: int) -> None:
         """Wait until the state of this record may have changed; raise if writing failed."""
         if self._failure is not None:
@@ -443,7 +285,7 @@ class Journal:
         await changed.wait()
 
     async def _wait_synced(self) -> None:
-        self._demanded = target = self._seq
+        self._demanded = target = self.appended
         self._to_sync.set()
         while self._durable < target:
             await self._wait(target)
@@ -457,7 +299,7 @@ class Journal:
         while self._waiting and self._waiting[0][0] <= seq:
             heapq.heappop(self._waiting)[2].set()
 
-    async def _write(self, batch: _Batch) -> None:
+    async def _write(self, batch: Batch) -> None:
         if batch.segment != self._file.segment:
             async with self._changing:
                 await self._guarded(self._check_files)
@@ -470,9 +312,9 @@ class Journal:
         else:
             lines = batch.lines
         data = b"".join(lines)
-        await self._guarded(lambda: self._write_lines(data, batch.values))
+        await self._guarded(lambda: self._write_lines(data, batch.blobs))
         self._written = batch.first + len(batch.lines) - 1
-        self._pending -= sum(map(len, batch.lines)) + sum(map(len, batch.values.values()))
+        self._lines.written(batch)
         self._room.set()
         self._to_sync.set()
         if self._durability == "os":
@@ -487,16 +329,16 @@ class Journal:
     # These two run in a thread. Starting a thread costs as much as encoding a few lines, so while lines keep coming and no task
     # waits for them, they pause to collect a larger batch.
 
-    def _write_lines(self, data: bytes, values: Mapping[str, bytes]) -> None:
-        self._file.write_blobs(values)
+    def _write_lines(self, data: bytes, contents: Mapping[str, bytes]) -> None:
+        self._file.write_blobs(contents)
         self._file.write(data)
-        if self._batches[0].lines and not self._waiting:
-            self._files.pause()
+        if not (self._lines.is_empty or self._waiting):
+            self._file.pause()
 
     def _sync(self, target: int) -> None:
         self._file.sync()
         if self._written > target and not self._waiting:
-            self._files.pause()
+            self._file.pause()
 
     async def _guarded(self, call: Callable[[], T]) -> T:
         """Make a call in a thread and translate its errors; raise at once if writing has failed before."""
@@ -553,32 +395,12 @@ class Journal:
                 message = f"the writer of {self.path} ended with {exc!r}"
                 self._failure = WriteFailed(message, path=self.path, hint="resume", durable=self._durable)
         self._room.set()
-        self._to_write.set()
+        self._lines.wake()
         self._to_sync.set()
         self._wake(math.inf)
         if is_first and self._is_open and on_segment_lost is not None and isinstance(exc, SegmentLost):
             on_segment_lost(exc)
         return self._is_open
-
-
-def _open(path: Path, *, new: bool, run: str | None, files: Files, **settings: Any) -> tuple[Journal, JournalEnd]:
-    """Take the lock and open the journal; blocking."""
-    if new:
-        create_directory(path, files)
-    else:
-        try:
-            segments.numbers(path, files)
-        except NotAJournal:
-            if files.size(str(path / "LOCK")) is None:
-                raise  # Without creating a LOCK in a directory that is not a run.
-        sync_name(files, str(path))
-    lock = Lock(path, files)
-    try:
-        end = find_end(path, files, new=new, run=run or uuid.uuid4().hex)
-        return Journal(path, end, lock, files=files, **settings), end
-    except BaseException:
-        lock.release()
-        raise
 
 
 @asynccontextmanager
@@ -604,19 +426,9 @@ async def writing(
         raise ValueError(f"durability={durability!r}: expected 'sync' or 'os'")
     if run is not None and not re.fullmatch("[0-9a-f]{32}", run):
         raise ValueError(f"run={run!r}: expected 32 hexadecimal digits")
+    end, lock, file = await in_thread(lambda: open_run(path, files, new=new, run=run))
     times = clock or system_clock()
-    open_ = functools.partial(
-        _open, path, new=new, run=run, clock=times, files=files, durability=durability, roll_at=roll_at, in_thread=in_thread
-    )
-    try:
-        journal, end = await in_thread(open_)
-    except OSError as exc:
-        if exc.errno in NO_SPACE:
-            message = f"no space left to open {path} ({exc}); no records are lost"
-            raise DiskFull(message, path=path, hint="free_space") from exc
-        if new:
-            raise JournalError(f"cannot create a run in {path} ({exc})", path=path, hint="choose_path") from exc
-        raise JournalError(f"cannot open {path} for writing ({exc}); no records are lost", path=path) from exc
+    journal = Journal(path, end, lock, file, clock=times, durability=durability, roll_at=roll_at, in_thread=in_thread)
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(journal._run_task, journal._keep_writing)  # noqa: SLF001  # part of the class

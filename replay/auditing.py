@@ -12,6 +12,7 @@ from typing import Final, TypeVar, get_args
 from journal import Event, Record, events
 from journal.codec import event_type
 from journal.errors import IllegalEvent
+from journal.fact import set_fields
 from journal.lifecycle import Lifecycle
 from replay.audit_types import Audit, Finding, Rules, RulesFactory, Settled, Totals
 from replay.handlers import handlers
@@ -454,8 +455,7 @@ class Auditor:
 
 
 def _in_words(event: Event) -> str:
-    fields = ((field.name, getattr(event, field.name), field.default) for field in events.fields_of(type(event)))
-    return " ".join([event_type(event), *(f"{name}={value!r}" for name, value, default in fields if value != default)])
+    return " ".join([event_type(event), *(f"{name}={value!r}" for name, value in set_fields(event).items())])
 
 
 _FILE_EVENTS: Final = frozenset(get_args(events.FileEvent))

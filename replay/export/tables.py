@@ -14,8 +14,9 @@ from typing import Any, Final, Literal
 import attrs
 import orjson
 
-from journal import Event, events
+from journal import events
 from journal.codec import RECORD_MEMBERS, event_type
+from journal.fact import set_fields
 from replay.export.source import Source
 from replay.export.trial_index import TrialIndex
 from replay.text import as_text
@@ -277,12 +278,6 @@ def _events(source: Source) -> Iterator[Row]:
     for record in source.records():
         event = record.event
         before = {"seq": record.seq, "at": record.at, "t": record.t, "type": event_type(event)}
-        yield before | _members(source.with_blobs(event)) | {"d": record.d, "h": record.h}
-
-
-def _members(event: Event) -> Row:
-    """Return the members of an event without those that have their default, as on disk."""
-    if isinstance(event, events.Extension):
-        return dict(event.data)
-    values = ((field, getattr(event, field.name)) for field in events.fields_of(type(event)))
-    return {field.name: value for field, value in values if value != field.default}
+        loaded = source.with_blobs(event)
+        members = loaded.data if isinstance(loaded, events.Extension) else set_fields(loaded)
+        yield before | dict(members) | {"d": record.d, "h": record.h}

@@ -10,7 +10,7 @@ import trio
 from journal import Record, read
 from journal import follow as follow_journal
 from journal.codec import EVENT_TYPES, event_type
-from journal.events import fields_of
+from journal.fact import set_fields
 from journal.reader import LineReader
 from replay.text import printable
 from runner.cli._common import TrialType, run_and_trial
@@ -88,7 +88,6 @@ async def _follow(path: Path, printer: _RecordPrinter) -> None:
 
 def _in_words(record: Record) -> str:
     event = record.event
-    values = [(field.name, getattr(event, field.name), field.default) for field in fields_of(type(event))]
-    fields = " ".join(f"{name}={printable(value)}" for name, value, default in values if value != default)
+    fields = " ".join(f"{name}={printable(value)}" for name, value in set_fields(event).items())
     at, name = printable(record.at[11:23]), printable(event_type(event))
     return f"{record.seq:>7}  {at}  {record.t:>10.3f}  {name:<20}  {fields}"

@@ -11,7 +11,8 @@ from typing import Protocol, TypeAlias, TypeVar
 
 import attrs
 
-from journal.events import FailureCategory, PolicyEvent, fact
+from journal.events import FailureCategory, PolicyEvent
+from journal.fact import fact
 
 
 @fact

@@ -7,7 +7,7 @@ from typing import Any, Final
 import trio
 
 from journal.codec import Blobs
-from journal.events import fact
+from journal.fact import fact
 from runner.engine.timer import Timer
 from runner.notes import Sink, set_note_sink
 from runner.signals import is_from_signal

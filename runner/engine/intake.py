@@ -10,7 +10,8 @@ from typing import Any, Final, Protocol
 import trio
 
 from journal.errors import JournalError, SegmentLost
-from journal.events import AttemptSucceeded, RetryScheduled, TrialEnqueued, TrialFailed, TrialWithdrawn, fact
+from journal.events import AttemptSucceeded, RetryScheduled, TrialEnqueued, TrialFailed, TrialWithdrawn
+from journal.fact import fact
 from journal.reader import fetch
 from journal.threads import InThread
 from replay import TrialState

@@ -20,8 +20,8 @@ from journal.events import (
     KnownEvent,
     Noted,
     TrialEnqueued,
-    fields_of,
 )
+from journal.fact import fields_of
 from tests.journal.samples import enqueued, examples, members_of, started
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)

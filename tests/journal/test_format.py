@@ -41,8 +41,8 @@ from journal.events import (
     TrialFailed,
     TrialScored,
     TrialWithdrawn,
-    fields_of,
 )
+from journal.fact import fields_of
 from journal.lifecycle import ENDED, STAGES, TRIAL
 from tests.journal import independent_reader as independent
 from tests.journal.samples import content, enqueued, finished, flip, segment, session, started, trial, whole_run, written

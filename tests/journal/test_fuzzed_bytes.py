@@ -63,7 +63,7 @@ def check(data: bytes) -> None:
     assert result.records <= len(found)
     assert data == disk.read(FILE).read()
     try:
-        end = find_end(PATH, disk, new=False, run="")
+        end = find_end(PATH, disk)
     except JournalError:
         assert not result.ok
         assert [FILE] == [name for name, _ in disk.files()]

@@ -58,7 +58,7 @@ def history(*, run: str = RUN, unconfirmed: int = 6, padding: int = 0, closed: b
             synced = disk.read(f"{RUN_PATH}/{segments.name(1)}").read()
             for number in range(unconfirmed):
                 journal.append(enqueued(f"later-{number}"))
-            tail = b"".join(line for batch in journal._batches for line in batch.lines)
+            tail = b"".join(line for batch in journal._lines.batches for line in batch.lines)
         if closed:
             whole = disk.read(f"{RUN_PATH}/{segments.name(1)}").read()
             return History(whole, whole)

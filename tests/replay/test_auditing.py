@@ -36,8 +36,8 @@ from journal.events import (
     TrialCompleted,
     TrialFailed,
     TrialScored,
-    fields_of,
 )
+from journal.fact import fields_of
 from replay import fold
 from replay.audit_types import Audit, Finding
 from replay.auditing import MAX_FINDINGS, TIME_TOLERANCE, Auditor, audit

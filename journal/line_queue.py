@@ -1,0 +1,147 @@
+"""Records that are appended and not written yet: lines with their hashes, in batches of one segment each.
+
+`Journal.append` adds lines at the end; its writer task takes batches from the front. No file is touched here.
+"""
+
+from collections import deque
+from collections.abc import Mapping
+from hashlib import sha256
+from typing import TYPE_CHECKING
+
+import attrs
+import trio
+
+from journal import chain, segments
+from journal.codec import encode
+from journal.events import Event, Record, SegmentOpened, SegmentSealed, new_record
+from journal.open import JournalEnd
+
+if TYPE_CHECKING:
+    from hashlib import _Hash
+
+
+@attrs.define
+class _Segment:
+    """The segment that records are being added to; the file itself may be behind."""
+
+    number: int
+    before: int
+    """The last record before it."""
+    bytes: int
+    digest: "_Hash"
+    """SHA-256 of the lines that were taken; see `LineQueue._digest`."""
+
+
+@attrs.define
+class Batch:
+    """Lines of one segment that are written together, after their blobs."""
+
+    segment: int
+    first: int
+    """Number of the first record."""
+    lines: list[bytes] = attrs.field(factory=list)
+    blobs: dict[str, bytes] = attrs.field(factory=dict)
+    """SHA-256 → content."""
+
+
+class LineQueue:
+    """The lines at the end of a journal that are not written yet."""
+
+    def __init__(self, end: JournalEnd) -> None:
+        self.run = end.run.encode()
+        self.seq = end.seq
+        """The last record."""
+        self.h = end.h
+        """Its hash."""
+        self.segment = _Segment(end.segment, end.seq - end.records, end.bytes, end.digest)
+        self.batches: deque[Batch] = deque([Batch(end.segment, end.seq + 1)])
+        self.pending = 0
+        """Bytes of lines and blobs that were added and not reported as `written`."""
+        self._is_idle = False
+        self._changed = trio.Event()
+
+    def add(self, event: Event, body: bytes, at: str, t: float, d: int) -> Record:
+        """Add a record with this body at the end."""
+        seq = self.seq + 1
+        digits = chain.link(self.run, self.h, body)
+        h = digits.encode()
+        line = chain.add_hash(body, h)
+        segment, length = self.segment, len(line)
+        record = new_record(Record, (seq, at, t, event, d, digits, segment.number, segment.bytes))
+        segment.bytes += length
+        self.batches[-1].lines.append(line)
+        self.pending += length
+        self.seq = seq
+        self.h = h
+        if self._is_idle:
+            self.wake()
+        return record
+
+    def add_blobs(self, contents: Mapping[str, bytes]) -> dict[str, bytes]:
+        """Add blobs, by their SHA-256, that must be written before the next line; return the new ones."""
+        batch = self.batches[-1]
+        new = {name: content for name, content in contents.items() if name not in batch.blobs}
+        batch.blobs.update(new)
+        self.pending += sum(map(len, new.values()))
+        return new
+
+    def open_segment(self, at: str, t: float, d: int) -> None:
+        """Start the next segment with its first record."""
+        before = self.segment
+        opened = SegmentOpened(
+            format=segments.FORMAT,
+            version=segments.VERSION,
+            run=self.run.decode(),
+            segment=before.number + 1,
+            previous_seq=self.seq,
+            previous_h=self.h.decode() if self.seq else "",
+            previous_bytes=before.bytes,
+            previous_sha256=self._digest() if self.seq else "",
+        )
+        self.segment = _Segment(before.number + 1, self.seq, 0, sha256())
+        self.batches.append(Batch(self.segment.number, self.seq + 1))
+        if not self.batches[0].lines:
+            self.batches.popleft()
+        self.add(opened, encode(opened, self.seq + 1, at, t, d), at, t, d)
+
+    def seal_segment(self, at: str, t: float, d: int) -> None:
+        """Add the last record of the segment."""
+        number, records, size = self.segment.number, self.seq - self.segment.before, self.segment.bytes
+        seal = SegmentSealed(run=self.run.decode(), segment=number, records=records, bytes=size, sha256=self._digest())
+        self.add(seal, encode(seal, self.seq + 1, at, t, d), at, t, d)
+
+    def _digest(self) -> str:
+        """Return the SHA-256 of the segment, including lines that were not taken yet."""
+        digest, batch = self.segment.digest.copy(), self.batches[-1]
+        if batch.segment == self.segment.number:
+            digest.update(b"".join(batch.lines))
+        return digest.hexdigest()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no line to take."""
+        return not self.batches[0].lines
+
+    def take(self) -> Batch:
+        """Remove and return the first lines."""
+        batch = self.batches.popleft()
+        if not self.batches:
+            self.batches.append(Batch(batch.segment, self.seq + 1))
+        if batch.segment == self.segment.number:  # Otherwise the segment is sealed and its digest was computed.
+            self.segment.digest.update(b"".join(batch.lines))
+        return batch
+
+    def written(self, batch: Batch) -> None:
+        """Stop counting a batch as pending."""
+        self.pending -= sum(map(len, batch.lines)) + sum(map(len, batch.blobs.values()))
+
+    async def wait_changed(self) -> None:
+        """Wait until a line is added or `wake` is called."""
+        self._is_idle = True
+        self._changed = trio.Event()
+        await self._changed.wait()
+
+    def wake(self) -> None:
+        """Wake the task in `wait_changed`."""
+        self._is_idle = False
+        self._changed.set()
