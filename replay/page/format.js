@@ -22,11 +22,13 @@ function money(dollars) {
   return `$${dollars.toFixed(dollars === 0 ? 2 : Math.min(12, Math.max(2, 2 - Math.floor(Math.log10(Math.abs(dollars))))))}`;
 }
 
-// A sum of usage: the same as in replay.summary_text.
-function amount(name, value) {
+// A sum of usage: the same as in replay.summary_text. `models` are those whose calls have no price.
+function amount(name, value, models = []) {
   const label = oneLine(spaced(name.replace("judge.", "judge ")), 30);
-  if (/^(?:judge\.)?unpriced_calls$/.test(name)) return `${plural(value, label.replace("unpriced calls", "call"))} without a price`;
-  return `${label} ${/cost/i.test(name) ? money(value) : number(value)}`;
+  if (!/^(?:judge\.)?unpriced_calls$/.test(name)) return `${label} ${/cost/i.test(name) ? money(value) : number(value)}`;
+  const names = models.slice(0, 3).map((model) => oneLine(model, 40));
+  if (models.length > 3) names.push(`${models.length - 3} more`);
+  return `${plural(value, label.replace("unpriced calls", "call"))} without a price${names.length ? ` (${names.join(", ")})` : ""}`;
 }
 
 // 0.93 ms, 0.24 s, 12 s, 3 min 20 s, 10 min, 2 h 5 min: the same as replay.text.duration.

@@ -30,7 +30,7 @@ function scoreTile(name, score, summary) {
     ...score.pass_at_k.filter(({ k }) => k > 1).map((pass) => `pass@${pass.k} ${percent(pass.at_least_one)}, pass^${pass.k} ${percent(pass.all)}`), notes);
 }
 
-const usageText = (usage) => usage.map(([name, value]) => amount(name, value)).join(" · ");
+const usageText = (usage, models = {}) => usage.map(([name, value]) => amount(name, value, Object.hasOwn(models, name) ? models[name] : [])).join(" · ");
 
 function summaryTiles({ info }) {
   const { summary, usage, usage_without_output } = info, { trials, attempts, latency } = summary;
@@ -41,7 +41,7 @@ function summaryTiles({ info }) {
   const costs = Object.entries(usage), lost = Object.entries(usage_without_output).filter(([, value]) => value);
   if (costs.length) {
     const first = costs.find(([name]) => name === "cost") || costs.find(([name]) => /cost/i.test(name)) || costs[0];
-    tiles.push(tile(oneLine(spaced(first[0]), 30), /cost/i.test(first[0]) ? money(first[1]) : number(first[1]), usageText(costs.filter(([name]) => name !== first[0]).slice(0, 6)), lost.length ? `of this, failed attempts: ${usageText(lost.slice(0, 3))}` : ""));
+    tiles.push(tile(oneLine(spaced(first[0]), 30), /cost/i.test(first[0]) ? money(first[1]) : number(first[1]), usageText(costs.filter(([name]) => name !== first[0]).slice(0, 6), summary.unpriced_models), lost.length ? `of this, failed attempts: ${usageText(lost.slice(0, 3))}` : ""));
   }
   tiles.push(tile("attempts", grouped(attempts.started), countList([[attempts.failed, "failed"], [attempts.timed_out, "timed out"], [attempts.interrupted, "interrupted"], [attempts.returned_late, "returned late"]]) || "none failed",
     attempts.repeated_calls ? `${plural(attempts.repeated_calls, "call")} may have been paid for twice` : ""));

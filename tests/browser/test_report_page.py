@@ -167,6 +167,27 @@ def test_hostile_text_is_only_text(tmp_path: Path, open_tab: OpenTab) -> None:
     assert 2_000_000 > target.stat().st_size
 
 
+def test_models_without_a_price_are_named(tmp_path: Path, open_tab: OpenTab) -> None:
+    """The usage of a run names a few models whose calls have no price, as text."""
+    models = [HOSTILE[2], "\u202eb", "c", "d", "e"]
+    trials = [
+        event
+        for number, model in enumerate(models)
+        for event in (
+            TrialEnqueued(trial=f"t{number}", case=f"t{number}", repeat=1, input="", fingerprint="f"),
+            AttemptStarted(trial=f"t{number}", attempt=1, slot=0),
+            Noted(name="usage", value={"cost": 0, "unpriced_calls": 1, "unpriced_model": model}, trial=f"t{number}", attempt=1),
+            AttemptSucceeded(trial=f"t{number}", attempt=1, output="", elapsed=0.0),
+        )
+    ]
+    written(tmp_path / "run", [started(), session(), *trials])
+
+    tab = open_tab(write_report(tmp_path / "report.html", tmp_path / "run"))
+
+    assert_harmless(tab)
+    assert f"5 calls without a price ({HOSTILE[2]}, ⟨U+202E⟩b, c, 2 more)" in tab.text("main")
+
+
 def test_hostile_text_in_a_comparison(tmp_path: Path, open_tab: OpenTab) -> None:
     """Hostile text is shown as text in the comparison of two runs."""
     address = write_report(tmp_path / "report.html", hostile_run(tmp_path / "a"), hostile_run(tmp_path / "b"))
