@@ -8,7 +8,7 @@ import itertools
 import sys
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any, Final
 
 import attrs
@@ -17,9 +17,10 @@ from journal import Record, events
 from journal.lifecycle import STAGES
 from replay.handlers import handlers
 from replay.intake import Pause
-from replay.repeated_error import RepeatedError
-from replay.tally import Tally
-from replay.trial_state import Location, RetryHistory, RunningAttempt, SharedScores, TrialState, new_attempt, packed_input
+from replay.scores import Scores
+from replay.session_errors import ERROR_CHARS, LastError, RepeatedError, UnauthorizedScorer
+from replay.sessions import PINNED, Session, adopted_changes
+from replay.trial_state import Location, OpenCall, RetryHistory, RunningAttempt, TrialState, new_attempt, packed_input
 from replay.usage import add, noted_usage, unpriced_models
 
 
@@ -28,68 +29,6 @@ def max_unscored_outputs(scorer_limit: int) -> int:
     return 2 * scorer_limit + 64
 
 
-PINNED: Final = ("evaluation", "task_fingerprint", "dataset_fingerprint", "scorers")
-"""The fields of `RunStarted` that may change only if the user adopts the change."""
-
-
-def _adopted(before: events.RunStarted, now: events.RunStarted) -> Iterator[str]:
-    names = {"evaluation": "name", "task_fingerprint": "task", "dataset_fingerprint": "cases"}
-    yield from (name for field, name in names.items() if getattr(before, field) != getattr(now, field))
-    old, new = dict(before.scorers), dict(now.scorers)
-    for scorer in {**old, **new}:
-        if old.get(scorer) != new.get(scorer):
-            how = " (new)" if scorer not in old else " (removed)" if scorer not in new else ""
-            yield f"scorer {scorer}{how}"
-
-
-@attrs.frozen
-class LastError:
-    """The last failure of any attempt in the current session."""
-
-    message: str
-    """Type and message, shortened."""
-    t: float
-    """When it was recorded, in seconds of `t`."""
-    consecutive: int
-    """Attempts that have failed or timed out since the last output, this one included."""
-    outputs: int
-    """Outputs recorded by then."""
-
-
-@attrs.frozen
-class UnauthorizedScorer:
-    """A scorer whose call was unauthorized, which stops the run."""
-
-    scorer: str
-    message: str
-    """Type and message of the error, shortened."""
-
-
-@attrs.frozen
-class OpenCall:
-    """A scorer call in flight."""
-
-    key: str
-    since: float
-    """When it started, in seconds of `t`."""
-
-
-@attrs.define
-class Session:
-    """One session: one process lifetime of the run."""
-
-    number: int
-    seq: int
-    at: str
-    pid: int
-    host: str
-    outcome: str = ""
-    """`finished`, or the reason it stopped; empty while it runs or if it crashed."""
-    adopted: tuple[str, ...] = ()
-    """What had changed since the previous session: `task`, `cases`, `scorer exact`."""
-
-
-_ERROR_CHARS: Final = 200
 _UNPRICED_MODELS: Final = 20
 _UNAUTHORIZED: Final = f"{events.OWN_NOTE}unauthorized"
 _FINISH_REASON: Final = f"{events.OWN_NOTE}finish_reason"
@@ -120,8 +59,6 @@ class RunState:
     """`finished`, or the reason the last session stopped; empty while it runs or if it crashed."""
 
     trials: dict[str, TrialState] = attrs.field(factory=dict[str, TrialState])
-    has_repeats: bool = False
-    """Whether any case has more than one trial."""
     stages: dict[str, int] = attrs.field(factory=lambda: dict.fromkeys(STAGES, 0))
     """Stage → number of trials."""
     running: dict[str, RunningAttempt] = attrs.field(factory=dict[str, RunningAttempt])
@@ -150,15 +87,13 @@ class RunState:
     """Outputs after it are from the current version of the task."""
     latencies: "array[float]" = attrs.field(factory=lambda: array("d"))
     """Seconds of each attempt that returned an output."""
-    scores: dict[str, Tally] = attrs.field(factory=dict[str, Tally])
-    """Scorer → sums of its values, in the order in which the definition has the scorers."""
+    scores: Scores = attrs.field(factory=Scores)
     usage: Counter[str] = attrs.field(factory=Counter[str])
     """Sums of all numbers in notes and in the usage of attempts: tokens, cost."""
     unpriced_models: dict[str, list[str]] = attrs.field(factory=dict[str, list[str]])
     """Name of the sum in `usage` that counts calls without a price → their models, the first few."""
     usage_without_output: Counter[str] = attrs.field(factory=Counter[str])
     """The part of it that attempts without an output used: failed, timed out, interrupted or late."""
-    _shared_scores: SharedScores = attrs.field(factory=SharedScores)
     _truncated_attempts: dict[str, int] = attrs.field(factory=dict[str, int])
     """Trial → its last attempt whose output was truncated by the token limit."""
     _usage_in_flight: dict[str, list[Any]] = attrs.field(factory=dict[str, list[Any]])
@@ -286,6 +221,7 @@ class RunState:
         self.started = event
         self.planned = event.trials
         self.settings = dict(event.settings)
+        self.scores.set_declared(event.scorers)
 
     def _on_session_started(self, event: events.SessionStarted, record: Record) -> None:
         for trial, due in self.backing_off.items():  # `t` restarts; the rest of a backoff still applies.
@@ -313,12 +249,8 @@ class RunState:
         before, changes = self.started, {name: adopted[name] for name in (*PINNED, "task") if name in adopted}
         changes["definition"] = before.definition if definition is None else definition
         now = self.started = attrs.evolve(before, **changes)  # type: ignore[misc]  # a fact is an attrs class
-        self.sessions[-1].adopted = tuple(_adopted(before, now))
-        for scorer, tally in self.scores.items():
-            version = now.scorers.get(scorer.partition(".")[0])
-            if version is not None and version != before.scorers.get(scorer.partition(".")[0]):
-                tally.set_version(version)
-        self._sort_scorers()
+        self.sessions[-1].adopted = tuple(adopted_changes(before, now))
+        self.scores.set_declared(now.scorers)
         if now.task_fingerprint != before.task_fingerprint:
             self._task_changed_at = record.segment, record.offset
             current = (trial for trial in self.trials.values() if trial.stage != "withdrawn")
@@ -328,19 +260,12 @@ class RunState:
         before = self.trials.get(event.trial)
         if before is not None:
             self.stages[before.stage] -= 1
-        if event.repeat > 1 and not self.has_repeats:
-            self._enable_repeats()
+        if event.repeat > 1 and not self.scores.has_repeats:
+            self.scores.group_by_case(self.trials.values())
         case = event.trial if event.case == event.trial else sys.intern(event.case)  # Repeats share one string.
         attempts = before.attempts if before else 0
         self.trials[event.trial] = TrialState("queued", packed_input(record, event.fingerprint), case, attempts)
         self.stages["queued"] += 1
-
-    def _enable_repeats(self) -> None:
-        """Group scores by case from here on; without repeats that is not needed."""
-        self.has_repeats = True
-        for scorer, tally in self.scores.items():
-            scored = ((trial.case, trial.scores) for trial in self.trials.values())
-            tally.group_by_case((case, scores[scorer][1]) for case, scores in scored if scorer in scores)
 
     def _on_attempt_started(self, event: events.AttemptStarted, record: Record) -> None:
         trial = self.trials[event.trial]
@@ -371,7 +296,7 @@ class RunState:
         history = trial.retry_history = trial.retry_history or RetryHistory()
         if isinstance(event, events.AttemptFailed):
             history.count_failure(event.category, event.retry_after)
-            history.error, history.error_type = f"{event.error}: {event.message}"[:_ERROR_CHARS], event.error
+            history.error, history.error_type = f"{event.error}: {event.message}"[:ERROR_CHARS], event.error
             history.where = event.where
             self.errors[event.error] += 1
         else:
@@ -420,41 +345,13 @@ class RunState:
         self.calls_failed[event.category] += 1
 
     def _on_trial_scored(self, event: events.TrialScored, _: Record) -> None:
-        trial = self.trials[event.trial]
         if self.scorer_calls:
             self.scorer_calls.pop((event.trial, event.scorer.partition(".")[0]), None)
-        tally = self.scores.get(event.scorer) or self._add_scorer(event.scorer)
-        earlier = trial.scores.get(event.scorer) if trial._scores else None
-        if earlier is not None:
-            tally.remove(earlier[1], earlier[0], trial.case)
-        if event.version != tally.version:
-            tally.set_version(event.version)
-        tally.add(event.value, 1, trial.case)
-        if trial.unscored and (scorer := event.scorer.partition(".")[0]) in trial.unscored:  # It had failed before.
-            trial.unscored = tuple(name for name in trial.unscored if name != scorer)
-            self.scores[scorer].failed -= 1
-        trial.set_score(sys.intern(event.scorer), sys.intern(event.version), event.value, self._shared_scores)
-
-    def _add_scorer(self, scorer: str) -> Tally:
-        tally = self.scores[scorer] = Tally(by_case={} if self.has_repeats else None)
-        self._sort_scorers()
-        return tally
-
-    def _sort_scorers(self) -> None:
-        """Sort the scorers as they are declared, so that their order is the same in every run of an evaluation."""
-        places = {scorer: place for place, scorer in enumerate(self.started.scorers if self.started else ())}
-        order = sorted(self.scores, key=lambda scorer: places.get(scorer.partition(".")[0], len(places)))
-        self.scores = {scorer: self.scores[scorer] for scorer in order}
+        self.scores.add(event, self.trials[event.trial])
 
     def _on_scoring_failed(self, event: events.ScoringFailed, _: Record) -> None:
-        trial = self.trials[event.trial]
         self.scorer_calls.pop((event.trial, event.scorer), None)
-        if event.scorer in trial.unscored:
-            return  # It had failed before.
-        trial.unscored = (*trial.unscored, event.scorer)
-        tally = self.scores.get(event.scorer) or self._add_scorer(event.scorer)
-        tally.failed += 1
-        tally.error = f"{event.error}: {event.message}"[:_ERROR_CHARS]
+        self.scores.add_failure(event, self.trials[event.trial])
 
     def _on_trial_completed(self, event: events.TrialCompleted, record: Record) -> None:
         trial = self.trials[event.trial]
@@ -475,12 +372,8 @@ class RunState:
         trial = self.trials[event.trial]
         self.recovered -= trial.recovered
         self._move(event.trial, trial, "withdrawn")
-        for scorer, (version, value) in trial.scores.items():
-            self.scores[scorer].remove(value, version, trial.case)
         self.from_older_task -= trial.output_location is not None and trial.output_location < self._task_changed_at
-        for scorer in trial.unscored:
-            self.scores[scorer].failed -= 1
-        trial.clear_scores()
+        self.scores.remove(trial)
 
     def _on_limit_changed(self, event: events.LimitChanged, _: Record) -> None:
         self.limits[event.key] = event.after
@@ -505,7 +398,7 @@ class RunState:
         self._add_usage(usage)
         if event.name == _UNAUTHORIZED and isinstance(event.value, dict):
             scorer, message = str(event.value.get("scorer", "")), str(event.value.get("message", ""))
-            self.unauthorized_scorer = UnauthorizedScorer(scorer, message[:_ERROR_CHARS])
+            self.unauthorized_scorer = UnauthorizedScorer(scorer, message[:ERROR_CHARS])
         trial = self.trials.get(event.trial) if event.attempt else None
         if trial is None:
             return
@@ -540,7 +433,7 @@ class RunState:
         for name, model in unpriced_models(usage):
             models = self.unpriced_models.setdefault(name, [])
             if model not in models and len(models) < _UNPRICED_MODELS:
-                models.append(model[:_ERROR_CHARS])
+                models.append(model[:ERROR_CHARS])
 
     def _add_unproductive_usage(self, trial: str, usage: Any = None) -> None:
         """Count the usage of an attempt that returned no output."""

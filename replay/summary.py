@@ -13,7 +13,8 @@ import attrs
 
 from journal.lifecycle import STAGES
 from replay.grouping import NO_GROUP
-from replay.state import LastError, RunState, UnauthorizedScorer
+from replay.session_errors import LastError, UnauthorizedScorer
+from replay.state import RunState
 from replay.statistics import mean_of_shares, pass_all, pass_at, quantile
 from replay.tally import Tally
 from replay.trial_state import TrialState
@@ -399,7 +400,7 @@ class _Group:
 
 
 def _groups(state: RunState, groups: Mapping[str, str]) -> dict[str, Part]:
-    sums: defaultdict[str, _Group] = defaultdict(lambda: _Group(has_repeats=state.has_repeats))
+    sums: defaultdict[str, _Group] = defaultdict(lambda: _Group(has_repeats=state.scores.has_repeats))
     for name, trial in state.trials.items():
         sums[groups.get(name, NO_GROUP)].add(trial)
     for group in sums.values():

@@ -4,7 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Final
 
-from replay.state import LastError, RunState
+from replay.session_errors import LastError
+from replay.state import RunState
 from replay.summary import Latency, Part, Score
 from replay.text import digits, duration, money, number, one_line, plural, printable
 

@@ -96,6 +96,15 @@ new_attempt: Callable[[type[RunningAttempt], tuple[int, int, float]], RunningAtt
 """Half the time of `RunningAttempt(…)`, for every attempt."""
 
 
+@attrs.frozen
+class OpenCall:
+    """A scorer call in flight."""
+
+    key: str
+    since: float
+    """When it started, in seconds of `t`."""
+
+
 class SharedScores:
     """The scores of trials as flat tuples: scorer, version and value of each, one after the other.
 
@@ -151,15 +160,16 @@ class TrialState:
         flat = self._scores
         return {flat[at]: (flat[at + 1], flat[at + 2]) for at in range(0, len(flat), 3)}
 
-    def set_score(self, scorer: str, version: str, value: Value, shared: SharedScores) -> None:
-        """Add a score, or replace the scorer's earlier one."""
-        flat = self._scores
+    def set_score(self, scorer: str, version: str, value: Value, shared: SharedScores) -> tuple[str, Value] | None:
+        """Add a score, or replace the scorer's earlier one, which is returned."""
+        flat, earlier = self._scores, None
         if flat and scorer in flat[::3]:
-            flat = ()
-            for other, (its_version, its_value) in self.scores.items():
-                if other != scorer:
-                    flat = shared.add(flat, other, its_version, its_value)
+            scores, flat = self.scores, ()
+            earlier = scores.pop(scorer)
+            for other, (its_version, its_value) in scores.items():
+                flat = shared.add(flat, other, its_version, its_value)
         self._scores = shared.add(flat, scorer, version, value)
+        return earlier
 
     def clear_scores(self) -> None:
         """Remove all scores and failures of scorers."""

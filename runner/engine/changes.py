@@ -9,7 +9,7 @@ import attrs
 from journal.events import RunStarted
 from replay import RunState
 from replay.definition import definition_diff
-from replay.state import PINNED
+from replay.sessions import PINNED
 from replay.text import plural
 from runner.data.case import Trial
 from runner.definition.settings import EXPERIMENT_SETTINGS, Settings

@@ -32,7 +32,7 @@ from replay import RunState
 from replay.ending import final_report, next_command
 from replay.export.page import headline
 from replay.screen import line, panel, stopping_in_words
-from replay.state import LastError
+from replay.session_errors import LastError
 from replay.summary import score_of, summarize
 from replay.summary_text import score_in_words
 from replay.tally import Tally

@@ -1,9 +1,35 @@
-"""The error that every trial of a session has failed with: a task that cannot work is stopped early."""
+"""Errors of a session: the last one, the one that every trial has failed with, and an unauthorized scorer."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import attrs
+
+ERROR_CHARS: Final = 200
+"""Characters of an error that are kept."""
+
+
+@attrs.frozen
+class LastError:
+    """The last failure of any attempt in the current session."""
+
+    message: str
+    """Type and message, shortened."""
+    t: float
+    """When it was recorded, in seconds of `t`."""
+    consecutive: int
+    """Attempts that have failed or timed out since the last output, this one included."""
+    outputs: int
+    """Outputs recorded by then."""
+
+
+@attrs.frozen
+class UnauthorizedScorer:
+    """A scorer whose call was unauthorized, which stops the run."""
+
+    scorer: str
+    message: str
+    """Type and message of the error, shortened."""
 
 
 @attrs.define

@@ -1,0 +1,79 @@
+"""The scores of a run: sums for each scorer, and the latest values of each trial."""
+
+import sys
+from collections.abc import Collection, Mapping
+
+from journal.events import ScoringFailed, TrialScored
+from replay.session_errors import ERROR_CHARS
+from replay.tally import Tally
+from replay.trial_state import SharedScores, TrialState
+
+
+class Scores(dict[str, Tally]):
+    """Scorer → sums of its values, in the order in which the definition has the scorers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.has_repeats = False
+        """Whether any case has more than one trial."""
+        self._declared: Mapping[str, str] = {}
+        """Scorer → its version."""
+        self._shared = SharedScores()
+
+    def set_declared(self, scorers: Mapping[str, str]) -> None:
+        """Set the scorers of the definition, or apply an adopted change to them."""
+        before, self._declared = self._declared, scorers
+        for scorer, tally in self.items():
+            version = scorers.get(scorer.partition(".")[0])
+            if version is not None and version != before.get(scorer.partition(".")[0]):
+                tally.set_version(version)
+        self._sort()
+
+    def _sort(self) -> None:
+        places = {scorer: place for place, scorer in enumerate(self._declared)}
+        tallies = sorted(self.items(), key=lambda item: places.get(item[0].partition(".")[0], len(places)))
+        self.clear()
+        self.update(tallies)
+
+    def _tally(self, scorer: str) -> Tally:
+        tally = self.get(scorer)
+        if tally is None:
+            tally = self[scorer] = Tally(by_case={} if self.has_repeats else None)
+            self._sort()
+        return tally
+
+    def group_by_case(self, trials: Collection[TrialState]) -> None:
+        """Group scores by case from here on; without repeats that is not needed."""
+        self.has_repeats = True
+        for scorer, tally in self.items():
+            scored = ((trial.case, trial.scores) for trial in trials)
+            tally.group_by_case((case, scores[scorer][1]) for case, scores in scored if scorer in scores)
+
+    def add(self, event: TrialScored, trial: TrialState) -> None:
+        """Add a score of a trial, or replace the earlier one."""
+        tally = self._tally(event.scorer)
+        earlier = trial.set_score(sys.intern(event.scorer), sys.intern(event.version), event.value, self._shared)
+        if earlier is not None:
+            tally.remove(earlier[1], earlier[0], trial.case)
+        if event.version != tally.version:
+            tally.set_version(event.version)
+        tally.add(event.value, 1, trial.case)
+        if trial.unscored and (scorer := event.scorer.partition(".")[0]) in trial.unscored:  # It had failed before.
+            trial.unscored = tuple(name for name in trial.unscored if name != scorer)
+            self[scorer].failed -= 1
+
+    def add_failure(self, event: ScoringFailed, trial: TrialState) -> None:
+        """Add a failure of a scorer, unless it has failed for the trial before."""
+        if event.scorer not in trial.unscored:
+            trial.unscored = (*trial.unscored, event.scorer)
+            tally = self._tally(event.scorer)
+            tally.failed += 1
+            tally.error = f"{event.error}: {event.message}"[:ERROR_CHARS]
+
+    def remove(self, trial: TrialState) -> None:
+        """Remove the scores and failures of a trial that was withdrawn."""
+        for scorer, (version, value) in trial.scores.items():
+            self[scorer].remove(value, version, trial.case)
+        for scorer in trial.unscored:
+            self[scorer].failed -= 1
+        trial.clear_scores()
