@@ -72,7 +72,7 @@ class BlobWriter:
         # As few system calls as possible: after each one, the thread may have to wait for the GIL.
         file, began = os.path.join(self._path, location(sha256)), time.monotonic()
         try:
-            # A directory that was opened step by step once is no symlink; afterwards, one call is enough.
+            # Only the first file in a directory needs the check for symlinks, which takes several calls.
             parents = 0 if os.path.dirname(file) in self._opened else PARENTS
             self._put(retry_interrupted(lambda: self._files.open(file, CREATE_NEW, parents)), data)
             self._opened.add(os.path.dirname(file))

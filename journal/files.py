@@ -42,7 +42,7 @@ def _open_regular(path: str, flags: int, parents: int) -> int:
     These are part of the run. The path before them was chosen by the user, and may contain symlinks.
     """
     flags |= _NO_FOLLOW | _NO_WAIT
-    if os.name == "nt":  # It has neither O_NOFOLLOW nor paths relative to a directory.
+    if os.name == "nt":  # Windows has neither O_NOFOLLOW nor paths relative to a directory.
         _reject_links(path, parents)
     try:
         fd = _open_below(path, flags, parents) if parents and os.name != "nt" else os.open(path, flags, 0o600)
@@ -272,7 +272,7 @@ def write_all(files: Files, fd: int, data: bytes) -> None:
 
 
 def open_new(files: Files, path: str, parents: int = 0) -> int:
-    """Create a file for writing; one that a crash left is removed, not overwritten, because it may be a link."""
+    """Create a file for writing; an existing one, from a crash, is removed and not overwritten, because it may be a link."""
     try:
         return retry_interrupted(lambda: files.open(path, CREATE_NEW, parents))
     except FileExistsError:

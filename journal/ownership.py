@@ -1,7 +1,7 @@
 """Ownership of a run: a signature (HMAC) in the records that start the run and each of its sessions.
 
 The key is in the user's state directory, so a valid signature means: this user wrote this record, on this machine, in this run
-and at this position. What the record names may be run again without asking. The key is the only file outside of runs.
+and at this position. What the record names may then be executed without `--trust`.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ _D: Final = b',"d":'
 """Start of the last member of a body."""
 _SIGNATURE: Final = re.compile(rb',"mac":"([0-9a-f]{32})"(?=%b[0-9]{1,18}$)' % _D)
 _SIGNATURE_LENGTH: Final = 80
-"""Bytes at the end of a body in which the signature is searched."""
+"""Bytes at the end of a body that contain the signature, if there is one."""
 _PREVIOUS_HASH: Final = chain.HASH_LENGTH + len(chain.LINE_CLOSING)
 """Distance from the hash of a line to the start of the next line."""
 _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
@@ -70,7 +70,7 @@ def user_key() -> bytes:
 
 
 def _read_key(file: Path) -> bytes:
-    with DISK.read(str(file)) as stream:  # It follows no symlink.
+    with DISK.read(str(file)) as stream:  # Symlinks are not followed.
         status = os.fstat(stream.fileno())
         if os.name == "posix" and status.st_uid != os.geteuid():
             raise KeyUnavailable(f"the key {file} belongs to another user; remove it")
@@ -78,12 +78,12 @@ def _read_key(file: Path) -> bytes:
             raise KeyUnavailable(f"the key {file} is accessible to other users; remove it, and a new one is created")
         content = _KEY.fullmatch(stream.read(_SIGNATURE_LENGTH))
     if content is None:
-        raise KeyUnavailable(f"the key {file} is not a key of evaljournal; remove it, and a new one is created")
+        raise KeyUnavailable(f"the file {file} is not a key of evaljournal; remove it, and a new one is created")
     return bytes.fromhex(content[1].decode())
 
 
 def _create_key(file: Path) -> None:
-    """Create the key, complete or not at all; if another process was first, its key is kept."""
+    """Create the key atomically; if another process was first, its key is kept."""
     make_directory(DISK, str(file.parent))
     temporary = file.with_name(f".key-{secrets.token_hex(8)}")
     fd = DISK.open(str(temporary), CREATE_NEW)
@@ -127,7 +127,7 @@ def _signature(body: bytes, key: bytes, run: bytes, previous: bytes) -> bytes:
 def starts(path: Path, key: bytes | None, files: Files = DISK) -> Iterator[tuple[RunStarted | SessionStarted, bool]]:
     """Yield the start of each session, newest first, then that of the run, each with whether it is signed with the key.
 
-    Only these lines are parsed, and each is checked against the previous line. Damaged ones are skipped.
+    Only these lines are parsed, and each is checked against the previous line. Damaged lines are skipped.
     """
     numbers = segments.numbers(path, files)
     for number in reversed(numbers):
@@ -158,7 +158,7 @@ def _starts_in(
 class SignatureCopier:
     """Decides which records of a copy are signed: those that the user has signed in the source.
 
-    So a copy of another user's run does not become the user's own.
+    A copy of another user's run does not become the user's own.
     """
 
     def __init__(self, source: Path, files: Files = DISK) -> None:

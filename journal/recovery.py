@@ -40,7 +40,7 @@ _MAX_FRAGMENTS: Final = 500_000
 """Records considered in one file, more than fit in a segment; the file may contain anything."""
 _MIN_REST: Final = len('","t":0,"type":"","d":0') + chain.TAIL
 _CANDIDATE: Final = re.compile(rb"%b[^\n]{%d}" % (_START.pattern, _MIN_REST))
-"""Start of a record in a line that is long enough for one; the search takes no time for each other line."""
+"""Start of a record in a line that is long enough for one; the search skips other lines at no cost."""
 
 
 @attrs.frozen

@@ -60,7 +60,7 @@ def verify(
 ) -> Verification:
     """Check everything in a journal, up to the first problem; `on_record` is called with each verified record.
 
-    A caller that uses the stages of trials in `on_record` can pass a new `lifecycle`, to which each record was applied then.
+    A caller that needs the stages of trials in `on_record` can pass a new `lifecycle`; each record is applied to it first.
     """
     path, expect_head = Path(path), expect_head and expect_head.lower()
     if expect_head is not None and not _HASH.fullmatch(expect_head):

@@ -384,7 +384,7 @@ class Journal:
     def _fail(self, exc: BaseException) -> bool:
         """Write and confirm nothing from now on, and wake all waiting tasks. The first failure is kept.
 
-        Return whether the block goes on until its caller ends it; otherwise no more records are accepted.
+        Return whether the block continues until its caller ends it; otherwise no more records are accepted.
         """
         is_first, on_segment_lost = self._failure is None, self.on_segment_lost
         self._is_open = self._is_open and on_segment_lost is not None and isinstance(self._failure or exc, SegmentLost)

@@ -1,6 +1,6 @@
 """Check whether a run followed its own rules.
 
-`journal.verify` checks that a journal is undamaged. An audit checks whether it could have happened: slots, limits,
+`journal.verify` checks that a journal is undamaged. An audit checks whether its events are possible: slots, limits,
 pauses, delays, times, totals, and every decision, recomputed. A finding means that a record breaks a rule, not that it is
 damaged. The rules of a session belong to the runner; the caller passes a function that rebuilds them from its settings.
 """

@@ -1,6 +1,6 @@
-"""Columns of a run that may have millions of entries: all but the last thousands are in a temporary file.
+"""Columns of a run that may have millions of entries: all but the last few thousand are in a temporary file.
 
-They are used like an `array` or a list, whether a run is long or short; for a short one, no file is created.
+They are used like an `array` or a list. For a short run, no file is created.
 """
 
 import tempfile
@@ -24,12 +24,12 @@ _RECENT: Final = 512
 
 
 class Scratch:
-    """A temporary file that grows; it has no name, and is gone when the process ends."""
+    """An append-only temporary file without a name; it is deleted when the process ends."""
 
     def __init__(self) -> None:
         self._file: IO[bytes] | None = None
         self._written = 0
-        self._buffer = bytearray(b"\n")  # No entry is at 0.
+        self._buffer = bytearray(b"\n")  # So that no entry is at position 0.
         self._columns: list[Column[Any]] = []
 
     def add(self, column: "Column[Any]") -> None:
@@ -42,7 +42,7 @@ class Scratch:
             column.trim()
 
     def append(self, data: bytes) -> int:
-        """Add bytes; return where they are."""
+        """Append bytes; return their position."""
         at = self._written + len(self._buffer)
         self._buffer += data
         if len(self._buffer) > _BUFFER:
@@ -50,7 +50,7 @@ class Scratch:
         return at
 
     def replace(self, at: int, data: bytes) -> None:
-        """Replace bytes by as many others."""
+        """Overwrite bytes with as many others."""
         if at < self._written < at + len(data):
             self._flush()
         if at >= self._written:
@@ -68,7 +68,7 @@ class Scratch:
         return self._stream(at).read(size)
 
     def read_line(self, at: int) -> bytes:
-        """Read bytes up to a LF."""
+        """Read bytes up to the next LF."""
         if at >= self._written:
             at -= self._written
             return bytes(self._buffer[at : self._buffer.index(b"\n", at)])
@@ -96,7 +96,7 @@ class Column(Generic[Number]):
         self._scratch = scratch
         self._recent: array[Number] = array(typecode)
         self._blocks: list[int] = []
-        """Where the blocks are that are not in memory."""
+        """Positions of the blocks in the file."""
         self._first = 0
         """Index of the first number in memory."""
         self._number = -1

@@ -189,25 +189,25 @@ class TrialNumbers:
 
     def __init__(self) -> None:
         self.names: list[str] = []
-        self._slots = array("I", bytes(4 * 64))
-        """Number of a trial + 1, in the first free slot from its hash on; 0 if the slot is free."""
+        self._buckets = array("I", bytes(4 * 64))
+        """Number of a trial + 1, in the first free bucket from its hash on; 0 if the bucket is free."""
         self._recent: dict[str, int] = {}
         """Numbers of trials that were looked up, for speed."""
 
-    def _slot(self, name: str) -> int:
-        """Return the slot of a trial, or the free slot where it belongs."""
-        names, slots = self.names, self._slots
-        last = len(slots) - 1
-        slot = hash(name) & last
-        while (number := slots[slot]) and names[number - 1] != name:
-            slot = (slot + 1) & last
-        return slot
+    def _bucket(self, name: str) -> int:
+        """Return the bucket of a trial, or the free bucket where it belongs."""
+        names, buckets = self.names, self._buckets
+        last = len(buckets) - 1
+        bucket = hash(name) & last
+        while (number := buckets[bucket]) and names[number - 1] != name:
+            bucket = (bucket + 1) & last
+        return bucket
 
     def get(self, name: str) -> int | None:
         """Return the number of a trial; None if it is unknown."""
         number = self._recent.get(name)
         if number is None:
-            number = self._slots[self._slot(name)] - 1
+            number = self._buckets[self._bucket(name)] - 1
             if number < 0:
                 return None
             if len(self._recent) >= _RECENT:
@@ -224,11 +224,11 @@ class TrialNumbers:
     def add(self, name: str) -> int:
         """Add a new trial; return its number."""
         self.names.append(name)
-        self._slots[self._slot(name)] = len(self.names)
-        if 2 * len(self.names) > len(self._slots):
-            self._slots = array("I", bytes(8 * len(self._slots)))
+        self._buckets[self._bucket(name)] = len(self.names)
+        if 2 * len(self.names) > len(self._buckets):
+            self._buckets = array("I", bytes(8 * len(self._buckets)))
             for number, known in enumerate(self.names, 1):
-                self._slots[self._slot(known)] = number
+                self._buckets[self._bucket(known)] = number
         return len(self.names) - 1
 
 

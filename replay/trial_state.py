@@ -25,7 +25,7 @@ _FACTS: Final = Struct("=qdq")
 """The same, and the packed location of the input."""
 _OUTPUT_SIZE: Final = _OUTPUT.size
 _MAX_SHARED: Final = 4_096
-"""Different scores that are shared by trials; there are more only if most trials have scores of their own."""
+"""Maximum number of scores that trials share; a run exceeds it only if most of its trials have different scores."""
 
 
 def packed(record: Record) -> int:
@@ -93,7 +93,7 @@ class RunningAttempt(NamedTuple):
 
 
 new_attempt: Callable[[type[RunningAttempt], tuple[int, int, float]], RunningAttempt] = tuple.__new__
-"""Half the time of `RunningAttempt(…)`, for every attempt."""
+"""Create a running attempt, in half the time of `RunningAttempt(…)`."""
 
 
 @attrs.frozen

@@ -1,7 +1,7 @@
 """Secrets that are recognized by their form: known key formats, and values next to a name such as `api_key`.
 
-Every pattern takes time linear in the length of the text, because replies and datasets are untrusted: no two matches that fail
-scan the same run of characters.
+Every pattern takes time linear in the length of the text, because replies and datasets are untrusted: no two failing matches
+scan the same characters.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""Masking of secrets: values that the run sends or the environment names as secret, and anything with the form of a key.
+"""Masking of secrets: values that the run sends, environment variables with secret names, and anything that looks like a key.
 
 Error messages quote requests, and requests contain keys. A secret is replaced by `***`.
 """
@@ -56,7 +56,7 @@ class SecretValues:
         self._pattern = re.compile("|".join(pattern for _, pattern in forms))
 
     def may_be_in(self, text: str) -> bool:
-        """Whether a text could contain one of the values; true only for few that do not."""
+        """Whether a text may contain one of the values; false positives are rare."""
         for marker in self._markers:  # noqa: SIM110  # a generator expression is slower
             if marker in text:
                 return True
@@ -111,12 +111,12 @@ def add_secret(value: str) -> None:
 
 
 def is_secret_variable(name: str, value: str) -> bool:
-    """Whether the value of an environment variable that a run expands is masked; a short one only if its name says so."""
+    """Whether the value of an environment variable that a run expands is masked; a short one only if its name looks secret."""
     return is_secret_name(name) or len(value) >= SHORTEST_IN_OUTPUTS
 
 
 def secret_variables() -> dict[str, str]:
-    """Return the environment variables whose names suggest secret values; paths of existing files are no secrets."""
+    """Return the environment variables whose names suggest secret values; paths of existing files are not secrets."""
     return {
         name: value
         for name, value in os.environ.items()
@@ -141,7 +141,7 @@ def mask_keys(text: str) -> str:
 
 
 def excerpt(text: str, length: int) -> str:
-    """Return the beginning of a text with secrets masked, also one that continues after it."""
+    """Return the beginning of a text with secrets masked, also a secret that continues after it."""
     shown = mask(text[: length + _MARGIN])
     return shown if len(text) <= length and len(shown) <= length else f"{shown[:length]}…"
 
@@ -157,7 +157,7 @@ def has_literal_secret(text: str, name: str = "") -> bool:
 
 
 def mask_header(name: str, value: str) -> str:
-    """Return the value of a header as it may be recorded: variables stay, a secret does not."""
+    """Return the value of a header as it may be recorded: variables are kept, secrets are masked."""
     return MASK if is_secret_name(name) and without_variables(value) == value else mask_shapes(value)
 
 

@@ -122,7 +122,7 @@ def _entry(name: str, index: TrialIndex) -> ZipInfo:
 
 
 def _file_name(trial: TrialDetails) -> str:
-    """Name a sample's file as Inspect does; a case id that is no safe file name is replaced by its hash."""
+    """Name a sample's file as Inspect does; a case id that is not a safe file name is replaced by its hash."""
     case = trial.case
     if _UNSAFE_NAME.search(case) or len(case.encode()) > _NAME_BYTES:
         case = hashlib.sha256(case.encode()).hexdigest()

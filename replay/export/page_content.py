@@ -27,8 +27,8 @@ from replay.trial import attempt_facts
 VALUE_LENGTH: Final = 16_384
 """Characters of each value on a page; a longer one is truncated, and the page names the command that shows it in full."""
 FULL_SIZE: Final = 64 << 20
-"""Bytes of a journal above which values are truncated to less than `VALUE_LENGTH`, so that a browser can open the page. Above
-it, this is also the maximum number of characters of all inputs, and of all outputs."""
+"""Bytes of a journal above which values are truncated to less than `VALUE_LENGTH`, so that a browser can open the page. For
+larger journals, this is also the maximum number of characters of all inputs, and of all outputs."""
 MIN_VALUE_LENGTH: Final = 40
 MICRO: Final = 1_000_000
 TYPES: Final = (*TYPE_NAMES.values(), "x-")
@@ -100,7 +100,7 @@ class Content:
         self.backoffs: list[list[Any]] = []
         """Trial, the record that began it, the record that ended it (0 until then), due time, reason."""
 
-        # One entry for each trial, a `Text` if nothing else is said.
+        # One entry for each trial; a `Text`, unless stated otherwise.
         self.inputs, self.expected, self.metadata, self.outputs = (Values(scratch) for _ in range(4))
         self.reasons = Values(scratch)
         """Why a trial failed or was withdrawn."""

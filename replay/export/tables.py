@@ -97,14 +97,14 @@ def _cell(column: Column, value: Any) -> str:
 
 
 _FORMULA: Final = re.compile(r"(?:^|(?<=[;\t]))(?=[ \"]*[=+\-@\t\r\n＝＋－＠'])|(?<=[\r\n])(?=[ \"]*[=@＝＠'])")
-"""Where a spreadsheet may begin a formula: at the start of a cell; behind a semicolon or a tab, which separate cells in some
-countries; and behind a line break, where + and - begin lists. Also where an apostrophe stands there, which marks a text."""
+"""Where a formula may begin: at the start of a cell; after a semicolon or a tab, which separate cells in some locales; and
+after a line break, where + and - begin lists instead. An apostrophe in these places matches too, so that it is doubled."""
 
 
 def _without_formula(text: str) -> str:
     """Insert an apostrophe where a spreadsheet would evaluate the text; datasets and outputs are untrusted.
 
-    An apostrophe in such a place gets another one, so removing one apostrophe from each always restores the text.
+    An apostrophe in such a place gets another one, so removing one from each place always restores the text.
     """
     return _FORMULA.sub("'", text)
 

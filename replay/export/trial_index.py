@@ -56,11 +56,11 @@ class TrialIndex:
         """Index in `_ended`; -1 until it is completed or has failed."""
 
         self._ended = Column[int]("q", scratch)
-        """Trials in the order of their ends; one that has ended more than once is in it as often."""
+        """Trials in the order of their ends; a trial that ended several times occurs several times."""
 
     @classmethod
     def of(cls, source: Source) -> "TrialIndex":
-        """Index a run while it is loaded; both end before the first record that is invalid."""
+        """Index a run while it is loaded, up to the first invalid record."""
         index = cls(source)
 
         def apply(run: LoadedRun, record: Record) -> None:
@@ -69,7 +69,7 @@ class TrialIndex:
 
         run = source.load_run(apply)
         index.state = run.state
-        return cls.of(source) if isinstance(run.problem, InvalidRecord) else index  # Without a part of that record.
+        return cls.of(source) if isinstance(run.problem, InvalidRecord) else index  # It may have indexed a part of that record.
 
     def apply(self, record: Record) -> None:
         """Add the next record."""

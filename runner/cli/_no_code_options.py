@@ -119,7 +119,7 @@ def _recorded_text(name: str, text: str) -> str:
 
 
 def _check_texts(values: Mapping[str, Any]) -> None:
-    """Warn of a key in a text, and reject one that was recorded without it."""
+    """Print a warning if a text contains a key; reject a text that was recorded without its key."""
     for name in _TEXTS:
         text = values.get(name, "")
         if _MASKED_KEY in text:

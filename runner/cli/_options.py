@@ -152,7 +152,7 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
         Option("--id-key COLUMN", "Column of the case name (default: id, name, key, …).", "dataset", '"id"'),
         Option("--input-key COLUMN", "Column of the input (default: input, question, prompt, …).", "dataset", '"question"'),
         Option("--expected-key COLUMN", "Column of the expected output (default: expected, answer, …).", "dataset", '"answer"'),
-        Option("--nan CHOICE", "How NaN is read: as null ('null'), or as an error (default: error).", "dataset", '"null"'),
+        Option("--nan CHOICE", "NaN in the dataset: read as null ('null'), or rejected (default: error).", "dataset", '"null"'),
         Option("--only PATTERN", "Only cases whose name matches, e.g. peru*; repeatable.", "settings", '["p*"]', multiple=True),
         Option("--skip PATTERN", "Exclude cases whose name matches; repeatable.", "settings", '["test-*"]', multiple=True),
         Option("--limit N", "Maximum number of cases.", "settings", "20", default="all"),
@@ -163,7 +163,7 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
     "Target": (
         Option("--chat MODEL", "Call an OpenAI-compatible chat model.", "chat.model", '"gpt-4o-mini"'),
         Option("--base-url URL", "Base URL (default: https://api.openai.com/v1).", "chat", '"http://localhost:8000/v1"'),
-        Option("--key-env NAME", "Environment variable of the key (default: OPENAI_API_KEY at OpenAI).", "chat", '"MY_KEY"'),
+        Option("--key-env NAME", "Environment variable with the key (default: OPENAI_API_KEY for OpenAI).", "chat", '"MY_KEY"'),
         Option(
             "--endpoint URL", "Call an HTTP endpoint with the input as JSON.", "endpoint.url", '"http://localhost:8000/ask"'
         ),
@@ -181,9 +181,7 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
             '"choices.0.text"',
         ),
         Option("--error-path PATH", "Path of an error in a response with a success status.", "endpoint", '"error"'),
-        Option(
-            "--done-path PATH", "Path that ends a streamed response; without it, a stream is incomplete.", "endpoint", '"done"'
-        ),
+        Option("--done-path PATH", "Path that is true at the end of a complete stream.", "endpoint", '"done"'),
         Option(
             "--idempotency-header NAME",
             "Header with a key that is the same for all attempts at a trial; '' turns it off (default: Idempotency-Key).",
@@ -245,7 +243,10 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
         ),
         Option("--judge-url URL", "Base URL of the judge (default: --base-url).", "judge.base_url", '"http://localhost/v1"'),
         Option(
-            "--judge-key-env NAME", "Environment variable of the judge's key (default: --key-env).", "judge.key_env", '"MY_KEY"'
+            "--judge-key-env NAME",
+            "Environment variable with the judge's key (default: --key-env).",
+            "judge.key_env",
+            '"MY_KEY"',
         ),
         Option(
             "--fail-under GATE",

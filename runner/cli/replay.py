@@ -79,7 +79,7 @@ def _position(view: LoadedRun) -> str:
 
 
 def _find(path: Path, when: str) -> tuple[int, float | None]:
-    """Return the last record by a time; and the time itself, in the seconds of `t`, if it is later and in the same session."""
+    """Return the last record up to a time, and the time in seconds of `t`, if it is later and in the same session."""
     if re.fullmatch(r"\d+(?:\.\d+)?", when):
         return _find_seconds(path, float(when))
     try:

@@ -57,7 +57,7 @@ def rescore(
         raise UsageError(f"{path} is a run in progress; re-score it when it has ended")
     values = {name: value for name, value in options.items() if value is not None and value != ()}
     if values and reference is not None:
-        raise UsageError("--task locates the evaluation's own scorers, but other scorers were named; pass one of them")
+        raise UsageError("--task and options that name scorers are mutually exclusive; pass one of them")
     with user_code(), unwrap_exception_groups():
         evaluation = (
             _with_scorers(values) if values else locate_evaluation(path, reference, verb="rescore", trust=trust).evaluation

@@ -27,7 +27,7 @@ def salvage(run: Path, target: Path) -> None:
 
     The damaged run is not changed. Intact records that depend on lost ones are kept in NEW/excluded.jsonl; their trials run
     again on resume. Outputs whose scores are lost are listed; `rescore NEW` scores them. Exit code 4 if the system could not
-    read a file (EIO, permissions): the rest is copied, but what the file holds may not be lost.
+    read a file (EIO, permissions): the rest is copied; salvage again once the file is readable.
 
     \b
     evaljournal salvage runs/capitals/0001 -o runs/capitals/0001-salvaged

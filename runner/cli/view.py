@@ -18,7 +18,7 @@ from runner.signals import until_signal
 
 @click.command()
 @run_argument
-@click.option("--port", type=click.IntRange(0, 65_535), default=0, help="Port (default: a free one).")
+@click.option("--port", type=click.IntRange(0, 65_535), default=0, metavar="N", help="Port (default: a free one).")
 @click.option("--open", "then_open", is_flag=True, help="Open it in a browser.")
 def view(path: Path, port: int, then_open: bool) -> None:
     """Show a run live in a browser, until Ctrl-C.

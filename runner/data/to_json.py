@@ -11,7 +11,7 @@ from journal.errors import Unserializable
 from runner.signals import is_from_signal
 
 _MANY: Final = 1_000
-"""Values inside a value from which on it counts as large."""
+"""Number of inner values from which a value counts as large."""
 
 
 def to_json(value: Any) -> Any:
@@ -49,7 +49,7 @@ def _to_json(value: Any) -> Any:  # noqa: PLR0911  # one return for each kind of
 
 
 def is_large(value: Any, characters: int) -> bool:
-    """Whether a value may have more than so many characters of text; at most `_MANY` values inside it are examined."""
+    """Whether a value may have more than this many characters of text; at most `_MANY` values inside it are examined."""
     if isinstance(value, str):
         return len(value) > characters
     if not isinstance(value, dict | list):

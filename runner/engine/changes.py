@@ -54,7 +54,7 @@ def changes(before: RunStarted, now: RunStarted) -> dict[str, Any]:
 
 
 def adopted_changes(before: RunStarted, now: RunStarted, *, trusted: bool = False) -> dict[str, Any] | None:
-    """Return what a session records as adopted: changes, and a new location of the task, which is no change of the task.
+    """Return what a session records as adopted: changes, and a new location of the task, which is not a change of the task.
 
     A location that the user `trusted` is recorded even if it is unchanged: the earlier record may be another user's.
     """

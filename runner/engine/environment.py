@@ -41,9 +41,9 @@ class Environment:
         return cls(pid=os.getpid(), host=host, boot_id=_boot(), versions=versions, key=key, key_problem=problem)
 
     def warn_without_key(self) -> None:
-        """Print why the records of this session do not mark the run as the user's own, if they do not."""
+        """Print a warning if the records of this session cannot be signed."""
         if self.key_problem:
-            sys.stderr.write(f"warning: {self.key_problem}; `evaljournal resume` of this run will need --trust\n")
+            sys.stderr.write(f"Warning: {self.key_problem}; `evaljournal resume` of this run will need --trust\n")
 
 
 def _versions() -> dict[str, str]:

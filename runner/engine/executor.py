@@ -117,7 +117,7 @@ class Executor:
                 elif scope.is_abandoned or not scope.is_over:
                     break  # Another worker has taken its place, or there are more workers than the limits allow.
         except SegmentLost:
-            pass  # It waited for a record that cannot be written. The others have their grace.
+            pass  # This one waited for a record that cannot be written. The others get their grace period.
         except trio.Cancelled:
             job = self._in_flight.get(scope)
             if isinstance(job, TrialWork) and not job.has_output and self._attempts is not None:
@@ -196,11 +196,11 @@ class Executor:
         self.shutdown.stop("deadline", f"the deadline of {seconds:g} s is over")
 
     def _stop_unrecorded(self, failure: SegmentLost) -> None:
-        """Stop because the journal was deleted or truncated; what happens within the grace is not recorded."""
+        """Stop because the journal was deleted or truncated; what happens within the grace period is not recorded."""
         self.shutdown.stop("interrupted", str(failure))
 
     def _on_stop(self) -> None:
-        """Start no more attempts. Outputs of a run are still scored within the grace; a re-scoring starts nothing more."""
+        """Start no more attempts. A run still scores outputs within the grace period; a re-scoring starts nothing more."""
         if self._attempts is None or self._scoring is None:
             self.scheduler.close()
         else:
@@ -209,7 +209,7 @@ class Executor:
         self._nursery.start_soon(self._drain)
 
     async def _drain(self) -> None:
-        """Wait for what is in flight, cancel what does not end within the grace, and abandon what does not respond."""
+        """Wait for what is in flight, cancel what does not end within the grace period, and abandon what does not respond."""
         shutdown = self.shutdown
         await self._wait_idle(shutdown.grace_scope, shutdown.grace, self._in_flight)
         self.scheduler.close()

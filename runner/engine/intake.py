@@ -1,4 +1,4 @@
-"""Admits trials slightly ahead of need: all of a new run, and those left of a resumed one.
+"""Admits trials slightly ahead of need: all of a new run, and the remaining ones of a resumed run.
 
 Cases are read in a thread and recorded in the loop.
 """
@@ -75,7 +75,7 @@ class Intake:
                     source.close()
                     break
         except SegmentLost:
-            if shutdown.reason is None:  # Otherwise it waited for room, and the calls in flight have their grace.
+            if shutdown.reason is None:  # Otherwise it waited for room, and the calls in flight have their grace period.
                 raise
         except BaseException as exc:
             if isinstance(exc, JournalError | trio.Cancelled) or is_from_signal(exc):

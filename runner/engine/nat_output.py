@@ -109,7 +109,7 @@ class NatOutput:
 
     def _claim(self, run: str) -> None:
         if self._is_taken(run):
-            raise UsageError(f"{self.directory} now holds the output of another run", hint=_OTHER_DIRECTORY)
+            raise UsageError(f"{self.directory} holds the output of another run", hint=_OTHER_DIRECTORY)
         self.directory.mkdir(parents=True, exist_ok=True)
         write_atomically(self.directory / OWNER, [f"{run}\n".encode()])
 
@@ -148,7 +148,7 @@ class NatOutput:
             self._due.clear()
         except OSError as exc:
             if not self._is_failing:
-                _log.error("%s cannot be written (%s); it is tried again with each trial", self._lines, exc.strerror or exc)
+                _log.error("%s cannot be written (%s); it is retried with each trial", self._lines, exc.strerror or exc)
             self._is_failing = True
             return
         if self._is_failing:

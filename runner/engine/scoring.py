@@ -121,7 +121,7 @@ class Scoring:
             self._scheduler.close()  # Outputs that wait for this scorer would fail in the same way.
 
     def _settle(self, call: ScorerCall, error: Description, failure: Failure | None, elapsed: float) -> None:
-        """Record that a call failed, or timed out if there is no `failure`; retry it after a delay or give up."""
+        """Record that a call failed, or timed out if there is no `failure`; schedule a retry, or record that scoring failed."""
         category: events.ScorerFailureCategory = "timed_out" if failure is None else failure.category
         retry_after, stop_run = (None, False) if failure is None else (failure.retry_after, failure.stop_run)
         scheduler, scorer, work = self._scheduler, call.scorer.scorer, call.work

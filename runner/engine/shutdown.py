@@ -29,7 +29,7 @@ class Shutdown:
         self._over = trio.Event()
 
     def stop(self, reason: StopReason, detail: str = "") -> None:
-        """Start no more attempts, and give calls in flight their grace. Only the first reason counts."""
+        """Start no more attempts, and give calls in flight their grace period. Only the first reason counts."""
         if self.reason is None and not self.is_over:
             self.reason, self.detail, self.grace_ends = reason, detail, self._now() + self.grace
             self._on_stop()
@@ -40,7 +40,7 @@ class Shutdown:
         self.stop("unauthorized", f"every other call would fail in the same way: {error.type}: {error.message}")
 
     def interrupt(self) -> None:
-        """Stop at the user's request; the second time, end the grace at once."""
+        """Stop at the user's request; the second time, end the grace period at once."""
         if self.reason is None:
             self.stop("interrupted")
         else:

@@ -1,8 +1,8 @@
-"""Regular expressions with a time limit, whatever pattern and text are.
+"""Regular expressions with a time limit, for any pattern and text.
 
-Python's `re` backtracks, holds the interpreter's lock and cannot be interrupted: neither a thread nor a signal helps. A search
-that might take long is made in another process, which is killed at its limit. An engine with linear time, such as RE2, has no
-lookaround and no backreferences, so some patterns would be invalid or give other scores with it.
+Python's `re` backtracks, holds the GIL and cannot be interrupted, so neither a thread nor a signal helps. A search that might
+take long runs in another process, which is killed at its time limit. An engine with linear time, such as RE2, has no lookaround
+and no backreferences: some patterns would be invalid or give other scores.
 """
 
 import atexit
@@ -22,11 +22,11 @@ from runner.scorers import search_process
 from runner.scorers.search_process import REPLY, REQUEST
 
 _QUICK_STEPS: Final = 3_000_000
-"""Steps of a search that are made in this process, in the worst text; they take some 30 ms, in usual texts microseconds."""
+"""Maximum steps of a search in this process, for the worst text. They take about 30 ms; usual texts take microseconds."""
 _MAX_QUICK_PATTERN: Final = 200
-"""Characters; a long pattern may take long to compile."""
+"""Characters; compiling a long pattern may take long."""
 _UNBOUNDED: Final = re.compile(r"\)[*+?{]|\\[1-9]|\(\?(?:P=|\(|#|[a-zA-Z]*x)")
-"""A repeated group, a backreference, a condition, or a comment or space that may hide one: steps may be many, or slow."""
+"""A repeated group, a backreference, a condition, or a comment or space that may hide one: the bound would not hold."""
 
 _idle: Final[list["_Process"]] = []
 if hasattr(os, "register_at_fork"):
@@ -54,10 +54,10 @@ def is_quick(pattern: str, length: int) -> bool:
 
 @functools.lru_cache(1_000)
 def _quick_length(pattern: str) -> int:
-    """Return up to which length of the worst text a search takes few steps; negative if there is no bound.
+    """Return the maximum length of a text in which any search takes few steps; negative if there is no bound.
 
     The search may start anywhere, each repetition of a character may end anywhere after it, and an alternative or an optional
-    character doubles the ways. Special characters are counted, also literal ones, so the bound is rather too high.
+    character doubles the number of paths. Escaped special characters are counted, too, so the estimate of the steps is high.
     """
     if len(pattern) > _MAX_QUICK_PATTERN or _UNBOUNDED.search(pattern):
         return -1
@@ -67,12 +67,12 @@ def _quick_length(pattern: str) -> int:
 
 
 def search(pattern: str, text: str, seconds: float) -> bool:
-    """Return whether a text matches a pattern somewhere; raise `SearchTimedOut` after some seconds, `re.error` as `re` does."""
+    """Return whether a text matches a pattern somewhere; raise `SearchTimedOut` at the limit, `re.error` as `re` does."""
     if is_quick(pattern, len(text)):
         return re.search(pattern, text) is not None
     request = pattern.encode("utf-8", "surrogatepass"), text.encode("utf-8", "surrogatepass")
     reply = None
-    with suppress(IndexError, BrokenPipeError):  # None is idle, or it was killed in the meantime.
+    with suppress(IndexError, BrokenPipeError):  # No process is idle, or the idle one was killed.
         reply = _idle.pop().ask(*request, seconds)
     if reply is None:
         reply = _Process().ask(*request, seconds)
@@ -86,7 +86,7 @@ def search(pattern: str, text: str, seconds: float) -> bool:
 
 
 class _Process:
-    """A process that searches."""
+    """A process that runs `search_process`."""
 
     def __init__(self) -> None:
         script = str(Path(search_process.__file__))
@@ -99,7 +99,7 @@ class _Process:
         )
 
     def ask(self, pattern: bytes, text: bytes, seconds: float) -> bytes:
-        """Return the reply to a request; empty if it was killed at its limit. Otherwise it is idle again."""
+        """Return the reply to a request, or an empty one if the process was killed at the limit. Otherwise it is idle again."""
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None
         assert stdout is not None

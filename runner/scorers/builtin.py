@@ -57,7 +57,7 @@ _MAX_SHOWN: Final = 80
 
 
 _MAX_PRODUCT: Final = 200_000**2
-"""Lengths of two texts, multiplied, up to which their similarity takes about a second."""
+"""Product of the lengths of two texts, up to which their similarity takes about a second."""
 
 
 class TextTooLong(Fatal):
@@ -214,11 +214,11 @@ class Regex(_WithParameters):
                 raise _invalid(self.pattern, exc) from exc
 
     def within(self, seconds: float) -> "Regex":
-        """Return the scorer with another time limit."""
+        """Return this scorer with another time limit."""
         return attrs.evolve(self, seconds=seconds)
 
     def is_slow(self, output: Any, expected: Any) -> bool:
-        """Whether a search may wait for another process."""
+        """Whether the search runs in another process."""
         pattern = expected if self.pattern is None else self.pattern
         return isinstance(pattern, str) and not is_quick(pattern, len(as_text(output)))
 
@@ -310,7 +310,7 @@ class Similarity(_WithParameters):
         answers = _required(expected) if isinstance(expected, list) else [_required(expected)]
         text = as_text(output)
         if len(text) * sum(len(as_text(answer)) for answer in answers) > _MAX_PRODUCT:
-            raise TextTooLong(f"a similarity with an output of {len(text):,} characters would take too long")
+            raise TextTooLong(f"computing the similarity of an output of {len(text):,} characters would take too long")
         return Score(max((Levenshtein.normalized_similarity(text, as_text(answer)) for answer in answers), default=0.0))
 
 

@@ -26,7 +26,7 @@ _MAX_REASON: Final = 2_000
 """Characters of the judge's reasoning that are recorded with the score; its note has the whole reply."""
 
 _MAX_REPLY: Final = 1_000_000
-"""Characters of a judge's reply."""
+"""Maximum characters of a judge's reply."""
 
 RUBRIC: Final = """Judge whether the answer is right.
 

@@ -22,7 +22,7 @@ PARAMETERS: Final = ("output", "expected", "input", "metadata", "case")
 
 
 MAX_SECONDS: Final = 10.0
-"""Limit of a built-in scorer that could compute for long, unless the scorer has a timeout of its own."""
+"""Time limit in seconds of a built-in scorer that could take long, unless it has its own timeout."""
 
 
 def _unwrap(value: Any) -> Any:

@@ -2,7 +2,7 @@
 
 A request on standard input is a time limit and the lengths of pattern and text, then both. A reply on standard output is its
 length and `1`, `0`, `?` and why the pattern is invalid, or `!` and another error. A search that exceeds its limit ends the
-process. Nothing of ours is imported.
+process. No module of evaljournal is imported.
 """
 
 import re
@@ -14,7 +14,7 @@ from typing import Final
 REQUEST: Final = struct.Struct("<dQQ")
 REPLY: Final = struct.Struct("<Q")
 _MEMORY: Final = 2 * 1024**3
-"""Bytes; backtracking over a large text can take more than the text."""
+"""Bytes; backtracking can take far more memory than the text."""
 
 
 def _limit_memory() -> None:
@@ -27,7 +27,7 @@ def _limit_memory() -> None:
 
 
 def _set_alarm(seconds: float) -> None:
-    """Let the system end this process after some seconds; 0 cancels it. On Windows, the parent does."""
+    """Have the system end this process after this many seconds; 0 cancels that. On Windows, the parent ends it."""
     if sys.platform != "win32":
         signal.setitimer(signal.ITIMER_REAL, seconds)
 

@@ -185,7 +185,7 @@ class Client:
         read: Callable[[Reply], T],
         target: str | None = None,
     ) -> T:
-        """Make one call and return what `read` makes of its reply; raise an error for any status but 2xx."""
+        """Make one call and return the result of `read` for its reply; raise an error for any status but 2xx."""
         started = trio.current_time()
         sent = [*self._address.headers, *headers]
         if content is not None:

@@ -19,7 +19,7 @@ from runner.secrets import excerpt, mask
 from runner.tasks.reply_memory import MAX_BYTES, SMALL, ReplyTooLarge
 
 MAX_VALUES: Final = 1_000_000
-"""The most values in a reply: each takes up to 100 bytes of memory and 0.3 µs, however short it is in the reply."""
+"""Maximum number of JSON values in a reply; each takes up to 100 bytes of memory and 0.3 µs, however short it is."""
 
 _EXCERPT: Final = 500
 _LINE_END: Final = re.compile(r"\r\n|\n|\r")

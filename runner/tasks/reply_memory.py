@@ -40,7 +40,7 @@ class ReplyMemory:
         self._what = what
         self._size = 0
         self._place: trio.Semaphore | None = None
-        """Set while the reply occupies a place of a large one."""
+        """Set while the reply occupies one of the places for large replies."""
 
     def __enter__(self) -> Self:
         return self
@@ -52,12 +52,12 @@ class ReplyMemory:
         """Account for received bytes; wait for a place when the reply becomes large."""
         self._size += count
         if self._size > MAX_BYTES:
-            raise ReplyTooLarge(f"{self._what} is larger than {MAX_BYTES // 1024 // 1024} MiB; does it ever end?")
+            raise ReplyTooLarge(f"{self._what} is larger than {MAX_BYTES // 1024 // 1024} MiB; it may be endless")
         if self._size > SMALL:
             await self.take_place()
 
     async def take_place(self) -> None:
-        """Wait until the reply may be large."""
+        """Wait for one of the places for large replies."""
         if self._place is None:
             place = _semaphore()
             await place.acquire()

@@ -218,7 +218,7 @@ def test_one_signal_lets_attempts_finish(run: Run, number: signal.Signals) -> No
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_the_grace_is_bounded(run: Run, number: signal.Signals) -> None:
-    """Attempts that do not end within the grace are recorded as interrupted, and repeated by the next session."""
+    """Attempts that do not end within the grace period are recorded as interrupted, and repeated by the next session."""
     for stop in range(2):
         run.start(seconds=60, grace=0.2)
         run.wait_called((stop + 1) * SLOTS)
@@ -234,7 +234,7 @@ def test_the_grace_is_bounded(run: Run, number: signal.Signals) -> None:
 
 
 def test_a_second_interrupt_stops_at_once(run: Run) -> None:
-    """A second Ctrl-C ends the grace; the interrupted attempts are recorded and repeated."""
+    """A second Ctrl-C ends the grace period; the interrupted attempts are recorded and repeated."""
     chance = random.Random(2)
     for stop in range(4):
         run.start(seconds=60, grace=60)

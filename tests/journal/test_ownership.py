@@ -20,7 +20,7 @@ BODY = b'{"seq":2,"at":"now","t":0.5,"type":"run_started","task":"a","d":1'
 
 @pytest.fixture
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A state directory without a key; return where the key will be."""
+    """Use a state directory without a key; return the path of the key."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state" / "of" / "user"))
     return tmp_path / "state" / "of" / "user" / "evaljournal" / "key"
 
@@ -51,7 +51,7 @@ def test_the_key_is_private(state: Path) -> None:
 
 
 def test_processes_that_create_the_key_at_once_get_the_same(state: Path) -> None:
-    """The first one to give the file its name decides."""
+    """If several processes create the key at the same time, all of them use the first one."""
     with ThreadPoolExecutor(8) as pool:
         keys = list(pool.map(lambda _: user_key(), range(32)))
 
@@ -62,7 +62,7 @@ def test_processes_that_create_the_key_at_once_get_the_same(state: Path) -> None
 @posix
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o610, 0o777])
 def test_a_key_that_others_may_access_is_rejected(state: Path, mode: int) -> None:
-    """It may be known to them."""
+    """A key that others can read or write is not used."""
     user_key()
     state.chmod(mode)
 
@@ -72,7 +72,7 @@ def test_a_key_that_others_may_access_is_rejected(state: Path, mode: int) -> Non
 
 @posix
 def test_a_key_of_another_user_is_rejected(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other user knows it."""
+    """A key that belongs to another user is not used."""
     user_key()
     monkeypatch.setattr(os, "geteuid", lambda: state.stat().st_uid + 1)
 
@@ -97,7 +97,7 @@ def test_a_link_is_rejected(state: Path, tmp_path: Path, *, is_dangling: bool) -
 
 @pytest.mark.parametrize("content", [b"", b"0" * 63 + b"\n", b"0" * 64, b"0" * 65 + b"\n", b"G" * 64 + b"\n", bytes(65)])
 def test_a_file_that_is_no_key_is_rejected(state: Path, content: bytes) -> None:
-    """It is not overwritten either."""
+    """A file with other content is neither used nor overwritten."""
     state.parent.mkdir(parents=True)
     state.write_bytes(content)
     state.chmod(0o600)
@@ -109,7 +109,7 @@ def test_a_file_that_is_no_key_is_rejected(state: Path, content: bytes) -> None:
 
 @posix
 def test_a_pipe_or_a_directory_is_rejected(state: Path) -> None:
-    """Neither blocks."""
+    """A pipe or a directory in place of the key is an error and does not block."""
     state.parent.mkdir(parents=True)
     os.mkfifo(state, 0o600)
     with pytest.raises(KeyUnavailable, match="not a regular file"):
@@ -122,7 +122,7 @@ def test_a_pipe_or_a_directory_is_rejected(state: Path) -> None:
 
 
 def test_a_state_directory_that_cannot_be_created(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error names the file."""
+    """If the state directory cannot be created, the error names the key."""
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
 
@@ -142,7 +142,7 @@ def test_a_state_directory_that_cannot_be_created(tmp_path: Path, monkeypatch: p
 def test_the_default_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, platform: str, expected: str, configured: str
 ) -> None:
-    """It depends on the platform. A relative XDG_STATE_HOME is ignored: it would be in a directory that others prepare."""
+    """The state directory depends on the platform. A relative XDG_STATE_HOME is ignored: others may have prepared it."""
     monkeypatch.setattr(sys, "platform", platform)
     monkeypatch.setattr(Path, "home", lambda: tmp_path)
     monkeypatch.setenv("XDG_STATE_HOME", configured)
@@ -152,7 +152,7 @@ def test_the_default_directory(
 
 
 def test_a_home_directory_that_is_relative_or_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is no key in the working directory."""
+    """Without an absolute home directory there is no key; none is created in the working directory."""
     monkeypatch.delenv("XDG_STATE_HOME")
     monkeypatch.setattr(Path, "home", lambda: Path("home"))
     with pytest.raises(KeyUnavailable, match="not an absolute path"):
@@ -172,7 +172,7 @@ def line_of(body: bytes) -> bytes:
 
 
 def test_a_signature_covers_the_run_the_previous_hash_and_every_byte() -> None:
-    """It is invalid if one of them, or the key, is another one."""
+    """A signature is invalid with another run, previous hash, body or key."""
     run, previous = RUN.encode(), b"1" * 32
     signed = sign(BODY, KEY, run, previous)
 

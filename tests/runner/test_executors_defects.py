@@ -120,7 +120,7 @@ async def test_6_inputs_that_fail_lose_nothing() -> None:
 
 
 async def test_7_a_signal_is_noticed_at_once_and_grace_is_bounded() -> None:
-    """A signal stops the run within its grace; calls that could finish have, and the others are marked."""
+    """A signal stops the run within its grace period; calls that could finish have, and the others are marked."""
     before = signal.getsignal(signal.SIGINT)
     task = Scripted(lambda value, _: Answer(value, 12) if value == 0 else Hang())
     async with trio.open_nursery() as nursery:
@@ -140,7 +140,7 @@ async def test_7_a_signal_is_noticed_at_once_and_grace_is_bounded() -> None:
 
 
 async def test_7_a_second_signal_ends_it_at_once() -> None:
-    """A second signal does not wait for the grace."""
+    """A second signal does not wait for the grace period."""
     async with trio.open_nursery() as nursery:
 
         async def press() -> None:
@@ -242,7 +242,7 @@ def test_7_a_second_signal_interrupts_a_sync_call() -> None:
 
 
 def test_7_the_grace_of_a_sync_call_is_bounded() -> None:
-    """A blocking call in the main thread is interrupted at the end of the grace."""
+    """A blocking call in the main thread is interrupted at the end of the grace period."""
 
     def press(_: int) -> None:
         signal.raise_signal(signal.SIGINT)

@@ -276,7 +276,7 @@ def test_an_asyncio_task_that_returns_when_cancelled_is_late(path: Path) -> None
 
 
 def test_an_asyncio_task_that_swallows_cancellation_is_abandoned_after_the_grace(path: Path) -> None:
-    """A task that ignores its cancellation is abandoned after the grace; its result is recorded as late."""
+    """A task that ignores its cancellation is abandoned after the grace period; its result is recorded as late."""
     ended = threading.Event()
 
     async def task(value: str) -> str:
@@ -554,7 +554,7 @@ def test_the_loop_of_a_scorer_is_recognised(path: Path) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_stop_ends_every_kind_in_time(path: Path, kind: Kind, released: threading.Event) -> None:
-    """At the deadline, attempts of every kind are interrupted after the grace."""
+    """At the deadline, attempts of every kind are interrupted after the grace period."""
 
     async def in_asyncio(_: Any) -> None:
         await asyncio.sleep(5)

@@ -45,7 +45,7 @@ from tests.runs import PATH, AnyEvaluation, count, define, flaky_evaluation, num
 
 
 async def test_a_stop_gives_grace_then_cancels() -> None:
-    """A stopped run starts no attempts, waits for the grace, records other attempts as interrupted, and can be resumed."""
+    """A stopped run starts no attempts, waits for the grace period and interrupts the other attempts; it can be resumed."""
     task = Scripted(lambda value, times: Hang() if value == "case-1" and times == 1 else Answer(1, 2))
     it = define(task, numbered_cases(6), slots=2, timeout=None)
     disk = SimulatedDisk()
@@ -86,7 +86,7 @@ def stop_when_started(_: AnyEvaluation) -> Callable[[], None]:
 
 
 async def test_a_second_stop_cancels_at_once() -> None:
-    """A second signal does not wait for the grace."""
+    """A second signal does not wait for the grace period."""
     it = define(Scripted(lambda *_: Hang()), numbered_cases(2), slots=2, timeout=None)
     disk = SimulatedDisk()
     stopper = stop_when_started(it)

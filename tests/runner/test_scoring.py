@@ -259,7 +259,7 @@ async def test_poisoned_trials_queue_last() -> None:
 
 
 async def test_a_stopped_run_scores_the_rest_when_it_is_resumed() -> None:
-    """Calls in flight at the end of the grace are cancelled without an ending; a resumed run makes them again from call 1."""
+    """Calls in flight at the end of the grace period are cancelled without an end; a resumed run repeats them from call 1."""
     it = evaluation_of(yes, 4, slots=4)
     calls = Scripted(lambda _, n: Hang() if n == 1 else Answer(output=True))
 
@@ -341,7 +341,7 @@ async def test_an_audit_reproduces_the_decisions_of_a_shared_policy(policy: str)
 
 
 async def test_outputs_are_scored_within_the_grace() -> None:
-    """After a stop no attempt starts, but every output, also of an attempt that was in flight, is scored within the grace."""
+    """After a stop no attempt starts, but outputs, also of attempts that were in flight, are scored within the grace period."""
     it = evaluation_of(Model(1.0, "task"), 8, slots=2)
     it.score(name="judge")(Judging(2.0, "judge"))
     disk = SimulatedDisk()
@@ -353,7 +353,7 @@ async def test_outputs_are_scored_within_the_grace() -> None:
 
 
 async def test_outputs_that_cannot_be_scored_within_the_grace_are_left() -> None:
-    """A scorer call that could only start after the grace is not waited for; the next session makes it."""
+    """A scorer call that could only start after the grace period is not waited for; the next session makes it."""
     limited = Scripted({"yes": [Fail(RateLimited(60.0), 0.1), Answer(output=True)]})
     it = evaluation_of(yes, 1)
 

@@ -1,4 +1,4 @@
-"""A journal that another process deletes or truncates during the run: what is in flight gets the grace."""
+"""A journal that another process deletes or truncates during the run: what is in flight gets the grace period."""
 
 import os
 from collections.abc import Callable
@@ -49,7 +49,7 @@ async def run_and_change(path: Path, change: Callable[[Path], None], **options: 
 @pytest.mark.parametrize("durability", ["sync", "os"])
 @pytest.mark.parametrize("change", [Path.unlink, lambda file: os.truncate(file, 0)])
 async def test_calls_in_flight_get_the_grace(path: Path, change: Callable[[Path], None], durability: str) -> None:
-    """No attempt starts; calls in flight may end within the grace, and are cancelled after it. Nothing more is written."""
+    """No attempt starts; calls in flight may end within the grace period and are then cancelled. Nothing more is written."""
     ends = await run_and_change(path, change, durability=durability)
     before = ("case-3", "returned at 2 s")  # It took the slot of the first one, before the change was noticed.
 
@@ -58,7 +58,7 @@ async def test_calls_in_flight_get_the_grace(path: Path, change: Callable[[Path]
 
 
 async def test_a_start_that_is_not_on_disk(path: Path) -> None:
-    """With write-ahead, an attempt whose start could not be written makes no call; the others still have their grace."""
+    """With write-ahead, an attempt whose start could not be written makes no call; the others still have their grace period."""
     ends = await run_and_change(path, Path.unlink, write_ahead=True)
 
     assert [("case-0", "returned at 1 s"), ("case-1", "returned at 3 s"), ("case-2", "interrupted at 6 s")] == ends

@@ -300,7 +300,7 @@ async def test_an_unauthorized_key_stops_the_run() -> None:
 
 
 async def test_a_second_unauthorized_call_leaves_the_grace_alone() -> None:
-    """A second 401 does not shorten the grace of calls in flight."""
+    """A second 401 does not shorten the grace period of calls in flight."""
 
     class Unauthorized(Exception):
         status_code = 401
@@ -673,7 +673,7 @@ async def test_a_trio_task_that_shields_itself_is_abandoned() -> None:
 
 
 async def test_the_end_of_a_run_does_not_wait_for_an_abandoned_task() -> None:
-    """After the grace, the end is recorded and the caller may leave; otherwise the task is waited for, once."""
+    """After the grace period, the end is recorded and the caller may leave; otherwise the task is waited for, once."""
     disk, left = SimulatedDisk(), list[tuple[float, Outcome]]()
     it = define(shielding(seconds=1_000), numbered_cases(2), slots=1, timeout=3, retry=Retry(timeouts=0))
     session = Session(it, PATH, **repeatable(), files=disk, policy="fixed", grace=2)

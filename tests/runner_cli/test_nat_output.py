@@ -205,7 +205,7 @@ def test_a_failed_write_is_repeated(monkeypatch: pytest.MonkeyPatch, caplog: pyt
     assert [
         (
             logging.ERROR,
-            "nat/workflow_output.jsonl cannot be written (No space left on device); it is tried again with each trial",
+            "nat/workflow_output.jsonl cannot be written (No space left on device); it is retried with each trial",
         ),
         (logging.WARNING, "nat/workflow_output.jsonl is written again; nothing is missing"),
     ] == [(logged.levelno, logged.getMessage()) for logged in caplog.records]

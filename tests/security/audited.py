@@ -42,7 +42,7 @@ def _audit(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 class _Environment(dict[str, str]):
-    """The environment, which notices when the variable is read."""
+    """An environment that records when the variable is read."""
 
     def __getitem__(self, name: str) -> str:
         if name == VARIABLE:

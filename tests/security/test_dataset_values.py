@@ -23,7 +23,7 @@ FORMULA = '=HYPERLINK("http://attacker.example")'
 @pytest.mark.parametrize("before", ["", ";", "\t", "a;", "a\t", "a\n", "a\r\n", "a; ", 'a;"', ";;", "a;b;"])
 @pytest.mark.parametrize("delimiter", [",", ";", "\t"])
 def test_csv_has_no_formula_for_any_delimiter(tmp_path: Path, before: str, delimiter: str) -> None:
-    """Spreadsheets of some countries separate cells at semicolons or tabs, and rows at every line break then."""
+    """In some locales, spreadsheets separate cells at semicolons or tabs, and then rows at every line break."""
     text = before + FORMULA
     written(tmp_path / "run", [started(), session(), *trial("a", text)])
     content = exported(tmp_path / "run", "csv").decode()
@@ -66,7 +66,7 @@ def test_a_value_is_not_an_option_of_a_program(path: Path) -> None:
 
 @pytest.mark.parametrize("arguments", [["--", "{question}"], ["--text={question}"], ["-x", "--", "a", "{question}"]])
 def test_a_value_behind_two_hyphens_or_an_option_is_allowed(path: Path, arguments: list[str]) -> None:
-    """The program reads it as text there."""
+    """After `--`, or as the value of an option, a text that begins with - is passed unchanged."""
     command = Command([sys.executable, "-c", "import sys; print(sys.argv[-1])", *arguments])
     outcome = run_real(define_real(command, [Case(name="a", input={"question": "-5 + 3"})]), path)
 

@@ -188,7 +188,7 @@ def reading(run: Path, target: Path) -> Iterator[tuple[str, Result]]:
 @pytest.mark.parametrize("link", [os.symlink, os.link], ids=["symlink", "hard link"])
 @pytest.mark.parametrize("name", [".journal-000001.jsonl.new", ".journal-000002.jsonl.new"])
 def test_a_link_in_place_of_a_new_file(foreign: Path, outside: Path, link: Callable[[Path, Path], None], name: str) -> None:
-    """Where a new file is going to be written, a link is removed; the file it points to is not overwritten."""
+    """A link in place of a new file is removed; the file that it points to is not overwritten."""
     link(outside / "id_rsa", foreign / name)
     continued(foreign)
 
@@ -198,7 +198,7 @@ def test_a_link_in_place_of_a_new_file(foreign: Path, outside: Path, link: Calla
 
 @pytest.mark.parametrize("link", [os.symlink, os.link], ids=["symlink", "hard link"])
 def test_a_link_in_place_of_the_lock(foreign: Path, outside: Path, link: Callable[[Path, Path], None]) -> None:
-    """A lock that is a symlink is rejected; to one with a second name, nothing is written."""
+    """A lock that is a symlink is rejected; nothing is written to a lock that has a second name."""
     (foreign / "LOCK").unlink()
     link(outside / "id_rsa", foreign / "LOCK")
     with pytest.raises(JournalError, match="a symlink") if link is os.symlink else nullcontext():
@@ -306,7 +306,7 @@ def test_a_wrong_type_is_damage(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("blobs", [["x"], "x", {"value": 1}, {"value": {"sha256": "a" * 64, "bytes": "1"}}])
 def test_invalid_records_after_damage_are_not_salvaged(tmp_path: Path, blobs: Any) -> None:
-    """An intact record with nonsense after the damage is left out; the others are saved."""
+    """An intact record with invalid values after the damage is excluded; the others are copied."""
     members: dict[str, Any] = {"type": "noted", "name": "a", "value": 1, "blobs": blobs}
     run = forge(tmp_path / "run", [opened(), started(), session(), *trial("a"), members, Noted(name="b", value=1)])
     forge(run, [Noted(name="c", value=1)], d=9)

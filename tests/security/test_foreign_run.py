@@ -79,7 +79,7 @@ QUICKLY = ["--adopt", "--retry-errors", "0", "--deadline", "0.2", "--grace", "0"
 
 
 def write_run(path: Path, events: Sequence[Event], *, signed: Sequence[bool] | bool = False, run: str | None = None) -> Path:
-    """Write a run of these events; `signed` tells which of them carry the user's signature."""
+    """Write a run of these events; `signed` selects those that carry the user's signature."""
     marks = [signed] * len(events) if isinstance(signed, bool) else signed
 
     async def main() -> None:
@@ -315,12 +315,12 @@ TAMPERED: dict[str, Callable[[list[bytes], list[bytes]], list[bytes]]] = {
     "session of another user": lambda own, _: [*own, body_of(7, session=3, task="")],
     "run id changed": lambda own, _: [re.sub(rb'"run":"[0-9a-f]+"', b'"run":"%b"' % (b"e" * 32), own[0]), *own[1:]],
 }
-"""What an attacker makes of the lines of an own run, and of those of another own run of the same history."""
+"""Changes by an attacker to the lines of the user's own run, given those of another own run with the same history."""
 
 
 @pytest.mark.parametrize("attack", TAMPERED)
 def test_a_signature_is_valid_for_its_record_only(tmp_path: Path, attack: str) -> None:
-    """An own run is foreign once its lines are changed, although every hash is correct."""
+    """A run of the user counts as foreign once its lines are changed, although every hash is correct."""
     run, other = tmp_path / "run", tmp_path / "other"
     write_run(run, HISTORY, signed=True)
     write_run(other, HISTORY, signed=True)
@@ -347,7 +347,7 @@ def test_a_truncated_own_run_uses_an_earlier_evaluation_of_the_user(tmp_path: Pa
 
 @pytest.mark.parametrize(("at", "own"), [(3, True), (6, False), (None, True)])
 def test_a_fork_is_own_as_far_as_its_source_was(tmp_path: Path, *, at: int | None, own: bool) -> None:
-    """A fork of an own run is own; a fork of a foreign run, or of the foreign part of one, is foreign."""
+    """A fork of the user's own run is the user's own; a fork of a foreign run, or of the foreign part of one, is foreign."""
     signed = [True, True, True, False, False, True, True]
     events: list[Event] = [
         starting("own.py:own"),
@@ -392,12 +392,12 @@ def test_after_the_damage_nothing_is_signed(tmp_path: Path) -> None:
 
 
 def test_without_a_key_a_run_works_and_is_foreign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If the key cannot be created, the run is not signed, one line says so, and `resume` names the reason."""
+    """If the key cannot be created, the run is not signed, a warning is printed, and `resume` names the reason."""
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
     result = evaljournal("run", "own.py", "-o", "run", "--plain")
     assert 0 == result.exit_code
-    assert 1 == result.stderr.count("warning: the key ")
+    assert 1 == result.stderr.count("Warning: the key ")
     assert b'"mac"' not in segment(tmp_path / "run").read_bytes()
 
     result = evaljournal("resume", "run", "--adopt")

@@ -99,7 +99,7 @@ def test_an_abandoned_parse_keeps_its_place(small_limits: None) -> None:
 
 
 def test_a_place_is_free_after_an_error(small_limits: None, path: Path) -> None:
-    """Replies that are too large fail their attempts, and leave nothing behind."""
+    """Replies that are too large fail their attempts and free their places."""
     with replying(b"x" * 200_000, "text/plain") as replies:
         run_real(define_real(Endpoint(replies.url), [Case(name=str(n), input=n) for n in range(12)]), path)
 
@@ -203,7 +203,7 @@ def test_parsing_takes_linear_time(unit: str, media: str) -> None:
 
 @pytest.mark.parametrize("status", [200, 302, 404, 429, 500])
 def test_headers_and_errors_are_bounded(status: int, path: Path) -> None:
-    """Long headers that look like secrets, and a long body, take no time and little space."""
+    """Long headers that look like secrets, and a long body, take little time and space."""
     started = time.process_time()
     with replying(
         b"_eyJ" * 100_000, "text/plain", status=status, Location="/?" + "_eyJ" * 10_000, X_Ratelimit="_eyJ" * 3_000

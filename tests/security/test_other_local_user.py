@@ -25,7 +25,7 @@ def mode(path: Path) -> int:
     [["report", "-o", "out"], ["export", "--format", "csv", "-o", "out"], ["export", "--format", "nat", "-o", "out"]],
 )
 def test_reports_and_exports_are_private(tmp_path: Path, arguments: list[str]) -> None:
-    """They hold the same data as the journal, so only its user can read them."""
+    """Reports and exports contain the data of the journal; only their owner can read them."""
     run = eventful_run(tmp_path / "run")
     name, *options = arguments
     result = CliRunner().invoke(cli, [name, str(run), *options[:-1], str(tmp_path / options[-1])])

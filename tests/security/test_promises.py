@@ -18,7 +18,7 @@ EXECUTING = {"run", "resume", "rescore"}
 
 
 def test_every_command_is_listed() -> None:
-    """A command is safe on a run from anyone, or SECURITY.md says what it executes."""
+    """A command is safe on a run from anyone, or SECURITY.md describes what it executes."""
     assert SAFE is not None
     listed = set(re.findall(r"`(\w+)`", SAFE[1])) | {"fork"}
 
@@ -55,7 +55,7 @@ def test_the_head_of_a_run_is_kept(data: str) -> None:
 
 
 def test_resuming_a_finished_run_writes_its_head(data: str) -> None:
-    """There is nothing to resume, but the head is written."""
+    """`resume --head-file` of a finished run writes its head."""
     run = ["run", "--data", data, "--command", "echo Lima", "--score", "exact", "--plain"]
     assert 0 == CliRunner().invoke(cli, run).exit_code
     resumed = CliRunner().invoke(cli, ["resume", "runs/qa/0001", "--head-file", "head.txt"])
@@ -65,7 +65,7 @@ def test_resuming_a_finished_run_writes_its_head(data: str) -> None:
 
 
 def test_a_head_file_that_cannot_be_written(data: str) -> None:
-    """The head is printed instead, and the run keeps its exit code."""
+    """If the head file cannot be written, the head is printed, and the exit code is that of the run."""
     run = ["run", "--data", data, "--command", "echo Lima", "--score", "exact", "--head-file", "no/such/head.txt", "--plain"]
     ended = CliRunner().invoke(cli, run)
 

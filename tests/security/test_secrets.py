@@ -37,7 +37,7 @@ def no_known_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def written(path: Path) -> bytes:
-    """Return all that a run has written."""
+    """Return the bytes of all files of a run."""
     return b"".join(file.read_bytes() for file in path.rglob("*") if file.is_file())
 
 
@@ -86,7 +86,7 @@ def test_any_value_is_masked(value: str, before: bytes) -> None:
 
 
 def test_an_echoed_key_is_masked_and_that_is_recorded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reply that repeats what the run sent is recorded without it; scorers get the same text now and when re-scoring."""
+    """A reply that repeats what the run sent is recorded without it; scorers get the same text, also when re-scoring."""
     monkeypatch.setenv("OUR_SETTING", VALUE)
     seen: list[Any] = []
     reply = json.dumps({"output": f"your key is {VALUE}, really"}).replace("/", "\\/").encode()
@@ -271,7 +271,7 @@ def test_a_literal_key_is_rejected(arguments: tuple[str, ...], form: str, monkey
     ],
 )
 def test_variables_and_fields_are_accepted(arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    """`$NAME`, `{field}` and other values are no keys."""
+    """`$NAME`, `{field}` and other values are not keys."""
     monkeypatch.setenv("MY_KEY", VALUE)
     target = () if {"--endpoint", "--command"} & {*arguments} else ("--endpoint", "http://127.0.0.1:1/")
     ended = invoke(*target, *arguments, "--dry-run")
@@ -310,7 +310,7 @@ def test_a_key_in_a_text_is_masked_with_a_warning(arguments: tuple[str, ...], se
 
 
 def test_a_prompt_about_passwords_is_recorded(server: Server, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Words after `password:` in a prompt are no key: the run is resumed from its recorded options."""
+    """Words after `password:` in a prompt are not a key: the run is resumed from its recorded options."""
     prompt = "Password: {question} Secret: required. Token *** Authorization: Bearer"
     ended = invoke("--chat", "m", "--base-url", server.url(name, "401", "v1"), "--prompt", prompt)
 
