@@ -1,6 +1,6 @@
 """Errors of the journal package.
 
-The class says what is wrong and the fields say where. `hint` names a fix; the caller turns it into a command or a Python call,
+The class names the problem, and the fields locate it. `hint` names a fix; the caller turns it into a command or a Python call,
 and chooses the exit code.
 """
 

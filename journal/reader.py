@@ -29,7 +29,7 @@ class JournalReader:
     """The records of a journal, in order.
 
     Iterating raises `JournalDamaged` if confirmed records are missing or changed. An incomplete tail (after a crash, or while
-    a writer is active) ends the iteration; `unfinished` then says where.
+    a writer is active) ends the iteration; `unfinished` is then its position.
     """
 
     def __init__(self, path: Path, files: Files, *, load_blobs: bool) -> None:

@@ -17,7 +17,7 @@ from journal.blob_writer import BlobWriter
 from journal.files import APPEND, Files, create, retry_interrupted, write_some
 
 NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)})
-"""Errors that go away when space is freed."""
+"""Errors that freeing space resolves."""
 CHECK_INTERVAL: Final = 0.1
 """Seconds between two checks whether the segment is still there: a check costs as much as writing a line."""
 

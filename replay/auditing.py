@@ -395,7 +395,7 @@ class Auditor:
         if expected == event:
             self._reproduced += 1
         elif event.trial in self._shared_trials:
-            self._not_reproduced += 1  # This journal does not say whether the attempt was a probe.
+            self._not_reproduced += 1  # This journal does not record whether the attempt was a probe.
         else:
             message = f"the retry rules decide {_in_words(expected)}, but the record is {_in_words(event)}"
             self._differ(record, "retry", f"after attempt {trial.attempts} of {event.trial!r} {message}")

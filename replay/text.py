@@ -69,8 +69,8 @@ def duration(seconds: float) -> str:
     if rounded < _MINUTE:
         return f"{rounded} s"
     if rounded < _HOUR:
-        return f"{rounded // _MINUTE} min" + (f" {rest} s" if (rest := rounded % _MINUTE) else "")
-    return f"{rounded // _HOUR:,} h" + (f" {rest} min" if (rest := rounded % _HOUR // _MINUTE) else "")
+        return f"{rounded // _MINUTE} min" + (f" {remainder} s" if (remainder := rounded % _MINUTE) else "")
+    return f"{rounded // _HOUR:,} h" + (f" {remainder} min" if (remainder := rounded % _HOUR // _MINUTE) else "")
 
 
 def number(value: float) -> str:

@@ -227,8 +227,8 @@ class TrialNumbers:
         self._buckets[self._bucket(name)] = len(self.names)
         if 2 * len(self.names) > len(self._buckets):
             self._buckets = array("I", bytes(8 * len(self._buckets)))
-            for number, known in enumerate(self.names, 1):
-                self._buckets[self._bucket(known)] = number
+            for number, trial in enumerate(self.names, 1):
+                self._buckets[self._bucket(trial)] = number
         return len(self.names) - 1
 
 

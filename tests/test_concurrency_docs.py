@@ -46,7 +46,7 @@ def test_the_pictures_are_there() -> None:
     ],
 )
 def test_the_page_has_the_words_of_the_screen(text: str) -> None:
-    """What the page says is on the screen is what the screen shows."""
+    """The screen lines on the page are those that the screen shows."""
     assert f"`{text}`" in PAGE
 
 

@@ -166,7 +166,7 @@ def _usage(usage: dict[str, float]) -> dict[str, Any]:
     """Return tokens by both conventions, and any other usage under its own name."""
 
     def tokens(names: tuple[str, ...]) -> float | None:
-        return next((_whole(usage[name]) for name in names if name in usage), None)
+        return next((_as_integer(usage[name]) for name in names if name in usage), None)
 
     prompt, completion, total = tokens(_INPUT_TOKENS), tokens(_OUTPUT_TOKENS), tokens(_TOTAL_TOKENS)
     if total is None and not (prompt is None and completion is None):
@@ -182,7 +182,7 @@ def _usage(usage: dict[str, float]) -> dict[str, Any]:
     }
 
 
-def _whole(value: float) -> float:
+def _as_integer(value: float) -> float:
     """Return a number of tokens as an integer, if it is one."""
     return int(value) if float(value).is_integer() else value
 

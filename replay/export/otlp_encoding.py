@@ -86,7 +86,7 @@ def _event(event: dict[str, Any]) -> bytes:
 
 
 def _attributes(number: int, attributes: list[dict[str, Any]]) -> bytes:
-    return b"".join(_message(number, _text(1, each["key"]) + _message(2, _value(each["value"]))) for each in attributes)
+    return b"".join(_message(number, _text(1, item["key"]) + _message(2, _value(item["value"]))) for item in attributes)
 
 
 def _value(value: dict[str, Any]) -> bytes:

@@ -171,14 +171,14 @@ def _compressed(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _base64(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    rest = b""
+    pending = b""
     for piece in pieces:
-        rest += piece
-        if len(rest) >= _BASE64_CHUNK:
-            end = len(rest) - len(rest) % 3
-            yield base64.b64encode(rest[:end])
-            rest = rest[end:]
-    yield base64.b64encode(rest)
+        pending += piece
+        if len(pending) >= _BASE64_CHUNK:
+            end = len(pending) - len(pending) % 3
+            yield base64.b64encode(pending[:end])
+            pending = pending[end:]
+    yield base64.b64encode(pending)
 
 
 def live_page(title: str) -> bytes:

@@ -119,7 +119,7 @@ def _spans(content: Content, indexes: Sequence[int]) -> dict[str, Any]:
 def _trials(content: Content, indexes: Sequence[int], state: RunState) -> dict[str, Any]:
     names, times = content.timeline.times.names, content.timeline.times
 
-    def each(get: Callable[[TrialState], Any]) -> Iterator[Any]:
+    def per_trial(get: Callable[[TrialState], Any]) -> Iterator[Any]:
         return (get(state.trials[names[index]]) for index in indexes)
 
     def score(scorer: str, trial: TrialState) -> Any:
@@ -129,9 +129,9 @@ def _trials(content: Content, indexes: Sequence[int], state: RunState) -> dict[s
         "index": _deltas(indexes),
         "name": (names[index] for index in indexes),
         "case": (0 if (case := state.trials[names[index]].case) == names[index] else case for index in indexes),
-        "stage": each(lambda trial: STAGE_NUMBERS[trial.stage]),
-        "recovered": each(lambda trial: int(trial.recovered)),
-        "elapsed": each(lambda trial: None if trial.output_location is None else round(trial.elapsed * MICRO)),
+        "stage": per_trial(lambda trial: STAGE_NUMBERS[trial.stage]),
+        "recovered": per_trial(lambda trial: int(trial.recovered)),
+        "elapsed": per_trial(lambda trial: None if trial.output_location is None else round(trial.elapsed * MICRO)),
         "queue_time": _micro(times.seconds(QUEUED, indexes)),
         "backoff_time": _micro(times.seconds(BACKING_OFF, indexes)),
         "run_time": _micro(times.seconds(RUNNING, indexes)),
@@ -141,7 +141,7 @@ def _trials(content: Content, indexes: Sequence[int], state: RunState) -> dict[s
         "expected": _json(content.expected, indexes),
         "metadata": _json(content.metadata, indexes),
         "output": _json(content.outputs, indexes),
-        "scores": [each(partial(score, scorer)) for scorer in content.scorers],
+        "scores": [per_trial(partial(score, scorer)) for scorer in content.scorers],
         "score_reasons": _json(content.score_reasons, indexes, b"0"),
     }
 

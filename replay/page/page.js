@@ -154,7 +154,7 @@ class Page {
     this.saveAddress();
   }
 
-  // The fragment of the URL says what is shown, so that it can be shared.
+  // The fragment of the URL contains what is shown, so that it can be shared.
   saveAddress() {
     if (this.isReading || this.isSaving) return;
     this.isSaving = true;

@@ -1,4 +1,4 @@
-// A run: the columns of its journal, and its state after any record. The data say what each record changed.
+// A run: the columns of its journal, and its state after any record. The data contain what each record changed.
 "use strict";
 
 const CHECKPOINT = 512; // Records from one stored state to the next.

@@ -153,7 +153,7 @@ class Attempts:
         self._scheduler.inform_policy(record, work)
         self._scheduler.queues.unscored += 1
         work.has_output = True
-        work.output = json_round_trip(output)  # Scorers see the same value now and after a resume.
+        work.output = json_round_trip(output)  # Scorers see the same value before and after a resume.
         return True
 
     def _failed(self, work: TrialWork, exc: BaseException, elapsed: float) -> None:

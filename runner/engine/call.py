@@ -43,7 +43,7 @@ CallOutcome = Returned | BaseException | TimedOut
 class CallScope:
     """A cancel scope that is reused for consecutive calls of one worker.
 
-    A call is made inside `scope`. When it is cancelled, the call unwinds to there, `outcome` says why, and a new scope is
+    A call is made inside `scope`. When it is cancelled, the call unwinds to there, `outcome` is the reason, and a new scope is
     needed. One scope serves many calls, and one timer watches the timeouts of all, because entering a scope and moving its
     deadline cost more than recording an event.
     """

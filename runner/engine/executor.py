@@ -71,7 +71,7 @@ class Executor:
         """Calls that did not respond to their timeout, and are still running."""
 
     async def run(self, trials: TrialSource, *, leave: Callable[[], Any] | None = None) -> None:
-        """Run every trial, or until it is stopped.
+        """Run all trials, unless the session is stopped.
 
         `leave` is awaited if a call does not respond to its cancellation. If it returns, the call is waited for.
         """

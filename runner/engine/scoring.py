@@ -27,7 +27,7 @@ from runner.secrets import mask_output
 from runner.signals import is_from_signal
 
 LARGE: Final = 16_384
-"""Characters from which on a built-in scorer computes in a thread, so that it does not block the loop for long."""
+"""Characters from which a built-in scorer computes in a thread, so that it does not block the loop for long."""
 
 
 class Scoring:

@@ -35,7 +35,7 @@ class TrialWork(_Queued):
     trial: str
     case: Case
     state: TrialState
-    """What the journal says about it: attempts, failures."""
+    """Its recorded state: attempts, failures."""
     slot: int = -1
     is_request_recorded: bool = False
     """Whether this session has recorded what is sent for it."""

@@ -34,7 +34,7 @@ def _bar(live: LiveRun, bar_format: str) -> Any:
 
 
 class _Line:
-    """What is used of a tqdm bar, as a line of text."""
+    """The part of tqdm's interface that is used, as a line of text."""
 
     n = 0
 

@@ -1,4 +1,4 @@
-"""The values that a function reads besides its input, so that a resumed run notices when one has changed.
+"""The values that a function reads besides its input, so that a resumed run detects when one has changed.
 
 An input may be no more than the index of a row: the content is in a variable of the function.
 """
@@ -31,7 +31,7 @@ _DEPTH: Final = 2
 def variable_digests(function: Any) -> dict[str, str]:
     """Return the digests of the texts, containers and tables that a function reads, by name.
 
-    Counted are arguments of a partial, fields of an object, enclosing and global variables. Left out are secrets, and what is
+    Arguments of a partial, fields of an object, enclosing and global variables count. Secrets are excluded, and so is what is
     often a counter, a time or a cache: plain numbers and empty containers. A function with a `fingerprint` defines what it
     depends on.
     """

@@ -34,12 +34,12 @@ def _set_alarm(seconds: float) -> None:
 
 def _search(pattern: bytes, text: bytes) -> bytes:
     try:
-        found = re.search(pattern.decode("utf-8", "surrogatepass"), text.decode("utf-8", "surrogatepass"))
+        match = re.search(pattern.decode("utf-8", "surrogatepass"), text.decode("utf-8", "surrogatepass"))
     except re.error as exc:
         return f"?{exc}".encode("utf-8", "backslashreplace")
     except (RecursionError, OverflowError, MemoryError) as exc:
         return f"!{type(exc).__name__}: {exc}".encode("utf-8", "backslashreplace")
-    return b"0" if found is None else b"1"
+    return b"0" if match is None else b"1"
 
 
 def main() -> None:

@@ -61,7 +61,7 @@ def test_empty_run(open_tab: OpenTab, tmp_path: Path) -> None:
 
 
 def test_damaged_run(open_tab: OpenTab, tmp_path: Path) -> None:
-    """A damaged run is shown up to the damage, and the page says so."""
+    """A damaged run is shown up to the damage, and the page reports it."""
     run = eventful_run(tmp_path / "run")
     flip(segment(run), len(b"".join(lines_of(run)[:20])) + 30)
     CliRunner().invoke(cli, ["report", str(run), "-o", str(tmp_path / "report.html")])

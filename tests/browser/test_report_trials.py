@@ -317,7 +317,7 @@ def test_chosen_run(tmp_path: Path, open_tab: OpenTab) -> None:
 
 
 def test_scores_of_several_versions(tmp_path: Path, open_tab: OpenTab) -> None:
-    """The summary says how many scores and outputs are from an older version."""
+    """The summary shows how many scores and outputs are from an older version."""
     path = tmp_path / "run"
     adopted = {"task_fingerprint": "t2", "scorers": {"exact": "v2"}}
     second = attrs.evolve(session(2), adopted=adopted)  # type: ignore[misc]  # a fact is an attrs class

@@ -99,7 +99,7 @@ def test_follows_a_run_through_stop_and_resume(tmp_path: Path, start_process: An
 
 
 def test_reconnects_and_continues(tmp_path: Path, start_process: Any, open_tab: OpenTab) -> None:
-    """A page whose server has exited says so, reconnects to the next one, and receives only what it does not have."""
+    """A page whose server has exited shows that, reconnects to the next one, and receives only what it does not have."""
     run = tmp_path / "run"
     written(run, first_session(), clock=minute_clock(0))
     server = start_process(code=SERVE.format(run=str(run), port=0))

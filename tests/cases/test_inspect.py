@@ -158,7 +158,7 @@ async def test_removing_a_case_repeats_no_call() -> None:
 
 
 def test_a_run_in_which_everything_failed_ends_with_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When all trials failed, the exit code is 1, and the summary says so."""
+    """If all trials failed, the exit code is 1, and the summary reports it."""
     monkeypatch.chdir(tmp_path)
     Path("broken.py").write_text(
         "from runner import evaluation\n\n"

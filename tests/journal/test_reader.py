@@ -81,7 +81,7 @@ def test_empty_directory_is_not_a_run(tmp_path: Path) -> None:
     ],
 )
 def test_file_that_is_not_a_segment_is_rejected(tmp_path: Path, data: bytes, reason: str) -> None:
-    """The error for a file with the name of a segment says what is wrong with its first line."""
+    """The error for a file with the name of a segment names the problem of its first line."""
     segment(tmp_path).write_bytes(data)
 
     with pytest.raises(JournalError, match=reason):

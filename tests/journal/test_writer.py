@@ -206,7 +206,7 @@ async def test_cancelled_wait_does_not_affect_others(tmp_path: Path) -> None:
 
 
 async def test_records_carry_the_watermark(tmp_path: Path) -> None:
-    """A record says how far the journal was confirmed when the record was built."""
+    """A record contains the number of the last record that was confirmed when it was built."""
     async with writing(tmp_path / "run", new=True, clock=fake_clock(), in_thread=inline) as journal:
         first, second = journal.append(started()), journal.append(session())
         await journal.wait_durable(second.seq)

@@ -282,7 +282,7 @@ def test_timeline_agrees_with_state(seed: int) -> None:
         assert len(spans) == last.get("in_flight", 0)
         assert len(spans) == len({span.slot for span in spans})
         stages = Counter(trial.stage for trial in state.trials.values())
-        dead = stages["running"] - len(spans)  # Their process died, and no record says so yet.
+        dead = stages["running"] - len(spans)  # Their process died, which is not recorded yet.
         assert 0 <= dead
         waiting = stages["queued"] + stages["interrupted"] + stages["backing_off"] + dead
         assert waiting == last.get("queued", 0) + last.get("backing_off", 0)

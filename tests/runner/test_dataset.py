@@ -423,7 +423,7 @@ def test_shuffling_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_repeats() -> None:
-    """A case asked three times makes three trials, told apart by their ids."""
+    """A case with three repeats has three trials with different ids."""
     trials = list(Dataset(CASES).select(repeats=3))
 
     assert ["a", "a#2", "a#3", "b", "b#2", "b#3"] == [trial.id for trial in trials]

@@ -228,7 +228,7 @@ def test_parameters_are_passed_by_name(scorer: Any, expected: Any) -> None:
 
 
 def test_the_decorator_needs_cases() -> None:
-    """`@evaluation` without parentheses or without cases says what to write."""
+    """`@evaluation` without parentheses or without cases is an error that shows what to write."""
     decorator: Any = evaluation
     for arguments, options in [((answer,), {}), ((), {}), ((answer,), {"cases": CASES})]:
         with pytest.raises(UsageError, match=r"write `@evaluation\(cases=…\)` above "):

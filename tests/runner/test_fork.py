@@ -128,7 +128,7 @@ def one() -> Any:
 
 
 async def test_a_full_disk_leaves_no_fork(tmp_path: Path) -> None:
-    """A fork that does not fit leaves no files and says what to do."""
+    """A fork that does not fit on the disk leaves no files, and the error names the fix."""
     await arun(one(), tmp_path / "old", files=FastDisk(), **repeatable())
     before = content(tmp_path)
     for writes in range(3):

@@ -189,7 +189,7 @@ def test_missing_name() -> None:
 
 
 def test_no_evaluation() -> None:
-    """The error for a file without an evaluation says what is missing."""
+    """The error for a file without an evaluation names what is missing."""
     write_module("geo.py", "x = 1")
 
     assert "geo.py defines no evaluation; put @evaluation(cases=…) above a function in it" == error_of("geo.py")

@@ -213,7 +213,7 @@ async def test_built_in_scorers_record_no_calls() -> None:
 
 
 async def test_no_attempt_starts_while_too_many_outputs_wait() -> None:
-    """A scorer that cannot keep up holds attempts back, so that outputs do not fill the memory; the state says so."""
+    """A scorer that cannot keep up delays attempts, so that outputs do not fill the memory; the state shows that."""
     it = evaluation_of(Model(0.1, "task"), 200, slots=1)
 
     @it.score

@@ -52,7 +52,7 @@ def test_usage_of_providers(reported: Any, expected: dict[str, Any]) -> None:
 
 
 def test_unpriced_calls_and_judges_are_shown(server: Server, path: Path, name: str) -> None:
-    """A cost that is not complete says so, and a judge's cost is shown apart."""
+    """An incomplete cost is marked as such, and a judge's cost is shown separately."""
     url = server.url(name, "ok", "v1")
     it = define_real(Chat("no-such-model", base_url=url), [Case(name=each, input="lima") for each in "ab"])
     it.score(name="judge")(
@@ -69,7 +69,7 @@ def test_unpriced_calls_and_judges_are_shown(server: Server, path: Path, name: s
 
 
 def test_models_without_a_price_are_named() -> None:
-    """A few models are named, those of judges apart; more are only counted."""
+    """A few models are named, those of judges separately; more are only counted."""
     usages = [{"unpriced_calls": 1, "unpriced_model": f"m{number % 5}"} for number in range(10)]
     judge = Noted(
         trial="c0", attempt=1, name="evaljournal.judge", value={"usage": {"unpriced_calls": 1, "unpriced_model": "j"}}

@@ -403,7 +403,7 @@ def test_an_interrupted_copy_is_not_a_run(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_no_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without RUN and without runs, the error says so."""
+    """Without RUN and without runs, the error names both."""
     monkeypatch.chdir(tmp_path)
     for command in ("verify", "log"):
         result = evaljournal(command)

@@ -112,7 +112,7 @@ if __name__ == "__main__":
     from tests.processes import ROOT, forked_arguments
 
     with tempfile.TemporaryDirectory() as directory:
-        for each in commands(str(ROOT / "tests/golden/run-v1"), directory):
-            if "parquet" not in each:  # It would start threads.
-                CliRunner().invoke(cli, each)
+        for command in commands(str(ROOT / "tests/golden/run-v1"), directory):
+            if "parquet" not in command:  # It would start threads.
+                CliRunner().invoke(cli, command)
     main(*forked_arguments())

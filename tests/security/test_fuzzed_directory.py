@@ -202,7 +202,7 @@ def listing(directory: Path) -> dict[str, tuple[int, int, int]]:
     """Return type, size and time of everything in a directory."""
     paths = [Path(root, name) for root, folders, files in os.walk(directory) for name in (*folders, *files)]
     status = {str(path): path.lstat() for path in paths}
-    return {name: (each.st_mode, each.st_size, each.st_mtime_ns) for name, each in status.items()}
+    return {name: (entry.st_mode, entry.st_size, entry.st_mtime_ns) for name, entry in status.items()}
 
 
 def check(forks: Forks, directory: Path, case: object, part: int, parts: int) -> dict[str, int]:

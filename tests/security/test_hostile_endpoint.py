@@ -44,7 +44,7 @@ def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_large_replies_wait_for_each_other(small_limits: None) -> None:
     """However many replies are in flight, only four are large; each gets its turn."""
     large: list[int] = []
-    sizes = {"now": 0, "most": 0}
+    sizes = {"now": 0, "peak": 0}
 
     async def reply(number: int) -> None:
         with ReplyMemory() as memory:
@@ -52,7 +52,7 @@ def test_large_replies_wait_for_each_other(small_limits: None) -> None:
                 await memory.add(10_000)
                 await trio.sleep(0.001)
             sizes["now"] += 1
-            sizes["most"] = max(sizes["most"], sizes["now"])
+            sizes["peak"] = max(sizes["peak"], sizes["now"])
             await memory.parse(lambda: time.sleep(0.002))
             sizes["now"] -= 1
             large.append(number)
@@ -65,7 +65,7 @@ def test_large_replies_wait_for_each_other(small_limits: None) -> None:
 
     trio.run(main)
 
-    assert reply_memory.LARGE_REPLIES == sizes["most"]
+    assert reply_memory.LARGE_REPLIES == sizes["peak"]
     assert list(range(20)) == sorted(large)
 
 
