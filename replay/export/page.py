@@ -29,6 +29,7 @@ from replay.loaded_run import LoadedRun
 from replay.summary import Score, Summary, summarize
 from replay.summary_text import billed_usage
 from replay.text import escape_controls, plural, printable
+from replay.view_json import view_json
 
 MARK: Final = (
     b'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<meta name="generator" content="evaljournal">\n'
@@ -73,19 +74,19 @@ class PageRun:
             "verify": f"evaljournal verify {quoted}",
             "head": state.head,
             "total": self.history.total,
-            "summary": attrs.asdict(summary),
+            "summary": view_json(summary),
             "usage": billed_usage(summary.usage),
             "usage_without_output": billed_usage(summary.usage_without_output),
             "audit": {
-                **attrs.asdict(self.audit, filter=attrs.filters.exclude("findings")),
+                **view_json(self.audit, without="findings"),
                 "ok": self.audit.ok,
-                "findings": [attrs.asdict(finding) for finding in self.audit.findings],
+                "findings": [view_json(finding) for finding in self.audit.findings],
             },
             "settings": {name: printable(value, 500) for name, value in state.settings.items()},
             "environment": {} if started is None else dict(started.environment),
             "definition": {} if started is None else _definition(started),
             "definition_text": "" if started is None else _definition_text(started),
-            "sessions": [attrs.asdict(session) for session in state.sessions],
+            "sessions": [view_json(session) for session in state.sessions],
             "columns": columns(self.content, state, cursor),
         }
 
@@ -139,7 +140,7 @@ def comparison_data(comparison: Comparison) -> dict[str, Any]:
     """Return a comparison with a headline and the verdict on each paired difference in a few words."""
     verdicts = {scorer: short_verdict(paired) for scorer, paired in comparison.scores.items()}
     return {
-        **attrs.asdict(comparison),
+        **view_json(comparison),
         "headline": _comparison_headline(comparison, verdicts),
         "verdicts": verdicts,
         "latency_verdict": short_verdict(comparison.latency, higher="slower", lower="faster"),

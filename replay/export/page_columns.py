@@ -12,7 +12,6 @@ from itertools import chain, groupby, islice, pairwise, starmap
 from operator import itemgetter, neg, sub
 from typing import Any, Final, NamedTuple, get_args
 
-import attrs
 import orjson
 
 from journal.lifecycle import STAGES
@@ -22,6 +21,7 @@ from replay.state import RunState
 from replay.timeline import StepName
 from replay.timeline_columns import BACKING_OFF, OUTCOMES, QUEUED, RUNNING, SCORING
 from replay.trial_state import TrialState
+from replay.view_json import view_json
 
 _BATCH: Final = 4_096
 """Entries of a column that are encoded at once."""
@@ -76,7 +76,7 @@ def columns(content: Content, state: RunState, cursor: Cursor = Cursor()) -> dic
             "move": content.moves.values(first),
             "flag": content.flags.values(first),
         },
-        "sessions": [attrs.asdict(session) for session in content.timeline.sessions],
+        "sessions": [view_json(session) for session in content.timeline.sessions],
         "limits": content.limits,
         "limit_changes": content.limit_changes,
         "pace_changes": content.pace_changes,

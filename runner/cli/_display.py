@@ -10,7 +10,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import attrs
 import orjson
 
 from journal import JournalError
@@ -21,6 +20,7 @@ from replay.ending import ending_in_words, next_command
 from replay.loaded_run import reject_invalid_record
 from replay.screen import panel
 from replay.summary import summarize
+from replay.view_json import view_json
 from runner.cli import DAMAGED
 from runner.cli._errors import render
 from runner.cli._output import echo, write_data
@@ -79,7 +79,7 @@ def summary_of(view: LoadedRun, by: str | None = None) -> dict[str, Any]:
         "durable_seq": view.durable,
         "next_command": _next(view),
         "waiting": _waiting(view),
-        **attrs.asdict(summarize(state, groups=None if by is None else groups_by(view, by))),
+        **view_json(summarize(state, groups=None if by is None else groups_by(view, by))),
     }
 
 
@@ -88,7 +88,7 @@ def _waiting(view: LoadedRun) -> list[dict[str, Any]]:
     if not view.is_live or view.problem is not None:
         return []
     now = view.state.t + (age(view.state, time.time()) if view.is_last else 0.0)
-    return [attrs.asdict(reason) for reason in idle.reasons(view.state, now=now, total=view.total)]
+    return [view_json(reason) for reason in idle.reasons(view.state, now=now, total=view.total)]
 
 
 def _next(view: LoadedRun) -> str:

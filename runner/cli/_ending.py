@@ -5,11 +5,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-import attrs
-
 from replay import RunState
 from replay.summary import summarize
 from replay.text import printable
+from replay.view_json import view_json
 from runner.atomic_write import write_atomically
 from runner.cli import UNFINISHED
 from runner.cli._display import print_json
@@ -35,7 +34,7 @@ def finish(
     """Exit with the code of a run; with `as_json`, print a summary with `facts` first."""
     code = exit_code(state, stopped=bool(stopped), scorers=scorers)
     if as_json:
-        summary = {"stopped": stopped or None, **facts, "exit_code": code, **attrs.asdict(summarize(state))}
+        summary = {"stopped": stopped or None, **facts, "exit_code": code, **view_json(summarize(state))}
         print_json({"path": str(path), **summary})
     sys.exit(code)
 

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Final
 
-import attrs
 import click
 
 from replay import LoadedRun
@@ -11,6 +10,7 @@ from replay.comparison import Side, compare, outputs
 from replay.comparison_text import lines
 from replay.ending import total_trials
 from replay.text import plural, printable
+from replay.view_json import view_json
 from runner.cli._common import RunType
 from runner.cli._display import exit_if_damaged, groups_by, open_run, print_json, short_ending
 from runner.cli._output import echo
@@ -43,7 +43,7 @@ def diff(a: Path, b: Path, by: str | None, show_all: bool, as_json: bool) -> Non
     if as_json:
         paths = {"a": str(a), "b": str(b)}
         problems = {f"problem_{name}": str(view.problem or "") or None for name, view in zip("ab", runs, strict=True)}
-        print_json({**paths, **problems, **attrs.asdict(comparison)})
+        print_json({**paths, **problems, **view_json(comparison)})
     else:
         for name, view in zip("AB", runs, strict=True):
             echo(f"{name}  {_which(view)}")

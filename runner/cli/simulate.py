@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-import attrs
 import click
 
 from replay.loaded_run import reject_invalid_record
 from replay.text import duration, plural, spaced
+from replay.view_json import view_json
 from runner.cli._common import run_argument
 from runner.cli._display import exit_if_damaged, open_run, print_json
 from runner.cli._output import echo
@@ -41,7 +41,7 @@ def simulate(path: Path, policy: str | None, slots: int | None, as_json: bool) -
         figures = recording.simulate(policy=policy, slots=slots)
     except UsageError as exc:
         raise UsageError(f"{view.path}: {exc}") from exc
-    facts = {"recorded": attrs.asdict(recording.figures), "simulated": attrs.asdict(figures)}
+    facts = {"recorded": view_json(recording.figures), "simulated": view_json(figures)}
     trials, excluded = len(recording.ended), recording.excluded
     if as_json:
         counts = {"trials": trials, "trials_excluded": excluded}

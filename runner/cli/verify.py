@@ -4,11 +4,11 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
-import attrs
 import click
 
 from journal.lock import is_held
 from replay.text import plural, printable
+from replay.view_json import view_json
 from runner.cli import DAMAGED
 from runner.cli._common import run_argument
 from runner.cli._display import print_json
@@ -65,8 +65,8 @@ def _as_json(verification: RunVerification) -> dict[str, Any]:
         "expected_head_seq": result.expected_at,
         "problem": None if result.problem is None else str(result.problem),
         "problem_type": None if result.problem is None else type(result.problem).__name__,
-        "trials": attrs.asdict(audit.totals),
-        **attrs.asdict(audit, filter=attrs.filters.exclude("totals")),
+        "trials": view_json(audit.totals),
+        **view_json(audit, without="totals"),
     }
 
 
