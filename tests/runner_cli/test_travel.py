@@ -511,4 +511,4 @@ def test_an_invalid_time_is_not_drawn() -> None:
     forge(Path("odd"), [opened(), started(), session(), *trial("a")[:1], fact])
     result = evaljournal("replay", "odd")
 
-    assert (4, True) == (result.exit_code, "is invalid: invalid value" in result.stderr)
+    assert (4, True) == (result.exit_code, "is invalid" in result.stderr)
