@@ -21,7 +21,7 @@ from journal.codec import type_name
 from journal.errors import JournalError, KeyUnavailable
 from journal.events import Record, RunStarted, SegmentOpened, SessionStarted
 from journal.files import CREATE_NEW, DISK, Files, make_directory, write_all
-from journal.reader import LineReader
+from journal.reader import Finder
 from journal.scan import BadLine, Cursor
 
 _DOMAIN: Final = b"evaljournal ownership 1"
@@ -178,5 +178,5 @@ class SignatureCopier:
             self._run = event.run.encode()
         if not isinstance(event, RunStarted | SessionStarted):
             return None
-        with LineReader(self._source, self._files) as lines:
-            return self._key if is_signed(lines.line_of(record), self._key, self._run, previous) else None
+        with Finder(self._source, files=self._files) as finder:
+            return self._key if is_signed(finder.line_of(record), self._key, self._run, previous) else None

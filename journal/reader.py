@@ -3,6 +3,7 @@
 Readers never change files. They return records up to the first one that cannot be trusted.
 """
 
+import contextlib
 import itertools
 from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
@@ -78,7 +79,7 @@ def read(path: Path | str, *, load_blobs: bool = True, files: Files = DISK) -> J
 
 
 class Finder:
-    """Reads single records by their position; keeps the last file open."""
+    """Reads single records and lines by their position; keeps the last file open."""
 
     def __init__(self, path: Path | str, *, load_blobs: bool = True, files: Files = DISK) -> None:
         self._path = Path(path)
@@ -110,6 +111,18 @@ class Finder:
             raise JournalDamaged(path=self._path, file=file, byte=offset, seq=None, check=str(exc)) from exc
         return _with_blobs(record, self._files) if self._load_blobs else record
 
+    def line_of(self, record: Record) -> bytes:
+        """Return the line of a record that was read before, as it is on disk, with its LF."""
+        for _ in range(2):
+            with contextlib.suppress(BadLine):
+                stream = self._open(record.segment)
+                stream.seek(record.offset)
+                if (line := stream.readline()).endswith(chain.OPENING + record.h.encode() + chain.LINE_CLOSING):
+                    return line
+            self.__exit__()  # Recovery may have replaced the file.
+        file, check = segments.name(record.segment), "the line was changed or removed after it was read"
+        raise JournalDamaged(path=self._path, file=file, byte=record.offset, seq=record.seq, check=check)
+
     def _open(self, segment: int) -> BinaryIO:
         if self._stream is not None and self._cursor.segment == segment:
             return self._stream
@@ -128,46 +141,6 @@ def fetch(path: Path | str, segment: int, offset: int, *, load_blobs: bool = Tru
     """Read one record by its position and check its hash against the previous line."""
     with Finder(path, load_blobs=load_blobs, files=files) as finder:
         return finder.find(segment, offset)
-
-
-class LineReader:
-    """Reads the lines of records as they are on disk."""
-
-    def __init__(self, path: Path | str, files: Files = DISK) -> None:
-        self._path = Path(path)
-        self._files = files
-        self._segment = 0
-        self._stream: BinaryIO | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._stream is not None:
-            self._stream.close()
-
-    def line_of(self, record: Record) -> bytes:
-        """Return the line of a record, with its LF."""
-        line = b"" if self._stream is None or record.segment != self._segment else self._line(self._stream, record)
-        if not line:  # It is in another file, or recovery has replaced the file.
-            self.__exit__()
-            self._stream = self._files.read(segments.file(self._path, record.segment))
-            self._segment = record.segment
-            line = self._line(self._stream, record)
-        if not line:
-            raise JournalDamaged(
-                path=self._path,
-                file=segments.name(record.segment),
-                byte=record.offset,
-                seq=record.seq,
-                check="the line was changed or removed after it was read",
-            )
-        return line
-
-    def _line(self, stream: BinaryIO, record: Record) -> bytes:
-        stream.seek(record.offset)
-        line = stream.readline()
-        return line if line.endswith(chain.OPENING + record.h.encode() + chain.LINE_CLOSING) else b""
 
 
 async def follow(

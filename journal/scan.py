@@ -265,7 +265,7 @@ class Scan:
         cursor = self.cursor
         for expected, number in enumerate(self.numbers, start=1):
             if number != expected:
-                self._stop_at(expected, f"{segments.name(expected)} is missing", in_header=True)
+                self._stop_at(expected, f"{segments.name(expected)} is missing")
                 return
             if expected > 1 and not cursor.sealed:
                 self._stop_at(cursor.segment, "the file is not sealed, but another one follows")
@@ -276,13 +276,13 @@ class Scan:
                     lines = lines_in(stream)
                     yield from cursor.take(lines) if self._lost is None else self._take_before(lines, self._lost.seq)
             except BadLine as exc:
-                self._stop_at(number, str(exc), unfinished=exc.unfinished)
+                self._stop_at(number, str(exc), exc)
                 return
             except OSError as exc:
                 if not is_unreadable(exc):
                     raise
                 self.unreadable.add(segments.name(number))
-                self._stop_at(number, f"the file cannot be read ({exc.strerror})", is_unreadable=True)
+                self._stop_at(number, f"the file cannot be read ({exc.strerror})", exc)
                 return
             if self._lost is not None and cursor.seq + 1 == self._lost.seq:
                 self._stop_at(number, self._lost.reason)
@@ -342,23 +342,15 @@ class Scan:
                 blocks.append(bytes(length))
         return b"".join(blocks)
 
-    def _stop_at(
-        self,
-        segment: int,
-        check: str,
-        *,
-        in_header: bool = False,
-        unfinished: bytes | None = None,
-        is_unreadable: bool = False,
-    ) -> None:
+    def _stop_at(self, segment: int, check: str, cause: BadLine | OSError | None = None) -> None:
         cursor = self.cursor
-        is_current = segment == cursor.segment
+        is_current = segment == cursor.segment  # Otherwise it is missing.
         self.stop = ScanStop(
             segment=segment,
             byte=cursor.offset if is_current else 0,
             seq=cursor.seq + 1,
             check=check,
-            in_header=in_header or (is_current and not cursor.records),
-            unfinished=unfinished,
-            is_unreadable=is_unreadable,
+            in_header=not (is_current and cursor.records),
+            unfinished=cause.unfinished if isinstance(cause, BadLine) else None,
+            is_unreadable=isinstance(cause, OSError),
         )

@@ -270,16 +270,8 @@ class Timeline:
 
 
 _HANDLERS: Final = handlers(Timeline)
-BETWEEN_SESSIONS: Final = frozenset(
-    {
-        events.SegmentOpened,
-        events.SegmentSealed,
-        events.JournalRecovered,
-        events.JournalSalvaged,
-        events.RunStarted,
-        events.Extension,
-    }
-)
+_BETWEEN = (events.JournalRecovered, events.JournalSalvaged, events.RunStarted, events.Extension)
+BETWEEN_SESSIONS: Final = frozenset({*get_args(events.FileEvent), *_BETWEEN})
 """Events that may be recorded between two sessions, with the next session's `t`; they have no place on the axis."""
 
 

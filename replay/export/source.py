@@ -11,7 +11,7 @@ from typing import Any, Self
 import attrs
 
 from journal import Blob, Event, JournalError, Record
-from journal.codec import PAYLOAD_FIELDS
+from journal.blobs import blobs_of
 from journal.errors import BlobDamaged
 from journal.events import SegmentOpened
 from journal.reader import Finder
@@ -73,10 +73,6 @@ class Source:
 
     def with_blobs(self, event: Event) -> Event:
         """Load the large values of an event."""
-        values: dict[str, Any] = {}
-        for field in PAYLOAD_FIELDS.get(type(event), ()):
-            value = getattr(event, field)
-            if isinstance(value, Blob):
-                values[field] = self.load(value)
+        values = {field: self.load(blob) for field, blob in blobs_of(event).items()}
         evolvable: Any = event
         return attrs.evolve(evolvable, **values) if values else event

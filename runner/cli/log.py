@@ -11,7 +11,7 @@ from journal import Record, read
 from journal import follow as follow_journal
 from journal.codec import EVENT_TYPES, event_type
 from journal.fact import set_fields
-from journal.reader import LineReader
+from journal.reader import Finder
 from replay.text import printable
 from runner.cli._common import TrialType, run_and_trial
 from runner.cli._display import warn_unconfirmed
@@ -46,7 +46,7 @@ def log(run: str | None, trial: str | None, types: tuple[str, ...], follow: bool
         if name not in EVENT_TYPES and not name.startswith("x-"):
             raise click.UsageError(f"unknown event type {name!r}{suggest(name, EVENT_TYPES)}")
     path, trial = run_and_trial(run, trial)
-    with LineReader(path) as lines:
+    with Finder(path) as lines:
         printer = _RecordPrinter(trial, frozenset(types), lines if as_json else None)
         if follow:
             trio.run(until_signal, partial(_follow, path, printer), signal.SIGINT)
@@ -60,7 +60,7 @@ def log(run: str | None, trial: str | None, types: tuple[str, ...], follow: bool
 
 
 class _RecordPrinter:
-    def __init__(self, trial: str | None, types: frozenset[str], lines: LineReader | None) -> None:
+    def __init__(self, trial: str | None, types: frozenset[str], lines: Finder | None) -> None:
         self._trial = trial
         self._types = types
         self._lines = lines

@@ -12,7 +12,7 @@ from journal import Record, follow, read, writing
 from journal.errors import JournalDamaged, JournalError, NotAJournal, UnknownEvent, UnknownFormat
 from journal.events import Extension, JournalRecovered, Noted, SegmentOpened, SessionStarted
 from journal.files import Files
-from journal.reader import LineReader, fetch
+from journal.reader import Finder, fetch
 from tests.journal.samples import (
     RUN,
     content,
@@ -269,7 +269,7 @@ def test_lines_are_the_bytes_on_disk(tmp_path: Path) -> None:
     """The line of a record is what is on disk, including LF, in any order of access."""
     written(tmp_path / "run", whole_run(4), roll_at=1000)
     records = list(read(tmp_path / "run"))
-    with LineReader(tmp_path / "run") as lines:
+    with Finder(tmp_path / "run") as lines:
         forth = [lines.line_of(record) for record in records]
         back = [lines.line_of(record) for record in reversed(records)]
 
@@ -280,7 +280,7 @@ def test_lines_of_a_file_that_was_replaced(tmp_path: Path) -> None:
     """After recovery has replaced the last segment, the lines are those of the new file."""
     unsealed(tmp_path / "run", 6, b'{"seq":7,"at":"garbage"}\n' * 20)
     records = list(read(tmp_path / "run"))
-    with LineReader(tmp_path / "run") as lines:
+    with Finder(tmp_path / "run") as lines:
         lines.line_of(records[-1])
         written(tmp_path / "run", [session(2)], new=False)
         records = list(read(tmp_path / "run"))
