@@ -14,7 +14,7 @@ import orjson
 
 from journal.codec import EVENT_TYPES, PAYLOAD_FIELDS, RECORD_MEMBERS, Blobs, encode_payloads
 from journal.errors import BlobDamaged, BlobUnreadable, Unserializable
-from journal.events import Event
+from journal.events import Event, Record
 from journal.files import DISK, MAX_SIZE, Files, is_unreadable
 
 LIMIT: Final = 256 << 10
@@ -85,11 +85,11 @@ def blobs_of(event: Event) -> dict[str, Blob]:
     return {field: value for field in fields if isinstance(value := getattr(event, field), Blob)}
 
 
-def with_loaded_blobs(event: Event, files: Files) -> Event:
-    """Return the event with its blobs loaded."""
-    values = {field: blob.load(files) for field, blob in blobs_of(event).items()}
-    any_event: Any = event
-    return attrs.evolve(any_event, **values) if values else event
+def with_loaded_blobs(record: Record, files: Files) -> Record:
+    """Return the record with the blobs of its event loaded."""
+    values = {field: blob.load(files) for field, blob in blobs_of(record.event).items()}
+    event: Any = record.event
+    return record._replace(event=attrs.evolve(event, **values)) if values else record
 
 
 def unloaded_blobs(blobs: Blobs, type_: str, path: Path) -> dict[str, Blob]:

@@ -18,6 +18,8 @@ TAIL: Final = len(OPENING) + HASH_LENGTH + len(CLOSING)
 """Length of the hash member with the closing brace; the rest of the line is its body."""
 LINE_TAIL: Final = TAIL + 1
 """The same with the LF."""
+NEXT_LINE: Final = HASH_LENGTH + len(LINE_CLOSING)
+"""Distance from the hash of a line to the start of the next line."""
 
 
 def link(run: bytes, previous: bytes, body: bytes) -> str:

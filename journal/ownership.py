@@ -31,8 +31,6 @@ _D: Final = b',"d":'
 _SIGNATURE: Final = re.compile(rb',"mac":"([0-9a-f]{32})"(?=%b[0-9]{1,18}$)' % _D)
 _SIGNATURE_LENGTH: Final = 80
 """Bytes at the end of a body that contain the signature, if there is one."""
-_PREVIOUS_HASH: Final = chain.HASH_LENGTH + len(chain.LINE_CLOSING)
-"""Distance from the hash of a line to the start of the next line."""
 _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 
 
@@ -147,7 +145,7 @@ def _starts_in(
     while (place := lines.rfind(marker, 0, end)) >= 0:  # User data may contain the marker, too.
         end = start = lines.rfind(b"\n", 0, place) + 1
         line = lines[start : lines.find(b"\n", place) + 1]
-        previous = lines[max(0, start - _PREVIOUS_HASH) : start][: chain.HASH_LENGTH]
+        previous = lines[max(0, start - chain.NEXT_LINE) : start][: chain.HASH_LENGTH]
         with contextlib.suppress(BadLine, JournalError):  # Reading the whole journal reports the damage.
             header = cursor.read_header(lines[: lines.find(b"\n") + 1])
             event = cursor.read_one(header, previous, line, start).event

@@ -16,14 +16,11 @@ from journal.blobs import with_loaded_blobs
 from journal.errors import BlobDamaged, JournalDamaged, JournalError, NotAJournal
 from journal.events import Record
 from journal.files import DISK, Files, is_unreadable
-from journal.recovery import damage, lost_record
+from journal.recovery import damage, scan_before_lost
 from journal.scan import MAX_LINE, BadLine, Cursor, Scan, ScanStop, lines_in
 
 POLL_INTERVAL: Final = 0.1
 """Seconds between polls of another process's files."""
-
-_PREVIOUS_HASH: Final = chain.HASH_LENGTH + len(chain.LINE_CLOSING)
-"""Distance from the hash of a line to the start of the next line."""
 
 
 class JournalReader:
@@ -47,12 +44,12 @@ class JournalReader:
     def _loaded(self, scan: Scan) -> Iterator[Record]:
         for record in scan:
             try:
-                yield _with_blobs(record, scan.files)
+                yield with_loaded_blobs(record, scan.files)
             except BlobDamaged:
-                lost = lost_record(Scan(self._path, self._files).read_all())
-                if lost is None or lost.seq > record.seq:
+                before = scan_before_lost(self._path, self._files, record.seq)
+                if before is None:
                     raise
-                self._scan = Scan(self._path, self._files, lost=lost).read_all()
+                self._scan = before
                 return
 
     @property
@@ -102,14 +99,14 @@ class Finder:
         """Read one record and check its hash against the previous line."""
         try:
             stream = self._open(segment)
-            stream.seek(max(0, offset - _PREVIOUS_HASH))
-            previous = stream.read(min(offset, _PREVIOUS_HASH))[: chain.HASH_LENGTH]
+            stream.seek(max(0, offset - chain.NEXT_LINE))
+            previous = stream.read(min(offset, chain.NEXT_LINE))[: chain.HASH_LENGTH]
             record = self._cursor.read_one(self._header, previous, stream.readline(), offset)
         except BadLine as exc:
             self.__exit__()  # The next call opens the file again; it may have been replaced.
             file = segments.name(segment)
             raise JournalDamaged(path=self._path, file=file, byte=offset, seq=None, check=str(exc)) from exc
-        return _with_blobs(record, self._files) if self._load_blobs else record
+        return with_loaded_blobs(record, self._files) if self._load_blobs else record
 
     def line_of(self, record: Record) -> bytes:
         """Return the line of a record that was read before, as it is on disk, with its LF."""
@@ -193,7 +190,7 @@ class _Follower:
             self.has_more = True
         else:
             self.has_more = bool(records)
-        return [_with_blobs(record, self._files) for record in records] if self._load_blobs else records
+        return [with_loaded_blobs(record, self._files) for record in records] if self._load_blobs else records
 
     def _new_lines(self) -> list[bytes]:
         cursor = self._cursor
@@ -228,8 +225,3 @@ class _Follower:
         if damaged is not None:
             raise damaged
         self._torn_size = size
-
-
-def _with_blobs(record: Record, files: Files) -> Record:
-    event = with_loaded_blobs(record.event, files)
-    return record if event is record.event else record._replace(event=event)

@@ -179,6 +179,12 @@ def lost_record(scan: Scan, *, make_durable: bool = False) -> LostRecord | None:
     return None
 
 
+def scan_before_lost(path: Path, files: Files, seq: int) -> Scan | None:
+    """Return a complete scan up to the first lost record, if that is record `seq` or an earlier one."""
+    lost = lost_record(Scan(path, files).read_all())
+    return None if lost is None or lost.seq > seq else Scan(path, files, lost=lost).read_all()
+
+
 def damage(scan: Scan) -> JournalDamaged | None:
     """Return the damage at which a scan stopped; None if no confirmed record is missing."""
     stop, cursor = scan.stop, scan.cursor

@@ -134,7 +134,7 @@ def _intact_records(source: Path, files: Files, run: bytes, unreadable: set[str]
     scan = Scan(source, files)
     for record in scan:
         with _skip_damaged_blobs(unreadable):
-            yield record._replace(event=with_loaded_blobs(record.event, files))
+            yield with_loaded_blobs(record, files)
     scan.cursor.run = run
     survivors = intact_after(scan)
     unreadable |= scan.unreadable
@@ -146,8 +146,8 @@ def _intact_records(source: Path, files: Files, run: bytes, unreadable: set[str]
             members = orjson.loads(survivor.line)
             members.update(unloaded_blobs(members.get("blobs", {}), members["type"], source))
             seq, at, t, d = own_members(members)
-            event, h = with_loaded_blobs(decode(members), files), survivor.h.decode()
-            yield events.Record(seq, at, t, event, d, h, segment=0, offset=0)
+            h = survivor.h.decode()
+            yield with_loaded_blobs(events.Record(seq, at, t, decode(members), d, h, segment=0, offset=0), files)
 
 
 @contextlib.contextmanager

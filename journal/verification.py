@@ -15,7 +15,7 @@ from journal.errors import BlobDamaged, HeadMissing, InvalidRecord, JournalError
 from journal.events import Record
 from journal.files import DISK, Files
 from journal.lifecycle import Lifecycle
-from journal.recovery import confirmed, damage, lost_record
+from journal.recovery import confirmed, damage, scan_before_lost
 from journal.scan import Scan
 
 _HASH: Final = re.compile("[0-9a-f]{32}")
@@ -82,11 +82,11 @@ def verify(
     except (InvalidRecord, UnknownEvent) as exc:
         problem = exc
     except BlobDamaged as exc:
-        lost = lost_record(Scan(path, files).read_all())
-        if lost is None or record is None or lost.seq > record.seq:
+        before = None if record is None else scan_before_lost(path, files, record.seq)
+        if before is None:
             problem = exc
         else:
-            scan = Scan(path, files, lost=lost).read_all()
+            scan = before
     problem = problem or damage(scan)
     cursor = scan.cursor
     if problem is None and expect_head is not None and expected_at is None:

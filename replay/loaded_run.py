@@ -125,7 +125,7 @@ class LoadedRun:
                 timeline.apply(record)
                 if getattr(record.event, "trial", None) == name:
                     try:
-                        details.apply(record._replace(event=with_loaded_blobs(record.event, DISK)), timeline, waits)
+                        details.apply(with_loaded_blobs(record, DISK), timeline, waits)
                     except BlobDamaged as exc:
                         details.problem = exc
                         details.apply(record, timeline, waits)
