@@ -29,9 +29,9 @@ _START: Final = re.compile(rb'\{"seq":([0-9]{1,18}),"at":"')
 _D: Final = re.compile(rb',"d":([0-9]{1,18})$')
 _SEGMENT_OPENED: Final = re.compile(rb'"type":"segment_opened"[^{}]*"previous_h":"([0-9a-f]{32})"')
 _HEADER_LENGTH: Final = 600
-"""Bytes of a line in which `segment_opened` is searched."""
+"""Bytes at the start of a line that are searched for `segment_opened`."""
 _D_LENGTH: Final = 32
-"""Bytes at the end of a body in which `d` is searched."""
+"""Bytes at the end of a body that are searched for `d`."""
 _MAX_CANDIDATES: Final = 8
 """Lines considered for one seq; there is more than one only if the file was manipulated."""
 _MAX_STARTS: Final = 8

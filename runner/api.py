@@ -60,7 +60,7 @@ def run(
     """
     is_main_thread = threading.current_thread() is threading.main_thread()
     if signals and not is_main_thread:
-        raise UsageError("signals are handled in the main thread only; leave the option out", setting="signals", value=signals)
+        raise UsageError("signals are handled in the main thread only; omit the option", setting="signals", value=signals)
     session = _session(evaluation, path, options)
     run_session = _in_own_thread if is_in_a_loop() else lambda session: in_trio(session.run)
     handled = () if signals is False or not is_main_thread else STOP_SIGNALS

@@ -193,7 +193,7 @@ class Executor:
 
     async def _stop_at_deadline(self, seconds: float) -> None:
         await trio.sleep(seconds)
-        self.shutdown.stop("deadline", f"the deadline of {seconds:g} s is over")
+        self.shutdown.stop("deadline", f"the deadline of {seconds:g} s was reached")
 
     def _stop_unrecorded(self, failure: SegmentLost) -> None:
         """Stop because the journal was deleted or truncated; what happens within the grace period is not recorded."""

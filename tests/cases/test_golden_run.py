@@ -125,7 +125,7 @@ def test_the_golden_run_is_signed() -> None:
 
 
 def test_the_golden_run_covers_every_outcome() -> None:
-    """It has rate limits, failures, timeouts, invalid outputs, missing scores, a stop, an interruption and an end."""
+    """The golden run has rate limits, failures, timeouts, invalid outputs, missing scores, a stop, an interruption, an end."""
     events = events_of(GOLDEN)
 
     categories = {event.category for event in events if isinstance(event, AttemptFailed)}

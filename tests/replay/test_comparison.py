@@ -130,7 +130,7 @@ def test_zeros_and_ones() -> None:
 
 
 def test_same_name_different_content() -> None:
-    """It is listed, and not compared."""
+    """A trial with the same name and different content is listed, and not compared."""
     a = side(answered("x", {"exact": PASS}), answered("y", {"exact": PASS}, fingerprint="old"), answered("z", {"exact": PASS}))
     b = side(answered("x", {"exact": PASS}), answered("y", {"exact": FAIL}, fingerprint="new"), answered("w", {"exact": FAIL}))
     comparison = compare(a, b)
@@ -169,7 +169,7 @@ def test_open_trials_are_not_compared() -> None:
 
 
 def test_significant_difference() -> None:
-    """It is shown with its size, interval and n; failed trials are excluded."""
+    """A significant difference is shown with its size, interval and n; failed trials are excluded."""
     a = [at % 3 == 0 for at in range(143)] + [None, PASS]
     b = [at % 3 != 2 for at in range(143)] + [PASS, None]
     exact = compare(scored("exact", a), scored("exact", b)).scores["exact"]

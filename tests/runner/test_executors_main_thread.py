@@ -46,7 +46,7 @@ def test_from_a_script() -> None:
 
 
 def test_from_a_thread() -> None:
-    """The same in a thread that is not the main one."""
+    """The same functions work in a thread that is not the main one."""
     results: list[Any] = []
 
     def work() -> None:

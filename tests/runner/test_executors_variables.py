@@ -83,7 +83,7 @@ def test_equal_content_has_equal_digests(one: Callable[[], Any], other: Callable
 
 
 def test_digests_are_the_same_in_every_process() -> None:
-    """Neither the hash seed nor an address counts."""
+    """Digests do not depend on the hash seed or on addresses."""
     value = {"rows": {0: {"text": "é", "n": 0.1}}, "names": {"b", "a"}, "kinds": [Evaluator("a")]}
 
     assert {"value": "a4b6195c45a16540"} == variable_digests(reading(value))

@@ -145,7 +145,7 @@ def test_a_shadowed_module_is_named(here: Path) -> None:
 
 
 def test_a_shadowed_module_is_named_for_a_missing_attribute(here: Path) -> None:
-    """The same if the shadowed module was imported as a whole."""
+    """The error also has both paths if the shadowed module itself is imported and lacks an attribute."""
     write_module("evals/journal.py", "DIARY = 1")
     write_module("evals/geo.py", "import journal", "journal.DIARY", ONE.format(name="capitals"))
 

@@ -289,7 +289,7 @@ def test_power_cuts_at_every_record_change_no_result(seed: int) -> None:
 
 @pytest.mark.exhaustive
 def test_power_cuts_at_every_record_of_longer_runs_change_no_result() -> None:
-    """The same over runs of several sizes."""
+    """Power cuts at every record of runs of several sizes change no output."""
     assert sum(crash_everywhere(size, 3) for size in (25, 40, 60, 80, 100)) >= 2500
 
 

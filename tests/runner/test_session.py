@@ -656,7 +656,7 @@ def shielding(*, seconds: float) -> Callable[[str], Any]:
 
 
 async def test_a_trio_task_that_shields_itself_is_abandoned() -> None:
-    """It times out, its slot is used by others, and its late result is recorded and discarded."""
+    """A trio task that shields itself times out, others use its slot, and its late result is recorded and discarded."""
     disk = SimulatedDisk()
     it = define(shielding(seconds=20), numbered_cases(40), slots=1, timeout=3, retry=Retry(timeouts=0))
     outcome = await run_virtual(it, disk, policy="fixed", grace=2)

@@ -210,7 +210,7 @@ def test_the_command_shows_figures_side_by_side(run: Path) -> None:
 
 
 def test_the_command_in_json(run: Path) -> None:
-    """The same for a program."""
+    """`simulate --json` prints the figures as JSON."""
     figures = orjson.loads(evaljournal("simulate", run, "--policy", "aimd", "--json").stdout)
 
     assert (4.0, "fixed") == (figures["recorded"]["duration"], figures["recorded"]["policy"])

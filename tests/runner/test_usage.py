@@ -47,7 +47,7 @@ PRICES = {"small": Price(input=1.0, output=2.0, cached=0.5)}
     ids=["chat", "responses", "cached", "anthropic cached", "cache written", "invalid", "text"],
 )
 def test_usage_of_providers(reported: Any, expected: dict[str, Any]) -> None:
-    """Both spellings are read; tokens without a known price are counted as an unpriced call."""
+    """Token counts of both APIs are read; tokens without a known price are counted as an unpriced call."""
     assert expected == priced_usage(reported, "small", PRICES)
 
 

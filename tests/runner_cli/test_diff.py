@@ -130,7 +130,7 @@ def test_diff_goes_up_to_the_damage(a: Path, b: Path) -> None:
 
 
 def test_status_and_diff_agree_about_a_damaged_run(tmp_path: Path, a: Path) -> None:
-    """Both count up to the damage, of all planned trials; the next command is salvage."""
+    """`status` and `diff` count up to the damage, of all planned trials; the next command is salvage."""
     broken = tmp_path / "broken"
     planned = attrs.evolve(started(), trials=20)  # type: ignore[misc]  # a fact is an attrs class
     written(broken, [planned, session(), *(event for name in ("peru", "oslo", "rome", "bern") for event in answered(name))])

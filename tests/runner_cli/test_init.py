@@ -239,7 +239,7 @@ def test_each_rate_limit_key_has_its_own_limit(server: Server, name: str) -> Non
 
 
 def test_a_configuration_file() -> None:
-    """Its keys are the options; flags take precedence; its settings are not recorded as given."""
+    """The keys of a configuration file are the options; flags take precedence; its settings are not recorded as overridden."""
     Path("eval.toml").write_text(
         'data = "qa.jsonl"\ncommand = "./answer.sh"\nscore = ["exact", "iexact"]\nslots = 3\ntimeout = 7.5\n'
         'policy = "fixed"\nlimit = 2\nfail_under = "exact=0.5"\n'
@@ -582,7 +582,7 @@ def test_rescore_without_the_dataset() -> None:
 
 
 def test_rescore_skips_current_scores() -> None:
-    """The same version of a scorer adds nothing, and nothing is written, without --again."""
+    """Without --again, outputs that the current version of a scorer has scored are skipped, and nothing is written."""
     evaljournal(*COMMANDED)
     before = len(list(read("runs/qa/0001")))
     same = evaljournal("rescore", "runs/qa/0001")

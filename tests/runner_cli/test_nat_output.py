@@ -111,7 +111,7 @@ def test_resume_of_a_finished_run_writes_the_files() -> None:
 
 
 def test_a_directory_that_cannot_be_created() -> None:
-    """It is rejected before the start, by run and by resume."""
+    """A directory that cannot be created is rejected before the start, by run and by resume."""
     Path("file").write_text("")
     started_event = evaljournal("run", "quick.py", "--nat-output", "file/nat")
     evaljournal("run", "quick.py", "-o", "one")

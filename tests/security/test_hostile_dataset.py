@@ -85,7 +85,7 @@ def test_every_mask_takes_linear_time(shape: Any, size: int) -> None:
 @pytest.mark.parametrize("unit", ["abcdefghijkl"[:11], "\\", "a\\/", "YWJjZGVmZ2hp", "%2f", "\\u002f"])
 @pytest.mark.parametrize("value", ["abcdefghijkl", "/" * 12, "\\" * 12, "a\\/b\\/c\\/d\\/e", "-_-_-_-_-_-_x"])
 def test_a_search_for_values_takes_linear_time(value: str, unit: str) -> None:
-    """Neither backslashes nor almost complete values are slow to search."""
+    """A search in backslashes or in almost complete values takes linear time."""
     values = SecretValues()
     values.add(value)
     small, large = (f"{unit * (size // len(unit))}{value[:-1]}" for size in (2_000, FACTOR * 2_000))
