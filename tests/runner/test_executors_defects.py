@@ -281,7 +281,7 @@ def test_8_cancelling_leaves_nothing_running() -> None:
 
 
 async def test_8_cancelling_in_trio_leaves_nothing_running() -> None:
-    """Cancelling `execute` in trio stops its calls and threads."""
+    """Cancelling `execute` in trio stops its calls."""
     task = Scripted(lambda *_: Hang())
     with trio.move_on_after(5):
         await execute(task, range(10))
