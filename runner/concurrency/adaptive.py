@@ -418,7 +418,7 @@ class Adaptive:
             latest = [self._limited[n] for n in range(start.order - LATEST + 1, start.order + 1) if n in self._limited]
             most = min(max(LATEST_LIMITED, self._background.expected(LATEST)), LATEST - 1)
             is_most = len(latest) >= max(most, LATEST_SHARE * min(LATEST, start.order))
-            if not self._last_answered and len(latest) >= FIRST_LIMITED:
+            if not self._last_answered and self._pace.fixed and len(latest) >= FIRST_LIMITED:
                 is_most = is_most or latest[-FIRST_LIMITED].order > start.order - FIRST_LIMITED
             if start.is_repeated and not is_most:
                 self._pace.missed += 1  # It was rate limited before, and others were not: the trial may be the reason.

@@ -214,11 +214,8 @@ class InFlight:
         self.over = 0
 
     def is_above(self, start: Start, t: float) -> bool:
-        """Return whether a start had more in flight than were ever accepted, or nearly as many as are held."""
-        if t < self.doubt_until or start.in_flight <= LEAST_SHOWN:
-            return False
-        is_near = self.held > 0 and not self.by_latency and start.in_flight > NEAR_LIMIT * self.held
-        return start.in_flight > self.accepted or is_near
+        """Return whether a start had more in flight than were ever accepted."""
+        return t >= self.doubt_until and start.in_flight > max(self.accepted, LEAST_SHOWN)
 
     def explains(self, start: Start, t: float) -> bool:
         """Return whether too many in flight may explain a 429: as many were never accepted, or nearly as many are held."""

@@ -148,7 +148,8 @@ class Pace:
     def learn(self, start: Start, t: float, *, flow: float, pause: float) -> str | None:
         """Update the rate after a 429; return the evidence, or None if no call was granted since the last one.
 
-        `flow` is the current rate of starts, derived from the number in flight; `pause` are the seconds of Retry-After.
+        `flow` is the current rate of starts, derived from the number in flight. `pause` is the Retry-After in seconds: the
+        first estimate includes it, because nothing is granted meanwhile.
         """
         self.missed += 1
         self.frozen, self.suspects = 0, [start.order]

@@ -203,6 +203,18 @@ def test_a_small_bucket_is_noticed_before_the_first_answer() -> None:
     assert pace < 1.0
 
 
+def test_a_short_run_that_starts_at_once_tolerates_random_429s_in_a_row() -> None:
+    """Of 32 calls at once, three in a row may be rate limited at random; only spread calls show a small bucket."""
+    drive = Drive(trials=500)
+    names = drive.fill()
+    drive.wait(0.1)
+    for name in names[2:5]:
+        drive.rate_limit(name)
+    drive.wait(0.3)
+
+    assert [] == [change for change in drive.changes() if isinstance(change, PaceChanged)]
+
+
 def test_random_429s_do_not_lower_the_limit_again_and_again() -> None:
     """429s at a full limit may be random as long as most calls there are accepted; a test shows that they are."""
     drive, chance = Drive(32), random.Random(11)
