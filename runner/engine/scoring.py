@@ -21,7 +21,7 @@ from runner.engine.recorder import LateRecorder
 from runner.engine.scheduler import Scheduler
 from runner.engine.trial_work import ScorerCall, TrialWork
 from runner.retries.classify import Description, Failure, describe
-from runner.retries.retry import GiveUp, RetryIn, jitter
+from runner.retries.retry import NoRetry, RetryIn, jitter
 from runner.scorers.scorer import OpenScorer, Scorer, ScorerInput
 from runner.secrets import mask_output
 from runner.signals import is_from_signal
@@ -142,7 +142,7 @@ class Scoring:
         )
         scheduler.inform_policy(self._record(failed), call)
         call.rate_limits = call.rate_limits + 1 if category == "rate_limited" else 0
-        if isinstance(decision, GiveUp):
+        if isinstance(decision, NoRetry):
             self._fail(scorer, work, error, elapsed)
             self._done(work)
             return

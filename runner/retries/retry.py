@@ -36,7 +36,7 @@ class RetryIn:
 
 
 @frozen(kw_only=True)
-class GiveUp:
+class NoRetry:
     """Do not retry."""
 
     reason: Literal["exhausted", "fatal", "timed_out"]
@@ -92,9 +92,9 @@ class Retry:
     """Upper bound of a delay in seconds. A longer `Retry-After` is still honored."""
     on: tuple[type[BaseException], ...] = field(default=(), converter=_types, validator=deep_iterable(_is_type))
     """Exceptions that are retried as errors although they would be classified as fatal or as parse errors.
-    If an exception matches both `on` and `give_up_on`, the more specific class wins:
-    `Retry(on=ValueError, give_up_on=Exception)` retries only after a ValueError."""
-    give_up_on: tuple[type[BaseException], ...] = field(default=(), converter=_types, validator=deep_iterable(_is_type))
+    If an exception matches both `on` and `fail_on`, the more specific class wins:
+    `Retry(on=ValueError, fail_on=Exception)` retries only after a ValueError."""
+    fail_on: tuple[type[BaseException], ...] = field(default=(), converter=_types, validator=deep_iterable(_is_type))
     """Exceptions that are fatal although they would be retried."""
     classify: Callable[[BaseException], FailureCategory | None] | None = field(
         default=None,
@@ -137,14 +137,14 @@ class Retry:
                 )
             return evolve(failure, category=category, stop_run=failure.stop_run and category == "fatal")
         for cls in type(exc).__mro__:
-            if cls in self.give_up_on:
+            if cls in self.fail_on:
                 return evolve(failure, category="fatal")
             if cls in self.on:
                 is_kept = failure.category not in ("fatal", "parse_error")
                 return failure if is_kept else evolve(failure, category="error", stop_run=False)
         return failure
 
-    def after(self, history: RetryHistory, jitter: float, *, probe: bool = False, stop_run: bool = False) -> RetryIn | GiveUp:
+    def after(self, history: RetryHistory, jitter: float, *, probe: bool = False, stop_run: bool = False) -> RetryIn | NoRetry:
         """Decide what follows the last failure of a history, which is counted in it already.
 
         A breaker's `probe` does not use up the trial's budget. With `stop_run` the run stops, and the trial is retried when it
@@ -153,33 +153,33 @@ class Retry:
         if stop_run:
             return RetryIn(delay=0.0, reason="stopped")
         decision = self._after(history, jitter)
-        if not probe or decision == GiveUp(reason="fatal"):
+        if not probe or decision == NoRetry(reason="fatal"):
             return decision
         return RetryIn(delay=decision.delay if isinstance(decision, RetryIn) else self.base_delay, reason="probe")
 
-    def _after(self, history: RetryHistory, jitter: float) -> RetryIn | GiveUp:
+    def _after(self, history: RetryHistory, jitter: float) -> RetryIn | NoRetry:
         category, retry_after = history.category, history.retry_after or 0.0
         if category == "fatal":
-            return GiveUp(reason="fatal")
+            return NoRetry(reason="fatal")
         if category == "rate_limited":
             return self._after_rate_limit(history, jitter)
         if category == "timed_out":
             if history.timeouts > self.timeouts:
-                return GiveUp(reason="timed_out")
+                return NoRetry(reason="timed_out")
             return RetryIn(delay=self._backoff(history.timeouts, jitter), reason="timed_out")
         is_parsing = category == "parse_error"
         failures, budget = (
             (history.parse_errors, min(self.parse_errors, self.errors)) if is_parsing else (history.errors, self.errors)
         )
         if failures > budget or retry_after > self.rate_limits:
-            return GiveUp(reason="exhausted")
+            return NoRetry(reason="exhausted")
         delay = max(retry_after, self._backoff(failures, jitter))
         return RetryIn(delay=delay, reason="unavailable" if category == "unavailable" else "error")
 
-    def _after_rate_limit(self, history: RetryHistory, jitter: float) -> RetryIn | GiveUp:
+    def _after_rate_limit(self, history: RetryHistory, jitter: float) -> RetryIn | NoRetry:
         left, retry_after = self.rate_limits - history.rate_limit_wait, history.retry_after or 0.0
         if left <= 0 or retry_after > left:
-            return GiveUp(reason="exhausted")
+            return NoRetry(reason="exhausted")
         return RetryIn(
             delay=min(max(retry_after, self._backoff(history.rate_limit_failures, jitter)), left), reason="rate_limited"
         )
@@ -200,14 +200,14 @@ class OneBudget(Retry):
     total: int = field(validator=_count)
     """Retries per trial; the separate budgets do not count."""
 
-    def after(self, history: RetryHistory, jitter: float, **_: bool) -> RetryIn | GiveUp:
+    def after(self, history: RetryHistory, jitter: float, **_: bool) -> RetryIn | NoRetry:
         """Decide what follows the last failure of a history; probes and attempts that stop the run count like any other."""
         category, retry_after = history.category, history.retry_after or 0.0
         if category == "fatal":
-            return GiveUp(reason="fatal")
+            return NoRetry(reason="fatal")
         failures = history.errors + history.parse_errors + history.timeouts + history.rate_limit_failures
         if failures > self.total or retry_after > self.rate_limits:
-            return GiveUp(reason="timed_out" if category == "timed_out" else "exhausted")
+            return NoRetry(reason="timed_out" if category == "timed_out" else "exhausted")
         delay = max(retry_after, self._backoff(failures, jitter))
         reason: Any = "error" if category == "parse_error" else category
         return RetryIn(delay=delay, reason=reason)

@@ -390,11 +390,11 @@ def test_sources_are_parsed_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_fingerprint_of_settings() -> None:
     """Settings are canonical JSON, with classes by name and functions by source."""
-    settings = Settings(retry=Retry(on=ValueError, give_up_on=(KeyError, UsageError), classify=lambda _: None), timeout=3)
+    settings = Settings(retry=Retry(on=ValueError, fail_on=(KeyError, UsageError), classify=lambda _: None), timeout=3)
     facts = settings.facts()
 
     assert 3.0 == facts["timeout"]
-    assert ["builtins.KeyError", "runner.errors.UsageError"] == list(facts["retry"]["give_up_on"])
+    assert ["builtins.KeyError", "runner.errors.UsageError"] == list(facts["retry"]["fail_on"])
     assert isinstance(facts["retry"]["classify"], str)
     assert Settings(timeout=30).fingerprint == Settings(timeout=30.0).fingerprint
     assert 3 == len({settings.fingerprint, Settings().fingerprint, Settings(retry=Retry(errors=3)).fingerprint})

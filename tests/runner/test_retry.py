@@ -10,7 +10,7 @@ from journal.events import RetryScheduled, TrialFailed
 from replay.trial_state import RetryHistory, TrialState
 from runner.errors import UsageError
 from runner.retries.classify import Fatal, RateLimited
-from runner.retries.retry import GiveUp, OneBudget, Retry, RetryIn, jitter
+from runner.retries.retry import NoRetry, OneBudget, Retry, RetryIn, jitter
 from runner.retries.settle import settle
 
 NOW = 1_800_000_000.0
@@ -29,10 +29,10 @@ def history(*failures: Failed, **counts: Any) -> RetryHistory:
     return history
 
 
-def decisions(retry: Retry, failures: list[Failed], seed: int = 0) -> list[RetryIn | GiveUp]:
+def decisions(retry: Retry, failures: list[Failed], seed: int = 0) -> list[RetryIn | NoRetry]:
     """List every decision about a trial whose attempts fail in these ways, in turn, until it fails."""
-    failed, decisions = RetryHistory(), list[RetryIn | GiveUp]()
-    while not (decisions and isinstance(decisions[-1], GiveUp)):
+    failed, decisions = RetryHistory(), list[RetryIn | NoRetry]()
+    while not (decisions and isinstance(decisions[-1], NoRetry)):
         attempt = len(decisions) + 1
         failed.count_failure(*failures[len(decisions) % len(failures)])
         decision = retry.after(failed, jitter(seed, "a", attempt))
@@ -58,7 +58,7 @@ def test_each_cause_has_a_budget(failure: Failed, attempts: int, reason: Any) ->
     made = decisions(Retry(), [failure])
 
     assert attempts == len(made)
-    assert GiveUp(reason=reason) == made[-1]
+    assert NoRetry(reason=reason) == made[-1]
 
 
 @pytest.mark.parametrize(("errors", "parse_errors", "attempts"), [(0, 1, 1), (4, 0, 1), (4, 3, 4), (2, 3, 3)])
@@ -72,7 +72,7 @@ def test_budgets_are_separate() -> None:
     made = decisions(Retry(errors=4, timeouts=2), [ERROR, TIMED_OUT])
 
     assert 6 == len(made)
-    assert GiveUp(reason="timed_out") == made[-1]
+    assert NoRetry(reason="timed_out") == made[-1]
 
 
 def test_one_budget_counts_every_failure() -> None:
@@ -89,7 +89,7 @@ def test_rate_limits_use_up_no_retries() -> None:
 
     assert len(waits) > 10
     assert 600 == pytest.approx(sum(waits))
-    assert GiveUp(reason="exhausted") == made[-1]
+    assert NoRetry(reason="exhausted") == made[-1]
 
 
 def test_rate_limits_leave_the_errors_alone() -> None:
@@ -108,7 +108,7 @@ def test_retry_after_is_a_lower_bound(category: Any) -> None:
 @pytest.mark.parametrize("category", ["rate_limited", "unavailable"])
 def test_a_wait_beyond_the_budget_fails_at_once(category: str) -> None:
     """With a Retry-After of an hour and ten minutes to spend, a trial fails now and not after ten minutes."""
-    assert GiveUp(reason="exhausted") == Retry().after(history((category, 3600.0)), 0.5)
+    assert NoRetry(reason="exhausted") == Retry().after(history((category, 3600.0)), 0.5)
 
 
 def test_the_backoff_doubles() -> None:
@@ -200,20 +200,20 @@ def test_jitter_is_uniform() -> None:
         (Retry(on=TypeError), TypeError(), "error"),
         (Retry(on=(TypeError, KeyError)), TypeError(), "error"),
         (Retry(on=Exception), ConnectionError(), "unavailable"),
-        (Retry(give_up_on=ValueError), ValueError(), "fatal"),
-        (Retry(give_up_on=ValueError), UnicodeError(), "fatal"),
-        (Retry(on=ValueError, give_up_on=Exception), ValueError(), "error"),
-        (Retry(on=ValueError, give_up_on=Exception), KeyError(), "fatal"),
-        (Retry(on=OSError, give_up_on=FileNotFoundError), FileNotFoundError(), "fatal"),
-        (Retry(give_up_on=RateLimited), RateLimited(), "fatal"),
+        (Retry(fail_on=ValueError), ValueError(), "fatal"),
+        (Retry(fail_on=ValueError), UnicodeError(), "fatal"),
+        (Retry(on=ValueError, fail_on=Exception), ValueError(), "error"),
+        (Retry(on=ValueError, fail_on=Exception), KeyError(), "fatal"),
+        (Retry(on=OSError, fail_on=FileNotFoundError), FileNotFoundError(), "fatal"),
+        (Retry(fail_on=RateLimited), RateLimited(), "fatal"),
         (Retry(on=Fatal), Fatal(), "error"),
         (Retry(classify=lambda _: "unavailable"), TypeError(), "unavailable"),
         (Retry(classify=lambda _: None), TypeError(), "fatal"),
-        (Retry(give_up_on=ValueError), ExceptionGroup("", [ValueError(), OSError()]), "fatal"),
+        (Retry(fail_on=ValueError), ExceptionGroup("", [ValueError(), OSError()]), "fatal"),
     ],
 )
 def test_settings_override_the_rules(retry: Retry, exc: Exception, category: str) -> None:
-    """`classify` comes first, then the nearest class in `on` and `give_up_on`, then the built-in rules."""
+    """`classify` comes first, then the nearest class in `on` and `fail_on`, then the built-in rules."""
     assert category == retry.failure(exc, now=NOW).category
 
 
@@ -245,7 +245,7 @@ def test_classify_must_return_a_category() -> None:
         ({"base_delay": "1"}, "base_delay", "1"),
         ({"base_delay": 5, "max_delay": 2}, "max_delay", 2),
         ({"on": "ValueError"}, "on", "ValueError"),
-        ({"give_up_on": (ValueError, 3)}, "give_up_on", 3),
+        ({"fail_on": (ValueError, 3)}, "fail_on", 3),
         ({"classify": "fatal"}, "classify", "fatal"),
     ],
 )

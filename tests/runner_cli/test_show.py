@@ -48,7 +48,7 @@ TROUBLED: list[Event] = [
     AttemptTimedOut(trial="peru", attempt=2, timeout=30.0, elapsed=30.0),
     TrialFailed(trial="peru", attempts=2, reason="timed_out"),
 ]
-"""A trial that is refused, tried again, and given up: records 4 to 11, a millisecond apart."""
+"""A trial that is rate limited, retried, and failed: records 4 to 11, a millisecond apart."""
 
 
 @pytest.fixture(autouse=True)
