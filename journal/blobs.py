@@ -21,7 +21,7 @@ LIMIT: Final = 256 << 10
 """Bytes of JSON; a longer value is stored as a blob."""
 
 PARENTS: Final = 2
-"""Directories of the run above a blob."""
+"""Number of directories between the run's directory and a blob."""
 
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 

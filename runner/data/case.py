@@ -109,16 +109,16 @@ class ContentNames:
     Equal cases are numbered in order: `-2`, `-3`. Different cases with the same name get all digits of their fingerprints.
     """
 
-    def __init__(self, ambiguous: Collection[str] = (), repeated: Collection[str] | None = None) -> None:
+    def __init__(self, ambiguous: Collection[str] = (), equal_case_names: Collection[str] | None = None) -> None:
         self._ambiguous = frozenset(ambiguous)
-        self._counts = dict.fromkeys(repeated or (), 0)
-        self._owners: dict[str, str] | None = {} if repeated is None else None
-        """Name → fingerprint; None if `repeated` has all names of equal cases, and no others need to be remembered."""
+        self._counts = dict.fromkeys(equal_case_names or (), 0)
+        self._owners: dict[str, str] | None = {} if equal_case_names is None else None
+        """Name → fingerprint; None if `equal_case_names` has all names of equal cases, and no others need to be remembered."""
         self.collisions: set[str] = set()
         """Names that different cases have. With these as `ambiguous`, names do not depend on the order of a second reading."""
 
     @property
-    def repeated(self) -> Collection[str]:
+    def equal_case_names(self) -> Collection[str]:
         """Names of equal cases."""
         return self._counts.keys()
 

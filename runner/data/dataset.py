@@ -107,9 +107,9 @@ class Dataset:
 
     def checked(self, check: Callable[[Case], object]) -> "Dataset":
         """Return the dataset with a check of each case, which raises, before the run."""
-        checked = copy.copy(self)
-        checked._checks = (*self._checks, check)  # noqa: SLF001  # our own copy
-        return checked
+        dataset = copy.copy(self)
+        dataset._checks = (*self._checks, check)  # noqa: SLF001  # our own copy
+        return dataset
 
     def select(self, selection: Selection | None = None, *, repeats: int = 1) -> "Trials":
         """Check the dataset as far as possible before the run, and return the trials."""
@@ -167,7 +167,7 @@ def _case(row: Any, columns: Columns) -> Case:
 
 
 def _without_nan(value: Any) -> Any:
-    """Replace NaN with None, in a case, in rows and in their values; return a value without NaN itself."""
+    """Replace NaN with None, in a case, in rows and in their values; return the value itself if it has no NaN."""
     match value:
         case float():
             return None if math.isnan(value) else value
@@ -201,7 +201,7 @@ class Trials:
         self._repeats = repeats
         self._ambiguous: set[str] = set()
         """Short names that different cases have."""
-        self._repeated: frozenset[str] = frozenset()
+        self._equal_case_names: frozenset[str] = frozenset()
         """Names of equal cases."""
         self._names = ContentNames()
         """The names of the last check."""
@@ -209,7 +209,7 @@ class Trials:
             self._check()
 
     def __iter__(self) -> Iterator[Trial]:
-        for case in self._chosen(checking=not self._dataset.rereadable):
+        for case in self._selected_cases(checking=not self._dataset.rereadable):
             for repeat in range(1, self._repeats + 1):
                 yield Trial(case=case, repeat=repeat)
 
@@ -219,20 +219,20 @@ class Trials:
         while not self._names.collisions <= self._ambiguous:
             self._ambiguous |= self._names.collisions
             self._read_all()
-        self._repeated = frozenset(self._names.repeated)
+        self._equal_case_names = frozenset(self._names.equal_case_names)
         self._names = ContentNames()  # Frees the names of all cases.
 
     def _read_all(self) -> None:
         """Count the cases, and add up their digests, because a sum does not depend on the order."""
         cases = total = 0
-        for case in self._chosen(checking=True, in_order=self._selection.limit is not None):
+        for case in self._selected_cases(checking=True, in_order=self._selection.limit is not None):
             cases += 1
             content = hashlib.sha256(f"{case.name}\0{case.fingerprint}".encode()).digest()
             total = (total + int.from_bytes(content, "big")) % _MODULUS
         self.cases = cases
         self.fingerprint = hashlib.sha256(f"{cases} {total}".encode()).hexdigest()[:16]
 
-    def _chosen(self, *, checking: bool, in_order: bool = True) -> Iterator[Case]:
+    def _selected_cases(self, *, checking: bool, in_order: bool = True) -> Iterator[Case]:
         wants, limit = self._selection.wants, self._selection.limit
         excluded: list[str] = []
 
@@ -243,9 +243,9 @@ class Trials:
                 elif len(excluded) < _EXAMPLES:
                     excluded.append(case.name)
 
-        chosen = self._shuffled(wanted) if self._selection.shuffle and in_order else wanted()
+        cases = self._shuffled(wanted) if self._selection.shuffle and in_order else wanted()
         empty = True
-        for case in islice(chosen, limit):
+        for case in islice(cases, limit):
             empty = False
             yield case
         if empty:
@@ -253,15 +253,15 @@ class Trials:
 
     def _checked(self) -> Iterator[tuple[int, Case]]:
         """Yield cases with the names that they had when the dataset was checked."""
-        names = ContentNames(self._ambiguous, self._repeated)
+        names = ContentNames(self._ambiguous, self._equal_case_names)
         return ((at, names.unique(case)) for at, case in self._dataset.read())
 
     def _unique(self) -> Iterator[tuple[int, Case]]:
         """Yield cases; reject duplicate names, and names that a repeat of another case has."""
         names, repeated = set[str](), set[str]()  # The strings are shared with the run's state.
         self._names = ContentNames(self._ambiguous)
-        for at, read in self._dataset.read():
-            case = self._names.unique(read)
+        for at, source_case in self._dataset.read():
+            case = self._names.unique(source_case)
             name = case.name
             if name in names:
                 raise self._duplicate(at, case)
@@ -283,8 +283,8 @@ class Trials:
         This shuffles a file of any size in bounded memory. A source that can be read only once is kept in memory.
         """
         if not self._dataset.rereadable:
-            held = list(wanted())
-            wanted = lambda: iter(held)  # noqa: E731
+            cases = list(wanted())
+            wanted = lambda: iter(cases)  # noqa: E731
         block = min(_BLOCK, self._selection.limit or _BLOCK)
         last = b""
         while True:

@@ -26,26 +26,30 @@ _EXPLANATIONS: Final = {
 
 
 def effective_settings(own: Settings, overrides: Mapping[str, Any], recorded: Mapping[str, Any]) -> tuple[Settings, list[str]]:
-    """Return the settings of a session, and the names of those that are overridden for this run and all that resume it.
+    """Return the settings of a session, and the names of those that are overridden in it and in all later sessions.
 
-    A setting is overridden now, or was by an earlier session (`recorded`), or is the evaluation's `own`.
+    Precedence: `overrides`, then those of earlier sessions (in `recorded`), then the evaluation's `own` settings.
     """
     names = [field.name for field in attrs.fields(Settings) if field.name != "retry"]
-    earlier = recorded.get("overridden")
-    earlier = earlier if isinstance(earlier, list) else []
-    kept = {name: recorded[name] for name in names if name in earlier and name in recorded and name not in overrides}
+    overridden = recorded.get("overridden")
+    earlier_names = overridden if isinstance(overridden, list) else []
+    earlier_settings = {
+        name: recorded[name] for name in names if name in earlier_names and name in recorded and name not in overrides
+    }
     # Of `retry`, only the numbers can be read from a journal: the other fields are functions and classes.
     retry, recorded_retry = overrides.get("retry", {}), recorded.get("retry")
     numbers: dict[str, Any] = {}
     if isinstance(retry, Mapping) and isinstance(recorded_retry, Mapping):
-        numbers = {name: recorded_retry[name] for name in NUMBERS if f"retry.{name}" in earlier and name in recorded_retry}
+        numbers = {
+            name: recorded_retry[name] for name in NUMBERS if f"retry.{name}" in earlier_names and name in recorded_retry
+        }
     try:
-        settings = own.changed({**kept, "retry": numbers})
+        settings = own.changed({**earlier_settings, "retry": numbers})
     except (UsageError, TypeError) as exc:
-        raise UsageError(f"the journal has an invalid setting ({exc})", hint="override it") from exc
-    overridden = {*numbers, *(retry if isinstance(retry, Mapping) else ())}
-    names = [name for name in names if name in kept or name in overrides]
-    return settings.changed(overrides), names + [f"retry.{name}" for name in NUMBERS if name in overridden]
+        raise UsageError(f"the journal has an invalid setting ({exc})", hint="resume with a valid value for it") from exc
+    retry_names = {*numbers, *(retry if isinstance(retry, Mapping) else ())}
+    names = [name for name in names if name in earlier_settings or name in overrides]
+    return settings.changed(overrides), names + [f"retry.{name}" for name in NUMBERS if name in retry_names]
 
 
 def changes(before: RunStarted, now: RunStarted) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from runner.tasks.address import Address, masked_headers
 from runner.tasks.client import Client
 from runner.tasks.endpoint import call_once, idempotency_headers, raise_error_in
 from runner.tasks.prices import DEFAULT_PRICES, Price, read_prices
-from runner.tasks.reply import InvalidReply, Reply, TruncatedReply
+from runner.tasks.reply import IncompleteReply, InvalidReply, Reply
 from runner.tasks.usage import priced_usage
 
 OPENAI: Final = "https://api.openai.com/v1"
@@ -293,7 +293,7 @@ class OpenChat:
             except (AttributeError, TypeError) as exc:
                 raise InvalidReply(f"a piece of the stream is not a chat completion: {excerpt(as_text(piece), 200)!r}") from exc
         if finish_reason is None:
-            error = InvalidReply if reply.is_done else TruncatedReply
+            error = InvalidReply if reply.is_done else IncompleteReply
             raise error("the stream ended without a finish_reason")
         return self._completion(last, {"content": "".join(text)}, finish_reason, model)
 

@@ -22,7 +22,7 @@ from runner.secrets import excerpt, mask, mask_definition
 from runner.tasks import TrialInput
 from runner.tasks.address import Address, masked_headers
 from runner.tasks.client import Client
-from runner.tasks.reply import ErrorReply, OutputMissing, Reply, TruncatedReply, error_code
+from runner.tasks.reply import ErrorReply, IncompleteReply, OutputMissing, Reply, error_code
 
 _JSON: Final = ((b"Content-Type", b"application/json"), (b"Accept", b"application/json, text/event-stream;q=0.9, */*;q=0.8"))
 
@@ -201,7 +201,7 @@ def _joined(reply: Reply, output_path: str | None, error_path: str | None, done_
         if output is not None:
             outputs.append(output)
     if not is_done:
-        raise TruncatedReply(f"the stream ended before {done_path!r} was true")
+        raise IncompleteReply(f"the stream ended before {done_path!r} was true")
     if not outputs and output_path is not None:
         raise OutputMissing(f"no piece of the stream has {output_path!r}: {reply.excerpt!r}")
     return "".join(outputs) if all(isinstance(output, str) for output in outputs) else outputs

@@ -51,7 +51,7 @@ class Redirected(BadStatus, Fatal):
 
 
 class NoResponse(Exception):
-    """No complete response arrived; its cause is the reason."""
+    """No complete response arrived; `__cause__` is the underlying error."""
 
     def __init__(self, exc: BaseException, url: str) -> None:
         super().__init__(f"no response from {url}: {_innermost_message(exc)}")
@@ -83,7 +83,7 @@ class ErrorReply(Exception):
         self.code = code
 
 
-class TruncatedReply(ConnectionError):
+class IncompleteReply(ConnectionError):
     """The reply ended before it was complete."""
 
 
@@ -126,7 +126,7 @@ class Reply:
 
     @property
     def ends_by_closing(self) -> bool:
-        """Whether only the closed connection marks its end, so that truncation cannot be seen."""
+        """Whether only the closed connection marks its end, so that an interrupted reply cannot be detected."""
         return "content-length" not in self.headers and "transfer-encoding" not in self.headers
 
     @property
@@ -152,8 +152,8 @@ class Reply:
         if len(self.body) <= MAX_VALUES or _count(self.body, separators) <= MAX_VALUES:
             return
         unescaped = self.body.replace(b"\\\\", b"").replace(b'\\"', b"")
-        is_many = unescaped.count(b'"') > 4 * MAX_VALUES  # Two quotes for a value, two for its key.
-        if is_many or _count(b"".join(unescaped.split(b'"')[::2]), separators) > MAX_VALUES:
+        has_too_many_strings = unescaped.count(b'"') > 4 * MAX_VALUES  # Two quotes for a value, two for its key.
+        if has_too_many_strings or _count(b"".join(unescaped.split(b'"')[::2]), separators) > MAX_VALUES:
             raise ReplyTooLarge(f"the reply has more than {MAX_VALUES:,} values")
 
     def text(self) -> str:
@@ -172,17 +172,17 @@ class Reply:
         in_events = self.media == "text/event-stream"
         self._check_values(b",[{\n\r")
         text = self.text()
-        is_torn = self.ends_by_closing and not self.is_done and not text.endswith(_EVENT_ENDS if in_events else "\n")
-        if is_torn and (in_events or not text):
-            raise TruncatedReply(f"the stream ended within {_end(text)!r}")
+        is_incomplete = self.ends_by_closing and not self.is_done and not text.endswith(_EVENT_ENDS if in_events else "\n")
+        if is_incomplete and (in_events or not text):
+            raise IncompleteReply(f"the stream ended within {_end(text)!r}")
         for event, data in _events(text) if in_events else _lines(text):
             if data == "[DONE]":
                 return
             try:
                 piece = read_json(data)
             except ValueError as exc:
-                if is_torn:
-                    raise TruncatedReply(f"the stream ended within {_end(data)!r}") from exc
+                if is_incomplete:
+                    raise IncompleteReply(f"the stream ended within {_end(data)!r}") from exc
                 if not in_events:
                     raise InvalidReply(f"a line of the stream is not JSON ({exc}): {excerpt(data, _EXCERPT)!r}") from exc
                 piece = data
@@ -196,7 +196,7 @@ class Reply:
             for coding in reversed(self.headers["content-encoding"].lower().replace(" ", "").split(",")):
                 if self.body and coding not in {"", "identity"}:
                     self.body = _decompressed(self.body, coding)
-        except (InvalidReply, TruncatedReply, ReplyTooLarge):
+        except (InvalidReply, IncompleteReply, ReplyTooLarge):
             if self.status < HTTPStatus.MULTIPLE_CHOICES:
                 raise
             self.body = b""
@@ -255,5 +255,5 @@ def _decompressed(body: bytes, coding: str) -> bytes:
     if len(content) > MAX_BYTES:
         raise ReplyTooLarge(f"the decompressed reply is larger than {MAX_BYTES // 1024 // 1024} MiB")
     if not decompressor.eof:
-        raise TruncatedReply(f"the reply, compressed with {coding!r}, is truncated")
+        raise IncompleteReply(f"the reply, compressed with {coding!r}, is incomplete")
     return content

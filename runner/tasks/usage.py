@@ -7,24 +7,27 @@ from runner.data.templates import MissingField, find
 from runner.tasks.prices import DEFAULT_PRICES, Price, price_of, read_prices
 
 
-def priced_usage(reported: object, model: str, prices: Mapping[str, Price]) -> dict[str, float | str]:
+def priced_usage(provider_usage: object, model: str, prices: Mapping[str, Price]) -> dict[str, float | str]:
     """Return the tokens and their cost; without a price, `unpriced_calls` is 1 and `unpriced_model` the model."""
-    if not isinstance(reported, Mapping):
+    if not isinstance(provider_usage, Mapping):
         return {}
-    read, written = _count(reported, "cache_read_input_tokens") or 0, _count(reported, "cache_creation_input_tokens") or 0
-    input_tokens = _count(reported, "prompt_tokens", "input_tokens")
+    cache_reads = _count(provider_usage, "cache_read_input_tokens") or 0
+    cache_writes = _count(provider_usage, "cache_creation_input_tokens") or 0
+    input_tokens = _count(provider_usage, "prompt_tokens", "input_tokens")
     if input_tokens is not None:
-        input_tokens += read + written  # Anthropic counts them separately.
-    output_tokens = _count(reported, "completion_tokens", "output_tokens")
-    cached = read + (_count(reported, "prompt_tokens_details.cached_tokens", "input_tokens_details.cached_tokens") or 0)
-    counts = {"input_tokens": input_tokens, "output_tokens": output_tokens, "cached_tokens": cached or None}
+        input_tokens += cache_reads + cache_writes  # Anthropic counts them separately.
+    output_tokens = _count(provider_usage, "completion_tokens", "output_tokens")
+    cached_tokens = cache_reads + (
+        _count(provider_usage, "prompt_tokens_details.cached_tokens", "input_tokens_details.cached_tokens") or 0
+    )
+    counts = {"input_tokens": input_tokens, "output_tokens": output_tokens, "cached_tokens": cached_tokens or None}
     usage: dict[str, float | str] = {name: value for name, value in counts.items() if value is not None}
     if input_tokens is None or output_tokens is None:
         return usage
     price = price_of(model, prices)
-    if price is None or written:  # Writing to the cache has a price of its own.
+    if price is None or cache_writes:  # Writing to the cache has a price of its own.
         return {**usage, "unpriced_calls": 1, **({"unpriced_model": model} if model else {})}
-    return {**usage, "cost": price.cost(input_tokens=input_tokens, output_tokens=output_tokens, cached_tokens=cached)}
+    return {**usage, "cost": price.cost(input_tokens=input_tokens, output_tokens=output_tokens, cached_tokens=cached_tokens)}
 
 
 def usage_of_response(response: object) -> dict[str, float | str]:
@@ -34,11 +37,11 @@ def usage_of_response(response: object) -> dict[str, float | str]:
     return priced_usage(response["usage"], str(response.get("model") or ""), read_prices(DEFAULT_PRICES))
 
 
-def _count(reported: Any, *paths: str) -> int | None:
+def _count(provider_usage: Any, *paths: str) -> int | None:
     """Return the first count that is reported."""
     for path in paths:
         try:
-            number = find(reported, path)
+            number = find(provider_usage, path)
         except MissingField:
             continue
         if isinstance(number, int | float) and not isinstance(number, bool) and number >= 0:

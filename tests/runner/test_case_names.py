@@ -126,7 +126,7 @@ def test_names_of_a_second_reading() -> None:
         first.unique(case)
     second = ContentNames(first.collisions)
     names = [second.unique(case).name for case in cases]
-    third = ContentNames(second.collisions, second.repeated)
+    third = ContentNames(second.collisions, second.equal_case_names)
 
     assert 40 == len(set(names))
     assert names == [third.unique(case).name for case in cases]

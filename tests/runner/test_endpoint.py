@@ -306,7 +306,7 @@ def test_text_has_the_encoding_of_its_header(server: Server, path: Path, name: s
             "unavailable",
             "ended before 'done' was true",
         ),
-        ("gzip:cut", {}, "unavailable", "compressed with 'gzip', is truncated"),
+        ("gzip:cut", {}, "unavailable", "compressed with 'gzip', is incomplete"),
         ("gzip:lie", {}, "error", "not valid 'gzip' data"),
         ("br", {}, "error", "compressed with 'br'; supported: gzip, x-gzip, deflate"),
         ("number:123456789012345678901234", {"output_path": "output"}, "fatal", "output"),

@@ -23,13 +23,13 @@ from runner.secrets import SecretValues, mask, mask_keys, mask_output, mask_valu
 from runner.tasks import reply_memory
 from runner.tasks.chat import Chat, OpenChat
 from runner.tasks.endpoint import Endpoint, output_of
-from runner.tasks.reply import ErrorReply, InvalidReply, Reply, TruncatedReply
+from runner.tasks.reply import ErrorReply, IncompleteReply, InvalidReply, Reply
 from runner.tasks.reply_memory import ReplyMemory, ReplyTooLarge
 from tests.runs import define_real, events, outputs, run_real
 from tests.security.growth import FACTOR, LINEAR, growth
 from tests.security.replies import replying
 
-STATED: Final = (InvalidReply, ErrorReply, TruncatedReply, ReplyTooLarge)
+STATED: Final = (InvalidReply, ErrorReply, IncompleteReply, ReplyTooLarge)
 """What parsing a reply may raise."""
 
 
