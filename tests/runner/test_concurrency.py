@@ -95,7 +95,7 @@ class Drive:
 
 @pytest.mark.parametrize(("most", "trials", "first"), [(100, None, FIRST_LIMIT), (8, None, 8), (100, 60, 60), (100, 5_000, 32)])
 def test_the_first_limit(most: int, trials: int | None, first: int) -> None:
-    """The first limit is 32, at most the slots; a run of at most 100 trials may start all of them at once."""
+    """The first limit is 32, at most the slots; a run of at most 200 trials may start all of them at once."""
     assert first == Adaptive(most, trials=trials).limit == len(Drive(most, trials=trials).fill())
     assert trials is None or trials > SHORTEST_RUN or first == min(trials, most)
 
