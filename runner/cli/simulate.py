@@ -41,6 +41,8 @@ def simulate(path: Path, policy: str | None, slots: int | None, as_json: bool) -
         figures = recording.simulate(policy=policy, slots=slots)
     except UsageError as exc:
         raise UsageError(f"{view.path}: {exc}") from exc
+    except OverflowError as exc:  # The clock ends at the year 9999 or earlier.
+        raise UsageError(f"{view.path} has a duration that is too long to simulate") from exc
     facts = {"recorded": view_json(recording.figures), "simulated": view_json(figures)}
     trials, excluded = len(recording.ended), recording.excluded
     if as_json:

@@ -4,12 +4,15 @@ import re
 import stat
 from pathlib import Path
 
+import attrs
 import click
 import pytest
 from click.testing import CliRunner
 
+from journal.events import AttemptSucceeded
 from replay import load
 from runner.cli import cli
+from tests.journal.samples import session, started, trial, written
 from tests.processes import ROOT
 from tests.replay.eventful_run import eventful_run
 
@@ -79,3 +82,14 @@ def test_the_junit_export_has_the_head(tmp_path: Path) -> None:
     exported = CliRunner().invoke(cli, ["export", str(run), "--format", "junit"])
 
     assert f'name="head" value="{load(run).state.head}"' in exported.stdout
+
+
+def test_a_duration_beyond_every_calendar(tmp_path: Path) -> None:
+    """A run whose call took 1e308 s cannot be simulated; that is an error, not a bug."""
+    events = [event for event in trial("a") if not isinstance(event, AttemptSucceeded)]
+    ended = AttemptSucceeded(trial="a", attempt=1, output=1, elapsed=1e308)
+    recorded = {"slots": 1, "policy": "fixed", "seed": 1}
+    run_started = attrs.evolve(started(), settings=recorded)  # type: ignore[misc]  # a fact is an attrs class
+    written(tmp_path / "run", [run_started, session(), *events[:2], ended, *events[2:]])
+
+    assert 2 == CliRunner().invoke(cli, ["simulate", str(tmp_path / "run")]).exit_code
