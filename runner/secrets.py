@@ -213,12 +213,38 @@ def mask_output(output: Any) -> Any:
         return output if masked == output else masked
     if not isinstance(output, dict | list):
         return output
-    if not any(sent.spans(texts.joined) for texts in _texts(output).values()):
+    collected = _texts(output)
+    has_keys = any(map(sent.may_be_in, _keys(output)))
+    if not has_keys and not any(sent.spans(texts.joined) for texts in collected.values()):
         return output
     masked = orjson.loads(orjson.dumps(output))
     for texts in _texts(masked).values():
         texts.cut(sent.spans(texts.joined))
-    return masked
+    return _with_masked_keys(masked) if has_keys else masked
+
+
+def _keys(value: Any) -> Iterator[str]:
+    """Yield the keys of all objects in a JSON value."""
+    if isinstance(value, dict):
+        yield from cast("dict[str, Any]", value)
+    for item in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        if isinstance(item, dict | list):
+            yield from _keys(item)
+
+
+def _with_masked_keys(value: Any) -> Any:
+    """Mask the keys of a JSON value; a key that occurs twice then gets a number."""
+    if isinstance(value, list):
+        return [_with_masked_keys(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    members: dict[str, Any] = {}
+    for key, item in cast("dict[str, Any]", value).items():
+        name = masked = sent.mask(key)
+        while name in members:
+            name = f"{masked}-{len(members) + 1}"
+        members[name] = _with_masked_keys(item)
+    return members
 
 
 class _Texts:

@@ -1,5 +1,6 @@
 """Find the evaluation that a run was started from."""
 
+import re
 import shlex
 from pathlib import Path
 from typing import Final
@@ -14,12 +15,10 @@ from runner.definition.loading import LoadedEvaluation, find
 from runner.errors import MissingVariable, UsageError
 from runner.suggest import command
 
-_MAX_LINES: Final = 40
-"""Options of another user's run that are shown."""
-_MAX_SPLIT: Final = 20_000
-"""Characters of a reference up to which its options are shown one per line."""
-_MAX_SHOWN: Final = 1_000
-"""Characters of each that are shown."""
+_MAX_SHOWN: Final = 20_000
+"""Characters of a reference that are shown, one option per line."""
+_BLANKS: Final = re.compile(r"\s{4,}")
+"""Blanks that could move the rest of a command out of sight."""
 
 
 def run_start(path: Path) -> tuple[RunStarted, str] | None:
@@ -101,9 +100,9 @@ def _no_reference(path: Path, verb: str) -> UsageError:
 
 def _foreign_run(path: Path, verb: str, task: str, problem: str) -> UsageError:
     """Return the error that shows what a run of another user or machine would execute."""
-    lines = [printable(line, _MAX_SHOWN) for line in _option_lines(task)]
-    if len(lines) > _MAX_LINES:
-        lines[_MAX_LINES:] = [f"… and {len(lines) - _MAX_LINES:,} more; {command('log', path, ' --json')} prints them"]
+    lines = [printable(_BLANKS.sub(_count_blanks, line), _MAX_SHOWN) for line in _option_lines(task[:_MAX_SHOWN])]
+    if len(task) > _MAX_SHOWN:
+        lines.append(f"… and {len(task) - _MAX_SHOWN:,} more characters; {command('log', path, ' --json')} prints them")
     whose = (
         f"cannot be recognized as your own ({problem})" if problem else "was not started or last resumed by you on this machine"
     )
@@ -114,9 +113,13 @@ def _foreign_run(path: Path, verb: str, task: str, problem: str) -> UsageError:
     )
 
 
+def _count_blanks(blanks: re.Match[str]) -> str:
+    return f" ({len(blanks[0]):,} blanks) "
+
+
 def _option_lines(task: str) -> list[str]:
     """Return a recorded reference, one option per line."""
-    if not is_option_reference(task) or len(task) > _MAX_SPLIT:
+    if not is_option_reference(task):
         return [task]
     try:
         words = shlex.split(task)

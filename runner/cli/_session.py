@@ -20,7 +20,7 @@ from runner.api import run as run_evaluation
 from runner.cli import INTERRUPTED, UNFINISHED, CommandError, unwrap_exception_groups
 from runner.cli._common import OFF
 from runner.cli._display import terminal
-from runner.cli._ending import finish, write_head
+from runner.cli._ending import check_head_file, finish, write_head
 from runner.cli._live import FRAME, ProgressPrinter, is_screen, redraw, tenth
 from runner.cli._output import echo
 from runner.cli._stdio import restore_streams
@@ -74,6 +74,7 @@ class CommandSession:
         self._plain = bool(options["plain"])
         self._nat_output = nat_output(options)
         self._head_file: Path | None = options["head_file"]
+        check_head_file(self._head_file)
         self._path = Path()
         self._is_started = False
         self._options: dict[str, Any] = {

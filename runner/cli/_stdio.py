@@ -11,26 +11,16 @@ _STANDARD: Final = (0, 1, 2)
 
 
 class _LossyStderr(io.TextIOWrapper):
-    """Standard error that drops what cannot be written, on a full disk for example; a closed pipe is still an error."""
+    """Standard error that drops what cannot be written, to a full disk or a closed pipe for example."""
 
     def write(self, text: str, /) -> int:
-        with _ignoring_write_errors():
+        with contextlib.suppress(OSError):
             super().write(text)
         return len(text)
 
     def flush(self) -> None:
-        with _ignoring_write_errors():
+        with contextlib.suppress(OSError):
             super().flush()
-
-
-@contextlib.contextmanager
-def _ignoring_write_errors() -> Generator[None]:
-    try:
-        yield
-    except BrokenPipeError:
-        raise
-    except OSError:
-        pass
 
 
 def prepare_streams() -> None:

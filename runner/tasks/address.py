@@ -162,9 +162,11 @@ def _secrets_in_url(parts: SplitResult, variables: Mapping[str, str]) -> set[str
     if parts.password is None and is_secret_variable("", parts.username or ""):
         secrets.add(unquote(parts.username or ""))
     secrets |= {value for name, value in parse_qsl(parts.query) if is_secret_name(name) or name == "code"}
+    host = parts.netloc.split("@")[-1]
     for name, value in variables.items():
-        pieces = [value] if is_secret_name(name) else re.split(r"[/?&=#]", value)
-        secrets |= {piece for piece in pieces if is_secret_variable(name, piece) and piece not in parts.netloc.split("@")[-1]}
+        pieces = [] if is_secret_name(name) else re.split(r"[/?&=#]", value)
+        whole = [] if pieces and host in value else [value]
+        secrets |= {piece for piece in [*whole, *pieces] if is_secret_variable(name, piece) and piece not in host}
     return secrets
 
 

@@ -647,6 +647,16 @@ def test_log_shows_outputs(run: Path) -> None:
     assert len(answers) == evaljournal("log", run, "--type", "attempt_succeeded").stdout.count(f"output={answers[0]}")
 
 
+def test_a_closed_pipe_of_standard_error_does_not_change_the_exit_code(tmp_path: Path) -> None:
+    """The messages are lost, and nothing else: a missing run exits with 2."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run([*COMMAND, "status", str(tmp_path / "none")], check=False, stderr=writing, timeout=60)
+    os.close(writing)
+
+    assert 2 == done.returncode
+
+
 @pytest.mark.parametrize("command", [["log"], ["status"], ["export"], ["ls"], ["show", "case-1"]])
 def test_a_closed_pipe_exits_with_141(tmp_path: Path, command: list[str]) -> None:
     """A closed pipe exits with 141 and no message."""

@@ -21,7 +21,7 @@ from journal.ownership import starts, user_key
 from runner.api import run as run_in_python
 from runner.cli import cli
 from runner.definition.loading import find as load
-from tests.journal.samples import inline, lines_of, overwrite, segment, session, started
+from tests.journal.samples import inline, lines_of, overwrite, segment, session, started, written
 from tests.processes import ROOT
 from tests.security.audited import VARIABLE
 
@@ -214,9 +214,9 @@ def test_the_reference_is_escaped(tmp_path: Path) -> None:
     assert r"evil.py:\x1b[2J\r\u202e\n  If" in shown
     many = " ".join(f"--score=a{number}" for number in range(1_000))
     shown = evaljournal("resume", foreign_run(tmp_path / "b", f"--data x {many} --command evil")).output
-    assert "… and 962 more; `evaljournal log" in shown
+    assert "\n  --command evil\n" in shown
     shown = evaljournal("resume", foreign_run(tmp_path / "d", f"--data {'x' * 100_000}")).output
-    assert ("…\n" in shown, len(shown) < 5_000) == (True, True)
+    assert ("… and 80,007 more characters; `evaljournal log" in shown, len(shown) < 25_000) == (True, True)
     assert "--data '\n" in evaljournal("resume", foreign_run(tmp_path / "c", "--data '")).output
 
 
@@ -403,3 +403,14 @@ def test_without_a_key_a_run_works_and_is_foreign(tmp_path: Path, monkeypatch: p
     result = evaljournal("resume", "run", "--adopt")
     assert (2, True) == (result.exit_code, "cannot be recognized as your own (the key " in result.output)
     assert 0 == evaljournal("resume", "run", "--adopt", "--trust").exit_code
+
+
+def test_blanks_do_not_hide_what_would_be_executed(tmp_path: Path) -> None:
+    """The whole command is shown; many blanks are counted instead of printed."""
+    hidden = f"--command 'echo {' ' * 5_000} touch /canary {'x ' * 4_000} touch /second'"
+    forged = attrs.evolve(started(), task=hidden)  # type: ignore[misc]  # a fact is an attrs class
+    written(tmp_path / "run", [forged, session()])
+    result = CliRunner().invoke(cli, ["resume", str(tmp_path / "run")])
+
+    assert 2 == result.exit_code
+    assert all(text in result.stderr for text in ("touch /canary", "touch /second", "blanks)"))

@@ -1,5 +1,6 @@
 """SECURITY.md names every command, and what it promises about the head holds."""
 
+import os
 import re
 import stat
 from pathlib import Path
@@ -12,6 +13,7 @@ from click.testing import CliRunner
 from journal.events import AttemptSucceeded
 from replay import load
 from runner.cli import cli
+from runner.cli._ending import write_head
 from tests.journal.samples import session, started, trial, written
 from tests.processes import ROOT
 from tests.replay.eventful_run import eventful_run
@@ -67,13 +69,42 @@ def test_resuming_a_finished_run_writes_its_head(data: str) -> None:
     assert 0 == CliRunner().invoke(cli, ["verify", "--expect-head", Path("head.txt").read_text().strip()]).exit_code
 
 
-def test_a_head_file_that_cannot_be_written(data: str) -> None:
-    """If the head file cannot be written, the head is printed, and the exit code is that of the run."""
-    run = ["run", "--data", data, "--command", "echo Lima", "--score", "exact", "--head-file", "no/such/head.txt", "--plain"]
-    ended = CliRunner().invoke(cli, run)
+RUN = ["run", "--command", "echo Lima", "--score", "exact", "--plain", "--data", "qa.jsonl"]
 
-    assert 0 == ended.exit_code
-    assert re.search(r"head\.txt could not be written: .*; the head is [0-9a-f]{32}", ended.stderr)
+
+@pytest.mark.parametrize("target", ["qa.jsonl", "no/such/head.txt", "pipe", "link", "folder"])
+def test_no_other_file_is_replaced_by_a_head(data: str, target: str) -> None:
+    """A head file is new or has a head; anything else is rejected before the run starts."""
+    os.mkfifo("pipe")
+    Path("link").symlink_to(data)
+    Path("folder").mkdir()
+    ended = CliRunner().invoke(cli, [*RUN, "--head-file", target])
+
+    assert 2 == ended.exit_code
+    assert "--head-file" in ended.stderr
+    assert DATA == Path(data).read_text()
+    assert not Path("runs").exists()
+
+
+@pytest.mark.usefixtures("data")
+def test_the_head_of_an_earlier_run_is_replaced() -> None:
+    """A head file can be used again."""
+    heads: list[str] = []
+    for _ in range(2):
+        assert 0 == CliRunner().invoke(cli, [*RUN, "--head-file", "head.txt"]).exit_code
+        heads.append(Path("head.txt").read_text())
+
+    assert heads[0] != heads[1]
+
+
+@pytest.mark.usefixtures("data")
+def test_a_file_that_appears_during_the_run_is_kept(capsys: pytest.CaptureFixture[str]) -> None:
+    """The journal itself, for example: the head is printed instead."""
+    assert 0 == CliRunner().invoke(cli, [*RUN, "-o", "mine"]).exit_code
+    write_head(Path("mine/journal-000001.jsonl"), "0" * 32)
+
+    assert f"the head is {'0' * 32}" in capsys.readouterr().err
+    assert 0 == CliRunner().invoke(cli, ["verify", "mine"]).exit_code
 
 
 def test_the_junit_export_has_the_head(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from journal.events import AttemptFailed, AttemptStarted, AttemptSucceeded, Note
 from runner import Case, Score, note, rescore, secrets
 from runner.cli import cli
 from runner.secrets import SecretValues, add_secret, mask, mask_output, mask_values
+from runner.tasks.address import Address
 from runner.tasks.chat import Chat
 from runner.tasks.command import Command
 from runner.tasks.endpoint import Endpoint
@@ -331,3 +332,24 @@ def test_reasons_of_scores_are_masked(path: Path) -> None:
     run_real(it, path)
 
     assert ["because of *** in lima"] == [event.reason for event in events(path, TrialScored)]
+
+
+def test_keys_of_objects_in_outputs_are_masked() -> None:
+    """A value that the run sends is masked as the key of an object, too; two such keys stay apart."""
+    value = "abcdefgh12345678ijkl"
+    add_secret(value)
+    masked = mask_output({value: 1, "a": [{value: {"b": None}}], f"x{value}": 2, "***": 3})
+
+    assert {"***": 1, "a": [{"***": {"b": None}}], "x***": 2, "***-4": 3} == masked
+
+
+@pytest.mark.parametrize(
+    "value", ["abcdefgh12&ijklmnop34567qrstuvwx", "abcdefgh12=ijklmnopqrst", "short&part&s123&abcdefghijkl"]
+)
+def test_a_variable_in_a_url_is_masked_as_a_whole(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    """Also if it contains characters that separate parameters."""
+    monkeypatch.setenv("V", value)
+    address = Address.parse("http://127.0.0.1:9/x?foo=$V", {})
+
+    assert "http://127.0.0.1:9/x?foo=***" == address.shown
+    assert "said ***" == mask_output(f"said {value}")
