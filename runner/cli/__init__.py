@@ -120,8 +120,11 @@ class _Commands(click.Group):
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python flushes standard output again at exit.
             sys.exit(BROKEN_PIPE)
         except OSError as exc:
+            from journal.files import NotRegularFile  # noqa: PLC0415  # the same
             from journal.segment_file import NO_SPACE  # noqa: PLC0415  # the same
 
+            if isinstance(exc, NotRegularFile):
+                raise CommandError(f"{exc.filename} cannot be a file of a run: it is {exc.strerror}", DAMAGED) from exc
             if exc.errno in NO_SPACE:
                 raise CommandError(f"{exc}; free some space and run the command again", UNFINISHED) from exc
             raise CommandError(str(exc) if exc.filename is None else f"{exc.filename}: {exc.strerror}", USAGE) from exc

@@ -336,3 +336,13 @@ def test_everything_printed_is_escaped_in_one_place() -> None:
         ]
 
         assert direct == (["click.echo"] if file.name == "_output.py" else []), file.name
+
+
+@pytest.mark.parametrize("command", ["resume", "rescore", "verify"])
+def test_a_link_as_a_journal_is_damage(tmp_path: Path, command: str) -> None:
+    """Every command that needs the journal exits with 4."""
+    written(tmp_path / "elsewhere", [started(), session()])
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "journal-000001.jsonl").symlink_to(tmp_path / "elsewhere" / "journal-000001.jsonl")
+
+    assert 4 == CliRunner().invoke(cli, [command, str(tmp_path / "run")]).exit_code
