@@ -176,7 +176,7 @@ class Summary:
     """`finished`, or the reason the last session stopped; None while it runs or if it crashed."""
     planned_trials: int
     """Planned number of trials; 0 if unknown."""
-    adopted: Sequence["Adoption"]
+    adopted: Sequence[Adoption]
     """The sessions that adopted changes."""
     from_older_task: int
     """Current outputs from an older version of the task."""

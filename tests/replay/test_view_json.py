@@ -1,0 +1,26 @@
+"""Views as JSON: every view inside a view becomes an object, too."""
+
+import attrs
+import orjson
+import pytest
+
+from replay.state import RunState
+from replay.summary import Adoption, summarize
+from replay.view_json import view_json
+
+
+def test_views_inside_a_view() -> None:
+    """An annotation that names a class in quotes would leave its objects as they are."""
+    changed = attrs.evolve(summarize(RunState()), adopted=[Adoption(2, ["task"])])
+    members = orjson.loads(orjson.dumps(view_json(changed)))
+
+    assert [{"session": 2, "changes": ["task"]}] == members["adopted"]
+
+
+@pytest.mark.parametrize("name", ["outcome", "crashes"])
+def test_a_member_can_be_omitted(name: str) -> None:
+    """The member is in the object, unless it is omitted."""
+    summary = summarize(RunState())
+
+    assert name in view_json(summary)
+    assert name not in view_json(summary, without=name)
