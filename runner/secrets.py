@@ -217,34 +217,47 @@ def mask_output(output: Any) -> Any:
     has_keys = any(map(sent.may_be_in, _keys(output)))
     if not has_keys and not any(sent.spans(texts.joined) for texts in collected.values()):
         return output
-    masked = orjson.loads(orjson.dumps(output))
+    try:
+        masked = orjson.loads(orjson.dumps(output))
+    except TypeError:  # It is nested too deeply, or is no JSON; it cannot be recorded.
+        return output
     for texts in _texts(masked).values():
         texts.cut(sent.spans(texts.joined))
-    return _with_masked_keys(masked) if has_keys else masked
+    if has_keys:
+        _mask_object_keys(masked)
+    return masked
+
+
+def _containers(value: Any) -> Iterator[Any]:
+    """Yield the objects and lists in a JSON value, also deeply nested ones; each may be changed before the next."""
+    pending = [value]
+    while pending:
+        container = pending.pop()
+        yield container
+        items = container.values() if isinstance(container, dict) else container
+        pending += [item for item in items if isinstance(item, dict | list)]
 
 
 def _keys(value: Any) -> Iterator[str]:
     """Yield the keys of all objects in a JSON value."""
-    if isinstance(value, dict):
-        yield from cast("dict[str, Any]", value)
-    for item in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-        if isinstance(item, dict | list):
-            yield from _keys(item)
+    for container in _containers(value):
+        if isinstance(container, dict):
+            yield from container
 
 
-def _with_masked_keys(value: Any) -> Any:
-    """Mask the keys of a JSON value; a key that occurs twice then gets a number."""
-    if isinstance(value, list):
-        return [_with_masked_keys(item) for item in value]
-    if not isinstance(value, dict):
-        return value
-    members: dict[str, Any] = {}
-    for key, item in cast("dict[str, Any]", value).items():
-        name = masked = sent.mask(key)
-        while name in members:
-            name = f"{masked}-{len(members) + 1}"
-        members[name] = _with_masked_keys(item)
-    return members
+def _mask_object_keys(value: Any) -> None:
+    """Mask the keys of the objects in a JSON value; a key that occurs twice then gets a number."""
+    for container in _containers(value):
+        if not isinstance(container, dict):
+            continue
+        members: dict[str, Any] = {}
+        for key, item in container.items():
+            name = masked = sent.mask(key)
+            while name in members:
+                name = f"{masked}-{len(members) + 1}"
+            members[name] = item
+        container.clear()
+        container.update(members)
 
 
 class _Texts:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import orjson
 import pytest
 from click.testing import CliRunner
 from hypothesis import given, settings
@@ -341,6 +342,13 @@ def test_keys_of_objects_in_outputs_are_masked() -> None:
     masked = mask_output({value: 1, "a": [{value: {"b": None}}], f"x{value}": 2, "***": 3})
 
     assert {"***": 1, "a": [{"***": {"b": None}}], "x***": 2, "***-4": 3} == masked
+    deep: Any = {value: 1}
+    for _ in range(200):
+        deep = [deep]
+    assert value not in orjson.dumps(mask_output(deep)).decode()
+    for _ in range(1_000):
+        deep = [deep]
+    assert mask_output(deep) is deep  # The journal rejects it.
 
 
 @pytest.mark.parametrize(
