@@ -17,6 +17,8 @@ from runner.suggest import command
 
 _MAX_SHOWN: Final = 20_000
 """Characters of a reference that are shown, one option per line."""
+_MAX_ESCAPED: Final = 16 * _MAX_SHOWN
+"""Characters of these when control characters are escaped and quotes are added; none is omitted."""
 _BLANKS: Final = re.compile(r"\s{4,}")
 """Blanks that could move the rest of a command out of sight."""
 
@@ -100,7 +102,7 @@ def _no_reference(path: Path, verb: str) -> UsageError:
 
 def _foreign_run(path: Path, verb: str, task: str, problem: str) -> UsageError:
     """Return the error that shows what a run of another user or machine would execute."""
-    lines = [printable(_BLANKS.sub(_count_blanks, line), _MAX_SHOWN) for line in _option_lines(task[:_MAX_SHOWN])]
+    lines = [printable(_BLANKS.sub(_count_blanks, line), _MAX_ESCAPED) for line in _option_lines(task[:_MAX_SHOWN])]
     if len(task) > _MAX_SHOWN:
         lines.append(f"… and {len(task) - _MAX_SHOWN:,} more characters; {command('log', path, ' --json')} prints them")
     whose = (

@@ -20,7 +20,8 @@ from runner.api import run as run_evaluation
 from runner.cli import INTERRUPTED, UNFINISHED, CommandError, unwrap_exception_groups
 from runner.cli._common import OFF
 from runner.cli._display import terminal
-from runner.cli._ending import check_head_file, finish, write_head
+from runner.cli._ending import finish
+from runner.cli._head_file import check_head_file, write_head
 from runner.cli._live import FRAME, ProgressPrinter, is_screen, redraw, tenth
 from runner.cli._output import echo
 from runner.cli._stdio import restore_streams

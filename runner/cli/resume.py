@@ -9,7 +9,8 @@ from journal.events import RunFinished
 from replay import RunState
 from runner.cli._common import run_argument
 from runner.cli._display import exit_if_damaged, open_run
-from runner.cli._ending import finish, write_head
+from runner.cli._ending import finish
+from runner.cli._head_file import write_head
 from runner.cli._locate import locate_evaluation
 from runner.cli._options import GroupedCommand, grouped_option, overrides, resume_options, trust_option
 from runner.cli._output import echo

@@ -405,9 +405,10 @@ def test_without_a_key_a_run_works_and_is_foreign(tmp_path: Path, monkeypatch: p
     assert 0 == evaljournal("resume", "run", "--adopt", "--trust").exit_code
 
 
-def test_blanks_do_not_hide_what_would_be_executed(tmp_path: Path) -> None:
-    """The whole command is shown; many blanks are counted instead of printed."""
-    hidden = f"--command 'echo {' ' * 5_000} touch /canary {'x ' * 4_000} touch /second'"
+@pytest.mark.parametrize("filler", ["x ", "\x07", "\u202e", '"', "\U000e0001"])
+def test_nothing_hides_what_would_be_executed(tmp_path: Path, filler: str) -> None:
+    """The whole command is shown, however long it is when escaped; many blanks are counted instead of printed."""
+    hidden = f"--command 'echo {' ' * 5_000} touch /canary {filler * (8_000 // len(filler))} touch /second'"
     forged = attrs.evolve(started(), task=hidden)  # type: ignore[misc]  # a fact is an attrs class
     written(tmp_path / "run", [forged, session()])
     result = CliRunner().invoke(cli, ["resume", str(tmp_path / "run")])

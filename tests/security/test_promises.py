@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from journal.events import AttemptSucceeded
 from replay import load
 from runner.cli import cli
-from runner.cli._ending import write_head
+from runner.cli._head_file import write_head
 from tests.journal.samples import session, started, trial, written
 from tests.processes import ROOT
 from tests.replay.eventful_run import eventful_run
