@@ -44,7 +44,9 @@ _NAME_MARKERS = (
 )
 _HEADERS = r"(?:(?<![\w-])(?:proxy-)?authorization|api-key|auth-token|subscription-key|functions-key)"
 _IN_URLS = r"key|token|sig|signature|pwd|auth|x-amz-(?:signature|credential|security-token)|x-goog-signature"
-_FLAGS = r"(?:api-?key|token|secret|passw(?:or)?d|passphrase|credentials?)"
+_FLAGS = r"(?:api-?key|token|secret|passw(?:or)?d|passphrase|credentials?|oauth2-bearer|(?<=--)pass)"
+_LOGIN_FLAGS = r"--(?:(?:proxy|http|ftp)-)?user"
+_NUMBER = r"\d{1,6}"  # of tokens, of a user and a port
 
 _QUOTE = r"""\\?["']"""
 _INSIDE = r"""[^"'\\\r\n]+"""  # up to the closing quote
@@ -101,11 +103,12 @@ _SHAPES: Final = (
         re.compile(r"(-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----).*?(?:-----END [A-Z ]{0,40}PRIVATE KEY-----|\Z)", re.DOTALL),
         is_certain=True,
     ),
-    # A header as a line, a dict member or a pair: its whole value is masked, with the scheme.
+    # A header as a line, a dict member or a pair: its whole value is masked, except the scheme.
     _Shape(
         ("authorization", "api-key", "auth-token", "subscription-key", "functions-key"),
         re.compile(
-            rf"(?i)({_HEADERS}(?:{_QUOTE}\s*[:,]|\s*[:=])\s*)(b?{_QUOTE})?(?(2){_INSIDE}|(?:{_LONG}|(?:{_SCHEMES})?(?!{_SCHEMES}){_BARE}))"
+            rf"(?i)({_HEADERS}(?:{_QUOTE}\s*[:,]|\s*[:=])\s*)(b?{_QUOTE})?({_SCHEMES})?"
+            rf"(?(2){_INSIDE}|(?:{_LONG}|(?!{_SCHEMES}){_BARE}))"
         ),
     ),
     _Shape(("cookie",), re.compile(rf"(?i)(\bcookie(?:{_QUOTE}\s*[:,]|\s*[:=])\s*)(b?{_QUOTE})?[^\"'\r\n]+")),
@@ -117,10 +120,26 @@ _SHAPES: Final = (
     ),
     _Shape(_NAME_MARKERS, re.compile(rf"(?i)({_NAMES}(?:{_QUOTE})?\s*[:=]\s*)(b?{_QUOTE})?(?(2){_INSIDE}|{_BARE})")),
     _Shape(
-        tuple(f"-{name}" for name in ("api-key", "apikey", "token", "secret", "passw", "passphrase", "credential")),
+        tuple(f"-{name}" for name in ("api-key", "apikey", "token", "secret", "pass", "credential", "oauth2-bearer")),
         re.compile(
             rf"(?i)((?<![\w-])--?(?:[a-z0-9]{{1,20}}-){{0,4}}{_FLAGS}(?:[ \t]{{1,8}}|=))({_QUOTE})?"
-            rf"(?!-|\d{{1,6}}(?![^\s\"']))(?(2){_INSIDE}|{_BARE})"
+            rf"(?!-|{_NUMBER}(?![^\s\"']))(?(2){_INSIDE}|{_BARE})"
+        ),
+    ),
+    # A login of curl: -u name:password. A URL, a port and a group's number are no passwords.
+    _Shape(
+        ("-u", "-user"),
+        re.compile(
+            rf"((?<![\w-])(?:-[uU][ \t]{{0,8}}|(?i:{_LOGIN_FLAGS})(?:[ \t]{{1,8}}|=)))({_QUOTE})?"
+            rf"([^\s\"'\\:]{{0,100}}:)({_QUOTE})?(?!//|(?i:https?:)|{_NUMBER}(?![^\s\"']))(?(2){_INSIDE}|(?(4){_INSIDE}|{_BARE}))"
+        ),
+    ),
+    # A variable of the environment: PGPASSWORD=…
+    _Shape(
+        tuple(f"{name}=" for name in ("key", "token", "secret", "password", "passwd")),
+        re.compile(
+            rf"((?<![A-Za-z0-9_])[A-Z0-9_]{{0,60}}(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD)=)({_QUOTE})?"
+            rf"(?!{_NUMBER}(?![^\s\"']))(?(2){_INSIDE}|{_BARE})"
         ),
     ),
     _Shape(
@@ -148,8 +167,12 @@ _MARKERS: Final = _guarded(marker for shape in _SHAPES for marker in shape.marke
 _SECRET_NAME = re.compile(r"(?i)key|token|secret|auth|cookie|passw|pwd|credential|signature|\bsig\b")
 _SECRET_MEMBER = re.compile(rf"(?i)(?:[\w-]*[_-])?{_NAMES}|[\w-]*{_HEADERS}")
 _SECRET_FLAG = re.compile(rf"(?i)--?(?:[a-z0-9]{{1,20}}-){{0,4}}{_FLAGS}")
+_LOGIN_FLAG = re.compile(rf"-[A-Za-z]{{0,4}}[uU]|(?i:{_LOGIN_FLAGS})")
+_LOGIN = re.compile(rf"([^\s:]{{0,100}}:)(?!//|(?i:https?:)|{_NUMBER}$|\$\w+$|\$\{{\w+\}}$|\{{[^{{}}]*\}}$).+", re.DOTALL)
+_NOT_AFTER_FLAG = re.compile(rf"-.*|{_NUMBER}", re.DOTALL)
 _VARIABLE = re.compile(r"\$(?:\w+|\{\w+\})")
 _SCHEME = re.compile(r"(?i)\s*(?:bearer|basic|token)?\s*")
+_NAME_ONLY = re.compile(r"[\w.-]*[:=]\s*")
 _LIKE_A_KEY = re.compile(r"(?=.{0,200}\d)(?=.{0,200}[A-Za-z])[\w./+=:*~-]{12,}")
 
 
@@ -163,9 +186,12 @@ def is_secret_member(name: str, value: str) -> bool:
     return _SECRET_MEMBER.fullmatch(name) is not None and not is_placeholder(value)
 
 
-def is_secret_flag(word: str) -> bool:
-    """Whether the word after this one in a command line is a secret."""
-    return _SECRET_FLAG.fullmatch(word) is not None
+def mask_after_flag(flag: str, word: str) -> str:
+    """Mask a word of a command line that is a secret because of the one before it, such as `--token` or `-u`."""
+    if _LOGIN_FLAG.fullmatch(flag):
+        return _LOGIN.sub(rf"\1{MASK}", word) if _LOGIN.fullmatch(word) else word
+    is_secret = _SECRET_FLAG.fullmatch(flag) and not _NOT_AFTER_FLAG.fullmatch(word) and not is_placeholder(word)
+    return MASK if is_secret else word
 
 
 def is_placeholder(value: str) -> bool:
@@ -188,6 +214,13 @@ def mask_shapes(text: str, *, certain: bool = False) -> str:
     return text
 
 
+def mask_literals(text: str) -> str:
+    """Mask everything that has the form of a secret, except values that consist of variables."""
+    for shape in _SHAPES:
+        text = shape.mask(text, _is_literal)
+    return text
+
+
 def may_have_shape(text: str) -> bool:
     """Whether `mask_shapes` could change a text, or a text inside this JSON."""
     return _has_marker(text.casefold(), _MARKERS)
@@ -195,3 +228,11 @@ def may_have_shape(text: str) -> bool:
 
 def _is_like_a_key(value: str) -> bool:
     return _LIKE_A_KEY.fullmatch(value.strip("\"'")) is not None
+
+
+def _is_literal(value: str) -> bool:
+    """Whether a value is more than variables with a scheme or a name (`Bearer $NAME`, `user:$NAME`), or a field."""
+    visible = without_variables(value)
+    if visible == value:
+        return not (value.startswith("{") and value.endswith("}"))
+    return _SCHEME.fullmatch(visible) is None and _NAME_ONLY.fullmatch(visible) is None

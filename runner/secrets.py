@@ -7,7 +7,7 @@ import base64
 import os
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, cast
 
@@ -15,10 +15,10 @@ import orjson
 
 from runner.secret_shapes import (
     MASK,
-    is_placeholder,
-    is_secret_flag,
     is_secret_member,
     is_secret_name,
+    mask_after_flag,
+    mask_literals,
     mask_shapes,
     may_have_shape,
     without_variables,
@@ -33,6 +33,7 @@ SHORTEST_IN_OUTPUTS: Final = 12
 _VARIABLE_NAME: Final = re.compile(
     r"(?i)(?:^|_)(?:(?:api)?keys?|tokens?|secrets?|passwords?|passwd|passphrase|credentials?|auth|cookies?|pat)(?:_|$)|_pwd$"
 )
+_HEADER: Final = re.compile(r"(([\w-]+):\s*(?:(?i:bearer|basic|token)\s+)?)(\S.*)", re.DOTALL)
 _PARTS: Final = re.compile(r"\\+|[^\\]", re.DOTALL)
 _MAX_ESCAPES: Final = 7
 """Backslashes before a character: JSON inside JSON inside JSON."""
@@ -150,10 +151,25 @@ _MARGIN: Final = 2_000
 """Characters after an excerpt in which a secret may end."""
 
 
-def has_literal_secret(text: str, name: str = "") -> bool:
-    """Whether a text contains a secret besides its variables; with the `name` of a header, whether its value is one."""
-    visible = without_variables(text)
-    return (is_secret_name(name) and visible == text != "") or mask(visible) != visible
+def mask_literal(text: str, name: str = "") -> str:
+    """Mask the secrets in a text that are not in variables; with the `name` of a header, its value may be one."""
+    if is_secret_name(name) and text and without_variables(text) == text:
+        return MASK
+    return mask_literals(_all.mask(text))
+
+
+def mask_literal_words(words: Sequence[str]) -> list[str]:
+    """Mask the secrets in the words of a command line that are not in variables."""
+    return [_mask_literal_word(flag, word) for flag, word in zip(["", *words], words, strict=False)]
+
+
+def _mask_literal_word(flag: str, word: str) -> str:
+    header = _HEADER.fullmatch(word) if flag in {"-H", "--header"} else None
+    if header is not None:
+        return f"{header[1]}{mask_literal(header[3], header[2])}"
+    name, equals, value = word.partition("=")
+    masked = mask_after_flag(name, value) if equals else value
+    return mask_literal(mask_after_flag(flag, word) if masked == value else f"{name}={masked}")
 
 
 def mask_header(name: str, value: str) -> str:
@@ -193,10 +209,9 @@ def _masked(value: Any, mask_text: Callable[[str], str]) -> Any:
         }
     if isinstance(value, list | tuple):
         items = cast("list[Any]", value)
-        after_flags = [False, *(isinstance(item, str) and is_secret_flag(item) for item in items)]
         return [
-            MASK if after_flag and isinstance(item, str) and not is_placeholder(item) else _masked(item, mask_text)
-            for item, after_flag in zip(items, after_flags, strict=False)
+            _masked(mask_after_flag(flag, item) if isinstance(flag, str) and isinstance(item, str) else item, mask_text)
+            for flag, item in zip([None, *items], items, strict=False)
         ]
     return value
 

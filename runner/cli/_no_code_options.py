@@ -18,6 +18,7 @@ from click.core import ParameterSource
 
 from runner import scorers
 from runner.cli._common import OFF
+from runner.cli._literal_keys import reject_literal_keys
 from runner.cli._options import OPTIONS, TABLE, is_definition, overrides, render_error
 from runner.cli._output import echo
 from runner.data.dataset import Dataset
@@ -26,7 +27,7 @@ from runner.definition.loading import AnyEvaluation, LoadedEvaluation, load_func
 from runner.definition.settings import Settings
 from runner.errors import UsageError
 from runner.secret_shapes import MASK
-from runner.secrets import add_environment, has_literal_secret, mask, mask_keys, mask_values, secret_variables
+from runner.secrets import mask_keys, mask_values
 from runner.suggest import suggest
 
 _TARGETS: Final = {"endpoint": "Endpoint", "chat": "Chat", "command": "Command", "output_key": "RecordedOutput"}
@@ -34,8 +35,6 @@ _TARGETS: Final = {"endpoint": "Endpoint", "chat": "Chat", "command": "Command",
 DEFINITION: Final = frozenset(["config", *(option.name for option in OPTIONS if is_definition(option))])
 _TEXTS: Final = ("body", "more", "prompt", "system", "rubric")
 """Options whose value may be read from a file: `@prompt.txt`."""
-_WITH_VARIABLES: Final = ("endpoint", "base_url", "judge_url", "command")
-"""Options, besides headers, in which `$NAME` can stand for a key."""
 _MASKED_KEY: Final = "***masked***"
 """Recorded instead of a key in one of `_TEXTS`."""
 
@@ -45,7 +44,7 @@ def evaluation_from_options(ctx: click.Context) -> LoadedEvaluation:
     values = {name: value for name, value in ctx.params.items() if value is not None and value != ()}
     from_file = {name: value for name, value in values.items() if not is_on_command_line(ctx, name)}
     on_command_line = {name: value for name, value in values.items() if name not in from_file}
-    _reject_secrets(on_command_line)
+    reject_literal_keys(on_command_line)
     _check_texts(on_command_line)
     task = _task(values, from_file)
     if "data" not in values:
@@ -79,32 +78,6 @@ def _arguments(target: str, values: Mapping[str, Any]) -> dict[str, Any]:
         if option.name in values
         for argument in option.arguments(target)
     }
-
-
-def _reject_secrets(values: Mapping[str, Any]) -> None:
-    """Reject a key on the command line: other users can see it, and it would be recorded."""
-    add_environment()
-    for text in values.get("header", ()):
-        name, _, value = text.partition(":")
-        if has_literal_secret(value.strip(), name):
-            scheme = value.strip().partition(" ")[0] if " " in value.strip() else ""
-            raise _literal_key("header", f"{name}: {scheme} {_variable(value)}".replace("  ", " "))
-    for option in _WITH_VARIABLES:
-        if option in values and has_literal_secret(values[option]):
-            form = mask(values[option]).replace(MASK, _variable(values[option]))
-            raise _literal_key(option, form, " with --shell" if option == "command" and "shell" not in values else "")
-
-
-def _literal_key(option: str, form: str, more: str = "") -> UsageError:
-    return UsageError(
-        f"{_flag(option)} contains a key, which other users can see and which would be recorded; "
-        f"put it in an environment variable and pass {_flag(option)} {shlex.quote(form)}{more}"
-    )
-
-
-def _variable(text: str) -> str:
-    """Return the environment variable whose value is in a text: the shell has replaced it outside single quotes."""
-    return next((f"${name}" for name, value in secret_variables().items() if value in text), "$NAME")
 
 
 def _recorded_text(name: str, text: str) -> str:

@@ -32,11 +32,11 @@ def test_a_key_is_known_by_its_look(secret: str, around: str) -> None:
 @pytest.mark.parametrize(
     ("text", "masked"),
     [
-        ("Authorization: Bearer abc.def-123", "Authorization: ***"),
-        ("{'Authorization': 'Bearer abc def', 'Host': 'x'}", "{'Authorization': '***', 'Host': 'x'}"),
+        ("Authorization: Bearer abc.def-123", "Authorization: Bearer ***"),
+        ("{'Authorization': 'Bearer abc def', 'Host': 'x'}", "{'Authorization': 'Bearer ***', 'Host': 'x'}"),
         ('{"x-api-key": "0123"}', '{"x-api-key": "***"}'),
         ('{\\"api-key\\": \\"0123\\"}', '{\\"api-key\\": \\"***\\"}'),
-        ("[(b'authorization', b'Basic dXNlcg=='), (b'host', b'x')]", "[(b'authorization', b'***'), (b'host', b'x')]"),
+        ("[(b'authorization', b'Basic dXNlcg=='), (b'host', b'x')]", "[(b'authorization', b'Basic ***'), (b'host', b'x')]"),
         ("Authorization: AWS4-HMAC-SHA256 Credential=x/y, Signature=z\nHost: x", "Authorization: ***\nHost: x"),
         ("Cookie: session=abc; theme=dark\nHost: x", "Cookie: ***\nHost: x"),
         ("sent Bearer abcdef123456.", "sent Bearer ***"),

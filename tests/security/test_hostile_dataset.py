@@ -62,6 +62,7 @@ UNITS = [
         "secret=",
         "password: ",
     ),
+    *("-u ", "-u a:", "--user=", "--user a:'", "A_TOKEN=", "TOKEN", "A", "0_"),
     *("--token", "--a-b-token ", "-a-", "?key=", "&code=", "a://", "a://b:", "a://b@", "https://a", "a.", "a+"),
     *("-----BEGIN ", "-----BEGIN A PRIVATE KEY-----", "-----END ", "PRIVATE KEY"),
     *("\\", '\\"', "'", '"', "b'", " ", "\n", "\t", "{", "$", "=", "@", ":", "_", "-", "a"),

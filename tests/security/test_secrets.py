@@ -3,6 +3,7 @@
 import base64
 import json
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -207,13 +208,25 @@ def test_fingerprints_do_not_depend_on_keys(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_key_in_an_argument_is_not_recorded(path: Path) -> None:
     """A command's request and definition have a mask where the key of an option is; fields stay."""
-    run_real(define_real(Command(["printf", "%s", "--api-key", "of-no-form", "--token=of-no-form", "{input}"])), path)
+    words = [
+        "printf",
+        "%s",
+        "--api-key",
+        "of-no-form",
+        "--token=of-no-form",
+        "-u",
+        "eva:of-no-form",
+        "-ueva:of-no-form",
+        "{input}",
+    ]
+    run_real(define_real(Command(words)), path)
 
+    masked = ["printf", "%s", "--api-key", "***", "--token=***", "-u", "eva:***", "-ueva:***"]
     (started,) = events(path, AttemptStarted)
-    assert ["printf", "%s", "--api-key", "***", "--token=***", "lima"] == started.request["command"]
+    assert [*masked, "lima"] == started.request["command"]
     (run,) = events(path, RunStarted)
-    assert ["printf", "%s", "--api-key", "***", "--token=***", "{input}"] == run.definition["task"]["command"]
-    assert ["--api-keyof-no-form--token=of-no-formlima"] == [event.output for event in events(path, AttemptSucceeded)]
+    assert [*masked, "{input}"] == run.definition["task"]["command"]
+    assert ["".join(words[2:-1]) + "lima"] == [event.output for event in events(path, AttemptSucceeded)]
 
 
 def test_variables_of_a_shell_are_masked(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,9 +254,12 @@ def invoke(*arguments: str) -> Any:
         (("--endpoint", "http://0123456789ab@127.0.0.1:1/"), "'http://$NAME@127.0.0.1:1/'"),
         (("--endpoint", "http://u:p@127.0.0.1:1/?v=$X"), "'http://$NAME@127.0.0.1:1/?v=$X'"),
         (("--chat", "m", "--base-url", "http://127.0.0.1:1/?key=V"), "'http://127.0.0.1:1/?key=$NAME'"),
-        (("--command", "x --api-key V"), "'x --api-key $NAME' with --shell"),
-        (("--command", "x --token=V --shell-like", "--shell"), "'x --token=$NAME --shell-like'"),
-        (("--command", "curl -H 'Authorization: Bearer V'"), "Authorization: $NAME"),
+        (("--command", "x --api-key V"), """'x --api-key "$NAME"' --shell"""),
+        (("--command", "x --token=V --shell-like", "--shell"), """'x --token="$NAME" --shell-like' --shell"""),
+        (("--command", "curl -H 'Authorization: Bearer V'"), """'curl -H "Authorization: Bearer $NAME"' --shell"""),
+        (("--command", f"x {VALUE}"), """'x "$VENDOR_API_KEY"' --shell"""),
+        (("--command", "curl -H 'Authorization: Digest username=\"V\"'", "--shell"), "./SCRIPT"),
+        (("--command", "curl -sSu eva:V", "--shell"), "./SCRIPT"),
     ],
 )
 def test_a_literal_key_is_rejected(arguments: tuple[str, ...], form: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,6 +286,12 @@ def test_a_literal_key_is_rejected(arguments: tuple[str, ...], form: str, monkey
         ("--endpoint", "http://$MY_KEY:$MY_KEY@127.0.0.1:1/?key=$MY_KEY&code=200"),
         ("--command", "curl -H 'Authorization: Bearer $MY_KEY' --token $MY_KEY", "--shell"),
         ("--command", "cat --api-key {question} --max-token 100"),
+        (
+            "--command",
+            "cat --token $MY_KEY http://127.0.0.1:1/ -u $MY_KEY:$MY_KEY -u eva:${MY_KEY} -u 'eva:{question}'",
+            "--shell",
+        ),
+        ("--command", "cat -u http://127.0.0.1:1/ -u 127.0.0.1:8080 -u 1000:1000 -H 'X-Key: $MY_KEY' MY_TOKEN=$MY_KEY"),
     ],
 )
 def test_variables_and_fields_are_accepted(arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,6 +301,45 @@ def test_variables_and_fields_are_accepted(arguments: tuple[str, ...], monkeypat
     ended = invoke(*target, *arguments, "--dry-run")
 
     assert 0 == ended.exit_code, ended.output
+
+
+@pytest.mark.parametrize("shell", [(), ("--shell",)], ids=["words", "shell"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        "-u eva:hunter2 'http://x/?a=1&b=$2'",
+        "--user eva:hunter2",
+        "--user=eva:hunter2",
+        "-ueva:hunter2",
+        "--proxy-user 'eva:hunter2'",
+        "--password hunter2",
+        "--oauth2-bearer hunter2 --pass hunter2",
+        "-H 'X-Api-Key: hunter2' --data '$5 \"and\" `more`'",
+        """-H 'Authorization: Bearer hunter2' -H "Cookie: hunter2" """,
+        '-d \'{"password": "hunter2"}\' -sS MY_TOKEN=hunter2',
+    ],
+)
+def test_the_advised_command_passes_the_key(words: str, shell: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command with a literal credential is rejected, and the command in the message does the same with a variable."""
+    arguments = shlex.split(words)
+    line = f"printf '<%s>' {words}"
+    rejected = invoke("--command", line if shell else line.replace("{", "{{").replace("}", "}}"), *shell)
+    monkeypatch.setenv("NAME", "hunter2")
+    ended = invoke(*shlex.split(rejected.output.partition(" and pass ")[2]))
+
+    assert 2 == rejected.exit_code
+    assert 0 == ended.exit_code, ended.output
+    assert ["".join(f"<{argument}>" for argument in arguments)] == outputs(Path("run"))
+
+
+def test_the_advised_command_passes_fields_as_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a command with a key has fields, the advised one passes them to a shell that cannot execute them."""
+    rejected = invoke("--command", "printf '<%s>' -u eva:hunter2 '{question}' {id}")
+    monkeypatch.setenv("NAME", "hunter2")
+    ended = invoke(*shlex.split(rejected.output.partition(" and pass ")[2]))
+
+    assert 0 == ended.exit_code, ended.output
+    assert ["<-u><eva:hunter2><Capital of Peru?><peru>"] == outputs(Path("run"))
 
 
 @pytest.mark.parametrize(
