@@ -9,7 +9,16 @@ from pathlib import Path
 from typing import Final, Literal
 
 Hint = Literal[
-    "check_disk", "check_path", "choose_path", "free_space", "free_space_resume", "read_log", "resume", "salvage", "watch"
+    "check_disk",
+    "check_path",
+    "choose_path",
+    "free_space",
+    "free_space_resume",
+    "make_readable",
+    "read_log",
+    "resume",
+    "salvage",
+    "watch",
 ]
 
 HINTS: Final[dict[Hint, str]] = {
@@ -18,6 +27,7 @@ HINTS: Final[dict[Hint, str]] = {
     "choose_path": "choose another path",
     "free_space": "free some disk space and try again",
     "free_space_resume": "free some disk space, then resume the run",
+    "make_readable": "make it readable, then try again",
     "read_log": "the records before the damage can still be read",
     "resume": "resume the run",
     "salvage": "the intact records can be salvaged into a new run",
@@ -98,6 +108,17 @@ class JournalDamaged(JournalError):
         place = f"{file}, byte {byte:,}" if seq is None else f"record {seq:,} ({file}, byte {byte:,})"
         after = f"{intact:,} intact record{'' if intact == 1 else 's'} after it in this file"
         super().__init__(f"{path} is damaged at {place}: {check}; {after}", path=path, hint="salvage")
+
+
+class NotSalvageable(JournalError):
+    """A damaged journal has lost the record that defines its run."""
+
+    def __init__(self, problem: JournalError, unreadable: Sequence[str]) -> None:
+        self.unreadable = tuple(unreadable)
+        """Files that the system could not read, or only in part."""
+        reason = f"; the system could not read {', '.join(unreadable)}" if unreadable else ""
+        hint: Hint | None = "make_readable" if unreadable else "read_log"
+        super().__init__(f"cannot salvage {problem.path}: its run_started record is lost{reason}", path=problem.path, hint=hint)
 
 
 class InvalidRecord(JournalError):

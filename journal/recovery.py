@@ -23,8 +23,8 @@ from journal.files import Files, create, make_directory
 from journal.scan import LostRecord, Scan
 
 _TAIL: Final = re.compile(rb"%b([0-9a-f]{%d})%b" % (re.escape(chain.OPENING), chain.HASH_LENGTH, re.escape(chain.CLOSING)))
-_LOST_LF: Final = re.compile(rb'"\}[^\n](?=\{"seq":[0-9])')
-"""Where two records may be separated by a byte that was a LF before it was damaged."""
+_LOST_LF: Final = re.compile(rb'(?<="\})[^\n]?(?=\{"seq":[0-9])')
+"""Where a LF between two records may have been removed or replaced."""
 _START: Final = re.compile(rb'\{"seq":([0-9]{1,18}),"at":"')
 _D: Final = re.compile(rb',"d":([0-9]{1,18})$')
 _SEGMENT_OPENED: Final = re.compile(rb'"type":"segment_opened"[^{}]*"previous_h":"([0-9a-f]{32})"')
@@ -116,14 +116,20 @@ def _fragments(data: bytes) -> list[_Fragment]:
 
 
 def _fragments_of_line(data: bytes, begin: int, end: int) -> Iterator[_Fragment]:
-    neighbor = _hash_before(data, begin - 1)
-    cuts = [cut.end() for cut in _LOST_LF.finditer(data, begin, end) if _hash_before(data, cut.end() - 1)]
-    for first, last in zip([begin, *cuts], [*(cut - 1 for cut in cuts), end], strict=True):
+    neighbor = _hash_before(data, _without_cr(data, begin - 1))
+    cuts = [cut.span() for cut in _LOST_LF.finditer(data, begin, end) if _hash_before(data, cut.start())]
+    firsts, lasts = [begin, *(first for _, first in cuts)], [*(last for last, _ in cuts), _without_cr(data, end)]
+    for first, last in zip(firsts, lasts, strict=True):
         stored = _hash_before(data, last)
         for start in itertools.islice(_START.finditer(data, first, last), _MAX_STARTS):
             if _MIN_REST <= last - start.end() <= RECORD_LIMIT:
                 yield _Fragment(int(start[1]), data[start.start() : last - chain.TAIL], stored, neighbor)
         neighbor = stored
+
+
+def _without_cr(data: bytes, end: int) -> int:
+    """Return where a line ends, without the CR of a converted line end."""
+    return end - data.endswith(b"\r", max(0, end - 1), max(0, end))
 
 
 def _hash_before(data: bytes, end: int) -> bytes | None:

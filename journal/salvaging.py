@@ -16,7 +16,7 @@ import orjson
 from journal import events
 from journal.blobs import unloaded_blobs, with_loaded_blobs
 from journal.codec import decode, encode
-from journal.errors import BlobDamaged, BlobUnreadable, IllegalEvent, JournalError
+from journal.errors import BlobDamaged, BlobUnreadable, IllegalEvent, JournalError, NotSalvageable
 from journal.files import DISK, Files, create
 from journal.lifecycle import Lifecycle
 from journal.ownership import SignatureCopier
@@ -117,10 +117,10 @@ def _first_record(source: Path, files: Files) -> tuple[events.Record, bytes, Jou
         raise JournalError(f"{source} is not damaged", path=source, hint="resume")
     scan = Scan(source, files).read_all()
     for run in [scan.cursor.run] if scan.cursor.seq else _possible_runs(scan):
-        for record in _intact_records(source, files, run, set()):
+        for record in _intact_records(source, files, run, scan.unreadable):
             if isinstance(record.event, events.RunStarted):
                 return record, run, problem
-    raise JournalError(f"cannot salvage {source}: its run_started record is lost", path=source, hint="read_log")
+    raise NotSalvageable(problem, sorted(scan.unreadable))
 
 
 def _possible_runs(scan: Scan) -> Iterator[bytes]:

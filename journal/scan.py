@@ -215,6 +215,8 @@ def _bad_line(line: bytes) -> BadLine:
         unfinished = BadLine("the line is incomplete")
         unfinished.unfinished = line
         return unfinished
+    if line.endswith(chain.CLOSING + b"\r\n"):
+        return BadLine("the line ends with CR LF; if git has converted it, add `*.jsonl -text` to .gitattributes")
     if chain.split(line[:-1]) is None:
         return BadLine("the line does not end with a hash")
     return BadLine("its hash does not follow from the previous record")

@@ -100,16 +100,14 @@ class _Commands(click.Group):
     def _invoke(self, ctx: click.Context) -> Any:
         with _exit_on_signal():
             from journal import errors  # noqa: PLC0415  # not needed for `--help`
-            from runner.cli._errors import render  # noqa: PLC0415  # the same
+            from runner.cli._errors import exit_code, render  # noqa: PLC0415  # the same
             from runner.errors import UsageError  # noqa: PLC0415  # the same
 
         try:
             with unwrap_exception_groups(), _flush_stdout():
                 return super().invoke(ctx)
-        except (errors.JournalDamaged, errors.InvalidRecord, errors.BlobDamaged, errors.SegmentLost) as exc:
-            raise CommandError(render(exc), DAMAGED) from exc
         except errors.JournalError as exc:
-            raise CommandError(render(exc), UNFINISHED if isinstance(exc, errors.JournalFailed) else USAGE) from exc
+            raise CommandError(render(exc), exit_code(exc)) from exc
         except UsageError as exc:
             from runner.cli._options import render_error  # noqa: PLC0415  # not needed for `--help`
 

@@ -4,8 +4,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from journal import JournalError
+from journal import JournalError, errors
 from journal.errors import Hint
+from runner.cli import DAMAGED, UNFINISHED, USAGE
 from runner.suggest import command
 
 _COMMANDS: Final[dict[Hint, Callable[[Path], str]]] = {
@@ -17,6 +18,19 @@ _COMMANDS: Final[dict[Hint, Callable[[Path], str]]] = {
     "salvage": lambda path: f"{command('salvage', path, ' -o NEW')} copies the intact records",
     "watch": lambda path: f"{command('watch', path)} shows it live",
 }
+
+
+def exit_code(exc: JournalError) -> int:
+    """Return the exit code for an error of the journal."""
+    match exc:
+        case errors.JournalDamaged() | errors.NotSalvageable() | errors.InvalidRecord():
+            return DAMAGED
+        case errors.BlobDamaged() | errors.SegmentLost():
+            return DAMAGED
+        case errors.JournalFailed():
+            return UNFINISHED
+        case _:
+            return USAGE
 
 
 def render(exc: JournalError) -> str:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from journal import Event, Salvaged, read, salvage, verify
-from journal.errors import JournalError, JournalExists, NotAJournal
+from journal.errors import JournalDamaged, JournalError, JournalExists, NotAJournal, NotSalvageable
 from journal.events import (
     AttemptSucceeded,
     FileEvent,
@@ -237,13 +237,29 @@ async def test_missing_segment_costs_only_its_records(tmp_path: Path) -> None:
     assert len(whole) > 0
 
 
+@pytest.mark.parametrize("line_end", [b"\r\n", b"\r", b""])
+async def test_converted_line_ends_cost_nothing(tmp_path: Path, line_end: bytes) -> None:
+    """Every record is kept if a tool has converted or removed the line ends, in all files."""
+    events = [*whole_run(30)[:-1], RunStopped(reason="interrupted")]
+    await write(tmp_path / "run", events, roll_at=3_000)
+    for file in sorted((tmp_path / "run").glob("*.jsonl")):
+        overwrite(file, file.read_bytes().replace(b"\n", line_end))
+    saved = await save(tmp_path / "run", tmp_path / "new")
+
+    assert (len(events), 0, 0) == (saved.kept, saved.lost, saved.excluded)
+    assert events == facts(tmp_path / "new")[:-1]
+    assert isinstance(saved.problem, JournalDamaged)
+    assert ("CR LF" in saved.problem.check) == (line_end == b"\r\n")
+
+
 async def test_lost_definition_is_an_error(tmp_path: Path) -> None:
     """Without the record that defines the run, salvage is an error, and nothing is created."""
     await write(tmp_path / "run", whole_run())
     spoil(tmp_path / "run", started())
 
-    with pytest.raises(JournalError, match=r"cannot salvage .*: its run_started record is lost"):
+    with pytest.raises(NotSalvageable) as raised:
         await save(tmp_path / "run", tmp_path / "new")
+    assert ((), "read_log") == (raised.value.unreadable, raised.value.hint)
     assert not (tmp_path / "new").exists()
 
 
@@ -252,7 +268,7 @@ async def test_zeroed_run_is_an_error(tmp_path: Path) -> None:
     await write(tmp_path / "run", whole_run())
     overwrite(segment(tmp_path / "run"), b"\0" * 4096)
 
-    with pytest.raises(JournalError, match="cannot salvage"):
+    with pytest.raises(NotSalvageable):
         await save(tmp_path / "run", tmp_path / "new")
 
 

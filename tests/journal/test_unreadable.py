@@ -8,7 +8,7 @@ from typing import Any, BinaryIO
 import pytest
 
 from journal import blobs, read, salvage, verify, writing
-from journal.errors import BlobUnreadable, JournalDamaged
+from journal.errors import BlobUnreadable, JournalDamaged, NotSalvageable
 from journal.events import JournalSalvaged
 from tests.journal.samples import FLEETING, UnsyncedDisk, fake_clock, inline, lines_of, segment, session, started, trial, write
 
@@ -85,7 +85,12 @@ async def test_a_segment_that_cannot_be_opened(path: Path, number: int) -> None:
     assert (name, True) == (problem.file, "cannot be read" in problem.check)
     with pytest.raises(JournalDamaged, match=name):
         list(read(path, files=files))
-    if number > 1:
+    if number == 1:
+        with pytest.raises(NotSalvageable) as raised:
+            await salvaged(path, files)
+        assert ((name,), "make_readable") == (raised.value.unreadable, raised.value.hint)
+        assert name in str(raised.value)
+    else:
         target, result = await salvaged(path, files)
         lost = len(segment(path, number).read_bytes().splitlines())
         assert verify(target).ok

@@ -506,11 +506,11 @@ def test_a_bug_exits_with_70(run: Path, monkeypatch: pytest.MonkeyPatch, capfd: 
     assert "This is a bug in evaljournal" in err
 
 
-@pytest.mark.parametrize("command", ["log", "verify"])
+@pytest.mark.parametrize("command", ["log", "verify", "salvage"])
 def test_an_unreadable_file_is_no_bug(tmp_path: Path, command: str) -> None:
     """A file that cannot be read is reported as damage, without a traceback."""
     segment(tmp_path / "run").mkdir(parents=True)
-    code, out, err = ended(command, tmp_path / "run")
+    code, out, err = ended(command, tmp_path / "run", *(("-o", tmp_path / "new") if command == "salvage" else ()))
 
     assert (4, "") == (code, out)
     assert "Traceback" not in err
