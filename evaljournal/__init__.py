@@ -30,10 +30,12 @@ if TYPE_CHECKING:
         Settings,
         UsageError,
         arun,
+        durable,
         evaluation,
         note,
         rescore,
         run,
+        step,
         verify,
     )
 
@@ -59,6 +61,7 @@ __all__ = [
     "arun",
     "audit",
     "compare",
+    "durable",
     "evaluation",
     "executors",
     "journal",
@@ -68,6 +71,7 @@ __all__ = [
     "rescore",
     "run",
     "scorers",
+    "step",
     "summarize",
     "testing",
     "verify",

@@ -21,7 +21,12 @@ SCORER_PREFIX: Final = "scorer:"
 ScorerFailureCategory = Literal["error", "parse_error", "rate_limited", "unavailable", "fatal", "timed_out"]
 """Kinds of failure of a scorer call."""
 
-StopReason = Literal["interrupted", "failed_fast", "same_error", "unauthorized", "deadline", "disk_full", "dataset_failed"]
+StepKind = Literal["model", "tool", "other"]
+"""What a step calls."""
+
+StopReason = Literal[
+    "interrupted", "failed_fast", "same_error", "unauthorized", "deadline", "disk_full", "dataset_failed", "budget"
+]
 """Why a run stopped before it was finished."""
 
 
@@ -50,6 +55,10 @@ class RunStarted:
     """Versions of Python, packages and platform; git revision."""
     forked_from: Json = None
     """Origin of a fork: `run`, `seq`, its `h`, the `session` that had not ended, and the origin's own `forked_from`."""
+    shard: str = ""
+    """The part of the cases that this run contains, such as `3/8`; empty: all."""
+    merged_from: Json = None
+    """The runs that were merged into this one: a list of `run`, `shard`, `head` and `trials`."""
 
 
 @fact
@@ -79,6 +88,8 @@ class TrialEnqueued:
     trial: str
     """`name`, or `name#3` for the third repeat."""
     case: str
+    variant: str = ""
+    """Name of the variant, if the run has several."""
     repeat: int
     """From 1."""
     input: Json
@@ -101,6 +112,12 @@ class AttemptStarted:
     """Its rate-limit key, if the run has several."""
     request: Json = None
     """What is sent, with secrets masked. Null: unknown, or the same as in the previous attempt at the trial."""
+    reuses: int = 0
+    """The first attempt whose completed steps it may reuse; 0: none."""
+    spent: float = 0.0
+    """Seconds that the attempts whose steps it may reuse were in flight; they count against its timeout."""
+    reserved: Json = None
+    """The part of the budget that is reserved for it: unit → amount, such as `cost` in dollars; null: there is no budget."""
 
 
 @fact
@@ -114,6 +131,8 @@ class AttemptSucceeded:
     """Seconds, measured by the monotonic clock."""
     usage: Json = None
     """Tokens and cost, if known."""
+    worker: str = ""
+    """Name of the worker that ran it; empty: the process of the run."""
 
 
 @fact
@@ -134,6 +153,7 @@ class AttemptFailed:
     """Seconds that the endpoint asked to wait."""
     elapsed: float
     usage: Json = None
+    worker: str = ""
 
 
 @fact
@@ -146,6 +166,7 @@ class AttemptTimedOut:
     """The timeout in seconds."""
     elapsed: float
     usage: Json = None
+    worker: str = ""
 
 
 @fact
@@ -154,11 +175,15 @@ class AttemptInterrupted:
 
     trial: str
     attempt: int
-    reason: Literal["cancelled", "forked", "process_died", "stopped"]
+    reason: Literal["cancelled", "forked", "process_died", "stopped", "worker_died", "worker_lost"]
     """`stopped`: the run was stopped. `cancelled`: the session was cancelled. `process_died`: the process ended without a final
-    record. `forked`: it was in flight where this run was forked; it may have ended differently in the original run."""
+    record. `forked`: it was in flight where this run was forked; it may have ended differently in the original run.
+    `worker_died`, `worker_lost`: the worker's process ended, or the connection to it."""
+    detail: str = ""
+    """What is known about the cause, such as `signal 11`."""
     elapsed: float | None = None
     """Seconds; null if the process died or the run was forked."""
+    worker: str = ""
 
 
 @fact
@@ -169,6 +194,64 @@ class AttemptReturnedLate:
     attempt: int
     outcome: Literal["succeeded", "failed"]
     elapsed: float
+
+
+@fact
+class StepCompleted:
+    """A step of the attempt in flight, such as a call of a model or a tool, returned a result."""
+
+    trial: str
+    attempt: int
+    step: int
+    """Number of the step, from 1, in the order in which the attempt's steps started."""
+    name: str
+    kind: StepKind = "other"
+    fingerprint: str
+    """Fingerprint of what was asked: steps of a trial with the same name and fingerprint can replace one another."""
+    input: Json = None
+    """What was asked, with secrets masked. If `continues` is not 0, its lists begin with those of that step: a member that is a
+    list in both inputs contains only the elements after the earlier ones."""
+    output: Json
+    elapsed: float
+    """Seconds, measured by the monotonic clock."""
+    usage: Json = None
+    within: int = 0
+    """Number of the step that called it; 0: the task itself."""
+    continues: int = 0
+    """Number of the earlier step of this attempt whose lists precede those in `input`; 0: none."""
+    reusable: bool = True
+    """Whether a later attempt may use the result instead of executing the step again."""
+
+
+@fact
+class StepFailed:
+    """A step of the attempt in flight raised an exception; it is never reused."""
+
+    trial: str
+    attempt: int
+    step: int
+    name: str
+    kind: StepKind = "other"
+    fingerprint: str
+    input: Json = None
+    error: str
+    """Type of the exception."""
+    message: str
+    elapsed: float
+    within: int = 0
+    continues: int = 0
+
+
+@fact
+class StepReused:
+    """The result of a step that an earlier attempt had completed was used again; nothing was called."""
+
+    trial: str
+    attempt: int
+    step: int
+    of: int
+    """The record of the step that was completed."""
+    within: int = 0
 
 
 @fact
@@ -258,9 +341,10 @@ class TrialFailed:
 
     trial: str
     attempts: int
-    reason: Literal["exhausted", "fatal", "timed_out", "ambiguous", "unserializable"]
+    reason: Literal["exhausted", "fatal", "timed_out", "ambiguous", "unserializable", "budget"]
     """`exhausted`, `timed_out`: a retry budget was used up. `fatal`: the failure is not retried. `ambiguous`: an attempt was
-    interrupted, and `on_ambiguous` is `fail`. `unserializable`: the output could not be recorded as JSON."""
+    interrupted, and `on_ambiguous` is `fail`. `unserializable`: the output could not be recorded as JSON. `budget`: its
+    attempts used up what one trial may cost."""
 
 
 @fact
@@ -357,7 +441,7 @@ class RunStopped:
 
     reason: StopReason
     """`failed_fast`: too many trials failed. `same_error`: the first trials all failed with the same error.
-    `dataset_failed`: the cases could not be read."""
+    `dataset_failed`: the cases could not be read. `budget`: another attempt could exceed the budget."""
 
 
 @fact
@@ -384,11 +468,14 @@ class Extension:
 
 AttemptEnding = AttemptSucceeded | AttemptFailed | AttemptTimedOut | AttemptInterrupted
 
+StepEvent = StepCompleted | StepFailed | StepReused
+
 TrialEvent = (
     TrialEnqueued
     | AttemptStarted
     | AttemptEnding
     | AttemptReturnedLate
+    | StepEvent
     | RetryScheduled
     | ScorerCallStarted
     | ScorerCallFailed

@@ -40,7 +40,7 @@ class SegmentFile:
 
     def __init__(self, path: Path, files: Files) -> None:
         self._path = path
-        self._files = files
+        self.files = files
         self._fd = -1
         self._size = 0
         self._sync_failed = False
@@ -53,13 +53,13 @@ class SegmentFile:
 
     def open_existing(self, segment: int, size: int, first: int) -> None:
         """Open a segment, whose first record is `first`, to append to it."""
-        self._fd = retry_interrupted(lambda: self._files.open(segments.file(self._path, segment), APPEND))
+        self._fd = retry_interrupted(lambda: self.files.open(segments.file(self._path, segment), APPEND))
         self.segment, self._size, self.first = segment, size, first
 
     def create(self, segment: int, header: bytes, first: int) -> None:
         """Create a segment with this first line, record `first`."""
         with _raise_no_space():
-            create(self._files, str(self._path), segments.name(segment), header)
+            create(self.files, str(self._path), segments.name(segment), header)
         self.open_existing(segment, len(header), first)
 
     def finish(self) -> None:
@@ -81,7 +81,7 @@ class SegmentFile:
         remaining = memoryview(data)
         try:
             while remaining:
-                remaining = write_some(self._files, self._fd, remaining)
+                remaining = write_some(self.files, self._fd, remaining)
         except OSError as exc:
             if exc.errno not in NO_SPACE:
                 raise
@@ -90,18 +90,18 @@ class SegmentFile:
 
     def pause(self) -> None:
         """Sleep for a moment, so that the next write or sync takes more lines."""
-        self._files.pause()
+        self.files.pause()
 
     def check(self) -> None:
         """Raise `SegmentChanged` if another process has deleted, replaced or truncated the open segment."""
-        if self.segment and not self._files.is_intact(self._fd, segments.file(self._path, self.segment), self._size):
+        if self.segment and not self.files.is_intact(self._fd, segments.file(self._path, self.segment), self._size):
             raise SegmentChanged
         self._checked_at = time.monotonic()
 
     def lines_left(self) -> int | None:
         """Return the number of complete lines in the file at the segment's path; None if there is none."""
         try:
-            with self._files.read(segments.file(self._path, self.segment)) as stream:
+            with self.files.read(segments.file(self._path, self.segment)) as stream:
                 return sum(line.endswith(b"\n") for line in stream)
         except OSError:
             return None
@@ -109,7 +109,7 @@ class SegmentFile:
     def truncate_to_lines(self, written: bytes) -> int:
         """Remove the incomplete line at the end of the written bytes, and sync; return the number of complete lines."""
         length = written.rfind(b"\n") + 1
-        retry_interrupted(lambda: self._files.ftruncate(self._fd, self._size + length))
+        retry_interrupted(lambda: self.files.ftruncate(self._fd, self._size + length))
         self._size += length
         self.sync()
         return written.count(b"\n")
@@ -120,7 +120,7 @@ class SegmentFile:
             raise OSError(errno.EIO, "an earlier sync failed")
         try:
             self.blobs.sync()
-            retry_interrupted(lambda: self._files.fdatasync(self._fd))
+            retry_interrupted(lambda: self.files.fdatasync(self._fd))
         except OSError:
             self._sync_failed = True
             raise
@@ -129,9 +129,9 @@ class SegmentFile:
         """Close the segment; a sealed one becomes read-only."""
         if self.segment:
             if sealed:
-                self._files.make_read_only(segments.file(self._path, self.segment))
+                self.files.make_read_only(segments.file(self._path, self.segment))
             fd, self.segment = self._fd, 0
-            self._files.close(fd)
+            self.files.close(fd)
 
 
 @contextlib.contextmanager

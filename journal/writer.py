@@ -102,6 +102,11 @@ class Journal:
             self.recovered = self.append(JournalRecovered(last_seq=end.seq, bytes=end.torn.bytes, file=end.torn.file))
 
     @property
+    def files(self) -> Files:
+        """The file system it is written to."""
+        return self._file.files
+
+    @property
     def appended(self) -> int:
         """The last appended record."""
         return self._lines.seq

@@ -20,6 +20,7 @@ from replay.idle import slots_of
 from replay.in_flight import InFlight
 from replay.intake import NO_RESPONSE, PROBING, Pause
 from replay.state import RunState
+from replay.step_rules import StepRules
 from replay.summary_text import version_notes
 from replay.text import plural
 
@@ -85,6 +86,7 @@ class Auditor:
         self._not_reproduced = 0
         self._output_times: dict[str, float] = {}
         """Trial that waits for scores → `t` of its output in this session."""
+        self._steps = StepRules(self._state)
         self._rules: Rules | None = None
         self._due: deque[tuple[int, events.PolicyEvent]] = deque()
         """Decisions that must come next, each with the record that caused it."""
@@ -132,6 +134,15 @@ class Auditor:
             decisions_reproduced=self._reproduced,
             decisions_not_reproduced=self._not_reproduced,
         )
+
+    def _on_step_completed(self, event: events.StepEvent, record: Record) -> None:
+        self._find_all(record, "steps", self._steps.end(event))
+
+    _on_step_failed = _on_step_reused = _on_step_completed
+
+    def _find_all(self, record: Record, check: str, messages: Iterable[str]) -> None:
+        for message in messages:
+            self._find(record, check, message)
 
     def _find(self, record: Record, check: str, message: str) -> None:
         self._count += 1
@@ -266,6 +277,9 @@ class Auditor:
         self._slots[event.slot] = event.trial
         if state.repeated_error.stops_run(state.settings):
             self._find(record, "stop", f"{event.trial!r} starts, although the first trials had failed with the same error")
+        self._steps.forget(event.trial)
+        if state.steps.open or event.reuses or event.spent:
+            self._find_all(record, "steps", self._steps.start(event))
         in_flight, subject = self._in_flight.start(event.trial, event.key), repr(event.trial)
         is_known = self._check_room(subject, event.key, in_flight, record)
         if is_known and not 0 <= event.slot < max(self._highest + self._hung, len(self._slots)):
@@ -314,7 +328,7 @@ class Auditor:
         earliest, latest = self._t_before_notes - since, record.t - since
         self._check_elapsed(record, event.elapsed, earliest, latest, "the attempt started")
         if isinstance(event, events.AttemptTimedOut):
-            timeout = self._state.settings.get("timeout", event.timeout)
+            timeout = self._steps.timeout(event.trial, self._state.settings.get("timeout", event.timeout))
             if event.elapsed < event.timeout - TIME_TOLERANCE:
                 self._find(record, "elapsed", f"timed out after {event.elapsed:g} s, before its timeout of {event.timeout:g} s")
             if timeout != event.timeout:

@@ -20,8 +20,9 @@ from replay.intake import Pause
 from replay.scores import Scores
 from replay.session_errors import ERROR_CHARS, LastError, RepeatedError, UnauthorizedScorer
 from replay.sessions import PINNED, Session, adopted_changes
+from replay.steps import RunSteps, keeps_steps
 from replay.trial_state import Location, OpenCall, RetryHistory, RunningAttempt, TrialState, new_attempt, packed_input
-from replay.usage import add, noted_usage, unpriced_models
+from replay.usage import add, negative, noted_usage, unpriced_models
 
 
 def max_unscored_outputs(scorer_limit: int) -> int:
@@ -78,7 +79,8 @@ class RunState:
     interrupted_trials: set[str] = attrs.field(factory=set[str])
     """Trials whose last attempt was interrupted."""
     repeated_calls: int = 0
-    """Attempts that repeat an interrupted one; these calls may have been paid for twice."""
+    """Calls that repeat those of interrupted attempts, which may have been paid for: completed steps that were not reused, and
+    the call that was in flight."""
     late_returns: int = 0
     """Attempts that returned after they had timed out or been abandoned."""
     from_older_task: int = 0
@@ -98,6 +100,10 @@ class RunState:
     """Trial → its last attempt whose output was truncated by the token limit."""
     _usage_in_flight: dict[str, list[Any]] = attrs.field(factory=dict[str, list[Any]])
     """Trial → usage noted by its attempt in flight."""
+
+    steps: RunSteps = attrs.field(factory=RunSteps)
+    _previous_end: float = 0.0
+    """`t` of the last record of the previous session."""
 
     scorer_calls: dict[tuple[str, str], OpenCall] = attrs.field(factory=dict[tuple[str, str], OpenCall])
     """Trial and scorer → the call in flight."""
@@ -228,7 +234,7 @@ class RunState:
             self.backing_off[trial] = max(0.0, due - self._ended_at)
         if self.sessions:
             self._earlier += self._ended_at if self._final is None else self._final
-        self._final = None
+        self._final, self._previous_end = None, self._ended_at
         self.sessions.append(Session(number=event.session, seq=record.seq, at=record.at, pid=event.pid, host=event.host))
         if event.adopted is not None:
             self._adopt(event.adopted, event.definition, record)
@@ -252,6 +258,7 @@ class RunState:
         self.sessions[-1].adopted = tuple(adopted_changes(before, now))
         self.scores.set_declared(now.scorers)
         if now.task_fingerprint != before.task_fingerprint:
+            self.steps.open.clear()
             self._task_changed_at = record.segment, record.offset
             current = (trial for trial in self.trials.values() if trial.stage != "withdrawn")
             self.from_older_task = sum(trial.output_location is not None for trial in current)
@@ -273,11 +280,13 @@ class RunState:
         self.running[event.trial] = new_attempt(RunningAttempt, (event.attempt, event.slot, record.t))
         trial.attempts = event.attempt
         self.attempts += 1
+        steps = self.steps.open.get(event.trial)
+        repeated = 0 if steps is None else steps.start(event.attempt, event.reuses)
         if event.key:
             self._running_keys[event.trial] = event.key
         if event.trial in self.interrupted_trials:
             self.interrupted_trials.remove(event.trial)
-            self.repeated_calls += 1
+            self.repeated_calls += 1 + repeated
 
     def _on_attempt_succeeded(self, event: events.AttemptSucceeded, record: Record) -> None:
         trial = self.trials[event.trial]
@@ -294,6 +303,11 @@ class RunState:
         trial = self.trials[event.trial]
         self._move(event.trial, trial, "unsettled")
         history = trial.retry_history = trial.retry_history or RetryHistory()
+        if (steps := self.steps.open.get(event.trial)) is not None:
+            steps.spent += event.elapsed
+            category = event.category if isinstance(event, events.AttemptFailed) else "timed_out"
+            if steps.is_productive and keeps_steps(self.settings.get("reuse_steps", ""), category):
+                history.restart()
         if isinstance(event, events.AttemptFailed):
             history.count_failure(event.category, event.retry_after)
             history.error, history.error_type = f"{event.error}: {event.message}"[:ERROR_CHARS], event.error
@@ -311,13 +325,31 @@ class RunState:
     _on_attempt_timed_out = _on_attempt_failed
 
     def _on_attempt_interrupted(self, event: events.AttemptInterrupted, _: Record) -> None:
+        since = self.running[event.trial].since
         self._move(event.trial, self.trials[event.trial], "interrupted")
         self.interrupted += 1
         self.interrupted_trials.add(event.trial)
+        if (steps := self.steps.open.get(event.trial)) is not None:
+            steps.spent += max(0.0, self._previous_end - since) if event.elapsed is None else event.elapsed
         self._add_unproductive_usage(event.trial)
 
     def _on_attempt_returned_late(self, _: events.AttemptReturnedLate, __: Record) -> None:
         self.late_returns += 1
+
+    def _on_step_completed(self, event: events.StepCompleted, record: Record) -> None:
+        self.steps.complete(event, record)
+        if event.usage is not None:
+            self._add_usage(event.usage)
+            self._usage_in_flight.setdefault(event.trial, []).append(event.usage)
+
+    def _on_step_failed(self, _: events.StepFailed, __: Record) -> None:
+        self.steps.failed += 1
+
+    def _on_step_reused(self, event: events.StepReused, _: Record) -> None:
+        usage = self.steps.reuse(event)
+        if usage is not None:  # It belongs to this attempt now, not to the one that was lost.
+            add(self.usage_without_output, negative(usage))
+            self._usage_in_flight.setdefault(event.trial, []).append(usage)
 
     def _on_retry_scheduled(self, event: events.RetryScheduled, record: Record) -> None:
         trial = self.trials[event.trial]
@@ -356,6 +388,7 @@ class RunState:
     def _on_trial_completed(self, event: events.TrialCompleted, record: Record) -> None:
         trial = self.trials[event.trial]
         self._move(event.trial, trial, "completed")
+        self.steps.open.pop(event.trial, None)
         self.done_at = record.t
         if trial.retry_history is not None:
             self.recovered += 1
@@ -363,6 +396,7 @@ class RunState:
     def _on_trial_failed(self, event: events.TrialFailed, record: Record) -> None:
         trial = self.trials[event.trial]
         self._move(event.trial, trial, "failed")
+        self.steps.open.pop(event.trial, None)
         self.done_at = record.t
         history = trial.retry_history = trial.retry_history or RetryHistory()
         self.repeated_error.count("" if event.reason == "ambiguous" else history.error_type, history.where)
@@ -372,6 +406,7 @@ class RunState:
         trial = self.trials[event.trial]
         self.recovered -= trial.recovered
         self._move(event.trial, trial, "withdrawn")
+        self.steps.open.pop(event.trial, None)
         self.from_older_task -= trial.output_location is not None and trial.output_location < self._task_changed_at
         self.scores.remove(trial)
 

@@ -14,6 +14,7 @@ from journal.errors import BlobDamaged
 from replay.text import spaced
 from replay.timeline import Timeline
 from replay.timeline_columns import Span, Times
+from replay.trajectory import StepDetails, Trajectory
 from replay.usage import add, noted_usage
 from replay.waits import Wait
 
@@ -23,6 +24,8 @@ _NO_TIMES: Final = Times(queue_time=0.0, backoff_time=0.0, run_time=0.0, scoring
 def attempt_facts(event: Event) -> dict[str, Any]:  # noqa: PLR0911  # one for each event
     """Return the facts about an attempt in an event, by field of `AttemptDetails`."""
     match event:
+        case events.AttemptStarted():
+            return {"reuses": event.reuses, "spent": event.spent}
         case events.AttemptSucceeded():
             return {"output": event.output, "usage": event.usage}
         case events.AttemptFailed():
@@ -75,6 +78,12 @@ class AttemptDetails:
     retry_delay: float | None = None
     """Seconds of backoff before its retry."""
     retry_reason: str = ""
+    reuses: int = 0
+    """The first attempt whose steps it may reuse; 0: none."""
+    spent: float = 0.0
+    """Seconds of the attempts whose steps it may reuse."""
+    steps: list[StepDetails] = attrs.field(factory=list)
+    """In the order in which they ended."""
 
     def apply(self, event: Event) -> None:
         """Add the facts in an event."""
@@ -90,10 +99,12 @@ class AttemptDetails:
 
     @property
     def total_usage(self) -> dict[str, float]:
-        """Sums of the numbers in its usage and its notes."""
+        """Sums of the numbers in its usage, its notes and the steps that it executed."""
         sums: dict[str, float] = {}
         for name, value in self.notes:
             add(sums, noted_usage(name, value))
+        for step in self.steps:
+            add(sums, None if step.is_reused else step.usage)
         add(sums, self.usage)
         return sums
 
@@ -180,6 +191,7 @@ class TrialDetails:
     times: Times = _NO_TIMES
     problem: BlobDamaged | None = None
     """A damaged blob; its value is left as a `Blob`."""
+    _trajectory: Trajectory = attrs.field(factory=Trajectory, init=False, repr=False)
 
     def apply(self, record: Record, timeline: Timeline, waits: Sequence[Wait] = ()) -> None:  # noqa: C901, PLR0912  # one fold
         """Add a record of the trial, which the timeline has applied; `waits` is what the start in it waited for."""
@@ -218,9 +230,12 @@ class TrialDetails:
             spans = timeline.attempts(self.trial)[len(self.attempts) : number]
             self.attempts += [AttemptDetails(span, waits) for span in spans]
         if 1 <= number <= len(self.attempts):
-            self.attempts[number - 1].apply(event)
+            attempt = self.attempts[number - 1]
+            attempt.apply(event)
+            if isinstance(event, events.StepEvent) and (step := self._trajectory.apply(record)) is not None:
+                attempt.steps.append(step)
             if isinstance(event, events.AttemptStarted):
-                self.attempts[number - 1].request = self.request
+                attempt.request = self.request
 
     def finish(self, timeline: Timeline) -> None:
         """Copy the final times and spans from the timeline, after the last record."""

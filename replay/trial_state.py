@@ -72,6 +72,11 @@ class RetryHistory:
         elif reason in {"probe", "stopped"}:
             self._count(-1)
 
+    def restart(self) -> None:
+        """Restart the retry budgets, after an attempt that got further than the ones before."""
+        self.errors = self.parse_errors = self.timeouts = self.rate_limit_failures = 0
+        self.rate_limit_wait = 0.0
+
     def _count(self, change: int) -> None:
         if self.category == "timed_out":
             self.timeouts += change

@@ -40,3 +40,8 @@ def add(sums: MutableMapping[str, Any], usage: Any) -> None:
         for name, value in usage.items():
             if is_amount(value):
                 sums[name] = sums.get(name, 0) + value
+
+
+def negative(usage: Any) -> dict[str, float]:
+    """Return usage with which it is subtracted from sums."""
+    return {name: -value for name, value in usage.items() if is_amount(value)} if isinstance(usage, dict) else {}

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from runner.retries.classify import RateLimited as RateLimited
     from runner.retries.retry import Retry as Retry
     from runner.scorers.scorer import Score as Score
+    from runner.steps.durable import durable as durable
+    from runner.steps.durable import step as step
     from runner.tasks.chat import Chat as Chat
     from runner.tasks.command import Command as Command
     from runner.tasks.endpoint import Endpoint as Endpoint
@@ -52,10 +54,12 @@ _MODULES: Final = {
     "Settings": "definition.settings",
     "UsageError": "errors",
     "arun": "api",
+    "durable": "steps.durable",
     "evaluation": "definition.evaluation",
     "note": "notes",
     "rescore": "api",
     "run": "api",
+    "step": "steps.durable",
     "verify": "recompute.verification",
 }
 """Public name → the module that defines it."""

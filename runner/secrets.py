@@ -193,6 +193,11 @@ def _may_have_secrets(value: Any) -> bool:
         text = value if isinstance(value, str) else orjson.dumps(value).decode()
     except TypeError:
         return True
+    return may_contain_secrets(text)
+
+
+def may_contain_secrets(text: str) -> bool:
+    """Whether a text must be searched for secrets; false positives are rare."""
     return _all.may_be_in(text) or may_have_shape(text)
 
 

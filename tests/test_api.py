@@ -80,10 +80,12 @@ def test_public_names_of_runner() -> None:
         "Settings",
         "UsageError",
         "arun",
+        "durable",
         "evaluation",
         "note",
         "rescore",
         "run",
+        "step",
         "verify",
     ] == runner.__all__
     assert all(getattr(runner, name).__name__ == name for name in runner.__all__)

@@ -30,6 +30,7 @@ ORDER: Final = (
     "runner.data",
     "runner.retries",
     "runner.tasks",
+    "runner.steps",
     "runner.scorers",
     "runner.concurrency",
     "runner.definition",

@@ -301,6 +301,14 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
         Option(
             "--write-ahead", "Sync the start of each attempt to disk before its call (needed for at-most-once).", "settings"
         ),
+        Option(
+            "--reuse-steps WHEN",
+            "When an attempt continues after the completed steps of the one before: after an interruption, a rate limit or an "
+            "outage ('transient'), 'interrupted', 'always' or 'never'.",
+            "settings",
+            '"transient"',
+            type=click.Choice(["transient", "interrupted", "always", "never"]),
+        ),
         Option("--requests/--no-requests", "Record the rendered request of each attempt.", "settings.record_requests"),
         Option("--nat-output DIR", "Also write the files of `nat eval` to DIR, updated with each trial.", example='"nat"'),
         Option("--head-file FILE", "Write the hash of the last record to FILE, for `verify --expect-head`.", in_file=False),

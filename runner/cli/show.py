@@ -127,7 +127,7 @@ def _cell(trial: TrialState, scorer: str) -> str:
 
 
 def _in_json(trial_details: TrialDetails) -> dict[str, Any]:
-    details = attrs.asdict(trial_details, filter=attrs.filters.exclude("problem"), value_serializer=_plain)
+    details = attrs.asdict(trial_details, filter=attrs.filters.exclude("problem", "_trajectory"), value_serializer=_plain)
     for attempt in details["attempts"]:
         span, fields = attempt.pop("span"), dict(attempt)
         del span["trial"], fields["output"]

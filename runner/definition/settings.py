@@ -12,6 +12,7 @@ from attrs import Attribute, asdict, evolve, field, frozen
 from typing_extensions import TypedDict
 
 from journal import Durability
+from replay.steps import REUSES, Reuse
 from runner.concurrency import POLICIES
 from runner.data.dataset import Selection, count, texts
 from runner.data.fingerprint import digest, fingerprint_function
@@ -74,6 +75,9 @@ class Settings(Selection):
     """Whether the start of each attempt is synced to disk before its call."""
     record_requests: bool = field(default=True, validator=_of_type(bool))
     """Whether the requests to endpoints, chat models and commands are recorded."""
+    reuse_steps: Reuse = field(default="transient", validator=_one_of(*REUSES))
+    """When the next attempt reuses the steps of an attempt that ended early: `transient` (interrupted, rate limited or
+    unavailable), `interrupted`, `always` or `never`."""
     retry: Retry = field(factory=Retry, validator=_of_type(Retry))
     """Which failed attempts are retried."""
     policy: str = field(default="adaptive", validator=_one_of(*POLICIES))
@@ -167,6 +171,7 @@ class SettingOptions(TypedDict, total=False):
     loop: Literal["trio", "asyncio"] | None
     write_ahead: bool
     record_requests: bool
+    reuse_steps: Reuse
     retry: Retry | Mapping[str, float]
     policy: str
     grace: float

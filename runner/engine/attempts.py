@@ -8,8 +8,9 @@ import attrs
 from journal import events
 from journal.blobs import LIMIT
 from journal.codec import json_round_trip
-from journal.errors import Unserializable
+from journal.errors import BlobDamaged, Unserializable
 from journal.threads import InThread
+from replay.steps import first_reused, remaining_timeout
 from replay.text import plural
 from runner.concurrency.constants import POISONED
 from runner.data.to_json import is_large, to_json
@@ -21,9 +22,12 @@ from runner.engine.trial_work import TrialWork
 from runner.retries.classify import describe
 from runner.retries.settle import UNSERIALIZABLE, settle
 from runner.secrets import mask_output, mask_values, sent
+from runner.steps.attempt_steps import AttemptSteps, RecordedResult
+from runner.steps.recorded_results import read_results
 from runner.tasks import LateOutcome, Task
 from runner.tasks.usage import usage_of_response
 
+_NOT_REUSED: Final = f"{events.OWN_NOTE}step_not_reused"
 _LARGE: Final = LIMIT // 6
 """Characters of text that may need a blob: JSON has at most six bytes for each."""
 
@@ -52,16 +56,24 @@ class Attempts:
         request = None
         if self._request is not None and not work.is_request_recorded:
             request, work.is_request_recorded = mask_values(self._request(work.case)), True
-        event = events.AttemptStarted(trial=trial, attempt=number, slot=work.slot, key=work.key, request=request)
+        reuses, spent = self._reused(work) if self._recorder.state.steps.open else (0, 0.0)
+        event = events.AttemptStarted(
+            trial=trial, attempt=number, slot=work.slot, key=work.key, request=request, reuses=reuses, spent=spent
+        )
         started = self._record(event)
+        work.timeout = remaining_timeout(self._settings.timeout, spent)
         work.began = started.t
         self._scheduler.inform_policy(started, work)
         if self._settings.write_ahead:
             await self._recorder.journal.wait_durable(started.seq)
+        steps = self._late.steps(work, wait=self._settings.write_ahead)
+        if reuses:
+            await self._offer_results(work, steps)
         outcome = await scope.call(
             self._task,
             work if self._task.takes_trial else work.case.input,
-            timeout=self._settings.timeout,
+            timeout=work.timeout,
+            steps=steps,
             sink=self._late.sink(work),
             late=partial(self._returned_late, trial, number, started.t),
         )
@@ -70,6 +82,24 @@ class Attempts:
         if self._recorder.journal.has_slow_blobs and isinstance(outcome, Returned) and is_large(outcome.output, _LARGE):
             outcome = await self._with_blobs(work, outcome)
         return self.end(work, outcome)
+
+    def _reused(self, work: TrialWork) -> tuple[int, float]:
+        """Return the first attempt whose steps the next one reuses, and the seconds spent since then; 0: none."""
+        state = self._recorder.state
+        first = first_reused(state.steps.open.get(work.trial), work.state, self._settings.reuse_steps)
+        return (first, round(state.steps.open[work.trial].spent, 6)) if first else (0, 0.0)
+
+    async def _offer_results(self, work: TrialWork, steps: AttemptSteps) -> None:
+        """Read the results of completed steps; one that cannot be read is executed again, and that is noted."""
+        journal, recorded = self._recorder.journal, list(self._recorder.state.steps.open[work.trial])
+        if not recorded:
+            return
+        await journal.wait_durable(recorded[-1].seq)
+        results = await self._in_thread(lambda: list(read_results(journal.path, recorded, journal.files)))
+        for (name, _), result in results:
+            if isinstance(result, BlobDamaged):
+                self._late.sink(work)({_NOT_REUSED: {"step": name, "problem": str(result)}})
+        steps.offer((key, result) for key, result in results if isinstance(result, RecordedResult))
 
     def end(self, work: TrialWork, outcome: CallOutcome | Interrupted) -> bool:
         """Record how an attempt ended, and what follows; return whether it gave an output."""
@@ -86,7 +116,7 @@ class Attempts:
             case Returned():
                 return self._succeeded(work, outcome, elapsed)
             case TimedOut():
-                timeout = self._settings.timeout
+                timeout = work.timeout
                 assert timeout is not None
                 self._inform(events.AttemptTimedOut(trial=trial, attempt=number, timeout=timeout, elapsed=elapsed), work)
                 if outcome.late_outcome is not None:

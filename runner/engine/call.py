@@ -11,6 +11,7 @@ from journal.fact import fact
 from runner.engine.timer import Timer
 from runner.notes import Sink, set_note_sink
 from runner.signals import is_from_signal
+from runner.steps.attempt_steps import AttemptSteps, set_steps
 from runner.tasks import LateOutcome, Task
 
 
@@ -81,11 +82,13 @@ class CallScope:
         timeout: float | None,  # noqa: ASYNC109  # one timer enforces the timeouts of all calls
         sink: Sink,
         late: Callable[[LateOutcome], None],
+        steps: AttemptSteps | None = None,
     ) -> CallOutcome:
-        """Call a task; its notes go to `sink`, and the outcome of an abandoned call to `late`."""
+        """Call a task; its notes go to `sink`, its steps to `steps`, and the outcome of an abandoned call to `late`."""
         if timeout is not None:
             self.due = self._timer.schedule_in(timeout)
         set_note_sink(sink)
+        set_steps(steps)
         outcome: CallOutcome
         try:
             outcome = Returned(output=await task.call(value, late))

@@ -18,7 +18,7 @@ from journal import Event, Journal, Record
 from journal.clock import system_clock
 from journal.codec import Blobs
 from journal.errors import Unserializable
-from journal.events import AttemptInterrupted, AttemptReturnedLate, Noted, RunFinished
+from journal.events import AttemptInterrupted, AttemptReturnedLate, Noted, RunFinished, StepEvent
 from replay import RunState
 from replay.summary import forked_sessions
 from runner.data.to_json import to_json
@@ -27,6 +27,7 @@ from runner.engine.trial_work import TrialWork
 from runner.notes import Sink
 from runner.retries.classify import describe
 from runner.secrets import mask_values
+from runner.steps.attempt_steps import AttemptSteps
 
 _MAX_NOTE_NAME: Final = 1_000
 
@@ -50,7 +51,7 @@ class RunLoop:
 
     def __init__(self) -> None:
         self._thread = threading.get_ident()
-        self._token = trio.lowlevel.current_trio_token()
+        self.token = trio.lowlevel.current_trio_token()
 
     def call(self, function: Callable[..., None], *arguments: Any) -> None:
         """Call a function in the loop's thread, unless the loop has ended; from another thread, soon."""
@@ -58,7 +59,7 @@ class RunLoop:
             function(*arguments)
             return
         with contextlib.suppress(trio.RunFinishedError):
-            self._token.run_sync_soon(function, *arguments)
+            self.token.run_sync_soon(function, *arguments)
 
 
 @attrs.define(eq=False)
@@ -107,7 +108,7 @@ class LateRecorder:
     _loop: RunLoop
     _shutdown: Shutdown
 
-    def record(self, event: Noted | AttemptReturnedLate | AttemptInterrupted) -> None:
+    def record(self, event: Noted | AttemptReturnedLate | AttemptInterrupted | StepEvent) -> None:
         """Record an event, or drop it."""
         if not self._shutdown.is_over and self._recorder.journal.failure is None:
             self._recorder.record(event)
@@ -115,6 +116,21 @@ class LateRecorder:
     def sink(self, work: TrialWork) -> Sink:
         """Return what takes the notes of the attempt or the scorer call in flight."""
         return partial(self._loop.call, self._note, work.trial, work.state.attempts)
+
+    def steps(self, work: TrialWork, *, wait: bool) -> AttemptSteps:
+        """Return the steps of the attempt in flight; with `wait`, each step waits until it is on disk."""
+        loop, attempt = self._loop, work.state.attempts
+        record = partial(loop.call, self._record_step, work, attempt)
+        now, wait_durable = self._recorder.clock.now, self._wait_durable if wait else None
+        return AttemptSteps(work.trial, attempt, record=record, now=now, token=loop.token, wait_durable=wait_durable)
+
+    def _record_step(self, work: TrialWork, attempt: int, event: StepEvent) -> None:
+        """Record a step, unless its attempt has ended: it was abandoned."""
+        if work.state.stage == "running" and work.state.attempts == attempt:
+            self.record(event)
+
+    async def _wait_durable(self) -> None:
+        await self._recorder.journal.wait_durable(self._recorder.journal.appended)
 
     def _note(self, trial: str, attempt: int, values: dict[str, Any]) -> None:
         for name, value in values.items():

@@ -37,6 +37,8 @@ class TrialWork(_Queued):
     state: TrialState
     """Its recorded state: attempts, failures."""
     slot: int = -1
+    timeout: float | None = None
+    """Seconds for the attempt in flight."""
     is_request_recorded: bool = False
     """Whether this session has recorded what is sent for it."""
     has_output: bool = False

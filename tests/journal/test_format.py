@@ -38,6 +38,9 @@ from journal.events import (
     ScorerCallFailed,
     ScorerCallStarted,
     ScoringFailed,
+    StepCompleted,
+    StepFailed,
+    StepReused,
     TrialFailed,
     TrialScored,
     TrialWithdrawn,
@@ -51,7 +54,7 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "v1"
 """A run in two sessions, three segments, with a blob."""
 CALLS = GOLDEN.with_name("v1-calls")
 """Scorer calls and a shared policy, which were added to version 1 later."""
-HEAD = "e13eab8d618b78562ae3a03b6ce49eff"
+HEAD = "fdcb3f394906facb825f7977c537267e"
 """Hash of the last record of the golden journal."""
 
 ROOT = Path(__file__).parents[2]
@@ -135,7 +138,7 @@ def test_the_pages_list_every_event_and_draw_the_lifecycle(path: Path) -> None:
 def golden_events() -> list[list[Event]]:
     """Return a run in two sessions with all events. After the release, put new events into a new golden journal."""
     first: list[Event] = [
-        started(),
+        attrs.evolve(started(), shard="1/2"),  # type: ignore[misc]  # a fact is an attrs class
         session(1),
         *trial("lima", {"text": "Lima ✓", "tokens": [1, 2.5, None, True]}, retries=1),
         LimitChanged(before=4, after=8, reason="growth", evidence="8 successes at 4 in flight"),
@@ -148,16 +151,66 @@ def golden_events() -> list[list[Event]]:
         IntakePaused(until=44.5, reason="Retry-After"),
         IntakeResumed(reason="Retry-After is over"),
         AttemptStarted(trial="quito", attempt=2, slot=1),
-        AttemptInterrupted(trial="quito", attempt=2, reason="stopped", elapsed=0.5),
+        StepCompleted(
+            trial="quito",
+            attempt=2,
+            step=1,
+            name="ask",
+            kind="model",
+            fingerprint="0123456789abcdef",
+            input={"question": "Quito?"},
+            output="Ecuador",
+            elapsed=0.125,
+            usage={"tokens": 7},
+        ),
+        StepFailed(
+            trial="quito",
+            attempt=2,
+            step=2,
+            name="look_up",
+            kind="tool",
+            fingerprint="fedcba9876543210",
+            input={"city": "Quito"},
+            error="ConnectionError",
+            message="no route",
+            elapsed=0.25,
+        ),
+        StepCompleted(
+            trial="quito",
+            attempt=2,
+            step=4,
+            name="ask",
+            kind="model",
+            fingerprint="00112233445566ff",
+            input={"messages": ["Quito?", "Ecuador"]},
+            output=None,
+            elapsed=0.125,
+            within=3,
+            reusable=False,
+        ),
+        StepCompleted(
+            trial="quito",
+            attempt=2,
+            step=5,
+            name="ask",
+            kind="model",
+            fingerprint="8899aabbccddeeff",
+            input={"messages": ["Sure?"]},
+            output=["Yes"],
+            elapsed=0.125,
+            continues=4,
+        ),
+        AttemptInterrupted(trial="quito", attempt=2, reason="worker_died", detail="signal 9", elapsed=0.5, worker="process 3"),
         Extension(type="x-weather", data={"sky": "blue"}),
         RunStopped(reason="interrupted"),
     ]
     second: list[Event] = [
         session(2),
-        AttemptStarted(trial="quito", attempt=3, slot=0),
+        AttemptStarted(trial="quito", attempt=3, slot=0, reuses=2, spent=0.5, reserved={"cost": 0.25}),
+        StepReused(trial="quito", attempt=3, step=1, of=24),
         AttemptFailed(trial="quito", attempt=3, error="ValueError", message="no", category="fatal", elapsed=0.1),
         TrialFailed(trial="quito", attempts=3, reason="fatal"),
-        enqueued("sucre"),
+        attrs.evolve(enqueued("sucre"), variant="mini"),  # type: ignore[misc]  # the same
         TrialWithdrawn(trial="sucre", reason="removed"),
         ScoringFailed(trial="lima", scorer="judge", version="v2", error="OSError", message="no", elapsed=0.2),
         RunFinished(completed=1, failed=1, withdrawn=1, head="0123456789abcdef0123456789abcdef"),

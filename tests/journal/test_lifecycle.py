@@ -31,6 +31,9 @@ from journal.events import (
     ScoringFailed,
     SegmentOpened,
     SegmentSealed,
+    StepCompleted,
+    StepFailed,
+    StepReused,
     TrialCompleted,
     TrialEvent,
     TrialFailed,
@@ -72,6 +75,7 @@ def event_of(kind: type[Event], name: str = "a", attempts: int = 0, sessions: in
     """Return an event of this kind that fits a trial with this many attempts, or a run with this many sessions."""
     this: dict[str, Any] = {"trial": name, "attempt": attempts}
     following: dict[str, Any] = {"trial": name, "attempt": attempts + 1}
+    step: dict[str, Any] = {**this, "step": 1, "name": "plan", "fingerprint": "f", "elapsed": 0.5}
     scored: dict[str, Any] = {"trial": name, "scorer": "exact", "version": "v1", "elapsed": 0.5}
     events: list[Event] = [
         enqueued(name),
@@ -81,6 +85,9 @@ def event_of(kind: type[Event], name: str = "a", attempts: int = 0, sessions: in
         AttemptTimedOut(**this, timeout=1.0, elapsed=1.0),
         AttemptInterrupted(**this, reason="cancelled"),
         AttemptReturnedLate(**this, outcome="failed", elapsed=9.0),
+        StepCompleted(**step, output=1),
+        StepFailed(**step, error="E", message="m"),
+        StepReused(**this, step=1, of=7),
         RetryScheduled(**following, delay=0.5, reason="error"),
         ScorerCallStarted(trial=name, scorer="exact", call=1),
         ScorerCallFailed(trial=name, scorer="exact", call=1, error="E", message="m", category="error", elapsed=0.5),

@@ -52,7 +52,7 @@ def test_golden_journal() -> None:
     }
     assert (5, 1, 1, 1) == (state.attempts, state.timeouts, state.interrupted, state.late_returns)
     assert [(1, "interrupted"), (2, "finished")] == [(session.number, session.outcome) for session in state.sessions]
-    assert 12 == state.usage["tokens"]
+    assert 19 == state.usage["tokens"]
     assert 1.0 == state.scores["exact"].mean
     assert 1 == state.scores["judge"].failed
 

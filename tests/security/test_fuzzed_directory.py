@@ -56,7 +56,8 @@ def event_samples() -> list[dict[str, Any]]:
     b: dict[str, Any] = {"trial": "case-2"}
     settings = {"slots": 2, "timeout": 30.0, "fail_under": ["exact=0.5"], "policy": "fixed"}
     usage = {"tokens": 5, "cost": 0.5}
-    start: dict[str, Any] = {**a, "slot": 0, "key": "k", "request": {"url": "http://x"}}
+    start: dict[str, Any] = {**a, "slot": 0, "key": "k", "request": {"url": "http://x"}, "reserved": {"cost": 0.5}}
+    step: dict[str, Any] = {**a, "attempt": 1, "name": "ask", "kind": "model", "fingerprint": "f", "elapsed": 0.5}
     call: dict[str, Any] = {**a, "scorer": "judge", "key": "scorer:judge"}
     failure: dict[str, Any] = {"error": "OSError", "message": "no", "retry_after": 2.0, "elapsed": 0.5}
     run = events.RunStarted(
@@ -73,11 +74,15 @@ def event_samples() -> list[dict[str, Any]]:
         durability="sync",
         environment={"python": "3.11"},
         forked_from={"run": RUN, "seq": 3, "h": "0" * 32, "session": 1, "forked_from": None},
+        shard="1/2",
+        merged_from=[{"run": RUN, "shard": "1/2", "head": "0" * 32, "trials": 3}],
     )
     session: dict[str, Any] = {"pid": 1, "host": "here", "boot_id": "b", "settings": {"slots": 3}, "trials": 3}
     adopted: dict[str, Any] = {"adopted": {"task": "evals/x.py:x"}, "definition": {"task": {"prompt": "q"}}}
     enqueued = [
-        events.TrialEnqueued(trial=name, case=name, repeat=1, input="i", expected="e", metadata={"k": "v"}, fingerprint="f")
+        events.TrialEnqueued(
+            trial=name, case=name, variant="v", repeat=1, input="i", expected="e", metadata={"k": "v"}, fingerprint="f"
+        )
         for name in ("case-1", "case-2", "case-3")
     ]
     facts: list[events.Event] = [
@@ -89,22 +94,28 @@ def event_samples() -> list[dict[str, Any]]:
         *enqueued,
         events.AttemptStarted(attempt=1, **start),
         events.Noted(name="evaljournal.quota", value={"remaining": 1}, trial="case-1", attempt=1),
-        events.AttemptFailed(**a, **failure, attempt=1, traceback="t", where="w:1", category="rate_limited", usage=usage),
+        events.StepCompleted(**step, step=1, input={"messages": ["a"]}, output="b", usage=usage, within=0, continues=0),
+        events.StepCompleted(**step, step=2, input={"messages": ["b"]}, output="c", within=3, continues=1, reusable=False),
+        events.StepFailed(**step, step=4, input={"messages": []}, error="OSError", message="no", within=3, continues=2),
+        events.AttemptFailed(
+            **a, **failure, attempt=1, traceback="t", where="w:1", category="rate_limited", usage=usage, worker="w"
+        ),
         events.RetryScheduled(**a, attempt=2, delay=0.5, reason="rate_limited"),
         events.IntakePaused(until=5.0, reason="retry_after", evidence="e", key="k"),
         events.IntakeResumed(reason="retry_after", evidence="e", key="k"),
-        events.AttemptStarted(attempt=2, **start),
-        events.AttemptTimedOut(**a, attempt=2, timeout=0.5, elapsed=0.5, usage=usage),
+        events.AttemptStarted(attempt=2, reuses=1, spent=0.5, **start),
+        events.StepReused(**a, attempt=2, step=1, of=11, within=0),
+        events.AttemptTimedOut(**a, attempt=2, timeout=0.5, elapsed=0.5, usage=usage, worker="w"),
         events.AttemptReturnedLate(**a, attempt=2, outcome="succeeded", elapsed=0.5),
         events.RetryScheduled(**a, attempt=3, delay=0.5, reason="timed_out"),
         events.AttemptStarted(attempt=3, **start),
-        events.AttemptInterrupted(**a, attempt=3, reason="stopped", elapsed=0.5),
+        events.AttemptInterrupted(**a, attempt=3, reason="stopped", detail="d", elapsed=0.5, worker="w"),
         events.RunStopped(reason="interrupted"),
         events.JournalRecovered(last_seq=9, bytes=5, file="torn/x"),
         events.SessionStarted(session=2, **session, **adopted),
         events.AttemptStarted(attempt=4, **start),
         events.Noted(name="usage", value=usage, trial="case-1", attempt=4),
-        events.AttemptSucceeded(**a, attempt=4, output="Lima", elapsed=0.5, usage=usage),
+        events.AttemptSucceeded(**a, attempt=4, output="Lima", elapsed=0.5, usage=usage, worker="w"),
         events.ScorerCallStarted(call=1, **call),
         events.ScorerCallFailed(**failure, **a, scorer="judge", call=1, category="unavailable", delay=0.5),
         events.ScorerCallStarted(call=2, **call),

@@ -1,0 +1,61 @@
+"""Rules about the steps of attempts: what an attempt may reuse, how long it may take, and how its steps are numbered."""
+
+from collections.abc import Iterator
+
+from journal import events
+from replay.state import RunState
+from replay.steps import first_reused, remaining_timeout
+
+
+class StepRules:
+    """Checks the steps of each attempt in flight."""
+
+    def __init__(self, state: RunState) -> None:
+        self._state = state
+        """The state before the record that is checked."""
+        self._numbers: dict[str, set[int]] = {}
+        """Trial → the numbers of its attempt's steps."""
+        self._reused: dict[str, set[int]] = {}
+        """Trial → the records that its attempt has reused."""
+        self._spent: dict[str, float] = {}
+        """Trial → `spent` of its attempt, if not 0."""
+
+    def start(self, event: events.AttemptStarted) -> Iterator[str]:
+        """Check what an attempt may reuse."""
+        state, steps = self._state, self._state.steps.open.get(event.trial)
+        first = first_reused(steps, state.trials[event.trial], state.settings.get("reuse_steps", ""))
+        spent = round(steps.spent, 6) if steps is not None and first else 0.0
+        if (event.reuses, event.spent) != (first, spent):
+            yield (
+                f"{event.trial!r} reuses steps from attempt {event.reuses} on and has spent {event.spent:g} s, "
+                f"but its settings and its earlier attempts give {first} and {spent:g} s"
+            )
+        if event.spent:
+            self._spent[event.trial] = event.spent
+
+    def end(self, event: events.StepEvent) -> Iterator[str]:
+        """Check a step that was completed, failed or reused."""
+        numbers = self._numbers.setdefault(event.trial, set())
+        if event.step < 1 or event.step in numbers:
+            yield f"{event.trial!r} has a second step {event.step} in attempt {event.attempt}"
+        if not isinstance(event, events.StepReused):
+            if event.continues and event.continues not in numbers:
+                yield f"step {event.step} of {event.trial!r} continues step {event.continues}, which had not ended"
+        else:
+            steps, reused = self._state.steps.open.get(event.trial), self._reused.setdefault(event.trial, set())
+            step = None if steps is None else steps.steps.get(event.of)
+            if step is None or step.attempt == event.attempt:
+                yield f"{event.trial!r} reuses record {event.of}, which is no step of an earlier attempt that it may reuse"
+            elif event.of in reused:
+                yield f"{event.trial!r} reuses record {event.of} twice in attempt {event.attempt}"
+            reused.add(event.of)
+        numbers.add(event.step)
+
+    def forget(self, trial: str) -> None:
+        """Forget the last attempt at a trial."""
+        for per_attempt in (self._numbers, self._reused, self._spent):
+            per_attempt.pop(trial, None)
+
+    def timeout(self, trial: str, timeout: float | None) -> float | None:
+        """Return the timeout of the attempt in flight, given that of the settings."""
+        return remaining_timeout(timeout, self._spent.get(trial, 0.0))

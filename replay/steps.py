@@ -1,0 +1,132 @@
+"""The completed steps of open trials: which of them the next attempt may reuse, and what that saves.
+
+A step is recognized by its trial, its name and its fingerprint, never by its position: code that takes another path asks
+again, which costs money, but is never wrong.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, Final, Literal
+
+import attrs
+
+from journal import Record, events
+from replay.trial_state import TrialState, packed
+from replay.usage import add
+
+Reuse = Literal["transient", "interrupted", "always", "never"]
+"""After which ends of an attempt the next one reuses its steps. `transient`: interrupted, rate limited or unavailable."""
+
+REUSES: Final[tuple[Reuse, ...]] = ("transient", "interrupted", "always", "never")
+_TRANSIENT: Final = frozenset({"interrupted", "rate_limited", "unavailable"})
+_LEAST: Final = 0.1
+"""Part of its timeout that an attempt gets at least, however long the attempts were whose steps it reuses."""
+
+
+def keeps_steps(reuse: str, ending: str) -> bool:
+    """Return whether steps are reused after an attempt with this end: `interrupted`, or the category of its failure."""
+    match reuse:
+        case "never":
+            return False
+        case "always":
+            return True
+        case "interrupted":
+            return ending == "interrupted"
+        case _:
+            return ending in _TRANSIENT
+
+
+def remaining_timeout(timeout: float | None, spent: float) -> float | None:
+    """Return the timeout of an attempt that reuses steps of attempts which took `spent` seconds; None: no timeout."""
+    return timeout if timeout is None or not spent else round(max(timeout - spent, timeout * _LEAST), 6)
+
+
+@attrs.define
+class RecordedStep:
+    """A completed step that may be reused."""
+
+    seq: int
+    location: int
+    """Packed location of its record."""
+    attempt: int
+    name: str
+    fingerprint: str
+    usage: Any
+
+
+@attrs.define
+class TrialSteps:
+    """The steps of a trial that has not ended."""
+
+    first: int
+    """The first attempt whose steps may be reused."""
+    steps: dict[int, RecordedStep] = attrs.field(factory=dict[int, RecordedStep])
+    """Record → step, in the order of their completion."""
+    spent: float = 0.0
+    """Seconds that the attempts from the first one on were in flight; not the current one."""
+    is_productive: bool = False
+    """Whether the attempt in flight has completed a step."""
+    not_reusable: int = 0
+    """Completed steps of the attempt in flight that may not be reused."""
+
+    def start(self, attempt: int, reuses: int) -> int:
+        """Start an attempt; return how many completed calls it has to repeat, because it may not reuse them."""
+        repeated, self.not_reusable, self.is_productive = self.not_reusable, 0, False
+        if not reuses:
+            repeated += len(self.steps)
+            self.first, self.spent = attempt, 0.0
+            self.steps.clear()
+        return repeated
+
+    def add(self, event: events.StepCompleted, record: Record) -> None:
+        """Add a step that was completed."""
+        self.is_productive = True
+        if event.reusable:
+            self.steps[record.seq] = RecordedStep(
+                record.seq, packed(record), event.attempt, event.name, event.fingerprint, event.usage
+            )
+        else:
+            self.not_reusable += 1
+
+    def __iter__(self) -> Iterator[RecordedStep]:
+        return iter(self.steps.values())
+
+
+def first_reused(steps: TrialSteps | None, trial: TrialState, reuse: str) -> int:
+    """Return the first attempt whose steps the next attempt at a trial reuses; 0 if it reuses none."""
+    if steps is None:
+        return 0
+    history = trial.retry_history
+    ending = "interrupted" if trial.stage == "interrupted" or history is None else history.category
+    return steps.first if keeps_steps(reuse, ending) else 0
+
+
+@attrs.define(eq=False)
+class RunSteps:
+    """The steps of a run."""
+
+    open: dict[str, TrialSteps] = attrs.field(factory=dict[str, TrialSteps])
+    """Open trial → its completed steps, if it has any."""
+    completed: int = 0
+    failed: int = 0
+    reused: int = 0
+    usage_saved: Counter[str] = attrs.field(factory=Counter[str])
+    """Usage of the steps that were reused, which was not paid again."""
+
+    def complete(self, event: events.StepCompleted, record: Record) -> None:
+        """Count a step, and keep where its result is."""
+        self.completed += 1
+        steps = self.open.get(event.trial)
+        if steps is None:
+            steps = self.open[event.trial] = TrialSteps(event.attempt)
+        steps.add(event, record)
+
+    def reuse(self, event: events.StepReused) -> Any:
+        """Count a step that was reused; return its usage."""
+        self.reused += 1
+        steps = self.open.get(event.trial)
+        step = steps.steps.get(event.of) if steps is not None else None
+        if step is None:
+            return None
+        add(self.usage_saved, step.usage)
+        return step.usage

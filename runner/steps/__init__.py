@@ -1,0 +1,1 @@
+"""Durable steps: calls inside a task whose results are recorded, and reused by the next attempt after an interruption."""

@@ -1,0 +1,144 @@
+"""The steps of one attempt: returns the results that an earlier attempt recorded, and records new ones.
+
+A task may run in the loop of the run, on an asyncio loop or in a thread. Records are appended in the loop of the run, in the
+order in which the steps ended.
+"""
+
+import itertools
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
+from contextvars import ContextVar
+from typing import Any, Final
+
+import attrs
+import trio
+
+from journal.events import StepCompleted, StepEvent, StepFailed, StepKind, StepReused
+from runner.retries.classify import describe
+from runner.steps.inputs import RecordedInputs, StepInput
+
+Key = tuple[str, str]
+"""Name and fingerprint of a step."""
+
+
+@attrs.frozen
+class RecordedResult:
+    """The result of a completed step, read from the journal."""
+
+    seq: int
+    output: Any
+
+
+@attrs.frozen
+class Asked:
+    """What a step asks."""
+
+    name: str
+    kind: StepKind
+    input: StepInput
+    reusable: bool
+
+
+class AttemptSteps:
+    """The steps of the attempt in flight."""
+
+    def __init__(
+        self,
+        trial: str,
+        attempt: int,
+        *,
+        record: Callable[[StepEvent], None],
+        now: Callable[[], float],
+        token: trio.lowlevel.TrioToken,
+        wait_durable: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        self._trial, self._attempt = trial, attempt
+        self._record = record
+        """Records an event, from any thread."""
+        self._now = now
+        self.token = token
+        """The loop of the run."""
+        self.wait_durable = wait_durable
+        """Waits, in the loop of the run, until the recorded steps are on disk; None: steps do not wait."""
+        self._results: dict[Key, deque[RecordedResult]] = {}
+        self._inputs = RecordedInputs()
+        self._numbers = itertools.count(1)
+
+    def offer(self, results: Iterable[tuple[Key, RecordedResult]]) -> None:
+        """Make the results of earlier attempts available, each for one step."""
+        for key, result in results:
+            self._results.setdefault(key, deque()).append(result)
+
+    def begin(self, asked: Asked) -> "RunningStep":
+        """Start a step."""
+        return RunningStep(self, asked, next(self._numbers), _within.get(), self._now())
+
+    def take(self, step: "RunningStep") -> RecordedResult | None:
+        """Return the recorded result of a step, and record that it is used again; None if it must be executed."""
+        results = self._results.get((step.asked.name, step.asked.input.fingerprint)) if step.asked.reusable else None
+        try:
+            result = results.popleft() if results else None
+        except IndexError:  # Another thread was first.
+            return None
+        if result is not None:
+            event = StepReused(trial=self._trial, attempt=self._attempt, step=step.number, of=result.seq, within=step.within)
+            self._record(event)
+            self._inputs.add(step.number, step.asked.input)
+        return result
+
+    def complete(self, step: "RunningStep", output: Any, usage: Any) -> None:
+        """Record the result of a step."""
+        self._record(StepCompleted(**self._facts(step), output=output, usage=usage, reusable=step.asked.reusable))
+
+    def fail(self, step: "RunningStep", exc: BaseException) -> None:
+        """Record that a step raised."""
+        error = describe(exc)
+        self._record(StepFailed(**self._facts(step), error=error.type, message=error.message))
+
+    def _facts(self, step: "RunningStep") -> dict[str, Any]:
+        asked = step.asked
+        recorded, continues = self._inputs.shortened(asked.input)
+        self._inputs.add(step.number, asked.input)
+        return {
+            "trial": self._trial,
+            "attempt": self._attempt,
+            "step": step.number,
+            "name": asked.name,
+            "kind": asked.kind,
+            "fingerprint": asked.input.fingerprint,
+            "input": recorded,
+            "elapsed": round(self._now() - step.began, 6),
+            "within": step.within,
+            "continues": continues,
+        }
+
+
+@attrs.frozen
+class RunningStep:
+    """A step between its start and its end; steps that start inside it belong to it."""
+
+    steps: AttemptSteps
+    asked: Asked
+    number: int
+    within: int
+    """Number of the step that started it; 0: the task itself."""
+    began: float
+
+    def enter(self) -> Callable[[], None]:
+        """Make steps that start in this context part of this one; return what ends that."""
+        token = _within.set(self.number)
+        return lambda: _within.reset(token)
+
+
+_within: Final[ContextVar[int]] = ContextVar("evaljournal_step", default=0)
+_steps: Final[ContextVar[AttemptSteps | None]] = ContextVar("evaljournal_steps", default=None)
+
+
+def current_steps() -> AttemptSteps | None:
+    """Return the steps of the attempt in this context; None outside an attempt."""
+    return _steps.get()
+
+
+def set_steps(steps: AttemptSteps | None) -> None:
+    """Let the steps in this context belong to an attempt, or to none, from now on."""
+    _steps.set(steps)

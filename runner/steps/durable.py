@@ -1,0 +1,214 @@
+"""`step` and `durable`: calls whose results are recorded, so that an interrupted trial continues where it was.
+
+In the first attempt a step is executed and its result recorded. After an interruption, a rate limit or an outage, the next
+attempt at the trial gets the recorded result of each step that asks the same, and executes only the others.
+"""
+
+import functools
+import inspect
+import types
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, ParamSpec, TypeVar, overload
+
+import attrs
+import orjson
+
+from journal.errors import Unserializable
+from journal.events import StepKind
+from runner.data.fingerprint import canonical
+from runner.data.to_json import to_json
+from runner.errors import UsageError
+from runner.retries.classify import Fatal
+from runner.secrets import mask_output, sent
+from runner.steps.attempt_steps import Asked, AttemptSteps, RunningStep, current_steps
+from runner.steps.inputs import step_input
+from runner.steps.waiting import wait_in_loop, wait_in_thread
+from runner.tasks.usage import usage_of_response
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_KINDS: Final[tuple[StepKind, ...]] = ("model", "tool", "other")
+
+
+class StepNotRecordable(Fatal):
+    """What a step asks or returns cannot be recorded as JSON."""
+
+
+@attrs.frozen
+class _Definition:
+    """How the calls of a function become steps."""
+
+    function: Callable[..., Any]
+    name: str
+    kind: StepKind
+    reuse: bool
+    key: Callable[..., Any] | None
+    usage: Callable[[Any], Any] | None
+
+    def asked(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Asked:
+        """Return what a call asks."""
+        value: Any = _named(self.function, args, kwargs) if self.key is None else self.key(*args, **kwargs)
+        try:
+            return Asked(self.name, self.kind, step_input(value, self.name), self.reuse)
+        except (UsageError, Unserializable) as exc:
+            raise StepNotRecordable(f"{exc}; pass key=…, a function of the arguments that returns what the step asks") from exc
+
+    def recorded(self, step: RunningStep, result: Any) -> Any:
+        """Record the result of a step; return it as a later attempt will read it: a tuple as a list."""
+        try:
+            output = _as_json(result, self.name)
+            if sent:
+                output = mask_output(output)
+        except (UsageError, Unserializable) as exc:
+            error = StepNotRecordable(f"{exc}; return JSON values from a step, such as the text of a reply")
+            step.steps.fail(step, error)
+            raise error from exc
+        usage = usage_of_response(output) or None if self.usage is None else to_json(self.usage(result))
+        step.steps.complete(step, output, usage)
+        return output
+
+
+def _as_json(value: Any, name: str) -> Any:
+    if value is None or value.__class__ in (str, bool, int):
+        return value
+    try:
+        text = orjson.dumps(value, option=orjson.OPT_PASSTHROUGH_DATACLASS)
+        has_null = b"null" in text
+    except TypeError:
+        value = to_json(value)
+        text, has_null = canonical(value, f"the result of step {name!r}"), False
+    if has_null:
+        canonical(value, f"the result of step {name!r}")  # NaN would be read as null.
+    return orjson.loads(text)
+
+
+def _named(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments by the names of their parameters; `self` is omitted, others without a name are under `args`."""
+    if not args:
+        return kwargs
+    names = _parameters(function)
+    if names[:1] == ("self",):
+        names, args = names[1:], args[1:]
+    named = dict(zip(names, args, strict=False)) | kwargs
+    return named if len(args) <= len(names) else named | {"args": list(args[len(names) :])}
+
+
+def _parameters(function: Callable[..., Any]) -> tuple[str, ...]:
+    """Return the names of a function's positional parameters; reading its code is far cheaper than `inspect.signature`."""
+    function = inspect.unwrap(function)
+    inner = function.__func__ if isinstance(function, types.MethodType) else function
+    code = getattr(inner, "__code__", None)
+    names: tuple[str, ...] = code.co_varnames[: code.co_argcount] if isinstance(code, types.CodeType) else ()
+    return names[1:] if inner is not function else names
+
+
+@overload
+def durable(function: Callable[P, R], /) -> Callable[P, R]: ...
+@overload
+def durable(
+    *,
+    name: str | None = None,
+    kind: StepKind = "other",
+    reuse: bool = True,
+    key: Callable[..., Any] | None = None,
+    usage: Callable[[Any], Any] | None = None,
+) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+def durable(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    kind: StepKind = "other",
+    reuse: bool = True,
+    key: Callable[..., Any] | None = None,
+    usage: Callable[[Any], Any] | None = None,
+) -> Any:
+    """Make each call of a function a step: `@durable`, or `@durable(kind="tool")`.
+
+    Its result is recorded, and must be JSON. An attempt after an interruption, a rate limit or an outage gets the recorded
+    result of a call with the same arguments instead of calling the function again. Outside an attempt, it is a plain call.
+
+    - `name`: name of the step (default: name of the function).
+    - `kind`: what it calls: `model`, `tool` or `other`.
+    - `reuse=False`: it is recorded but always executed, because it changes something outside, such as a file in a sandbox.
+    - `key`: returns what a call asks, from its arguments, if they are not JSON.
+    - `usage`: returns tokens and cost from the result (default: read from replies of OpenAI and Anthropic).
+    """
+    if function is None:
+        return functools.partial(durable, name=name, kind=kind, reuse=reuse, key=key, usage=usage)
+    if kind not in _KINDS:
+        raise UsageError(f"kind must be one of {', '.join(map(repr, _KINDS))}, not {kind!r}")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise UsageError(f"{function.__name__} is a generator; a step returns one result")
+    if not callable(function):
+        raise UsageError(f"a step calls a function, not {type(function).__name__}")
+    definition = _Definition(function, name or str(getattr(function, "__name__", "step")), kind, reuse, key, usage)
+    wrapper = _async_step(definition) if inspect.iscoroutinefunction(function) else _plain_step(definition)
+    return functools.wraps(function)(wrapper)
+
+
+def step(name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """Make one call of a function a step; see `durable`, which has more options.
+
+    `await step("plan", ask, question)` calls `ask(question)`; for a plain function, omit `await`.
+    """
+    if not name or callable(name):
+        raise UsageError('the first argument of step is its name: step("plan", ask, question)')
+    if not callable(function):
+        raise UsageError(f"step({name!r}, …) calls a function; it got {type(function).__name__}")
+    definition = _Definition(function, name, "other", True, None, None)  # noqa: FBT003  # as named in the class
+    is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004  # an object
+    return (_async_step(definition) if is_async else _plain_step(definition))(*args, **kwargs)
+
+
+def _plain_step(definition: _Definition) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        steps = current_steps()
+        if steps is None:
+            return definition.function(*args, **kwargs)
+        running = steps.begin(definition.asked(args, kwargs))
+        if (earlier := steps.take(running)) is not None:
+            return earlier.output
+        leave = running.enter()
+        try:
+            result = definition.function(*args, **kwargs)
+        except Exception as exc:
+            steps.fail(running, exc)
+            raise
+        finally:
+            leave()
+        if inspect.isawaitable(result):  # Such as the method of an async client, which is a plain function.
+            return _finished(definition, steps, running, result)
+        output = definition.recorded(running, result)
+        wait_in_thread(steps)
+        return output
+
+    return call
+
+
+def _async_step(definition: _Definition) -> Callable[..., Any]:
+    async def call(*args: Any, **kwargs: Any) -> Any:
+        steps = current_steps()
+        if steps is None:
+            return await definition.function(*args, **kwargs)
+        running = steps.begin(definition.asked(args, kwargs))
+        if (earlier := steps.take(running)) is not None:
+            return earlier.output
+        return await _finished(definition, steps, running, definition.function(*args, **kwargs))
+
+    return call
+
+
+async def _finished(definition: _Definition, steps: AttemptSteps, running: RunningStep, result: Awaitable[Any]) -> Any:
+    leave = running.enter()
+    try:
+        value = await result
+    except Exception as exc:
+        steps.fail(running, exc)
+        raise
+    finally:
+        leave()
+    output = definition.recorded(running, value)
+    await wait_in_loop(steps)
+    return output

@@ -1,0 +1,91 @@
+"""What a step asks: its JSON, its fingerprint, and the part of it that follows the input of an earlier step.
+
+An agent sends its whole conversation in every call. Recorded in full, 30 turns of 3 kB would take 1.4 MB per trial. So a list
+in the input of a step that begins with the same list of an earlier step is recorded without those elements.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import attrs
+import orjson
+
+from runner.data.fingerprint import canonical, digest
+from runner.data.to_json import to_json
+from runner.errors import UsageError
+from runner.secrets import mask_values, may_contain_secrets
+
+_CANDIDATES: Final = 8
+"""Earlier inputs that are compared: the last ones with lists, also of agents that run at the same time."""
+_EMPTY: Final = b"[]"
+
+
+@attrs.frozen
+class StepInput:
+    """What a step asks, with secrets masked, as canonical JSON: what the caller changes later is not recorded."""
+
+    content: bytes
+    members: Mapping[str, bytes]
+    """The JSON of each member, if it is an object."""
+    fingerprint: str
+
+
+def step_input(value: Any, name: str) -> StepInput:
+    """Return what a step asks; raise `UsageError` or `Unserializable` if it is not JSON."""
+    described = f"the input of step {name!r}"
+    try:
+        content, members = _serialized(value, described)
+    except UsageError:
+        value = to_json(value)
+        content, members = _serialized(value, described)
+    if may_contain_secrets(content.decode()):
+        content, members = _serialized(mask_values(value), described)
+    return StepInput(content, members, digest(content))
+
+
+def _serialized(value: Any, name: str) -> tuple[bytes, dict[str, bytes]]:
+    if value.__class__ is not dict:
+        return canonical(value, name), {}
+    for key in value:
+        if not isinstance(key, str):
+            raise UsageError(f"{name} has the key {key!r}; JSON keys must be strings")
+    members = {key: canonical(value[key], f"{name}.{key}") for key in sorted(value)}
+    return b"{%b}" % b",".join([b"%b:%b" % (orjson.dumps(key), content) for key, content in members.items()]), members
+
+
+class RecordedInputs:
+    """The inputs of an attempt's steps that ended."""
+
+    def __init__(self) -> None:
+        self._recent: tuple[tuple[int, StepInput], ...] = ()
+        """Number and input; replaced, not changed, because steps may end in several threads."""
+
+    def add(self, number: int, asked: StepInput) -> None:
+        """Add the input of a step that ended."""
+        if b"[" in asked.content:
+            self._recent = (*self._recent[1 - _CANDIDATES :], (number, asked))
+
+    def shortened(self, asked: StepInput) -> tuple[Any, int]:
+        """Return what is recorded of an input, and the number of the step that it continues; 0: none."""
+        for number, earlier in reversed(self._recent):
+            tails = _tails(asked.members, earlier.members)
+            if tails:
+                return {key: orjson.loads(tails.get(key, content)) for key, content in asked.members.items()}, number
+        return orjson.loads(asked.content), 0
+
+
+def _tails(members: Mapping[str, bytes], earlier: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Return each list that is in both inputs without the elements of the earlier one.
+
+    Return nothing if one of them does not begin with those elements.
+    """
+    tails: dict[str, bytes] = {}
+    for key, content in members.items():
+        before = earlier.get(key, b"")
+        if content[:1] != b"[" or before[:1] != b"[":
+            continue
+        rest = content[len(before) - 1 :]
+        if before != _EMPTY and (rest[:1] not in {b",", b"]"} or not content.startswith(before[:-1])):
+            return {}
+        tails[key] = b"[" + (rest[1:] if rest[:1] == b"," else rest)
+    return tails if any(earlier[key] != _EMPTY for key in tails) else {}

@@ -1,0 +1,611 @@
+"""Durable steps: what is recorded, and which steps the next attempt executes again."""
+
+import asyncio
+import functools
+import random
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+import trio.lowlevel
+import trio.testing
+
+from journal import read
+from journal.events import (
+    AttemptStarted,
+    AttemptTimedOut,
+    Noted,
+    StepCompleted,
+    StepEvent,
+    StepFailed,
+    StepReused,
+    TrialFailed,
+)
+from replay.auditing import Auditor
+from replay.trajectory import Trajectory
+from runner import Case, Fatal, Outcome, RateLimited, Retry, UsageError, durable, step, verify
+from runner.recompute.rules import session_rules
+from tests.journal.disk import SimulatedDisk
+from tests.runs import PATH, AnyEvaluation, define, define_real, events, run_killed, run_real, run_until_power_cut, run_virtual
+
+STEPS = 6
+
+
+class Agent:
+    """An agent for trio that makes one call per step; some of them raise."""
+
+    def __init__(self, errors: dict[int, list[Exception]] | None = None, seconds: float = 1.0) -> None:
+        self.errors = errors or {}
+        self.seconds = seconds
+        self.calls: Counter[tuple[Any, int]] = Counter()
+        self.__name__ = "agent"
+
+    async def ask(self, question: Any, number: int, history: list[str]) -> str:
+        """Call the model."""
+        self.calls[question, number] += 1
+        await trio.sleep(self.seconds)
+        if self.errors.get(number):
+            raise self.errors[number].pop(0)
+        return f"{question}/{number}/{len(history)}"
+
+    async def __call__(self, question: Any) -> str:
+        """Take all steps."""
+        history: list[str] = []
+        for number in range(1, STEPS + 1):
+            history.append(await step(f"turn {number}", self.ask, question, number, list(history)))
+        return history[-1]
+
+
+def evaluate(agent: Any, disk: SimulatedDisk, cases: Any = "a", **options: Any) -> Outcome:
+    """Run an agent on a virtual clock."""
+    it = of(agent, cases, **options)
+    return trio.run(functools.partial(run_virtual, it, disk), clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+def of(agent: Any, cases: Any = "a", **options: Any) -> AnyEvaluation:
+    """Return the evaluation of an agent."""
+    return define(agent, [Case(name=name, input=name) for name in cases], **{"policy": "fixed", **options})
+
+
+def test_steps_are_recorded() -> None:
+    """Each step has its number, its name, its arguments by name, its result and its duration."""
+    disk = SimulatedDisk()
+    outcome = evaluate(Agent(), disk)
+    recorded = events(disk, StepCompleted)
+
+    assert 1 == outcome.state.completed
+    assert [(n, f"turn {n}", f"a/{n}/{n - 1}", 1.0) for n in range(1, STEPS + 1)] == [
+        (e.step, e.name, e.output, e.elapsed) for e in recorded
+    ]
+    assert {"question": "a", "number": 2, "history": ["a/1/0"]} == recorded[1].input
+    assert (STEPS, 0, {}) == (outcome.state.steps.completed, outcome.state.steps.reused, outcome.state.steps.open)
+
+
+@pytest.mark.parametrize("at", range(1, STEPS + 1))
+def test_after_a_rate_limit_only_the_remaining_steps_are_executed(at: int) -> None:
+    """The attempt ends at a 429 and frees its slot; the next attempt continues at the same step."""
+    disk, agent = SimulatedDisk(), Agent({at: [RateLimited(2.0)]})
+    outcome = evaluate(agent, disk)
+
+    assert {("a", n): 1 + (n == at) for n in range(1, STEPS + 1)} == agent.calls
+    assert [0, int(at > 1)] == [e.reuses for e in events(disk, AttemptStarted)]
+    assert at - 1 == len(events(disk, StepReused)) == outcome.state.steps.reused
+    assert 1 == outcome.state.completed
+    assert verified(disk)
+
+
+def verified(disk: SimulatedDisk) -> bool:
+    """Return whether the run in memory passes the audit."""
+    auditor = Auditor(session_rules)
+    for record in read(PATH, files=disk):
+        auditor.apply(record)
+    result = auditor.result()
+    assert () == result.findings
+    return True
+
+
+@pytest.mark.parametrize(
+    ("reuse", "error", "repeated"),
+    [
+        ("transient", ConnectionError("gone"), 0),
+        ("transient", RuntimeError("a bug of the agent"), 1),
+        ("interrupted", RateLimited(1.0), 1),
+        ("always", RuntimeError("a bug of the agent"), 0),
+        ("never", RateLimited(1.0), 1),
+    ],
+)
+def test_the_setting_decides_what_is_reused(reuse: str, error: Exception, repeated: int) -> None:
+    """After its own error an agent starts again, unless `reuse_steps` is `always`."""
+    disk, agent = SimulatedDisk(), Agent({4: [error]})
+    evaluate(agent, disk, reuse_steps=reuse)
+
+    assert [1 + repeated] * 3 + [2, 1, 1] == [agent.calls["a", n] for n in range(1, STEPS + 1)]
+    assert verified(disk)
+
+
+def test_a_killed_run_continues_inside_its_trials() -> None:
+    """After a kill, only the steps that were in flight are executed again."""
+    disk, agent = SimulatedDisk(), Agent()
+
+    async def main() -> SimulatedDisk:
+        found = await run_killed(of(agent, "abc", slots=3), disk, after=3.5)
+        await run_virtual(of(agent, "abc", slots=3), found, resume=True)
+        return found
+
+    found = trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+    assert {(case, n): 1 + (n == 4) for case in "abc" for n in range(1, STEPS + 1)} == agent.calls
+    assert 9 == len(events(found, StepReused))
+    assert verified(found)
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.exhaustive) for seed in range(1, 20))])
+def test_power_cut_at_every_record(seed: int) -> None:
+    """The calls after a resume are exactly those whose steps were not on disk."""
+    seq = 0
+    while True:
+        seq += 1
+        disk, agent = SimulatedDisk(), Agent({2: [RateLimited(1.0)], 5: [ConnectionError("gone")]}, seconds=0.5 + seed / 10)
+        it = of(agent, "ab", slots=2, retry=Retry(errors=3))
+        if run_until_power_cut(it, disk, seq) is not None:
+            break
+        found = disk.unplugged(random.Random(seed))
+        is_there = found.is_directory(str(PATH)) and any(n.startswith("journal-") for n in found.list_directory(str(PATH)))
+        if not is_there:
+            continue
+        kept = Counter((e.trial, e.name) for e in events(found, StepCompleted))
+        before = Counter(agent.calls)
+        agent.errors = {}
+        again = of(agent, "ab", slots=2, retry=Retry(errors=3))
+        trio.run(functools.partial(run_virtual, again, found, resume=True), clock=trio.testing.MockClock(autojump_threshold=0))
+        called = agent.calls - before
+        expected = {(case, n): 1 for case in "ab" for n in range(1, STEPS + 1) if not kept[case, f"turn {n}"]}
+        assert expected == dict(called), f"after record {seq}"
+        assert verified(found)
+    assert seq > 40
+
+
+def test_equal_steps_are_used_once_each() -> None:
+    """Two equal steps have two results; each is reused once, and a third is executed."""
+    results = iter(range(100))
+    errors = [RateLimited(1.0)]
+
+    def throw(_: int) -> int:
+        return next(results)
+
+    async def dice(_: Any) -> list[int]:
+        await trio.lowlevel.checkpoint()
+        seen = [step("roll", throw, 6), step("roll", throw, 6)]
+        if errors:
+            raise errors.pop()
+        return [*seen, step("roll", throw, 6)]
+
+    disk = SimulatedDisk()
+    evaluate(dice, disk)
+
+    assert [0, 1, 2] == [e.output for e in events(disk, StepCompleted)]
+    assert 2 == len(events(disk, StepReused))
+
+
+def test_concurrent_steps_need_no_order() -> None:
+    """Steps that end in another order are recognized by what they ask."""
+    calls: Counter[int] = Counter()
+    errors = [RateLimited(1.0)]
+
+    async def look_up(number: int) -> int:
+        calls[number] += 1
+        await trio.sleep(number if errors else 5 - number)
+        return number * number
+
+    async def agent(_: Any) -> int:
+        found: list[int] = []
+
+        async def one(number: int) -> None:
+            found.append(await step("look up", look_up, number))
+
+        async with trio.open_nursery() as nursery:
+            for number in (3, 1, 2):
+                nursery.start_soon(one, number)
+        if errors:
+            raise errors.pop()
+        return sum(found)
+
+    disk = SimulatedDisk()
+    outcome = evaluate(agent, disk)
+
+    assert {1: 1, 2: 1, 3: 1} == calls
+    assert 1 == outcome.state.completed
+
+
+def test_steps_of_other_trials_are_never_used() -> None:
+    """Repeats of a case and other cases ask the same and get their own results."""
+    numbers = iter(range(100))
+    errors = {"a", "b"}
+
+    def draw() -> int:
+        return next(numbers)
+
+    async def agent(question: str) -> int:
+        await trio.lowlevel.checkpoint()
+        drawn: int = step("draw", draw)
+        if question in errors:
+            errors.discard(question)
+            raise RateLimited(1.0)
+        return drawn
+
+    disk = SimulatedDisk()
+    evaluate(agent, disk, "ab", repeats=2)
+
+    assert 4 == len({e.output for e in events(disk, StepCompleted)}) == len(events(disk, StepCompleted))
+
+
+def test_a_step_that_raises_is_recorded_and_executed_again() -> None:
+    """A failed step has its error; it is never reused."""
+    disk, agent = SimulatedDisk(), Agent({3: [RateLimited(1.0), RateLimited(1.0)]})
+    evaluate(agent, disk)
+
+    assert [(3, "turn 3", "evaljournal.RateLimited")] * 2 == [(e.step, e.name, e.error) for e in events(disk, StepFailed)]
+    assert 3 == agent.calls["a", 3]
+
+
+def test_a_step_that_changes_the_world_is_executed_again() -> None:
+    """With `reuse=False` a step is recorded, and every attempt executes it."""
+    written: list[str] = []
+    errors = [RateLimited(1.0)]
+
+    @durable(kind="tool", reuse=False)
+    def write(text: str) -> int:
+        written.append(text)
+        return len(written)
+
+    async def agent(_: Any) -> int:
+        await trio.lowlevel.checkpoint()
+        count: int = write("x")
+        if errors:
+            raise errors.pop()
+        return count
+
+    disk = SimulatedDisk()
+    evaluate(agent, disk)
+
+    assert ["x", "x"] == written
+    assert [("tool", False)] * 2 == [(e.kind, e.reusable) for e in events(disk, StepCompleted)]
+    assert [] == events(disk, StepReused)
+
+
+def test_the_first_result_is_what_the_journal_returns() -> None:
+    """A tuple is a list the first time, too, so that code cannot fail only after a crash."""
+    seen: list[Any] = []
+
+    async def agent(_: Any) -> str:
+        await trio.lowlevel.checkpoint()
+        seen.append(step("pair", lambda: (1, {"b": 2, "a": (3,)})))
+        return "done"
+
+    evaluate(agent, SimulatedDisk())
+
+    assert [[1, {"b": 2, "a": [3]}]] == seen
+
+
+@pytest.mark.parametrize(("arguments", "result"), [((object(),), 1), ((1,), object()), ((1,), float("nan"))])
+def test_what_is_not_json_is_an_error_that_is_not_retried(arguments: tuple[Any, ...], result: Any) -> None:
+    """The error names the step and says what to do."""
+
+    async def agent(_: Any) -> Any:
+        await trio.lowlevel.checkpoint()
+        return step("odd", lambda *_: result, *arguments)
+
+    disk = SimulatedDisk()
+    outcome = evaluate(agent, disk)
+    (failed,) = events(disk, TrialFailed)
+
+    assert "fatal" == failed.reason
+    assert "step 'odd'" in outcome.state.trials["a"].error
+
+
+def test_a_key_replaces_arguments_that_are_not_json() -> None:
+    """`key` returns what a call asks."""
+    clients = [object(), object()]
+    calls: list[str] = []
+    errors = [RateLimited(1.0)]
+
+    @durable(key=lambda _, question: question)
+    def ask(_: object, question: str) -> str:
+        calls.append(question)
+        return question.upper()
+
+    async def agent(question: str) -> str:
+        await trio.lowlevel.checkpoint()
+        answer: str = ask(clients.pop(), question)
+        if errors:
+            raise errors.pop()
+        return answer
+
+    evaluate(agent, SimulatedDisk())
+
+    assert ["a"] == calls
+
+
+def test_nested_steps() -> None:
+    """A step inside another one names it."""
+
+    @durable
+    async def inner(number: int) -> int:
+        await trio.lowlevel.checkpoint()
+        return number
+
+    @durable
+    async def outer(number: int) -> int:
+        return await inner(number) + await inner(number + 1)
+
+    async def agent(_: Any) -> int:
+        return await outer(1) + await inner(9)
+
+    disk = SimulatedDisk()
+    evaluate(agent, disk)
+
+    assert [("inner", 2, 1), ("inner", 3, 1), ("outer", 1, 0), ("inner", 4, 0)] == [
+        (e.name, e.step, e.within) for e in events(disk, StepCompleted)
+    ]
+
+
+def test_a_changed_task_reuses_nothing() -> None:
+    """After a change of the task its steps are executed again."""
+    disk = SimulatedDisk()
+    first, second = Agent(), Agent()
+    second.fingerprint = "another"  # type: ignore[attr-defined]
+
+    async def main() -> SimulatedDisk:
+        found = await run_killed(of(first), disk, after=3.5)
+        await run_virtual(of(second), found, resume=True, adopt=True)
+        return found
+
+    found = trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+    assert [] == events(found, StepReused)
+    assert [1] * STEPS == [second.calls["a", n] for n in range(1, STEPS + 1)]
+
+
+def test_the_timeout_continues() -> None:
+    """An attempt that reuses steps has the rest of the timeout."""
+    disk, agent = SimulatedDisk(), Agent({4: [RateLimited(1.0)]}, seconds=2.0)
+    evaluate(agent, disk, timeout=10.0, retry=Retry(timeouts=0))
+    started, timed_out = events(disk, AttemptStarted), events(disk, AttemptTimedOut)
+
+    assert [0.0, 8.0] == [e.spent for e in started]
+    assert [(2, 2.0)] == [(e.attempt, e.timeout) for e in timed_out]
+    assert verified(disk)
+
+
+def test_retry_budgets_restart_with_progress() -> None:
+    """An agent that gets further each time does not run out of retries; one that does not, does."""
+    retry = Retry(errors=2, base_delay=0.1)
+    progress = SimulatedDisk()
+    outcome = evaluate(Agent({n: [ConnectionError("gone")] * 2 for n in range(1, STEPS + 1)}), progress, retry=retry)
+    stuck = SimulatedDisk()
+    failed = evaluate(Agent({3: [ConnectionError("gone")] * 9}), stuck, retry=retry)
+
+    assert (1, 0) == (outcome.state.completed, outcome.state.failed)
+    assert (0, 1) == (failed.state.completed, failed.state.failed)
+    assert verified(progress)
+    assert verified(stuck)
+
+
+def test_usage_is_counted_once() -> None:
+    """Tokens of a reused step belong to the trial's output, not to a lost attempt; the saved ones are counted apart."""
+    errors = [RateLimited(1.0)]
+
+    @durable(kind="model", usage=lambda reply: {"tokens": reply["tokens"], "cost": 0.25})
+    def ask(question: str) -> dict[str, Any]:
+        return {"text": question, "tokens": 10}
+
+    async def agent(question: str) -> str:
+        await trio.lowlevel.checkpoint()
+        first = ask(question)
+        if errors:
+            raise errors.pop()
+        return str(ask(first["text"] + "?")["text"])
+
+    disk = SimulatedDisk()
+    state = evaluate(agent, disk).state
+
+    assert {"tokens": 20, "cost": 0.5} == dict(state.usage)
+    assert {"tokens": 10, "cost": 0.25} == dict(state.steps.usage_saved)
+    assert not any(state.usage_without_output.values())
+
+
+def ask_plainly(number: int) -> int:
+    """A plain function as a step."""
+    return number + 1
+
+
+class FailsOnce:
+    """Agents of each kind that fail once after three steps."""
+
+    def __init__(self) -> None:
+        self.has_failed = False
+
+    def fail_once(self) -> None:
+        """Fail at the first call."""
+        if not self.has_failed:
+            self.has_failed = True
+            raise RateLimited(0.01)
+
+    async def in_asyncio(self, value: int) -> int:
+        """Take three steps in asyncio."""
+
+        @durable
+        async def ask(number: int) -> int:
+            await asyncio.sleep(0)
+            return number + 1
+
+        for _ in range(3):
+            value = await ask(value)
+        self.fail_once()
+        return value
+
+    async def in_trio(self, value: int) -> int:
+        """Take three steps in trio."""
+
+        @durable
+        async def ask(number: int) -> int:
+            await trio.lowlevel.checkpoint()
+            return number + 1
+
+        for _ in range(3):
+            value = await ask(value)
+        self.fail_once()
+        return value
+
+    def in_thread(self, value: int) -> int:
+        """Take three steps in a thread."""
+        assert threading.current_thread() is not threading.main_thread()
+        for _ in range(3):
+            value = step("ask", ask_plainly, value)
+        self.fail_once()
+        return value
+
+
+@pytest.mark.parametrize("kind", ["asyncio", "trio", "thread"])
+@pytest.mark.parametrize("options", [{}, {"write_ahead": True}])
+def test_every_kind_of_task(path: Path, kind: str, options: dict[str, Any]) -> None:
+    """Steps work in trio, in asyncio and in threads; with `write_ahead` each waits until it is on disk."""
+    it = define_real(
+        getattr(FailsOnce(), f"in_{kind}"),
+        [Case(name="a", input=1)],
+        retry=Retry(rate_limits=30.0),
+        loop=kind if kind != "thread" else None,
+    )
+    outcome = run_real(it, path, durability="sync", **options)
+
+    assert 1 == outcome.state.completed
+    assert [4] == [e.output for e in events(path, StepCompleted)][-1:]
+    assert (3, 3) == (len(events(path, StepCompleted)), len(events(path, StepReused)))
+    assert verify(path).ok
+
+
+def test_outside_an_attempt_a_step_is_a_plain_call() -> None:
+    """A task with steps can be tested as a function."""
+
+    @durable
+    def double(number: int) -> tuple[int, int]:
+        return number, number
+
+    assert (2, 2) == double(2)
+    assert 3 == step("add", ask_plainly, 2)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: step(ask_plainly, 1),  # type: ignore[arg-type]
+        lambda: step("", ask_plainly),
+        lambda: step("a", 3),  # type: ignore[arg-type]
+        lambda: durable(kind="x")(ask_plainly),  # type: ignore[call-overload]
+    ],
+)
+def test_wrong_use_is_a_clear_error(wrong: Any) -> None:
+    """What is wrong is said at the call."""
+    with pytest.raises(UsageError):
+        wrong()
+
+
+def test_a_late_step_of_an_abandoned_thread_is_not_recorded(path: Path) -> None:
+    """A thread that runs on after its timeout records no step in a later attempt."""
+    go_on = threading.Event()
+    attempts: list[int] = []
+
+    def agent(value: int) -> int:
+        attempts.append(value)
+        if len(attempts) == 1:
+            go_on.wait(10)
+            result: int = step("late", ask_plainly, value)
+            return result
+        go_on.set()
+        threading.Event().wait(0.3)
+        return value
+
+    it = define_real(agent, [Case(name="a", input=1)], timeout=0.2, retry=Retry(timeouts=1))
+    run_real(it, path)
+
+    assert [] == events(path, StepCompleted)
+
+
+def test_a_missing_blob_is_executed_again(path: Path) -> None:
+    """A result that cannot be read is asked for again, and that is noted."""
+    calls: list[int] = []
+
+    def big(number: int) -> str:
+        calls.append(number)
+        return "x" * 400_000
+
+    def agent(value: int) -> int:
+        text = step("big", big, value)
+        if len(calls) == 1 and is_first:
+            raise RateLimited(0.3)
+        return len(text)
+
+    is_first = True
+    it = define_real(agent, [Case(name="a", input=1)], retry=Retry(rate_limits=30.0))
+    run_real(it, path, deadline=0.2)
+    is_first = False
+    for blob in (path / "blobs").glob("*/*"):
+        blob.unlink()
+    outcome = run_real(it, path, resume=True, deadline=20.0)
+
+    assert 1 == outcome.state.completed
+    assert [1, 1] == calls
+    assert ["evaljournal.step_not_reused"] == [e.name for e in events(path, Noted)]
+
+
+def test_a_fatal_step_fails_the_trial() -> None:
+    """An exception of a step is the exception of the task unless the task handles it."""
+    disk = SimulatedDisk()
+    outcome = evaluate(Agent({2: [Fatal("no")]}), disk)
+
+    assert 1 == outcome.state.failed
+
+
+def test_a_conversation_is_recorded_once() -> None:
+    """Each step records only the messages after those of the step before, and all of them can be read again."""
+    disk, agent = SimulatedDisk(), Agent({3: [RateLimited(1.0)]})
+    evaluate(agent, disk)
+    trajectory, recorded, complete = Trajectory(), [], []
+    for record in read(PATH, files=disk):
+        if isinstance(record.event, StepEvent):
+            step = trajectory.apply(record)
+            assert step is not None
+            complete.append((step.number, step.reused_from, step.input["history"]))
+        if isinstance(record.event, StepCompleted | StepFailed):
+            recorded.append((record.event.step, record.event.continues, len(record.event.input["history"])))
+    replies = [f"a/{n}/{n - 1}" for n in range(1, STEPS)]
+
+    assert [(1, 0, 0), (2, 0, 1), (3, 2, 1), (3, 2, 1), (4, 3, 1), (5, 4, 1), (6, 5, 1)] == recorded
+    first = [(n, 0, replies[: n - 1]) for n in range(1, 4)]
+    again = [(n, 0 if n > 2 else 1, replies[: n - 1]) for n in range(1, STEPS + 1)]
+    assert [*first, *again] == complete
+
+
+def test_what_a_step_changes_in_its_arguments_is_not_recorded() -> None:
+    """The input is what was asked, although the step appends its reply to the same list."""
+
+    async def turn(messages: list[str]) -> int:
+        await trio.sleep(0.1)
+        messages.append("reply")
+        return len(messages)
+
+    async def agent(question: str) -> int:
+        messages = [question]
+        for _ in range(3):
+            length: int = await step("turn", turn, messages)
+        return length
+
+    disk = SimulatedDisk()
+    evaluate(agent, disk)
+
+    assert [(0, ["a"]), (1, ["reply"]), (2, ["reply"])] == [
+        (e.continues, e.input["messages"]) for e in events(disk, StepCompleted)
+    ]
