@@ -1,0 +1,180 @@
+"""Messages and tool calls in the recorded input and output of a model step.
+
+Requests and replies of OpenAI (chat completions, Responses) and Anthropic are recognized, streamed ones included. They are
+foreign data: any value may have any type, and what is not recognized is left out.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import Any, Final, cast
+
+import attrs
+import orjson
+
+from replay.text import as_text
+
+_DATA: Final = "data:"
+
+
+@attrs.frozen
+class ToolCall:
+    """A tool call that a model asked for."""
+
+    name: str
+    arguments: Any
+    """Parsed, if they were valid JSON."""
+    id: str = ""
+
+
+@attrs.frozen
+class Message:
+    """One message of a conversation."""
+
+    role: str
+    """`user`, `assistant`, `tool`, `system`, …; empty if unknown."""
+    text: str
+    tool_calls: tuple[ToolCall, ...] = ()
+
+
+def messages_of(step_input: object) -> list[Message]:
+    """Return the messages that a model was sent; none if the input is not recognized."""
+    if not isinstance(step_input, Mapping):
+        return []
+    request = cast("Mapping[str, Any]", step_input)
+    system = request.get("system", request.get("instructions"))
+    first = [Message("system", _text_of(system))] if system else []
+    messages = request.get("messages", request.get("input"))
+    if isinstance(messages, str):
+        return [*first, Message("user", messages)]
+    return [*first, *map(_message, messages)] if isinstance(messages, list) else first
+
+
+def reply_of(step_output: object) -> Message | None:
+    """Return the reply of a model; None if the output is not recognized."""
+    if isinstance(step_output, Mapping):
+        output = cast("Mapping[str, Any]", step_output)
+        if "status" in output and "body" in output:  # A recorded HTTP reply.
+            return reply_of(output["body"])
+        return _reply(output)
+    if not isinstance(step_output, str):
+        return None
+    events = list(_events(step_output)) if _DATA in step_output[:10_000] else []
+    return _streamed(events) if events else Message("assistant", step_output)
+
+
+def _reply(output: Mapping[str, Any]) -> Message | None:
+    for choice in _mappings(output.get("choices")):
+        if isinstance(message := choice.get("message"), Mapping):
+            return _message(cast("Mapping[str, Any]", message))
+    if items := list(_mappings(output.get("output"))):  # Of the Responses API.
+        parts = [_message(item) for item in items]
+        text = "\n".join(part.text for part in parts if part.role == "assistant" and part.text)
+        return Message("assistant", text, tuple(call for part in parts for call in part.tool_calls))
+    return _message(output) if "content" in output or "tool_calls" in output else None
+
+
+def _message(value: object) -> Message:
+    """Return a message of any of the APIs."""
+    if not isinstance(value, Mapping):
+        return Message("", as_text(value))
+    message = cast("Mapping[str, Any]", value)
+    role, kind = message.get("role"), message.get("type")
+    match kind:
+        case "function_call":
+            return Message("assistant", "", (_call(message),))
+        case "function_call_output":
+            return Message("tool", _text_of(message.get("output")))
+        case "reasoning":
+            return Message("", "")
+        case _:
+            pass
+    content = message.get("content")
+    calls = [_call(part) for part in _mappings(content) if part.get("type") == "tool_use"]
+    calls += [_call(call.get("function"), call.get("id")) for call in _mappings(message.get("tool_calls"))]
+    is_result = any(part.get("type") == "tool_result" for part in _mappings(content))
+    role = "tool" if is_result else role if isinstance(role, str) else ""
+    return Message(role, _text_of(content) or _text_of(message.get("refusal")), tuple(calls))
+
+
+def _call(value: object, identity: object = None) -> ToolCall:
+    call = cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
+    arguments = call.get("input", call.get("arguments"))
+    if isinstance(arguments, str):
+        with suppress(orjson.JSONDecodeError):
+            arguments = orjson.loads(arguments or "{}")
+    name, identity = call.get("name"), identity or call.get("call_id") or call.get("id")
+    return ToolCall(name if isinstance(name, str) else "", arguments, identity if isinstance(identity, str) else "")
+
+
+def _text_of(content: Any) -> str:
+    """Return the text of a message's content; parts without text are named."""
+    if content is None:
+        return ""
+    if not isinstance(content, list):
+        return as_text(content)
+    texts: list[str] = []
+    for part in content:
+        kind = part.get("type") if isinstance(part, Mapping) else None
+        if not isinstance(part, Mapping) or kind is None:
+            texts.append(as_text(part))
+        elif isinstance(text := part.get("text", part.get("refusal")), str):
+            texts.append(text)
+        elif kind == "tool_result":
+            texts.append(_result_text(part.get("content")))
+        elif kind not in {"tool_use", "thinking", "redacted_thinking"}:
+            texts.append(f"({as_text(kind)})")
+    return "\n".join(texts)
+
+
+def _result_text(content: Any) -> str:
+    texts = (part.get("text", f"({as_text(part.get('type'))})") for part in _mappings(content))
+    return "\n".join(map(as_text, texts)) if isinstance(content, list) else "" if content is None else as_text(content)
+
+
+def _mappings(value: Any) -> Iterator[Mapping[str, Any]]:
+    if isinstance(value, list):
+        yield from (item for item in value if isinstance(item, Mapping))
+
+
+def _events(text: str) -> Iterator[Mapping[str, Any]]:
+    """Yield the JSON objects of a recorded stream of server-sent events."""
+    for line in text.splitlines():
+        if line.startswith(_DATA):
+            try:
+                value = orjson.loads(line[len(_DATA) :])
+            except orjson.JSONDecodeError:
+                continue
+            if isinstance(value, dict):
+                yield value
+
+
+def _streamed(events: list[Mapping[str, Any]]) -> Message | None:
+    """Join the pieces of a streamed reply."""
+    for event in reversed(events):
+        if event.get("type") == "response.completed" and isinstance(response := event.get("response"), Mapping):
+            return _reply(cast("Mapping[str, Any]", response))
+    texts: list[str] = []
+    calls: dict[object, dict[str, str]] = {}
+    for event in events:
+        for choice in list(_mappings(event.get("choices")))[:1]:
+            delta = choice.get("delta")
+            if isinstance(delta, Mapping):
+                texts.append(_text_of(delta.get("content")))
+                for piece in _mappings(delta.get("tool_calls")):
+                    _extend(calls, piece.get("index"), piece.get("function"), piece.get("id"))
+        delta, block, index = event.get("delta"), event.get("content_block"), event.get("index")
+        if isinstance(block, Mapping) and block.get("type") == "tool_use":
+            _extend(calls, index, {"name": block.get("name")}, block.get("id"))
+        elif isinstance(delta, Mapping):
+            texts.append(_text_of(delta.get("text")))
+            if "partial_json" in delta:
+                _extend(calls, index, {"arguments": delta["partial_json"]})
+    return Message("assistant", "".join(texts), tuple(map(_call, calls.values())))
+
+
+def _extend(calls: dict[object, dict[str, str]], index: object, piece: object, identity: object = None) -> None:
+    """Append a piece of a tool call to what was streamed of it before."""
+    call = calls.setdefault(index if isinstance(index, int) else len(calls), {"name": "", "arguments": ""})
+    for name, value in {**cast("Mapping[str, Any]", piece if isinstance(piece, Mapping) else {}), "id": identity}.items():
+        if isinstance(value, str):
+            call[name] = call.get(name, "") + value

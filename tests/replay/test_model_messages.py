@@ -1,0 +1,141 @@
+"""Messages and tool calls in recorded requests and replies of models."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from replay.model_messages import Message, ToolCall, messages_of, reply_of
+
+CALL = ToolCall("weather", {"city": "Lima"}, "c1")
+FUNCTION = {"name": "weather", "arguments": '{"city": "Lima"}'}
+CHAT = {"role": "assistant", "content": "Let me see.", "tool_calls": [{"id": "c1", "type": "function", "function": FUNCTION}]}
+RESPONSES = [
+    {"type": "reasoning", "summary": []},
+    {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Let me see."}]},
+    {"type": "function_call", "call_id": "c1", "id": "f1", **FUNCTION},
+]
+ANTHROPIC = {
+    "role": "assistant",
+    "content": [
+        {"type": "thinking", "thinking": "hm"},
+        {"type": "text", "text": "Let me see."},
+        {"type": "tool_use", "id": "c1", "name": "weather", "input": {"city": "Lima"}},
+    ],
+}
+
+
+def stream(*events: Any) -> str:
+    """Return a recorded stream of server-sent events."""
+    return "".join(f"event: x\ndata: {json.dumps(event)}\n\n" for event in events) + "data: [DONE]\n\n"
+
+
+def delta(**members: Any) -> dict[str, Any]:
+    """Return a piece of a streamed chat completion."""
+    return {"choices": [{"index": 0, "delta": members}]}
+
+
+STREAMED_CHAT = stream(
+    delta(role="assistant", content="Let me"),
+    delta(content=" see."),
+    delta(tool_calls=[{"index": 0, "id": "c1", "function": {"name": "weather", "arguments": '{"city"'}}]),
+    delta(tool_calls=[{"index": 0, "function": {"arguments": ': "Lima"}'}}]),
+    {"choices": [], "usage": {"prompt_tokens": 1}},
+)
+STREAMED_RESPONSES = stream(
+    {"type": "response.output_text.delta", "delta": "Let me"},
+    {"type": "response.completed", "response": {"output": RESPONSES}},
+)
+STREAMED_ANTHROPIC = stream(
+    {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+    {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "Let me see."}},
+    {
+        "type": "content_block_start",
+        "index": 1,
+        "content_block": {"type": "tool_use", "id": "c1", "name": "weather", "input": {}},
+    },
+    {"type": "content_block_delta", "index": 1, "delta": {"type": "input_json_delta", "partial_json": '{"city": '}},
+    {"type": "content_block_delta", "index": 1, "delta": {"type": "input_json_delta", "partial_json": '"Lima"}'}},
+    {"type": "message_stop"},
+)
+
+
+@pytest.mark.parametrize("is_http", [False, True])
+@pytest.mark.parametrize(
+    "reply",
+    [
+        {"choices": [{"message": CHAT}]},
+        {"output": RESPONSES},
+        ANTHROPIC,
+        CHAT,
+        STREAMED_CHAT,
+        STREAMED_RESPONSES,
+        STREAMED_ANTHROPIC,
+    ],
+)
+def test_replies(reply: Any, is_http: bool) -> None:  # noqa: FBT001
+    """Text and tool calls are read from every API, streamed or not."""
+    recorded = {"status": 200, "content-type": "application/json", "body": reply} if is_http else reply
+
+    assert Message("assistant", "Let me see.", (CALL,)) == reply_of(recorded)
+
+
+def test_a_text_is_a_reply() -> None:
+    """A step that returns the text of a reply has no tool calls."""
+    assert Message("assistant", "Lima") == reply_of("Lima")
+
+
+@pytest.mark.parametrize(
+    ("request_body", "expected"),
+    [
+        (
+            {"model": "m", "messages": [{"role": "user", "content": "Q"}, CHAT, {"role": "tool", "content": "18 °C"}]},
+            [Message("user", "Q"), Message("assistant", "Let me see.", (CALL,)), Message("tool", "18 °C")],
+        ),
+        (
+            {
+                "system": "Be brief.",
+                "messages": [
+                    {"role": "user", "content": [{"type": "text", "text": "Q"}, {"type": "image", "source": {}}]},
+                    ANTHROPIC,
+                    {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c1", "content": "18 °C"}]},
+                ],
+            },
+            [
+                Message("system", "Be brief."),
+                Message("user", "Q\n(image)"),
+                Message("assistant", "Let me see.", (CALL,)),
+                Message("tool", "18 °C"),
+            ],
+        ),
+        (
+            {"instructions": "Be brief.", "input": [{"role": "user", "content": "Q"}, RESPONSES[2]]},
+            [Message("system", "Be brief."), Message("user", "Q"), Message("assistant", "", (CALL,))],
+        ),
+        ({"input": "Q"}, [Message("user", "Q")]),
+        ({"question": "Q"}, []),
+        ("Q", []),
+    ],
+)
+def test_requests(request_body: Any, expected: list[Message]) -> None:
+    """Messages are read from the requests of every API."""
+    assert expected == messages_of(request_body)
+
+
+KEYS = ["choices", "message", "delta", "content", "tool_calls", "function", "name", "arguments", "output", "type", "role"]
+KEYS += ["status", "body", "messages", "input", "system", "text", "content_block", "index", "response"]
+TYPES = ["function_call", "tool_use", "tool_result", "text", "response.completed", "function_call_output"]
+ANY = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.sampled_from(TYPES) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@given(ANY, st.booleans())
+def test_any_value_is_accepted(value: Any, is_stream: bool) -> None:  # noqa: FBT001
+    """What a model or a server sends may have any shape."""
+    reply_of(stream(value) if is_stream else value)
+    messages_of(value)
