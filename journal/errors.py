@@ -15,11 +15,15 @@ Hint = Literal[
     "free_space",
     "free_space_resume",
     "make_readable",
+    "move_back",
     "read_log",
     "resume",
     "salvage",
     "watch",
 ]
+
+Change = Literal["deleted", "moved", "truncated or replaced", "unlocked"]
+"""What another process has done to the segment that was being written; `unlocked`: it removed the lock of the run."""
 
 HINTS: Final[dict[Hint, str]] = {
     "check_disk": "check the disk, then resume the run",
@@ -28,6 +32,7 @@ HINTS: Final[dict[Hint, str]] = {
     "free_space": "free some disk space and try again",
     "free_space_resume": "free some disk space, then resume the run",
     "make_readable": "make it readable, then try again",
+    "move_back": "move it back, or resume the run at its new path",
     "read_log": "the records before the damage can still be read",
     "resume": "resume the run",
     "salvage": "the intact records can be salvaged into a new run",
@@ -219,13 +224,14 @@ class WriteFailed(JournalFailed):
 
 
 class SegmentLost(JournalFailed):
-    """Another process has deleted, replaced or truncated the segment that was being written."""
+    """Another process has changed or moved the segment that was being written, or removed the lock of the run."""
 
-    def __init__(self, *, path: Path, file: str, intact: int, is_deleted: bool, hint: Hint | None) -> None:
+    def __init__(self, *, path: Path, file: str, change: Change, intact: int, hint: Hint | None) -> None:
         self.file = file
         """Name of the segment."""
+        self.change: Change = change
         self.intact = intact
         """The last record that is left; 0 if there is none."""
         left = f"records up to {intact:,} are intact" if intact else "no record is left"
-        what = "was deleted" if is_deleted else "was truncated or replaced"
-        super().__init__(f"{path}: {file} {what} while the run was writing it; {left}", path=path, hint=hint, durable=intact)
+        what = "LOCK was removed or replaced" if change == "unlocked" else f"{file} was {change}"
+        super().__init__(f"{path}: {what} while the run was writing it; {left}", path=path, hint=hint, durable=intact)

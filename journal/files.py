@@ -203,22 +203,16 @@ class Files:
         """Whether an open file is the one at this path."""
         try:
             return os.path.samestat(os.fstat(fd), os.lstat(path))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return False
 
-    def has_other_links(self, fd: int) -> bool:
-        """Whether an open file has another name, which may be outside the run."""
-        return os.fstat(fd).st_nlink > 1
+    def links(self, fd: int) -> int:
+        """Return how many names an open file has: 0 if it was deleted; another name may be outside the run."""
+        return os.fstat(fd).st_nlink
 
     def is_intact(self, fd: int, path: str, size: int) -> bool:
-        """Whether an open file has this length and was neither deleted nor replaced; it may have moved with its directory."""
-        status = os.fstat(fd)
-        if status.st_size != size or not status.st_nlink:
-            return False
-        try:
-            return os.path.samestat(status, os.lstat(path))
-        except (FileNotFoundError, NotADirectoryError):
-            return True
+        """Whether an open file has this length and is the one at this path."""
+        return os.fstat(fd).st_size == size and self.is_same_file(fd, path)
 
     def lock(self, fd: int) -> bool:
         """Take the exclusive lock on an open file; return False if another process has it."""

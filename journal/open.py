@@ -51,9 +51,9 @@ def open_run(path: Path, files: Files, *, new: bool, run: str | None) -> tuple[J
         lock = Lock(path, files)
         try:
             end = _empty(path, files, run or uuid.uuid4().hex) if new else find_end(path, files)
-            file = SegmentFile(path, files)
+            file = SegmentFile(path, files, lock)
             if end.is_open:
-                file.open_existing(end.segment, end.bytes, end.seq - end.records + 1)
+                file.open_existing(end.segment, end.bytes)
         except BaseException:
             lock.release()
             raise

@@ -18,7 +18,8 @@ import attrs
 from journal import chain, segments
 from journal.blobs import PARENTS, blobs_of, content, location
 from journal.codec import RECORD_LIMIT
-from journal.errors import BlobDamaged, BlobUnreadable, JournalDamaged
+from journal.errors import BlobDamaged, BlobUnreadable, Hint, JournalDamaged, JournalError
+from journal.events import RunStarted
 from journal.files import Files, create, make_directory
 from journal.scan import LostRecord, Scan
 
@@ -207,6 +208,18 @@ def damage(scan: Scan) -> JournalDamaged | None:
         check=stop.check,
         intact=len(survivors(cursor.run, remainder, seq=cursor.seq, h=cursor.h)),
     )
+
+
+def usable(path: Path, files: Files) -> tuple[int, Hint | None]:
+    """Return the last record before damage, and what can be done with the records of a run: resume, salvage or nothing."""
+    seq, is_defined = 0, False
+    try:
+        scan = Scan(path, files)
+        for record in scan:
+            seq, is_defined = record.seq, is_defined or isinstance(record.event, RunStarted)
+        return seq, None if not is_defined else "resume" if damage(scan) is None else "salvage"
+    except (OSError, JournalError):
+        return seq, None
 
 
 def intact_after(scan: Scan) -> list[Survivor]:

@@ -14,12 +14,14 @@ from typing import Final
 
 from journal import segments
 from journal.blob_writer import BlobWriter
+from journal.errors import Change
 from journal.files import APPEND, Files, create, retry_interrupted, write_some
+from journal.lock import Lock
 
 NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)})
 """Errors that freeing space resolves."""
 CHECK_INTERVAL: Final = 0.1
-"""Seconds between two checks whether the segment is still there: a check costs as much as writing a line."""
+"""Seconds between two checks of the files while lines are written: a check costs as much as writing a line."""
 
 
 class NoSpace(Exception):  # Never leaves this package; the writer raises `DiskFull` instead.
@@ -32,35 +34,38 @@ class NoSpace(Exception):  # Never leaves this package; the writer raises `DiskF
 
 
 class SegmentChanged(Exception):  # Never leaves this package; the writer raises `SegmentLost` instead.
-    """The open segment was deleted, replaced or truncated by another process."""
+    """Another process has changed the open segment, moved its directory or removed its lock."""
+
+    def __init__(self, change: Change) -> None:
+        super().__init__(change)
+        self.change: Change = change
 
 
 class SegmentFile:
     """The segment that is being written."""
 
-    def __init__(self, path: Path, files: Files) -> None:
+    def __init__(self, path: Path, files: Files, lock: Lock) -> None:
         self._path = path
         self.files = files
+        self._lock = lock
         self._fd = -1
         self._size = 0
         self._sync_failed = False
         self.blobs = BlobWriter(path, files)
         self.segment = 0
         """Number of the open segment; 0 if none is open."""
-        self.first = 0
-        """Its first record."""
         self._checked_at = -math.inf
 
-    def open_existing(self, segment: int, size: int, first: int) -> None:
-        """Open a segment, whose first record is `first`, to append to it."""
+    def open_existing(self, segment: int, size: int) -> None:
+        """Open a segment to append to it."""
         self._fd = retry_interrupted(lambda: self.files.open(segments.file(self._path, segment), APPEND))
-        self.segment, self._size, self.first = segment, size, first
+        self.segment, self._size = segment, size
 
-    def create(self, segment: int, header: bytes, first: int) -> None:
-        """Create a segment with this first line, record `first`."""
+    def create(self, segment: int, header: bytes) -> None:
+        """Create a segment with this first line."""
         with _raise_no_space():
             create(self.files, str(self._path), segments.name(segment), header)
-        self.open_existing(segment, len(header), first)
+        self.open_existing(segment, len(header))
 
     def finish(self) -> None:
         """Sync and close a sealed segment; the next one must not get its name before."""
@@ -76,8 +81,6 @@ class SegmentFile:
 
     def write(self, data: bytes) -> None:
         """Write complete lines."""
-        if time.monotonic() - self._checked_at >= CHECK_INTERVAL:
-            self.check()
         remaining = memoryview(data)
         try:
             while remaining:
@@ -92,19 +95,26 @@ class SegmentFile:
         """Sleep for a moment, so that the next write or sync takes more lines."""
         self.files.pause()
 
+    def check_if_due(self) -> None:
+        """Check the files, unless the last check was just now."""
+        if time.monotonic() - self._checked_at >= CHECK_INTERVAL:
+            self.check()
+
     def check(self) -> None:
-        """Raise `SegmentChanged` if another process has deleted, replaced or truncated the open segment."""
-        if self.segment and not self.files.is_intact(self._fd, segments.file(self._path, self.segment), self._size):
-            raise SegmentChanged
+        """Raise `SegmentChanged` if another process has changed the open segment, moved its directory or removed its lock."""
+        is_intact = not self.segment or self.files.is_intact(self._fd, segments.file(self._path, self.segment), self._size)
+        if not is_intact or not self._lock.is_in_place():
+            raise SegmentChanged(self._change())
         self._checked_at = time.monotonic()
 
-    def lines_left(self) -> int | None:
-        """Return the number of complete lines in the file at the segment's path; None if there is none."""
-        try:
-            with self.files.read(segments.file(self._path, self.segment)) as stream:
-                return sum(line.endswith(b"\n") for line in stream)
-        except OSError:
-            return None
+    def _change(self) -> Change:
+        if self.segment:
+            file, has_moved = segments.file(self._path, self.segment), self.files.links(self._fd) > 0
+            if not self.files.exists(file):
+                return "moved" if has_moved else "deleted"
+            if not self.files.is_intact(self._fd, file, self._size):
+                return "truncated or replaced"
+        return "unlocked" if self.files.is_directory(str(self._path)) else "moved"
 
     def truncate_to_lines(self, written: bytes) -> int:
         """Remove the incomplete line at the end of the written bytes, and sync; return the number of complete lines."""

@@ -5,12 +5,12 @@ syncs them, each in a thread, so a slow disk delays only callers of `wait_durabl
 during one sync are the batch of the next.
 """
 
-import errno
 import heapq
 import math
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from threading import get_ident
 from typing import Final, Literal, TypeVar, get_args
@@ -20,18 +20,30 @@ import trio
 from journal import blobs, ownership, segments
 from journal.clock import Clock, system_clock
 from journal.codec import MAX_TIME, RECORD_LIMIT, Blobs, encode
-from journal.errors import DiskFull, JournalClosed, JournalError, JournalFailed, RecordTooLarge, SegmentLost, WriteFailed
+from journal.errors import (
+    Change,
+    DiskFull,
+    JournalClosed,
+    JournalError,
+    JournalFailed,
+    RecordTooLarge,
+    SegmentLost,
+    WriteFailed,
+)
 from journal.events import Event, JournalRecovered, Record
 from journal.files import DISK, Files
 from journal.lifecycle import Lifecycle
 from journal.line_queue import Batch, LineQueue
 from journal.lock import Lock
 from journal.open import JournalEnd, open_run
+from journal.recovery import usable
 from journal.segment_file import NoSpace, SegmentChanged, SegmentFile
 from journal.threads import InThread, run_in_thread
 
 T = TypeVar("T")
 
+IDLE_CHECK_INTERVAL: Final = 2.0
+"""Seconds between two checks of the files while no line is written."""
 PENDING_LIMIT: Final = 64 << 20
 """Bytes waiting to be written above which `wait_room` waits."""
 
@@ -221,7 +233,10 @@ class Journal:
             while not self._lines.is_empty:
                 await self._write(self._lines.take())
             if not self._is_ended:
-                await self._lines.wait_changed()
+                with trio.move_on_after(IDLE_CHECK_INTERVAL) as idle:
+                    await self._lines.wait_changed()
+                if idle.cancelled_caught and self._lines.is_empty:
+                    await self._guarded(self._file.check)
 
     async def _keep_syncing(self) -> None:
         """Sync what was written until the journal is closed; raise if that fails."""
@@ -252,7 +267,7 @@ class Journal:
         try:
             if self._failure is None:
                 await self._wait_synced()
-                await self._guarded(self._check_files)
+                await self._guarded(self._file.check)
                 self._lines.seal_segment(*self._time(), self._durable)  # A seal confirms that everything before it is durable.
                 await self._wait_synced()
                 self._is_sealed = True
@@ -307,10 +322,10 @@ class Journal:
     async def _write(self, batch: Batch) -> None:
         if batch.segment != self._file.segment:
             async with self._changing:
-                await self._guarded(self._check_files)
+                await self._guarded(self._file.check)
                 await self._guarded(self._file.finish)
                 self._confirm(self._written)
-                await self._guarded(lambda: self._file.create(batch.segment, batch.lines[0], batch.first))
+                await self._guarded(lambda: self._file.create(batch.segment, batch.lines[0]))
             self._written = batch.first
             self._confirm(batch.first)
             lines = batch.lines[1:]
@@ -325,16 +340,11 @@ class Journal:
         if self._durability == "os":
             self._wake(self._written)
 
-    def _check_files(self) -> None:
-        """Check that the open file is intact, and that a new one would be created in the locked directory."""
-        self._file.check()
-        if not self._lock.is_in_place():
-            raise OSError(errno.ESTALE, "the run's directory was moved or its LOCK was removed")
-
     # These two run in a thread. Starting a thread costs as much as encoding a few lines, so while lines keep coming and no task
     # waits for them, they pause to collect a larger batch.
 
     def _write_lines(self, data: bytes, contents: Mapping[str, bytes]) -> None:
+        self._file.check_if_due()
         self._file.write_blobs(contents)
         self._file.write(data)
         if not (self._lines.is_empty or self._waiting):
@@ -357,26 +367,21 @@ class Journal:
             message = f"no space left for {self.path} ({exc}); it is complete up to record {self._written:,}"
             raise DiskFull(message, path=self.path, hint="free_space_resume", durable=self._durable) from exc
         except SegmentChanged as exc:
-            raise await self._in_thread(self._segment_lost) from exc
+            raise await self._in_thread(partial(self._segment_lost, exc.change)) from exc
         except OSError as exc:
+            if isinstance(exc, FileNotFoundError) and not self._lock.is_in_place():  # Moved before a file was created.
+                raise self._segment_lost("moved") from exc
             message = f"cannot write {self.path} ({exc}); records up to {self._durable:,} are on disk, later ones may be lost"
             raise WriteFailed(message, path=self.path, hint="check_disk", durable=self._durable) from exc
         if self._failure is not None:
             raise self._failure
         return result
 
-    def _segment_lost(self) -> SegmentLost:
-        """Return the error for a segment that another process has deleted or truncated."""
-        file, lines = self._file, self._file.lines_left()
-        intact = file.first - 1 + min(lines or 0, self._written - file.first + 1)
-        is_readable = intact and (lines is None or lines > 0)
-        return SegmentLost(
-            path=self.path,
-            file=segments.name(file.segment),
-            intact=intact,
-            is_deleted=lines is None,
-            hint="resume" if is_readable else "salvage" if intact else None,
-        )
+    def _segment_lost(self, change: Change) -> SegmentLost:
+        """Return the error for a segment that another process has changed or moved."""
+        intact, hint = (self._written, "move_back") if change == "moved" else usable(self.path, self.files)
+        file = segments.name(self._file.segment or 1)
+        return SegmentLost(path=self.path, file=file, change=change, intact=intact, hint=hint)
 
     async def _truncate(self, written: bytes) -> None:
         """Remove an incomplete line from the end of the file, and sync."""

@@ -13,6 +13,7 @@ _COMMANDS: Final[dict[Hint, Callable[[Path], str]]] = {
     "check_disk": lambda path: f"check the disk, then continue with {command('resume', path)}",
     "check_path": lambda _: "`evaljournal ls` lists the runs",
     "free_space_resume": lambda path: f"free some disk space, then continue with {command('resume', path)}",
+    "move_back": lambda path: f"move it back and continue with {command('resume', path)}, or resume it at its new path",
     "read_log": lambda path: f"{command('log', path, ' --json')} prints the records before the damage",
     "resume": lambda path: f"{command('resume', path)} continues it",
     "salvage": lambda path: f"{command('salvage', path, ' -o NEW')} copies the intact records",

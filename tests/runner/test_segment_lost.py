@@ -46,8 +46,12 @@ async def run_and_change(path: Path, change: Callable[[Path], None], **options: 
     return ends
 
 
+def move_the_directory(file: Path) -> None:
+    file.parent.rename(file.parent.with_name("moved"))
+
+
 @pytest.mark.parametrize("durability", ["sync", "os"])
-@pytest.mark.parametrize("change", [Path.unlink, lambda file: os.truncate(file, 0)])
+@pytest.mark.parametrize("change", [Path.unlink, lambda file: os.truncate(file, 0), move_the_directory])
 async def test_calls_in_flight_get_the_grace(path: Path, change: Callable[[Path], None], durability: str) -> None:
     """No attempt starts; calls in flight may end within the grace period and are then cancelled. Nothing more is written."""
     ends = await run_and_change(path, change, durability=durability)
