@@ -22,7 +22,7 @@ from replay.session_errors import ERROR_CHARS, LastError, RepeatedError, Unautho
 from replay.sessions import PINNED, Session, adopted_changes
 from replay.steps import RunSteps, keeps_steps
 from replay.trial_state import Location, OpenCall, RetryHistory, RunningAttempt, TrialState, new_attempt, packed_input
-from replay.usage import add, negative, noted_usage, unpriced_models
+from replay.usage import add, noted_usage, subtract, unpriced_models
 
 
 def max_unscored_outputs(scorer_limit: int) -> int:
@@ -348,7 +348,7 @@ class RunState:
     def _on_step_reused(self, event: events.StepReused, _: Record) -> None:
         usage = self.steps.reuse(event)
         if usage is not None:  # It belongs to this attempt now, not to the one that was lost.
-            add(self.usage_without_output, negative(usage))
+            subtract(self.usage_without_output, usage)
             self._usage_in_flight.setdefault(event.trial, []).append(usage)
 
     def _on_retry_scheduled(self, event: events.RetryScheduled, record: Record) -> None:

@@ -42,6 +42,10 @@ def add(sums: MutableMapping[str, Any], usage: Any) -> None:
                 sums[name] = sums.get(name, 0) + value
 
 
-def negative(usage: Any) -> dict[str, float]:
-    """Return usage with which it is subtracted from sums."""
-    return {name: -value for name, value in usage.items() if is_amount(value)} if isinstance(usage, dict) else {}
+def subtract(sums: MutableMapping[str, Any], usage: Any) -> None:
+    """Subtract usage from sums that contain it; a sum that becomes 0 is removed."""
+    for name, value in usage.items() if isinstance(usage, dict) else ():
+        if is_amount(value):
+            sums[name] = round(sums.get(name, 0) - value, 12)
+            if not sums[name]:
+                del sums[name]

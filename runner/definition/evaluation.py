@@ -192,6 +192,8 @@ def evaluation(*, cases: Source | Dataset, name: str | None = None, **settings: 
     for option in settings:
         if option in inspect.signature(Dataset).parameters:
             raise UsageError(f"{option!r} is an option of the dataset; write cases=Dataset(…, {option}=…)")
+        if option in {"score", "scorer", "scorers"}:
+            raise UsageError(f"scorers are added to the evaluation, not with {option}=…: write @NAME.score above each of them")
         if option not in names:
             raise UsageError(f"unknown setting {option!r}{suggest(option, names, limit=1)}")
     dataset = cases if isinstance(cases, Dataset) else Dataset(cases)

@@ -241,6 +241,8 @@ def test_the_decorator_takes_every_setting() -> None:
     settings = evaluation(cases=CASES, **options)(answer).settings
 
     assert Settings(only="f*", skip=["x"], limit=1, shuffle=True, seed=3, retry=Retry(errors=2)) == settings
+    with pytest.raises(UsageError, match=r"write @NAME\.score above each of them"):
+        evaluation(cases=CASES, scorers=[answer])  # type: ignore[call-arg]
     with pytest.raises(UsageError, match="unknown setting 'slotz'; did you mean 'slots'"):
         evaluation(cases=CASES, slotz=4)  # type: ignore[call-arg]  # that is the point
     for option in ("id_key", "input_key", "expected_key", "nan"):

@@ -414,7 +414,7 @@ def test_usage_is_counted_once() -> None:
 
     assert {"tokens": 20, "cost": 0.5} == dict(state.usage)
     assert {"tokens": 10, "cost": 0.25} == dict(state.steps.usage_saved)
-    assert not any(state.usage_without_output.values())
+    assert {} == state.usage_without_output
 
 
 def ask_plainly(number: int) -> int:
