@@ -145,7 +145,7 @@ class AttemptFailed:
     """Type of the exception."""
     message: str
     traceback: str = ""
-    where: str = ""
+    location: str = ""
     """The innermost line of the user's own code in the traceback, as `file:line`."""
     category: FailureCategory
     """Kind of failure; retries depend on it."""
@@ -209,8 +209,8 @@ class StepCompleted:
     fingerprint: str
     """Fingerprint of what was asked: steps of a trial with the same name and fingerprint can replace one another."""
     input: Json = None
-    """What was asked, with secrets masked. If `continues` is not 0, its lists begin with those of that step: a member that is a
-    list in both inputs contains only the elements after the earlier ones."""
+    """What was asked, with secrets masked. If `continues` is not 0, a member that is a list in this input and in that of the
+    earlier step contains only the elements after those of the earlier step."""
     output: Json
     elapsed: float
     """Seconds, measured by the monotonic clock."""

@@ -37,18 +37,18 @@ class RepeatedError:
     """The error of the first trials that ended in a session, as long as all failed with it and none has an output."""
 
     type: str = ""
-    where: str = ""
+    location: str = ""
     """The line of the user's code that raised it."""
     trials: int = 0
     """Trials that failed with it, until one had an output or failed in another way."""
     is_over: bool = False
     """Whether one did."""
 
-    def count(self, type_: str, where: str) -> None:
+    def count(self, type_: str, location: str) -> None:
         """Count a failed trial; `type_` is empty if it failed without an exception."""
-        self.is_over = self.is_over or not type_ or (self.trials > 0 and (type_, where) != (self.type, self.where))
+        self.is_over = self.is_over or not type_ or (self.trials > 0 and (type_, location) != (self.type, self.location))
         if not self.is_over:
-            self.type, self.where, self.trials = type_, where, self.trials + 1
+            self.type, self.location, self.trials = type_, location, self.trials + 1
 
     def stops_run(self, settings: Mapping[str, Any]) -> bool:
         """Whether it stops a run with these settings, or has stopped it."""

@@ -311,11 +311,11 @@ class RunState:
         if isinstance(event, events.AttemptFailed):
             history.count_failure(event.category, event.retry_after)
             history.error, history.error_type = f"{event.error}: {event.message}"[:ERROR_CHARS], event.error
-            history.where = event.where
+            history.location = event.location
             self.errors[event.error] += 1
         else:
             history.count_failure("timed_out")
-            history.error, history.error_type, history.where = f"timed out after {event.timeout:g} s", "", ""
+            history.error, history.error_type, history.location = f"timed out after {event.timeout:g} s", "", ""
             self.timeouts += 1
         last, outputs = self.last_error, len(self.latencies)
         earlier = last.consecutive if last is not None and last.outputs == outputs else 0
@@ -399,7 +399,7 @@ class RunState:
         self.steps.open.pop(event.trial, None)
         self.done_at = record.t
         history = trial.retry_history = trial.retry_history or RetryHistory()
-        self.repeated_error.count("" if event.reason == "ambiguous" else history.error_type, history.where)
+        self.repeated_error.count("" if event.reason == "ambiguous" else history.error_type, history.location)
         history.reason = event.reason
 
     def _on_trial_withdrawn(self, event: events.TrialWithdrawn, __: Record) -> None:

@@ -55,7 +55,7 @@ class RetryHistory:
     """Type and message of the last failure, shortened."""
     error_type: str = ""
     """Its type; empty after a timeout."""
-    where: str = ""
+    location: str = ""
     """The line of the user's code that raised it."""
     reason: str = ""
     """Why the trial last failed."""

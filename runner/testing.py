@@ -17,16 +17,16 @@ from runner.retries.classify import RateLimited
 
 T = TypeVar("T")
 
-__all__ = ["Answer", "Fail", "Hang", "Scripted", "SimulatedEndpoint", "Step", "events_of", "inline", "repeatable"]
+__all__ = ["Action", "Fail", "Hang", "Return", "Scripted", "SimulatedEndpoint", "events_of", "inline", "repeatable"]
 
 
 @attrs.frozen
-class Answer:
+class Return:
     """Return an output."""
 
     output: Any
     after: float = 0.0
-    """Seconds."""
+    """Seconds until it returns."""
 
 
 @attrs.frozen
@@ -42,29 +42,28 @@ class Hang:
     """Never return."""
 
 
-Step = Answer | Fail | Hang
+Action = Return | Fail | Hang
 
 
 class Scripted:
-    """A task for trio that follows a script: for each input, one step per call; the last one is repeated."""
+    """A task for trio that follows a script: for each input, one action per call; the last one is repeated."""
 
-    def __init__(self, script: Mapping[Any, Iterable[Step]] | Callable[[Any, int], Step]) -> None:
-        self._script = script if callable(script) else {key: list(steps) for key, steps in script.items()}
+    def __init__(self, script: Mapping[Any, Iterable[Action]] | Callable[[Any, int], Action]) -> None:
+        self._script = script if callable(script) else {key: list(actions) for key, actions in script.items()}
         self.calls: Counter[Any] = Counter()
         """Number of calls by input."""
         self.in_flight = 0
-        self.most_in_flight = 0
+        self.max_in_flight = 0
         self.__name__ = "scripted"
 
     async def __call__(self, value: Any) -> Any:
-        """Do the next step."""
+        """Do what the script defines for this call."""
         self.calls[value] += 1
         self.in_flight += 1
-        self.most_in_flight = max(self.most_in_flight, self.in_flight)
+        self.max_in_flight = max(self.max_in_flight, self.in_flight)
         try:
-            step = self._step(value, self.calls[value])
-            match step:
-                case Answer(output, after):
+            match self._action(value, self.calls[value]):
+                case Return(output, after):
                     await trio.sleep(after)
                     return output
                 case Fail(exc, after):
@@ -75,11 +74,11 @@ class Scripted:
         finally:
             self.in_flight -= 1
 
-    def _step(self, value: Any, times: int) -> Step:
+    def _action(self, value: Any, call: int) -> Action:
         if callable(self._script):
-            return self._script(value, times)
-        steps = self._script[value]
-        return steps[min(times, len(steps)) - 1]
+            return self._script(value, call)
+        actions = self._script[value]
+        return actions[min(call, len(actions)) - 1]
 
 
 @attrs.define(eq=False, slots=False)
@@ -88,48 +87,48 @@ class SimulatedEndpoint:
 
     __name__ = "simulated_endpoint"
 
-    _answer: Callable[[Any], Any]
+    _respond: Callable[[Any], Any]
     _latency: float = attrs.field(default=0.1, kw_only=True)
     _rate: float | None = attrs.field(default=None, kw_only=True)
     _burst: int = attrs.field(default=1, kw_only=True)
-    _most_at_once: int | None = attrs.field(default=None, kw_only=True)
+    _max_in_flight: int | None = attrs.field(default=None, kw_only=True)
     _retry_after: float | None = attrs.field(default=None, kw_only=True)
     _tokens: float = attrs.field(
         init=False,
         default=attrs.Factory(lambda endpoint: float(endpoint._burst), takes_self=True),  # noqa: SLF001  # its own
     )
-    _refilled: float | None = attrs.field(init=False, default=None)
+    _refilled_at: float | None = attrs.field(init=False, default=None)
     down_until: float = attrs.field(init=False, default=0.0)
     """Time on trio's clock until which every call is unavailable."""
     served: int = attrs.field(init=False, default=0)
-    refused: int = attrs.field(init=False, default=0)
-    at_once: int = attrs.field(init=False, default=0)
+    rejected: int = attrs.field(init=False, default=0)
+    in_flight: int = attrs.field(init=False, default=0)
 
     async def __call__(self, value: Any) -> Any:
-        """Answer a call, or reject it."""
+        """Respond to a call, or reject it."""
         now = trio.current_time()
         if now < self.down_until:
-            self.refused += 1
+            self.rejected += 1
             raise ConnectionError("the endpoint is down")
         if not self._admits(now):
-            self.refused += 1
+            self.rejected += 1
             raise RateLimited(self._retry_after)
-        self.at_once += 1
+        self.in_flight += 1
         try:
             await trio.sleep(self._latency)
         finally:
-            self.at_once -= 1
+            self.in_flight -= 1
         self.served += 1
-        return self._answer(value)
+        return self._respond(value)
 
     def _admits(self, now: float) -> bool:
-        if self._most_at_once is not None and self.at_once >= self._most_at_once:
+        if self._max_in_flight is not None and self.in_flight >= self._max_in_flight:
             return False
         if self._rate is None:
             return True
-        since = now - (now if self._refilled is None else self._refilled)
-        self._tokens = min(float(self._burst), self._tokens + since * self._rate)
-        self._refilled = now
+        elapsed = 0.0 if self._refilled_at is None else now - self._refilled_at
+        self._tokens = min(float(self._burst), self._tokens + elapsed * self._rate)
+        self._refilled_at = now
         if self._tokens < 1:
             return False
         self._tokens -= 1

@@ -21,7 +21,7 @@ from runner import Case, Evaluation, Fatal, Outcome, RateLimited, Retry, evaluat
 from runner.engine.options import LiveRun
 from runner.engine.session import Session
 from runner.signals import STOP_SIGNALS, handle_signals
-from runner.testing import Answer, Fail, Hang, Scripted, Step, events_of, repeatable
+from runner.testing import Action, Fail, Hang, Return, Scripted, events_of, repeatable
 from tests.journal.disk import PowerCut, SimulatedDisk
 
 PATH = Path("/runs/it/0001")
@@ -135,7 +135,7 @@ def run_until_power_cut(it: AnyEvaluation, disk: SimulatedDisk, seq: int, **opti
         disk.before = lambda _: None
 
 
-def flaky_step(value: str, times: int) -> Step:
+def flaky_step(value: str, times: int) -> Action:
     """Fail now and then, as decided by the input alone."""
     number = random.Random(f"{value}").random()
     if number < 0.2 and times == 1:
@@ -146,7 +146,7 @@ def flaky_step(value: str, times: int) -> Step:
         return Hang()
     if number > 0.95:
         return Fail(Fatal("never"), 0.2)
-    return Answer(f"answer to {value}", 0.1 + number)
+    return Return(f"answer to {value}", 0.1 + number)
 
 
 def flaky_evaluation(count: int, first: int = 0) -> tuple[AnyEvaluation, Scripted]:

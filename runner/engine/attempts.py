@@ -194,7 +194,7 @@ class Attempts:
             error=error.type,
             message=error.message,
             traceback=error.traceback,
-            where=error.where,
+            location=error.location,
             category=failure.category,
             retry_after=failure.retry_after,
             elapsed=elapsed,

@@ -162,7 +162,7 @@ class Scheduler:
         """Stop the session if its first trials have all failed with the same error."""
         error = self.recorder.state.repeated_error
         if error.stops_run(self.recorder.state.settings):
-            name = f"{error.type} at {error.where}" if error.where else error.type
+            name = f"{error.type} at {error.location}" if error.location else error.type
             self.shutdown.stop("same_error", f"the first {error.trials:,} trials failed with {name}; fix it, then resume")
 
     # Workers.

@@ -24,7 +24,7 @@ from runner.engine.session import Outcome, Session
 from runner.errors import UsageError
 from runner.retries.classify import Failure, RateLimited
 from runner.retries.retry import Retry
-from runner.testing import Answer, Fail, Hang, Scripted, Step, repeatable
+from runner.testing import Action, Fail, Hang, Return, Scripted, repeatable
 
 LIMITATION: Final = (
     "an estimate: latencies and rate limits are those of the recorded load; "
@@ -32,7 +32,7 @@ LIMITATION: Final = (
 )
 
 _KEY: Final = "key"
-_NO_CALL: Final[tuple[Step, ...]] = (Answer(output=True),)
+_NO_CALL: Final[tuple[Action, ...]] = (Return(output=True),)
 """What a scorer does for a trial without a recorded call."""
 
 
@@ -47,7 +47,7 @@ class Figures:
     """Seconds, without the time between sessions."""
     calls: int
     rate_limited: int
-    most_in_flight: int
+    max_in_flight: int
     completed: int
     failed: int
 
@@ -56,13 +56,13 @@ class Figures:
 class TrialScript:
     """The recorded attempts of a trial."""
 
-    steps: list[Step] = attrs.field(factory=list)
-    """The attempts since the user last asked to retry it."""
+    actions: list[Action] = attrs.field(factory=list)
+    """The attempts since the user last asked to retry it, as actions of the simulated task."""
     calls: int = 0
     """All attempts, interrupted ones included."""
     rate_limited: int = 0
     key: str = ""
-    calls_of: defaultdict[str, list[Step]] = attrs.field(factory=lambda: defaultdict(list))
+    calls_of: defaultdict[str, list[Action]] = attrs.field(factory=lambda: defaultdict(list))
     """The recorded calls of each scorer."""
 
 
@@ -74,8 +74,9 @@ class Recording:
         self._scripts: dict[str, TrialScript] = {}
         self._scorer_keys: dict[str, str] = {}
         """Scorer → the rate-limit key of its calls."""
-        self._called: set[tuple[str, str]] = set()
-        self._most_in_flight = 0
+        self._open_calls: set[tuple[str, str]] = set()
+        """Trial and scorer of each call in flight."""
+        self._max_in_flight = 0
         self._longest_timeout = 0.0
         """The longest timeout that an attempt exceeded."""
         self._longest_call_timeouts: defaultdict[str, float] = defaultdict(float)
@@ -99,20 +100,20 @@ class Recording:
         self._state.apply(record)
         event = record.event
         if isinstance(event, events.SessionStarted):
-            self._called.clear()
+            self._open_calls.clear()
         elif isinstance(event, events.TrialEnqueued):
             self._scripts[event.trial] = TrialScript()
         elif isinstance(event, events.TrialEvent):
-            self._add_step(event, self._scripts[event.trial])
+            self._add_attempt(event, self._scripts[event.trial])
             self._add_call(event, self._scripts[event.trial])
 
     def _add_call(self, event: events.TrialEvent, script: TrialScript) -> None:
         match event:
             case events.ScorerCallStarted():
                 self._scorer_keys[event.scorer] = event.key
-                self._called.add((event.trial, event.scorer))
+                self._open_calls.add((event.trial, event.scorer))
             case events.ScorerCallFailed():
-                self._called.discard((event.trial, event.scorer))
+                self._open_calls.discard((event.trial, event.scorer))
                 if event.category == "timed_out":
                     self._longest_call_timeouts[event.scorer] = max(self._longest_call_timeouts[event.scorer], event.elapsed)
                     script.calls_of[event.scorer].append(Hang())
@@ -120,32 +121,32 @@ class Recording:
                     script.calls_of[event.scorer].append(_failed(event.category, event))
             case events.TrialScored() | events.ScoringFailed():
                 scorer = event.scorer.partition(".")[0]
-                if (event.trial, scorer) in self._called:
-                    self._called.discard((event.trial, scorer))
-                    script.calls_of[scorer].append(Answer(output=True, after=event.elapsed))
+                if (event.trial, scorer) in self._open_calls:
+                    self._open_calls.discard((event.trial, scorer))
+                    script.calls_of[scorer].append(Return(output=True, after=event.elapsed))
 
-    def _add_step(self, event: events.TrialEvent, script: TrialScript) -> None:
+    def _add_attempt(self, event: events.TrialEvent, script: TrialScript) -> None:
         match event:
             case events.AttemptStarted():
                 script.calls += 1
                 script.key = event.key
-                self._most_in_flight = max(self._most_in_flight, len(self._state.running))
+                self._max_in_flight = max(self._max_in_flight, len(self._state.running))
             case events.AttemptSucceeded():
-                script.steps.append(Answer(None, event.elapsed))
+                script.actions.append(Return(None, event.elapsed))
             case events.AttemptFailed():
                 script.rate_limited += event.category == "rate_limited"
-                script.steps.append(_failed(event.category, event))
+                script.actions.append(_failed(event.category, event))
             case events.AttemptTimedOut():
                 self._longest_timeout = max(self._longest_timeout, event.timeout)
-                script.steps.append(Hang())
+                script.actions.append(Hang())
             case events.RetryScheduled(reason="requested" | "stopped"):
-                script.steps.clear()
+                script.actions.clear()
 
     @property
     def ended(self) -> dict[str, TrialScript]:
         """The trials that are done and have recorded attempts, in the order of enqueueing."""
         trials = self._state.trials
-        return {name: script for name, script in self._scripts.items() if script.steps and trials[name].stage in DONE}
+        return {name: script for name, script in self._scripts.items() if script.actions and trials[name].stage in DONE}
 
     @property
     def excluded(self) -> int:
@@ -164,7 +165,7 @@ class Recording:
             duration=self._state.elapsed,
             calls=sum(script.calls for script in scripts.values()),
             rate_limited=sum(script.rate_limited for script in scripts.values()),
-            most_in_flight=self._most_in_flight,
+            max_in_flight=self._max_in_flight,
             completed=len(scripts) - failed,
             failed=failed,
         )
@@ -175,10 +176,10 @@ class Recording:
         if not scripts:
             raise UsageError("no trial of this run is done; there is nothing to simulate")
         recorded = self.figures
-        policy, chosen = policy or recorded.policy, slots or recorded.slots
-        if policy is None or chosen is None:
+        policy, slot_count = policy or recorded.policy, slots or recorded.slots
+        if policy is None or slot_count is None:
             raise UsageError("the journal does not record the policy and the slots", hint="pass both: --policy and --slots")
-        task = _RecordedTask(scripts, chosen)
+        task = _RecordedTask(scripts, slot_count)
         evaluation = self._evaluation(task, scripts)
         seed = settings.get("seed")
         # Without `slots`, scorers have their recorded slots, too.
@@ -192,11 +193,11 @@ class Recording:
         state = trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0)).state
         return Figures(
             policy=policy,
-            slots=chosen,
+            slots=slot_count,
             duration=round(state.t, 6),
             calls=state.attempts,
             rate_limited=task.rate_limit_failures,
-            most_in_flight=task.most_in_flight,
+            max_in_flight=task.max_in_flight,
             completed=state.completed,
             failed=state.failed,
         )
@@ -240,22 +241,22 @@ def _category(exc: BaseException) -> events.FailureCategory | None:
 
 class _RecordedTask(Scripted):
     def __init__(self, scripts: dict[str, TrialScript], slots: int) -> None:
-        super().__init__({name: script.steps for name, script in scripts.items()})
+        super().__init__({name: script.actions for name, script in scripts.items()})
         self.default_slots = slots
         self.rate_limit_identity = f"simulation {id(self)}"  # No other run may share its policy.
         self.rate_limit_failures = 0
 
-    def _step(self, value: Any, times: int) -> Step:
-        step = super()._step(value, times)
-        if isinstance(step, Fail) and isinstance(step.exc, _RecordedFailure):
-            self.rate_limit_failures += step.exc.failure.category == "rate_limited"
-        return step
+    def _action(self, value: Any, call: int) -> Action:
+        action = super()._action(value, call)
+        if isinstance(action, Fail) and isinstance(action.exc, _RecordedFailure):
+            self.rate_limit_failures += action.exc.failure.category == "rate_limited"
+        return action
 
 
 class _RecordedScorer:
     fingerprint = "simulated"
 
-    def __init__(self, calls: Mapping[str, Iterable[Step]], slots: int | None, identity: str) -> None:
+    def __init__(self, calls: Mapping[str, Iterable[Action]], slots: int | None, identity: str) -> None:
         self._calls = Scripted(calls)
         self.default_slots = slots
         self.rate_limit_identity = identity

@@ -66,7 +66,7 @@ class Description:
     """Secrets masked, length bounded."""
     traceback: str
     """Secrets masked, length bounded."""
-    where: str = ""
+    location: str = ""
     """The innermost line of the user's own code, as `file:line`; empty if there is none."""
 
 
@@ -192,7 +192,7 @@ def describe(exc: BaseException) -> Description:
         type=name,
         message=_shorten(message, _MAX_MESSAGE),
         traceback=_shorten(trace, _MAX_TRACEBACK),
-        where=_user_line(exc),
+        location=_user_line(exc),
     )
 
 
@@ -224,12 +224,12 @@ def _user_frames(trace: TracebackType | None) -> TracebackType | None:
 
 def _user_line(exc: BaseException) -> str:
     """Return the innermost line of the user's own code in the traceback of an exception, or of the first in a group."""
-    where = ""
+    location = ""
     for trace in (exc.__traceback__, next(leaves(exc)).__traceback__):
         for frame, line in walk_tb(trace):
             if not _is_library(frame.f_code.co_filename):
-                where = f"{frame.f_code.co_filename}:{line}"
-    return where
+                location = f"{frame.f_code.co_filename}:{line}"
+    return location
 
 
 def _is_raised_by_user(exc: BaseException) -> bool:

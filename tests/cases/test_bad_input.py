@@ -42,7 +42,7 @@ from replay import fold
 from runner import Case, Retry, arun, evaluation, run
 from runner.cli import cli
 from runner.engine.session import Outcome
-from runner.testing import Answer, Hang, Scripted, events_of
+from runner.testing import Hang, Return, Scripted, events_of
 from tests.journal.disk import SimulatedDisk
 from tests.processes import Process
 from tests.runner_cli.test_commands import COMMAND
@@ -297,7 +297,7 @@ async def test_a_disk_that_fills_up_at_any_write_loses_nothing(takes: int | None
     """Whichever write is the first without space: with space again, the run is resumed and finishes."""
     stopped = 0
     for write in range(1, 100):
-        task = Scripted(lambda value, _: Answer(f"answer to {value}", 1))
+        task = Scripted(lambda value, _: Return(f"answer to {value}", 1))
         it, disk = define(task, numbered_cases(8), slots=2), SimulatedDisk()
         fail_from(disk, "write", write, errno.ENOSPC, takes=takes)
         outcome = await run_virtual(it, disk)
@@ -327,7 +327,7 @@ def completed(disk: SimulatedDisk) -> list[str]:
 
 async def test_a_full_disk_is_recorded_if_there_is_space() -> None:
     """If only a large value did not fit, the journal records that the disk was full."""
-    task = Scripted(lambda value, _: Answer("x" * 300_000 if value == "case-3" else "yes", 1))
+    task = Scripted(lambda value, _: Return("x" * 300_000 if value == "case-3" else "yes", 1))
     it, disk = define(task, numbered_cases(6), slots=1), SimulatedDisk()
     calls: list[str] = []
 
@@ -349,7 +349,7 @@ async def test_a_full_disk_is_recorded_if_there_is_space() -> None:
 @pytest.mark.parametrize("call", ["write", "fdatasync"])
 async def test_a_disk_that_fails_confirms_nothing_more(call: str) -> None:
     """An I/O error ends the run with the last confirmed record; the run can be resumed from there."""
-    task = Scripted(lambda value, _: Answer(f"answer to {value}", 1))
+    task = Scripted(lambda value, _: Return(f"answer to {value}", 1))
     it, disk = define(task, numbered_cases(8), slots=2), SimulatedDisk()
     fail_from(disk, call, 6, errno.EIO)
     with pytest.raises(WriteFailed, match=r"records up to \d+ are on disk, later ones may be lost") as error:
@@ -367,7 +367,7 @@ def test_two_sessions_at_once_in_one_process(seed: int) -> None:
     """One session gets the journal and finishes; the other gets an error that names the writer, and makes no call."""
     from trio._core import _run as scheduler
 
-    task = Scripted(lambda *_: Answer("yes", 1))
+    task = Scripted(lambda *_: Return("yes", 1))
     it = define(task, numbered_cases(10), slots=2)
     outcomes: list[Outcome | JournalLocked] = []
 
@@ -528,7 +528,7 @@ async def test_the_outcome_after_a_full_disk_counts_records_on_disk() -> None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     disk.before = before
-    outcome = await run_virtual(define(Scripted(lambda *_: Answer("yes", 1)), numbered_cases(8), slots=2), disk)
+    outcome = await run_virtual(define(Scripted(lambda *_: Return("yes", 1)), numbered_cases(8), slots=2), disk)
     disk.before = lambda _: None
 
     assert "disk_full" == outcome.stopped
@@ -537,7 +537,7 @@ async def test_the_outcome_after_a_full_disk_counts_records_on_disk() -> None:
 
 async def test_a_cancelled_run_is_recorded() -> None:
     """Attempts in flight when a run is cancelled are recorded as cancelled, and the run as stopped."""
-    task = Scripted(lambda _, times: Hang() if times == 1 else Answer("yes"))
+    task = Scripted(lambda _, times: Hang() if times == 1 else Return("yes"))
     it, disk = define(task, numbered_cases(2)), SimulatedDisk()
     with trio.move_on_after(10):
         await run_virtual(it, disk)

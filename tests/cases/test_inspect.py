@@ -33,7 +33,7 @@ from replay import fold
 from runner import Case, RateLimited, Retry, note, run
 from runner.cli import cli
 from runner.errors import RunChanged
-from runner.testing import Answer, Fail, Scripted, SimulatedEndpoint
+from runner.testing import Fail, Return, Scripted, SimulatedEndpoint
 from tests.journal.disk import SimulatedDisk
 from tests.journal.samples import content, overwrite, segment
 from tests.runs import PATH, define, events, numbered_cases, run_killed, run_virtual, signal_after
@@ -45,7 +45,7 @@ def test_a_moved_run_can_be_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     home.mkdir()
     for variable in ("HOME", "USERPROFILE", "XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"):
         monkeypatch.setenv(variable, str(home))
-    task = Scripted(lambda value, _: Fail(ValueError("no")) if value == "case-5" and not mended else Answer("yes"))
+    task = Scripted(lambda value, _: Fail(ValueError("no")) if value == "case-5" and not mended else Return("yes"))
     mended = False
     it = define(task, numbered_cases(10), slots=1, retry=Retry(errors=0))
     outcome = run(it, tmp_path / "here", fail_fast=True, policy="fixed")
@@ -63,7 +63,7 @@ def test_a_moved_run_can_be_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 async def test_concurrency_can_be_read_from_the_journal() -> None:
     """Starts and ends are recorded when they happen: there are never more than ten attempts in flight."""
-    task = Scripted(lambda _, times: Fail(ValueError("no"), 1) if times == 1 else Answer("yes", 2))
+    task = Scripted(lambda _, times: Fail(ValueError("no"), 1) if times == 1 else Return("yes", 2))
     disk = SimulatedDisk()
     await run_virtual(define(task, numbered_cases(100), slots=10), disk, policy="fixed")
 
@@ -75,12 +75,12 @@ async def test_concurrency_can_be_read_from_the_journal() -> None:
         flying += isinstance(record.event, AttemptStarted)
         flying -= isinstance(record.event, AttemptSucceeded | AttemptFailed | AttemptTimedOut)
         most = max(most, flying)
-    assert 10 == most == task.most_in_flight
+    assert 10 == most == task.max_in_flight
 
 
 async def test_the_history_of_the_limit_survives_a_crash() -> None:
     """After a kill the journal has the limit, since when, and why."""
-    endpoint = SimulatedEndpoint(lambda value: value, latency=0.5, most_at_once=20)
+    endpoint = SimulatedEndpoint(lambda value: value, latency=0.5, max_in_flight=20)
     it = define(endpoint, numbered_cases(2_000), slots=64)
     disk = SimulatedDisk()
     whole = await run_killed(it, disk, after=20.25, durability="os")
@@ -119,7 +119,7 @@ async def test_resuming_keeps_earlier_usage() -> None:
 
 async def test_edited_prompts_are_rejected() -> None:
     """If every prompt was edited before resuming, the run is rejected without a call or a write."""
-    task = Scripted(lambda *_: Answer("yes", 1))
+    task = Scripted(lambda *_: Return("yes", 1))
     disk = await run_killed(define(task, numbered_cases(40), slots=4), SimulatedDisk(), after=5.5, policy="fixed")
     before, asked = {name: bytes(inode.shown) for name, inode in disk.files()}, task.calls.total()
     edited = [Case(name=case.name, input=f"Think hard. {case.input}", expected="yes") for case in numbered_cases(40)]
@@ -132,7 +132,7 @@ async def test_edited_prompts_are_rejected() -> None:
 
 async def test_edited_prompts_of_a_generator_are_rejected() -> None:
     """Cases of a generator are compared one by one: the first difference stops the run."""
-    task = Scripted(lambda *_: Answer("yes", 1))
+    task = Scripted(lambda *_: Return("yes", 1))
     disk = await run_killed(define(task, lambda: iter(numbered_cases(40)), slots=4), SimulatedDisk(), after=5.5, policy="fixed")
     asked = task.calls.total()
     edited = [Case(name=case.name, input=f"Think hard. {case.input}", expected="yes") for case in numbered_cases(40)]
@@ -146,7 +146,7 @@ async def test_edited_prompts_of_a_generator_are_rejected() -> None:
 
 async def test_removing_a_case_repeats_no_call() -> None:
     """With one of forty cases removed and adopted, the others keep their outputs, and each was called once."""
-    task = Scripted(lambda *_: Answer("yes", 1))
+    task = Scripted(lambda *_: Return("yes", 1))
     disk = SimulatedDisk()
     await run_virtual(define(task, numbered_cases(40), slots=4), disk, policy="fixed", **signal_after(5.5))
     fewer = [case for case in numbered_cases(40) if case.name != "case-3"]
@@ -192,7 +192,7 @@ async def test_retries_have_an_end(exc: Exception, policy: str) -> None:
 @pytest.mark.parametrize(("old", "new"), [(b'"value":true', b'"value":false'), (b'"output":"no"', b'"output":"yes"')])
 def test_a_changed_score_or_output_is_noticed(tmp_path: Path, old: bytes, new: bytes) -> None:
     """A score or an output cannot be changed undetected."""
-    it = define(Scripted(lambda value, _: Answer("no" if value == "case-0" else "yes")), numbered_cases(2))
+    it = define(Scripted(lambda value, _: Return("no" if value == "case-0" else "yes")), numbered_cases(2))
 
     @it.score
     def exact(output: Any, case: Case[Any, Any]) -> bool:
@@ -210,7 +210,7 @@ def test_a_changed_score_or_output_is_noticed(tmp_path: Path, old: bytes, new: b
 
 async def test_interrupted_attempts_are_not_failures() -> None:
     """After a crash, attempts in flight are recorded as interrupted (process_died), and retried."""
-    task = Scripted(lambda *_: Answer("yes", 10))
+    task = Scripted(lambda *_: Return("yes", 10))
     it = define(task, numbered_cases(6), slots=3)
     disk = await run_killed(it, SimulatedDisk(), after=15, policy="fixed")
     outcome = await run_virtual(it, disk, resume=True, policy="fixed")

@@ -38,14 +38,14 @@ from replay.ending import final_report
 from replay.summary import summarize
 from runner import Case, Retry, arun, evaluation, run
 from runner.engine.options import LiveRun
-from runner.testing import Answer, Fail, Hang, Scripted, events_of
+from runner.testing import Fail, Hang, Return, Scripted, events_of
 from tests.journal.disk import SimulatedDisk
 from tests.runs import PATH, define, events, numbered_cases, run_killed, run_virtual, signal_after
 
 
 async def test_each_item_is_on_disk_as_it_finishes() -> None:
     """While one trial hangs, the outputs of the others are on disk and would survive a power cut."""
-    task = Scripted(lambda value, _: Hang() if value == "case-0" else Answer(f"answer to {value}", int(value[-1])))
+    task = Scripted(lambda value, _: Hang() if value == "case-0" else Return(f"answer to {value}", int(value[-1])))
     disk = SimulatedDisk()
     seen: list[tuple[int, int, int]] = []
 
@@ -122,7 +122,7 @@ def test_no_file_is_used_in_the_event_loop(tmp_path: Path) -> None:
             readers.add(threading.get_ident())
             yield case
 
-    task = Scripted(lambda *_: Answer("x" * 300_000))  # Large enough for a blob.
+    task = Scripted(lambda *_: Return("x" * 300_000))  # Large enough for a blob.
     run(define(task, cases), tmp_path / "run", files=disk)
 
     assert 50 == task.calls.total()
@@ -132,7 +132,7 @@ def test_no_file_is_used_in_the_event_loop(tmp_path: Path) -> None:
 def test_directories_are_made_once(tmp_path: Path) -> None:
     """Directories are not created again for each record."""
     disk = RecordingDisk()
-    run(define(Scripted(lambda *_: Answer("yes")), numbered_cases(50)), tmp_path / "run", files=disk)
+    run(define(Scripted(lambda *_: Return("yes")), numbered_cases(50)), tmp_path / "run", files=disk)
 
     assert [str(tmp_path / "run")] == disk.directories
 
@@ -157,7 +157,7 @@ async def test_a_failed_trial_is_recorded() -> None:
 async def test_one_hung_trial_does_not_hang_the_run() -> None:
     """There is a timeout by default: a task that never returns fails, and the run ends."""
     disk = SimulatedDisk()
-    task = Scripted(lambda value, _: Hang() if value == "case-3" else Answer("yes", 1))
+    task = Scripted(lambda value, _: Hang() if value == "case-3" else Return("yes", 1))
     outcome = await run_virtual(define(task, numbered_cases(10)), disk)
 
     assert ("", 9, 1) == (outcome.stopped, outcome.state.completed, outcome.state.failed)
@@ -167,7 +167,7 @@ async def test_one_hung_trial_does_not_hang_the_run() -> None:
 async def test_a_timeout_inside_the_call_does_not_end_the_run(exc: Exception) -> None:
     """A client's own timeout fails one attempt, which is retried; other trials are not affected."""
     disk = SimulatedDisk()
-    task = Scripted(lambda value, times: Fail(exc, 1) if value == "case-3" and times == 1 else Answer("yes", 1))
+    task = Scripted(lambda value, times: Fail(exc, 1) if value == "case-3" and times == 1 else Return("yes", 1))
     outcome = await run_virtual(define(task, numbered_cases(10)), disk)
 
     assert (10, 1, {"case-3": 2}) == (
@@ -180,7 +180,7 @@ async def test_a_timeout_inside_the_call_does_not_end_the_run(exc: Exception) ->
 async def test_outputs_are_recorded_without_a_scorer() -> None:
     """A run without scorers records every output."""
     disk = SimulatedDisk()
-    outcome = await run_virtual(define(Scripted(lambda value, _: Answer(value.upper())), numbered_cases(3)), disk)
+    outcome = await run_virtual(define(Scripted(lambda value, _: Return(value.upper())), numbered_cases(3)), disk)
 
     assert ["CASE-0", "CASE-1", "CASE-2"] == sorted(event.output for event in events(disk, AttemptSucceeded))
     assert (3, {}) == (outcome.state.completed, outcome.state.scores)
@@ -188,7 +188,7 @@ async def test_outputs_are_recorded_without_a_scorer() -> None:
 
 async def test_a_failed_trial_has_no_output() -> None:
     """A failed trial has no output and no score; it is excluded from the mean, and the summary reports it."""
-    task = Scripted(lambda value, _: Fail(ValueError("no")) if value == "case-0" else Answer("yes"))
+    task = Scripted(lambda value, _: Fail(ValueError("no")) if value == "case-0" else Return("yes"))
     it = define(task, numbered_cases(5), retry=Retry(errors=0))
 
     @it.score
@@ -219,7 +219,7 @@ async def test_a_failed_trial_has_no_output() -> None:
 def test_ids_are_unchanged(tmp_path: Path, name: str, content: str) -> None:
     """The id "001" is "001" in the journal, beside 1."""
     (tmp_path / name).write_text(content)
-    run(define(Scripted(lambda *_: Answer("yes")), tmp_path / name), tmp_path / "run")
+    run(define(Scripted(lambda *_: Return("yes")), tmp_path / name), tmp_path / "run")
 
     trials = {event.trial: event.input for event in events_of(tmp_path / "run") if isinstance(event, TrialEnqueued)}
     assert {"001": "1?", "1": "2?"} == trials
@@ -228,7 +228,7 @@ def test_ids_are_unchanged(tmp_path: Path, name: str, content: str) -> None:
 @pytest.mark.parametrize("empty", ["", None, [], {}, 0, False])
 async def test_an_empty_output_is_an_output(empty: Any) -> None:
     """An empty output is recorded, and the trial is not run again on resume."""
-    task = Scripted(lambda *_: Answer(empty, 1))
+    task = Scripted(lambda *_: Return(empty, 1))
     it, disk = define(task, numbered_cases(4), slots=1), SimulatedDisk()
     await run_virtual(it, disk, **signal_after(1.5))
     outcome = await run_virtual(it, disk, resume=True)
@@ -240,7 +240,7 @@ async def test_an_empty_output_is_an_output(empty: Any) -> None:
 
 async def test_a_run_with_repeats_can_be_resumed() -> None:
     """Each repeat of a case is a trial of its own; resuming runs the missing ones."""
-    task = Scripted(lambda value, _: Answer(value, 1))
+    task = Scripted(lambda value, _: Return(value, 1))
     it, disk = define(task, numbered_cases(4), slots=2, repeats=3), SimulatedDisk()
     await run_virtual(it, disk, policy="fixed", **signal_after(2.5))
     outcome = await run_virtual(it, disk, policy="fixed", resume=True)
@@ -253,7 +253,7 @@ async def test_a_run_with_repeats_can_be_resumed() -> None:
 async def test_an_unscored_output_is_only_scored() -> None:
     """A run that stopped between output and score calls only the scorer when it is resumed."""
     judged: list[str] = []
-    task = Scripted(lambda value, _: Answer(f"answer to {value}", 1))
+    task = Scripted(lambda value, _: Return(f"answer to {value}", 1))
     it = define(task, numbered_cases(3), slots=3, timeout=600)
 
     @it.score
@@ -273,7 +273,7 @@ async def test_an_unscored_output_is_only_scored() -> None:
 
 def test_a_second_run_at_the_same_path_is_rejected(tmp_path: Path) -> None:
     """A second run at the same path is rejected, and the first is unchanged."""
-    it = evaluation(cases=numbered_cases(2), loop="trio")(Scripted(lambda *_: Answer("yes")))
+    it = evaluation(cases=numbered_cases(2), loop="trio")(Scripted(lambda *_: Return("yes")))
     run(it, tmp_path / "run")
     before = [record.h for record in read(tmp_path / "run")]
 
@@ -290,7 +290,7 @@ async def test_the_cost_per_trial_is_constant() -> None:
         calls: list[str] = []
         disk = SimulatedDisk()
         disk.before = calls.append
-        await run_virtual(define(Scripted(lambda *_: Answer("yes", 1)), numbered_cases(count), slots=10), disk, policy="fixed")
+        await run_virtual(define(Scripted(lambda *_: Return("yes", 1)), numbered_cases(count), slots=10), disk, policy="fixed")
         return len(calls), sum(len(inode.shown) for _, inode in disk.files())
 
     once, twice = await cost(100), await cost(200)

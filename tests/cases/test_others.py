@@ -17,7 +17,7 @@ from journal.events import AttemptFailed, AttemptSucceeded, RunStarted, TrialCom
 from replay import fold
 from replay.ending import final_report
 from runner import Case, Fatal, RateLimited
-from runner.testing import Answer, Fail, Scripted, events_of
+from runner.testing import Fail, Return, Scripted, events_of
 from tests.journal.disk import SimulatedDisk
 from tests.runs import PATH, define, events, numbered_cases, run_killed, run_virtual
 
@@ -25,7 +25,7 @@ from tests.runs import PATH, define, events, numbered_cases, run_killed, run_vir
 @pytest.mark.parametrize("slots", [1, 4])
 async def test_a_kill_costs_only_attempts_in_flight(slots: int) -> None:
     """Killed after 20 of 40 cases, a run makes the other 20 calls and repeats those in flight."""
-    task = Scripted(lambda value, _: Answer(f"answer to {value}", 1))
+    task = Scripted(lambda value, _: Return(f"answer to {value}", 1))
     it = define(task, numbered_cases(40), slots=slots)
     disk = await run_killed(it, SimulatedDisk(), after=20 / slots + 0.5, policy="fixed")
     assert 20 == fold(read(PATH, files=disk)).completed
@@ -37,7 +37,7 @@ async def test_a_kill_costs_only_attempts_in_flight(slots: int) -> None:
 
 async def test_a_power_cut_costs_no_completed_trial() -> None:
     """After a power cut, every completed trial is there in the default mode."""
-    task = Scripted(lambda value, _: Answer(f"answer to {value}", 1))
+    task = Scripted(lambda value, _: Return(f"answer to {value}", 1))
     it = define(task, numbered_cases(40), slots=4)
     disk = (await run_killed(it, SimulatedDisk(), after=5.5, policy="fixed")).unplugged(random.Random(4))
     outcome = await run_virtual(it, disk, resume=True, policy="fixed")
@@ -47,7 +47,7 @@ async def test_a_power_cut_costs_no_completed_trial() -> None:
 
 async def test_cases_are_matched_by_name() -> None:
     """If the rows are reversed before resuming, each case keeps its own output."""
-    task = Scripted(lambda value, _: Answer(f"answer to {value}", 1))
+    task = Scripted(lambda value, _: Return(f"answer to {value}", 1))
     disk = await run_killed(define(task, numbered_cases(40), slots=4), SimulatedDisk(), after=5.5, policy="fixed")
     outcome = await run_virtual(define(task, numbered_cases(40)[::-1], slots=4), disk, resume=True, policy="fixed")
 
@@ -59,7 +59,7 @@ async def test_cases_are_matched_by_name() -> None:
 
 async def test_a_retry_after_pauses_all() -> None:
     """After `Retry-After: 3` no call starts earlier; of forty trials, at most one per slot is rate limited."""
-    task = Scripted(lambda *_: Fail(RateLimited(3.0), 0.1) if trio.current_time() < 3 else Answer("yes", 0.1))
+    task = Scripted(lambda *_: Fail(RateLimited(3.0), 0.1) if trio.current_time() < 3 else Return("yes", 0.1))
     disk = SimulatedDisk()
     outcome = await run_virtual(define(task, numbered_cases(40), slots=8), disk)
 
@@ -71,7 +71,7 @@ async def test_a_retry_after_pauses_all() -> None:
 
 async def test_failed_trials_are_excluded_from_the_mean() -> None:
     """If a quarter fails, the mean is over scored trials, and the summary has completed, failed and total."""
-    task = Scripted(lambda value, _: Fail(Fatal("unauthorized")) if int(value[5:]) % 4 == 0 else Answer("yes"))
+    task = Scripted(lambda value, _: Fail(Fatal("unauthorized")) if int(value[5:]) % 4 == 0 else Return("yes"))
     it = define(task, numbered_cases(16))
 
     @it.score
@@ -89,7 +89,7 @@ async def test_failed_trials_are_excluded_from_the_mean() -> None:
 
 async def test_the_first_event_has_all_fingerprints() -> None:
     """The first event has the fingerprints of task, scorers, dataset and settings."""
-    it = define(Scripted(lambda *_: Answer("yes")), numbered_cases(2), slots=3)
+    it = define(Scripted(lambda *_: Return("yes")), numbered_cases(2), slots=3)
 
     @it.score
     def exact(output: str, case: Case[str, str]) -> bool:

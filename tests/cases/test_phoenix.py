@@ -41,7 +41,7 @@ from replay import fold
 from runner import RateLimited, Retry
 from runner.errors import RunChanged
 from runner.executors import AsyncExecutor, SyncExecutor
-from runner.testing import Answer, Fail, Hang, Scripted, SimulatedEndpoint, Step
+from runner.testing import Action, Fail, Hang, Return, Scripted, SimulatedEndpoint
 from tests.journal.disk import SimulatedDisk
 from tests.runs import PATH, define, events, numbered_cases, run_killed, run_virtual, signal_after
 
@@ -49,7 +49,7 @@ from tests.runs import PATH, define, events, numbered_cases, run_killed, run_vir
 @pytest.mark.parametrize("policy", ["adaptive", "aimd", "fixed"])
 async def test_1_a_straggler_that_times_out_does_not_hang_the_run(policy: str) -> None:
     """With default settings, one call that never returns fails its own trial only."""
-    task = Scripted(lambda value, _: Hang() if value == "case-9" else Answer("yes", 0.1))
+    task = Scripted(lambda value, _: Hang() if value == "case-9" else Return("yes", 0.1))
     disk = SimulatedDisk()
     outcome = await run_virtual(define(task, numbered_cases(40)), disk, policy=policy)
 
@@ -62,8 +62,8 @@ async def test_1_rate_limits_at_the_end_do_not_hang_the_run(policy: str) -> None
     """When the last two trials are rate limited twice, both are completed."""
     last = {"case-38", "case-39"}
 
-    def step(value: str, times: int) -> Step:
-        return Fail(RateLimited(), 0.1) if value in last and times <= 2 else Answer("yes", 0.1)
+    def step(value: str, times: int) -> Action:
+        return Fail(RateLimited(), 0.1) if value in last and times <= 2 else Return("yes", 0.1)
 
     disk = SimulatedDisk()
     outcome = await run_virtual(define(Scripted(step), numbered_cases(40), slots=4), disk, policy=policy)
@@ -76,7 +76,7 @@ async def test_2_nothing_polls(slots: int, seconds: float) -> None:
     """Three hundred calls of 0.1 s take exactly 300 × 0.1 ÷ slots seconds."""
     disk = SimulatedDisk()
     before = trio.current_time()
-    await run_virtual(define(Scripted(lambda *_: Answer("yes", 0.1)), numbered_cases(300), slots=slots), disk, policy="fixed")
+    await run_virtual(define(Scripted(lambda *_: Return("yes", 0.1)), numbered_cases(300), slots=slots), disk, policy="fixed")
 
     assert seconds == pytest.approx(trio.current_time() - before, abs=1e-6)
 
@@ -89,16 +89,16 @@ async def test_3_an_outage_costs_few_calls() -> None:
     outcome = await run_virtual(define(endpoint, numbered_cases(100), slots=10), disk)
 
     assert 100 == outcome.state.completed
-    assert endpoint.refused <= 30
+    assert endpoint.rejected <= 30
 
 
 @pytest.mark.parametrize("part", [0.01, 0.03])
 async def test_4_random_rate_limits_cost_little(part: float) -> None:
     """With random 429s among calls of 50 ms, fifty slots make at least 800 of 1,000 possible calls per second."""
 
-    def step(value: str, times: int) -> Step:
+    def step(value: str, times: int) -> Action:
         stray = random.Random(f"{value}/{times}").random() < part
-        return Fail(RateLimited(), 0.05) if stray else Answer("yes", 0.05)
+        return Fail(RateLimited(), 0.05) if stray else Return("yes", 0.05)
 
     disk = SimulatedDisk()
     await run_virtual(define(Scripted(step), numbered_cases(5_000), slots=50), disk, durability="os")
@@ -113,7 +113,7 @@ async def test_2_the_first_second_is_not_idle(slots: int) -> None:
     """With default settings, ten calls of 10 ms take no longer than the slots need."""
     disk = SimulatedDisk()
     before = trio.current_time()
-    await run_virtual(define(Scripted(lambda *_: Answer("yes", 0.01)), numbered_cases(10), slots=slots), disk)
+    await run_virtual(define(Scripted(lambda *_: Return("yes", 0.01)), numbered_cases(10), slots=slots), disk)
 
     assert trio.current_time() - before <= 0.1 / slots + 0.03
 
@@ -126,7 +126,7 @@ async def test_4_connection_errors_open_the_breaker() -> None:
     outcome = await run_virtual(define(endpoint, numbered_cases(500), slots=50), disk)
 
     assert (500, 0) == (outcome.state.completed, outcome.state.failed)
-    assert endpoint.refused <= 150
+    assert endpoint.rejected <= 150
     assert events(disk, IntakePaused)
 
 
@@ -152,7 +152,7 @@ async def test_4_the_limit_recovers_after_an_outage() -> None:
 
 async def test_5_completed_trials_survive_a_kill() -> None:
     """Killed after 900 of 1,000 trials, a run has the 900, and the next process makes the last hundred."""
-    task = Scripted(lambda *_: Answer("yes", 1))
+    task = Scripted(lambda *_: Return("yes", 1))
     it = define(task, numbered_cases(1_000), slots=10)
     disk = await run_killed(it, SimulatedDisk(), after=90.5, policy="fixed")
 
@@ -163,7 +163,7 @@ async def test_5_completed_trials_survive_a_kill() -> None:
 
 async def test_6_a_leaked_cancellation_loses_nothing() -> None:
     """A task that raises another library's CancelledError fails its own attempt only."""
-    task = Scripted(lambda value, _: Fail(asyncio.CancelledError()) if value == "case-50" else Answer("yes", 0.1))
+    task = Scripted(lambda value, _: Fail(asyncio.CancelledError()) if value == "case-50" else Return("yes", 0.1))
     disk = SimulatedDisk()
     outcome = await run_virtual(define(task, numbered_cases(100), slots=4, retry=Retry(errors=1)), disk)
 
@@ -197,7 +197,7 @@ async def test_7_signal_handlers_are_restored(outcome: str) -> None:
     """However a run ends, earlier handlers of SIGINT, SIGTERM and SIGHUP are restored."""
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = [signal.getsignal(number) for number in numbers]
-    it, disk = define(Scripted(lambda *_: Answer("yes", 5)), numbered_cases(2)), SimulatedDisk()
+    it, disk = define(Scripted(lambda *_: Return("yes", 5)), numbered_cases(2)), SimulatedDisk()
     match outcome:
         case "finished":
             await run_virtual(it, disk, signals=True)
@@ -214,7 +214,7 @@ async def test_7_signal_handlers_are_restored(outcome: str) -> None:
 async def test_8_cancelling_the_run_ends_its_tasks() -> None:
     """A run that is cancelled leaves no call running, and every start has an ending."""
     first = [f"case-{number}" for number in range(5)]
-    task = Scripted(lambda value, times: Hang() if value in first and times == 1 else Answer("yes"))
+    task = Scripted(lambda value, times: Hang() if value in first and times == 1 else Return("yes"))
     it, disk = define(task, numbered_cases(20), slots=5), SimulatedDisk()
     with trio.move_on_after(10):
         await run_virtual(it, disk, policy="fixed")
@@ -270,7 +270,7 @@ async def test_9_a_programming_error_is_not_retried(capsys: pytest.CaptureFixtur
 async def test_10_the_wall_clock_does_not_matter() -> None:
     """Durations and delays use the monotonic clock: setting the wall clock back changes none of them."""
     disk = SimulatedDisk()
-    task = Scripted(lambda _, times: Fail(ConnectionError("no"), 1) if times == 1 else Answer("yes", 2))
+    task = Scripted(lambda _, times: Fail(ConnectionError("no"), 1) if times == 1 else Return("yes", 2))
 
     def wall() -> float:
         now = trio.current_time()
@@ -289,13 +289,13 @@ async def test_10_nothing_leaks_from_one_run_into_the_next() -> None:
     """After a run with many failures, the limits and counts of the next are those of a first run."""
     trouble, retry = True, Retry(rate_limits=5)
     it = define(
-        Scripted(lambda *_: Fail(RateLimited(), 0.1) if trouble else Answer("yes", 0.1)), numbered_cases(30), retry=retry
+        Scripted(lambda *_: Fail(RateLimited(), 0.1) if trouble else Return("yes", 0.1)), numbered_cases(30), retry=retry
     )
     await run_virtual(it, SimulatedDisk())
     trouble = False
     again, fresh = SimulatedDisk(), SimulatedDisk()
     await run_virtual(it, again)
-    await run_virtual(define(Scripted(lambda *_: Answer("yes", 0.1)), numbered_cases(30), retry=retry), fresh)
+    await run_virtual(define(Scripted(lambda *_: Return("yes", 0.1)), numbered_cases(30), retry=retry), fresh)
 
     assert [event.after for event in events(fresh, LimitChanged)] == [event.after for event in events(again, LimitChanged)]
     assert [1] * 30 == [event.attempts for event in events(again, TrialCompleted)]

@@ -47,7 +47,7 @@ from runner.concurrency.fixed import Fixed
 from runner.fork import fork
 from runner.recompute.rules import session_rules
 from runner.recompute.verification import verify as verify_run
-from runner.testing import Answer, Fail, Hang, Scripted, SimulatedEndpoint, Step, inline, repeatable
+from runner.testing import Action, Fail, Hang, Return, Scripted, SimulatedEndpoint, inline, repeatable
 from tests.journal.disk import SimulatedDisk
 from tests.journal.samples import RUN, enqueued, examples, forge, opened, overwrite, session, started, written
 from tests.journal.test_format import GOLDEN
@@ -172,7 +172,7 @@ def test_every_prefix_passes(policy: str) -> None:
 
 
 STEPS = st.one_of(
-    st.builds(Answer, st.just("yes"), st.sampled_from([0.0, 0.1, 3.0])),
+    st.builds(Return, st.just("yes"), st.sampled_from([0.0, 0.1, 3.0])),
     st.builds(
         Fail,
         st.sampled_from([ConnectionError("c"), ValueError("v"), RateLimited(1.5), RateLimited(), Fatal("f")]),
@@ -190,7 +190,7 @@ STEPS = st.one_of(
     stop=st.floats(0, 30),
     seed=st.integers(0, 2**31),
 )
-def test_every_run_passes(scripts: list[list[Step]], slots: int, policies: tuple[str, str], stop: float, seed: int) -> None:
+def test_every_run_passes(scripts: list[list[Action]], slots: int, policies: tuple[str, str], stop: float, seed: int) -> None:
     """Any script of tasks passes, stopped at any time and resumed with another policy and other slots."""
     task = Scripted({f"case-{number}": steps for number, steps in enumerate(scripts)})
     evaluation = define(task, numbered_cases(len(scripts)), slots=slots, timeout=2, retry=Retry(rate_limits=20))
@@ -310,7 +310,7 @@ def test_a_stop_for_the_same_error_is_recomputed() -> None:
     decided = LimitChanged | PaceChanged | IntakePaused | IntakeResumed | TrialFailed | RunStopped
     assert ((), ()) == (result.findings, result.notes)
     assert sum(isinstance(record.event, decided) for record in records) == result.decisions_reproduced
-    for kind, fields in ((AttemptFailed, {"where": "elsewhere.py:1"}), (RunStarted, {"settings": settings})):
+    for kind, fields in ((AttemptFailed, {"location": "elsewhere.py:1"}), (RunStarted, {"settings": settings})):
         assert {"stop"} == {finding.check for finding in with_changed(kind, **fields).findings}
 
 
@@ -497,7 +497,7 @@ def test_custom_policy_is_a_note() -> None:
             super().__init__(min(slots, 1))
 
     disk = SimulatedDisk()
-    evaluation = define(Scripted(lambda *_: Answer(1, 1)), numbered_cases(4), slots=3)
+    evaluation = define(Scripted(lambda *_: Return(1, 1)), numbered_cases(4), slots=3)
     run_virtually(functools.partial(arun, evaluation, PATH, **repeatable(), files=disk, limits=Careful))
     result = audited(disk)
 
@@ -652,7 +652,7 @@ def test_missing_decision_on_a_full_disk() -> None:
 def test_smallest_run_passes() -> None:
     """A run of one trial in one slot passes."""
     disk = SimulatedDisk()
-    evaluation = define(Scripted({"a": [Answer(1)]}), [Case(name="a", input="a")], slots=1)
+    evaluation = define(Scripted({"a": [Return(1)]}), [Case(name="a", input="a")], slots=1)
     run_virtually(lambda: arun(evaluation, PATH, **repeatable(), files=disk))
 
     assert (True, 1) == (audited(disk).ok, audited(disk).totals.completed)

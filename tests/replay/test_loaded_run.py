@@ -17,7 +17,7 @@ from replay.screen import panel
 from replay.summary import summarize
 from runner import Case, Fatal, RateLimited, Retry, arun, evaluation
 from runner.engine.recorder import Recorder
-from runner.testing import Answer, Fail, Hang, Scripted, Step, repeatable
+from runner.testing import Action, Fail, Hang, Return, Scripted, repeatable
 from tests.journal.samples import (
     enqueued,
     finished,
@@ -184,13 +184,13 @@ def test_trial_with_a_missing_blob(tmp_path: Path) -> None:
     assert {"exact"} == set(loaded.scores)
 
 
-def random_step(seed: int) -> Step:
+def random_step(seed: int) -> Action:
     """Return a random answer, failure or hang."""
     dice = random.Random(seed)
     after = dice.uniform(0, 3)
-    steps: list[Step] = [
-        Answer("yes", after),
-        Answer("no", after),
+    steps: list[Action] = [
+        Return("yes", after),
+        Return("no", after),
         Fail(ConnectionError("down"), after),
         Fail(RateLimited(dice.choice([None, 2.0])), after),
         Fail(Fatal("never"), after),
@@ -268,7 +268,7 @@ async def test_replayed_screen_equals_the_live_screen(tmp_path: Path, monkeypatc
 
 async def test_timeline_shows_the_real_concurrency(tmp_path: Path) -> None:
     """The maximum in flight equals the task's own count, in as many slots."""
-    task = Scripted(lambda name, _: Answer(name, 1.0 + int(name) % 3))
+    task = Scripted(lambda name, _: Return(name, 1.0 + int(name) % 3))
 
     async def ask(name: str) -> Any:
         return await task(name)
@@ -277,6 +277,6 @@ async def test_timeline_shows_the_real_concurrency(tmp_path: Path) -> None:
     await arun(evaluation(cases=cases, slots=5, loop="trio")(ask), tmp_path / "run", policy="fixed", **repeatable())
     timeline = load(tmp_path / "run").timeline()
 
-    assert task.most_in_flight == max(value for _, value, _ in timeline.steps("in_flight"))
-    assert task.most_in_flight == len({span.slot for span in timeline.spans})
+    assert task.max_in_flight == max(value for _, value, _ in timeline.steps("in_flight"))
+    assert task.max_in_flight == len({span.slot for span in timeline.spans})
     assert {(times.run_time, times.attempts) for times in timeline.times.values()} <= {(1.0, 1), (2.0, 1), (3.0, 1)}

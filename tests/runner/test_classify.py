@@ -352,9 +352,9 @@ def test_the_innermost_line_of_the_users_code_is_described() -> None:
     with pytest.raises(OSError, match="no") as raised:
         call(OSError("no"))
 
-    assert "evals/qa.py:3" == describe(raised.value).where
-    assert "evals/qa.py:3" == describe(ExceptionGroup("", [raised.value])).where
-    assert "" == describe(OSError("no")).where
+    assert "evals/qa.py:3" == describe(raised.value).location
+    assert "evals/qa.py:3" == describe(ExceptionGroup("", [raised.value])).location
+    assert "" == describe(OSError("no")).location
 
 
 def their_task(_: str) -> str:

@@ -28,7 +28,7 @@ from runner.executors import (
 )
 from runner.executors.execution import Results
 from runner.tasks.function import detect_loops
-from runner.testing import Answer, Fail, Hang, Scripted, Step, events_of, repeatable
+from runner.testing import Action, Fail, Hang, Return, Scripted, events_of, repeatable
 from tests.journal.disk import SimulatedDisk
 
 DID_NOT_RUN, COMPLETED, COMPLETED_WITH_RETRIES, FAILED = ExecutionStatus
@@ -133,7 +133,7 @@ def test_the_attributes() -> None:
 
 async def test_attributes_may_be_changed_before_a_run() -> None:
     """A run uses the attributes as they are when it starts, and checks them again."""
-    task = Scripted({"a": [Fail(ValueError("no")), Answer(1)]})
+    task = Scripted({"a": [Fail(ValueError("no")), Return(1)]})
     executor = AsyncExecutor(double, max_retries=0, options=repeatable())
     executor.generate, executor.max_retries, executor.fallback_return_value = task, 1, "?"
     assert [1] == (await executor.execute(["a"]))[0]
@@ -145,7 +145,7 @@ async def test_attributes_may_be_changed_before_a_run() -> None:
 
 async def test_outputs_are_in_the_order_of_inputs() -> None:
     """Outputs and details are in the order of the inputs."""
-    task = Scripted(lambda value, _: Answer(f"out {value}", after=10.0 - value))
+    task = Scripted(lambda value, _: Return(f"out {value}", after=10.0 - value))
     outputs, details = await execute(task, range(10), concurrency=10)
 
     assert [f"out {n}" for n in range(10)] == outputs
@@ -156,7 +156,7 @@ async def test_outputs_are_in_the_order_of_inputs() -> None:
 async def test_details_of_a_retried_item() -> None:
     """Success after failures is COMPLETED_WITH_RETRIES, with the exceptions and the time of all attempts."""
     error = ValueError("odd")
-    task = Scripted({"a": [Fail(error, 2), Fail(ConnectionError("no"), 3), Answer("x", 4)]})
+    task = Scripted({"a": [Fail(error, 2), Fail(ConnectionError("no"), 3), Return("x", 4)]})
     outputs, [details] = await execute(task, ["a"])
 
     assert ["x"] == outputs
@@ -168,7 +168,7 @@ async def test_details_of_a_retried_item() -> None:
 
 async def test_a_failure_never_raises() -> None:
     """A failed item has the fallback as output, and the others have theirs."""
-    task = Scripted(lambda value, _: Fail(ValueError("no")) if value == 1 else Answer(value))
+    task = Scripted(lambda value, _: Fail(ValueError("no")) if value == 1 else Return(value))
     results = await execute(task, range(3), max_retries=2, exit_on_error=False, fallback_return_value="?")
 
     assert [0, "?", 2] == results[0]
@@ -179,7 +179,7 @@ async def test_a_failure_never_raises() -> None:
 
 @pytest.mark.parametrize("trouble", [Fail(ValueError("no")), Fail(RateLimited()), Fail(ConnectionError("no")), Hang()])
 @pytest.mark.parametrize("most", [0, 1, 4])
-async def test_max_retries_counts_everything(trouble: Step, most: int) -> None:
+async def test_max_retries_counts_everything(trouble: Action, most: int) -> None:
     """`max_retries` counts errors, rate limits and timeouts alike."""
     task = Scripted({"a": [trouble]})
     results = await execute(task, ["a"], max_retries=most, timeout=10)
@@ -190,7 +190,7 @@ async def test_max_retries_counts_everything(trouble: Step, most: int) -> None:
 
 async def test_programming_errors_are_retried() -> None:
     """As in Phoenix, every error is; equal errors of many inputs do not stop the rest."""
-    task = Scripted(lambda value, _: Fail(TypeError("no")) if value < 30 else Answer(value))
+    task = Scripted(lambda value, _: Fail(TypeError("no")) if value < 30 else Return(value))
     results = await execute(task, range(40), max_retries=2, exit_on_error=False)
 
     assert [FAILED] * 30 + [COMPLETED] * 10 == statuses(results)
@@ -199,16 +199,16 @@ async def test_programming_errors_are_retried() -> None:
 
 async def test_max_retries_is_one_budget_for_all_causes() -> None:
     """An error, a timeout and a rate limit together use up three retries."""
-    task = Scripted({"a": [Fail(ValueError("no")), Hang(), Fail(RateLimited()), Answer(1)]})
+    task = Scripted({"a": [Fail(ValueError("no")), Hang(), Fail(RateLimited()), Return(1)]})
     assert [COMPLETED_WITH_RETRIES] == statuses(await execute(task, ["a"], max_retries=3, timeout=10))
 
-    task = Scripted({"a": [Fail(ValueError("no")), Hang(), Fail(RateLimited()), Answer(1)]})
+    task = Scripted({"a": [Fail(ValueError("no")), Hang(), Fail(RateLimited()), Return(1)]})
     assert [FAILED] == statuses(await execute(task, ["a"], max_retries=2, timeout=10))
 
 
 async def test_a_timeout_is_an_exception_of_its_attempt() -> None:
     """An attempt that exceeds `timeout` has a TimeoutError."""
-    _, [details] = await execute(Scripted({"a": [Hang(), Answer(1)]}), ["a"], timeout=30)
+    _, [details] = await execute(Scripted({"a": [Hang(), Return(1)]}), ["a"], timeout=30)
 
     assert ["timed out after 30 s"] == [str(exc) for exc in details.exceptions]
     assert isinstance(details.exceptions[0], TimeoutError)
@@ -218,7 +218,7 @@ async def test_a_timeout_is_an_exception_of_its_attempt() -> None:
 @pytest.mark.parametrize(("given", "seconds"), [(None, 60.0), (30, 30.0), (math.inf, 86_000.0)])
 async def test_the_default_timeout(given: float | None, seconds: float) -> None:
     """`timeout=None` is 60 s, as in Phoenix; `math.inf` turns the timeout off."""
-    task = Scripted({"a": [Answer(1, after=86_000)]})
+    task = Scripted({"a": [Return(1, after=86_000)]})
     results = await execute(task, ["a"], timeout=given, max_retries=0)
 
     assert [COMPLETED if given == math.inf else FAILED] == statuses(results)
@@ -264,7 +264,7 @@ async def test_some_exceptions_bypass_retries(exc: Exception, calls: int) -> Non
 
 async def test_exit_on_error_ends_the_run() -> None:
     """The first failed item ends the run: attempts in flight may finish, and the others did not run."""
-    task = Scripted(lambda value, _: Fail(ValueError("no"), 5) if value == 20 else Answer(value, 1))
+    task = Scripted(lambda value, _: Fail(ValueError("no"), 5) if value == 20 else Return(value, 1))
     results = await execute(task, range(1000), concurrency=2, max_retries=0)
 
     assert [COMPLETED] * 20 + [FAILED] == statuses(results)[:21]
@@ -300,7 +300,7 @@ async def test_inputs_are_read_as_they_are_needed() -> None:
             read += 1
             yield value
 
-    task = Scripted(lambda value, _: Fail(ValueError("no")) if value == 5 else Answer(value, 1))
+    task = Scripted(lambda value, _: Fail(ValueError("no")) if value == 5 else Return(value, 1))
     results = await execute(task, inputs(), max_retries=0)
 
     assert read < 200
@@ -398,13 +398,13 @@ def test_a_function_and_inputs_are_needed() -> None:
 )
 async def test_the_policy_follows_the_arguments(given: dict[str, Any], limits: tuple[int, str]) -> None:
     """The adaptive policy by default, a fixed one without dynamics, AIMD with any of Phoenix's numbers."""
-    task = Scripted(lambda value, _: Answer(value, 1))
+    task = Scripted(lambda value, _: Return(value, 1))
     executor = AsyncExecutor(task, 20, **given, options=repeatable())
     config = executor._configure()
     outputs, _ = await executor.execute(range(200))
 
     assert list(range(200)) == outputs
-    assert task.most_in_flight <= limits[0] + 16
+    assert task.max_in_flight <= limits[0] + 16
     expected = "fixed" if "enable_dynamic_concurrency" in given else "aimd" if given else "adaptive"
     assert (expected, expected == "aimd") == (config.options["policy"], config.settings.aimd is not None)
 
@@ -412,7 +412,7 @@ async def test_the_policy_follows_the_arguments(given: dict[str, Any], limits: t
 async def test_aimd_follows_its_arguments() -> None:
     """With a window of 1 s and a step of 2, the limit grows from 4 by 2 per second, and the journal records it."""
     disk = SimulatedDisk()
-    task = Scripted(lambda value, _: Answer(value, 0.25))
+    task = Scripted(lambda value, _: Return(value, 0.25))
     options = {**repeatable(), "files": disk}
     given: dict[str, Any] = {"dynamic_initial_target": 4, "dynamic_window_seconds": 1.0, "dynamic_increase_step": 2}
     executor = AsyncExecutor(task, 10, **given, journal="/runs/it", options=options)

@@ -19,7 +19,7 @@ import trio
 from runner import UsageError
 from runner.executors import AsyncExecutor, ConcurrencyController, ExecutionStatus, Incomplete, SyncExecutor
 from runner.executors.execution import Results
-from runner.testing import Answer, Hang, Scripted, repeatable
+from runner.testing import Hang, Return, Scripted, repeatable
 
 DONE = (ExecutionStatus.COMPLETED, ExecutionStatus.COMPLETED_WITH_RETRIES)
 
@@ -110,7 +110,7 @@ async def test_6_inputs_that_fail_lose_nothing() -> None:
         raise OSError("the file is gone")
 
     with pytest.raises(Incomplete, match="the file is gone") as raised:
-        await execute(Scripted(lambda value, _: Answer(value, 1)), inputs())
+        await execute(Scripted(lambda value, _: Return(value, 1)), inputs())
 
     outputs, details = raised.value.outputs, raised.value.details
     finished = done((outputs, details))
@@ -122,7 +122,7 @@ async def test_6_inputs_that_fail_lose_nothing() -> None:
 async def test_7_a_signal_is_noticed_at_once_and_grace_is_bounded() -> None:
     """A signal stops the run within its grace period; calls that could finish have, and the others are marked."""
     before = signal.getsignal(signal.SIGINT)
-    task = Scripted(lambda value, _: Answer(value, 12) if value == 0 else Hang())
+    task = Scripted(lambda value, _: Return(value, 12) if value == 0 else Hang())
     async with trio.open_nursery() as nursery:
 
         async def press() -> None:
@@ -194,7 +194,7 @@ async def test_7_overlapping_runs_restore_the_handler() -> None:
     ended: list[float] = []
 
     async def one(seconds: float) -> None:
-        await execute(Scripted(lambda *_: Answer(1, seconds)), [1], options={"grace": 0.0})
+        await execute(Scripted(lambda *_: Return(1, seconds)), [1], options={"grace": 0.0})
         ended.append(trio.current_time() - began)
 
     began = trio.current_time()

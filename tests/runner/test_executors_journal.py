@@ -26,7 +26,7 @@ from runner.executors import AsyncExecutor, ExecutionStatus, Incomplete, SyncExe
 from runner.executors.execution import Results
 from runner.executors.results import RecordedFailure
 from runner.recompute.rules import session_rules
-from runner.testing import Answer, Fail, Hang, Scripted, Step, events_of, repeatable
+from runner.testing import Action, Fail, Hang, Return, Scripted, events_of, repeatable
 from tests.journal.disk import SimulatedDisk
 
 PATH = Path("/runs/it")
@@ -50,7 +50,7 @@ def called_inputs(task: Scripted) -> list[Any]:
 async def test_a_journal_like_any_other() -> None:
     """Inputs, outputs and settings are recorded; the journal verifies and can be folded."""
     disk = SimulatedDisk()
-    outputs, _ = await execute(Scripted(lambda value, _: Answer(value.upper(), 1)), ["a", "b"], disk, timeout=30)
+    outputs, _ = await execute(Scripted(lambda value, _: Return(value.upper(), 1)), ["a", "b"], disk, timeout=30)
 
     assert ["A", "B"] == outputs
     assert ["a", "b"] == [event.input for event in of_kind(disk, TrialEnqueued)]
@@ -77,7 +77,7 @@ def test_without_a_journal_no_files_are_written(tmp_path: Path, monkeypatch: pyt
 
 async def test_a_finished_run_is_not_repeated() -> None:
     """A second run makes no calls, returns the same, and leaves the journal unchanged."""
-    disk, task = SimulatedDisk(), Scripted(lambda value, _: Answer({"got": value}, 1))
+    disk, task = SimulatedDisk(), Scripted(lambda value, _: Return({"got": value}, 1))
     first = await execute(task, ["a", "b", "a"], disk)
     records = len(events_of(PATH, files=disk))
     second = await execute(task, ["a", "b", "a"], disk)
@@ -89,10 +89,10 @@ async def test_a_finished_run_is_not_repeated() -> None:
 async def test_a_killed_run_is_resumed() -> None:
     """Calls in flight are repeated, completed ones are not; details have attempts and times of both runs."""
     disk = SimulatedDisk()
-    first = Scripted(lambda value, _: Answer(value, 10) if value < 20 else Hang())
+    first = Scripted(lambda value, _: Return(value, 10) if value < 20 else Hang())
     with trio.move_on_after(200):
         await execute(first, range(40), disk, timeout=math.inf)
-    second = Scripted(lambda value, _: Answer(value, 1))
+    second = Scripted(lambda value, _: Return(value, 1))
     results = await execute(second, range(40), disk.killed())
 
     assert (list(range(40)), list(range(20, 40))) == (results[0], called_inputs(second))
@@ -105,9 +105,9 @@ async def test_failed_items_are_repeated() -> None:
     """A second run repeats items that failed or did not run; earlier failures are read from the journal."""
     disk = SimulatedDisk()
     await execute(
-        Scripted(lambda value, _: Fail(ValueError("no")) if value == 3 else Answer(value)), range(5), disk, 1, max_retries=0
+        Scripted(lambda value, _: Fail(ValueError("no")) if value == 3 else Return(value)), range(5), disk, 1, max_retries=0
     )
-    task = Scripted(lambda value, _: Answer(value))
+    task = Scripted(lambda value, _: Return(value))
     outputs, details = await execute(task, range(5), disk, 1)
 
     assert ([0, 1, 2, 3, 4], [3, 4]) == (outputs, called_inputs(task))
@@ -120,9 +120,9 @@ async def test_settings_may_change_between_runs() -> None:
     """Concurrency, timeouts and retries may change."""
     disk = SimulatedDisk()
     await execute(
-        Scripted(lambda value, _: Fail(ValueError("no")) if value == 1 else Answer(value)), range(3), disk, 1, max_retries=0
+        Scripted(lambda value, _: Fail(ValueError("no")) if value == 1 else Return(value)), range(3), disk, 1, max_retries=0
     )
-    task = Scripted(lambda value, _: Answer(value))
+    task = Scripted(lambda value, _: Return(value))
     outputs, _ = await execute(task, range(3), disk, 8, timeout=5, max_retries=3, exit_on_error=False)
 
     assert [0, 1, 2] == outputs
@@ -132,8 +132,8 @@ async def test_settings_may_change_between_runs() -> None:
 async def test_inputs_are_matched_by_content() -> None:
     """Reordered, added, repeated or removed inputs do not repeat completed calls."""
     disk = SimulatedDisk()
-    await execute(Scripted(lambda value, _: Answer(f"first {value}")), ["a", "b", "c", "c"], disk)
-    task = Scripted(lambda value, _: Answer(f"second {value}"))
+    await execute(Scripted(lambda value, _: Return(f"first {value}")), ["a", "b", "c", "c"], disk)
+    task = Scripted(lambda value, _: Return(f"second {value}"))
     outputs, _ = await execute(task, ["new", "c", "a", "c", "c"], disk)
 
     assert ["second new", "first c", "first a", "first c", "second c"] == outputs
@@ -143,7 +143,7 @@ async def test_inputs_are_matched_by_content() -> None:
 
 async def test_an_input_that_returns_is_called_again() -> None:
     """An input that was removed and is added again counts as new."""
-    disk, task = SimulatedDisk(), Scripted(lambda value, times: Answer(f"{value} {times}"))
+    disk, task = SimulatedDisk(), Scripted(lambda value, times: Return(f"{value} {times}"))
     for inputs in (["a", "b"], ["b"]):
         await execute(task, inputs, disk)
     outputs, _ = await execute(task, ["a", "b"], disk)
@@ -155,9 +155,9 @@ async def test_a_generator_can_be_resumed() -> None:
     """Inputs of a generator are matched one by one."""
     disk = SimulatedDisk()
     await execute(
-        Scripted(lambda value, _: Fail(ValueError("no")) if value == 30 else Answer(value)), range(100), disk, max_retries=0
+        Scripted(lambda value, _: Fail(ValueError("no")) if value == 30 else Return(value)), range(100), disk, max_retries=0
     )
-    task = Scripted(lambda value, _: Answer(value))
+    task = Scripted(lambda value, _: Return(value))
     outputs, _ = await execute(task, iter(range(100)), disk)
 
     assert list(range(100)) == outputs
@@ -189,7 +189,7 @@ async def test_another_function_is_rejected() -> None:
 async def test_a_second_writer_is_rejected() -> None:
     """A journal that is being written is rejected, and the first run continues."""
     disk = SimulatedDisk()
-    task = Scripted(lambda value, _: Answer(value, 10))
+    task = Scripted(lambda value, _: Return(value, 10))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(execute, task, range(10), disk)
         await trio.sleep(5)
@@ -249,7 +249,7 @@ async def test_inputs_that_are_not_json() -> None:
 
 async def test_an_input_that_cannot_be_recorded_is_rejected() -> None:
     """An input that is neither JSON nor can be pickled is named before any call, and no journal is created."""
-    disk, task = SimulatedDisk(), Scripted(lambda *_: Answer(1))
+    disk, task = SimulatedDisk(), Scripted(lambda *_: Return(1))
     with pytest.raises(UsageError, match="input 1 cannot be journaled"):
         await execute(task, ["a", threading.Lock(), "b"], disk)
 
@@ -260,7 +260,7 @@ async def test_outputs_are_the_same_objects() -> None:
     """In the same process an output is the object itself; a later process reads it from the journal."""
     disk = SimulatedDisk()
     made = [Question("why?", 3), ("a", "tuple"), ["a list"]]
-    outputs, _ = await execute(Scripted(lambda value, _: Answer(made[value])), range(3), disk)
+    outputs, _ = await execute(Scripted(lambda value, _: Return(made[value])), range(3), disk)
     again, _ = await execute(Scripted({}), range(3), disk)
 
     assert all(mine is theirs for mine, theirs in zip(made, outputs, strict=True))
@@ -337,7 +337,7 @@ async def test_the_definition_has_the_source_of_the_function() -> None:
 async def test_an_output_that_is_not_json_fails() -> None:
     """An output that the journal cannot store fails its item."""
     disk = SimulatedDisk()
-    outputs, details = await execute(Scripted(lambda value, _: Answer(object() if value else 0)), range(2), disk)
+    outputs, details = await execute(Scripted(lambda value, _: Return(object() if value else 0)), range(2), disk)
 
     assert ([0, None], FAILED) == (outputs, details[1].status)
     assert "cannot be written as JSON" in str(details[1].exceptions[0])
@@ -347,7 +347,7 @@ async def test_an_output_that_is_not_json_fails() -> None:
 async def test_a_disk_that_fails_loses_no_results() -> None:
     """If the disk fails, the exception has the results so far."""
     disk = SimulatedDisk()
-    task = Scripted(lambda value, _: Answer(value, 1))
+    task = Scripted(lambda value, _: Return(value, 1))
 
     def fail(call: str) -> int | None:
         if call == "fdatasync" and task.calls.total() > 20:
@@ -409,9 +409,9 @@ async def test_every_decision_is_reproduced(given: dict[str, Any]) -> None:
     """The audit recomputes limits, pauses, delays and endings from the journal, whatever the policy."""
     disk = SimulatedDisk()
 
-    def step(value: int, times: int) -> Step:
+    def step(value: int, times: int) -> Action:
         kinds = [RateLimited(2.0), ConnectionError("no"), ValueError("odd"), RateLimited()]
-        return Fail(kinds[value % 4], 0.5) if value % 5 == 0 and times <= 1 + value % 3 else Answer(value, 1 + value % 4)
+        return Fail(kinds[value % 4], 0.5) if value % 5 == 0 and times <= 1 + value % 3 else Return(value, 1 + value % 4)
 
     await execute(Scripted(step), range(100), disk, 8, max_retries=2, exit_on_error=False, **given)
     audited = audit(read(PATH, files=disk), rules=session_rules)

@@ -16,7 +16,7 @@ from journal import read
 from replay import fold
 from runner import note
 from runner.executors import AsyncExecutor, SyncExecutor
-from runner.testing import Answer, Scripted, repeatable
+from runner.testing import Return, Scripted, repeatable
 
 WHO = contextvars.ContextVar("who", default="nobody")
 
@@ -171,7 +171,7 @@ async def test_a_progress_bar_needs_a_format(monkeypatch: pytest.MonkeyPatch, ca
     monkeypatch.setitem(sys.modules, "tqdm", ModuleType("tqdm"))
     monkeypatch.setitem(sys.modules, "tqdm.auto", module)
     Bar.made.clear()
-    task = Scripted(lambda value, _: Answer(value, 1))
+    task = Scripted(lambda value, _: Return(value, 1))
     await AsyncExecutor(task, options=repeatable()).execute(range(5))
     assert [] == Bar.made
     await AsyncExecutor(task, tqdm_bar_format="{bar} {n_fmt}", options=repeatable()).execute(range(5))
@@ -185,7 +185,7 @@ async def test_a_progress_bar_needs_a_format(monkeypatch: pytest.MonkeyPatch, ca
 async def test_a_progress_line_without_tqdm(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     """Without tqdm a plain line is shown on standard error."""
     monkeypatch.setitem(sys.modules, "tqdm.auto", None)
-    await AsyncExecutor(Scripted(lambda value, _: Answer(value, 1)), tqdm_bar_format="{bar}", options=repeatable()).execute(
+    await AsyncExecutor(Scripted(lambda value, _: Return(value, 1)), tqdm_bar_format="{bar}", options=repeatable()).execute(
         range(5)
     )
 

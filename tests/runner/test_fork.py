@@ -18,13 +18,13 @@ from replay.state import RunState
 from runner import Case, Fatal, RateLimited, Retry, arun, evaluation
 from runner.fork import fork
 from runner.recompute.rules import session_rules
-from runner.testing import Answer, Fail, Hang, Scripted, Step, inline, repeatable
+from runner.testing import Action, Fail, Hang, Return, Scripted, inline, repeatable
 from tests.journal.samples import UnsyncedDisk, content, flip, segment
 
-SCRIPT: dict[str, list[Step]] = {
-    "well": [Answer("fine", 1.0)],
-    "unauthorized": [Fail(RateLimited(2.0), 0.5), Answer("in the end", 1.0)],
-    "ill": [Fail(ConnectionError("down"), 0.5), Fail(ConnectionError("down"), 0.5), Answer("again", 1.0)],
+SCRIPT: dict[str, list[Action]] = {
+    "well": [Return("fine", 1.0)],
+    "unauthorized": [Fail(RateLimited(2.0), 0.5), Return("in the end", 1.0)],
+    "ill": [Fail(ConnectionError("down"), 0.5), Fail(ConnectionError("down"), 0.5), Return("again", 1.0)],
     "wrong": [Fail(Fatal("never"), 0.5)],
     "stuck": [Hang()],
 }

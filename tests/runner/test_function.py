@@ -27,7 +27,7 @@ from journal.events import (
 )
 from runner import Case, Outcome, Retry, UsageError, note, run
 from runner.tasks.function import detect_loops
-from runner.testing import Answer, Scripted, events_of
+from runner.testing import Return, Scripted, events_of
 from tests.runs import AnyEvaluation, define_real, events, run_real
 
 Caller = Callable[[Callable[[], Outcome]], Outcome]
@@ -539,7 +539,7 @@ def test_scorers_of_every_kind_are_called_where_they_belong(path: Path, kind: Ki
 
 def test_the_loop_of_a_scorer_is_recognised(path: Path) -> None:
     """The loop of a scorer is detected as for a task."""
-    answering = Scripted(lambda _, __: Answer(1.0, 0.01))
+    answering = Scripted(lambda _, __: Return(1.0, 0.01))
     it = define(_plain(lambda: "yes"), "abcdefgh", slots=8)
 
     @it.score(retry=Retry(errors=0))

@@ -73,12 +73,12 @@ async def test_without_a_key_a_pause_affects_all() -> None:
 
 async def test_each_key_has_its_slots() -> None:
     """Each key has as many attempts in flight as there are slots, and no more."""
-    endpoints = {key: SimulatedEndpoint(lambda _: "yes", latency=0.1, most_at_once=3) for key in "abc"}
+    endpoints = {key: SimulatedEndpoint(lambda _: "yes", latency=0.1, max_in_flight=3) for key in "abc"}
     disk = SimulatedDisk()
     outcome = await run_virtual(evaluation_of(endpoints, cases(*"abc" * 30), slots=3), disk, limit_key="model", policy="fixed")
 
     assert 90 == outcome.state.completed
-    assert {"a": 0, "b": 0, "c": 0} == {key: each.refused for key, each in endpoints.items()}
+    assert {"a": 0, "b": 0, "c": 0} == {key: each.rejected for key, each in endpoints.items()}
     begun = [(event.key, event.after) for event in events_of(PATH, files=disk) if isinstance(event, LimitChanged)]
     assert [("a", 3), ("b", 3), ("c", 3)] == begun
     slots = {event.slot for event in events_of(PATH, files=disk) if isinstance(event, AttemptStarted)}

@@ -10,7 +10,7 @@ from replay.auditing import audit
 from runner import Retry
 from runner.concurrency.policy import Decision, Gate, Policy, Signal, Started
 from runner.recompute.rules import SessionRules
-from runner.testing import Answer, Hang, Scripted, events_of
+from runner.testing import Hang, Return, Scripted, events_of
 from tests.journal.disk import SimulatedDisk
 from tests.runner.test_scoring import evaluation_of, run_fixed
 from tests.runs import PATH
@@ -67,7 +67,7 @@ def session_rules(*_: Any) -> SessionRules:
 
 async def hung_run() -> SimulatedDisk:
     """Record a run of which the first two attempts hang until they time out."""
-    script = Scripted(lambda name, n: Hang() if name in ("case-0", "case-1") and n == 1 else Answer("yes", 1.0))
+    script = Scripted(lambda name, n: Hang() if name in ("case-0", "case-1") and n == 1 else Return("yes", 1.0))
 
     async def task(name: str) -> Any:
         await trio.lowlevel.checkpoint()

@@ -136,7 +136,7 @@ async def test_functions_share_nothing_without_a_key() -> None:
 @pytest.mark.parametrize("endpoint", ["rate", "at once"])
 async def test_four_equal_runs_get_equal_shares(endpoint: str) -> None:
     """Of all starts at an endpoint with a rate limit, or with a limit of calls at once, each of four runs gets a quarter."""
-    limits: dict[str, Any] = {"rate": 20.0, "burst": 5, "retry_after": 1.0} if endpoint == "rate" else {"most_at_once": 12}
+    limits: dict[str, Any] = {"rate": 20.0, "burst": 5, "retry_after": 1.0} if endpoint == "rate" else {"max_in_flight": 12}
     model, identity = SimulatedEndpoint(lambda _: "yes", latency=0.5, **limits), fresh()
     disks = await at_once([evaluation_of(model, 600, identity) for _ in range(4)], policy="adaptive")
     shares = [starts(disk, until=40.0) for disk in disks]

@@ -39,14 +39,14 @@ from runner.engine.changes import effective_settings
 from runner.engine.session import Outcome, Session
 from runner.errors import RunChanged
 from runner.signals import handle_signals
-from runner.testing import Answer, Fail, Hang, Scripted, events_of, repeatable
+from runner.testing import Fail, Hang, Return, Scripted, events_of, repeatable
 from tests.journal.disk import SimulatedDisk
 from tests.runs import PATH, AnyEvaluation, count, define, flaky_evaluation, numbered_cases, run_until_power_cut, run_virtual
 
 
 async def test_a_stop_gives_grace_then_cancels() -> None:
     """A stopped run starts no attempts, waits for the grace period and interrupts the other attempts; it can be resumed."""
-    task = Scripted(lambda value, times: Hang() if value == "case-1" and times == 1 else Answer(1, 2))
+    task = Scripted(lambda value, times: Hang() if value == "case-1" and times == 1 else Return(1, 2))
     it = define(task, numbered_cases(6), slots=2, timeout=None)
     disk = SimulatedDisk()
 
@@ -129,7 +129,7 @@ async def test_a_second_stop_does_not_wait_for_stuck_attempts() -> None:
 
 async def test_an_observer_sees_that_a_run_is_stopping() -> None:
     """A run that is stopping reports why, and how long calls in flight have left; after a second stop, 0."""
-    it = define(Scripted(lambda *_: Answer(1, 10)), numbered_cases(2), slots=2)
+    it = define(Scripted(lambda *_: Return(1, 10)), numbered_cases(2), slots=2)
     stopper = stop_when_started(it)
     seen: list[Any] = []
 
@@ -167,7 +167,7 @@ async def test_a_stop_before_the_start_leaves_no_run() -> None:
 async def test_a_stop_while_the_journal_is_opened() -> None:
     """A session that is stopped while it opens its journal makes no call, records the stop, and can be resumed."""
     disk = SimulatedDisk()
-    task = Scripted(lambda *_: Answer(1))
+    task = Scripted(lambda *_: Return(1))
     it = define(task, numbered_cases(1))
     session = Session(it, PATH, **repeatable(), files=disk)
     asked: list[str] = []
@@ -206,7 +206,7 @@ async def test_the_third_signal_interrupts_a_blocked_loop() -> None:
 
 async def test_run_and_resume_reject_an_unsuitable_run() -> None:
     """A run does not start where one exists; a finished one is not run again; one that is being written is left alone."""
-    it = define(Scripted(lambda *_: Answer(1)), numbered_cases(2))
+    it = define(Scripted(lambda *_: Return(1)), numbered_cases(2))
     disk = SimulatedDisk()
     await run_virtual(it, disk)
 
@@ -216,7 +216,7 @@ async def test_run_and_resume_reject_an_unsuitable_run() -> None:
     assert ("", "already finished") == (outcome.stopped, outcome.detail)
     assert 2 == outcome.state.completed
 
-    waiting = define(Scripted(lambda *_: Answer(1, 5)), numbered_cases(1))
+    waiting = define(Scripted(lambda *_: Return(1, 5)), numbered_cases(1))
     disk = SimulatedDisk()
 
     async def second(_: Any) -> None:
@@ -295,7 +295,7 @@ def test_power_cuts_at_every_record_of_longer_runs_change_no_result() -> None:
 
 async def test_changed_cases_are_rejected_or_adopted() -> None:
     """A changed dataset is rejected; adopted, unchanged cases keep their results and changed ones run again."""
-    task = Scripted(lambda value, _: Answer(value, 1))
+    task = Scripted(lambda value, _: Return(value, 1))
     disk = SimulatedDisk()
     stopper = stop_when_started(define(task, numbered_cases(2)))
 
@@ -392,7 +392,7 @@ async def test_withdrawn_outputs_of_an_older_task_do_not_count() -> None:
 async def test_changes_of_cases_that_were_not_taken_in_are_rejected() -> None:
     """If only cases have changed that were not taken in yet, the change is rejected as well, without their names."""
     disk = SimulatedDisk()
-    task = Scripted(lambda *_: Answer(1, 10))
+    task = Scripted(lambda *_: Return(1, 10))
     await stopped_after(define(task, numbered_cases(200), slots=1), disk, 5)
     others = [*numbered_cases(199), Case(name="case-199", input="another")]
 
@@ -407,7 +407,7 @@ def settings_of_sessions(disk: SimulatedDisk) -> list[dict[str, Any] | None]:
 async def test_settings_that_select_other_trials_are_rejected() -> None:
     """Resuming with another selection of trials is rejected with each difference; nothing is written."""
     disk = SimulatedDisk()
-    task = Scripted(lambda *_: Answer(1, 10))
+    task = Scripted(lambda *_: Return(1, 10))
     await run_virtual(define(task, numbered_cases(3), slots=1, deadline=5), disk, grace=0)
     before = len(events_of(PATH, files=disk))
 
@@ -424,7 +424,7 @@ async def test_settings_that_select_other_trials_are_rejected() -> None:
 async def test_other_settings_may_change() -> None:
     """Settings that do not select trials may change when a run is resumed, and the change is recorded."""
     disk = SimulatedDisk()
-    task = Scripted(lambda *_: Answer(1, 10))
+    task = Scripted(lambda *_: Return(1, 10))
     await run_virtual(define(task, numbered_cases(9), slots=1, deadline=5), disk, grace=0)
     changed = define(task, numbered_cases(9), slots=2, deadline=5, retry=Retry(errors=9))
     seen: dict[str, Any] = {}
@@ -435,7 +435,7 @@ async def test_other_settings_may_change() -> None:
 
     outcome = await run_virtual(changed, disk, resume=True, deadline=None, policy="fixed", observer=look)
 
-    assert ("", 9, 2) == (outcome.stopped, outcome.state.completed, task.most_in_flight)
+    assert ("", 9, 2) == (outcome.stopped, outcome.state.completed, task.max_in_flight)
     first, second = settings_of_sessions(disk)
     assert first is None
     assert second is not None
@@ -449,7 +449,7 @@ async def test_other_settings_may_change() -> None:
 async def test_overridden_settings_hold_for_every_session() -> None:
     """Settings that were overridden for a run are in its journal, and a resumed run takes them from there."""
     disk = SimulatedDisk()
-    task = Scripted(lambda *_: Answer(1, 10))
+    task = Scripted(lambda *_: Return(1, 10))
     it = define(task, numbered_cases(20), slots=7)
     given: dict[str, Any] = {
         "only": ["case-?"],
@@ -469,7 +469,7 @@ async def test_overridden_settings_hold_for_every_session() -> None:
     kept = {name: begun.settings[name] for name in given}
     assert {**given, "skip": ["case-0"]} == kept
     assert ["skip", "limit"] == [name for name in begun.settings["overridden"] if name in ("skip", "limit")]
-    assert ("", 6, 1) == (outcome.stopped, outcome.state.completed, task.most_in_flight)
+    assert ("", 6, 1) == (outcome.stopped, outcome.state.completed, task.max_in_flight)
     assert [None, None, None, {"deadline": None}] == settings_of_sessions(disk)
 
 
@@ -504,7 +504,7 @@ def test_missing_settings_in_a_journal_are_ignored(settings: dict[str, Any]) -> 
 @pytest.mark.parametrize(("choice", "failed", "calls"), [("retry", 0, 2), ("fail", 1, 1)])
 def test_an_ambiguous_attempt_is_retried_or_failed(choice: str, failed: int, calls: int) -> None:
     """An attempt in flight when the process died is recorded as such, then retried or failed as chosen."""
-    task = Scripted(lambda *_: Answer(1, 1))
+    task = Scripted(lambda *_: Return(1, 1))
     it = define(task, numbered_cases(1), write_ahead=True)
     disk = SimulatedDisk()
     place = itertools.count(1)
@@ -521,7 +521,7 @@ def test_an_ambiguous_attempt_is_retried_or_failed(choice: str, failed: int, cal
 
 async def test_failed_trials_can_be_retried() -> None:
     """`retry_failed` retries failed trials with a new budget; the others are left alone."""
-    task = Scripted({"case-0": [Fail(Fatal("no")), Answer(1)], "case-1": [Answer(1)]})
+    task = Scripted({"case-0": [Fail(Fatal("no")), Return(1)], "case-1": [Return(1)]})
     it = define(task, numbered_cases(2))
     disk = SimulatedDisk()
     await run_virtual(it, disk)

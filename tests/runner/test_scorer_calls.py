@@ -25,7 +25,7 @@ from runner import Case, Retry
 from runner.api import arun
 from runner.engine.rescore import rescore
 from runner.recompute.rules import session_rules
-from runner.testing import Answer, Fail, Scripted, events_of, repeatable
+from runner.testing import Fail, Return, Scripted, events_of, repeatable
 from tests.journal.disk import SimulatedDisk
 from tests.journal.samples import inline
 from tests.runner.test_scoring import checked, evaluation_of, run_fixed, yes
@@ -37,7 +37,7 @@ Timed = list[tuple[float, Event]]
 async def story() -> Timed:
     """Record a run of ten trials, whose judge fails once for one and pauses for another."""
     script = Scripted(
-        lambda name, n: Fail(OSError("no"), 0.5) if (name, n) == ("case-3", 1) else Answer(output=True, after=1.0)
+        lambda name, n: Fail(OSError("no"), 0.5) if (name, n) == ("case-3", 1) else Return(output=True, after=1.0)
     )
     it = evaluation_of(yes, 10, slots=2, retry=Retry(errors=1, base_delay=4))
 
@@ -109,7 +109,7 @@ async def test_every_call_has_one_ending() -> None:
 def judged_twice() -> AnyEvaluation:
     """Return an evaluation of four trials with two judges, one of which fails once for each."""
     it = evaluation_of(yes, 4, slots=2, retry=Retry(errors=2, base_delay=1))
-    script = Scripted(lambda _, n: Fail(OSError("no"), 0.5) if n == 1 else Answer(output=True, after=1.0))
+    script = Scripted(lambda _, n: Fail(OSError("no"), 0.5) if n == 1 else Return(output=True, after=1.0))
 
     @it.score
     async def flaky(output: Any, case: Case) -> Any:

@@ -16,7 +16,7 @@ from runner import Case, Retry, Score, UsageError, evaluation, scorers
 from runner.retries.classify import Fatal
 from runner.scorers import builtin
 from runner.tasks.reply import InvalidReply
-from runner.testing import Answer, Scripted
+from runner.testing import Return, Scripted
 from tests.runs import AnyEvaluation, define, events, run_real
 from tests.server import Server
 
@@ -199,7 +199,7 @@ def test_a_scorer_has_a_version() -> None:
 def define_answers(answers: dict[str, Any], *scorers_: Any, expected: Any = "LIMA", **options: Any) -> AnyEvaluation:
     """Return an evaluation whose task returns these answers."""
     cases = [Case(name=each, input=each, expected=expected) for each in answers]
-    task = Scripted({each: [Answer(answer)] for each, answer in answers.items()})
+    task = Scripted({each: [Return(answer)] for each, answer in answers.items()})
     it = define(task, cases, **options)
     for scorer in scorers_:
         it.score(scorer)
@@ -267,7 +267,7 @@ def test_a_judge_has_its_own_retries(server: Server, path: Path, name: str) -> N
     """A call without a verdict is retried, the task is not; every reply is recorded."""
     steps = "500,say:I cannot tell,say:verdict: incorrect"
     judge = scorers.judge("small", base_url=server.url(name, steps, "v1"))
-    task = Scripted({"a": [Answer("x")]})
+    task = Scripted({"a": [Return("x")]})
     it: AnyEvaluation = evaluation(cases=[Case(name="a", input="a", expected="y")], loop="trio")(task)
     it.score(name="graded", retry=Retry(errors=2, base_delay=0.01))(judge)
     run_real(it, path)

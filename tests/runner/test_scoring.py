@@ -21,7 +21,7 @@ from replay.auditing import audit
 from replay.summary import summarize
 from runner import Case, Outcome, RateLimited, Retry, scorers
 from runner.recompute.rules import session_rules
-from runner.testing import Answer, Fail, Hang, Scripted
+from runner.testing import Fail, Hang, Return, Scripted
 from tests.journal.disk import SimulatedDisk
 from tests.runs import PATH, AnyEvaluation, define, events, numbered_cases, run_virtual
 
@@ -127,7 +127,7 @@ async def test_limits_of_scorers_follow_their_kind() -> None:
 async def test_the_retry_after_of_a_judge_pauses_its_calls_alone() -> None:
     """While a judge asks to wait, none of its calls starts, and attempts go on."""
     script = Scripted(
-        lambda name, n: Fail(RateLimited(20.0), 0.5) if (name, n) == ("case-0", 1) else Answer(output=True, after=0.5)
+        lambda name, n: Fail(RateLimited(20.0), 0.5) if (name, n) == ("case-0", 1) else Return(output=True, after=0.5)
     )
     it = evaluation_of(Model(1.0, "task"), 30, slots=2)
 
@@ -152,7 +152,7 @@ async def test_the_retry_after_of_a_judge_pauses_its_calls_alone() -> None:
 
 async def test_a_scorer_that_exceeds_its_timeout_is_called_again() -> None:
     """A call that hangs is recorded as timed out after the scorer's own timeout, and retried within `Retry.timeouts`."""
-    script = Scripted({"case-0": [Hang(), Answer(output=True, after=1)], "case-1": [Hang()]})
+    script = Scripted({"case-0": [Hang(), Return(output=True, after=1)], "case-1": [Hang()]})
     it = evaluation_of(yes, 2)
 
     @it.score(timeout=5, retry=Retry(timeouts=1))
@@ -243,7 +243,7 @@ async def test_no_attempt_starts_while_too_many_outputs_wait() -> None:
 
 async def test_poisoned_trials_queue_last() -> None:
     """A trial that was rate limited four times in a row goes behind those that wait."""
-    script = Scripted(lambda name, n: Fail(RateLimited(None), 0.1) if name == "case-0" and n <= 6 else Answer("yes", 1.0))
+    script = Scripted(lambda name, n: Fail(RateLimited(None), 0.1) if name == "case-0" and n <= 6 else Return("yes", 1.0))
 
     async def task(name: str) -> Any:
         await trio.lowlevel.checkpoint()
@@ -261,7 +261,7 @@ async def test_poisoned_trials_queue_last() -> None:
 async def test_a_stopped_run_scores_the_rest_when_it_is_resumed() -> None:
     """Calls in flight at the end of the grace period are cancelled without an end; a resumed run repeats them from call 1."""
     it = evaluation_of(yes, 4, slots=4)
-    calls = Scripted(lambda _, n: Hang() if n == 1 else Answer(output=True))
+    calls = Scripted(lambda _, n: Hang() if n == 1 else Return(output=True))
 
     @it.score(timeout=None)
     async def judge(output: Any, case: Case) -> Any:
@@ -314,7 +314,7 @@ async def test_an_audit_reproduces_the_decisions_of_a_shared_policy(policy: str)
 
     def script(name: str, times: int) -> Any:
         number = int(name.removeprefix("case-"))
-        return Fail(RateLimited(1.0), 0.2) if number % 7 == 0 and times == 1 else Answer("yes", 0.5 + number % 3)
+        return Fail(RateLimited(1.0), 0.2) if number % 7 == 0 and times == 1 else Return("yes", 0.5 + number % 3)
 
     tasks, judges = Scripted(script), Scripted(script)
 
@@ -354,7 +354,7 @@ async def test_outputs_are_scored_within_the_grace() -> None:
 
 async def test_outputs_that_cannot_be_scored_within_the_grace_are_left() -> None:
     """A scorer call that could only start after the grace period is not waited for; the next session makes it."""
-    limited = Scripted({"yes": [Fail(RateLimited(60.0), 0.1), Answer(output=True)]})
+    limited = Scripted({"yes": [Fail(RateLimited(60.0), 0.1), Return(output=True)]})
     it = evaluation_of(yes, 1)
 
     @it.score(retry=Retry())

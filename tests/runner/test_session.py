@@ -34,14 +34,14 @@ from replay.ending import next_command
 from runner import Case, Fatal, RateLimited, Retry, UsageError, note
 from runner.engine.session import Outcome, Session
 from runner.recompute.rules import session_rules
-from runner.testing import Answer, Fail, Hang, Scripted, SimulatedEndpoint, Step, events_of, repeatable
+from runner.testing import Action, Fail, Hang, Return, Scripted, SimulatedEndpoint, events_of, repeatable
 from tests.journal.disk import SimulatedDisk
 from tests.runs import PATH, count, define, events, flaky_evaluation, numbered_cases, run_until_power_cut, run_virtual
 
 
 async def test_a_run_records_every_step() -> None:
     """A trial that succeeds leaves four events and its scores; the run records its definition and its ending."""
-    it = define(Scripted(lambda _, __: Answer("yes", 0.5)), numbered_cases(1))
+    it = define(Scripted(lambda _, __: Return("yes", 0.5)), numbered_cases(1))
 
     @it.score
     def exact(output: str, case: Case[str, str]) -> bool:
@@ -71,7 +71,7 @@ async def test_a_run_records_every_step() -> None:
 
 async def test_a_failure_is_retried_after_a_delay() -> None:
     """An error is followed by a recorded backoff, and a trial that then succeeds counts as recovered."""
-    task = Scripted({"a": [Fail(ConnectionError("no")), Fail(ValueError("odd")), Answer(1)]})
+    task = Scripted({"a": [Fail(ConnectionError("no")), Fail(ValueError("odd")), Return(1)]})
     disk = SimulatedDisk()
     outcome = await run_virtual(define(task, [Case(name="a", input="a")]), disk)
 
@@ -84,7 +84,7 @@ async def test_a_failure_is_retried_after_a_delay() -> None:
 
 async def test_other_trials_proceed_during_a_backoff() -> None:
     """A trial that waits holds no slot: with one slot, the others are done before the retry."""
-    task = Scripted({"a": [Fail(ConnectionError("no")), Answer(1)], "b": [Answer(2)], "c": [Answer(3)]})
+    task = Scripted({"a": [Fail(ConnectionError("no")), Return(1)], "b": [Return(2)], "c": [Return(3)]})
     disk = SimulatedDisk()
     retry = Retry(base_delay=60, max_delay=60)
     await run_virtual(define(task, [Case(name=n, input=n) for n in "abc"], slots=1, retry=retry), disk)
@@ -110,7 +110,7 @@ async def test_none_turns_the_timeout_off() -> None:
     """With `timeout=None` an attempt may take a day."""
     disk = SimulatedDisk()
     outcome = await run_virtual(
-        define(Scripted({"a": [Answer(1, after=86_000)]}), [Case(name="a", input="a")], timeout=None), disk
+        define(Scripted({"a": [Return(1, after=86_000)]}), [Case(name="a", input="a")], timeout=None), disk
     )
 
     assert 1 == outcome.state.completed
@@ -128,7 +128,7 @@ async def test_a_programming_error_is_not_retried() -> None:
 
 async def test_fatal_and_rate_limited_are_honoured() -> None:
     """`Fatal` fails a trial; `RateLimited` does not use up its retries."""
-    task = Scripted({"a": [Fail(Fatal("never"))], "b": [*[Fail(RateLimited(3.0))] * 8, Answer(1)]})
+    task = Scripted({"a": [Fail(Fatal("never"))], "b": [*[Fail(RateLimited(3.0))] * 8, Return(1)]})
     disk = SimulatedDisk()
     outcome = await run_virtual(define(task, [Case(name=n, input=n) for n in "ab"], retry=Retry(errors=0)), disk)
 
@@ -143,7 +143,7 @@ class Ruin(BaseException):
 @pytest.mark.parametrize("exc", [Ruin("all"), SystemExit(3), GeneratorExit()])
 async def test_a_task_that_raises_baseexception_fails_alone(exc: BaseException) -> None:
     """Whatever a task raises fails its attempt only; the other trials continue."""
-    task = Scripted({"a": [Fail(exc)], "b": [Answer(1)]})
+    task = Scripted({"a": [Fail(exc)], "b": [Return(1)]})
     disk = SimulatedDisk()
     outcome = await run_virtual(define(task, [Case(name=n, input=n) for n in "ab"], retry=Retry(errors=0)), disk)
 
@@ -152,7 +152,7 @@ async def test_a_task_that_raises_baseexception_fails_alone(exc: BaseException) 
 
 async def test_an_unserializable_output_fails_its_trial_only() -> None:
     """An output that is not JSON fails its trial, and the message names the place in it."""
-    task = Scripted({"a": [Answer({"deep": [object()]})], "b": [Answer(1)]})
+    task = Scripted({"a": [Return({"deep": [object()]})], "b": [Return(1)]})
     disk = SimulatedDisk()
     outcome = await run_virtual(define(task, [Case(name=n, input=n) for n in "ab"]), disk)
 
@@ -212,7 +212,7 @@ async def test_notes_are_kept_with_their_attempt() -> None:
 
 async def test_a_failed_scorer_never_calls_the_task_again() -> None:
     """A scorer that raises is retried under its own budget, then its score is missing; the task was called once."""
-    task = Scripted({"a": [Answer("x")]})
+    task = Scripted({"a": [Return("x")]})
     it = define(task, [Case(name="a", input="a")])
     asked: list[str] = []
 
@@ -237,7 +237,7 @@ async def test_a_failed_scorer_never_calls_the_task_again() -> None:
 
 async def test_scorers_use_the_retries_of_the_run() -> None:
     """The retries of a run apply to its scorers, too, unless they have their own."""
-    it, asked = define(Scripted(lambda _, __: Answer("yes", 0.5)), numbered_cases(1)), Counter[str]()
+    it, asked = define(Scripted(lambda _, __: Return("yes", 0.5)), numbered_cases(1)), Counter[str]()
 
     def exact(output: str, case: Case[str, str]) -> bool:
         asked["exact"] += 1
@@ -258,7 +258,7 @@ async def test_scorers_use_the_retries_of_the_run() -> None:
 
 async def test_a_scorer_may_return_several_scores() -> None:
     """A mapping gives several named scores."""
-    it = define(Scripted({"a": [Answer("x")]}), [Case(name="a", input="a")])
+    it = define(Scripted({"a": [Return("x")]}), [Case(name="a", input="a")])
 
     @it.score
     def judge(output: str, case: Any) -> dict[str, float]:
@@ -273,7 +273,7 @@ async def test_a_scorer_may_return_several_scores() -> None:
 
 async def test_fail_fast_stops_at_the_first_failure() -> None:
     """With `fail_fast`, the first failed trial stops the run, which can be resumed."""
-    task = Scripted(lambda value, _: Fail(Fatal("no"), 1) if value == "case-3" else Answer(1, 1))
+    task = Scripted(lambda value, _: Fail(Fatal("no"), 1) if value == "case-3" else Return(1, 1))
     disk = SimulatedDisk()
     outcome = await run_virtual(define(task, numbered_cases(50), slots=2), disk, fail_fast=True)
 
@@ -305,8 +305,8 @@ async def test_a_second_unauthorized_call_leaves_the_grace_alone() -> None:
     class Unauthorized(Exception):
         status_code = 401
 
-    def step(value: str, _: int) -> Step:
-        return Answer(1, 2) if value == "case-2" else Fail(Unauthorized("bad key"), 0.5 if value == "case-0" else 1.0)
+    def step(value: str, _: int) -> Action:
+        return Return(1, 2) if value == "case-2" else Fail(Unauthorized("bad key"), 0.5 if value == "case-0" else 1.0)
 
     disk = SimulatedDisk()
     outcome = await run_virtual(define(Scripted(step), numbered_cases(4), slots=3), disk, policy="fixed", grace=5)
@@ -318,7 +318,7 @@ async def test_a_second_unauthorized_call_leaves_the_grace_alone() -> None:
 @pytest.mark.parametrize("read", [list, iter])
 async def test_a_stop_with_the_last_trial_leaves_nothing_to_resume(read: Callable[[Any], Any]) -> None:
     """A run that is stopped when everything is done is finished, even if its last trial failed."""
-    task = Scripted(lambda value, _: Fail(Fatal("no"), 2) if value == "case-2" else Answer(1, 1))
+    task = Scripted(lambda value, _: Fail(Fatal("no"), 2) if value == "case-2" else Return(1, 1))
     disk = SimulatedDisk()
     outcome = await run_virtual(define(task, read(numbered_cases(3)), slots=3), disk, policy="fixed", fail_fast=True)
 
@@ -400,7 +400,7 @@ async def test_other_failures_do_not_stop_the_run(fail: Callable[[str], str], co
 async def test_a_deadline_stops_the_run() -> None:
     """After its deadline a run starts nothing more, and can be resumed."""
     disk = SimulatedDisk()
-    it = define(Scripted(lambda *_: Answer(1, 10)), numbered_cases(20), slots=1, deadline=35)
+    it = define(Scripted(lambda *_: Return(1, 10)), numbered_cases(20), slots=1, deadline=35)
     outcome = await run_virtual(it, disk, grace=20)
 
     assert ("deadline", 4) == (outcome.stopped, outcome.state.completed)
@@ -416,7 +416,7 @@ async def test_a_dataset_that_fails_half_way_can_be_resumed() -> None:
         raise OSError("the network share went away")
 
     disk = SimulatedDisk()
-    task = Scripted(lambda *_: Answer(1, 1))
+    task = Scripted(lambda *_: Return(1, 1))
     outcome = await run_virtual(define(task, broken, slots=2), disk)
 
     assert "dataset_failed" == outcome.stopped
@@ -427,11 +427,11 @@ async def test_a_dataset_that_fails_half_way_can_be_resumed() -> None:
 
 async def test_the_limit_holds() -> None:
     """There are never more attempts in flight than slots, according to the journal and to the task."""
-    task = Scripted(lambda value, _: Answer(1, 0.1 + len(value) * 0.01))
+    task = Scripted(lambda value, _: Return(1, 0.1 + len(value) * 0.01))
     disk = SimulatedDisk()
     await run_virtual(define(task, numbered_cases(100), slots=4), disk)
 
-    assert 4 == task.most_in_flight
+    assert 4 == task.max_in_flight
     flying = 0
     for event in events_of(PATH, files=disk):
         flying += isinstance(event, AttemptStarted) - isinstance(event, AttemptSucceeded)
@@ -442,7 +442,7 @@ async def test_nothing_polls() -> None:
     """One instant trial takes no time, and thirty concurrent ones take no longer than one."""
     disk = SimulatedDisk()
     before = trio.current_time()
-    await run_virtual(define(Scripted(lambda *_: Answer(1)), numbered_cases(1)), disk)
+    await run_virtual(define(Scripted(lambda *_: Return(1)), numbered_cases(1)), disk)
 
     assert 0 == trio.current_time() - before
 
@@ -461,7 +461,7 @@ async def test_trials_that_always_fail_do_not_delay_others() -> None:
     """One case in twenty always fails with a connection reset: those fail, and all others are done soon."""
     cases = numbered_cases(400)
     bad = {case.input for case in cases[::20]}
-    task = Scripted(lambda value, _: Fail(ConnectionResetError("reset"), 0.5) if value in bad else Answer(1, 0.5))
+    task = Scripted(lambda value, _: Fail(ConnectionResetError("reset"), 0.5) if value in bad else Return(1, 0.5))
     disk = SimulatedDisk()
     before = trio.current_time()
     outcome = await run_virtual(define(task, cases, slots=120), disk)
@@ -476,9 +476,9 @@ async def test_a_probe_is_made_by_a_trial_that_has_not_failed() -> None:
     bad = {case.input for case in cases[:30]}
     began = trio.current_time()
 
-    def script(value: str, _: int) -> Step:
+    def script(value: str, _: int) -> Action:
         down = trio.current_time() < began + 3
-        return Fail(ConnectionResetError("reset"), 0.1) if down or value in bad else Answer(1, 0.1)
+        return Fail(ConnectionResetError("reset"), 0.1) if down or value in bad else Return(1, 0.1)
 
     disk = SimulatedDisk()
     outcome = await run_virtual(define(Scripted(script), cases, slots=50), disk)
@@ -494,7 +494,7 @@ async def test_a_rate_limit_is_found_and_kept() -> None:
     outcome = await run_virtual(define(endpoint, numbered_cases(400), slots=64), disk)
 
     assert 400 == outcome.state.completed
-    assert endpoint.refused <= 40
+    assert endpoint.rejected <= 40
 
 
 async def test_a_rate_limit_costs_no_more_than_was_in_flight() -> None:
@@ -518,7 +518,7 @@ async def test_a_rate_limit_costs_no_more_than_was_in_flight() -> None:
 
 async def test_a_retry_after_beyond_the_budget_fails_its_trial_only() -> None:
     """A trial whose Retry-After exceeds its budget fails; a single 429 does not delay the others."""
-    task = Scripted({"a": [Fail(RateLimited(3600))], "b": [Fail(RateLimited(1)), Answer(1)]})
+    task = Scripted({"a": [Fail(RateLimited(3600))], "b": [Fail(RateLimited(1)), Return(1)]})
     disk = SimulatedDisk()
     cases = [Case(name=name, input=name) for name in "ab"]
     outcome = await run_virtual(define(task, cases, retry=Retry(rate_limits=60)), disk, slots=1)
@@ -530,7 +530,7 @@ async def test_a_retry_after_beyond_the_budget_fails_its_trial_only() -> None:
 
 
 STEPS = st.one_of(
-    st.builds(Answer, st.just("yes"), st.sampled_from([0.0, 0.1, 3.0])),
+    st.builds(Return, st.just("yes"), st.sampled_from([0.0, 0.1, 3.0])),
     st.builds(Fail, st.sampled_from([ConnectionError("c"), ValueError("v"), RateLimited(1.5), RateLimited()]), st.just(0.1)),
     st.just(Hang()),
 )
@@ -542,7 +542,7 @@ STEPS = st.one_of(
     slots=st.integers(1, 5),
     policy=st.sampled_from(["adaptive", "aimd", "fixed"]),
 )
-def test_every_trial_reaches_an_end(scripts: list[list[Step]], slots: int, policy: str) -> None:
+def test_every_trial_reaches_an_end(scripts: list[list[Action]], slots: int, policy: str) -> None:
     """Whatever the tasks do, under every policy, each trial is completed or failed, and the limit is never exceeded."""
     task = Scripted({f"case-{number}": steps for number, steps in enumerate(scripts)})
     it = define(task, numbered_cases(len(scripts)), slots=slots, timeout=2, retry=Retry(rate_limits=20))
@@ -554,7 +554,7 @@ def test_every_trial_reaches_an_end(scripts: list[list[Step]], slots: int, polic
     outcome = trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
 
     assert outcome.state.completed + outcome.state.failed == len(scripts)
-    assert task.most_in_flight <= slots
+    assert task.max_in_flight <= slots
     limit, flying = 0, 0
     for event in events_of(PATH, files=disk):
         if isinstance(event, LimitChanged):
@@ -620,7 +620,7 @@ async def test_invalid_options_are_rejected(options: dict[str, Any]) -> None:
     """An invalid option is rejected before anything is written."""
     disk = SimulatedDisk()
     with pytest.raises(UsageError):
-        await run_virtual(define(Scripted(lambda *_: Answer(1)), numbered_cases(1)), disk, **options)
+        await run_virtual(define(Scripted(lambda *_: Return(1)), numbered_cases(1)), disk, **options)
     assert not disk.is_directory("/runs")
 
 
@@ -635,7 +635,7 @@ async def test_trials_are_enqueued_only_a_little_ahead() -> None:
             yield Case(name=f"n{number}", input=number)
 
     disk = SimulatedDisk()
-    outcome = await run_virtual(define(Scripted(lambda *_: Answer(1, 1)), endless, slots=4, deadline=10), disk)
+    outcome = await run_virtual(define(Scripted(lambda *_: Return(1, 1)), endless, slots=4, deadline=10), disk)
 
     assert "deadline" == outcome.stopped
     assert read_so_far <= outcome.state.completed + 2 * 4 + 16 + 8
@@ -690,7 +690,7 @@ async def test_the_end_of_a_run_does_not_wait_for_an_abandoned_task() -> None:
 
 async def test_the_time_of_all_sessions_is_recorded() -> None:
     """The time between sessions does not count, nor what follows the end of one; the audit compares the sum."""
-    disk, it = SimulatedDisk(), define(Scripted(lambda *_: Answer(1, 2)), numbered_cases(5), slots=1)
+    disk, it = SimulatedDisk(), define(Scripted(lambda *_: Return(1, 2)), numbered_cases(5), slots=1)
     stopped = await run_virtual(it, disk, policy="fixed", deadline=3, grace=0)
     await trio.sleep(100)
     finished = await run_virtual(it, disk, policy="fixed", deadline=None, resume=True)

@@ -18,7 +18,7 @@ from runner import Case, Fatal, RateLimited, Retry, UsageError
 from runner.api import arun
 from runner.cli import cli
 from runner.recompute.simulation import LIMITATION, Recording
-from runner.testing import Answer, Fail, Hang, Scripted, Step, repeatable
+from runner.testing import Action, Fail, Hang, Return, Scripted, repeatable
 from tests.journal.disk import SimulatedDisk
 from tests.journal.samples import FLEETING, enqueued, flip, session, started, whole_run, written
 from tests.runs import PATH, AnyEvaluation, define, flaky_evaluation, numbered_cases
@@ -37,7 +37,7 @@ def recorded(it: AnyEvaluation, *sessions: dict[str, Any]) -> Recording:
 
 
 def steady(count: int, seconds: float = 1.0) -> AnyEvaluation:
-    return define(Scripted(lambda *_: Answer("yes", seconds)), numbered_cases(count))
+    return define(Scripted(lambda *_: Return("yes", seconds)), numbered_cases(count))
 
 
 @pytest.mark.parametrize(("slots", "seconds"), [(1, 12.0), (4, 3.0), (5, 3.0), (12, 1.0), (64, 1.0)])
@@ -45,7 +45,7 @@ def test_twice_the_slots_take_half_the_time(slots: int, seconds: float) -> None:
     """Twelve answers of a second take twelve seconds in one slot, three in four, and one in twelve or more."""
     figures = recorded(steady(12), {"policy": "fixed", "slots": 2}).simulate(slots=slots)
 
-    assert (seconds, 12, 0, min(slots, 12)) == (figures.duration, figures.calls, figures.rate_limited, figures.most_in_flight)
+    assert (seconds, 12, 0, min(slots, 12)) == (figures.duration, figures.calls, figures.rate_limited, figures.max_in_flight)
 
 
 def test_recorded_figures() -> None:
@@ -53,7 +53,7 @@ def test_recorded_figures() -> None:
     recording = recorded(steady(12), {"policy": "fixed", "slots": 3})
 
     was = recording.figures
-    assert ("fixed", 3, 4.0, 12, 0, 3) == (was.policy, was.slots, was.duration, was.calls, was.rate_limited, was.most_in_flight)
+    assert ("fixed", 3, 4.0, 12, 0, 3) == (was.policy, was.slots, was.duration, was.calls, was.rate_limited, was.max_in_flight)
     assert (12, 0) == (was.completed, was.failed)
 
 
@@ -73,10 +73,10 @@ def test_another_policy_takes_another_time() -> None:
     recording = recorded(steady(60), {"policy": "fixed", "slots": 12})
     figures = recording.simulate(policy="aimd")
 
-    assert (5.0, 12) == (recording.figures.duration, recording.figures.most_in_flight)
+    assert (5.0, 12) == (recording.figures.duration, recording.figures.max_in_flight)
     assert ("aimd", 12, 60) == (figures.policy, figures.slots, figures.calls)
     assert figures.duration > 10
-    assert figures.most_in_flight < 12
+    assert figures.max_in_flight < 12
 
 
 def test_scorer_calls_are_simulated() -> None:
@@ -96,21 +96,21 @@ def test_scorer_calls_are_simulated() -> None:
 def test_each_key_has_its_own_slots() -> None:
     """Rate-limit keys are kept: with twice the keys there are twice the attempts in flight."""
     it = define(
-        Scripted(lambda *_: Answer(1, 1.0)), [Case(name=n, input=n, metadata={"to": n[0]}) for n in ("a1", "a2", "b1", "b2")]
+        Scripted(lambda *_: Return(1, 1.0)), [Case(name=n, input=n, metadata={"to": n[0]}) for n in ("a1", "a2", "b1", "b2")]
     )
     recording = recorded(it, {"policy": "fixed", "slots": 1, "limit_key": "to"})
 
-    assert (2.0, 2) == (recording.figures.duration, recording.figures.most_in_flight)
+    assert (2.0, 2) == (recording.figures.duration, recording.figures.max_in_flight)
     assert recording.figures == recording.simulate()
 
 
 def test_failures_are_simulated() -> None:
     """Rate limits, timeouts and fatal failures recur, and are retried under the recorded settings."""
-    script: dict[Any, list[Step]] = {
-        "case-0": [Fail(RateLimited(5.0), 1), Answer(1, 1)],
-        "case-1": [Hang(), Answer(1, 1)],
+    script: dict[Any, list[Action]] = {
+        "case-0": [Fail(RateLimited(5.0), 1), Return(1, 1)],
+        "case-1": [Hang(), Return(1, 1)],
         "case-2": [Fail(Fatal("no"), 1)],
-        "case-3": [Fail(ConnectionError("no"), 1), Fail(ValueError("odd"), 1), Answer(1, 1)],
+        "case-3": [Fail(ConnectionError("no"), 1), Fail(ValueError("odd"), 1), Return(1, 1)],
     }
     recording = recorded(
         define(Scripted(script), numbered_cases(4), timeout=7, retry=Retry(errors=2)), {"policy": "fixed", "slots": 4}
@@ -136,7 +136,7 @@ def test_sessions_are_added_up() -> None:
 
 def test_a_retried_trial_is_simulated_once() -> None:
     """A failed trial that the user retried is simulated with its last attempts."""
-    task = Scripted({"case-0": [Fail(Fatal("no"), 1), Answer(1, 1)], "case-1": [Answer(1, 1)]})
+    task = Scripted({"case-0": [Fail(Fatal("no"), 1), Return(1, 1)], "case-1": [Return(1, 1)]})
     recording = recorded(define(task, numbered_cases(2)), {"policy": "fixed"}, {"retry_failed": True})
 
     assert (3, 2, 2) == (recording.figures.calls, recording.simulate().calls, recording.simulate().completed)
@@ -182,7 +182,7 @@ def test_invalid_times_do_not_hang(elapsed: float) -> None:
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A run of twelve trials of a second each, in three slots."""
     monkeypatch.chdir(tmp_path)
-    it = define(Scripted(lambda *_: Answer("yes", 1.0)), [Case(name=f"n{n}", input=n) for n in range(12)])
+    it = define(Scripted(lambda *_: Return("yes", 1.0)), [Case(name=f"n{n}", input=n) for n in range(12)])
     virtually(
         functools.partial(arun, it, tmp_path / "run", **{**repeatable(), "files": FLEETING, "policy": "fixed", "slots": 3})
     )
@@ -217,7 +217,7 @@ def test_the_command_in_json(run: Path) -> None:
     assert ("aimd", 12, 3) == (
         figures["simulated"]["policy"],
         figures["simulated"]["calls"],
-        figures["simulated"]["most_in_flight"],
+        figures["simulated"]["max_in_flight"],
     )
     assert LIMITATION == figures["limitation"]
 

@@ -98,7 +98,7 @@ def event_samples() -> list[dict[str, Any]]:
         events.StepCompleted(**step, step=2, input={"messages": ["b"]}, output="c", within=3, continues=1, reusable=False),
         events.StepFailed(**step, step=4, input={"messages": []}, error="OSError", message="no", within=3, continues=2),
         events.AttemptFailed(
-            **a, **failure, attempt=1, traceback="t", where="w:1", category="rate_limited", usage=usage, worker="w"
+            **a, **failure, attempt=1, traceback="t", location="w:1", category="rate_limited", usage=usage, worker="w"
         ),
         events.RetryScheduled(**a, attempt=2, delay=0.5, reason="rate_limited"),
         events.IntakePaused(until=5.0, reason="retry_after", evidence="e", key="k"),
