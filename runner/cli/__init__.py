@@ -19,7 +19,7 @@ from runner.signals import STOP_SIGNALS, handle_signals
 with handle_signals(lambda number, _: os._exit(128 + number), signal.SIGINT):  # Without a traceback of the import.
     import click
 
-    from runner.cli._output import echo
+    from runner.cli._output import OutputFailed, echo, flush_output, writing_output
 
 COMMANDS: Final = {
     "run": "Run an evaluation.",
@@ -49,8 +49,8 @@ DAMAGED: Final = 4
 BUG: Final = 70
 INTERRUPTED: Final = 130
 """The conventional exit code after SIGINT."""
-BROKEN_PIPE: Final = 141
-"""The conventional exit code after SIGPIPE: `evaljournal log | head`."""
+OUTPUT_FAILED: Final = 141
+"""Standard output could not be written. The conventional exit code after SIGPIPE: `evaljournal log | head`."""
 
 
 class CommandError(click.ClickException):
@@ -115,8 +115,9 @@ class _Commands(click.Group):
         except KeyboardInterrupt:  # Before a run has started; a running one handles it itself.
             raise CommandError("interrupted", INTERRUPTED) from None
         except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python flushes standard output again at exit.
-            sys.exit(BROKEN_PIPE)
+            sys.exit(OUTPUT_FAILED)
+        except OutputFailed as exc:
+            raise CommandError(str(exc), OUTPUT_FAILED) from exc
         except OSError as exc:
             from journal.files import NotRegularFile  # noqa: PLC0415  # the same
             from journal.segment_file import NO_SPACE  # noqa: PLC0415  # the same
@@ -130,12 +131,10 @@ class _Commands(click.Group):
 
 @contextlib.contextmanager
 def _flush_stdout() -> Generator[None]:
-    """Flush standard output, so that a full disk or a closed pipe is noticed before the exit code is chosen."""
     try:
         yield
     finally:
-        if sys.stdout is not None:  # None if it was closed before the start.
-            sys.stdout.flush()
+        flush_output()
 
 
 def _exit_on_signal() -> contextlib.AbstractContextManager[object]:
@@ -181,7 +180,11 @@ def main() -> None:
     """Run the command line; the console script `evaljournal`."""
     prepare_streams()
     try:
-        cli()
+        with writing_output():  # Of click: the help and the version. Commands handle their own errors.
+            cli()
+    except OutputFailed as exc:
+        echo(f"Error: {exc}", err=True)
+        sys.exit(OUTPUT_FAILED)
     except SystemExit:
         for number in STOP_SIGNALS:  # A signal during Python's shutdown must not change the exit code.
             signal.signal(number, signal.SIG_IGN)

@@ -23,7 +23,7 @@ from replay.summary import summarize
 from replay.view_json import view_json
 from runner.cli import DAMAGED
 from runner.cli._errors import render
-from runner.cli._output import echo, write_data
+from runner.cli._output import echo, write_data, writing_output
 from runner.errors import UsageError
 from runner.suggest import suggest
 
@@ -130,7 +130,9 @@ def terminal(*, stderr: bool = False) -> "Console":
 def print_screen(history: LoadedRun, now: float | None = None) -> None:
     """Print the screen as of a time (in the seconds of `t`; default: that of the last record)."""
     console = terminal()
-    console.print(render_screen(history, history.state.t if now is None else now, console.width))
+    screen = render_screen(history, history.state.t if now is None else now, console.width)
+    with writing_output():
+        console.print(screen)
 
 
 def age(state: RunState, now: float) -> float:

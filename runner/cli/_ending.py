@@ -8,21 +8,38 @@ from typing import Any, Final, NoReturn
 from replay import RunState
 from replay.summary import summarize
 from replay.view_json import view_json
-from runner.cli import UNFINISHED
+from runner.cli import OUTPUT_FAILED, UNFINISHED, CommandError
 from runner.cli._display import print_json
+from runner.cli._output import OutputFailed, echo, flush_output
 from runner.definition.gates import problems
+from runner.suggest import command
 
 FAILED: Final = 1
 
 
 def finish(
-    state: RunState, path: Path, *, as_json: bool, stopped: str = "", scorers: Iterable[str] = (), **facts: Any
+    state: RunState,
+    path: Path,
+    *,
+    as_json: bool,
+    report: str = "",
+    stopped: str = "",
+    scorers: Iterable[str] = (),
+    **facts: Any,
 ) -> NoReturn:
-    """Exit with the code of a run; with `as_json`, print a summary with `facts` first."""
+    """Print the report of a run, with `as_json` a summary with `facts`, and exit with the code of the run."""
     code = exit_code(state, stopped=bool(stopped), scorers=scorers)
-    if as_json:
-        summary = {"stopped": stopped or None, **facts, "exit_code": code, **view_json(summarize(state))}
-        print_json({"path": str(path), **summary})
+    try:
+        if report:
+            echo(report, err=as_json)
+        if as_json:
+            summary = {"stopped": stopped or None, **facts, "exit_code": code, **view_json(summarize(state))}
+            print_json({"path": str(path), **summary})
+        flush_output()
+    except OutputFailed as exc:
+        ending = f"not finished: {stopped}" if stopped else "finished"
+        message = f"{exc}; only the summary is missing, the run is {ending}; {command('status', path)} shows it"
+        raise CommandError(message, OUTPUT_FAILED) from exc
     sys.exit(code)
 
 

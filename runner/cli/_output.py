@@ -1,26 +1,65 @@
 """Standard output and standard error of the commands: everything that they print goes through here."""
 
 import codecs
+import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
 
 import click
+
+
+class OutputFailed(Exception):
+    """Standard output could not be written, to a full disk for example; what follows is discarded."""
+
+
+@contextmanager
+def writing_output() -> Generator[None]:
+    """Raise `OutputFailed` if writing to standard output fails; a closed pipe stays a `BrokenPipeError`."""
+    try:
+        yield
+    except BrokenPipeError:
+        discard_output()
+        raise
+    except OSError as exc:
+        discard_output()
+        raise OutputFailed(f"cannot write standard output: {exc.strerror or exc}") from exc
+
+
+def discard_output() -> None:
+    """Discard what is still in the buffer: Python flushes it again at exit."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    os.close(null)
+
+
+def flush_output() -> None:
+    """Flush standard output, so that a full disk or a closed pipe is noticed before the exit code is chosen."""
+    if sys.stdout is not None:  # None if it was closed before the start.
+        with writing_output():
+            sys.stdout.flush()
 
 
 def echo(text: str, *, err: bool = False) -> None:
     """Print text and a line feed, with control characters escaped."""
     from replay.text import escape_controls  # noqa: PLC0415  # not needed for `--help`
 
-    click.echo(escape_controls(text), err=err)
+    if err:
+        click.echo(escape_controls(text), err=True)
+    else:
+        with writing_output():
+            click.echo(escape_controls(text))
 
 
 def write_data(pieces: Iterable[bytes]) -> None:
     """Write data to standard output: unchanged to a file or pipe, with control characters escaped to a terminal."""
-    sys.stdout.flush()
+    flush_output()
     stream, is_terminal = sys.stdout.buffer, sys.stdout.isatty()
     for piece in _escaped(pieces) if is_terminal else pieces:
-        stream.write(piece)
-    stream.flush()
+        with writing_output():  # Not around the iteration: it may read files.
+            stream.write(piece)
+    with writing_output():
+        stream.flush()
 
 
 def _escaped(pieces: Iterable[bytes]) -> Iterable[bytes]:

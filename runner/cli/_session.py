@@ -17,7 +17,7 @@ from journal.threads import run_in_thread
 from replay.screen import panel, stopping_in_words
 from replay.text import printable
 from runner.api import run as run_evaluation
-from runner.cli import INTERRUPTED, UNFINISHED, CommandError, unwrap_exception_groups
+from runner.cli import INTERRUPTED, OUTPUT_FAILED, UNFINISHED, CommandError, unwrap_exception_groups
 from runner.cli._common import OFF
 from runner.cli._display import terminal
 from runner.cli._ending import finish
@@ -135,11 +135,16 @@ class CommandSession:
         with contextlib.redirect_stdout(sys.__stdout__):
             try:
                 self.finish(outcome)
+            except BrokenPipeError:
+                code = OUTPUT_FAILED
+            except CommandError as exc:
+                echo(f"Error: {exc.message}", err=True)
+                code = exc.exit_code
             except SystemExit as exc:
-                for stream in (sys.stdout, sys.stderr):
-                    if stream is not None:
-                        stream.flush()
-                os._exit(exc.code if isinstance(exc.code, int) else UNFINISHED)
+                code = exc.code if isinstance(exc.code, int) else UNFINISHED
+            if sys.stderr is not None:
+                sys.stderr.flush()
+            os._exit(code)
 
     def finish(self, outcome: Outcome) -> NoReturn:
         """Print the summary and exit."""
@@ -149,9 +154,15 @@ class CommandSession:
         if self._nat_output is not None:
             self._nat_output.finish(outcome.path)
         write_head(self._head_file, outcome.head)
-        echo(outcome.report, err=self._as_json)
-        detail, head = outcome.detail or None, outcome.head
-        finish(outcome.state, outcome.path, as_json=self._as_json, stopped=outcome.stopped, detail=detail, head=head)
+        finish(
+            outcome.state,
+            outcome.path,
+            as_json=self._as_json,
+            report=outcome.report,
+            stopped=outcome.stopped,
+            detail=outcome.detail or None,
+            head=outcome.head,
+        )
 
     async def _draw(self, live: LiveRun) -> None:
         from rich.live import Live as Screen  # noqa: PLC0415  # slow to import

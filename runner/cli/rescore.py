@@ -71,10 +71,9 @@ def rescore(
     text += f"; {done.current:,} already scored" if done.current else ""
     text += f"; {done.left:,} left: run the same command again" if done.left else ""
     echo(text, err=True)
-    echo(outcome.report, err=as_json)
     state = outcome.state
     stopped = outcome.stopped or ("" if state.outcome == "finished" else state.outcome or "interrupted")
-    finish(state, path, as_json=as_json, stopped=stopped, scorers=names, outputs=done.outputs)
+    finish(state, path, as_json=as_json, report=outcome.report, stopped=stopped, scorers=names, outputs=done.outputs)
 
 
 def _with_scorers(values: dict[str, Any]) -> Evaluation[Any, Any, Any]:

@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 
 from journal import read, verify
 from journal.events import AttemptSucceeded, Extension, Noted, TrialScored
+from replay import load
 from runner.cli import COMMANDS, cli, main
 from tests.journal.samples import (
     RUN,
@@ -668,6 +669,25 @@ def test_a_closed_pipe_exits_with_141(tmp_path: Path, command: list[str]) -> Non
         done = subprocess.run(arguments, stdout=gone, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
 
     assert (141, "") == (done.returncode, done.stderr)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("command", ["run --json --data {data} --command cat -o {new}", "log {run}", "status {run}", "--help"])
+def test_a_full_standard_output_exits_with_141(tmp_path: Path, command: str) -> None:
+    """If only printing fails, the exit code is 141, and a run that has finished is reported as finished."""
+    written(tmp_path / "run", whole_run())
+    (tmp_path / "data.jsonl").write_text('{"id": "peru", "input": "Peru"}\n')
+    words = command.format(data=tmp_path / "data.jsonl", new=tmp_path / "new", run=tmp_path / "run").split()
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run([*COMMAND, *words], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+
+    assert 141 == done.returncode
+    error = done.stderr.splitlines()[-1]
+    assert "cannot write standard output: No space left on device" in error
+    assert ("run" == words[0]) == ("the run is finished" in error)
+    assert "free some space" not in error
+    if words[0] == "run":
+        assert "finished" == load(tmp_path / "new").state.outcome
 
 
 def test_a_full_disk_exits_with_3(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
