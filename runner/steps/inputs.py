@@ -30,8 +30,11 @@ class StepInput:
     fingerprint: str
 
 
-def step_input(value: Any, name: str) -> StepInput:
-    """Return what a step asks; raise `UsageError` or `Unserializable` if it is not JSON."""
+def step_input(value: Any, name: str, *, key: bytes | None = None) -> StepInput:
+    """Return what a step asks; raise `UsageError` or `Unserializable` if it is not JSON.
+
+    `key` identifies it instead of its JSON.
+    """
     described = f"the input of step {name!r}"
     try:
         content, members = _serialized(value, described)
@@ -40,7 +43,7 @@ def step_input(value: Any, name: str) -> StepInput:
         content, members = _serialized(value, described)
     if may_contain_secrets(content.decode()):
         content, members = _serialized(mask_values(value), described)
-    return StepInput(content, members, digest(content))
+    return StepInput(content, members, digest(content if key is None else key))
 
 
 def _serialized(value: Any, name: str) -> tuple[bytes, dict[str, bytes]]:

@@ -1,0 +1,245 @@
+"""Model calls as steps: which requests they are, what identifies one, what is recorded of its reply, and how it is replayed.
+
+Requests and replies are untrusted. Headers are not recorded, because they contain keys.
+"""
+
+import base64
+import zlib
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+import orjson
+
+from journal.errors import Unserializable
+from runner.data.exact_json import read_json
+from runner.errors import UsageError
+from runner.secret_shapes import mask_shapes
+from runner.secrets import mask, mask_output
+from runner.steps.attempt_steps import Asked
+from runner.steps.inputs import step_input
+from runner.steps.stream_events import StreamEvents
+from runner.tasks.reply import BadStatus, IncompleteReply, InvalidReply, Reply
+from runner.tasks.reply_memory import MAX_BYTES, SMALL, ReplyTooLarge
+from runner.tasks.usage import usage_of_response
+
+if TYPE_CHECKING:
+    from zlib import _Decompress as _Decompressor
+
+NO_SDK_RETRY: Final = ("x-should-retry", "false")
+"""A header of a reply with which the SDKs of OpenAI and Anthropic do not retry by themselves; evaljournal does."""
+
+_ENDPOINTS: Final = ("chat/completions", "responses", "messages", "embeddings")
+_KEY_HEADERS: Final = ("anthropic-version", "anthropic-beta", "content-type")
+_MAX_NAME: Final = 200
+_IDENTITY: Final = frozenset({"", "identity"})
+_ZLIB: Final = {"gzip": zlib.MAX_WBITS | 16, "x-gzip": zlib.MAX_WBITS | 16, "deflate": zlib.MAX_WBITS}
+
+
+def is_model_call(method: str, path: str) -> bool:
+    """Whether a request is a call of a model, in the APIs of OpenAI and Anthropic and those like them."""
+    return _endpoint(method, path) is not None
+
+
+def _endpoint(method: str, path: str) -> str | None:
+    if method.upper() != "POST":
+        return None
+    path = path.rstrip("/")
+    return next((endpoint for endpoint in _ENDPOINTS if path.endswith(f"/{endpoint}")), None)
+
+
+def asked(method: str, url: str, headers: Mapping[str, str], body: bytes) -> Asked:
+    """Return what a request asks; `headers` have lower-case names.
+
+    Two requests ask the same only if method, URL, body and some headers are equal, byte by byte. In the URL of a model call,
+    keys are not compared: they may be replaced between two sessions.
+    """
+    parts = urlsplit(url)
+    endpoint = _endpoint(method, parts.path)
+    content = _request_content(body)
+    if endpoint is not None:
+        url = mask_shapes(url)
+        model = content.get("model") if isinstance(content, dict) else None
+        name = f"{endpoint.replace('/', '.')} {model}" if isinstance(model, str) else endpoint.replace("/", ".")
+        value = content
+    else:
+        name = mask(f"{method} {parts.hostname or ''}{parts.path}")
+        value = {"method": method, "url": url} | ({"body": content} if body else {})
+    name = name[:_MAX_NAME]
+    key = orjson.dumps([method, url, [headers.get(header) for header in _KEY_HEADERS]]) + body
+    try:
+        recorded = step_input(value, name, key=key)
+    except (UsageError, Unserializable):  # Such as a number of more than 64 bits.
+        recorded = step_input(_text(body), name, key=key)
+    return Asked(name, "tool" if endpoint is None else "model", recorded, reusable=True)
+
+
+def _request_content(body: bytes) -> Any:
+    try:
+        return read_json(body)
+    except ValueError:
+        return _text(body)
+
+
+def _text(body: bytes) -> str:
+    return body.decode("utf-8", "replace")
+
+
+class ReplyReader:
+    """Reads a reply while it arrives; it may be compressed or a stream of events."""
+
+    def __init__(self, status: int, headers: Mapping[str, str], *, ends_by_closing: bool | None = None) -> None:
+        """Read a reply with this status and these headers, which have lower-case names.
+
+        `ends_by_closing`: whether only the closed connection marks its end (default: HTTP/1.1 without a length).
+        """
+        self._reply = Reply(status, dict(headers), b"", 0.0)
+        self._ends_by_closing = self._reply.ends_by_closing if ends_by_closing is None else ends_by_closing
+        self._coding = headers.get("content-encoding", "").strip().lower()
+        self._decompressor: _Decompressor | None = None
+        self._chunks: list[bytes] = []
+        self._size = 0
+        self._events = StreamEvents() if self._reply.media == "text/event-stream" else None
+        self._has_ended = False
+        self._problem: Exception | None = None
+
+    @property
+    def is_success(self) -> bool:
+        """Whether the status is 2xx."""
+        return self._reply.status // 100 == 2  # noqa: PLR2004  # the class of the status
+
+    def feed(self, chunk: bytes) -> None:
+        """Add received bytes."""
+        if self._problem is not None or not chunk:
+            return
+        try:
+            for content in self._decoded(chunk):
+                self._add(content)
+        except zlib.error as exc:
+            self._problem = InvalidReply(f"the reply is not valid {self._coding!r} data: {exc}")
+        except ReplyTooLarge as exc:
+            self._problem, self._chunks = exc, []
+
+    def _decoded(self, chunk: bytes) -> Iterator[bytes]:
+        """Yield the content of received bytes, in pieces of limited size."""
+        if self._coding not in _ZLIB:
+            yield chunk
+            return
+        if self._decompressor is None:
+            is_raw = self._coding == "deflate" and chunk[0] & 15 != zlib.DEFLATED  # Some servers omit the zlib header.
+            self._decompressor = zlib.decompressobj(-zlib.MAX_WBITS if is_raw else _ZLIB[self._coding])
+        while content := self._decompressor.decompress(chunk, SMALL):
+            yield content
+            chunk = self._decompressor.unconsumed_tail
+
+    def _add(self, content: bytes) -> None:
+        self._size += len(content)
+        if self._size > MAX_BYTES:
+            raise ReplyTooLarge(f"the reply is larger than {MAX_BYTES // 1024 // 1024} MiB and is not recorded")
+        self._chunks.append(content)
+        if self._events is not None:
+            self._events.feed(content)
+
+    def end(self) -> None:
+        """Note that the reply was read to its end."""
+        self._has_ended = True
+        if self._events is not None:
+            self._events.end()
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether a success was received completely: to the last event of a stream, or to its end, without an error."""
+        if not self.is_success or self._problem is not None:
+            return False
+        if self._events is not None:
+            if self._events.error is not None:
+                return False
+            return self._events.is_done or (self._has_ended and not self._ends_by_closing and not self._is_cut)
+        return self._has_ended and not self._is_cut and (not self._is_json or not self._is_decoded or self._json is not None)
+
+    @property
+    def _is_cut(self) -> bool:
+        """Whether compressed data is incomplete."""
+        return self._decompressor is not None and not self._decompressor.eof
+
+    @property
+    def _is_json(self) -> bool:
+        return self._reply.media == "application/json" or self._reply.media.endswith("+json")
+
+    @property
+    def _body(self) -> bytes:
+        """The bytes that were received so far, decompressed if that is supported."""
+        if len(self._chunks) > 1:
+            self._chunks = [b"".join(self._chunks)]
+        return self._chunks[0] if self._chunks else b""
+
+    @cached_property
+    def _json(self) -> Any:
+        """The complete body as a JSON value; None if it is none."""
+        self._reply.body = self._body
+        try:
+            return self._reply.json() if self._is_json and self._is_decoded else None
+        except (InvalidReply, ReplyTooLarge):
+            return None
+
+    def error(self, url: str) -> Exception:
+        """Return why the reply is not a result."""
+        self._reply.body = self._body if self._is_decoded else b""
+        if not self.is_success:
+            return BadStatus(self._reply, url)
+        if self._problem is not None:
+            return self._problem
+        if self._events is not None and self._events.error is not None:
+            return self._events.error
+        return IncompleteReply(f"the reply from {url} ended before it was complete")
+
+    @property
+    def _is_decoded(self) -> bool:
+        return self._coding in _ZLIB or self._coding in _IDENTITY
+
+    def recorded(self) -> dict[str, Any]:
+        """Return what is recorded of the reply, as JSON; `body` is a JSON object or list, or text."""
+        recorded: dict[str, Any] = {"status": self._reply.status, "content_type": self._reply.headers.get("content-type", "")}
+        content = self._body
+        try:
+            if not self._is_decoded:
+                raise UnicodeError
+            text = content.decode()
+            recorded["body"] = text if (body := _storable(self._json)) is None else body
+        except UnicodeError:
+            recorded["base64"] = base64.b64encode(content).decode()
+            if not self._is_decoded:
+                recorded["content_encoding"] = self._coding
+        masked: dict[str, Any] = mask_output(recorded)
+        return masked
+
+    def usage(self) -> dict[str, float | str]:
+        """Return the tokens and their cost; empty if the reply does not report them."""
+        return usage_of_response(self._json if self._events is None else self._events.response)
+
+
+def _storable(value: Any) -> Any:
+    """Return a JSON object or list that the journal stores without loss; otherwise None."""
+    if not isinstance(value, dict | list):
+        return None
+    try:
+        orjson.dumps(value)
+    except TypeError:  # A number of more than 64 bits, or too many levels.
+        return None
+    return value
+
+
+def replayed(recorded: Any) -> tuple[int, dict[str, str], bytes]:
+    """Return the status, the headers and the body of a recorded reply."""
+    try:
+        status, headers = int(recorded["status"]), {"content-type": str(recorded["content_type"])}
+        if "base64" in recorded:
+            content = base64.b64decode(recorded["base64"], validate=True)
+            headers |= {"content-encoding": recorded["content_encoding"]} if "content_encoding" in recorded else {}
+        else:
+            body = recorded["body"]
+            content = body.encode() if isinstance(body, str) else orjson.dumps(body)
+    except (LookupError, TypeError, ValueError) as exc:
+        raise InvalidReply("the recorded result of the step is not a reply") from exc
+    return status, headers | {"content-length": str(len(content))}, content

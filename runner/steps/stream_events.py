@@ -1,0 +1,95 @@
+"""Server-sent events of a model's reply, read while they arrive: which one is the last, errors, and usage."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import orjson
+
+from runner.secrets import excerpt
+from runner.tasks.reply import ErrorReply, error_code
+
+_LAST: Final = frozenset({"message_stop", "response.completed", "response.incomplete"})
+_FAILED: Final = frozenset({"error", "response.failed", "response.cancelled"})
+_PARSED: Final = (b'"usage"', b'"error"', *(f'"{kind}"'.encode() for kind in _LAST | _FAILED))
+"""Only data that contains one of these is parsed."""
+_EXCERPT: Final = 500
+
+
+class StreamEvents:
+    """The events of a stream, of which only what is needed is kept."""
+
+    def __init__(self) -> None:
+        self.is_done = False
+        """Whether the last event has arrived."""
+        self.error: ErrorReply | None = None
+        self.response: dict[str, Any] = {}
+        """`model` and `usage`, as in a reply that is not a stream."""
+        self._line: list[bytes] = []
+        """The parts of an incomplete line."""
+        self._is_after_return = False
+        """Whether the last byte was a carriage return, which a line feed may follow."""
+        self._event = ""
+        self._data: list[bytes] = []
+
+    def feed(self, content: bytes) -> None:
+        """Add received bytes."""
+        for line in self._lines(content):
+            name, _, value = line.partition(b":")
+            if not line:
+                self._dispatch()
+            elif name == b"data":
+                self._data.append(value.removeprefix(b" "))
+            elif name == b"event":
+                self._event = value.strip().decode("utf-8", "replace")
+
+    def end(self) -> None:
+        """Note the end of the stream; a line break after the last event may be missing."""
+        self.feed(b"\n\n")
+
+    def _lines(self, content: bytes) -> Iterator[bytes]:
+        """Yield the lines that are complete; a line in many parts is joined once."""
+        if self._is_after_return:
+            content = content.removeprefix(b"\n")
+        self._is_after_return = content.endswith(b"\r")
+        self._line.append(content)
+        if b"\n" in content or b"\r" in content:
+            text = b"".join(self._line).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+            *lines, last = text.split(b"\n")
+            self._line = [last]
+            yield from lines
+
+    def _dispatch(self) -> None:
+        data, event = b"\n".join(self._data), self._event
+        self._data, self._event = [], ""
+        if data == b"[DONE]":
+            self.is_done = True
+            return
+        if event not in _LAST | _FAILED and not any(marker in data for marker in _PARSED):
+            return
+        value = _parsed(data)
+        event = event or str(value.get("type", ""))
+        if event in _FAILED or value.get("error"):
+            message = excerpt(data.decode("utf-8", "replace"), _EXCERPT)
+            self.error = ErrorReply(f"the stream contains an error: {message}", error_code(value))
+        elif event in _LAST and value:
+            self.is_done = True
+        for part in (value, value.get("message"), value.get("response")):
+            if isinstance(part, Mapping):
+                self._add_usage(part)
+
+    def _add_usage(self, part: Mapping[str, Any]) -> None:
+        """Add what a part of the reply reports; later counts replace earlier ones."""
+        usage = part.get("usage")
+        if isinstance(usage, Mapping):
+            counts = {name: count for name, count in usage.items() if count is not None}
+            self.response["usage"] = {**self.response.get("usage", {}), **counts}
+        if isinstance(part.get("model"), str):
+            self.response["model"] = part["model"]
+
+
+def _parsed(data: bytes) -> dict[str, Any]:
+    try:
+        value = orjson.loads(data)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}

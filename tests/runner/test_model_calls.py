@@ -1,0 +1,278 @@
+"""Model calls: which requests they are, when two ask the same, and what is recorded and replayed of a reply."""
+
+import json
+import zlib
+from typing import Any, Final
+
+import orjson
+import pytest
+
+from runner.secrets import add_secret
+from runner.steps.model_calls import ReplyReader, asked, is_model_call, replayed
+
+URL: Final = "https://api.example/v1/chat/completions"
+JSON: Final = {"content-type": "application/json", "content-length": "1"}
+STREAM: Final = {"content-type": "text/event-stream; charset=utf-8", "transfer-encoding": "chunked"}
+CHAT: Final = (
+    b'data: {"model":"gpt-4o-mini","choices":[{"index":0,"delta":{"content":"message_stop [DONE]"}}],"usage":null}\n\n'
+    b'data: {"model":"gpt-4o-mini","choices":[],"usage":{"prompt_tokens":1000,"completion_tokens":100}}\n\n'
+    b"data: [DONE]\n\n"
+)
+MESSAGE: Final = (
+    b'event: message_start\ndata: {"type":"message_start","message":{"model":"claude-3-5-haiku-latest",'
+    b'"usage":{"input_tokens":1000,"output_tokens":1}}}\n\n'
+    b'event: content_block_delta\ndata: {"type":"content_block_delta","delta":{"text":"event: message_stop"}}\n\n'
+    b'event: message_delta\ndata: {"type":"message_delta","usage":{"input_tokens":null,"output_tokens":100}}\n\n'
+    b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
+)
+RESPONSE: Final = (
+    b'event: response.output_text.delta\ndata: {"type":"response.output_text.delta","delta":"Lima"}\n\n'
+    b'event: response.completed\ndata: {"type":"response.completed","response":{"model":"gpt-4o-mini","error":null,'
+    b'"usage":{"input_tokens":1000,"output_tokens":100}}}\n\n'
+)
+
+
+def ask(body: bytes = b"{}", *, method: str = "POST", url: str = URL, **headers: str) -> tuple[str, str]:
+    """The key of a request."""
+    request = asked(method, url, {name.replace("_", "-"): value for name, value in headers.items()}, body)
+    return request.name, request.input.fingerprint
+
+
+def read(headers: dict[str, str], *chunks: bytes, status: int = 200, end: bool = True) -> ReplyReader:
+    """Read a reply."""
+    reader = ReplyReader(status, headers)
+    for chunk in chunks:
+        reader.feed(chunk)
+    if end:
+        reader.end()
+    return reader
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "expected"),
+    [
+        ("POST", "/v1/chat/completions", True),
+        ("post", "/openai/deployments/x/chat/completions/", True),
+        ("POST", "/v1/responses", True),
+        ("POST", "/v1/messages", True),
+        ("POST", "/v1/embeddings", True),
+        ("GET", "/v1/responses", False),
+        ("POST", "/v1/messages/count_tokens", False),
+        ("POST", "/v1/models", False),
+        ("POST", "/my-messages", False),
+    ],
+)
+def test_which_requests_are_model_calls(method: str, path: str, expected: bool) -> None:  # noqa: FBT001  # an example
+    """A POST to an address of the APIs of OpenAI and Anthropic is a model call."""
+    assert expected is is_model_call(method, path)
+
+
+def test_what_a_model_call_asks() -> None:
+    """Name and kind say what is called; the input is the body."""
+    request = asked("POST", URL, {}, b'{"model":"gpt-5-mini","messages":[{"role":"user","content":"Hi"}]}')
+
+    assert ("chat.completions gpt-5-mini", "model", True) == (request.name, request.kind, request.reusable)
+    assert {"model": "gpt-5-mini", "messages": [{"role": "user", "content": "Hi"}]} == orjson.loads(request.input.content)
+
+
+def test_different_bodies_are_different_questions() -> None:
+    """Even if they are the same JSON; invalid JSON, too."""
+    bodies = [b"{}", b"{ }", b'{"a":1.0}', b'{"a":1}', b'{"a":1,"a":1}', b"{", b"", b"\xff", b"\xfe", b'"\\ud800"', b"9" * 40]
+
+    assert len(bodies) == len({ask(body) for body in bodies})
+
+
+def test_what_else_belongs_to_a_question() -> None:
+    """Method, URL and the version headers; not the key, in a header or in the URL."""
+    questions: list[dict[str, Any]] = [
+        {},
+        {"method": "GET"},
+        {"url": f"{URL}?api-version=1"},
+        {"url": f"{URL}?api-version=2"},
+        {"url": f"{URL}?author=me"},
+        {"url": f"{URL}?author=you"},
+        {"anthropic_version": "1"},
+        {"anthropic_beta": "1"},
+        {"content_type": "application/json"},
+    ]
+
+    assert len(questions) == len({ask(**question) for question in questions})
+    assert ask() == ask(authorization="Bearer sk-12345678", x_stainless_retry_count="1")
+    assert ask(url=f"{URL}?key=0123456789abcdef") == ask(url=f"{URL}?key=fedcba9876543210")
+
+
+@pytest.mark.parametrize("name", ["q", "key", "token", "page_token", "author", "sig"])
+def test_other_requests_that_differ_in_their_query(name: str) -> None:
+    """They ask something else, whatever the parameter is called; it may not be a secret."""
+    first, second = (
+        asked("GET", f"https://tools.example/search?{name}={value}", {}, b"") for value in ("0123456789ab", "ba9876543210")
+    )
+
+    assert first.input.fingerprint != second.input.fingerprint
+    assert ("GET tools.example/search", "tool") == (first.name, first.kind)
+
+
+def test_keys_are_not_recorded() -> None:
+    """Neither those in a URL nor those in a body."""
+    add_secret("a-very-secret-value")
+    request = asked("GET", "https://tools.example/a-very-secret-value?api_key=sk-0123456789abcdef", {}, b"")
+    body = asked("POST", URL, {}, b'{"messages":"a-very-secret-value"}')
+    reply = read(JSON, b'{"echo":"a-very-secret-value"}').recorded()
+
+    assert b"0123456789abcdef" not in request.input.content
+    assert "secret-value" not in request.name
+    assert b"secret-value" not in request.input.content + body.input.content
+    assert {"echo": "***"} == reply["body"]
+
+
+@pytest.mark.parametrize(
+    ("stream", "model"), [(CHAT, "gpt-4o-mini"), (MESSAGE, "claude-3-5-haiku-latest"), (RESPONSE, "gpt-4o-mini")]
+)
+@pytest.mark.parametrize("size", [1, 7, 10_000])
+@pytest.mark.parametrize("newline", [b"\n", b"\r\n", b"\r"])
+def test_a_stream_is_complete_with_its_last_event(stream: bytes, model: str, size: int, newline: bytes) -> None:
+    """Not earlier, although the text of the model contains its name; its usage is known then."""
+    stream = stream.replace(b"\n", newline)
+    reader, complete_after = ReplyReader(200, STREAM), 0
+    for at in range(0, len(stream), size):
+        reader.feed(stream[at : at + size])
+        complete_after = complete_after or (at + size if reader.is_complete else 0)
+    reader.end()
+
+    assert complete_after >= len(stream) - len(newline) + 1
+    assert reader.is_complete
+    assert {"status": 200, "content_type": STREAM["content-type"], "body": stream.decode()} == reader.recorded()
+    assert (1000, 100) == (reader.usage()["input_tokens"], reader.usage()["output_tokens"])
+    assert reader.usage().get("cost", 0) or {"unpriced_calls": 1, "unpriced_model": model}.items() <= reader.usage().items()
+
+
+@pytest.mark.parametrize("stream", [CHAT, MESSAGE, RESPONSE])
+def test_a_truncated_stream_is_never_complete(stream: bytes) -> None:
+    """If the connection was closed, whatever the position, and if the stream was left."""
+    closed = {"content-type": "text/event-stream"}
+    end = len(stream.rstrip())
+
+    assert not [at for at in range(end) if read(closed, stream[:at]).is_complete]
+    assert not [at for at in range(end) if read(STREAM, stream[:at], end=False).is_complete]
+    assert read(closed, stream[:end]).is_complete
+    assert read(closed, stream, end=False).is_complete
+
+
+def test_a_stream_that_ends_without_a_last_event() -> None:
+    """It is complete if the server marked its end."""
+    assert read(STREAM, b"data: {}\n\n").is_complete
+    assert read({"content-type": "text/event-stream", "content-length": "10"}, b"data: {}\n\n").is_complete
+    assert not read({"content-type": "text/event-stream"}, b"data: {}\n\n").is_complete
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        b'event: error\ndata: {"type":"error","error":{"type":"overloaded_error"}}\n\n',
+        b'data: {"error":{"message":"overloaded_error"}}\n\n',
+        b'event: response.failed\ndata: {"type":"response.failed","response":{"error":"overloaded_error"}}\n\n',
+        b'data: {"type":"response.failed","response":{"error":"overloaded_error"}}\n\n',
+        b"event: error\ndata: overloaded_error\n\n",
+    ],
+)
+def test_a_stream_with_an_error_is_never_complete(error: bytes) -> None:
+    """Not even if the last event follows."""
+    reader = read(STREAM, CHAT[:50], b"\n\n", error, CHAT)
+
+    assert not reader.is_complete
+    assert "overloaded_error" in str(reader.error(URL))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"a": [1, 2.50, null, "\\u00e9"], "b": {}}',
+        b"[]",
+        b'"text"',
+        b"1",
+        b'{"big": 123456789012345678901234567890}',
+        b'{"float": 0.1234567890123456789012}',
+        b"[" * 300 + b"]" * 300,
+    ],
+)
+def test_json_is_replayed_as_the_same_value(body: bytes) -> None:
+    """As JSON where the journal can store it, otherwise as text."""
+    reader = read(JSON, body)
+    stored = orjson.loads(orjson.dumps(reader.recorded()))
+    status, headers, content = replayed(stored)
+
+    assert reader.is_complete
+    assert (200, "application/json", len(content)) == (status, headers["content-type"], int(headers["content-length"]))
+    assert json.loads(body) == json.loads(content)
+
+
+@pytest.mark.parametrize(
+    ("headers", "body"),
+    [
+        ({"content-type": "text/plain; charset=latin-1"}, "Bogotá".encode("latin-1")),
+        ({"content-type": "text/plain"}, "Bogotá\r\n".encode()),
+        ({"content-type": "application/json", "content-encoding": "br"}, b"\x8b\x01\x80\xff{}\x03"),
+        ({}, b""),
+    ],
+)
+def test_other_replies_are_replayed_byte_by_byte(headers: dict[str, str], body: bytes) -> None:
+    """With what is needed to read them."""
+    reader = read(headers, body)
+    status, replayed_headers, content = replayed(orjson.loads(orjson.dumps(reader.recorded())))
+
+    assert reader.is_complete
+    assert (200, body) == (status, content)
+    assert headers.items() <= replayed_headers.items()
+
+
+@pytest.mark.parametrize("coding", ["gzip", "deflate", "raw"])
+@pytest.mark.parametrize("size", [1, 1000])
+def test_compressed_replies(coding: str, size: int) -> None:
+    """They are recorded as text; incomplete ones are not complete."""
+    packer = zlib.compressobj(wbits={"gzip": 31, "deflate": 15, "raw": -15}[coding])
+    packed = packer.compress(CHAT) + packer.flush()
+    chunks = [packed[at : at + size] for at in range(0, len(packed), size)]
+    encoding = {"content-encoding": coding.replace("raw", "deflate")}
+    reader = read(STREAM | encoding, *chunks)
+
+    assert reader.is_complete
+    assert CHAT.decode() == reader.recorded()["body"]
+    assert "content-encoding" not in replayed(reader.recorded())[1]
+    assert not read(STREAM | encoding, packed[: len(packed) // 2]).is_complete
+    assert not read(JSON | encoding, b"not compressed").is_complete
+
+
+def test_invalid_json_is_not_complete() -> None:
+    """A truncated reply whose length was not announced is recognized by that."""
+    assert not read({"content-type": "application/json"}, b'{"choices": [').is_complete
+    assert not read(JSON, b"").is_complete
+
+
+def test_a_large_reply_is_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if it is small while it is compressed."""
+    monkeypatch.setattr("runner.steps.model_calls.MAX_BYTES", 1024 * 1024)
+    packer = zlib.compressobj(wbits=31)
+    packed = packer.compress(bytes(1024 * 1024 + 1)) + packer.flush()
+    reader = read({"content-type": "text/plain", "content-encoding": "gzip"}, packed)
+
+    assert not reader.is_complete
+    assert "larger than 1 MiB" in str(reader.error(URL))
+
+
+def test_an_error_status() -> None:
+    """The error has status and headers, so that it is classified as usual."""
+    reader = read(JSON | {"retry-after": "3"}, b'{"error":{"message":"slow down"}}', status=429)
+    error: Any = reader.error(URL)
+
+    assert not reader.is_complete
+    assert (429, "3") == (error.status_code, error.headers["retry-after"])
+    assert "slow down" in str(error)
+
+
+@pytest.mark.parametrize(
+    "recorded", [None, 3, [], {}, {"status": "x", "content_type": ""}, {"status": 200, "content_type": ""}]
+)
+def test_a_recorded_result_that_is_no_reply(recorded: Any) -> None:
+    """It is a clear error."""
+    with pytest.raises(Exception, match="not a reply"):
+        replayed(recorded)
