@@ -315,7 +315,7 @@ class Auditor:
             self._disagree(record, f"{subject} starts, but the policy does not allow it: {closed}")
 
     def _check_end(self, event: events.AttemptEnding, record: Record) -> None:
-        _, slot, since = self._state.running[event.trial]
+        _, slot, since, _ = self._state.running[event.trial]
         self._in_flight.end(event.trial)
         if self._slots.get(slot) == event.trial:
             del self._slots[slot]

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from replay import summary_text
 from replay.state import RunState
+from replay.steps import keeps_steps
 from replay.summary import Summary, crashes, forked_sessions, summarize
 from replay.text import duration, one_line, plural, printable, spaced
 from replay.trial_state import TrialState
@@ -103,6 +104,8 @@ def _summary_lines(state: RunState, summary: Summary) -> Iterator[str]:
     yield summary_text.trials_in_words(state)
     yield from summary_text.score_lines(summary.scores, failed=summary.trials.failed)
     yield from summary_text.pass_lines(summary.scores)
+    if summary.steps is not None:
+        yield summary_text.steps_in_words(summary.steps)
     if summary.latency.count:
         yield summary_text.latency_in_words(summary.latency, plural(summary.latency.count, "output"))
     yield from summary_text.truncated_lines(state)
@@ -125,10 +128,10 @@ def _events(state: RunState, detail: str) -> Iterator[str]:
         were = "was" if state.interrupted == 1 else "were"
         calls = "its call" if state.interrupted == 1 else "their calls"
         repeated = f"; if repeated, {calls} may be paid for twice"
-        if state.repeated_calls:
-            calls = plural(state.repeated_calls, "call")
-            all_of = "" if state.repeated_calls == state.interrupted else f"{state.repeated_calls:,} "
-            repeated = f" and {all_of}repeated; up to {calls} may have been paid for twice"
+        if attempts := state.repeated_attempts:
+            all_of = "" if attempts == state.interrupted else f"{attempts:,} "
+            paid = f"up to {plural(state.repeated_calls, 'call')} may have been paid for twice"
+            repeated = f" and {all_of}repeated; {paid}"
         yield f"{plural(state.interrupted, 'attempt')} {were} interrupted{repeated}"
     if state.outcome == "unauthorized" and (unauthorized := state.unauthorized_scorer) is not None:
         message = f": {one_line(unauthorized.message, 200)}" if unauthorized.message not in detail else ""
@@ -138,13 +141,22 @@ def _events(state: RunState, detail: str) -> Iterator[str]:
     if error is not None and is_last and error.message not in detail:
         yield f"no output since the last error{', ' if error.consecutive > 1 else ': '}{summary_text.error_in_words(error)}"
     if state.running:
-        yield f"{plural(len(state.running), 'attempt')} in flight at the end, to be repeated on resume"
+        kept = _kept_steps(state)
+        after = f"continued after {plural(kept, 'completed step')}" if kept else "repeated"
+        yield f"{plural(len(state.running), 'attempt')} in flight at the end, to be {after} on resume"
     if crashed := crashes(state):
         yield f"{crashed:,} of {plural(len(state.sessions), 'session')} {CRASHED}"
     if state.late_returns:
         yield f"{plural(state.late_returns, 'attempt')} returned late; results discarded"
     if state.recoveries:
         yield f"the journal was recovered {plural(state.recoveries, 'time')} after a crash; unfinished bytes are in torn/"
+
+
+def _kept_steps(state: RunState) -> int:
+    """Return how many completed steps of the attempts in flight are reused when the run is resumed."""
+    if not keeps_steps(state.settings.get("reuse_steps", ""), "interrupted"):
+        return 0
+    return sum(len(steps.steps) for trial, steps in state.steps.open.items() if trial in state.running)
 
 
 def _failures(state: RunState) -> Iterator[str]:

@@ -13,9 +13,9 @@ from replay import summary_text
 from replay.idle import in_backoff, one_line, reasons
 from replay.intake import PAUSE_REASONS, PROBING
 from replay.state import RunState
-from replay.summary import latency, score_of
+from replay.summary import latency, score_of, steps_of
 from replay.text import digits, duration, escape_controls, plural, printable
-from replay.trial_state import RunningAttempt
+from replay.trial_state import LastStep, RunningAttempt
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -177,6 +177,8 @@ def _rows(state: RunState, now: float, durable: int, total: int | None) -> Itera
     if (error := state.last_error) is not None and (error.outputs == len(state.latencies) or now - error.t < _MINUTE):
         yield "error", summary_text.error_in_words(error, now), "yellow"
     yield "trials", summary_text.trials_in_words(state), ""
+    if (steps := steps_of(state)) is not None:
+        yield "steps", summary_text.steps_in_words(steps, _steps_per_second(state, now)), ""
     yield from (("adopted", sentence, "yellow") for sentence in summary_text.adopted_lines(state))
     if state.failed:
         yield "failed", f"{state.failed:,} of {state.done:,} done", "red"
@@ -214,11 +216,21 @@ def _slots(state: RunState, now: float, total: int | None) -> str:
 def _running(name: str, attempt: RunningAttempt, now: float, timeout: object) -> tuple[str, str]:
     elapsed = max(0.0, now - attempt.since)
     text = f"slot {attempt.slot:>3}  {printable(name, 40):<20}  attempt {attempt.attempt}  {duration(elapsed)}"
+    step = f" · {_last_step(attempt.last_step, now)}" if attempt.last_step is not None else ""
     if not isinstance(timeout, int | float):
-        return text, "dim"
+        return f"{text}{step}", "dim"
     if elapsed > timeout:
-        return f"{text}, over its timeout; not responding to cancellation", "red"
-    return f"{text} of {duration(timeout)}", "dim"
+        return f"{text}, over its timeout; not responding to cancellation{step}", "red"
+    return f"{text} of {duration(timeout)}{step}", "dim"
+
+
+def _last_step(step: LastStep, now: float) -> str:
+    return f"{plural(step.ended, 'step')}, the last {duration(max(0.0, now - step.t))} ago: {printable(step.name, 40)}"
+
+
+def _steps_per_second(state: RunState, now: float) -> float | None:
+    """Return how many steps per second this session executes; None if that is unknown."""
+    return (state.steps.executed - state.steps.before_session) / now if now > 0 and not state.outcome else None
 
 
 def line(state: RunState, *, now: float, durable: int, total: int | None, done_before: int = 0) -> str:
@@ -235,6 +247,8 @@ def line(state: RunState, *, now: float, durable: int, total: int | None, done_b
         if tally.mean is not None:
             mean = f"{100 * tally.mean:.1f} %" if tally.kind == "pass" else digits(tally.mean, 3)
             parts.append(f"{printable(scorer, 24)} {mean}")
+    if state.steps and (per_second := _steps_per_second(state, now)) is not None:
+        parts.append(f"{plural(state.steps.executed, 'step')}, {digits(per_second, 2)}/s")
     left = remaining(state, now=now, total=total, done_before=done_before)
     if left:
         parts.append(f"about {duration(max(1, round(left)))} left")

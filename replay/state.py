@@ -79,7 +79,7 @@ class RunState:
     interrupted_trials: set[str] = attrs.field(factory=set[str])
     """Trials whose last attempt was interrupted."""
     repeated_calls: int = 0
-    """Calls that repeat those of interrupted attempts, which may have been paid for: completed steps that were not reused, and
+    """Calls of interrupted attempts that were repeated, and may have been paid for: completed steps that were not reused, and
     the call that was in flight."""
     late_returns: int = 0
     """Attempts that returned after they had timed out or been abandoned."""
@@ -197,6 +197,11 @@ class RunState:
         return self.completed + self.failed
 
     @property
+    def repeated_attempts(self) -> int:
+        """Interrupted attempts whose trials were attempted again."""
+        return self.interrupted - len(self.interrupted_trials)
+
+    @property
     def truncated(self) -> int:
         """Current outputs that were truncated by the token limit."""
         return sum(map(self.is_truncated, self._truncated_attempts))
@@ -235,6 +240,7 @@ class RunState:
         if self.sessions:
             self._earlier += self._ended_at if self._final is None else self._final
         self._final, self._previous_end = None, self._ended_at
+        self.steps.before_session = self.steps.executed
         self.sessions.append(Session(number=event.session, seq=record.seq, at=record.at, pid=event.pid, host=event.host))
         if event.adopted is not None:
             self._adopt(event.adopted, event.definition, record)
@@ -277,7 +283,7 @@ class RunState:
     def _on_attempt_started(self, event: events.AttemptStarted, record: Record) -> None:
         trial = self.trials[event.trial]
         self._move(event.trial, trial, "running")
-        self.running[event.trial] = new_attempt(RunningAttempt, (event.attempt, event.slot, record.t))
+        self.running[event.trial] = new_attempt(RunningAttempt, (event.attempt, event.slot, record.t, None))
         trial.attempts = event.attempt
         self.attempts += 1
         steps = self.steps.open.get(event.trial)
@@ -338,18 +344,21 @@ class RunState:
 
     def _on_step_completed(self, event: events.StepCompleted, record: Record) -> None:
         self.steps.complete(event, record)
+        self.running[event.trial] = self.running[event.trial].after_step(event.name, record.t)
         if event.usage is not None:
             self._add_usage(event.usage)
             self._usage_in_flight.setdefault(event.trial, []).append(event.usage)
 
-    def _on_step_failed(self, _: events.StepFailed, __: Record) -> None:
+    def _on_step_failed(self, event: events.StepFailed, record: Record) -> None:
         self.steps.failed += 1
+        self.running[event.trial] = self.running[event.trial].after_step(event.name, record.t)
 
-    def _on_step_reused(self, event: events.StepReused, _: Record) -> None:
-        usage = self.steps.reuse(event)
-        if usage is not None:  # It belongs to this attempt now, not to the one that was lost.
-            subtract(self.usage_without_output, usage)
-            self._usage_in_flight.setdefault(event.trial, []).append(usage)
+    def _on_step_reused(self, event: events.StepReused, record: Record) -> None:
+        step = self.steps.reuse(event)
+        self.running[event.trial] = self.running[event.trial].after_step(step.name if step else "", record.t)
+        if step is not None and step.usage is not None:  # It belongs to this attempt now, not to the one that was lost.
+            subtract(self.usage_without_output, step.usage)
+            self._usage_in_flight.setdefault(event.trial, []).append(step.usage)
 
     def _on_retry_scheduled(self, event: events.RetryScheduled, record: Record) -> None:
         trial = self.trials[event.trial]

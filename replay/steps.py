@@ -110,6 +110,8 @@ class RunSteps:
     completed: int = 0
     failed: int = 0
     reused: int = 0
+    before_session: int = 0
+    """Steps that were executed before the current session."""
     usage_saved: Counter[str] = attrs.field(factory=Counter[str])
     """Usage of the steps that were reused, which was not paid again."""
 
@@ -121,12 +123,19 @@ class RunSteps:
             steps = self.open[event.trial] = TrialSteps(event.attempt)
         steps.add(event, record)
 
-    def reuse(self, event: events.StepReused) -> Any:
-        """Count a step that was reused; return its usage."""
+    def reuse(self, event: events.StepReused) -> RecordedStep | None:
+        """Count a step that was reused, and return it; None if it is unknown."""
         self.reused += 1
         steps = self.open.get(event.trial)
         step = steps.steps.get(event.of) if steps is not None else None
-        if step is None:
-            return None
-        add(self.usage_saved, step.usage)
-        return step.usage
+        if step is not None:
+            add(self.usage_saved, step.usage)
+        return step
+
+    @property
+    def executed(self) -> int:
+        """Steps that were completed or failed."""
+        return self.completed + self.failed
+
+    def __bool__(self) -> bool:
+        return bool(self.completed or self.failed or self.reused)

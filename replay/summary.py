@@ -115,8 +115,23 @@ class Attempts:
     interrupted: int
     """Their calls may or may not have been paid for."""
     repeated_calls: int
-    """Attempts that repeat an interrupted one; these calls may have been paid for twice."""
+    """Calls of interrupted attempts that were repeated, and may have been paid for twice: of each attempt the call that was in
+    flight, and the completed steps that were not reused."""
     returned_late: int
+
+
+@attrs.frozen
+class Steps:
+    """Numbers of steps by how they ended."""
+
+    completed: int
+    """Executed, with a result."""
+    failed: int
+    """Executed; they raised an exception."""
+    reused: int
+    """Not executed, because an earlier attempt had completed them."""
+    usage_saved: Mapping[str, float]
+    """Usage of the reused steps, which was not paid again."""
 
 
 @attrs.frozen
@@ -184,6 +199,8 @@ class Summary:
     """Current outputs that were truncated by the token limit, as far as attempts have noted it."""
     trials: Trials
     attempts: Attempts
+    steps: Steps | None
+    """None if the run has no steps."""
     scoring: Scoring
     retries: Mapping[str, int]
     errors: Mapping[str, int]
@@ -237,6 +254,7 @@ def summarize(state: RunState, *, groups: Mapping[str, str] | None = None) -> Su
             repeated_calls=state.repeated_calls,
             returned_late=state.late_returns,
         ),
+        steps=steps_of(state),
         scoring=Scoring(
             unscored_outputs=state.stages["scoring"],
             calls_in_flight=dict(Counter(scorer for _, scorer in state.scorer_calls)),
@@ -260,6 +278,12 @@ def summarize(state: RunState, *, groups: Mapping[str, str] | None = None) -> Su
         limit=state.limit,
         groups=None if groups is None else _groups(state, groups),
     )
+
+
+def steps_of(state: RunState) -> Steps | None:
+    """Return the numbers of steps of a run; None if it has none."""
+    steps = state.steps
+    return Steps(steps.completed, steps.failed, steps.reused, dict(steps.usage_saved)) if steps else None
 
 
 def unscored(state: RunState) -> dict[str, int]:

@@ -6,7 +6,7 @@ from typing import Final
 
 from replay.session_errors import LastError
 from replay.state import RunState
-from replay.summary import Latency, Part, Score
+from replay.summary import Latency, Part, Score, Steps
 from replay.text import digits, duration, money, number, one_line, plural, printable
 
 _LABELS: Final = 6
@@ -101,6 +101,23 @@ def latency_in_words(times: Latency, of: str, *names: str) -> str:
     quantiles = {"p50": times.p50, "p95": times.p95, "p99": times.p99, "max": times.max}
     shown = [f"{name} {duration(quantiles[name] or 0.0)}" for name in names or quantiles]
     return f"{' · '.join(shown)} of {of}"
+
+
+def steps_in_words(steps: Steps, per_second: float | None = None) -> str:
+    """Return how many steps were executed and reused: `81 steps (2 failed), 4.2/s · 41 steps reused, $3.12 not paid again`."""
+    failed = f" ({steps.failed:,} failed)" if steps.failed else ""
+    pace = "" if per_second is None else f", {digits(per_second, 2)}/s"
+    executed = f"{plural(steps.completed + steps.failed, 'step')}{failed}{pace}"
+    return f"{executed} · {saved_in_words(steps)}" if steps.reused else executed
+
+
+def saved_in_words(steps: Steps) -> str:
+    """Return what reused steps have saved: `41 steps reused, $3.12 not paid again`; tokens if their cost is unknown."""
+    saved = billed_usage(steps.usage_saved)
+    cost = f", {money(saved['cost'])} not paid again" if saved.get("cost") else ""
+    if not cost and saved:
+        cost = f", {usage_in_words(saved, {})} not used again"
+    return f"{plural(steps.reused, 'step')} reused{cost}"
 
 
 def truncated_lines(state: RunState) -> Iterator[str]:

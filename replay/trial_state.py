@@ -88,6 +88,16 @@ class RetryHistory:
             self.errors += change
 
 
+class LastStep(NamedTuple):
+    """The step of an attempt in flight that ended last; steps in flight are not recorded."""
+
+    ended: int
+    """Steps of the attempt that have ended, this one included."""
+    name: str
+    t: float
+    """When it ended, in seconds of its session."""
+
+
 class RunningAttempt(NamedTuple):
     """An attempt in flight."""
 
@@ -95,9 +105,15 @@ class RunningAttempt(NamedTuple):
     slot: int
     since: float
     """When it started, in seconds of `t`."""
+    last_step: LastStep | None
+
+    def after_step(self, name: str, t: float) -> "RunningAttempt":
+        """Return the attempt after another step of it has ended."""
+        attempt, slot, since, last = self
+        return new_attempt(RunningAttempt, (attempt, slot, since, LastStep(1 if last is None else last.ended + 1, name, t)))
 
 
-new_attempt: Callable[[type[RunningAttempt], tuple[int, int, float]], RunningAttempt] = tuple.__new__
+new_attempt: Callable[[type[RunningAttempt], tuple[int, int, float, LastStep | None]], RunningAttempt] = tuple.__new__
 """Create a running attempt, in half the time of `RunningAttempt(…)`."""
 
 

@@ -77,6 +77,7 @@ class PageRun:
             "summary": view_json(summary),
             "usage": billed_usage(summary.usage),
             "usage_without_output": billed_usage(summary.usage_without_output),
+            **({} if summary.steps is None else {"usage_saved": billed_usage(summary.steps.usage_saved)}),
             "audit": {
                 **view_json(self.audit, without="findings"),
                 "ok": self.audit.ok,

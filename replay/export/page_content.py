@@ -86,8 +86,8 @@ class Content:
         """Number of the trial; -1 for an event without one."""
         self.moves = Column[int]("B", scratch)
         """16 × the stage before + the stage after; 0 if the stage does not change."""
-        self.flags = Column[int]("B", scratch)
-        """1 where the number of recovered trials or of repeated calls changes."""
+        self.flags = Column[int]("l", scratch)
+        """By how much the number of recovered trials or of repeated calls changes."""
 
         self.limits: list[tuple[int, int | None]] = []
         """The record, and the concurrency limit from it on."""
@@ -142,7 +142,7 @@ class Content:
         """Apply the next record, to the history and to the content."""
         event, seq, state, timeline = record.event, record.seq, history.state, self.timeline
         kind = event.__class__
-        number, move, flag = -1, 0, False
+        number, move, flag = -1, 0, 0
         name: str = event.trial if kind in _TRIAL_EVENTS else ""  # type: ignore[union-attr]  # these events have a trial
         trial = state.trials.get(name)
         before = STAGE_NUMBERS[trial.stage] if trial is not None else 0
@@ -161,7 +161,7 @@ class Content:
         if handler is not None:
             handler(self, event, number, record)
         if kind in _COUNTED:
-            flag = state.recovered != self._recovered or state.repeated_calls != self._repeated_calls
+            flag = abs(state.recovered - self._recovered) or state.repeated_calls - self._repeated_calls
             self._recovered, self._repeated_calls = state.recovered, state.repeated_calls
         elif kind in _LIMITS:
             self._planned = state.planned

@@ -3,12 +3,14 @@
 
 const CHECKPOINT = 512; // Records from one stored state to the next.
 
-const COUNTS = ["recovered", "started", "succeeded", "failed", "timed_out", "interrupted", "repeated_calls", "returned_late"];
+const ATTEMPT_COUNTS = ["started", "succeeded", "failed", "timed_out", "interrupted", "repeated_calls", "returned_late"];
+const STEP_COUNTS = ["completed", "failed", "reused"];
+const COUNTS = ["recovered", ...ATTEMPT_COUNTS.map((name) => `attempt_${name}`), ...STEP_COUNTS.map((name) => `step_${name}`)];
 const COUNT = Object.fromEntries(COUNTS.map((name, index) => [name, 16 + index])); // The first 16 count trials by stage.
 
 const EFFECTS = {
-  ...Object.fromEntries(COUNTS.map((name) => [`attempt_${name}`, (counts) => { counts[COUNT[name]] += 1; }])),
-  attempt_started: (counts, flag) => { counts[COUNT.started] += 1; counts[COUNT.repeated_calls] += flag; },
+  ...Object.fromEntries(COUNTS.slice(1).map((name) => [name, (counts) => { counts[COUNT[name]] += 1; }])),
+  attempt_started: (counts, flag) => { counts[COUNT.attempt_started] += 1; counts[COUNT.attempt_repeated_calls] += flag; },
   trial_completed: (counts, flag) => { counts[COUNT.recovered] += flag; },
   trial_withdrawn: (counts, flag) => { counts[COUNT.recovered] -= flag; },
 };
@@ -185,7 +187,8 @@ class Run {
         enqueued: open + completed + failed, with_output: completed + scoring, completed, failed, recovered: counts[COUNT.recovered],
         open, queued, running, scoring, unsettled, interrupted, backing_off, withdrawn,
       },
-      attempts: Object.fromEntries(COUNTS.slice(1).map((name) => [name, counts[COUNT[name]]])),
+      attempts: Object.fromEntries(ATTEMPT_COUNTS.map((name) => [name, counts[COUNT[`attempt_${name}`]]])),
+      steps: Object.fromEntries(STEP_COUNTS.map((name) => [name, counts[COUNT[`step_${name}`]]])),
       limit: limit < 0 ? null : this.limits[limit][1],
       scores,
     };

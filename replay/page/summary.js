@@ -33,7 +33,7 @@ function scoreTile(name, score, summary) {
 const usageText = (usage, models = {}) => usage.map(([name, value]) => amount(name, value, Object.hasOwn(models, name) ? models[name] : [])).join(" · ");
 
 function summaryTiles({ info }) {
-  const { summary, usage, usage_without_output } = info, { trials, attempts, latency } = summary;
+  const { summary, usage, usage_without_output } = info, { trials, attempts, steps, latency } = summary;
   const tiles = Object.entries(summary.scores).map(([name, score]) => scoreTile(name, score, summary));
   tiles.push(tile("trials", el("span", {}, grouped(trials.completed), el("small", { text: " ok" })), countList([[trials.failed, "failed"], [trials.recovered, "recovered"], [trials.open, "open"], [trials.withdrawn, "withdrawn"]]) || "none failed", `of ${plural(Math.max(trials.enqueued, info.total || 0), "trial")}`));
   tiles.push(tile("latency", duration(latency.p50), ...(latency.count ? [`median of ${plural(latency.count, "output")}`, `p95 ${duration(latency.p95)}`, `longest ${duration(latency.max)}`] : ["no outputs yet"]),
@@ -45,6 +45,11 @@ function summaryTiles({ info }) {
   }
   tiles.push(tile("attempts", grouped(attempts.started), countList([[attempts.failed, "failed"], [attempts.timed_out, "timed out"], [attempts.interrupted, "interrupted"], [attempts.returned_late, "returned late"]]) || "none failed",
     attempts.repeated_calls ? `${plural(attempts.repeated_calls, "call")} may have been paid for twice` : ""));
+  if (steps) {
+    const saved = Object.entries(info.usage_saved), cost = saved.find(([name]) => name === "cost");
+    tiles.push(tile("steps", grouped(steps.completed + steps.failed), steps.failed ? `${grouped(steps.failed)} failed` : "none failed",
+      steps.reused ? `${plural(steps.reused, "step")} reused${cost ? `, ${money(cost[1])} not paid again` : saved.length ? `, ${usageText(saved.slice(0, 3))} not used again` : ""}` : ""));
+  }
   return tiles;
 }
 

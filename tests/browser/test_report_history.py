@@ -2,6 +2,7 @@
 
 import itertools
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import attrs
@@ -21,6 +22,7 @@ from replay.summary import summarize
 from tests.browser.conftest import OpenTab
 from tests.browser.pages import capitals, command_json, random_run, write_report
 from tests.journal.samples import session, started, written
+from tests.replay.agent_run import agent_run
 from tests.replay.eventful_run import eventful_run
 from tests.replay.trial_events import enqueued
 
@@ -50,9 +52,10 @@ def test_scrubber_agrees_with_replay(seed: int, tmp_path: Path, open_tab: OpenTa
     assert [] == tab.messages
 
 
-def test_every_record_of_two_sessions(tmp_path: Path, open_tab: OpenTab) -> None:
-    """At every record of a run with a crash, retries, pauses and a withdrawal, the page has the replayed state."""
-    run = eventful_run(tmp_path / "run")
+@pytest.mark.parametrize("write", [eventful_run, agent_run])
+def test_every_record_of_two_sessions(write: Callable[[Path], Path], tmp_path: Path, open_tab: OpenTab) -> None:
+    """At every record of a run with a crash, retries, pauses and a withdrawal, or with steps, the page has that state."""
+    run = write(tmp_path / "run")
     tab = open_tab(write_report(tmp_path / "report.html", run))
 
     states = tab.evaluate("() => Array.from({length: page.run.seq}, (_, index) => page.run.stateAt(index + 1))")
@@ -63,6 +66,8 @@ def test_every_record_of_two_sessions(tmp_path: Path, open_tab: OpenTab) -> None
         summary = attrs.asdict(summarize(replayed.state))
         expected = summary["trials"], summary["attempts"], summary["limit"]
         assert expected == (state["trials"], state["attempts"], state["limit"])
+        steps = replayed.state.steps
+        assert {"completed": steps.completed, "failed": steps.failed, "reused": steps.reused} == state["steps"]
 
 
 def test_keys_and_dragging_move_the_scrubber(tmp_path: Path, open_tab: OpenTab) -> None:

@@ -115,6 +115,7 @@ def test_json() -> None:
             "repeated_calls": 0,
             "returned_late": 0,
         },
+        "steps": None,
         "scoring": {
             "unscored_outputs": 0,
             "calls_in_flight": {},

@@ -1,0 +1,112 @@
+"""Steps in the views of a run: the summary, the final report, the live screen and `show`."""
+
+from pathlib import Path
+
+import attrs
+import pytest
+
+from journal.events import AttemptInterrupted, AttemptStarted
+from replay import RunState, load
+from replay.ending import final_report
+from replay.screen import line, panel
+from replay.summary import summarize
+from runner import verify
+from tests.journal.samples import session
+from tests.replay.agent_run import USAGE, agent_run, completed
+from tests.replay.trial_events import answered, enqueued, state_of
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> RunState:
+    """Return the state of the run of an agent."""
+    return load(agent_run(tmp_path / "run")).state
+
+
+def screen(state: RunState, now: float) -> list[str]:
+    """Return the lines of the live screen."""
+    shown = panel(state, now=now, durable=0, total=3, width=120)
+    return [str(text) for text in shown.renderables]
+
+
+def test_the_sample_is_a_valid_run(tmp_path: Path) -> None:
+    """The run that these tests use passes `verify`."""
+    assert verify(agent_run(tmp_path / "run")).ok
+
+
+def test_summary(state: RunState) -> None:
+    """The summary counts steps by how they ended, and adds up what was not paid again; it is part of `status --json`."""
+    saved = {unit: 2 * amount for unit, amount in USAGE.items()}
+
+    assert {"completed": 9, "failed": 1, "reused": 3, "usage_saved": saved} == attrs.asdict(summarize(state))["steps"]
+
+
+def test_a_run_without_steps_has_none() -> None:
+    """Nothing is shown about steps if there are none."""
+    state = state_of(answered("a", {"exact": True}))
+
+    assert summarize(state).steps is None
+    assert "step" not in final_report(state, path="r") + "".join(screen(state, 5.0))
+
+
+def test_final_report(state: RunState) -> None:
+    """The final report has executed and reused steps, what was saved, and from where a resume continues."""
+    report = final_report(state, path="r").splitlines()
+
+    assert "  10 steps (1 failed) · 3 steps reused, $0.500 not paid again" in report
+    assert "  1 attempt in flight at the end, to be continued after 3 completed steps on resume" in report
+
+
+def test_without_a_cost_the_saved_tokens_are_shown() -> None:
+    """Tokens are shown where no price is known; steps without usage are only counted."""
+    state = RunState()
+    state.steps.completed, state.steps.reused = 1, 2
+    assert "  1 step · 2 steps reused" in final_report(state, path="r").splitlines()
+
+    state.steps.usage_saved.update({"input_tokens": 1200})
+    assert "  1 step · 2 steps reused, input_tokens 1,200 not used again" in final_report(state, path="r").splitlines()
+
+
+@pytest.mark.parametrize(("reuses", "calls"), [(1, 1), (0, 3)])
+def test_repeated_calls_are_calls(reuses: int, calls: int) -> None:
+    """Of an interrupted attempt, the call in flight and the completed steps that are not reused may be paid for twice."""
+    state = state_of(
+        [
+            enqueued("a"),
+            AttemptStarted(trial="a", attempt=1, slot=0),
+            completed("a", 1, 1, "plan", output=1),
+            completed("a", 1, 2, "walk", output=1),
+            session(2),
+            AttemptInterrupted(trial="a", attempt=1, reason="process_died"),
+            AttemptStarted(trial="a", attempt=2, slot=0, reuses=reuses),
+        ]
+    )
+    may = f"up to {calls} call{'s' if calls > 1 else ''} may have been paid for twice"
+
+    assert calls == summarize(state).attempts.repeated_calls
+    assert f"1 attempt was interrupted and repeated; {may}" in final_report(state, path="r")
+
+
+def test_screen(state: RunState) -> None:
+    """The screen shows the steps of this session per second, and how far the longest attempts are."""
+    shown = screen(state, now=2.007)
+
+    assert any("10 steps (1 failed), 0.5/s · 3 steps reused, $0.500 not paid again" in text for text in shown)
+    assert any("attempt 2  2 s · 2 steps, the last 2 s ago: walk" in text for text in shown)
+    assert "10 steps, 0.5/s" in line(state, now=2.007, durable=0, total=3)
+
+
+def test_last_step_ends_with_its_attempt(state: RunState) -> None:
+    """The next attempt starts without a last step."""
+    running = state.running["route"]
+    assert running.last_step is not None
+    assert (2, "walk") == (running.last_step.ended, running.last_step.name)
+
+    later = state_of([enqueued("a"), AttemptStarted(trial="a", attempt=1, slot=0)]).running["a"]
+    assert later.last_step is None
+
+
+def test_untrusted_names_are_escaped(state: RunState) -> None:
+    """The name of a step cannot control the terminal."""
+    state.running["route"] = state.running["route"].after_step("\x1b[31m", 0.008)
+
+    assert not any("\x1b" in text for text in screen(state, now=1.0))
