@@ -31,14 +31,14 @@ class BlobWriter:
     def __init__(self, path: Path, files: Files) -> None:
         self._path = str(path)
         self._files = files
-        self._unsynced: deque[str] = deque()
+        self._unsynced_files: deque[str] = deque()
         """Blobs that were written since the last sync."""
-        self._synced: set[str] = set()
+        self._synced_directories: set[str] = set()
         """Directories whose own names were synced in this session."""
-        self._opened: set[str] = set()
+        self._checked_directories: set[str] = set()
         """Directories that are not symlinks."""
         self._threads: ThreadPoolExecutor | None = None
-        self._started: dict[str, Future[None]] = {}
+        self._futures: dict[str, Future[None]] = {}
         """SHA-256 → write that was started in a thread."""
         self._durations = deque([0.0], maxlen=_RECENT)
         """Seconds that the last writes took."""
@@ -48,15 +48,15 @@ class BlobWriter:
         if self._threads is None:
             self._threads = ThreadPoolExecutor(_THREADS, "evaljournal-blobs")
         for sha256, content in contents.items():
-            self._started[sha256] = self._threads.submit(self._write, sha256, content)
+            self._futures[sha256] = self._threads.submit(self._write, sha256, content)
 
     def write(self, sha256: str, data: bytes) -> None:
         """Write a blob, unless it exists, without syncing it."""
-        started = self._started.pop(sha256, None)
-        if started is None:
+        future = self._futures.pop(sha256, None)
+        if future is None:
             self._write(sha256, data)
         else:
-            started.result()
+            future.result()
 
     def close(self) -> None:
         """End the threads."""
@@ -70,29 +70,29 @@ class BlobWriter:
 
     def _write(self, sha256: str, data: bytes) -> None:
         # As few system calls as possible: after each one, the thread may have to wait for the GIL.
-        file, began = os.path.join(self._path, location(sha256)), time.monotonic()
+        file, start = os.path.join(self._path, location(sha256)), time.monotonic()
         try:
             # Only the first file in a directory needs the check for symlinks, which takes several calls.
-            parents = 0 if os.path.dirname(file) in self._opened else PARENTS
-            self._put(retry_interrupted(lambda: self._files.open(file, CREATE_NEW, parents)), data)
-            self._opened.add(os.path.dirname(file))
+            parents = 0 if os.path.dirname(file) in self._checked_directories else PARENTS
+            self._write_and_close(retry_interrupted(lambda: self._files.open(file, CREATE_NEW, parents)), data)
+            self._checked_directories.add(os.path.dirname(file))
         except FileNotFoundError:
             self._make_directory(file)
             return self._write(sha256, data)
         except FileExistsError:
             if not self._is_stored(file, data):  # A crash left it incomplete, or another thread is writing it.
                 temporary = f"{file}.{get_ident()}.new"
-                self._put(open_new(self._files, temporary, PARENTS), data)
+                self._write_and_close(open_new(self._files, temporary, PARENTS), data)
                 retry_interrupted(lambda: self._files.replace(temporary, file))
-        self._unsynced.append(file)  # Also if it exists: its writer may have died before it was synced.
-        self._durations.append(time.monotonic() - began)
+        self._unsynced_files.append(file)  # Also if it exists: its writer may have died before it was synced.
+        self._durations.append(time.monotonic() - start)
         return None
 
     def sync(self) -> None:
         """Sync the blobs that were written so far, and their names."""
         directories: set[str] = set()
-        for _ in range(len(self._unsynced)):
-            file = self._unsynced.popleft()
+        for _ in range(len(self._unsynced_files)):
+            file = self._unsynced_files.popleft()
             fd = retry_interrupted(lambda: self._files.open(file, APPEND))  # noqa: B023  # called at once
             try:
                 retry_interrupted(lambda: self._files.fsync(fd))  # noqa: B023  # called at once
@@ -104,10 +104,10 @@ class BlobWriter:
             self._sync_name(directory)
 
     def _sync_name(self, directory: str) -> None:
-        if directory != self._path and directory not in self._synced:
+        if directory != self._path and directory not in self._synced_directories:
             parent = os.path.dirname(directory)
             retry_interrupted(lambda: self._files.sync_directory(parent))
-            self._synced.add(directory)
+            self._synced_directories.add(directory)
             self._sync_name(parent)
 
     def _is_stored(self, file: str, data: bytes) -> bool:
@@ -116,7 +116,7 @@ class BlobWriter:
         with self._files.read(file, PARENTS) as stream:
             return stream.read() == data
 
-    def _put(self, fd: int, data: bytes) -> None:
+    def _write_and_close(self, fd: int, data: bytes) -> None:
         try:
             write_all(self._files, fd, data)
         finally:

@@ -121,20 +121,20 @@ def _encoder(cls: type[KnownEvent], name: str) -> Encoder:
     optional: list[str] = []
     for field in fields_of(cls):
         member = field.name
-        is_required, put = field.default is attrs.NOTHING, f"members[{member!r}] = {member}"
+        is_required, assignment = field.default is attrs.NOTHING, f"members[{member!r}] = {member}"
         checks.append(f"{member} = event.{member}")
         if is_payload(field):
-            required.append(put if is_required else f"if {member} is not None: {put}")
+            required.append(assignment if is_required else f"if {member} is not None: {assignment}")
             continue
         is_literal = get_origin(field.type) is Literal
         names[f"legal_{member}"] = get_args(field.type) if is_literal else _types(field)
         value = member if is_literal else f"{member}.__class__"
         checks.append(f"if {value} not in legal_{member}: raise invalid(event, {member!r})")
         if is_required:
-            required.append(put)
+            required.append(assignment)
         else:
             names[f"default_{member}"] = field.default
-            optional.append(f"if {member} != default_{member}: {put}")
+            optional.append(f"if {member} != default_{member}: {assignment}")
     lines = ["def add(event, members):", *checks, f"members['type'] = {name!r}", *required, *optional]
     exec("\n    ".join(lines), names)  # noqa: S102  # built from our own field names
     return cast("Encoder", names["add"])

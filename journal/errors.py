@@ -111,8 +111,8 @@ class JournalDamaged(JournalError):
         self.intact = intact
         """Number of intact records after it in the same file."""
         place = f"{file}, byte {byte:,}" if seq is None else f"record {seq:,} ({file}, byte {byte:,})"
-        after = f"{intact:,} intact record{'' if intact == 1 else 's'} after it in this file"
-        super().__init__(f"{path} is damaged at {place}: {check}; {after}", path=path, hint="salvage")
+        remainder = f"{intact:,} intact record{'' if intact == 1 else 's'} after it in this file"
+        super().__init__(f"{path} is damaged at {place}: {check}; {remainder}", path=path, hint="salvage")
 
 
 class NotSalvageable(JournalError):
@@ -232,6 +232,6 @@ class SegmentLost(JournalFailed):
         self.change: Change = change
         self.intact = intact
         """The last record that is left; 0 if there is none."""
-        left = f"records up to {intact:,} are intact" if intact else "no record is left"
-        what = "LOCK was removed or replaced" if change == "unlocked" else f"{file} was {change}"
-        super().__init__(f"{path}: {what} while the run was writing it; {left}", path=path, hint=hint, durable=intact)
+        remaining = f"records up to {intact:,} are intact" if intact else "no record is left"
+        problem = "LOCK was removed or replaced" if change == "unlocked" else f"{file} was {change}"
+        super().__init__(f"{path}: {problem} while the run was writing it; {remaining}", path=path, hint=hint, durable=intact)

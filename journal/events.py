@@ -74,7 +74,7 @@ class SessionStarted:
     settings: Json = None
     """Settings that differ from those of the previous session."""
     trials: int = 0
-    """New number of trials to run; 0 if unchanged or not known in advance."""
+    """Number of trials to run, if it changed; 0 if unchanged or not known in advance."""
     adopted: Json = None
     """New values of members of `run_started` that changed (`evaluation`, `task`, `scorers`, fingerprints)."""
     definition: Json = None
@@ -419,8 +419,8 @@ class PolicyShared:
     """Id of the other run."""
 
 
-OWN_NOTE: Final = "evaljournal."
-"""Prefix of the names under which evaljournal itself writes notes; `note` rejects it."""
+NOTE_PREFIX: Final = "evaljournal."
+"""Prefix of the names of notes that evaljournal itself records; `note` rejects it."""
 
 
 @fact

@@ -67,15 +67,15 @@ def _open_below(path: str, flags: int, parents: int) -> int:
     for _ in range(parents + 1):
         directory, name = os.path.split(directory)
         names.insert(0, name)
-    at = os.open(directory or ".", _DIRECTORY | _CLOSED_ON_EXEC)
+    parent = os.open(directory or ".", _DIRECTORY | _CLOSED_ON_EXEC)
     try:
         for name in names[:-1]:
-            below = os.open(name, _DIRECTORY | _NO_FOLLOW, dir_fd=at)
-            os.close(at)
-            at = below
-        return os.open(names[-1], flags, 0o600, dir_fd=at)
+            child = os.open(name, _DIRECTORY | _NO_FOLLOW, dir_fd=parent)
+            os.close(parent)
+            parent = child
+        return os.open(names[-1], flags, 0o600, dir_fd=parent)
     finally:
-        os.close(at)
+        os.close(parent)
 
 
 def _reject_links(path: str, parents: int) -> None:
@@ -252,10 +252,10 @@ def is_unreadable(exc: OSError) -> bool:
 
 def write_some(files: Files, fd: int, data: memoryview) -> memoryview:
     """Write as much of the data as the system accepts in one call; return the rest."""
-    written = retry_interrupted(lambda: files.write(fd, data))
-    if written <= 0:
+    count = retry_interrupted(lambda: files.write(fd, data))
+    if count <= 0:
         raise OSError(errno.EIO, "write() returned 0")
-    return data[written:]
+    return data[count:]
 
 
 def write_all(files: Files, fd: int, data: bytes) -> None:

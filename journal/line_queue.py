@@ -25,7 +25,7 @@ class _Segment:
     """The segment that records are being added to; the file itself may be behind."""
 
     number: int
-    before: int
+    previous_seq: int
     """The last record before it."""
     bytes: int
     digest: "_Hash"
@@ -56,7 +56,7 @@ class LineQueue:
         self.segment = _Segment(end.segment, end.seq - end.records, end.bytes, end.digest)
         self.batches: deque[Batch] = deque([Batch(end.segment, end.seq + 1)])
         self.pending = 0
-        """Bytes of lines and blobs that were added and not reported as `written`."""
+        """Bytes of lines and blobs that were added and not passed to `mark_written`."""
         self._is_idle = False
         self._changed = trio.Event()
 
@@ -87,26 +87,26 @@ class LineQueue:
 
     def open_segment(self, at: str, t: float, d: int) -> None:
         """Start the next segment with its first record."""
-        before = self.segment
-        opened = SegmentOpened(
+        previous = self.segment
+        header = SegmentOpened(
             format=segments.FORMAT,
             version=segments.VERSION,
             run=self.run.decode(),
-            segment=before.number + 1,
+            segment=previous.number + 1,
             previous_seq=self.seq,
             previous_h=self.h.decode() if self.seq else "",
-            previous_bytes=before.bytes,
+            previous_bytes=previous.bytes,
             previous_sha256=self._digest() if self.seq else "",
         )
-        self.segment = _Segment(before.number + 1, self.seq, 0, sha256())
+        self.segment = _Segment(previous.number + 1, self.seq, 0, sha256())
         self.batches.append(Batch(self.segment.number, self.seq + 1))
         if not self.batches[0].lines:
             self.batches.popleft()
-        self.add(opened, encode(opened, self.seq + 1, at, t, d), at, t, d)
+        self.add(header, encode(header, self.seq + 1, at, t, d), at, t, d)
 
     def seal_segment(self, at: str, t: float, d: int) -> None:
         """Add the last record of the segment."""
-        number, records, size = self.segment.number, self.seq - self.segment.before, self.segment.bytes
+        number, records, size = self.segment.number, self.seq - self.segment.previous_seq, self.segment.bytes
         seal = SegmentSealed(run=self.run.decode(), segment=number, records=records, bytes=size, sha256=self._digest())
         self.add(seal, encode(seal, self.seq + 1, at, t, d), at, t, d)
 
@@ -131,7 +131,7 @@ class LineQueue:
             self.segment.digest.update(b"".join(batch.lines))
         return batch
 
-    def written(self, batch: Batch) -> None:
+    def mark_written(self, batch: Batch) -> None:
         """Stop counting a batch as pending."""
         self.pending -= sum(map(len, batch.lines)) + sum(map(len, batch.blobs.values()))
 

@@ -31,7 +31,7 @@ class Lock:
         except BaseException:
             self.release()
             raise
-        _held.add(self)
+        _held_locks.add(self)
 
     def is_in_place(self) -> bool:
         """Whether the lock file is still at its path; the directory may have been moved or the file removed."""
@@ -73,12 +73,12 @@ def _holder(file: str, files: Files) -> str:
         return "another process"  # Windows does not allow reading a locked file.
 
 
-_held: "weakref.WeakSet[Lock]" = weakref.WeakSet()
+_held_locks: "weakref.WeakSet[Lock]" = weakref.WeakSet()
 
 
 def _release_in_child() -> None:
     """Release the locks that a fork has copied; otherwise a child that outlives the run would keep it locked."""
-    for lock in list(_held):
+    for lock in list(_held_locks):
         lock.release()
 
 

@@ -31,7 +31,7 @@ _D: Final = b',"d":'
 _SIGNATURE: Final = re.compile(rb',"mac":"([0-9a-f]{32})"(?=%b[0-9]{1,18}$)' % _D)
 _SIGNATURE_LENGTH: Final = 80
 """Bytes at the end of a body that contain the signature, if there is one."""
-_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
+_OTHER_USERS: Final = stat.S_IRWXG | stat.S_IRWXO
 
 
 def state_directory() -> Path:
@@ -72,12 +72,12 @@ def _read_key(file: Path) -> bytes:
         status = os.fstat(stream.fileno())
         if os.name == "posix" and status.st_uid != os.geteuid():
             raise KeyUnavailable(f"the key {file} belongs to another user; remove it")
-        if os.name == "posix" and status.st_mode & _OTHERS:
+        if os.name == "posix" and status.st_mode & _OTHER_USERS:
             raise KeyUnavailable(f"the key {file} is accessible to other users; remove it, and a new one is created")
-        content = _KEY.fullmatch(stream.read(_SIGNATURE_LENGTH))
-    if content is None:
+        match = _KEY.fullmatch(stream.read(_SIGNATURE_LENGTH))
+    if match is None:
         raise KeyUnavailable(f"the file {file} is not a key of evaljournal; remove it, and a new one is created")
-    return bytes.fromhex(content[1].decode())
+    return bytes.fromhex(match[1].decode())
 
 
 def _create_key(file: Path) -> None:
@@ -142,9 +142,9 @@ def _starts_in(
     cursor = Cursor(path)
     cursor.enter(number)
     end = len(lines)
-    while (place := lines.rfind(marker, 0, end)) >= 0:  # User data may contain the marker, too.
-        end = start = lines.rfind(b"\n", 0, place) + 1
-        line = lines[start : lines.find(b"\n", place) + 1]
+    while (position := lines.rfind(marker, 0, end)) >= 0:  # User data may contain the marker, too.
+        end = start = lines.rfind(b"\n", 0, position) + 1
+        line = lines[start : lines.find(b"\n", position) + 1]
         previous = lines[max(0, start - chain.NEXT_LINE) : start][: chain.HASH_LENGTH]
         with contextlib.suppress(BadLine, JournalError):  # Reading the whole journal reports the damage.
             header = cursor.read_header(lines[: lines.find(b"\n") + 1])

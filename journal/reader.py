@@ -46,10 +46,10 @@ class JournalReader:
             try:
                 yield with_loaded_blobs(record, scan.files)
             except BlobDamaged:
-                before = scan_before_lost(self._path, self._files, record.seq)
-                if before is None:
+                earlier = scan_before_lost(self._path, self._files, record.seq)
+                if earlier is None:
                     raise
-                self._scan = before
+                self._scan = earlier
                 return
 
     @property

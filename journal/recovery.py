@@ -39,8 +39,8 @@ _MAX_STARTS: Final = 8
 """Starts of a record considered in one line; there is more than one only if a LF was lost."""
 _MAX_FRAGMENTS: Final = 500_000
 """Records considered in one file, more than fit in a segment; the file may contain anything."""
-_MIN_REST: Final = len('","t":0,"type":"","d":0') + chain.TAIL
-_CANDIDATE: Final = re.compile(rb"%b[^\n]{%d}" % (_START.pattern, _MIN_REST))
+_MIN_LENGTH: Final = len('","t":0,"type":"","d":0') + chain.TAIL
+_CANDIDATE: Final = re.compile(rb"%b[^\n]{%d}" % (_START.pattern, _MIN_LENGTH))
 """Start of a record in a line that is long enough for one; the search skips other lines at no cost."""
 
 
@@ -119,11 +119,11 @@ def _fragments(data: bytes) -> list[_Fragment]:
 def _fragments_of_line(data: bytes, begin: int, end: int) -> Iterator[_Fragment]:
     neighbor = _hash_before(data, _without_cr(data, begin - 1))
     cuts = [cut.span() for cut in _LOST_LF.finditer(data, begin, end) if _hash_before(data, cut.start())]
-    firsts, lasts = [begin, *(first for _, first in cuts)], [*(last for last, _ in cuts), _without_cr(data, end)]
-    for first, last in zip(firsts, lasts, strict=True):
+    starts, ends = [begin, *(start for _, start in cuts)], [*(end for end, _ in cuts), _without_cr(data, end)]
+    for first, last in zip(starts, ends, strict=True):
         stored = _hash_before(data, last)
         for start in itertools.islice(_START.finditer(data, first, last), _MAX_STARTS):
-            if _MIN_REST <= last - start.end() <= RECORD_LIMIT:
+            if _MIN_LENGTH <= last - start.end() <= RECORD_LIMIT:
                 yield _Fragment(int(start[1]), data[start.start() : last - chain.TAIL], stored, neighbor)
         neighbor = stored
 
@@ -145,11 +145,11 @@ def watermark(run: bytes, data: bytes, *, seq: int, h: bytes) -> int:
     A `segment_sealed` names its run, so it is trusted without the record before it. That way even the loss of the line before
     the seal is detected.
     """
-    reported = [survivor.d for survivor in survivors(run, data, seq=seq, h=h)]
+    watermarks = [survivor.d for survivor in survivors(run, data, seq=seq, h=h)]
     begin = rb'\{"seq":([0-9]{1,18}),"at":"[^"\n]*","t":[0-9.]+,"type":"segment_sealed",'
     seal = begin + rb'"run":"%b",[^\n]{0,300},"d":([0-9]{1,18}),"h":'
-    reported += [int(match[2]) for match in re.finditer(seal % re.escape(run), data) if int(match[2]) < int(match[1])]
-    return max(reported, default=0)
+    watermarks += [int(match[2]) for match in re.finditer(seal % re.escape(run), data) if int(match[2]) < int(match[1])]
+    return max(watermarks, default=0)
 
 
 def confirmed(scan: Scan) -> int:
@@ -197,7 +197,7 @@ def damage(scan: Scan) -> JournalDamaged | None:
     stop, cursor = scan.stop, scan.cursor
     if stop is None:
         return None
-    if scan.is_in_last and not (stop.in_header or stop.is_unreadable) and confirmed(scan) <= cursor.seq:
+    if scan.is_in_last_segment and not (stop.in_header or stop.is_unreadable) and confirmed(scan) <= cursor.seq:
         return None
     remainder = scan.remainder()
     return JournalDamaged(

@@ -21,7 +21,7 @@ from journal.files import DISK, Files, create
 from journal.lifecycle import Lifecycle
 from journal.ownership import SignatureCopier
 from journal.recovery import intact_after
-from journal.scan import Scan, own_members
+from journal.scan import Scan, record_members
 from journal.staging import check_target, staged_run
 from journal.threads import InThread, run_in_thread
 from journal.verification import verify
@@ -145,7 +145,7 @@ def _intact_records(source: Path, files: Files, run: bytes, unreadable: set[str]
         ):
             members = orjson.loads(survivor.line)
             members.update(unloaded_blobs(members.get("blobs", {}), members["type"], source))
-            seq, at, t, d = own_members(members)
+            seq, at, t, d = record_members(members)
             h = survivor.h.decode()
             yield with_loaded_blobs(events.Record(seq, at, t, decode(members), d, h, segment=0, offset=0), files)
 

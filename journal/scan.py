@@ -93,7 +93,7 @@ class Cursor:
                         members = self._prepared(members)
                     decoder = decoders.get(members["type"])
                     event = decoder(members) if decoder else decode(members)
-                    number, at, t, d = own_members(members)
+                    number, at, t, d = record_members(members)
                     if d > watermark:  # noqa: PLR1730  # faster than `max`
                         watermark = d
                     record = new_record(Record, (number, at, t, event, d, digits, segment, offset))
@@ -124,7 +124,7 @@ class Cursor:
             raise _bad_line(line)
         try:
             members = self._prepared(loads(line))
-            event, (seq, at, t, d) = decode(members), own_members(members)
+            event, (seq, at, t, d) = decode(members), record_members(members)
             return Record(seq, at, t, event, d, parts[1].decode(), self.segment, offset)
         except (ValueError, KeyError, TypeError, AttributeError) as exc:
             raise BadLine(f"not a record ({exc})") from exc
@@ -188,7 +188,7 @@ def _has_correct_hash(line: bytes, header: dict[str, Any]) -> bool:
     return parts is not None and chain.link(str(header.get("run")).encode(), previous, parts[0]).encode() == parts[1]
 
 
-def own_members(members: dict[str, Any]) -> tuple[int, str, float, int]:
+def record_members(members: dict[str, Any]) -> tuple[int, str, float, int]:
     """Return `seq`, `at`, `t` and `d` of a record; raise `ValueError` if one has an invalid value."""
     seq, at, t, d = members["seq"], members["at"], members["t"], members["d"]
     if seq.__class__ is not int or at.__class__ is not str or d.__class__ is not int or d < 0:
@@ -305,7 +305,7 @@ class Scan:
         return self
 
     @property
-    def is_in_last(self) -> bool:
+    def is_in_last_segment(self) -> bool:
         """Whether the pass reached the last file, the only one that a crash can leave incomplete."""
         return self.stop is None or self.stop.segment == self.numbers[-1]
 
@@ -344,7 +344,7 @@ class Scan:
                 blocks.append(bytes(length))
         return b"".join(blocks)
 
-    def _stop_at(self, segment: int, check: str, cause: BadLine | OSError | None = None) -> None:
+    def _stop_at(self, segment: int, check: str, exc: BadLine | OSError | None = None) -> None:
         cursor = self.cursor
         is_current = segment == cursor.segment  # Otherwise it is missing.
         self.stop = ScanStop(
@@ -353,6 +353,6 @@ class Scan:
             seq=cursor.seq + 1,
             check=check,
             in_header=not (is_current and cursor.records),
-            unfinished=cause.unfinished if isinstance(cause, BadLine) else None,
-            is_unreadable=isinstance(cause, OSError),
+            unfinished=exc.unfinished if isinstance(exc, BadLine) else None,
+            is_unreadable=isinstance(exc, OSError),
         )

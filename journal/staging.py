@@ -45,8 +45,8 @@ async def staged_run(target: Path, *, files: Files, in_thread: InThread) -> Asyn
 
 def _about_target(exc: JournalError | OSError, staging: Path, target: Path, files: Files) -> JournalError:
     """Return the error with the path of the target instead of the staging path."""
-    left = f"; {staging} could not be removed" if files.exists(str(staging)) else ""
-    reason = f"({exc.__cause__ or exc}){left}; the source is unchanged"
+    leftover = f"; {staging} could not be removed" if files.exists(str(staging)) else ""
+    reason = f"({exc.__cause__ or exc}){leftover}; the source is unchanged"
     if isinstance(exc, DiskFull) or (isinstance(exc, OSError) and exc.errno in NO_SPACE):
         return DiskFull(f"no space left for {target} {reason}", path=target, hint="free_space")
     if isinstance(exc, WriteFailed):

@@ -40,7 +40,7 @@ class Verification:
     unconfirmed: int
     """Number of verified records at the end that no other record confirms as durable; 0 if the last one is a seal."""
     expected_at: int | None
-    """The record with the expected hash, if one was given and found."""
+    """The record with the expected hash, if one was passed and is in the journal."""
     problem: JournalError | None
     """The first problem; None if there is none."""
 
@@ -67,13 +67,13 @@ def verify(
         raise JournalError(f"{expect_head!r} is not the hash of a record: expected 32 hexadecimal digits")
     scan = Scan(path, files, check_all=True)
     lifecycle = Lifecycle() if lifecycle is None else lifecycle
-    checked: set[str] = set()
+    checked_blobs: set[str] = set()
     expected_at: int | None = None
     problem: JournalError | None = None
     record: Record | None = None
     try:
         for record in scan:
-            _check_blobs(record, checked, files)
+            _check_blobs(record, checked_blobs, files)
             lifecycle.replay_record(record, path)
             if expect_head is not None and record.h == expect_head:
                 expected_at = record.seq
@@ -82,11 +82,11 @@ def verify(
     except (InvalidRecord, UnknownEvent) as exc:
         problem = exc
     except BlobDamaged as exc:
-        before = None if record is None else scan_before_lost(path, files, record.seq)
-        if before is None:
+        earlier = None if record is None else scan_before_lost(path, files, record.seq)
+        if earlier is None:
             problem = exc
         else:
-            scan = before
+            scan = earlier
     problem = problem or damage(scan)
     cursor = scan.cursor
     if problem is None and expect_head is not None and expected_at is None:
@@ -97,7 +97,7 @@ def verify(
         run=cursor.run.decode(),
         records=cursor.seq,
         segments=cursor.segment,
-        blobs=len(checked),
+        blobs=len(checked_blobs),
         head=cursor.h.decode(),
         unfinished=len(remainder),
         zero_bytes=len(remainder) - len(remainder.rstrip(b"\0")),
@@ -107,9 +107,9 @@ def verify(
     )
 
 
-def _check_blobs(record: Record, checked: set[str], files: Files) -> None:
+def _check_blobs(record: Record, checked_blobs: set[str], files: Files) -> None:
     """Load every blob of a record that was not loaded before; a damaged one raises."""
     for blob in blobs_of(record.event).values():
-        if blob.sha256 not in checked:
+        if blob.sha256 not in checked_blobs:
             blob.load(files)
-            checked.add(blob.sha256)
+            checked_blobs.add(blob.sha256)

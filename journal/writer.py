@@ -88,18 +88,18 @@ class Journal:
         # Progress of writing and syncing; recovery has made the existing records durable.
         self._written = end.seq
         self._durable = end.seq
-        self._demanded = 0
+        self._sync_target = 0
         """Records up to here must be synced even with durability `os`."""
-        self._changing = trio.Lock()
+        self._segment_lock = trio.Lock()
         """Held during a sync and while moving to the next segment, so that no file is closed during a sync."""
 
         self._failure: JournalFailed | None = None
         self._is_open = True
-        self._done = False
+        self._is_done = False
         self._is_sealed = False
         self._to_sync = trio.Event()
         self._room = trio.Event()
-        self._waiting: list[tuple[int, int, trio.Event]] = []
+        self._waiters: list[tuple[int, int, trio.Event]] = []
         """Heap of (record, order, event to set when the record's state changes)."""
         self._wait_order = 0
         self._thread = 0
@@ -241,8 +241,8 @@ class Journal:
     async def _keep_syncing(self) -> None:
         """Sync what was written until the journal is closed; raise if that fails."""
         while not self._is_ended:
-            while self._durable < self._written and (self._durability == "sync" or self._demanded > self._durable):
-                async with self._changing:
+            while self._durable < self._written and (self._durability == "sync" or self._sync_target > self._durable):
+                async with self._segment_lock:
                     target = self._written
                     await self._guarded(lambda: self._sync(target))  # noqa: B023  # called at once
                 self._confirm(target)
@@ -272,7 +272,7 @@ class Journal:
                 await self._wait_synced()
                 self._is_sealed = True
         finally:
-            self._done = True
+            self._is_done = True
             self._lines.wake()
             self._to_sync.set()
 
@@ -286,7 +286,7 @@ class Journal:
 
     @property
     def _is_ended(self) -> bool:
-        return self._done or self._failure is not None
+        return self._is_done or self._failure is not None
 
     def _time(self) -> tuple[str, float]:
         """Read the clock; `t` is rounded to microseconds."""
@@ -301,11 +301,11 @@ class Journal:
             raise self._failure
         changed = trio.Event()
         self._wait_order += 1
-        heapq.heappush(self._waiting, (seq, self._wait_order, changed))
+        heapq.heappush(self._waiters, (seq, self._wait_order, changed))
         await changed.wait()
 
     async def _wait_synced(self) -> None:
-        self._demanded = target = self.appended
+        self._sync_target = target = self.appended
         self._to_sync.set()
         while self._durable < target:
             await self._wait(target)
@@ -316,12 +316,12 @@ class Journal:
 
     def _wake(self, seq: float) -> None:
         """Wake the tasks that wait for records up to here."""
-        while self._waiting and self._waiting[0][0] <= seq:
-            heapq.heappop(self._waiting)[2].set()
+        while self._waiters and self._waiters[0][0] <= seq:
+            heapq.heappop(self._waiters)[2].set()
 
     async def _write(self, batch: Batch) -> None:
         if batch.segment != self._file.segment:
-            async with self._changing:
+            async with self._segment_lock:
                 await self._guarded(self._file.check)
                 await self._guarded(self._file.finish)
                 self._confirm(self._written)
@@ -334,7 +334,7 @@ class Journal:
         data = b"".join(lines)
         await self._guarded(lambda: self._write_lines(data, batch.blobs))
         self._written = batch.first + len(batch.lines) - 1
-        self._lines.written(batch)
+        self._lines.mark_written(batch)
         self._room.set()
         self._to_sync.set()
         if self._durability == "os":
@@ -347,12 +347,12 @@ class Journal:
         self._file.check_if_due()
         self._file.write_blobs(contents)
         self._file.write(data)
-        if not (self._lines.is_empty or self._waiting):
+        if not (self._lines.is_empty or self._waiters):
             self._file.pause()
 
     def _sync(self, target: int) -> None:
         self._file.sync()
-        if self._written > target and not self._waiting:
+        if self._written > target and not self._waiters:
             self._file.pause()
 
     async def _guarded(self, call: Callable[[], T]) -> T:
@@ -386,7 +386,7 @@ class Journal:
     async def _truncate(self, written: bytes) -> None:
         """Remove an incomplete line from the end of the file, and sync."""
         lines: list[int] = []
-        async with self._changing:
+        async with self._segment_lock:
             await self._guarded(lambda: lines.append(self._file.truncate_to_lines(written)))
         self._written += lines[0]
         self._durable = self._written
@@ -437,8 +437,8 @@ async def writing(
     if run is not None and not re.fullmatch("[0-9a-f]{32}", run):
         raise ValueError(f"run={run!r}: expected 32 hexadecimal digits")
     end, lock, file = await in_thread(lambda: open_run(path, files, new=new, run=run))
-    times = clock or system_clock()
-    journal = Journal(path, end, lock, file, clock=times, durability=durability, roll_at=roll_at, in_thread=in_thread)
+    clock = clock or system_clock()
+    journal = Journal(path, end, lock, file, clock=clock, durability=durability, roll_at=roll_at, in_thread=in_thread)
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(journal._run_task, journal._keep_writing)  # noqa: SLF001  # part of the class
@@ -452,10 +452,10 @@ async def writing(
             if journal.failure is not None:
                 raise journal.failure
     except BaseExceptionGroup as group:
-        failed, others = group.split(lambda exc: exc is journal.failure)
-        if others is None and journal.failure is not None:
+        failures, other_errors = group.split(lambda exc: exc is journal.failure)
+        if other_errors is None and journal.failure is not None:
             raise journal.failure from journal.failure.__cause__
-        if failed is None and len(group.exceptions) == 1:
+        if failures is None and len(group.exceptions) == 1:
             raise group.exceptions[0] from group.exceptions[0].__cause__  # Raised by the block; hide our nursery.
         raise
     finally:

@@ -31,8 +31,8 @@ def max_unscored_outputs(scorer_limit: int) -> int:
 
 
 _UNPRICED_MODELS: Final = 20
-_UNAUTHORIZED: Final = f"{events.OWN_NOTE}unauthorized"
-_FINISH_REASON: Final = f"{events.OWN_NOTE}finish_reason"
+_UNAUTHORIZED: Final = f"{events.NOTE_PREFIX}unauthorized"
+_FINISH_REASON: Final = f"{events.NOTE_PREFIX}finish_reason"
 
 
 @attrs.define(eq=False)  # With slots, attribute access is faster.

@@ -3,9 +3,9 @@
 from collections.abc import Iterator, MutableMapping
 from typing import Any, Final, TypeGuard
 
-from journal.events import OWN_NOTE
+from journal.events import NOTE_PREFIX
 
-_JUDGE: Final = f"{OWN_NOTE}judge"
+_JUDGE: Final = f"{NOTE_PREFIX}judge"
 """The note of a judge's call."""
 _UNPRICED_MODEL: Final = "unpriced_model"
 

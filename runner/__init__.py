@@ -1,4 +1,4 @@
-"""Run evaluations and record every step. Part of evaljournal.
+"""Run evaluations and record every attempt. Part of evaljournal.
 
 The public names are imported when they are first used, so that the command line starts quickly.
 """

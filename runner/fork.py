@@ -33,15 +33,15 @@ async def fork(
 ) -> Forked:
     """Copy the records of a run, up to record `at` or all of them, into a new run; the source is only read."""
     source, target = Path(source), Path(target)
-    history, origin = await in_thread(lambda: _check(source, target, at, files))
+    source_run, origin = await in_thread(lambda: _check(source, target, at, files))
     state = RunState()
-    records = history.records(load_blobs=True)
+    records = source_run.records(load_blobs=True)
     current = next(records)  # The header of the source's first file.
     signatures = SignatureCopier(source)
     signatures.key_of(current)
     async with (
-        staged_run(target, files=files, in_thread=in_thread) as place,
-        writing(place, new=True, clock=lambda: (current.at, current.t), files=files, in_thread=in_thread) as journal,
+        staged_run(target, files=files, in_thread=in_thread) as staging,
+        writing(staging, new=True, clock=lambda: (current.at, current.t), files=files, in_thread=in_thread) as journal,
     ):
         for record in records:
             key = signatures.key_of(record)
@@ -50,28 +50,28 @@ async def fork(
             current = record
             state.apply(journal.append(_adapted(record.event, origin, journal.head), key=key))
             await journal.wait_room()
-    return Forked(target, state, history.seq)
+    return Forked(target, state, source_run.seq)
 
 
 def _check(source: Path, target: Path, at: int | None, files: Files) -> tuple[LoadedRun, dict[str, Any]]:
     """Check that every record can be copied, before anything is written; return the loaded source and its identity."""
     check_target(source, target, files)
-    history = load(source, at)
-    if history.problem is not None:
-        raise history.problem
-    if history.state.started is None:
-        raise JournalError(f"{source} cannot be forked at record {history.seq:,}: the run had not started by then")
-    run = ""
+    source_run = load(source, at)
+    if source_run.problem is not None:
+        raise source_run.problem
+    if source_run.state.started is None:
+        raise JournalError(f"{source} cannot be forked at record {source_run.seq:,}: the run had not started by then")
+    run_id = ""
     lifecycle = Lifecycle()
-    for record in history.records(load_blobs=True):
+    for record in source_run.records(load_blobs=True):
         if isinstance(record.event, SegmentOpened):
-            run = record.event.run
+            run_id = record.event.run
         lifecycle.replay_record(record, source)
-    origin = {"run": run, "seq": history.seq, "h": history.state.head}
-    if history.state.sessions and not history.state.outcome:
-        origin["session"] = history.state.sessions[-1].number  # It ends here, but may continue in the source.
-    earlier = history.state.started.forked_from
-    return history, origin if earlier is None else {**origin, "forked_from": earlier}
+    origin = {"run": run_id, "seq": source_run.seq, "h": source_run.state.head}
+    if source_run.state.sessions and not source_run.state.outcome:
+        origin["session"] = source_run.state.sessions[-1].number  # It ends here, but may continue in the source.
+    previous_fork = source_run.state.started.forked_from
+    return source_run, origin if previous_fork is None else {**origin, "forked_from": previous_fork}
 
 
 def _adapted(event: Event, origin: dict[str, Any], head: str) -> Event:

@@ -1,13 +1,13 @@
 """Notes: what a task reports about its attempt besides its output, such as tokens or cost.
 
-A context variable holds where notes go, so that they reach the right attempt from threads and other event loops too.
+A context variable holds the function that records them, so that they reach their attempt from threads and other event loops.
 """
 
 from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
 
-from journal.events import OWN_NOTE
+from journal.events import NOTE_PREFIX
 from runner.errors import UsageError
 
 Sink = Callable[[dict[str, Any]], None]
@@ -23,14 +23,14 @@ def note(**values: Any) -> None:
     unit test that calls the task, nothing is recorded.
     """
     for name in values:
-        if name.startswith(OWN_NOTE):
-            raise UsageError(f"note({name}=…): names that start with {OWN_NOTE!r} are reserved")
+        if name.startswith(NOTE_PREFIX):
+            raise UsageError(f"note({name}=…): names that start with {NOTE_PREFIX!r} are reserved")
     _send(values)
 
 
 def engine_note(**values: Any) -> None:
-    """Record values under reserved names: only these have a meaning for the engine and its views."""
-    _send({f"{OWN_NOTE}{name}": value for name, value in values.items()})
+    """Record values under reserved names, which the engine and the views interpret."""
+    _send({f"{NOTE_PREFIX}{name}": value for name, value in values.items()})
 
 
 def _send(values: dict[str, Any]) -> None:

@@ -55,7 +55,7 @@ _SCHEMES = r"(?:bearer|basic|token)\s+"
 _LONG = r"(?:digest|aws4-hmac-sha256)\s[^\r\n]*"  # schemes with several parts
 
 
-def _guarded(markers: Iterable[str]) -> dict[str, tuple[str, ...]]:
+def _group_markers(markers: Iterable[str]) -> dict[str, tuple[str, ...]]:
     """Group markers by a character that few texts contain: searching for one character is fastest."""
     groups: dict[str, tuple[str, ...]] = {}
     for marker in dict.fromkeys(markers):
@@ -64,8 +64,8 @@ def _guarded(markers: Iterable[str]) -> dict[str, tuple[str, ...]]:
     return groups
 
 
-def _has_marker(folded: str, guarded: Mapping[str, tuple[str, ...]]) -> bool:
-    for guard, markers in guarded.items():
+def _has_marker(folded: str, marker_groups: Mapping[str, tuple[str, ...]]) -> bool:
+    for guard, markers in marker_groups.items():
         if guard in folded:
             for marker in markers:  # A generator expression would be slower.
                 if marker in folded:
@@ -81,8 +81,8 @@ class _Shape:
     """Its groups, if any, are kept."""
     is_certain: bool = False
     """Whether a match is a key by its own form, not by the name next to it."""
-    guarded: Mapping[str, tuple[str, ...]] = attrs.field(
-        init=False, repr=False, default=attrs.Factory(lambda self: _guarded(self.markers), takes_self=True)
+    marker_groups: Mapping[str, tuple[str, ...]] = attrs.field(
+        init=False, repr=False, default=attrs.Factory(lambda self: _group_markers(self.markers), takes_self=True)
     )
 
     def mask(self, text: str, is_secret: Callable[[str], bool] | None) -> str:
@@ -162,7 +162,7 @@ _SHAPES: Final = (
     ),
 )
 
-_MARKERS: Final = _guarded(marker for shape in _SHAPES for marker in shape.markers)
+_MARKERS: Final = _group_markers(marker for shape in _SHAPES for marker in shape.markers)
 
 _SECRET_NAME = re.compile(r"(?i)key|token|secret|auth|cookie|passw|pwd|credential|signature|\bsig\b")
 _SECRET_MEMBER = re.compile(rf"(?i)(?:[\w-]*[_-])?{_NAMES}|[\w-]*{_HEADERS}")
@@ -209,7 +209,7 @@ def mask_shapes(text: str, *, certain: bool = False) -> str:
     folded = text.casefold()
     if _has_marker(folded, _MARKERS):
         for shape in _SHAPES:
-            if _has_marker(folded, shape.guarded):
+            if _has_marker(folded, shape.marker_groups):
                 text = shape.mask(text, None if shape.is_certain or not certain else _is_like_a_key)
     return text
 

@@ -97,18 +97,18 @@ def _escaped(part: str) -> str:
     return rf"(?:\\{{0,{_MAX_ESCAPES}}}{re.escape(part)}|(?i:{code}|\\{{1,{_MAX_ESCAPES}}}u{ord(part):04x}))"
 
 
-_all: Final = SecretValues()
-"""Every secret that is known to this process."""
-sent: Final = SecretValues()
-"""Those that the runs of this process expand or send."""
+_all_secrets: Final = SecretValues()
+"""Every secret value that this process masks."""
+sent_secrets: Final = SecretValues()
+"""Those that the runs of this process expand or send; masked in outputs, too."""
 
 
 def add_secret(value: str) -> None:
     """Mask a value that a run sends in all texts from now on; in outputs too, unless it is short."""
     if len(value) >= SHORTEST:
-        _all.add(value)
+        _all_secrets.add(value)
     if len(value) >= SHORTEST_IN_OUTPUTS:
-        sent.add(value)
+        sent_secrets.add(value)
 
 
 def is_secret_variable(name: str, value: str) -> bool:
@@ -128,17 +128,17 @@ def secret_variables() -> dict[str, str]:
 def add_environment() -> None:
     """Mask the values of `secret_variables` in all texts from now on, except outputs."""
     for value in secret_variables().values():
-        _all.add(value)
+        _all_secrets.add(value)
 
 
 def mask(text: str) -> str:
     """Replace known secrets, and anything that looks like a key, a password or a token, by `***`."""
-    return mask_shapes(_all.mask(text))
+    return mask_shapes(_all_secrets.mask(text))
 
 
 def mask_keys(text: str) -> str:
     """Replace known secrets, and what is certainly a key, in a text that a user wrote, such as a prompt."""
-    return mask_shapes(_all.mask(text), certain=True)
+    return mask_shapes(_all_secrets.mask(text), certain=True)
 
 
 def excerpt(text: str, length: int) -> str:
@@ -155,7 +155,7 @@ def mask_literal(text: str, name: str = "") -> str:
     """Mask the secrets in a text that are not in variables; with the `name` of a header, its value may be one."""
     if is_secret_name(name) and text and without_variables(text) == text:
         return MASK
-    return mask_literals(_all.mask(text))
+    return mask_literals(_all_secrets.mask(text))
 
 
 def mask_literal_words(words: Sequence[str]) -> list[str]:
@@ -188,7 +188,7 @@ def mask_definition(value: Any) -> Any:
 
 
 def _may_have_secrets(value: Any) -> bool:
-    """Whether a value must be searched: one look at its JSON is faster than one at each of its texts."""
+    """Whether a value must be searched. Searching its JSON once is faster than searching each of its texts."""
     try:
         text = value if isinstance(value, str) else orjson.dumps(value).decode()
     except TypeError:
@@ -198,7 +198,7 @@ def _may_have_secrets(value: Any) -> bool:
 
 def may_contain_secrets(text: str) -> bool:
     """Whether a text must be searched for secrets; false positives are rare."""
-    return _all.may_be_in(text) or may_have_shape(text)
+    return _all_secrets.may_be_in(text) or may_have_shape(text)
 
 
 def _masked(value: Any, mask_text: Callable[[str], str]) -> Any:
@@ -226,23 +226,23 @@ def mask_output(output: Any) -> Any:
 
     A value may be split over the pieces of a stream: texts at the same path of a list's items are searched as one.
     """
-    if not sent:
+    if not sent_secrets:
         return output
     if isinstance(output, str):
-        masked = sent.mask(output)
+        masked = sent_secrets.mask(output)
         return output if masked == output else masked
     if not isinstance(output, dict | list):
         return output
     collected = _texts(output)
-    has_keys = any(map(sent.may_be_in, _keys(output)))
-    if not has_keys and not any(sent.spans(texts.joined) for texts in collected.values()):
+    has_keys = any(map(sent_secrets.may_be_in, _keys(output)))
+    if not has_keys and not any(sent_secrets.spans(texts.joined) for texts in collected.values()):
         return output
     try:
         masked = orjson.loads(orjson.dumps(output))
     except TypeError:  # It is nested too deeply, or is no JSON; it cannot be recorded.
         return output
     for texts in _texts(masked).values():
-        texts.cut(sent.spans(texts.joined))
+        texts.cut(sent_secrets.spans(texts.joined))
     if has_keys:
         _mask_object_keys(masked)
     return masked
@@ -272,7 +272,7 @@ def _mask_object_keys(value: Any) -> None:
             continue
         members: dict[str, Any] = {}
         for key, item in container.items():
-            name = masked = sent.mask(key)
+            name = masked = sent_secrets.mask(key)
             while name in members:
                 name = f"{masked}-{len(members) + 1}"
             members[name] = item

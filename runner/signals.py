@@ -15,7 +15,7 @@ POLL_INTERVAL: Final = 0.5
 """Seconds between wake-ups of a main thread that waits for another thread: a signal just before the wait does not wake it."""
 
 _MAX_CAUSES: Final = 10
-"""Length at which a chain of causes is cut; it may contain a cycle."""
+"""Maximum length of a chain of causes, which may contain a cycle."""
 
 Handler = Callable[[int, FrameType | None], object]
 
@@ -59,7 +59,7 @@ def handle_signals(handler: Handler, *numbers: int, shares: bool = False) -> Gen
 def is_from_signal(exc: BaseException) -> bool:
     """Whether an exception is, or contains, a KeyboardInterrupt that a signal handler raised; code may also raise it itself.
 
-    The handler is then in its traceback. Python's default handler leaves no trace; if it is installed, the answer is True.
+    The handler is then in its traceback. Python's default handler leaves no trace; if it is installed, the result is True.
     """
     if isinstance(exc, BaseExceptionGroup):
         return any(map(is_from_signal, exc.exceptions))

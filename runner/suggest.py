@@ -8,8 +8,8 @@ from pathlib import Path
 
 def suggest(word: str, words: Iterable[str], *, limit: int = 3, shown: Callable[[str], str] = repr) -> str:
     """Return `; did you mean …?` with the most similar words, or an empty string."""
-    close = difflib.get_close_matches(word, list(words), n=limit)
-    return f"; did you mean {' or '.join(map(shown, close))}?" if close else ""
+    matches = difflib.get_close_matches(word, list(words), n=limit)
+    return f"; did you mean {' or '.join(map(shown, matches))}?" if matches else ""
 
 
 def command(verb: str, path: Path, options: str = "") -> str:

@@ -15,7 +15,7 @@ from runner.cli._locate import locate_evaluation
 from runner.cli._options import GroupedCommand, grouped_option, overrides, resume_options, trust_option
 from runner.cli._output import echo
 from runner.cli._session import CommandSession, nat_output, user_code
-from runner.definition.gates import check_gates, missed_gates
+from runner.definition.gates import check_gates, gate_problems
 from runner.run_paths import last_record
 from runner.suggest import command
 
@@ -84,6 +84,6 @@ def _finish(path: Path, state: RunState, *, as_json: bool) -> NoReturn:
     echo(f"{path} is finished: {state.completed:,} ok, {state.failed:,} failed; nothing to resume", err=True)
     if state.failed:
         echo(f"{command('resume', path, ' --retry-failed')} retries the failed trials", err=True)
-    for line in missed_gates(state):
+    for line in gate_problems(state):
         echo(line, err=True)
     finish(state, path, as_json=as_json)

@@ -20,7 +20,7 @@ ExpectedT_co = TypeVar("ExpectedT_co", covariant=True, default=Any)
 MAX_NAME: Final = 10_000
 """Characters of a case's name, and of a rate-limit key: every record of a trial contains them."""
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
-_MAX_WORDS: Final = 32
+_MAX_SLUG: Final = 32
 """Characters of the input in the name of a case without an id."""
 _DIGITS: Final = 6
 _MORE_DIGITS: Final = 10
@@ -36,9 +36,9 @@ def content_name(value: Any, fingerprint: str, *, digits: int | None = None) -> 
     length, is_complete = -1, True
     for word in _words(value):
         length += 1 + len(word)
-        if length > _MAX_WORDS:
+        if length > _MAX_SLUG:
             is_complete = False
-            words = words or [word[:_MAX_WORDS]]
+            words = words or [word[:_MAX_SLUG]]
             break
         words.append(word)
     if digits is None:
@@ -112,7 +112,7 @@ class ContentNames:
     def __init__(self, ambiguous: Collection[str] = (), equal_case_names: Collection[str] | None = None) -> None:
         self._ambiguous = frozenset(ambiguous)
         self._counts = dict.fromkeys(equal_case_names or (), 0)
-        self._owners: dict[str, str] | None = {} if equal_case_names is None else None
+        self._fingerprints: dict[str, str] | None = {} if equal_case_names is None else None
         """Name → fingerprint; None if `equal_case_names` has all names of equal cases, and no others need to be remembered."""
         self.collisions: set[str] = set()
         """Names that different cases have. With these as `ambiguous`, names do not depend on the order of a second reading."""
@@ -128,7 +128,7 @@ class ContentNames:
         name = case.name
         if fingerprint[:_DIGITS] not in name or name != content_name(case.input, fingerprint):  # The first is faster.
             return case
-        if name in self._ambiguous or self._owner(name, fingerprint) != fingerprint:
+        if name in self._ambiguous or self._first_fingerprint(name, fingerprint) != fingerprint:
             self.collisions.add(name)
             name = content_name(case.input, fingerprint, digits=len(fingerprint))
         number = self._number(name, fingerprint)
@@ -136,19 +136,19 @@ class ContentNames:
             name = f"{name}-{number}"
         return case if name == case.name else evolve(case, name=name)
 
-    def _owner(self, name: str, fingerprint: str) -> str:
-        return fingerprint if self._owners is None else self._owners.get(name, fingerprint)
+    def _first_fingerprint(self, name: str, fingerprint: str) -> str:
+        return fingerprint if self._fingerprints is None else self._fingerprints.get(name, fingerprint)
 
     def _number(self, name: str, fingerprint: str) -> int:
         """Count the cases of a name, from 1."""
         if name in self._counts:
             self._counts[name] += 1
             return self._counts[name]
-        if self._owners is not None:
-            if name in self._owners:
+        if self._fingerprints is not None:
+            if name in self._fingerprints:
                 self._counts[name] = 2
                 return 2
-            self._owners[name] = fingerprint
+            self._fingerprints[name] = fingerprint
         return 1
 
 

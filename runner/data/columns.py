@@ -26,7 +26,7 @@ class Columns:
 
     def __init__(self, *, id_key: str | None, input_key: str | None, expected_key: str | None) -> None:
         keys: dict[Role, str | None] = {"id": id_key, "input": input_key, "expected": expected_key}
-        self._set = {role: key for role, key in keys.items() if key is not None}
+        self._user_keys = {role: key for role, key in keys.items() if key is not None}
         self._recognized: dict[Role, str] = {}
         self._last: tuple[tuple[str, ...], tuple[str | None, str, str | None]] | None = None
         """The columns of the previous row and their roles; most rows have the same."""
@@ -36,8 +36,8 @@ class Columns:
         columns = tuple(row)
         if self._last is None or self._last[0] != columns:
             self._last = columns, self._keys(columns)
-        name_key, input_key, expected_key = used = self._last[1]
-        metadata = {column: value for column, value in row.items() if column not in used}
+        name_key, input_key, expected_key = keys = self._last[1]
+        metadata = {column: value for column, value in row.items() if column not in keys}
         expected = None if expected_key is None else row[expected_key]
         if name_key is None:
             return Case(input=row[input_key], expected=expected, metadata=metadata, input_name=input_key)
@@ -48,23 +48,23 @@ class Columns:
         input_key = self._key("input", columns)
         if input_key is None:
             names = f"{self._recognized['input']!r}" if "input" in self._recognized else f"one of {listed(_USUAL['input'])}"
-            raise UsageError(f"no input column; expected {names}, got {listed(columns)}", hint=which("input"))
+            raise UsageError(f"no input column; expected {names}, got {listed(columns)}", hint=column_hint("input"))
         return self._key("id", columns), input_key, self._key("expected", columns)
 
     def _key(self, role: Role, columns: tuple[str, ...]) -> str | None:
-        if role in self._set:
-            key = self._set[role]
+        if role in self._user_keys:
+            key = self._user_keys[role]
             if key not in columns:
                 raise UsageError(f"--{role}-key {key!r} ({role}_key in Python) is not a column; columns: {listed(columns)}")
             return key
-        usual = _usual(role, tuple(column for column in columns if column not in self._set.values()))
+        usual = _usual(role, tuple(column for column in columns if column not in self._user_keys.values()))
         if usual is not None and usual != self._recognized.setdefault(role, usual):
-            before = self._recognized[role]
-            raise UsageError(f"the {role} seems to be in {usual!r} here, but was in {before!r} before", hint=which(role))
+            first = self._recognized[role]
+            raise UsageError(f"the {role} seems to be in {usual!r} here, but was in {first!r} before", hint=column_hint(role))
         return usual
 
 
-def which(role: Role) -> str:
+def column_hint(role: Role) -> str:
     """Return the hint on how to choose a column, on the command line and in Python."""
     return f"choose the column with --{role}-key, or {role}_key=… in Python"
 
@@ -75,7 +75,7 @@ def _usual(role: Role, columns: tuple[str, ...]) -> str | None:
     if role == "id" and "id" in candidates:
         return "id"
     if len(candidates) > 1:
-        raise UsageError(f"{listed(candidates)} could each be the {role}", hint=which(role))
+        raise UsageError(f"{listed(candidates)} could each be the {role}", hint=column_hint(role))
     return candidates[0] if candidates else None
 
 

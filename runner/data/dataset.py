@@ -20,7 +20,7 @@ from attrs import evolve, field, frozen
 
 from runner.data import readers
 from runner.data.case import Case, ContentNames, Trial
-from runner.data.columns import Columns, which
+from runner.data.columns import Columns, column_hint
 from runner.errors import UsageError, is_whole, valid
 
 Source = str | os.PathLike[str] | Iterable[Any] | Callable[[], Iterable[Any]]
@@ -61,7 +61,7 @@ class Selection:
     seed: int = 0
     """Seed of the shuffled order and of the retry jitter."""
 
-    def wants(self, name: str) -> bool:
+    def matches(self, name: str) -> bool:
         """Whether a case of this name is used."""
         return (not self.only or _matches(name, self.only)) and not (self.skip and _matches(name, self.skip))
 
@@ -102,7 +102,7 @@ class Dataset:
         if nan not in {"error", "null"}:
             raise UsageError("must be 'error' or 'null'", setting="nan", value=nan)
         self._nan = nan
-        self._used_up = False
+        self._is_used_up = False
         self._checks: tuple[Callable[[Case], object], ...] = ()
 
     def checked(self, check: Callable[[Case], object]) -> "Dataset":
@@ -123,7 +123,7 @@ class Dataset:
     def read(self) -> Iterator[tuple[int, Case]]:
         """Yield all cases in order with their positions; names are not yet checked for duplicates."""
         columns = Columns(**self._keys)
-        for at, row in self._rows():
+        for position, row in self._rows():
             try:
                 case = _case(_without_nan(row) if self._nan == "null" else row, columns)
                 case.fingerprint  # noqa: B018  # raises if the journal cannot store it
@@ -131,12 +131,12 @@ class Dataset:
                     check(case)
             except UsageError as exc:
                 hint = _NAN_HINT if self._nan == "error" and _without_nan(row) is not row else ""
-                raise UsageError(f"{self.place(at)}: {exc}", hint=hint) from exc
-            yield at, case
+                raise UsageError(f"{self.place(position)}: {exc}", hint=hint) from exc
+            yield position, case
 
-    def place(self, at: int) -> str:
+    def place(self, position: int) -> str:
         """Describe the position of a case."""
-        return readers.place(self.source, at) if isinstance(self.source, Path) else f"case {at:,}"
+        return readers.place(self.source, position) if isinstance(self.source, Path) else f"case {position:,}"
 
     def _rows(self) -> Iterator[tuple[int, Any]]:
         if isinstance(self.source, Path):
@@ -144,9 +144,9 @@ class Dataset:
         if callable(self.source):
             return enumerate(self.source(), 1)
         if isinstance(self.source, Iterator):
-            if self._used_up:
+            if self._is_used_up:
                 raise UsageError("the generator of cases was already used; pass a function that returns one")
-            self._used_up = True
+            self._is_used_up = True
         return enumerate(self.source, 1)
 
 
@@ -154,7 +154,7 @@ def _case(row: Any, columns: Columns) -> Case:
     """Convert a row, which is a case, a mapping, a pair or an input."""
     match row:
         case Case():
-            return row  # pyright: ignore[reportUnknownVariableType]  # of whatever types the user gave it
+            return row  # pyright: ignore[reportUnknownVariableType]  # of any types
         case Mapping():
             return columns.case(cast("Mapping[str, Any]", row))
         case tuple():
@@ -233,17 +233,17 @@ class Trials:
         self.fingerprint = hashlib.sha256(f"{cases} {total}".encode()).hexdigest()[:16]
 
     def _selected_cases(self, *, checking: bool, in_order: bool = True) -> Iterator[Case]:
-        wants, limit = self._selection.wants, self._selection.limit
+        matches, limit = self._selection.matches, self._selection.limit
         excluded: list[str] = []
 
-        def wanted() -> Iterator[Case]:
+        def matching_cases() -> Iterator[Case]:
             for _, case in self._unique() if checking else self._checked():
-                if wants(case.name):
+                if matches(case.name):
                     yield case
                 elif len(excluded) < _EXAMPLES:
                     excluded.append(case.name)
 
-        cases = self._shuffled(wanted) if self._selection.shuffle and in_order else wanted()
+        cases = self._shuffled(matching_cases) if self._selection.shuffle and in_order else matching_cases()
         empty = True
         for case in islice(cases, limit):
             empty = False
@@ -254,17 +254,17 @@ class Trials:
     def _checked(self) -> Iterator[tuple[int, Case]]:
         """Yield cases with the names that they had when the dataset was checked."""
         names = ContentNames(self._ambiguous, self._equal_case_names)
-        return ((at, names.unique(case)) for at, case in self._dataset.read())
+        return ((position, names.unique(case)) for position, case in self._dataset.read())
 
     def _unique(self) -> Iterator[tuple[int, Case]]:
         """Yield cases; reject duplicate names, and names that a repeat of another case has."""
         names, repeated = set[str](), set[str]()  # The strings are shared with the run's state.
         self._names = ContentNames(self._ambiguous)
-        for at, source_case in self._dataset.read():
+        for position, source_case in self._dataset.read():
             case = self._names.unique(source_case)
             name = case.name
             if name in names:
-                raise self._duplicate(at, case)
+                raise self._duplicate(position, case)
             names.add(name)
             clash = name in repeated
             if self._repeats > 1 and (match := _REPEAT.fullmatch(case.name)) and 1 < int(match["repeat"]) <= self._repeats:
@@ -272,38 +272,38 @@ class Trials:
                 clash = clash or match["name"] in names
             if clash:
                 raise UsageError(
-                    f"{self._dataset.place(at)}: the id {case.name!r} is also the id of a repeat of another case; "
+                    f"{self._dataset.place(position)}: the id {case.name!r} is also the id of a repeat of another case; "
                     "rename one of the two cases"
                 )
-            yield at, case
+            yield position, case
 
-    def _shuffled(self, wanted: Callable[[], Iterator[Case]]) -> Iterator[Case]:
+    def _shuffled(self, matching_cases: Callable[[], Iterator[Case]]) -> Iterator[Case]:
         """Yield cases by rank, a block at a time: read all, and keep the lowest ranks above those of the previous block.
 
         This shuffles a file of any size in bounded memory. A source that can be read only once is kept in memory.
         """
         if not self._dataset.rereadable:
-            cases = list(wanted())
-            wanted = lambda: iter(cases)  # noqa: E731
+            cases = list(matching_cases())
+            matching_cases = lambda: iter(cases)  # noqa: E731
         block = min(_BLOCK, self._selection.limit or _BLOCK)
         last = b""
         while True:
-            ranked = ((self._selection.rank(case.name), case) for case in wanted())
+            ranked = ((self._selection.rank(case.name), case) for case in matching_cases())
             lowest = heapq.nsmallest(block, (pair for pair in ranked if pair[0] > last), key=lambda pair: pair[0])
             for last, case in lowest:  # noqa: B007  # `last` is where the next block starts
                 yield case
             if len(lowest) < block:
                 return
 
-    def _duplicate(self, at: int, case: Case) -> UsageError:
-        here = self._dataset.place(at)
+    def _duplicate(self, position: int, case: Case) -> UsageError:
+        place = self._dataset.place(position)
         first = "an earlier case"
         if self._dataset.rereadable:
             names = ContentNames(self._ambiguous)
-            at = next(place for place, other in self._dataset.read() if names.unique(other).name == case.name)
-            first = self._dataset.place(at)
-        problem = f"{here}: the id {case.name!r} is already used by {first}"
-        return UsageError(problem, hint=f"if ids are in another column, {which('id')}")
+            cases = self._dataset.read()
+            first = self._dataset.place(next(number for number, earlier in cases if names.unique(earlier).name == case.name))
+        problem = f"{place}: the id {case.name!r} is already used by {first}"
+        return UsageError(problem, hint=f"if ids are in another column, {column_hint('id')}")
 
     def _no_cases(self, excluded: list[str]) -> UsageError:
         source = self._dataset.source if isinstance(self._dataset.source, Path) else "the dataset"

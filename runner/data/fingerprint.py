@@ -23,7 +23,7 @@ from runner.errors import UsageError
 _LENGTH = 16
 """Hex digits: 64 bits, so that a dataset of a million cases has a collision with a probability of 1 in 10 million."""
 
-_parsing = threading.Lock()
+_parse_lock = threading.Lock()
 """`ast.parse`, which `inspect.getsource` calls for classes, fails in Python 3.11 if several threads call it at once."""
 
 
@@ -35,17 +35,17 @@ def digest(content: bytes) -> str:
 def canonical(value: Any, name: str) -> bytes:
     """Serialize a value as canonical JSON; `name` is its name in errors.
 
-    Values that the journal cannot store exactly are rejected, with their position.
+    Values that the journal cannot store exactly are rejected; the error names their position.
     """
     if value is None:
         return b"null"
     try:
-        written = orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+        text = orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
     except TypeError as exc:
-        raise UsageError(_flaw(value, name) or f"{name} cannot be stored as JSON: {exc}") from exc
-    if b"null" in written and (flaw := _flaw(value, name)):  # orjson writes NaN and infinity as null
-        raise UsageError(flaw)
-    return written
+        raise UsageError(_problem(value, name) or f"{name} cannot be stored as JSON: {exc}") from exc
+    if b"null" in text and (problem := _problem(value, name)):  # orjson writes NaN and infinity as null
+        raise UsageError(problem)
+    return text
 
 
 def fingerprint_function(function: Callable[..., Any]) -> str:
@@ -54,16 +54,16 @@ def fingerprint_function(function: Callable[..., Any]) -> str:
     What it calls or reads from its module does not count. Objects such as endpoints have a `fingerprint` of their own. Without
     source, the compiled code is used.
     """
-    own: object = getattr(function, "fingerprint", None)
-    if isinstance(own, str):
-        return own
+    fingerprint: object = getattr(function, "fingerprint", None)
+    if isinstance(fingerprint, str):
+        return fingerprint
     if isinstance(function, functools.partial):
         bound = cast("Any", function)
         arguments = canonical([bound.args, bound.keywords], "arguments of the partial")
         return digest(fingerprint_function(bound.func).encode() + arguments)
-    function = _with_source(function)
+    function = _source_of(function)
     try:
-        with _parsing:
+        with _parse_lock:
             content = _normal(inspect.getsource(function))
     except (OSError, TypeError, SyntaxError):  # No source, or a fragment, such as a lambda.
         content = _compiled(function)
@@ -80,23 +80,23 @@ def innermost(function: Any) -> Any:
 def definition_of(function: Any) -> dict[str, Any]:
     """Return what a run records about a task or a scorer: the name and the source of a function, the fields of an object.
 
-    It contains whatever the user wrote, secrets included.
+    It contains everything that the user wrote, secrets included.
     """
     if isinstance(function, functools.partial):
         bound = cast("Any", function)
         return {**definition_of(bound.func), "arguments": [*bound.args], "keyword_arguments": dict(bound.keywords)}
     name: str = getattr(function, "__name__", type(function).__name__)
-    own = getattr(function, "definition", None)
-    if isinstance(own, Mapping):
-        return {"name": name, "address": getattr(function, "address", None), **own}
+    definition = getattr(function, "definition", None)
+    if isinstance(definition, Mapping):
+        return {"name": name, "address": getattr(function, "address", None), **definition}
     try:
-        with _parsing:
-            return {"name": name, "source": textwrap.dedent(inspect.getsource(_with_source(function)))}
+        with _parse_lock:
+            return {"name": name, "source": textwrap.dedent(inspect.getsource(_source_of(function)))}
     except (OSError, TypeError):
         return {"name": name}
 
 
-def _with_source(function: Callable[..., Any]) -> Callable[..., Any]:
+def _source_of(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return the function or class that has the source of a function or an object."""
     function = inspect.unwrap(function)
     return function if inspect.isroutine(function) or inspect.isclass(function) else type(function)
@@ -112,16 +112,16 @@ def _normal(source: str) -> str:
     if not isinstance(definition, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         raise SyntaxError("not a definition")  # noqa: TRY004  # as for any other fragment
     lines = source.splitlines(keepends=True)
-    dropped = set(range(definition.lineno - 1))  # The decorators.
+    omitted_rows = set(range(definition.lineno - 1))  # The decorators.
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         row, column = token.start[0] - 1, token.start[1]
         if token.type == tokenize.COMMENT:
             lines[row] = lines[row][:column].rstrip() + "\n"
         elif token.type == tokenize.NL and not lines[row].strip():
-            dropped.add(row)
+            omitted_rows.add(row)
         elif token.type == tokenize.NEWLINE:
             lines[row] = lines[row].rstrip() + "\n"
-    return "".join(line for row, line in enumerate(lines) if row not in dropped)
+    return "".join(line for row, line in enumerate(lines) if row not in omitted_rows)
 
 
 def _compiled(function: Callable[..., Any]) -> str:
@@ -141,24 +141,24 @@ def _code(value: object) -> str:
     return repr(value)
 
 
-def _flaw(value: Any, name: str) -> str | None:
+def _problem(value: Any, name: str) -> str | None:
     """Describe what in a value cannot be stored, and where; None if nothing."""
     match value:
         case Mapping():
             for key, member in cast("Any", value).items():
                 if not isinstance(key, str):
                     return f"{name} has the key {key!r}; JSON keys must be strings"
-                if flaw := _flaw(key, f"a key of {name}") or _flaw(member, f"{name}.{key}"):
-                    return flaw
+                if problem := _problem(key, f"a key of {name}") or _problem(member, f"{name}.{key}"):
+                    return problem
             return None
         case list() | tuple():
             numbered = enumerate(cast("list[Any]", value))
-            return next((flaw for at, member in numbered if (flaw := _flaw(member, f"{name}[{at}]"))), None)
+            return next((problem for index, member in numbered if (problem := _problem(member, f"{name}[{index}]"))), None)
         case _:
-            return _flawed_leaf(value, name)
+            return _leaf_problem(value, name)
 
 
-def _flawed_leaf(value: Any, name: str) -> str | None:
+def _leaf_problem(value: Any, name: str) -> str | None:
     match value:
         case float() if not math.isfinite(value):
             return f"{name} is {value!r}, which JSON does not support; use null, a finite number or a string"

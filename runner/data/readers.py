@@ -16,7 +16,7 @@ from typing import Any
 from runner.errors import UsageError
 
 Row = dict[str, Any]
-Placed = tuple[int, Row]
+NumberedRow = tuple[int, Row]
 """A row with the line it starts on, or, in Parquet, its number; counted from 1."""
 
 _OTHER_UNICODE = (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
@@ -27,7 +27,7 @@ _SEPARATORS = (";", "\t", ",")
 """Separators that spreadsheets use, depending on the locale."""
 
 
-def rows(path: Path) -> Iterator[Placed]:
+def rows(path: Path) -> Iterator[NumberedRow]:
     """Yield the rows of a file; its suffix selects the format."""
     try:
         yield from _READERS[_suffix(path)](path)
@@ -35,9 +35,9 @@ def rows(path: Path) -> Iterator[Placed]:
         raise UsageError(f"cannot read the file: {exc.strerror or exc}", path=path) from exc
 
 
-def place(path: Path, at: int) -> str:
+def place(path: Path, number: int) -> str:
     """Return the position of a row: `qa.jsonl, line 17`."""
-    return f"{path}, {'row' if _suffix(path) == '.parquet' else 'line'} {at:,}"
+    return f"{path}, {'row' if _suffix(path) == '.parquet' else 'line'} {number:,}"
 
 
 def _suffix(path: Path) -> str:
@@ -51,22 +51,22 @@ def _suffix(path: Path) -> str:
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
     """Yield lines that end with LF; other line separators may be part of a value."""
     with path.open("rb") as file:
-        for at, line in enumerate(file, 1):
-            if at == 1 and line.startswith(_OTHER_UNICODE):
+        for number, line in enumerate(file, 1):
+            if number == 1 and line.startswith(_OTHER_UNICODE):
                 raise UsageError("the file is UTF-16 or UTF-32; save it as UTF-8", path=path)
             try:
-                yield at, (line.removeprefix(codecs.BOM_UTF8) if at == 1 else line).decode()
+                yield number, (line.removeprefix(codecs.BOM_UTF8) if number == 1 else line).decode()
             except UnicodeDecodeError as exc:
-                bad = f"byte 0x{line[exc.start]:02x} at column {exc.start + 1:,}"
-                raise UsageError(f"not UTF-8 ({bad}); save the file as UTF-8", path=path, line=at) from exc
+                position = f"byte 0x{line[exc.start]:02x} at column {exc.start + 1:,}"
+                raise UsageError(f"not UTF-8 ({position}); save the file as UTF-8", path=path, line=number) from exc
 
 
 def _members(pairs: list[tuple[str, Any]]) -> Row:
     members = dict(pairs)
     if len(members) < len(pairs):
         keys = [key for key, _ in pairs]
-        twice = next(key for key in keys if keys.count(key) > 1)
-        raise ValueError(f"duplicate key {twice!r}")
+        duplicate = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"duplicate key {duplicate!r}")
     return members
 
 
@@ -80,32 +80,32 @@ _SPACE = re.compile(r"[ \t\r\n]*")
 def _json_error(exc: ValueError | RecursionError) -> str:
     match exc:
         case json.JSONDecodeError():
-            what = exc.msg.removesuffix(" at")
-            return f"not JSON: {what[:1].lower()}{what[1:]} at column {exc.colno:,}"
+            problem = exc.msg.removesuffix(" at")
+            return f"not JSON: {problem[:1].lower()}{problem[1:]} at column {exc.colno:,}"
         case RecursionError():
             return "nested too deeply"
         case _:
             return str(exc)
 
 
-def _object(row: object, path: Path, at: int) -> Row:
+def _object(row: object, path: Path, number: int) -> Row:
     if not isinstance(row, dict):
-        raise UsageError(f"expected an object, got {type(row).__name__}", path=path, line=at)
+        raise UsageError(f"expected an object, got {type(row).__name__}", path=path, line=number)
     return row  # pyright: ignore[reportUnknownVariableType]  # JSON's keys are text
 
 
-def _jsonl(path: Path) -> Iterator[Placed]:
-    for at, line in _lines(path):
+def _jsonl(path: Path) -> Iterator[NumberedRow]:
+    for number, line in _lines(path):
         if line.isspace():
             continue
         try:
             row = _JSON.decode(line)
         except (ValueError, RecursionError) as exc:
-            raise UsageError(_json_error(exc), path=path, line=at) from exc
-        yield at, _object(row, path, at)
+            raise UsageError(_json_error(exc), path=path, line=number) from exc
+        yield number, _object(row, path, number)
 
 
-def _json(path: Path) -> Iterator[Placed]:
+def _json(path: Path) -> Iterator[NumberedRow]:
     """Yield the objects of one list; the text is read at once, the objects one at a time."""
     text = "".join(line for _, line in _lines(path))
 
@@ -113,43 +113,43 @@ def _json(path: Path) -> Iterator[Placed]:
         space = _SPACE.match(text, start)
         return space.end() if space else start
 
-    def wrong(start: int, reason: str) -> UsageError:
+    def invalid(start: int, reason: str) -> UsageError:
         return UsageError(reason, path=path, line=text.count("\n", 0, start) + 1)
 
     start = skip(0)
     if not text.startswith("[", start):
-        raise wrong(start, "expected a list of objects; if each line is an object, name the file .jsonl")
+        raise invalid(start, "expected a list of objects; if each line is an object, name the file .jsonl")
     start = skip(start + 1)
-    line, counted = 1, 0  # Counted incrementally: from the start each time would be quadratic.
-    closed = text.startswith("]", start)
-    while not closed:
-        line, counted = line + text.count("\n", counted, start), start
+    line, counted_to = 1, 0  # Counted incrementally: from the start each time would be quadratic.
+    is_closed = text.startswith("]", start)
+    while not is_closed:
+        line, counted_to = line + text.count("\n", counted_to, start), start
         try:
             row, start = _JSON.raw_decode(text, start)
         except (ValueError, RecursionError) as exc:
-            raise wrong(exc.pos if isinstance(exc, json.JSONDecodeError) else start, _json_error(exc)) from exc
+            raise invalid(exc.pos if isinstance(exc, json.JSONDecodeError) else start, _json_error(exc)) from exc
         yield line, _object(row, path, line)
         start = skip(start)
-        closed = text.startswith("]", start)
-        if not closed:
+        is_closed = text.startswith("]", start)
+        if not is_closed:
             if not text.startswith(",", start):
-                raise wrong(start, "expected ',' or ']' after an object")
+                raise invalid(start, "expected ',' or ']' after an object")
             start = skip(start + 1)
     end = skip(start + 1)
     if end < len(text):
-        raise wrong(end, f"unexpected text after the list: {text[end : end + 20]!r}")
+        raise invalid(end, f"unexpected text after the list: {text[end : end + 20]!r}")
 
 
-def _separated(path: Path, delimiter: str) -> Iterator[Placed]:
+def _separated(path: Path, delimiter: str) -> Iterator[NumberedRow]:
     csv.field_size_limit(_FIELD_LIMIT)
     reader = csv.reader((line for _, line in _lines(path)), delimiter=delimiter, strict=True)
     try:
         header = next(reader, list[str]())
-        if twice := sorted({name for name in header if header.count(name) > 1}):
-            raise UsageError(f"duplicate columns in the header: {', '.join(map(repr, twice))}", path=path, line=1)
-        others = [other for other in _SEPARATORS if other != delimiter and other in "".join(header)]
-        if len(header) == 1 and others:
-            raise UsageError(f"fields are separated by {others[0]!r}, expected {delimiter!r}", path=path, line=1)
+        if duplicates := sorted({name for name in header if header.count(name) > 1}):
+            raise UsageError(f"duplicate columns in the header: {', '.join(map(repr, duplicates))}", path=path, line=1)
+        separators = [separator for separator in _SEPARATORS if separator != delimiter and separator in "".join(header)]
+        if len(header) == 1 and separators:
+            raise UsageError(f"fields are separated by {separators[0]!r}, expected {delimiter!r}", path=path, line=1)
         end = reader.line_num
         for fields in reader:
             start, end = end + 1, reader.line_num
@@ -161,31 +161,31 @@ def _separated(path: Path, delimiter: str) -> Iterator[Placed]:
         raise UsageError(str(exc), path=path, line=reader.line_num) from exc
 
 
-def _csv(path: Path) -> Iterator[Placed]:
+def _csv(path: Path) -> Iterator[NumberedRow]:
     return _separated(path, ",")
 
 
-def _tsv(path: Path) -> Iterator[Placed]:
+def _tsv(path: Path) -> Iterator[NumberedRow]:
     return _separated(path, "\t")
 
 
-def _parquet(path: Path) -> Iterator[Placed]:
+def _parquet(path: Path) -> Iterator[NumberedRow]:
     try:
         parquet: Any = importlib.import_module("pyarrow.parquet")
     except ImportError as exc:
         raise UsageError("Parquet needs pyarrow: pip install 'evaljournal[parquet]'", path=path) from exc
-    at = 0
+    number = 0
     try:
         with path.open("rb") as handle, parquet.ParquetFile(handle) as file:
             names: list[str] = file.schema_arrow.names
-            if twice := sorted({name for name in names if names.count(name) > 1}):
-                raise UsageError(f"duplicate columns: {', '.join(map(repr, twice))}", path=path)
+            if duplicates := sorted({name for name in names if names.count(name) > 1}):
+                raise UsageError(f"duplicate columns: {', '.join(map(repr, duplicates))}", path=path)
             for batch in file.iter_batches(batch_size=1024):
                 for row in batch.to_pylist():
-                    at += 1
-                    yield at, row
+                    number += 1
+                    yield number, row
     except ValueError as exc:  # pyarrow's errors
-        raise UsageError(f"after row {at:,}: {exc}", path=path) from exc
+        raise UsageError(f"after row {number:,}: {exc}", path=path) from exc
 
 
 _READERS = {".jsonl": _jsonl, ".ndjson": _jsonl, ".json": _json, ".csv": _csv, ".tsv": _tsv, ".parquet": _parquet}

@@ -30,18 +30,18 @@ class MissingField(UsageError):
 
 def find(value: Any, path: str) -> Any:
     """Return the value at a dotted path of mapping keys and list indexes."""
-    at = value
-    steps = path.split(".")
-    for depth, step in enumerate(steps):
-        match at:
-            case Mapping() if step in at:
-                at = cast("Mapping[str, Any]", at)[step]
-            case list() | tuple() if step.lstrip("-").isdecimal() and -len(at) <= int(step) < len(at):
-                at = cast("list[Any]", at)[int(step)]
+    current = value
+    parts = path.split(".")
+    for depth, part in enumerate(parts):
+        match current:
+            case Mapping() if part in current:
+                current = cast("Mapping[str, Any]", current)[part]
+            case list() | tuple() if part.lstrip("-").isdecimal() and -len(current) <= int(part) < len(current):
+                current = cast("list[Any]", current)[int(part)]
             case _:
-                before = ".".join(steps[:depth])
-                raise MissingField(f"no {step!r} in {repr(before) if before else 'the value'}, which is {_type_of(at)}")
-    return at
+                parent = ".".join(parts[:depth])
+                raise MissingField(f"no {part!r} in {repr(parent) if parent else 'the value'}, which is {_type_of(current)}")
+    return current
 
 
 def _type_of(value: object) -> str:
@@ -110,21 +110,21 @@ class Text:
     """Literal strings, and fields, each in a tuple."""
 
     @classmethod
-    def parse(cls, template: str, what: str) -> "Text":
-        """Parse a template; `what` is its name in errors."""
+    def parse(cls, template: str, name: str) -> "Text":
+        """Parse a template; `name` is its name in errors."""
         pieces: list[str | tuple[str]] = []
-        at = 0
+        end = 0
         for match in _PIECE.finditer(template):
-            pieces.append(template[at : match.start()])
-            at = match.end()
+            pieces.append(template[end : match.start()])
+            end = match.end()
             if match[0] in {"{{", "}}"}:
                 pieces.append(match[0][0])
             elif match[1] is not None and _FIELD.fullmatch(match[1]):
                 pieces.append((match[1],))
             else:
                 near = template[max(0, match.start() - 10) : match.end() + 10]
-                raise UsageError(f"{what} is not a template at {near!r}; write {{name}} for a field, {{{{ or }}}} for a brace")
-        pieces.append(template[at:])
+                raise UsageError(f"{name} is not a template at {near!r}; write {{name}} for a field, {{{{ or }}}} for a brace")
+        pieces.append(template[end:])
         return cls(tuple(piece for piece in pieces if piece))
 
     @property
@@ -136,31 +136,31 @@ class Text:
         """Replace the fields with their values: strings unchanged, all others as JSON; each is passed through `escape`."""
         return "".join(piece if isinstance(piece, str) else escape(as_text(fields.get(piece[0]))) for piece in self.pieces)
 
-    def fill_whole(self, fields: Fields) -> Any:
+    def fill_value(self, fields: Fields) -> Any:
         """Replace the fields; a template that is only one field becomes its value, of any type."""
         if len(self.pieces) == 1 and isinstance(self.pieces[0], tuple):
             return fields.get(self.pieces[0][0])
         return self.fill(fields)
 
 
-def parse_body(template: Any, what: str) -> Any:
+def parse_body(template: Any, name: str) -> Any:
     """Parse a JSON value, or a string with JSON: each string becomes a `Text`; keys are not templates."""
     if isinstance(template, str):
         try:
             template = orjson.loads(template)
         except ValueError as exc:
-            raise UsageError(f"{what} is not JSON ({exc}): {template[:200]!r}") from exc
-    return _parsed(template, what)
+            raise UsageError(f"{name} is not JSON ({exc}): {template[:200]!r}") from exc
+    return _parsed(template, name)
 
 
-def _parsed(value: Any, what: str) -> Any:
+def _parsed(value: Any, name: str) -> Any:
     match value:
         case str():
-            return Text.parse(value, what)
+            return Text.parse(value, name)
         case Mapping():
-            return {key: _parsed(member, f"{what}.{key}") for key, member in cast("Mapping[str, Any]", value).items()}
+            return {key: _parsed(member, f"{name}.{key}") for key, member in cast("Mapping[str, Any]", value).items()}
         case list() | tuple():
-            return [_parsed(member, f"{what}[{at}]") for at, member in enumerate(cast("list[Any]", value))]
+            return [_parsed(member, f"{name}[{index}]") for index, member in enumerate(cast("list[Any]", value))]
         case _:
             return value
 
@@ -169,7 +169,7 @@ def fill_body(value: Any, fields: Fields) -> Any:
     """Replace the fields of a parsed template with their values, which cannot change its structure."""
     match value:
         case Text():
-            return value.fill_whole(fields)
+            return value.fill_value(fields)
         case dict():
             return {key: fill_body(member, fields) for key, member in cast("dict[str, Any]", value).items()}
         case list():

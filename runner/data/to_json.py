@@ -10,8 +10,8 @@ import attrs
 from journal.errors import Unserializable
 from runner.signals import is_from_signal
 
-_MANY: Final = 1_000
-"""Number of inner values from which a value counts as large."""
+_MAX_VALUES: Final = 1_000
+"""Number of values inside a value from which it counts as large."""
 
 
 def to_json(value: Any) -> Any:
@@ -26,7 +26,7 @@ def to_json(value: Any) -> Any:
         if is_from_signal(exc):
             raise
         error = type(exc).__name__
-        with contextlib.suppress(BaseException):  # Its text may be the user's code as well.
+        with contextlib.suppress(BaseException):  # Its `__str__` may raise, too.
             error += f": {exc}"
         raise Unserializable(type(value).__name__, "", f"cannot be converted: {error}") from exc
 
@@ -49,21 +49,21 @@ def _to_json(value: Any) -> Any:  # noqa: PLR0911  # one return for each kind of
 
 
 def is_large(value: Any, characters: int) -> bool:
-    """Whether a value may have more than this many characters of text; at most `_MANY` values inside it are examined."""
+    """Whether a value may have more than this many characters of text; at most `_MAX_VALUES` values inside it are examined."""
     if isinstance(value, str):
         return len(value) > characters
     if not isinstance(value, dict | list):
         return False
-    left, texts, pending = _MANY, characters, [value]
+    remaining_values, remaining_characters, pending = _MAX_VALUES, characters, [value]
     while pending:
-        inside = pending.pop()
-        left -= 1
-        if isinstance(inside, str):
-            texts -= len(inside)
-        elif isinstance(inside, dict | list):
-            left -= len(inside)
-            if left > 0:
-                pending.extend(inside.values() if isinstance(inside, dict) else inside)
-        if left <= 0 or texts < 0:
+        item = pending.pop()
+        remaining_values -= 1
+        if isinstance(item, str):
+            remaining_characters -= len(item)
+        elif isinstance(item, dict | list):
+            remaining_values -= len(item)
+            if remaining_values > 0:
+                pending.extend(item.values() if isinstance(item, dict) else item)
+        if remaining_values <= 0 or remaining_characters < 0:
             return True
     return False

@@ -143,17 +143,17 @@ def _seconds(timeout: float | None) -> float | None:
     return seconds
 
 
-def _is_redefined(before: object, now: object) -> bool:
+def _is_redefined(old: object, new: object) -> bool:
     """Whether a function replaces an older version of itself, as when a notebook cell is run again.
 
     Two functions with the same name on different lines of a file, or created by the same function, are a mistake.
     """
-    if not (isinstance(before, FunctionType) and isinstance(now, FunctionType)):
+    if not (isinstance(old, FunctionType) and isinstance(new, FunctionType)):
         return False
-    old, new = before.__code__, now.__code__
-    is_same_name = (before.__module__, before.__qualname__) == (now.__module__, now.__qualname__)
-    is_same_place = old.co_filename != new.co_filename or old.co_firstlineno == new.co_firstlineno
-    return is_same_name and is_same_place and old is not new
+    old_code, new_code = old.__code__, new.__code__
+    is_same_name = (old.__module__, old.__qualname__) == (new.__module__, new.__qualname__)
+    is_same_place = old_code.co_filename != new_code.co_filename or old_code.co_firstlineno == new_code.co_firstlineno
+    return is_same_name and is_same_place and old_code is not new_code
 
 
 class Define(Protocol):

@@ -37,24 +37,24 @@ class Gate:
         minimum = float(match["minimum"]) / (100 if match["percent"] else 1)
         return cls(text, match["scorer"], minimum, "lower" if match["bound"] == "lower" else "mean")
 
-    def missed(self, state: RunState) -> str | None:
+    def problem(self, state: RunState) -> str | None:
         """Return why the gate failed; None if it passed."""
         tally = state.scores.get(self.scorer)
         if tally is None:
             return f"{self.text}: there is no score {self.scorer!r}"
         score = score_of(tally)
-        reached = score.mean if self.bound == "mean" else score.low
-        if reached is None:
+        value = score.mean if self.bound == "mean" else score.low
+        if value is None:
             problem = "has too few values for a confidence interval"
             if score.mean is None:
                 problem = "has no mean"
             elif score.standard_error == 0:
-                value = f"{score.mean:.4g}"
-                problem = f"is {value} for every case, which gives no confidence interval; omit @lower, or score from 0 to 1"
+                mean = f"{score.mean:.4g}"
+                problem = f"is {mean} for every case, which gives no confidence interval; omit @lower, or score from 0 to 1"
             return f"{self.text}: {self.scorer} {problem}"
-        if reached >= self.minimum:
+        if value >= self.minimum:
             return None
-        return f"{self.text}: {'the lower end' if self.bound == 'lower' else 'the mean'} of {self.scorer} is {reached:.4g}"
+        return f"{self.text}: {'the lower end' if self.bound == 'lower' else 'the mean'} of {self.scorer} is {value:.4g}"
 
 
 @attrs.frozen
@@ -76,10 +76,10 @@ def gate_results(state: RunState) -> list[GateResult]:
     """Return the result of each gate of a run."""
     gates = state.settings.get("fail_under")
     texts = [str(gate) for gate in gates] if isinstance(gates, list) else []
-    return [GateResult(text, Gate.parse(text).missed(state) or "") for text in texts]
+    return [GateResult(text, Gate.parse(text).problem(state) or "") for text in texts]
 
 
-def missed_gates(state: RunState) -> list[str]:
+def gate_problems(state: RunState) -> list[str]:
     """Return a line for each gate that did not pass."""
     return [f"gate did not pass: {result.problem}" for result in gate_results(state) if not result.passed]
 
@@ -94,7 +94,7 @@ def problems(state: RunState, scorers: Iterable[str] = ()) -> list[str]:
     return [
         *([f"{plural(state.failed, 'trial')} failed"] if state.failed else ()),
         *(f"{plural(count, 'output')} not scored by {name}" for name, count in unscored.items() if count),
-        *missed_gates(state),
+        *gate_problems(state),
     ]
 
 

@@ -24,10 +24,10 @@ from runner.suggest import suggest
 
 AnyEvaluation: TypeAlias = Evaluation[Any, Any, Any]
 
-OURS: Final = ("journal", "replay", "runner")
-"""Our packages, imported before the user's file because their names are common."""
+OWN_PACKAGES: Final = ("journal", "replay", "runner")
+"""Imported before the user's file, because their names are common."""
 
-_REFERENCE: Final = re.compile(r"(?P<where>.+?)(?::(?P<name>[^:/\\]*))?", re.DOTALL)
+_REFERENCE: Final = re.compile(r"(?P<module>.+?)(?::(?P<name>[^:/\\]*))?", re.DOTALL)
 _MODULE: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 _loaded: Final[set[str]] = set()
 """Names of modules that were loaded from a user's file; the next file of that name replaces it."""
@@ -35,7 +35,7 @@ _loaded: Final[set[str]] = set()
 
 @frozen
 class LoadedEvaluation:
-    """An evaluation, and the reference by which it is found again from the same directory."""
+    """An evaluation, and the reference that imports it from the same directory."""
 
     evaluation: AnyEvaluation
     reference: str
@@ -46,63 +46,63 @@ def find(reference: str) -> LoadedEvaluation:
     parts = _REFERENCE.fullmatch(reference)
     if parts is None:
         raise UsageError("the reference is empty; pass a file, such as evals/capitals.py")
-    where, name = parts["where"], parts["name"]
+    module_path, name = parts["module"], parts["name"]
     if name == "":
         raise UsageError(f"{reference!r} ends with a colon; add the evaluation's name after the colon, or remove the colon")
-    return _choose(_imported(where), where, name)
+    return _choose(_imported(module_path), module_path, name)
 
 
 def load_function(reference: str) -> Callable[..., Any]:
     """Import a function, such as a scorer, by reference: `file.py:name` or `package.module:name`."""
-    where, _, name = reference.rpartition(":")
-    if not where or not name.isidentifier():
+    module_path, _, name = reference.rpartition(":")
+    if not module_path or not name.isidentifier():
         raise UsageError(f"{reference!r} is not a reference to a function; use file.py:name or package.module:name")
-    module = _imported(where)
+    module = _imported(module_path)
     function = getattr(module, name, None)
     if not callable(function):
         names = (name for name, value in vars(module).items() if callable(value))
-        hint = suggest(name, names, limit=1, shown=lambda name: f"{where}:{name}")
-        raise UsageError(f"{where} has no function {name!r}{hint}")
+        hint = suggest(name, names, limit=1, shown=lambda name: f"{module_path}:{name}")
+        raise UsageError(f"{module_path} has no function {name!r}{hint}")
     return cast("Callable[..., Any]", function)
 
 
-def _imported(where: str) -> ModuleType:
-    for ours in OURS:
-        importlib.import_module(ours)
-    is_module = _MODULE.fullmatch(where) and not where.endswith(".py") and not Path(where).exists()
-    return _import_module(where) if is_module else _import_file(Path(where))
+def _imported(module_path: str) -> ModuleType:
+    for package in OWN_PACKAGES:
+        importlib.import_module(package)
+    is_module = _MODULE.fullmatch(module_path) and not module_path.endswith(".py") and not Path(module_path).exists()
+    return _import_module(module_path) if is_module else _import_file(Path(module_path))
 
 
-def _choose(module: ModuleType, where: str, name: str | None) -> LoadedEvaluation:
-    """Return the evaluation of a name, which is a variable or the evaluation's own; without one, the only evaluation."""
+def _choose(module: ModuleType, module_path: str, name: str | None) -> LoadedEvaluation:
+    """Return the evaluation with a name (its own or that of its variable), or without one the only evaluation."""
     evaluations = {variable: value for variable, value in vars(module).items() if isinstance(value, Evaluation)}
     first_names = {id(value): variable for variable, value in reversed(evaluations.items())}  # One may have several names.
     names = [variable for variable, value in evaluations.items() if first_names[id(value)] == variable]
     if name is None:
         if not names:
-            raise UsageError(f"{where} defines no evaluation; put @evaluation(cases=…) above a function in it")
+            raise UsageError(f"{module_path} defines no evaluation; put @evaluation(cases=…) above a function in it")
         if len(names) > 1:
-            choices = ", ".join(f"{where}:{variable}" for variable in names)
-            raise UsageError(f"{where} defines {len(names)} evaluations; pass one of them: {choices}")
+            choices = ", ".join(f"{module_path}:{variable}" for variable in names)
+            raise UsageError(f"{module_path} defines {len(names)} evaluations; pass one of them: {choices}")
         name = names[0]
     elif name not in evaluations:
         matches = [variable for variable in names if evaluations[variable].name == name]
         if len(matches) != 1:
-            raise _no_such_name(module, where, name, names)
+            raise _no_such_name(module, module_path, name, names)
         name = matches[0]
-    return LoadedEvaluation(evaluations[name], f"{where}:{name}")
+    return LoadedEvaluation(evaluations[name], f"{module_path}:{name}")
 
 
-def _no_such_name(module: ModuleType, where: str, name: str, names: list[str]) -> UsageError:
+def _no_such_name(module: ModuleType, module_path: str, name: str, names: list[str]) -> UsageError:
     if hasattr(module, name):
         kind = type(getattr(module, name)).__name__
-        return UsageError(f"{where}:{name} is a {kind}, not an evaluation; put @evaluation(cases=…) above the function")
+        return UsageError(f"{module_path}:{name} is a {kind}, not an evaluation; put @evaluation(cases=…) above the function")
     defined = f"; it defines {', '.join(map(repr, names))}" if names else ""
-    return UsageError(f"{where} defines no evaluation {name!r}{suggest(name, names) or defined}")
+    return UsageError(f"{module_path} defines no evaluation {name!r}{suggest(name, names) or defined}")
 
 
 def _import_module(name: str) -> ModuleType:
-    if name.partition(".")[0] in OURS:
+    if name.partition(".")[0] in OWN_PACKAGES:
         raise UsageError(f"{name!r} is a module of evaljournal itself; to load your own file, pass its path")
     _append(Path.cwd())
     with _report_user_errors(name, Path.cwd()):
@@ -119,7 +119,7 @@ def _import_module(name: str) -> ModuleType:
 def _import_file(path: Path) -> ModuleType:
     _check_file(path)
     path = path.resolve()
-    folder, name = _place(path)
+    folder, name = _import_location(path)
     _append(folder)
     with _report_user_errors(str(path), folder):
         package = name.rpartition(".")[0]
@@ -152,7 +152,7 @@ def _check_file(path: Path) -> None:
         raise UsageError(f"{path} is not a Python file; pass a file that ends with .py")
 
 
-def _place(path: Path) -> tuple[Path, str]:
+def _import_location(path: Path) -> tuple[Path, str]:
     """Return the folder from which a file is imported, and its module name: `evals.capitals` if evals is a package."""
     folder, names = path.parent, [path.stem]
     while (folder / "__init__.py").exists() and folder.name.isidentifier():
@@ -188,7 +188,7 @@ def _append(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def _report_user_errors(where: str, folder: Path) -> Generator[None]:
+def _report_user_errors(module_path: str, folder: Path) -> Generator[None]:
     """Turn errors of an import into UsageErrors with the user's own lines."""
     try:
         yield
@@ -200,20 +200,20 @@ def _report_user_errors(where: str, folder: Path) -> Generator[None]:
     except (Exception, SystemExit) as exc:
         lines = [*traceback.format_list(_user_frames(exc.__traceback__)), *traceback.format_exception_only(exc)]
         trace = "".join(lines).rstrip()
-        raise UsageError(f"{where} cannot be imported{_shadowed(exc, folder)}:\n{trace}") from exc
+        raise UsageError(f"{module_path} cannot be imported{_shadowed(exc, folder)}:\n{trace}") from exc
 
 
 def _user_frames(trace: TracebackType | None) -> traceback.StackSummary:
     """Return a traceback without our frames and those of the import system."""
-    ours = os.path.join(Path(__file__).parent.parent, "")
+    prefixes = (os.path.join(Path(__file__).parent.parent, ""), "<frozen importlib", "<attrs generated")
     stack = traceback.extract_tb(trace)
-    kept = [frame for frame in stack if not frame.filename.startswith((ours, "<frozen importlib", "<attrs generated"))]
-    kept = [frame for frame in kept if not frame.filename.endswith(("importlib/__init__.py", "importlib\\__init__.py"))]
-    return traceback.StackSummary.from_list(kept)
+    frames = [frame for frame in stack if not frame.filename.startswith(prefixes)]
+    frames = [frame for frame in frames if not frame.filename.endswith(("importlib/__init__.py", "importlib\\__init__.py"))]
+    return traceback.StackSummary.from_list(frames)
 
 
 def _shadowed(exc: BaseException, folder: Path) -> str:
-    """Return a hint if a module of the user is hidden by another of the same name."""
+    """Return a hint if a module of the user is hidden by another one with the same name."""
     if isinstance(exc, ImportError):
         name = exc.name
     else:
@@ -222,8 +222,8 @@ def _shadowed(exc: BaseException, folder: Path) -> str:
     loaded = getattr(sys.modules.get(top), "__file__", None)
     if not top or loaded is None:
         return ""
-    for own in (folder / f"{top}.py", folder / top / "__init__.py"):
-        if own.exists() and not own.samefile(loaded):
-            whose = "evaljournal's own" if top in OURS else "another"
-            return f", perhaps because {own} is hidden by {whose} {top!r} ({loaded}); rename it"
+    for file in (folder / f"{top}.py", folder / top / "__init__.py"):
+        if file.exists() and not file.samefile(loaded):
+            owner = "evaljournal's own" if top in OWN_PACKAGES else "another"
+            return f", perhaps because {file} is hidden by {owner} {top!r} ({loaded}); rename it"
     return ""

@@ -21,13 +21,13 @@ from runner.engine.scheduler import Scheduler
 from runner.engine.trial_work import TrialWork
 from runner.retries.classify import describe
 from runner.retries.settle import UNSERIALIZABLE, settle
-from runner.secrets import mask_output, mask_values, sent
+from runner.secrets import mask_output, mask_values, sent_secrets
 from runner.steps.attempt_steps import AttemptSteps, RecordedResult
 from runner.steps.recorded_results import read_results
 from runner.tasks import LateOutcome, Task
 from runner.tasks.usage import usage_of_response
 
-_NOT_REUSED: Final = f"{events.OWN_NOTE}step_not_reused"
+_NOT_REUSED: Final = f"{events.NOTE_PREFIX}step_not_reused"
 _LARGE: Final = LIMIT // 6
 """Characters of text that may need a blob: JSON has at most six bytes for each."""
 
@@ -77,7 +77,7 @@ class Attempts:
             sink=self._late.sink(work),
             late=partial(self._returned_late, trial, number, started.t),
         )
-        if sent and isinstance(outcome, Returned):
+        if sent_secrets and isinstance(outcome, Returned):
             outcome = await self._masked(work, outcome)
         if self._recorder.journal.has_slow_blobs and isinstance(outcome, Returned) and is_large(outcome.output, _LARGE):
             outcome = await self._with_blobs(work, outcome)
@@ -150,7 +150,7 @@ class Attempts:
         masked = await self._in_thread(mask) if is_large(output, LIMIT) else mask()
         if masked is output:
             return outcome
-        self._late.sink(work)({f"{events.OWN_NOTE}masked": {"output": True}})
+        self._late.sink(work)({f"{events.NOTE_PREFIX}masked": {"output": True}})
         return Returned(output=masked)
 
     async def _with_blobs(self, work: TrialWork, outcome: Returned) -> Returned:

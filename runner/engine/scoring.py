@@ -115,7 +115,8 @@ class Scoring:
         failure, error = scorer.retry.described_failure(exc, now=self._clock.wall())
         self._settle(call, error, failure, elapsed)
         if failure.stop_run:
-            name, value = f"{events.OWN_NOTE}unauthorized", {"scorer": scorer.name, "message": f"{error.type}: {error.message}"}
+            value = {"scorer": scorer.name, "message": f"{error.type}: {error.message}"}
+            name = f"{events.NOTE_PREFIX}unauthorized"
             self._record(events.Noted(name=name, value=value, trial=work.trial, attempt=work.state.attempts))
             self._scheduler.shutdown.stop_unauthorized(exc)
             self._scheduler.close()  # Outputs that wait for this scorer would fail in the same way.
@@ -128,7 +129,7 @@ class Scoring:
         name = call_id(work.trial, scorer.name)
         call.retry_history.count_failure(category, retry_after)
         random, probe = jitter(scheduler.settings.seed, name, call.number), scheduler.is_free_probe(call, name)
-        decision = scorer.retry.after(call.retry_history, random, probe=probe, stop_run=stop_run)
+        decision = scorer.retry.decide(call.retry_history, random, probe=probe, stop_run=stop_run)
         failed = events.ScorerCallFailed(
             trial=work.trial,
             scorer=scorer.name,

@@ -23,7 +23,7 @@ from replay import RunState, fold
 from replay.ending import ending_in_words, final_report, final_summary
 from replay.text import printable
 from runner.definition.evaluation import Evaluation
-from runner.definition.gates import GateResult, gate_results, missed_gates, problems
+from runner.definition.gates import GateResult, gate_problems, gate_results, problems
 from runner.definition.settings import Settings
 from runner.engine.changes import adopted_changes
 from runner.engine.executor import Executor
@@ -96,7 +96,7 @@ class Outcome:
 
     def _text(self, summary: Callable[..., str]) -> str:
         text = summary(self.state, path=self.path, stopped=self.stopped, detail=self.detail)
-        return "\n".join([text, *([] if self.stopped else missed_gates(self.state))])
+        return "\n".join([text, *([] if self.stopped else gate_problems(self.state))])
 
 
 class Session:

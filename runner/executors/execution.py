@@ -186,16 +186,16 @@ class Execution:
         options = {
             **config.options,
             "limits": config.settings.limits,
-            "listener": self._results.listen,
+            "listener": self._results.apply,
             "observer": self._show_progress,
         }
         path = config.journal
         if path is not None:
             await self._in_thread(self._identify)
         if path is None:
-            path = Path("nowhere")
-            here = partial(Environment, pid=0, host="", boot_id="", versions={})
-            options = {"environment": here, **options, "files": NULL_FILES, "durability": "os"}
+            path = Path("unrecorded")
+            environment = partial(Environment, pid=0, host="", boot_id="", versions={})
+            options = {"environment": environment, **options, "files": NULL_FILES, "durability": "os"}
         elif await self._in_thread(partial(segments.is_run, path, self._files)):
             self._is_resumed = True
             if await self._in_thread(self._is_complete):
@@ -222,7 +222,7 @@ class Execution:
         self._variables = variable_digests(self._config.function)
 
     def _is_complete(self) -> bool:
-        """Whether every input has an output already; raises RunChanged if the function is another one."""
+        """Whether every input has an output already; raises RunChanged if the function has changed."""
         path = self._config.journal
         assert path is not None
         state = fold(read(path, load_blobs=False, files=self._files))
@@ -235,15 +235,15 @@ class Execution:
     def _check_unchanged(self, path: Path, started: RunStarted) -> None:
         """Raise RunChanged if the function, or what it reads, differs from what the run was started with."""
         recorded = _recorded_variables(started)
-        # A variable that was empty then is where the function itself puts something.
+        # A variable that was empty at the start is one that the function itself fills.
         self._variables = {name: value for name, value in self._variables.items() if name in recorded}
         if started.task_fingerprint == self.fingerprint or self._config.options.get("adopt"):
             return
-        name, other = self._config.name, "of another function, or of an earlier version of"
+        name, origin = self._config.name, "of another function, or of an earlier version of"
         if started.task_fingerprint == self._fingerprint(recorded):
             changed = [variable for variable, value in recorded.items() if self._variables.get(variable) != value]
-            other = f"for other values of {', '.join(map(repr, changed))}, read by"
-        raise RunChanged(f"{path} has outputs {other} {name!r}; use another path, or keep them: options={{'adopt': True}}")
+            origin = f"for other values of {', '.join(map(repr, changed))}, read by"
+        raise RunChanged(f"{path} has outputs {origin} {name!r}; use another path, or keep them: options={{'adopt': True}}")
 
     def _restore(self, output: Any) -> Any:
         try:
@@ -267,9 +267,9 @@ class Execution:
         async with AsyncioThread(grace=self._config.options.get("grace", 5.0), loop=self._loop) as thread:
             new = partial(FunctionTask, asyncio_thread=thread, in_thread=in_thread)
             function = self._task or new(self._config.function, loop=None)
-            awaiting: dict[Loop, Task] = {loop: new(await_value, loop=loop) for loop in LOOPS}
+            awaiters: dict[Loop, Task] = {loop: new(await_value, loop=loop) for loop in LOOPS}
             is_journaled = self._config.journal is not None
-            yield InputTask(function, awaiting, self._inputs.by_name, self._results, is_journaled)
+            yield InputTask(function, awaiters, self._inputs.by_name, self._results, is_journaled)
 
     async def _show_progress(self, live: LiveRun) -> None:
         if self._config.bar_format is not None:

@@ -47,7 +47,7 @@ class Executor(Protocol):
         ...
 
 
-def _bypasses(exc: BaseException) -> FailureCategory | None:
+def _phoenix_category(exc: BaseException) -> FailureCategory | None:
     """Treat Phoenix's own exceptions as fatal, except that of its rate limiter."""
     names = {cls.__name__ for cls in type(exc).__mro__}
     return "fatal" if "PhoenixException" in names and "RateLimitError" not in names else None
@@ -55,7 +55,7 @@ def _bypasses(exc: BaseException) -> FailureCategory | None:
 
 @attrs.frozen(kw_only=True)
 class _MaxRetries(OneBudget):
-    """One budget for all causes, as in Phoenix; `exit_on_error` decides whether a failure stops the run."""
+    """One budget for all kinds of failure, as in Phoenix; `exit_on_error` decides whether a failure stops the run."""
 
     def failure(self, exc: BaseException, *, now: float) -> Failure:
         """Classify an exception; programming errors are retried, and nothing stops the run."""
@@ -70,7 +70,7 @@ def _check_integer(name: str, value: object, minimum: int) -> None:
 
 
 class _Executor:
-    """What both executors share. The public attributes may be changed between runs."""
+    """Base class of both executors. The public attributes may be changed between runs."""
 
     concurrency: int = 1
     """Maximum number of concurrent calls."""
@@ -122,7 +122,7 @@ class _Executor:
             if name in _RESERVED:
                 raise UsageError(f"the option {name!r} is set by the executor; remove it from options")
         timeout = None if math.isinf(self.timeout) else self.timeout
-        retry = _MaxRetries(total=self.max_retries, classify=_bypasses)
+        retry = _MaxRetries(total=self.max_retries, classify=_phoenix_category)
         return ExecutorConfig(
             function=self.generate,
             settings=ExecutorSettings(slots=self.concurrency, timeout=timeout, retry=retry, aimd=self._aimd),
@@ -145,9 +145,9 @@ class _Executor:
 class AsyncExecutor(_Executor):
     """Calls a function for every input, concurrently, with retries.
 
-    The function is an `async def` for asyncio or trio, or a plain function, which runs in threads. With `journal`, every step
-    is recorded there; running the same inputs again calls the function only for those that have no output yet. Recorded
-    outputs are read as `output_type` (default: the return annotation of the function): a dataclass is one again.
+    The function is an `async def` for asyncio or trio, or a plain function, which runs in threads. With `journal`, every
+    attempt is recorded there; running the same inputs again calls the function only for those that have no output yet.
+    Recorded outputs are converted to `output_type` (default: the return annotation of the function).
     """
 
     base_priority: int = 0
@@ -202,7 +202,7 @@ class AsyncExecutor(_Executor):
             return run_async(execution.run)
 
     async def execute(self, inputs: Iterable[Any]) -> Results:
-        """Do the same inside asyncio, with the function in the caller's loop, or inside trio."""
+        """Call the function for all inputs inside asyncio, in the caller's loop, or inside trio."""
         if trio.lowlevel.in_trio_run():
             execution = Execution(self._configure(), inputs)
             with self._stopping_on_signal(execution.stop_handle.request):
@@ -211,25 +211,25 @@ class AsyncExecutor(_Executor):
         execution = Execution(self._configure(), inputs, loop=loop)
         context = contextvars.copy_context()
         with self._stopping_on_signal(execution.stop_handle.request), ThreadPoolExecutor(1, "evaljournal") as pool:
-            running = loop.run_in_executor(pool, lambda: context.run(in_trio, execution.run))
+            future = loop.run_in_executor(pool, lambda: context.run(in_trio, execution.run))
             try:
-                return await asyncio.shield(running)
+                return await asyncio.shield(future)
             except asyncio.CancelledError:
                 with contextlib.suppress(KeyboardInterrupt):  # The third request raises it.
                     execution.stop_handle.request()
                     execution.stop_handle.request()
-                await _ended(running)
+                await _wait_until_done(future)
                 raise
 
 
-async def _ended(running: "asyncio.Future[Results]") -> None:
-    """Wait for a stopped run, even if cancelled again meanwhile."""
-    while not running.done():
+async def _wait_until_done(future: "asyncio.Future[Results]") -> None:
+    """Wait until a stopped run has ended, even if cancelled again."""
+    while not future.done():
         try:
-            await asyncio.wait([running])
+            await asyncio.wait([future])
         except asyncio.CancelledError:
             continue
-    running.exception()
+    future.exception()
 
 
 class SyncExecutor(_Executor):
@@ -249,15 +249,15 @@ class SyncExecutor(_Executor):
         with self._stopping_on_signal(stop) as is_handled, ThreadPoolExecutor(1, "evaljournal") as pool:
             if is_handled and hasattr(signal, "pthread_kill"):
                 caller.on_abandon = partial(signal.pthread_kill, threading.get_ident(), *self._signals)
-            running = pool.submit(lambda: context.run(in_trio, execution.run))
-            running.add_done_callback(lambda _: caller.close())
+            future = pool.submit(lambda: context.run(in_trio, execution.run))
+            future.add_done_callback(lambda _: caller.close())
             try:
                 caller.serve()
             except BaseException:
                 stop_handle.request()
                 stop_handle.request()
                 raise
-            return running.result()
+            return future.result()
 
 
 def get_executor_on_sync_context(

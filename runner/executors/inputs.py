@@ -39,11 +39,11 @@ class Inputs(Dataset):
 
     def read_ahead(self) -> bool:
         """Read the first input, or all of a journaled list, to find errors early; return whether there are any inputs."""
-        read = deque(self._cases if self._journaled and self.count is not None else itertools.islice(self._cases, 1))
+        cases = deque(self._cases if self._journaled and self.count is not None else itertools.islice(self._cases, 1))
         self._cases = itertools.chain(
-            (read.popleft() for _ in range(len(read))), self._cases
+            (cases.popleft() for _ in range(len(cases))), self._cases
         )  # Each is released when it is taken.
-        return bool(read)
+        return bool(cases)
 
     def select(self, selection: Selection | None = None, *, repeats: int = 1) -> Trials:
         """Return all inputs, once each."""
@@ -56,7 +56,7 @@ class Inputs(Dataset):
     def _read(self, inputs: Iterable[Any]) -> Iterator[Case]:
         try:
             for position, value in enumerate(inputs):
-                case = self._recorded(position, value) if self._journaled else _named(None, str(position), "")
+                case = self._recorded(position, value) if self._journaled else _case(None, str(position), "")
                 self.names.append(case.name)
                 self.by_name[case.name] = value
                 yield case
@@ -86,7 +86,7 @@ class _Once(Trials):
         return (Trial(case=case, repeat=1) for case in self._inputs.cases())
 
 
-def _named(value: Any, name: str, fingerprint: str) -> Case:
+def _case(value: Any, name: str, fingerprint: str) -> Case:
     case: Case = Case(input=value, name=name)
     case.__dict__["fingerprint"] = fingerprint
     return case

@@ -23,13 +23,13 @@ async def await_value(value: Awaitable[Any]) -> Any:
 
 @attrs.frozen
 class InputTask:
-    """Calls the function with the input of a trial and keeps the very object that it returns or raises."""
+    """Calls the function with the input of a trial and keeps the object that it returns or raises."""
 
     takes_trial = True
 
     _function: Task
-    _awaiting: Mapping[Loop, Task]
-    """Event loop → what awaits a coroutine in it."""
+    _awaiters: Mapping[Loop, Task]
+    """Event loop → task that awaits a coroutine in it."""
     _inputs: Mapping[str, Any]
     _results: ResultCollector
     _is_journaled: bool
@@ -40,7 +40,7 @@ class InputTask:
         try:
             output = await self._function.call(self._inputs[trial], on_late)
             if hasattr(type(output), "__await__"):
-                output = await self._awaiting[detect_loops(output)[0]].call(output, on_late)
+                output = await self._awaiters[detect_loops(output)[0]].call(output, on_late)
         except trio.Cancelled:
             raise
         except BaseException as exc:
@@ -55,7 +55,7 @@ class CallAborted(BaseException):
 
 
 class MainThreadCaller:
-    """Queues calls of a run that lives in another thread, and makes them in the thread that waits for its results.
+    """Queues calls of a run in another thread, and makes them in the thread that waits for its results.
 
     A plain function may depend on its thread: a database connection, or a tool's own event loop.
     """

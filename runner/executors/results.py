@@ -67,12 +67,12 @@ class ExecutionDetails:
 
 def _drop_tracebacks(exc: BaseException) -> None:
     """Remove the tracebacks of an exception, its causes and the exceptions it groups."""
-    seen: set[int] = set()
+    visited: set[int] = set()
     pending: list[Any] = [exc]
     while pending:
         error = pending.pop()
-        if error is not None and id(error) not in seen:
-            seen.add(id(error))
+        if error is not None and id(error) not in visited:
+            visited.add(id(error))
             error.__traceback__ = None
             pending += [error.__cause__, error.__context__, *getattr(error, "exceptions", ())]
 
@@ -94,7 +94,7 @@ class ResultCollector:
         self._buffer: list[Record] | None = []
         """Records of this session that arrive before the earlier ones are read."""
 
-    def listen(self, record: Record) -> None:
+    def apply(self, record: Record) -> None:
         """Apply a record of this session."""
         if self._buffer is None:
             self._apply(record.event)

@@ -1,6 +1,6 @@
 """The values that a function reads besides its input, so that a resumed run detects when one has changed.
 
-An input may be no more than the index of a row: the content is in a variable of the function.
+An input may be the index of a row whose content is in a variable of the function.
 """
 
 import dataclasses
@@ -46,9 +46,9 @@ def variable_digests(function: Any) -> dict[str, str]:
 
 def _fields(function: Any) -> dict[str, Any]:
     """Return the fields of the object that a method belongs to, or that is called like a function."""
-    owner = getattr(function, "__self__", None) if inspect.isroutine(function) else function
-    is_object = not isinstance(owner, type | types.ModuleType)
-    return {f"self.{name}": value for name, value in getattr(owner, "__dict__", {}).items() if is_object}
+    instance = getattr(function, "__self__", None) if inspect.isroutine(function) else function
+    is_object = not isinstance(instance, type | types.ModuleType)
+    return {f"self.{name}": value for name, value in getattr(instance, "__dict__", {}).items() if is_object}
 
 
 def _code(function: Any) -> Any:
@@ -60,12 +60,12 @@ def _code(function: Any) -> Any:
 def _variables(function: Any) -> dict[str, Any]:
     """Return the variables that a function reads, with those that functions in its enclosing scope read."""
     values: dict[str, Any] = {}
-    pending, seen = [function], set[int]()
+    pending, visited = [function], set[int]()
     while pending:
         function = pending.pop()
-        if not isinstance(function, types.FunctionType) or id(function) in seen:
+        if not isinstance(function, types.FunctionType) or id(function) in visited:
             continue
-        seen.add(id(function))
+        visited.add(id(function))
         try:
             variables = inspect.getclosurevars(function)
         except ValueError:  # A variable is not assigned yet.

@@ -52,10 +52,10 @@ def _policy_of_key(name: str, slots: int, settings: Mapping[str, Any], trials: i
 
 
 def _doubt(started: RunStarted) -> str:
-    """Return why decisions may differ: policies may change with a release."""
-    this = installed_version()
-    recorded = started.environment.get("evaljournal", this)
-    return "" if recorded == this or not this else f"the run was started by evaljournal {recorded}, and this is {this}"
+    """Return why recomputed decisions may differ: another release may have other policies."""
+    version = installed_version()
+    recorded = started.environment.get("evaljournal", version)
+    return "" if recorded == version or not version else f"the run was started by evaljournal {recorded}, and this is {version}"
 
 
 _FINAL: Final = (AttemptSucceeded, TrialScored, ScoringFailed)
@@ -95,7 +95,7 @@ class SessionRules:
         return [] if steering is None else steering.take(record)
 
     def elapse(self, key: str, t: float) -> Sequence[PolicyEvent]:
-        """Return what the policy decides because it is `t`."""
+        """Return what the policy decides at time `t`, without a new record."""
         return self._steerings[key].elapse(t) if key in self._steerings else []
 
     def closed(self, key: str, t: float) -> str:

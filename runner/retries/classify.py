@@ -350,9 +350,9 @@ def _lower(headers: Any) -> dict[str, str]:
     return _guarded(lambda: {str(name).lower(): str(value) for name, value in headers.items()}, lambda _: {})
 
 
-def _attribute(thing: Any, name: str) -> Any:
-    return _guarded(lambda: getattr(thing, name, None), lambda _: None)
+def _attribute(value: Any, name: str) -> Any:
+    return _guarded(lambda: getattr(value, name, None), lambda _: None)
 
 
-def _member(thing: Any, name: str) -> Any:
-    return cast("Mapping[str, Any]", thing).get(name) if isinstance(thing, Mapping) else None
+def _member(value: Any, name: str) -> Any:
+    return cast("Mapping[str, Any]", value).get(name) if isinstance(value, Mapping) else None

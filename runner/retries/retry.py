@@ -144,7 +144,7 @@ class Retry:
                 return failure if is_kept else evolve(failure, category="error", stop_run=False)
         return failure
 
-    def after(self, history: RetryHistory, jitter: float, *, probe: bool = False, stop_run: bool = False) -> RetryIn | NoRetry:
+    def decide(self, history: RetryHistory, jitter: float, *, probe: bool = False, stop_run: bool = False) -> RetryIn | NoRetry:
         """Decide what follows the last failure of a history, which is counted in it already.
 
         A breaker's `probe` does not use up the trial's budget. With `stop_run` the run stops, and the trial is retried when it
@@ -152,12 +152,12 @@ class Retry:
         """
         if stop_run:
             return RetryIn(delay=0.0, reason="stopped")
-        decision = self._after(history, jitter)
+        decision = self._decide(history, jitter)
         if not probe or decision == NoRetry(reason="fatal"):
             return decision
         return RetryIn(delay=decision.delay if isinstance(decision, RetryIn) else self.base_delay, reason="probe")
 
-    def _after(self, history: RetryHistory, jitter: float) -> RetryIn | NoRetry:
+    def _decide(self, history: RetryHistory, jitter: float) -> RetryIn | NoRetry:
         category, retry_after = history.category, history.retry_after or 0.0
         if category == "fatal":
             return NoRetry(reason="fatal")
@@ -177,11 +177,11 @@ class Retry:
         return RetryIn(delay=delay, reason="unavailable" if category == "unavailable" else "error")
 
     def _after_rate_limit(self, history: RetryHistory, jitter: float) -> RetryIn | NoRetry:
-        left, retry_after = self.rate_limits - history.rate_limit_wait, history.retry_after or 0.0
-        if left <= 0 or retry_after > left:
+        remaining, retry_after = self.rate_limits - history.rate_limit_wait, history.retry_after or 0.0
+        if remaining <= 0 or retry_after > remaining:
             return NoRetry(reason="exhausted")
         return RetryIn(
-            delay=min(max(retry_after, self._backoff(history.rate_limit_failures, jitter)), left), reason="rate_limited"
+            delay=min(max(retry_after, self._backoff(history.rate_limit_failures, jitter)), remaining), reason="rate_limited"
         )
 
     def _backoff(self, failures: int, jitter: float) -> float:
@@ -200,7 +200,7 @@ class OneBudget(Retry):
     total: int = field(validator=_count)
     """Retries per trial; the separate budgets do not count."""
 
-    def after(self, history: RetryHistory, jitter: float, **_: bool) -> RetryIn | NoRetry:
+    def decide(self, history: RetryHistory, jitter: float, **_: bool) -> RetryIn | NoRetry:
         """Decide what follows the last failure of a history; probes and attempts that stop the run count like any other."""
         category, retry_after = history.category, history.retry_after or 0.0
         if category == "fatal":

@@ -28,7 +28,7 @@ def settle(
     assert history is not None
     if history.category == "fatal" and history.error_type == UNSERIALIZABLE:
         return TrialFailed(trial=trial, attempts=state.attempts, reason="unserializable")
-    decision = retry.after(history, jitter(seed, trial, state.attempts), probe=probe, stop_run=stop_run)
+    decision = retry.decide(history, jitter(seed, trial, state.attempts), probe=probe, stop_run=stop_run)
     if isinstance(decision, RetryIn):
         return RetryScheduled(trial=trial, attempt=state.attempts + 1, delay=decision.delay, reason=decision.reason)
     return TrialFailed(trial=trial, attempts=state.attempts, reason=decision.reason)

@@ -99,7 +99,7 @@ class _Process:
         )
 
     def ask(self, pattern: bytes, text: bytes, seconds: float) -> bytes:
-        """Return the reply to a request, or an empty one if the process was killed at the limit. Otherwise it is idle again."""
+        """Return the reply to a request; empty if the process was killed at the limit. Otherwise the process is idle again."""
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None
         assert stdout is not None

@@ -1,6 +1,6 @@
-"""What a scorer is: a function whose parameters are passed by name, and what it may return.
+"""Scorers: functions whose parameters are passed by name, and the values they may return.
 
-When scorers are called, and what happens when one fails, is `runner.engine.scoring`.
+`runner.engine.scoring` calls them.
 """
 
 import inspect
@@ -65,7 +65,7 @@ Verdicts = Verdict | Mapping[str, bool] | Mapping[str, float] | Mapping[str, str
 
 
 def _call(scorer: "Scorer") -> Callable[[Any, Case], Any]:
-    """Return a function that passes a scorer the parameters it takes; which ones is decided once, not for each call."""
+    """Return a function that passes a scorer the parameters it takes, which are determined only once."""
     function: Callable[..., Any] = scorer.function
     if (within := getattr(function, "within", None)) is not None:
         function = within(min(scorer.timeout or MAX_SECONDS, MAX_SECONDS if scorer.inherits_timeout else math.inf))
@@ -96,13 +96,13 @@ def parameters_of(function: Callable[..., Any], name: str) -> tuple[str, ...]:
     names: list[str] = []
     for parameter in parameters:
         if parameter.kind is parameter.VAR_KEYWORD:
-            names += [other for other in PARAMETERS if other not in {named.name for named in parameters}]
+            names += [key for key in PARAMETERS if key not in {explicit.name for explicit in parameters}]
         elif parameter.kind is parameter.VAR_POSITIONAL or parameter.default is not parameter.empty:
             continue
         elif parameter.name not in PARAMETERS or parameter.kind is parameter.POSITIONAL_ONLY:
-            what = "is positional-only" if parameter.name in PARAMETERS else "is unknown"
+            problem = "is positional-only" if parameter.name in PARAMETERS else "is unknown"
             raise UsageError(
-                f"scorer {name!r}: parameter {parameter.name!r} {what}; parameters are passed by name, any of: "
+                f"scorer {name!r}: parameter {parameter.name!r} {problem}; parameters are passed by name, any of: "
                 + ", ".join(PARAMETERS)
             )
         else:
@@ -117,7 +117,7 @@ class Scorer:
     name: str
     function: Callable[..., Verdicts | Awaitable[Verdicts]]
     retry: Retry
-    """When a failed call is repeated; the task is not called again."""
+    """When a failed call of the scorer is retried; the task is not called again."""
     inherits_retry: bool = False
     """Whether the retries of the run are used instead."""
     timeout: float | None = None
@@ -153,12 +153,12 @@ class Scorer:
         """Name the scores that the function returned: `exact`, or `judge.tone` and `judge.facts` for a mapping."""
         if not isinstance(verdicts, Mapping):
             return {self.name: self._score(verdicts, self.name)}
-        named = cast("Mapping[object, object]", verdicts)
-        if not named or not all(isinstance(key, str) and key for key in named):
+        values = cast("Mapping[object, object]", verdicts)
+        if not values or not all(isinstance(key, str) and key for key in values):
             raise UsageError(
                 f"scorer {self.name!r} returned {verdicts!r}; a mapping needs at least one key, each a non-empty name"
             )
-        return {f"{self.name}.{key}": self._score(value, f"{self.name}.{key}") for key, value in named.items()}
+        return {f"{self.name}.{key}": self._score(value, f"{self.name}.{key}") for key, value in values.items()}
 
     def _score(self, verdict: Any, name: str) -> Score:
         try:

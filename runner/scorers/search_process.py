@@ -43,7 +43,7 @@ def _search(pattern: bytes, text: bytes) -> bytes:
 
 
 def main() -> None:
-    """Answer requests until standard input is closed."""
+    """Process requests until standard input is closed."""
     if sys.platform != "win32":
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
     _limit_memory()

@@ -19,7 +19,7 @@ from runner.data.fingerprint import canonical
 from runner.data.to_json import to_json
 from runner.errors import UsageError
 from runner.retries.classify import Fatal
-from runner.secrets import mask_output, sent
+from runner.secrets import mask_output, sent_secrets
 from runner.steps.attempt_steps import Asked, AttemptSteps, RunningStep, current_steps
 from runner.steps.inputs import step_input
 from runner.steps.waiting import wait_in_loop, wait_in_thread
@@ -58,7 +58,7 @@ class _Definition:
         """Record the result of a step; return it as a later attempt will read it: a tuple as a list."""
         try:
             output = _as_json(result, self.name)
-            if sent:
+            if sent_secrets:
                 output = mask_output(output)
         except (UsageError, Unserializable) as exc:
             error = StepNotRecordable(f"{exc}; return JSON values from a step, such as the text of a reply")

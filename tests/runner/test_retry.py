@@ -35,7 +35,7 @@ def decisions(retry: Retry, failures: list[Failed], seed: int = 0) -> list[Retry
     while not (decisions and isinstance(decisions[-1], NoRetry)):
         attempt = len(decisions) + 1
         failed.count_failure(*failures[len(decisions) % len(failures)])
-        decision = retry.after(failed, jitter(seed, "a", attempt))
+        decision = retry.decide(failed, jitter(seed, "a", attempt))
         decisions.append(decision)
         if isinstance(decision, RetryIn):
             failed.count_retry(decision.reason, decision.delay)
@@ -96,19 +96,19 @@ def test_rate_limits_leave_the_errors_alone() -> None:
     """However often it was rate limited, a trial has all its retries after errors left."""
     failed = history(ERROR, rate_limit_failures=50, rate_limit_wait=599.0)
 
-    assert isinstance(Retry().after(failed, 0.5), RetryIn)
+    assert isinstance(Retry().decide(failed, 0.5), RetryIn)
 
 
 @pytest.mark.parametrize("category", ["rate_limited", "unavailable", "error"])
 def test_retry_after_is_a_lower_bound(category: Any) -> None:
     """A retry does not start before Retry-After, even if that is longer than the longest delay."""
-    assert RetryIn(delay=90, reason=category) == Retry().after(history((category, 90.0)), 0.99)
+    assert RetryIn(delay=90, reason=category) == Retry().decide(history((category, 90.0)), 0.99)
 
 
 @pytest.mark.parametrize("category", ["rate_limited", "unavailable"])
 def test_a_wait_beyond_the_budget_fails_at_once(category: str) -> None:
     """With a Retry-After of an hour and ten minutes to spend, a trial fails now and not after ten minutes."""
-    assert NoRetry(reason="exhausted") == Retry().after(history((category, 3600.0)), 0.5)
+    assert NoRetry(reason="exhausted") == Retry().decide(history((category, 3600.0)), 0.5)
 
 
 def test_the_backoff_doubles() -> None:

@@ -406,7 +406,7 @@ SLICE, WHOLE = 300, 200_000
 @pytest.mark.parametrize("fuzz", [fuzz_reply, fuzz_mask])
 def test_no_input_is_too_strange(fuzz: Callable[[int], None], count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Parsers of replies raise only what is classified; masks only remove parts of a text, and leave no key in it."""
-    for name in ("_all", "sent"):  # Without the secrets of earlier tests.
+    for name in ("_all_secrets", "sent_secrets"):  # Without the secrets of earlier tests.
         monkeypatch.setattr(f"runner.secrets.{name}", SecretValues())
     for seed in range(count):
         try:

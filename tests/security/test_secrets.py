@@ -34,7 +34,7 @@ MASKED = "evaljournal.masked"
 @pytest.fixture(autouse=True)
 def no_known_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forget the secrets of other tests."""
-    for values in (secrets._all, secrets.sent):
+    for values in (secrets._all_secrets, secrets.sent_secrets):
         for name, value in vars(SecretValues()).items():
             monkeypatch.setattr(values, name, value)
 
