@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, get_args
 import orjson
 
 from journal.lifecycle import STAGES
-from replay.export.page_content import MICRO, STAGE_NUMBERS, TYPES, Content
+from replay.export.page_content import MICRO, STAGE_NUMBERS, TYPES, Content, microseconds
 from replay.scratch import Column, Scratch, Values
 from replay.state import RunState
 from replay.timeline import StepName
@@ -131,7 +131,7 @@ def _trials(content: Content, indexes: Sequence[int], state: RunState) -> dict[s
         "case": (0 if (case := state.trials[names[index]].case) == names[index] else case for index in indexes),
         "stage": per_trial(lambda trial: STAGE_NUMBERS[trial.stage]),
         "recovered": per_trial(lambda trial: int(trial.recovered)),
-        "elapsed": per_trial(lambda trial: None if trial.output_location is None else round(trial.elapsed * MICRO)),
+        "elapsed": per_trial(lambda trial: None if trial.output_location is None else microseconds(trial.elapsed)),
         "queue_time": _micro(times.seconds(QUEUED, indexes)),
         "backoff_time": _micro(times.seconds(BACKING_OFF, indexes)),
         "run_time": _micro(times.seconds(RUNNING, indexes)),

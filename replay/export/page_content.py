@@ -14,7 +14,7 @@ import orjson
 
 from journal import Blob, Event, Record, events
 from journal.blobs import PARENTS, location
-from journal.codec import TYPE_NAMES
+from journal.codec import MAX_TIME, TYPE_NAMES
 from journal.files import DISK
 from journal.lifecycle import STAGES, TRIAL
 from replay.handlers import handlers
@@ -59,6 +59,11 @@ _NUMBERS: Final = re.compile(r"\d+(?:\.\d+)?|0x[0-9a-f]+|[0-9a-f]{8}-[0-9a-f-]{2
 
 Text = str | list[str] | dict[str, Any] | None
 """A value on a page: a text, the JSON of another value in a list of one, or `beginning` and `length` of a truncated one."""
+
+
+def microseconds(seconds: float) -> int:
+    """Return a recorded duration as a number of 64 bits; unlike `t`, a duration in a foreign record may be any number."""
+    return round(max(-MAX_TIME, min(seconds, MAX_TIME)) * MICRO)
 
 
 def value_length(size: int, trials: int = 0) -> int:
@@ -220,7 +225,7 @@ class Content:
             self._detail(self.timeline.times.span[number], **attempt_facts(event))
 
     def _on_retry_scheduled(self, event: events.RetryScheduled, number: int, record: Record) -> None:
-        due = round((self.timeline.times.now + event.delay) * MICRO)
+        due = microseconds(self.timeline.times.now + event.delay)
         self._backoff_of[number] = len(self.backoffs)
         self.backoffs.append([number, record.seq, 0, due, event.reason])
         span = self.timeline.times.span[number]
@@ -265,7 +270,7 @@ class Content:
 
     def _on_intake_paused(self, event: events.IntakePaused, _: int, record: Record) -> None:
         self._end_pauses(record.seq, event.key)
-        until = round(max(event.until, self.timeline.times.now) * MICRO)
+        until = microseconds(max(event.until, self.timeline.times.now))
         pause = (until, event.reason, event.evidence[:_MESSAGE], event.key)
         self.pauses.append([record.seq, len(self.timeline.sessions), self._now, *pause, 0])
 
@@ -278,7 +283,7 @@ class Content:
             self._mark_changed(record.seq, span)
         for index in self._backoff_of.values():  # `t` starts at 0 again.
             number = self.backoffs[index][0]
-            self.backoffs[index][3] = round(max(0.0, self.timeline.times.due[number]) * MICRO)
+            self.backoffs[index][3] = microseconds(max(0.0, self.timeline.times.due[number]))
 
     def _end_pauses(self, seq: int, key: str | None) -> None:
         """End the pause of a rate-limit key, or all pauses."""

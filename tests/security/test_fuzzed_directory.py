@@ -15,9 +15,11 @@ from typing import Any
 
 import orjson
 import pytest
+from click.testing import CliRunner
 
 from journal import events
 from journal.codec import EVENT_TYPES, decode
+from runner.cli import cli
 from tests.journal.samples import RUN, forge, members_of, opened, overwrite, written
 from tests.processes import Forks
 from tests.security import commands
@@ -289,6 +291,19 @@ def test_changed_members(forks: Forks, tmp_path: Path) -> None:
 def test_replaced_files(forks: Forks, tmp_path: Path) -> None:
     """Links, special files and sizes in place of a sample of the files."""
     check_files(forks, tmp_path, random.Random(0).sample([*itertools.product(NAMES, KINDS)], SAMPLE), SAMPLE)
+
+
+@pytest.mark.parametrize(
+    ("event", "member"), [("attempt_succeeded", "elapsed"), ("retry_scheduled", "delay"), ("intake_paused", "until")]
+)
+@pytest.mark.parametrize("value", ["large", "huge"])
+def test_a_report_of_a_very_long_duration(tmp_path: Path, event: str, member: str, value: str) -> None:
+    """A duration that does not fit into 64 bits of microseconds is shown, not reported as a bug."""
+    at = next(at for at, members in enumerate(event_samples()) if members["type"] == event)
+    write_changed(tmp_path / "run", at, member, value)
+    result = CliRunner().invoke(cli, ["report", str(tmp_path / "run"), "-o", str(tmp_path / "report.html")])
+
+    assert 0 == result.exit_code, result.output
 
 
 def test_sizes(forks: Forks, tmp_path: Path) -> None:
