@@ -10,12 +10,14 @@ from replay.state import RunState, fold
 from replay.summary import Summary, summarize
 from replay.timeline import Timeline
 from replay.timeline_columns import Span, Times
+from replay.trajectory import StepDetails
 from replay.trial_state import TrialState
 
 __all__ = [
     "LoadedRun",
     "RunState",
     "Span",
+    "StepDetails",
     "Summary",
     "Timeline",
     "Times",

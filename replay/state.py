@@ -286,8 +286,7 @@ class RunState:
         self.running[event.trial] = new_attempt(RunningAttempt, (event.attempt, event.slot, record.t, None))
         trial.attempts = event.attempt
         self.attempts += 1
-        steps = self.steps.open.get(event.trial)
-        repeated = 0 if steps is None else steps.start(event.attempt, event.reuses)
+        repeated = self.steps.start(event) if self.steps.records else 0
         if event.key:
             self._running_keys[event.trial] = event.key
         if event.trial in self.interrupted_trials:
@@ -343,6 +342,7 @@ class RunState:
         self.late_returns += 1
 
     def _on_step_completed(self, event: events.StepCompleted, record: Record) -> None:
+        self.steps.locate(event, record)
         self.steps.complete(event, record)
         self.running[event.trial] = self.running[event.trial].after_step(event.name, record.t)
         if event.usage is not None:
@@ -350,10 +350,12 @@ class RunState:
             self._usage_in_flight.setdefault(event.trial, []).append(event.usage)
 
     def _on_step_failed(self, event: events.StepFailed, record: Record) -> None:
+        self.steps.locate(event, record)
         self.steps.failed += 1
         self.running[event.trial] = self.running[event.trial].after_step(event.name, record.t)
 
     def _on_step_reused(self, event: events.StepReused, record: Record) -> None:
+        self.steps.locate(event, record)
         step = self.steps.reuse(event)
         self.running[event.trial] = self.running[event.trial].after_step(step.name if step else "", record.t)
         if step is not None and step.usage is not None:  # It belongs to this attempt now, not to the one that was lost.
@@ -397,7 +399,8 @@ class RunState:
     def _on_trial_completed(self, event: events.TrialCompleted, record: Record) -> None:
         trial = self.trials[event.trial]
         self._move(event.trial, trial, "completed")
-        self.steps.open.pop(event.trial, None)
+        if self.steps.records:
+            self.steps.end(event.trial, completed=True)
         self.done_at = record.t
         if trial.retry_history is not None:
             self.recovered += 1
@@ -405,7 +408,7 @@ class RunState:
     def _on_trial_failed(self, event: events.TrialFailed, record: Record) -> None:
         trial = self.trials[event.trial]
         self._move(event.trial, trial, "failed")
-        self.steps.open.pop(event.trial, None)
+        self.steps.end(event.trial)
         self.done_at = record.t
         history = trial.retry_history = trial.retry_history or RetryHistory()
         self.repeated_error.count("" if event.reason == "ambiguous" else history.error_type, history.location)
@@ -415,7 +418,7 @@ class RunState:
         trial = self.trials[event.trial]
         self.recovered -= trial.recovered
         self._move(event.trial, trial, "withdrawn")
-        self.steps.open.pop(event.trial, None)
+        self.steps.end(event.trial)
         self.from_older_task -= trial.output_location is not None and trial.output_location < self._task_changed_at
         self.scores.remove(trial)
 
@@ -490,9 +493,9 @@ class RunState:
 _HANDLERS: Final = handlers(RunState)
 
 
-def fold(records: Iterable[Record], *, at: int | None = None) -> RunState:
-    """Fold records into the state after the last of them, or after record `at`."""
-    state = RunState()
+def fold(records: Iterable[Record], *, at: int | None = None, state: RunState | None = None) -> RunState:
+    """Fold records into the state after the last of them, or after record `at`; `state` is the one before the first."""
+    state = RunState() if state is None else state
     apply = state.apply
     for record in records if at is None else itertools.takewhile(lambda record: record.seq <= at, records):
         apply(record)

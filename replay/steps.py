@@ -4,6 +4,7 @@ A step is recognized by its trial, its name and its fingerprint, never by its po
 again, which costs money, but is never wrong.
 """
 
+from array import array
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Final, Literal
@@ -107,6 +108,12 @@ class RunSteps:
 
     open: dict[str, TrialSteps] = attrs.field(factory=dict[str, TrialSteps])
     """Open trial → its completed steps, if it has any."""
+    records: dict[str, "array[int]"] = attrs.field(factory=dict[str, "array[int]"])
+    """Trial that is not done → packed locations of the records of its steps, from the first attempt on that it may reuse."""
+    keeps_records: bool = False
+    """Whether `records` also has the trials that were completed."""
+    last: int = 0
+    """The last record of a step."""
     completed: int = 0
     failed: int = 0
     reused: int = 0
@@ -114,6 +121,27 @@ class RunSteps:
     """Steps that were executed before the current session."""
     usage_saved: Counter[str] = attrs.field(factory=Counter[str])
     """Usage of the steps that were reused, which was not paid again."""
+
+    def start(self, event: events.AttemptStarted) -> int:
+        """Start an attempt; return how many completed calls it has to repeat, because it may not reuse them."""
+        if not event.reuses:
+            self.records.pop(event.trial, None)
+        steps = self.open.get(event.trial)
+        return 0 if steps is None else steps.start(event.attempt, event.reuses)
+
+    def end(self, trial: str, *, completed: bool = False) -> None:
+        """Forget the steps of a trial that is done."""
+        self.open.pop(trial, None)
+        if not (completed and self.keeps_records):
+            self.records.pop(trial, None)
+
+    def locate(self, event: events.StepEvent, record: Record) -> None:
+        """Keep the location of a step's record."""
+        locations = self.records.get(event.trial)
+        if locations is None:
+            locations = self.records[event.trial] = array("q")
+        locations.append(packed(record))
+        self.last = record.seq
 
     def complete(self, event: events.StepCompleted, record: Record) -> None:
         """Count a step, and keep where its result is."""

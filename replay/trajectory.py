@@ -1,11 +1,13 @@
 """Trajectories: the steps of the attempts at a trial, each with its complete input."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 import attrs
 
 from journal import Record, events
+from replay.model_messages import ToolCall, reply_of
 
 
 @attrs.frozen
@@ -98,3 +100,22 @@ def continued(earlier: Any, tail: Any) -> Any:
         key: before[key] + value if isinstance(value, list) and isinstance(before.get(key), list) else value
         for key, value in cast("dict[str, Any]", tail).items()
     }
+
+
+def tool_calls(steps: Iterable[StepDetails]) -> list[ToolCall]:
+    """Return the tool calls of a trajectory: those that model replies ask for, and the steps of kind `tool`.
+
+    A tool step that carries out a call which a model asked for is not counted again; both have the same name.
+    """
+    calls: list[ToolCall] = []
+    asked: Counter[str] = Counter()
+    for step in steps:
+        if step.kind == "tool":
+            if asked[step.name]:
+                asked[step.name] -= 1
+            else:
+                calls.append(ToolCall(step.name, step.input))
+        elif step.kind == "model" and not step.error and (reply := reply_of(step.output)) is not None:
+            calls += reply.tool_calls
+            asked.update(call.name for call in reply.tool_calls)
+    return calls

@@ -46,6 +46,7 @@ def test_public_names_of_replay() -> None:
         "LoadedRun",
         "RunState",
         "Span",
+        "StepDetails",
         "Summary",
         "Timeline",
         "Times",
@@ -130,7 +131,10 @@ def test_parameters_of_tasks_without_code() -> None:
         task: [each.name for each in attrs.fields(task) if each.init]
         for task in (Endpoint, Chat, Command, RecordedOutput, Judge)
     }
-    assert ("exact", "iexact", "contains", "one_of", "json_equal", "f1", "regex", "close_to", "similarity") == scorers.NAMES
+    assert (
+        *("exact", "iexact", "contains", "one_of", "json_equal", "f1", "regex", "close_to", "similarity"),
+        *("tools_used", "tools_in_order", "tool_args", "max_steps"),
+    ) == scorers.NAMES
     assert all(callable(getattr(scorers, name)) for name in (*scorers.NAMES, "judge"))
 
 

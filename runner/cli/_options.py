@@ -222,7 +222,8 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
     "Scoring": (
         Option(
             "--score SCORER",
-            f"{', '.join(scorers.NAMES)} (regex:PATTERN, close_to:0.01) or file.py:function; repeatable.",
+            f"{', '.join(scorers.NAMES)} (regex:PATTERN, close_to:0.01, tools_used:search,book, max_steps:10) or "
+            "file.py:function; repeatable.",
             "scorers",
             '["exact"]',
             multiple=True,
@@ -230,7 +231,8 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
         Option("--judge MODEL", "Score the outputs with a chat model.", "judge.model", '"gpt-4o"'),
         Option(
             "--rubric TEXT",
-            "The judge's prompt with {output}, {expected} and {fields}; @FILE reads it from a file (default: built-in).",
+            "The judge's prompt with {output}, {trajectory}, {expected} and {fields}; @FILE reads it from a file "
+            "(default: built-in).",
             "judge",
             '"@rubric.txt"',
         ),

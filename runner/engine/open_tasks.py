@@ -41,8 +41,8 @@ def _as_task(scorer: Scorer) -> Callable[[Any], Any]:
     if scorer.is_async:
 
         async def call(scored: ScorerInput) -> Any:
-            return await scorer.call(scored.output, scored.case)
+            return await scorer.call(scored)
 
         call.__wrapped__ = scorer.function  # type: ignore[attr-defined]  # its event loop is detected from its own code
         return call
-    return lambda scored: scorer.call(scored.output, scored.case)
+    return scorer.call

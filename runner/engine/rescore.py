@@ -74,7 +74,9 @@ async def rescore(
         return Rescored(Outcome(path, before, before.head, "", ""), 0, _count_outputs(before), 0)  # Nothing is written.
     clock = Clock()
     async with writing(path, new=False, clock=clock.read, files=files, in_thread=in_thread) as journal:
-        state = await in_thread(lambda: fold(read(path, load_blobs=False, files=files), at=journal.initial_seq))
+        state = RunState()
+        state.steps.keeps_records = any(scorer.takes_trajectory for scorer in scorers)
+        await in_thread(lambda: fold(read(path, load_blobs=False, files=files), at=journal.initial_seq, state=state))
         if state.started is None:
             raise UsageError(f"{path} was interrupted before its definition was recorded; there is nothing to score")
         outcome = "finished" if _is_finished(state) else state.outcome

@@ -11,8 +11,9 @@ from typing import Any, Final
 import trio
 
 from journal import events
-from journal.errors import RecordTooLarge, Unserializable
+from journal.errors import JournalError, RecordTooLarge, Unserializable
 from journal.threads import InThread
+from replay.trajectory import StepDetails
 from runner.concurrency.constants import POISONED
 from runner.concurrency.steering import call_id
 from runner.data.to_json import is_large
@@ -25,6 +26,7 @@ from runner.retries.retry import NoRetry, RetryIn, jitter
 from runner.scorers.scorer import OpenScorer, Scorer, ScorerInput
 from runner.secrets import mask_output
 from runner.signals import is_from_signal
+from runner.steps.recorded_results import read_trajectory
 
 LARGE: Final = 16_384
 """Characters from which a built-in scorer computes in a thread, so that it does not block the loop for long."""
@@ -36,6 +38,7 @@ class Scoring:
     def __init__(self, scorers: Sequence[OpenScorer], scheduler: Scheduler, late: LateRecorder, in_thread: InThread) -> None:
         self._local = [scorer.scorer for scorer in scorers if scorer.scorer.is_local]
         self._called = [scorer for scorer in scorers if not scorer.scorer.is_local]
+        self._with_trajectory = {scorer.scorer.name: scorer.scorer for scorer in scorers if scorer.scorer.takes_trajectory}
         self._scheduler = scheduler
         self._late = late
         self._in_thread = in_thread
@@ -44,11 +47,13 @@ class Scoring:
 
     async def score(self, work: TrialWork) -> None:
         """Score an output with the built-in scorers, then queue a call of every other scorer."""
+        trajectory = await self._trajectory(work) if self._with_trajectory else []
+        scored = ScorerInput(work.output, work.case, trajectory)
         for scorer in self._local:
             if scorer.name not in work.scored:
-                await self._compute(scorer, work)
+                await self._compute(scorer, work, scored)
         calls = [
-            ScorerCall(work=work, scorer=scorer, input=ScorerInput(work.output, work.case))
+            ScorerCall(work=work, scorer=scorer, input=ScorerInput(work.output, work.case, trajectory))
             for scorer in self._called
             if scorer.scorer.name not in work.scored
         ]
@@ -58,14 +63,31 @@ class Scoring:
         if not calls:
             self._scheduler.complete(work)
 
-    async def _compute(self, scorer: Scorer, work: TrialWork) -> None:
+    async def _trajectory(self, work: TrialWork) -> list[StepDetails]:
+        """Read the steps of the attempt that returned the output; if that fails, the scorers that take them fail."""
+        recorder, names = self._scheduler.recorder, self._with_trajectory.keys() - work.scored
+        locations = recorder.state.steps.records.get(work.trial)
+        if locations is None or not names:
+            return []
+        await recorder.journal.wait_durable(recorder.state.steps.last)
+        path, files, attempt = recorder.journal.path, recorder.journal.files, work.state.attempts
+        try:
+            return await self._in_thread(lambda: read_trajectory(path, locations, attempt, files))
+        except JournalError as exc:
+            for name in sorted(names):
+                self._fail(self._with_trajectory[name], work, describe(exc), 0.0)
+            work.scored |= names
+            return []
+
+    async def _compute(self, scorer: Scorer, work: TrialWork, scored: ScorerInput) -> None:
         began = self._clock.now()
-        compute: Callable[[], Any] = partial(scorer.call, work.output, work.case)
+        compute: Callable[[], Any] = partial(scorer.call, scored)
         try:
             is_slow = getattr(scorer.function, "is_slow", None)
             if (
                 is_large(work.output, LARGE)
                 or is_large(work.case.expected, LARGE)
+                or (scored.trajectory and scorer.name in self._with_trajectory)
                 or (is_slow is not None and is_slow(work.output, work.case.expected))
             ):
                 async with self._threads:

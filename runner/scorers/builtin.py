@@ -1,7 +1,7 @@
 """Built-in scorers that compare an output with the expected output.
 
 Each returns a reason where the value alone does not explain itself. A case without an expected output is an error, not a wrong
-output. The LLM judge is in `runner.scorers.llm_judge`.
+output. The scorers of an agent's steps are in `runner.scorers.trajectory`, the LLM judge in `runner.scorers.llm_judge`.
 """
 
 import functools
@@ -10,17 +10,30 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import attrs
 
 from replay.text import as_text
+from replay.trajectory import tool_calls
 from runner.data.exact_json import read_json
-from runner.data.fingerprint import canonical, digest, fingerprint_function
+from runner.data.fingerprint import fingerprint_function
 from runner.errors import UsageError
 from runner.retries.classify import Fatal
+from runner.scorers import trajectory
 from runner.scorers.bounded_search import is_quick, search
+from runner.scorers.local import LocalScorerWithParameters, MissingExpected, difference_of, passed, quoted, required
 from runner.scorers.scorer import MAX_SECONDS, Score
+from runner.scorers.trajectory import (
+    MaxSteps,
+    ToolArgs,
+    ToolsInOrder,
+    ToolsUsed,
+    max_steps,
+    tool_args,
+    tools_in_order,
+    tools_used,
+)
 
 if TYPE_CHECKING:
     from runner.scorers.llm_judge import Judge
@@ -28,9 +41,13 @@ if TYPE_CHECKING:
 __all__ = [
     "NAMES",
     "CloseTo",
+    "MaxSteps",
     "MissingExpected",
     "Regex",
     "Similarity",
+    "ToolArgs",
+    "ToolsInOrder",
+    "ToolsUsed",
     "close_to",
     "contains",
     "exact",
@@ -38,10 +55,15 @@ __all__ = [
     "iexact",
     "json_equal",
     "judge",
+    "max_steps",
     "named",
     "one_of",
     "regex",
     "similarity",
+    "tool_args",
+    "tool_calls",
+    "tools_in_order",
+    "tools_used",
 ]
 
 _WORD: Final = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|\w+")
@@ -52,9 +74,6 @@ _NUMBER: Final = re.compile(
 )
 """A number, with or without thousands separators; a dash after a digit is not a sign."""
 
-_MAX_SHOWN: Final = 80
-"""Characters of a value that a reason quotes."""
-
 
 _MAX_PRODUCT: Final = 200_000**2
 """Product of the lengths of two texts, up to which their similarity takes about a second."""
@@ -62,47 +81,6 @@ _MAX_PRODUCT: Final = 200_000**2
 
 class TextTooLong(Fatal):
     """The texts are too long to be compared in a second or two."""
-
-
-class MissingExpected(Fatal):
-    """The case has no expected output that this scorer could compare with."""
-
-
-def _required(expected: Any) -> Any:
-    if expected is None:
-        raise MissingExpected("the case has no expected output, which this scorer needs")
-    return expected
-
-
-def _quoted(value: Any) -> str:
-    text = as_text(value)
-    return repr(text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…")
-
-
-def _passed(is_passed: bool, reason: str) -> Score:  # noqa: FBT001
-    return Score(is_passed, "" if is_passed else reason)
-
-
-def _difference(left: Any, right: Any, at: str = "") -> str | None:  # noqa: PLR0911  # one return for each kind of value
-    """Describe where two JSON values first differ (true is not 1, and 1 is 1.0); None if they are equal."""
-    match left, right:
-        case dict(), dict():
-            for key in dict.fromkeys([*right, *left]):
-                path = f"{at}.{key}" if at else str(key)
-                if key not in left or key not in right:
-                    return f"missing key {path}" if key not in left else f"unexpected key {path}"
-                if difference := _difference(left[key], right[key], path):
-                    return difference
-            return None
-        case ((list() | tuple()), (list() | tuple())):
-            for index, (mine, theirs) in enumerate(zip(left, right, strict=False)):
-                if difference := _difference(mine, theirs, f"{at}[{index}]"):
-                    return difference
-            return None if len(left) == len(right) else f"{at or 'output'} has {len(left)} items, expected {len(right)}"
-        case _:
-            if isinstance(left, bool) == isinstance(right, bool) and left == right:
-                return None
-            return f"{at or 'output'} is {_quoted(left)}, expected {_quoted(right)}"
 
 
 class LocalScorer:
@@ -119,15 +97,15 @@ class LocalScorer:
 
     def __call__(self, output: Any, expected: Any) -> Score:
         """Score an output."""
-        return self._function(output, _required(expected))
+        return self._function(output, required(expected))
 
 
 @LocalScorer
 def exact(output: Any, expected: Any) -> Score:
     """Pass if the output equals the expected output."""
-    difference = _difference(output, expected)
+    difference = difference_of(output, expected)
     types = "" if isinstance(output, str) == isinstance(expected, str) else " (one is text, the other is not)"
-    return _passed(difference is None, f"{difference}{types}")
+    return passed(difference is None, f"{difference}{types}")
 
 
 def _folded(value: Any) -> str:
@@ -137,7 +115,7 @@ def _folded(value: Any) -> str:
 @LocalScorer
 def iexact(output: Any, expected: Any) -> Score:
     """Pass if the output equals the expected output, ignoring case and whitespace."""
-    return _passed(_folded(output) == _folded(expected), f"output is {_quoted(output)}, expected {_quoted(expected)}")
+    return passed(_folded(output) == _folded(expected), f"output is {quoted(output)}, expected {quoted(expected)}")
 
 
 @LocalScorer
@@ -148,19 +126,19 @@ def contains(output: Any, expected: Any) -> Score:
     if not all(_folded(answer) for answer in answers):
         raise MissingExpected("an expected output is empty, and every output contains an empty text")
     missing = [answer for answer in answers if _folded(answer) not in text]
-    return _passed(not missing, f"missing: {', '.join(map(_quoted, missing))}")
+    return passed(not missing, f"missing: {', '.join(map(quoted, missing))}")
 
 
 @LocalScorer
 def one_of(output: Any, expected: Any) -> Score:
     """Pass if the output equals one of a list of expected outputs; texts ignoring case and whitespace."""
     if not isinstance(expected, list):
-        raise MissingExpected(f"one_of needs a list of expected outputs, not {_quoted(expected)}")
+        raise MissingExpected(f"one_of needs a list of expected outputs, not {quoted(expected)}")
     is_one = any(
-        _difference(output, answer) is None or (isinstance(answer, str) and _folded(output) == _folded(answer))
+        difference_of(output, answer) is None or (isinstance(answer, str) and _folded(output) == _folded(answer))
         for answer in expected
     )
-    return _passed(is_one, f"{_quoted(output)} is none of the {len(expected)} expected outputs")
+    return passed(is_one, f"{quoted(output)} is none of the {len(expected)} expected outputs")
 
 
 @LocalScorer
@@ -175,29 +153,12 @@ def json_equal(output: Any, expected: Any) -> Score:
         except ValueError as exc:
             if not isinstance(expected, str):
                 return Score(value=False, reason=f"the output is not JSON: {exc}")
-    difference = _difference(output, expected)
-    return _passed(difference is None, difference or "")
-
-
-class _WithParameters:
-    """A scorer that makes no calls and is an attrs class; its fields identify it."""
-
-    __name__: ClassVar[str]
-    is_local: ClassVar[bool] = True
-
-    @property
-    def definition(self) -> Mapping[str, Any]:
-        """The parameters."""
-        return attrs.asdict(cast("Any", self), filter=lambda field, _: not field.name.startswith("_"))
-
-    @property
-    def fingerprint(self) -> str:
-        """Digest of the parameters."""
-        return digest(canonical([self.__name__, 1, *self.definition.values()], self.__name__))
+    difference = difference_of(output, expected)
+    return passed(difference is None, difference or "")
 
 
 @attrs.frozen
-class Regex(_WithParameters):
+class Regex(LocalScorerWithParameters):
     """Passes if a pattern is found in the output."""
 
     __name__ = "regex"
@@ -224,20 +185,20 @@ class Regex(_WithParameters):
 
     def __call__(self, output: Any, expected: Any) -> Score:
         """Score an output; raise an error if the search exceeds its time limit."""
-        pattern = str(_required(expected)) if self.pattern is None else self.pattern
+        pattern = str(required(expected)) if self.pattern is None else self.pattern
         try:
             is_found = search(pattern, as_text(output), self._seconds)
         except re.error as exc:
             raise _invalid(pattern, exc) from exc
-        return _passed(is_found, "" if is_found else f"no match for {_quoted(pattern)}")
+        return passed(is_found, "" if is_found else f"no match for {quoted(pattern)}")
 
 
 def _invalid(pattern: str, exc: re.error) -> UsageError:
-    return UsageError(f"{pattern[:_MAX_SHOWN]!r} is not a regular expression: {exc}")
+    return UsageError(f"{quoted(pattern)} is not a regular expression: {exc}")
 
 
 @attrs.frozen(kw_only=True)
-class CloseTo(_WithParameters):
+class CloseTo(LocalScorerWithParameters):
     """Passes if the number in the output is close to the expected one."""
 
     __name__ = "close_to"
@@ -254,14 +215,14 @@ class CloseTo(_WithParameters):
 
     def __call__(self, output: Any, expected: Any) -> Score:
         """Score an output."""
-        target = _number(_required(expected))
+        target = _number(required(expected))
         if target is None:
-            raise MissingExpected(f"close_to needs a number as expected output, not {_quoted(expected)}")
+            raise MissingExpected(f"close_to needs a number as expected output, not {quoted(expected)}")
         number = _number(output)
         if number is None:
-            return Score(value=False, reason=f"no number in {_quoted(output)}")
+            return Score(value=False, reason=f"no number in {quoted(output)}")
         is_close = math.isclose(number, target, rel_tol=0, abs_tol=max(self.absolute, self.relative * abs(target)))
-        return _passed(is_close, f"{number:g} differs from {target:g} by {abs(number - target):g}")
+        return passed(is_close, f"{number:g} differs from {target:g} by {abs(number - target):g}")
 
 
 def _number(value: Any) -> float | None:
@@ -292,7 +253,7 @@ def _f1(output: str, expected: str) -> float:
 
 
 @attrs.frozen
-class Similarity(_WithParameters):
+class Similarity(LocalScorerWithParameters):
     """Normalized Levenshtein similarity to the expected output, from 0 to 1."""
 
     __name__ = "similarity"
@@ -307,7 +268,7 @@ class Similarity(_WithParameters):
         """Score an output; of a list of expected outputs, the most similar counts."""
         from rapidfuzz.distance import Levenshtein  # noqa: PLC0415  # an extra
 
-        answers = _required(expected) if isinstance(expected, list) else [_required(expected)]
+        answers = required(expected) if isinstance(expected, list) else [required(expected)]
         text = as_text(output)
         if len(text) * sum(len(as_text(answer)) for answer in answers) > _MAX_PRODUCT:
             raise TextTooLong(f"computing the similarity of an output of {len(text):,} characters would take too long")
@@ -341,10 +302,10 @@ def similarity() -> Similarity:
 PLAIN: Final[Mapping[str, LocalScorer]] = {one.__name__: one for one in (exact, iexact, contains, one_of, json_equal, f1)}
 
 
-def named(text: str) -> LocalScorer | Regex | CloseTo | Similarity | None:
+def named(text: str) -> Callable[..., Score] | None:
     """Return a built-in scorer by its name, with an argument after a colon where it takes one; None if there is none.
 
-    `exact`, `regex:^[A-Z]`, `close_to:0.01` (a fraction of the expected number), `similarity`.
+    `exact`, `regex:^[A-Z]`, `close_to:0.01` (a fraction of the expected number), `similarity`, `tools_used:search,book`.
     """
     name, colon, argument = text.partition(":")
     if name in PLAIN or name == "similarity":
@@ -358,7 +319,7 @@ def named(text: str) -> LocalScorer | Regex | CloseTo | Similarity | None:
             return close_to(float(argument)) if colon else close_to()
         except ValueError:
             raise UsageError(f"{text!r}: close_to takes a number, such as close_to:0.01") from None
-    return None
+    return trajectory.named(name, argument if colon else None)
 
 
-NAMES: Final = (*PLAIN, "regex", "close_to", "similarity")
+NAMES: Final = (*PLAIN, "regex", "close_to", "similarity", *trajectory.NAMES)

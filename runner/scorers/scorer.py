@@ -11,15 +11,17 @@ from typing import Any, Final, cast
 
 from attrs import Attribute, Factory, define, evolve, field, frozen
 
+from replay.trajectory import StepDetails
 from runner.data.case import Case
 from runner.data.fingerprint import definition_of, fingerprint_function
 from runner.errors import UsageError
 from runner.retries.retry import Retry
 from runner.tasks import Task, is_async
 
-PARAMETERS: Final = ("output", "expected", "input", "metadata", "case")
+PARAMETERS: Final = ("output", "expected", "input", "metadata", "case", "trajectory")
 """The parameters that a scorer may have; each is passed by its name."""
-
+_OF_INPUT: Final = frozenset({"output", "case", "trajectory"})
+"""Those that are not members of the case."""
 
 MAX_SECONDS: Final = 10.0
 """Time limit in seconds of a built-in scorer that could take long, unless it has its own timeout."""
@@ -55,6 +57,8 @@ class ScorerInput:
 
     output: Any
     case: Case
+    trajectory: list[StepDetails] = field(factory=list[StepDetails])
+    """The steps of the attempt that returned the output, in the order in which they started."""
     unparsed_reply: str = ""
     """A judge's last reply, if no verdict could be read from it."""
 
@@ -64,21 +68,19 @@ Verdicts = Verdict | Mapping[str, bool] | Mapping[str, float] | Mapping[str, str
 """What a scorer may return. A mapping gives several named scores."""
 
 
-def _call(scorer: "Scorer") -> Callable[[Any, Case], Any]:
+def _call(scorer: "Scorer") -> Callable[[ScorerInput], Any]:
     """Return a function that passes a scorer the parameters it takes, which are determined only once."""
     function: Callable[..., Any] = scorer.function
     if (within := getattr(function, "within", None)) is not None:
         function = within(min(scorer.timeout or MAX_SECONDS, MAX_SECONDS if scorer.inherits_timeout else math.inf))
     names = parameters_of(function, scorer.name)
-    case_fields = tuple(name for name in names if name not in {"output", "case"})
-    takes_output, takes_case = "output" in names, "case" in names
+    inputs = tuple(name for name in names if name in _OF_INPUT)
+    case_fields = tuple(name for name in names if name not in _OF_INPUT)
 
-    def call(output: Any, case: Case) -> Any:
-        arguments = {name: getattr(case, name) for name in case_fields}
-        if takes_output:
-            arguments["output"] = output
-        if takes_case:
-            arguments["case"] = case
+    def call(scored: ScorerInput) -> Any:
+        arguments = {name: getattr(scored.case, name) for name in case_fields}
+        for name in inputs:
+            arguments[name] = getattr(scored, name)
         return function(**arguments)
 
     return call
@@ -130,7 +132,7 @@ class Scorer:
         init=False, repr=False, eq=False, default=Factory(lambda scorer: definition_of(scorer.function), takes_self=True)
     )
     """What a run records about it, taken at the same time."""
-    call: Callable[[Any, Case], Any] = field(init=False, repr=False, eq=False, default=Factory(_call, takes_self=True))
+    call: Callable[[ScorerInput], Any] = field(init=False, repr=False, eq=False, default=Factory(_call, takes_self=True))
     """Calls the function with the parameters that it takes."""
 
     def with_defaults(self, retry: Retry, timeout: float | None) -> "Scorer":
@@ -143,6 +145,12 @@ class Scorer:
     def is_local(self) -> bool:
         """Whether it is a built-in scorer that only computes: its calls are neither recorded nor limited."""
         return getattr(self.function, "is_local", False) is True
+
+    @property
+    def takes_trajectory(self) -> bool:
+        """Whether it is passed the steps of the attempt; only then are they read."""
+        takes = getattr(self.function, "takes_trajectory", None)
+        return takes if isinstance(takes, bool) else "trajectory" in parameters_of(self.function, self.name)
 
     @property
     def is_async(self) -> bool:

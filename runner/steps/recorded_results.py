@@ -1,13 +1,14 @@
-"""The results of completed steps, read from the journal."""
+"""The results of completed steps, and the trajectories of outputs, read from the journal."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from journal.errors import BlobDamaged
-from journal.events import StepCompleted
+from journal.events import StepCompleted, StepEvent
 from journal.files import Files
 from journal.reader import Finder
 from replay.steps import RecordedStep
+from replay.trajectory import StepDetails, Trajectory
 from replay.trial_state import unpacked
 from runner.steps.attempt_steps import Key, RecordedResult
 
@@ -23,3 +24,18 @@ def read_results(path: Path, steps: list[RecordedStep], files: Files) -> Iterato
                 continue
             assert isinstance(event, StepCompleted)
             yield (step.name, step.fingerprint), RecordedResult(step.seq, event.output)
+
+
+def read_trajectory(path: Path, locations: Iterable[int], attempt: int, files: Files) -> list[StepDetails]:
+    """Return the steps of an attempt in the order in which they started.
+
+    `locations` are those of its steps' records and of the attempts that it may reuse; see `RunSteps.records`.
+    """
+    trajectory, steps = Trajectory(), list[StepDetails]()
+    with Finder(path, files=files) as finder:
+        for location in locations:
+            record = finder.find(*unpacked(location))
+            step = trajectory.apply(record)
+            if step is not None and isinstance(record.event, StepEvent) and record.event.attempt == attempt:
+                steps.append(step)
+    return sorted(steps, key=lambda step: step.number)

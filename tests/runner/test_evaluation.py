@@ -22,6 +22,7 @@ from runner import Case, Retry, Score, UsageError, evaluation, note
 from runner.data.fingerprint import _normal, definition_of, fingerprint_function
 from runner.definition.settings import Settings
 from runner.notes import set_note_sink
+from runner.scorers.scorer import ScorerInput
 
 CASES = [Case(name="fr", input="France?", expected="Paris")]
 
@@ -201,7 +202,7 @@ def _some(case: Case, *rest: Any, output: str, limit: int = 3, **others: Any) ->
 
 
 CASE = Case(name="fr", input="France?", expected="Paris", metadata={"topic": "cities"})
-OTHERS = {"expected": "Paris", "input": "France?", "metadata": {"topic": "cities"}}
+OTHERS = {"expected": "Paris", "input": "France?", "metadata": {"topic": "cities"}, "trajectory": []}
 
 
 @pytest.mark.parametrize(
@@ -214,7 +215,7 @@ OTHERS = {"expected": "Paris", "input": "France?", "metadata": {"topic": "cities
         (lambda case: case, CASE),
         (lambda expected=None: expected, None),
         (lambda *args: args, ()),
-        (lambda **values: sorted(values), ["case", "expected", "input", "metadata", "output"]),
+        (lambda **values: sorted(values), ["case", "expected", "input", "metadata", "output", "trajectory"]),
         (_some, (CASE, (), "Paris", 3, OTHERS)),
         (functools.partial(_some, limit=4), (CASE, (), "Paris", 4, OTHERS)),
     ],
@@ -224,7 +225,7 @@ def test_parameters_are_passed_by_name(scorer: Any, expected: Any) -> None:
     defined = evaluation(cases=[CASE])(answer)
     defined.score(name="s")(scorer)
 
-    assert expected == defined.scorers["s"].call("Paris", CASE)
+    assert expected == defined.scorers["s"].call(ScorerInput("Paris", CASE))
 
 
 def test_the_decorator_needs_cases() -> None:

@@ -15,6 +15,7 @@ from runner import Case, UsageError, rescore, scorers
 from runner.definition.evaluation import INHERITED, Inherited
 from runner.scorers import bounded_search
 from runner.scorers.bounded_search import SearchFailed, SearchTimedOut, is_quick, search
+from runner.scorers.scorer import ScorerInput
 from runner.secret_shapes import _SHAPES
 from runner.secrets import SecretValues, mask
 from tests.runs import define_real, events, run_real, signal_after
@@ -206,7 +207,7 @@ def test_the_limit_of_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
         it = define_real(unchanged)
         it.score(timeout=own_timeout)(scorers.regex("a"))
         (scorer,) = it.scorers.values()
-        scorer.with_defaults(scorer.retry, timeout).call("a", Case(input="a"))
+        scorer.with_defaults(scorer.retry, timeout).call(ScorerInput("a", Case(input="a")))
 
     assert [10, 10, 3, 60, 10] == limits
 

@@ -1,0 +1,75 @@
+"""What the built-in scorers that make no calls have in common."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Final, cast
+
+import attrs
+
+from replay.text import as_text
+from runner.data.fingerprint import canonical, digest
+from runner.retries.classify import Fatal
+from runner.scorers.scorer import Score
+
+_MAX_SHOWN: Final = 80
+"""Characters of a value that a reason quotes."""
+
+
+class MissingExpected(Fatal):
+    """The case has no expected output that this scorer could compare with."""
+
+
+def required(expected: Any) -> Any:
+    """Return the expected output; raise `MissingExpected` if there is none."""
+    if expected is None:
+        raise MissingExpected("the case has no expected output, which this scorer needs")
+    return expected
+
+
+def quoted(value: Any) -> str:
+    """Return a value as it is quoted in a reason, shortened."""
+    text = as_text(value)
+    return repr(text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…")
+
+
+def passed(is_passed: bool, reason: str) -> Score:  # noqa: FBT001
+    """Return a score that passes or not; only one that does not has a reason."""
+    return Score(is_passed, "" if is_passed else reason)
+
+
+def difference_of(left: Any, right: Any, at: str = "") -> str | None:  # noqa: PLR0911  # one return for each kind of value
+    """Describe where two JSON values first differ (true is not 1, and 1 is 1.0); None if they are equal."""
+    match left, right:
+        case dict(), dict():
+            for key in dict.fromkeys([*right, *left]):
+                path = f"{at}.{key}" if at else str(key)
+                if key not in left or key not in right:
+                    return f"missing key {path}" if key not in left else f"unexpected key {path}"
+                if difference := difference_of(left[key], right[key], path):
+                    return difference
+            return None
+        case ((list() | tuple()), (list() | tuple())):
+            for index, (mine, theirs) in enumerate(zip(left, right, strict=False)):
+                if difference := difference_of(mine, theirs, f"{at}[{index}]"):
+                    return difference
+            return None if len(left) == len(right) else f"{at or 'output'} has {len(left)} items, expected {len(right)}"
+        case _:
+            if isinstance(left, bool) == isinstance(right, bool) and left == right:
+                return None
+            return f"{at or 'output'} is {quoted(left)}, expected {quoted(right)}"
+
+
+class LocalScorerWithParameters:
+    """A scorer that makes no calls and is an attrs class; its fields identify it."""
+
+    __name__: ClassVar[str]
+    is_local: ClassVar[bool] = True
+
+    @property
+    def definition(self) -> Mapping[str, Any]:
+        """The parameters."""
+        return attrs.asdict(cast("Any", self), filter=lambda field, _: not field.name.startswith("_"))
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of the parameters."""
+        return digest(canonical([self.__name__, 1, *self.definition.values()], self.__name__))
