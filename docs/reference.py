@@ -19,7 +19,7 @@ WIDTH: Final = 110
 
 GROUPS: Final = {
     "Define an evaluation": ["evaluation", "Evaluation", "Case", "Dataset", "Retry", "Settings", "Score", "note"],
-    "Steps of agents": ["step", "durable"],
+    "Steps of agents": ["step", "durable", "gateway_env"],
     "Run it": ["run", "arun", "rescore", "Outcome", "Rescored", "RunOptions"],
     "Tasks without code": ["Chat", "Endpoint", "Command", "RecordedOutput"],
     "Errors": ["RateLimited", "Fatal", "UsageError", "RunFailed"],

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from runner.tasks.chat import Chat as Chat
     from runner.tasks.command import Command as Command
     from runner.tasks.endpoint import Endpoint as Endpoint
+    from runner.tasks.gateway_env import gateway_env as gateway_env
     from runner.tasks.recorded_output import RecordedOutput as RecordedOutput
 
 _MODULES: Final = {
@@ -56,6 +57,7 @@ _MODULES: Final = {
     "arun": "api",
     "durable": "steps.durable",
     "evaluation": "definition.evaluation",
+    "gateway_env": "tasks.gateway_env",
     "note": "notes",
     "rescore": "api",
     "run": "api",

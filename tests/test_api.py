@@ -83,6 +83,7 @@ def test_public_names_of_runner() -> None:
         "arun",
         "durable",
         "evaluation",
+        "gateway_env",
         "note",
         "rescore",
         "run",

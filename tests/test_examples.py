@@ -3,6 +3,8 @@
 import asyncio
 import json
 import os
+import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -19,8 +21,13 @@ EXAMPLES: Final = ROOT / "examples"
 
 def run_example(name: str, folder: Path, **environment: str) -> Path:
     """Run an example with the command line; return the path of its run."""
+    return run_in(folder, str(EXAMPLES / name), **environment)
+
+
+def run_in(folder: Path, *arguments: str, **environment: str) -> Path:
+    """Run `evaljournal run` in a folder; return the path of its run."""
     subprocess.run(
-        [sys.executable, "-m", "evaljournal", "run", str(EXAMPLES / name)],
+        [sys.executable, "-m", "evaljournal", "run", *arguments],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
         check=True,
@@ -48,6 +55,19 @@ def test_anthropic_sdk(tmp_path: Path, server: Server) -> None:
 
     assert "WHAT IS THE CAPITAL OF PERU?" == dict(load(path).outputs())["peru"]
     assert 3 == len(server.seen("example-anthropic"))
+
+
+def test_an_agent_in_javascript(tmp_path: Path, server: Server) -> None:
+    """A command that knows nothing of evaljournal calls the model through the gateway."""
+    if shutil.which("node") is None:
+        pytest.skip("needs node")
+    data, command = str(EXAMPLES / "capitals.jsonl"), f"node {shlex.quote(str(EXAMPLES / 'agent.mjs'))}"
+    environment = {"OPENAI_BASE_URL": server.url("example-agent", "ok", "v1"), "OPENAI_API_KEY": "test-key-1234"}
+    path = run_in(tmp_path, "--data", data, "--command", command, "--gateway", "--limit", "2", **environment)
+    state = load(path).state
+
+    assert (2, 2) == (state.completed, state.steps.completed)
+    assert 2 == len(server.seen("example-agent"))
 
 
 def test_plain_function(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ ORDER: Final = (
     "runner.retries",
     "runner.tasks",
     "runner.steps",
+    "runner.gateway",
     "runner.scorers",
     "runner.concurrency",
     "runner.definition",

@@ -200,6 +200,7 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
         Option("--command LINE", "Run a command; the input is JSON on standard input, or {input}.", "command", '"./answer.sh"'),
         Option("--shell", "Run the command in a shell.", "command"),
         Option("--output-format FORMAT", "Output of the command: text or json (default: text).", "command.output", '"text"'),
+        Option("--gateway", "Forward the model calls of the command, and record each as a step; keys stay here.", "settings"),
         Option("--output-key COLUMN", "No calls; read the outputs from this column of the dataset.", "output_key", '"output"'),
     ),
     "Prompt": (

@@ -78,6 +78,9 @@ class Settings(Selection):
     reuse_steps: Reuse = field(default="transient", validator=_one_of(*REUSES))
     """When the next attempt reuses the steps of an attempt that ended early: `transient` (interrupted, rate limited or
     unavailable), `interrupted`, `always` or `never`."""
+    gateway: bool = field(default=False, validator=_of_type(bool))
+    """Whether a command or a function calls models through a gateway in this process, which records each call as a step; see
+    `gateway_env`."""
     retry: Retry = field(factory=Retry, validator=_of_type(Retry))
     """Which failed attempts are retried."""
     policy: str = field(default="adaptive", validator=_one_of(*POLICIES))
@@ -172,6 +175,7 @@ class SettingOptions(TypedDict, total=False):
     write_ahead: bool
     record_requests: bool
     reuse_steps: Reuse
+    gateway: bool
     retry: Retry | Mapping[str, float]
     policy: str
     grace: float

@@ -20,9 +20,15 @@ class TaskOpener:
         self._in_thread = None if in_thread is run_in_thread else in_thread
         self._thread: AsyncioThread | None = None
 
-    async def task(self, task: Any, loop: Loop | None) -> Task:
-        """Open a task."""
-        return await self._open(task, task, loop)
+    async def task(self, task: Any, loop: Loop | None, *, gateway: bool) -> Task:
+        """Open a task; with `gateway`, its attempts call models through one."""
+        opened = await self._open(task, task, loop)
+        if not gateway:
+            return opened
+        from runner.gateway.gateway import GatewayTask, open_gateway  # noqa: PLC0415  # an HTTP client is slow to import
+        from runner.gateway.providers import providers_from_environment  # noqa: PLC0415  # the same
+
+        return GatewayTask(opened, await self._stack.enter_async_context(open_gateway(providers_from_environment())))
 
     async def scorer(self, scorer: Scorer, key: str) -> OpenScorer:
         """Open a scorer with its rate-limit key."""

@@ -63,6 +63,8 @@ def make_plan(
     check_gates(settings.fail_under, evaluation.scorers)
     selected, trials = _select(evaluation, settings)
     _check_loops(evaluation, settings)
+    if settings.gateway:
+        _check_gateway(evaluation.task)
     settings.failure_limit(selected.cases)  # It may raise, and nothing was started yet.
     slots = scorer_slots(evaluation.scorers, evaluation.task, settings.limit_key, settings.slots)
     if settings.slots is None:
@@ -95,6 +97,15 @@ def _check_loops(evaluation: Evaluation[Any, Any, Any], settings: Settings) -> N
     for function, loop in [(evaluation.task, settings.loop), *scorers]:
         if not isinstance(function, OpenableTask):
             resolve_loop(function, loop)
+
+
+def _check_gateway(task: object) -> None:
+    """Raise a `UsageError` if a task makes no calls that a gateway could forward, or no provider can be called."""
+    from runner.gateway.providers import providers_from_environment  # noqa: PLC0415  # an HTTP client is slow to import
+
+    if isinstance(task, OpenableTask) and not getattr(task, "starts_processes", False):
+        raise UsageError("only commands and functions call models through the gateway", setting="gateway", value=True)
+    providers_from_environment()
 
 
 def _select(evaluation: Evaluation[Any, Any, Any], settings: Settings) -> tuple[Trials, Iterable[Trial]]:

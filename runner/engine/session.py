@@ -283,7 +283,7 @@ class Session:
         opener = TaskOpener(stack, run, grace=settings.grace, in_thread=self.options.in_thread)
         scorers = [scorer.with_defaults(settings.retry, settings.timeout) for scorer in self.evaluation.scorers.values()]
         keys = scorer_keys(scorers, task, settings.limit_key)
-        open_task = await opener.task(task, settings.loop)
+        open_task = await opener.task(task, settings.loop, gateway=settings.gateway)
         return open_task, [await opener.scorer(scorer, keys[scorer.name]) for scorer in scorers]
 
     async def _execute(self, executor: Executor, trials: PendingTrials, recorder: Recorder) -> None:

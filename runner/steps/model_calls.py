@@ -7,6 +7,7 @@ import base64
 import zlib
 from collections.abc import Iterator, Mapping
 from functools import cached_property
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
@@ -20,7 +21,7 @@ from runner.secrets import mask, mask_output
 from runner.steps.attempt_steps import Asked
 from runner.steps.inputs import step_input
 from runner.steps.stream_events import StreamEvents
-from runner.tasks.reply import BadStatus, IncompleteReply, InvalidReply, Reply
+from runner.tasks.reply import BadStatus, IncompleteReply, InvalidReply, Redirected, Reply
 from runner.tasks.reply_memory import MAX_BYTES, SMALL, ReplyTooLarge
 from runner.tasks.usage import usage_of_response
 
@@ -109,6 +110,11 @@ class ReplyReader:
         """Whether the status is 2xx."""
         return self._reply.status // 100 == 2  # noqa: PLR2004  # the class of the status
 
+    @property
+    def is_stream(self) -> bool:
+        """Whether it is a stream of events."""
+        return self._events is not None
+
     def feed(self, chunk: bytes) -> None:
         """Add received bytes."""
         if self._problem is not None or not chunk:
@@ -187,7 +193,7 @@ class ReplyReader:
         """Return why the reply is not a result."""
         self._reply.body = self._body if self._is_decoded else b""
         if not self.is_success:
-            return BadStatus(self._reply, url)
+            return (BadStatus if self._reply.status >= HTTPStatus.BAD_REQUEST else Redirected)(self._reply, url)
         if self._problem is not None:
             return self._problem
         if self._events is not None and self._events.error is not None:

@@ -10,7 +10,7 @@ import math
 import ssl
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 from http import HTTPStatus
 from typing import Any, Final, Self, TypeVar, cast
 
@@ -187,11 +187,7 @@ class Client:
     ) -> T:
         """Make one call and return the result of `read` for its reply; raise an error for any status but 2xx."""
         started = trio.current_time()
-        sent = [*self._address.headers, *headers]
-        if content is not None:
-            sent.append((b"Content-Length", b"%d" % len(content)))
-        url = self._url if target is None else _Url(self._address.origin, target)
-        request = _Request(method, url, sent, content, self._extensions)
+        request = self._request(method, content, headers, target)
         with ReplyMemory() as memory:
             response, body, first_byte = await self._exchange(request, started, memory)
             reply_headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in response.headers}
@@ -211,23 +207,58 @@ class Client:
             raise Redirected(reply, self._address.shown)
         return read(reply)
 
-    async def _exchange(
-        self, request: _Request, started: float, memory: ReplyMemory
-    ) -> tuple[httpcore2.Response, bytes, float]:
-        """Send a request on an idle connection or a new one; return what `_exchange` returns."""
+    @asynccontextmanager
+    async def stream(
+        self, method: str, content: bytes | None, *headers: tuple[bytes, bytes], target: str
+    ) -> AsyncGenerator[httpcore2.Response]:
+        """Make one call; yields its response, whatever its status, and the body is read as it arrives: `aiter_stream`."""
         try:
-            connection = await self._idle_connection() or await self._new_connection()
+            connection, response = await self._send(self._request(method, content, headers, target))
             try:
-                exchanged = await _exchange(connection, request, started, memory)
-            except (httpcore2.NetworkError, httpcore2.ProtocolError):
-                if not connection.was_closed_meanwhile:
-                    raise
-                connection = await self._new_connection()
-                exchanged = await _exchange(connection, request, started, memory)
+                yield response
+                await response.aclose()  # Closes the connection, too, unless the body was read to its end.
+            except BaseException:
+                await _drop(connection.http)
+                raise
         except _FAILURES as exc:
             raise NoResponse(exc, self._address.shown) from exc
         await self._keep(connection)
-        return exchanged
+
+    def _request(
+        self, method: str, content: bytes | None, headers: tuple[tuple[bytes, bytes], ...], target: str | None
+    ) -> _Request:
+        sent = [*self._address.headers, *headers]
+        if content is not None:
+            sent.append((b"Content-Length", b"%d" % len(content)))
+        url = self._url if target is None else _Url(self._address.origin, target)
+        return _Request(method, url, sent, content, self._extensions)
+
+    async def _exchange(
+        self, request: _Request, started: float, memory: ReplyMemory
+    ) -> tuple[httpcore2.Response, bytes, float]:
+        """Send a request; return the response, its body and the time to its first byte."""
+        try:
+            connection, response = await self._send(request)
+            try:
+                body, first_byte = await _body(response, started, memory)
+            except BaseException:
+                await _drop(connection.http)
+                raise
+        except _FAILURES as exc:
+            raise NoResponse(exc, self._address.shown) from exc
+        await self._keep(connection)
+        return response, body, first_byte
+
+    async def _send(self, request: _Request) -> tuple[_Connection, httpcore2.Response]:
+        """Send a request on an idle connection or a new one; return it, and the response without its body."""
+        connection = await self._idle_connection() or await self._new_connection()
+        try:
+            return connection, await _response(connection, request)
+        except (httpcore2.NetworkError, httpcore2.ProtocolError):
+            if not connection.was_closed_meanwhile:
+                raise
+        connection = await self._new_connection()
+        return connection, await _response(connection, request)
 
     async def _idle_connection(self) -> _Connection | None:
         """Return the connection that was used last, unless the server has closed it or sent something unsolicited."""
@@ -276,13 +307,10 @@ class Client:
             await _drop(self._idle.popleft().http)
 
 
-async def _exchange(
-    connection: _Connection, request: _Request, started: float, memory: ReplyMemory
-) -> tuple[httpcore2.Response, bytes, float]:
-    """Send a request; return the response, its body and the time to its first byte. The connection is closed on an error."""
+async def _response(connection: _Connection, request: _Request) -> httpcore2.Response:
+    """Send a request; return the response without its body. The connection is closed on an error."""
     try:
-        response = await connection.http.handle_async_request(request)
-        return response, *await _body(response, started, memory)
+        return await connection.http.handle_async_request(request)
     except BaseException:
         await _drop(connection.http)
         raise

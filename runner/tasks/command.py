@@ -30,6 +30,7 @@ from runner.secret_shapes import mask_shapes
 from runner.secrets import add_secret, excerpt, is_secret_variable, mask, mask_definition
 from runner.tasks import TrialInput
 from runner.tasks.endpoint import call_once, idempotency_key
+from runner.tasks.gateway_env import gateway_env
 from runner.tasks.reply import InvalidReply, OutputMissing
 from runner.tasks.reply_memory import ReplyMemory
 
@@ -116,6 +117,7 @@ class Command:
     """
 
     __name__ = "command"
+    starts_processes = True
 
     command: str | Sequence[str] = attrs.field(kw_only=False, repr=lambda command: repr(mask(str(command))))
     """A string is split like a shell command, but no shell is used. Arguments may contain `{fields}` of the case, and stdin
@@ -215,7 +217,7 @@ class _OpenCommand:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                env={**os.environ, "EVALJOURNAL_TRIAL": trial.trial, "EVALJOURNAL_IDEMPOTENCY_KEY": key},
+                env={**os.environ, **gateway_env(), "EVALJOURNAL_TRIAL": trial.trial, "EVALJOURNAL_IDEMPOTENCY_KEY": key},
                 start_new_session=True,
             )
         except (FileNotFoundError, PermissionError) as exc:

@@ -141,20 +141,11 @@ class Reply:
 
     def json(self) -> Any:
         """Parse the body as JSON."""
-        self._check_values(b",[{")
+        check_values(self.body)
         try:
             return read_json(self.body)
         except ValueError as exc:
             raise InvalidReply(f"the reply is not JSON ({exc}): {self.excerpt!r}") from exc
-
-    def _check_values(self, separators: bytes) -> None:
-        """Raise a `ReplyTooLarge` if the body has too many values; each follows a separator outside a string."""
-        if len(self.body) <= MAX_VALUES or _count(self.body, separators) <= MAX_VALUES:
-            return
-        unescaped = self.body.replace(b"\\\\", b"").replace(b'\\"', b"")
-        has_too_many_strings = unescaped.count(b'"') > 4 * MAX_VALUES  # Two quotes for a value, two for its key.
-        if has_too_many_strings or _count(b"".join(unescaped.split(b'"')[::2]), separators) > MAX_VALUES:
-            raise ReplyTooLarge(f"the reply has more than {MAX_VALUES:,} values")
 
     def text(self) -> str:
         """Decode the body with its charset (default: UTF-8)."""
@@ -170,7 +161,7 @@ class Reply:
     def pieces(self) -> Iterator[Any]:
         """Yield the data of each event or line of a stream, parsed where it is JSON, up to `[DONE]`."""
         in_events = self.media == "text/event-stream"
-        self._check_values(b",[{\n\r")
+        check_values(self.body, b",[{\n\r")
         text = self.text()
         is_incomplete = self.ends_by_closing and not self.is_done and not text.endswith(_EVENT_ENDS if in_events else "\n")
         if is_incomplete and (in_events or not text):
@@ -237,6 +228,16 @@ def _lines(text: str) -> Iterator[tuple[str, str]]:
 def _end(text: str) -> str:
     """Return the end of a text with secrets masked."""
     return mask(text[-4 * _EXCERPT :])[-_EXCERPT // 5 :]
+
+
+def check_values(body: bytes, separators: bytes = b",[{", what: str = "the reply") -> None:
+    """Raise a `ReplyTooLarge` if a body has too many JSON values; each follows a separator outside a string."""
+    if len(body) <= MAX_VALUES or _count(body, separators) <= MAX_VALUES:
+        return
+    unescaped = body.replace(b"\\\\", b"").replace(b'\\"', b"")
+    has_too_many_strings = unescaped.count(b'"') > 4 * MAX_VALUES  # Two quotes for a value, two for its key.
+    if has_too_many_strings or _count(b"".join(unescaped.split(b'"')[::2]), separators) > MAX_VALUES:
+        raise ReplyTooLarge(f"{what} has more than {MAX_VALUES:,} values")
 
 
 def _count(body: bytes, separators: bytes) -> int:

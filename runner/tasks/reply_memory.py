@@ -36,8 +36,11 @@ class ReplyTooLarge(Fatal):
 class ReplyMemory:
     """The memory of one reply, until it is parsed."""
 
-    def __init__(self, what: str = "the reply") -> None:
+    def __init__(self, what: str = "the reply", *, small: int = SMALL, places: trio.Semaphore | None = None) -> None:
+        """Account for a reply; one of more than `small` bytes takes one of `places` (default: those of the run's tasks)."""
         self._what = what
+        self._small = small
+        self._places = places
         self._size = 0
         self._place: trio.Semaphore | None = None
         """Set while the reply occupies one of the places for large replies."""
@@ -53,13 +56,13 @@ class ReplyMemory:
         self._size += count
         if self._size > MAX_BYTES:
             raise ReplyTooLarge(f"{self._what} is larger than {MAX_BYTES // 1024 // 1024} MiB; it may be endless")
-        if self._size > SMALL:
+        if self._size > self._small:
             await self.take_place()
 
     async def take_place(self) -> None:
         """Wait for one of the places for large replies."""
         if self._place is None:
-            place = _semaphore()
+            place = self._places or _semaphore()
             await place.acquire()
             self._place = place
 

@@ -1,0 +1,34 @@
+// A command-line agent in JavaScript: it calls a model with a tool, and prints its answer.
+//
+// export OPENAI_API_KEY=…
+// evaljournal run --data examples/capitals.jsonl --command 'node examples/agent.mjs' --gateway --score contains
+//
+// The agent knows nothing of evaljournal. With --gateway, OPENAI_BASE_URL is the gateway of the run, which records each call.
+
+import { readFileSync } from "node:fs";
+
+const base = process.env.OPENAI_BASE_URL ?? "https://api.openai.com/v1";
+const tools = [
+  { type: "function", function: { name: "population", parameters: { type: "object", properties: { city: { type: "string" } } } } },
+];
+
+async function ask(messages) {
+  const reply = await fetch(`${base}/chat/completions`, {
+    method: "POST",
+    headers: { "Content-Type": "application/json", Authorization: `Bearer ${process.env.OPENAI_API_KEY}` },
+    body: JSON.stringify({ model: "gpt-4o-mini", messages, tools }),
+  });
+  if (!reply.ok) throw new Error(`${reply.status} ${await reply.text()}`);
+  return (await reply.json()).choices[0].message;
+}
+
+const messages = [{ role: "user", content: JSON.parse(readFileSync(0)) }];
+let answer = await ask(messages);
+for (let turn = 0; answer.tool_calls && turn < 10; turn++) {
+  messages.push(answer);
+  for (const call of answer.tool_calls) {
+    messages.push({ role: "tool", tool_call_id: call.id, content: JSON.stringify({ population: 1000000 }) });
+  }
+  answer = await ask(messages);
+}
+console.log(answer.content);

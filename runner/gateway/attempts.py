@@ -1,0 +1,81 @@
+"""Attempts that call models through the gateway: each has an address of its own, which works until the attempt ends."""
+
+import functools
+import secrets
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Final
+
+import trio
+
+from runner.secrets import add_secret
+from runner.steps.attempt_steps import AttemptSteps
+
+_TOKEN_BYTES: Final = 16
+
+
+class GatewayAttempt:
+    """An attempt in flight: its steps, its calls, and the failure that ends it."""
+
+    def __init__(self, steps: AttemptSteps, *, ends_at_once: bool) -> None:
+        self.steps = steps
+        self.failure: Exception | None = None
+        """Why a provider did not answer. No further call is forwarded."""
+        self.scope: Final = trio.CancelScope()
+        """Of the task."""
+        self._ends_at_once = ends_at_once
+        self._calls: set[trio.CancelScope] = set()
+
+    def fail(self, failure: Exception) -> None:
+        """End the attempt because a provider did not answer; the first failure counts."""
+        self.failure = self.failure or failure
+        if self._ends_at_once:
+            self.scope.cancel()
+
+    @contextmanager
+    def call(self) -> Generator[trio.CancelScope]:
+        """Make a call of the attempt; it is cancelled when the attempt ends."""
+        with trio.CancelScope() as scope:
+            self._calls.add(scope)
+            try:
+                yield scope
+            finally:
+                self._calls.discard(scope)
+
+    def close(self) -> None:
+        """Cancel the calls in flight."""
+        for scope in self._calls:
+            scope.cancel()
+
+
+class GatewayAttempts:
+    """The attempts in flight, by token."""
+
+    def __init__(self) -> None:
+        self._attempts: dict[str, GatewayAttempt] = {}
+
+    def find(self, token: str) -> GatewayAttempt | None:
+        """Return the attempt with a token; None if it has ended or never existed."""
+        return self._attempts.get(token)
+
+    @contextmanager
+    def open(self, attempt: GatewayAttempt) -> Generator[str]:
+        """Give an attempt a token for the duration of the block."""
+        token = f"{_token_prefix()}-{secrets.token_hex(_TOKEN_BYTES)}"
+        self._attempts[token] = attempt
+        try:
+            yield token
+        finally:
+            del self._attempts[token]
+            attempt.close()
+
+
+@functools.cache
+def _token_prefix() -> str:
+    """Return the random text with which the tokens of this process begin, and mask it from now on.
+
+    A token without it is useless. A secret for each attempt would make masking slower with each of them.
+    """
+    prefix = secrets.token_hex(_TOKEN_BYTES)
+    add_secret(prefix)
+    return prefix

@@ -1,0 +1,208 @@
+"""One call of an agent through the gateway: forwarded to the provider and recorded as a step, or answered from the journal.
+
+A reply that is not a stream is sent to the agent after its step was recorded. A stream is sent as it arrives; its step is
+recorded before its last event is sent. So an agent never acts on a complete reply that is not recorded.
+"""
+
+import time
+from collections.abc import Iterable
+from contextlib import aclosing
+from http import HTTPStatus
+from typing import Final
+
+import attrs
+import h11
+import httpcore2
+import trio
+
+from journal.errors import JournalError
+from runner.gateway.attempts import GatewayAttempt
+from runner.gateway.connection import Connection, Disconnected, RequestTooLarge
+from runner.gateway.providers import Route
+from runner.retries.classify import classify
+from runner.secrets import mask
+from runner.steps.attempt_steps import Asked, RunningStep
+from runner.steps.model_calls import NO_SDK_RETRY, ReplyReader, asked, replayed
+from runner.tasks.client import Client
+from runner.tasks.reply import IncompleteReply, NoResponse, Redirected, check_values
+from runner.tasks.reply_memory import MAX_BYTES, ReplyMemory, ReplyTooLarge
+
+LAST_REPLY: Final = 1.0
+"""Seconds in which an agent must read the reply that ends its attempt."""
+
+LONG_STREAM: Final = 16 * 1024 * 1024
+"""Bytes of a reply that is read without waiting for others; a stream takes several hundred bytes for each token."""
+
+_NO_RETRY: Final = (NO_SDK_RETRY[0].encode(), NO_SDK_RETRY[1].encode())
+_HOP_BY_HOP: Final = frozenset(
+    {b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade", b"content-length"}
+)
+_OWN: Final = frozenset(
+    {b"host", b"authorization", b"x-api-key", b"cookie", b"user-agent", b"accept-encoding", b"expect", b"proxy-authorization"}
+)
+"""Request headers that the gateway sends itself, or that are not meant for the provider."""
+_NOT_FORWARDED: Final = _HOP_BY_HOP | _OWN
+_NOT_RETURNED: Final = _HOP_BY_HOP | {b"set-cookie", _NO_RETRY[0]}
+
+
+class KeyMissing(Exception):
+    """A provider cannot be called without a key; no other call could succeed."""
+
+    status_code: Final = int(HTTPStatus.UNAUTHORIZED)
+
+
+class AgentDisconnected(Exception):
+    """The agent closed the connection before the reply was complete."""
+
+
+@attrs.frozen
+class Call:
+    """A call of an attempt."""
+
+    attempt: GatewayAttempt
+    route: Route
+    client: Client
+    request: h11.Request
+    target: str
+    """Path and query at the provider."""
+    connection: Connection
+    places: trio.Semaphore
+    """For large requests and replies."""
+
+    async def make(self) -> None:
+        """Read the request, and answer it."""
+        attempt, connection = self.attempt, self.connection
+        try:
+            body = await connection.body(MAX_BYTES)
+        except RequestTooLarge as exc:
+            await connection.reject(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, str(exc), _NO_RETRY)
+            return
+        if attempt.failure is not None:
+            await connection.reject(HTTPStatus.SERVICE_UNAVAILABLE, f"the attempt failed: {attempt.failure}", _NO_RETRY)
+            return
+        step: RunningStep | None = None
+        if self.route.is_recorded:
+            try:
+                question = await self._asked(body)
+            except ReplyTooLarge as exc:
+                await connection.reject(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, str(exc), _NO_RETRY)
+                return
+            step = attempt.steps.begin(question)
+            if (earlier := attempt.steps.take(step)) is not None:
+                status, headers, content = replayed(earlier.output)
+                await connection.send(status, _returned((n.encode(), v.encode()) for n, v in headers.items()), content)
+                return
+        try:
+            await self._forward(step, body)
+        except (NoResponse, ReplyTooLarge, KeyMissing) as exc:
+            await self._end(step, exc)
+        except (trio.Cancelled, trio.BrokenResourceError, trio.ClosedResourceError):
+            if step is not None and connection.is_closed:
+                attempt.steps.fail(step, AgentDisconnected("the agent closed the connection before the reply was complete"))
+            raise
+
+    async def _asked(self, body: bytes) -> Asked:
+        def parse() -> Asked:
+            check_values(body, what="the request")
+            headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in self.request.headers}
+            return asked(self.route.method, self.route.provider.url(self.target), headers, body)
+
+        with ReplyMemory("the request", places=self.places) as memory:
+            await memory.add(len(body))
+            return await memory.parse(parse)
+
+    async def _forward(self, step: RunningStep | None, body: bytes) -> None:
+        route, connection = self.route, self.connection
+        if route.provider.needs_key:
+            raise KeyMissing(f"{route.provider.needs_key} is not set in the environment of the run; set it, then resume")
+        sent = [header for header in self.request.headers.raw_items() if header[0].lower() not in _NOT_FORWARDED]
+        content = body if route.method == "POST" else None
+        chunks: list[bytes] = []
+        with ReplyMemory(small=LONG_STREAM, places=self.places) as memory:
+            async with self.client.stream(route.method, content, *sent, target=self.target) as response:
+                headers = list(_returned(response.headers))
+                reader = _reader(response)
+                is_recorded = False
+                if reader.is_stream and reader.is_success:
+                    await connection.begin(response.status, headers)
+                async with aclosing(response.aiter_stream()) as stream:
+                    async for chunk in stream:
+                        await memory.add(len(chunk))
+                        reader.feed(chunk)
+                        if not connection.has_begun:
+                            chunks.append(chunk)
+                            continue
+                        if not is_recorded and reader.is_complete:
+                            is_recorded = await self._record(step, reader, memory)
+                        await connection.send_chunk(chunk)
+            reader.end()
+            is_complete = is_recorded or await self._record(step, reader, memory)
+        if not is_complete:
+            await self._end(step, reader.error(route.provider.shown(route.path)), response, b"".join(chunks))
+        elif connection.has_begun:
+            await connection.finish()
+        else:
+            await connection.send(response.status, headers, b"".join(chunks))
+
+    async def _record(self, step: RunningStep | None, reader: ReplyReader, memory: ReplyMemory) -> bool:
+        """Record a reply and, with `write_ahead`, wait until it is on disk; return whether it was complete."""
+        if step is None:
+            return reader.is_success
+        result = await memory.parse(lambda: (reader.recorded(), reader.usage() or None) if reader.is_complete else None)
+        if result is None:
+            return False
+        steps = self.attempt.steps
+        steps.complete(step, *result)
+        if steps.wait_durable is not None:
+            try:
+                await steps.wait_durable()
+            except JournalError as exc:  # The run ends because of it.
+                raise Disconnected from exc
+        return True
+
+    async def _end(
+        self, step: RunningStep | None, exc: Exception, response: httpcore2.Response | None = None, body: bytes = b""
+    ) -> None:
+        """Record that a step failed, send the reply to the agent, and end the attempt unless the agent is at fault."""
+        connection = self.connection
+        if step is not None:
+            self.attempt.steps.fail(step, exc)
+        failure = classify(exc, now=time.time())
+        ends = (
+            failure.category in {"rate_limited", "unavailable"}
+            or failure.stop_run
+            or isinstance(exc, NoResponse | ReplyTooLarge | Redirected)
+        )
+        no_retry = [_NO_RETRY] if ends else []
+        try:
+            with trio.move_on_after(LAST_REPLY if ends else float("inf")):
+                if connection.has_begun:
+                    if not isinstance(exc, IncompleteReply | NoResponse | ReplyTooLarge):
+                        await connection.finish()  # The stream contains the error.
+                elif response is None or isinstance(exc, Redirected):
+                    status = HTTPStatus.UNAUTHORIZED if isinstance(exc, KeyMissing) else HTTPStatus.BAD_GATEWAY
+                    await connection.reject(status, mask(str(exc)), *no_retry)
+                else:
+                    headers = [*_returned(response.headers), *no_retry]
+                    await connection.send(response.status, headers, _masked(body))
+        finally:
+            if ends:
+                self.attempt.fail(exc)
+
+
+def _reader(response: httpcore2.Response) -> ReplyReader:
+    headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in response.headers}
+    return ReplyReader(response.status, headers)
+
+
+def _returned(headers: Iterable[tuple[bytes, bytes]]) -> Iterable[tuple[bytes, bytes]]:
+    """Yield the headers of a reply that an agent gets."""
+    return (header for header in headers if header[0].lower() not in _NOT_RETURNED)
+
+
+def _masked(body: bytes) -> bytes:
+    """Return the body of an error without keys; some providers repeat them."""
+    try:
+        return mask(body.decode()).encode()
+    except ValueError:
+        return body

@@ -1,0 +1,145 @@
+"""The gateway's server on 127.0.0.1, and the task that has an address there for each of its attempts."""
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from http import HTTPStatus
+from typing import Any, Final
+
+import attrs
+import h11
+import trio
+
+from runner.gateway.attempts import GatewayAttempt, GatewayAttempts
+from runner.gateway.call import Call
+from runner.gateway.connection import Connection
+from runner.gateway.providers import Provider, Route, agent_environment, common_environment, routes
+from runner.gateway.request_memory import RequestMemory
+from runner.steps.attempt_steps import current_steps
+from runner.tasks import OnLateResult, Task
+from runner.tasks.client import Client
+from runner.tasks.function import FunctionTask
+from runner.tasks.gateway_env import set_gateway_env
+from runner.tasks.reply_memory import LARGE_REPLIES, MAX_BYTES
+
+HOST: Final = "127.0.0.1"
+MAX_CONNECTIONS: Final = 2_000
+CONNECT_TIMEOUT: Final = 10.0
+"""Seconds to connect to a provider."""
+
+
+@attrs.define
+class Gateway:
+    """Forwards the calls of attempts in flight."""
+
+    port: int
+    _routes: Mapping[str, tuple[Route, Client]]
+    _attempts: GatewayAttempts = attrs.field(init=False, factory=GatewayAttempts)
+    _memory: RequestMemory = attrs.field(init=False, factory=RequestMemory)
+    _places: trio.Semaphore = attrs.field(init=False, factory=lambda: trio.Semaphore(LARGE_REPLIES))
+    _environment: Mapping[str, str] = attrs.field(init=False, factory=lambda: common_environment(HOST))
+    _connections: int = attrs.field(init=False, default=0)
+
+    async def call(self, task: Task, value: Any, on_late: OnLateResult) -> Any:
+        """Call a task for the attempt in this context; while it runs, it may call the gateway."""
+        steps = current_steps()
+        assert steps is not None
+        # A thread cannot be cancelled: it gets the error of the provider, and ends by itself.
+        attempt = GatewayAttempt(steps, ends_at_once=not (isinstance(task, FunctionTask) and task.loop is None))
+        output = None
+        with self._attempts.open(attempt) as token:
+            environment = agent_environment(f"http://{HOST}:{self.port}/{token}", self._environment)
+            try:
+                with set_gateway_env(environment), attempt.scope:
+                    output = await task.call(value, on_late)
+            except Exception as exc:
+                if attempt.failure is None:
+                    raise
+                raise attempt.failure from exc
+        if attempt.failure is not None:
+            raise attempt.failure
+        return output
+
+    async def serve(self, stream: trio.SocketStream) -> None:
+        """Answer the requests on a connection."""
+        self._connections += 1
+        try:
+            await Connection(stream).serve(self._answer if self._connections <= MAX_CONNECTIONS else _reject_connection)
+        finally:
+            self._connections -= 1
+
+    async def _answer(self, connection: Connection, request: h11.Request) -> None:
+        path, _, query = request.target.decode("ascii").partition("?")
+        _, _, token_and_path = path.partition("/")
+        token, slash, rest = token_and_path.partition("/")
+        attempt = self._attempts.find(token)
+        if attempt is None:
+            message = "no attempt in flight has this address: the attempt has ended, or the address is wrong"
+            await connection.reject(HTTPStatus.FORBIDDEN, message)
+            return
+        if (found := self._routes.get(slash + rest)) is None:
+            await connection.reject(HTTPStatus.NOT_FOUND, f"{slash}{rest} is not forwarded; paths: {', '.join(self._routes)}")
+            return
+        route, client = found
+        if request.method != route.method.encode():
+            await connection.reject(HTTPStatus.METHOD_NOT_ALLOWED, f"use {route.method}", (b"allow", route.method.encode()))
+            return
+        length = _length(request)
+        if length is not None and length > MAX_BYTES:
+            message = f"the request is larger than {MAX_BYTES // 1024 // 1024} MiB"
+            await connection.reject(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, message)
+            return
+        call = Call(attempt, route, client, request, route.provider.target(route.path, query), connection, self._places)
+        with attempt.call() as scope, connection.cancel_on_disconnect(scope):
+            async with self._memory.reserve(length):
+                await call.make()
+        if scope.cancelled_caught:
+            await connection.end_cancelled(HTTPStatus.FORBIDDEN, "the attempt has ended")
+
+
+def _length(request: h11.Request) -> int | None:
+    """Return the length of a body; None if it is unknown."""
+    headers = dict(request.headers)
+    if b"transfer-encoding" in headers:
+        return None
+    return int(headers.get(b"content-length", b"0"))
+
+
+async def _reject_connection(connection: Connection, _: h11.Request) -> None:
+    await connection.reject(HTTPStatus.SERVICE_UNAVAILABLE, f"more than {MAX_CONNECTIONS:,} connections")
+
+
+class GatewayTask:
+    """A task whose attempts have an address in a gateway."""
+
+    def __init__(self, task: Task, gateway: Gateway) -> None:
+        self._task = task
+        self._gateway = gateway
+        self.takes_trial = task.takes_trial
+        self.request = getattr(task, "request", None)
+
+    async def call(self, value: Any, on_late: OnLateResult) -> Any:
+        """Call the task."""
+        return await self._gateway.call(self._task, value, on_late)
+
+
+@asynccontextmanager
+async def open_gateway(providers: Sequence[Provider]) -> AsyncGenerator[Gateway]:
+    """Serve a gateway to these providers on a free port."""
+    async with AsyncExitStack() as stack:
+        clients = [
+            await stack.enter_async_context(Client(provider.address, connect_timeout=CONNECT_TIMEOUT, read_timeout=None))
+            for provider in providers
+        ]
+        (listener,) = await trio.open_tcp_listeners(0, host=HOST)
+        forwarded = {
+            path: (route, client)
+            for provider, client in zip(providers, clients, strict=True)
+            for path, route in routes(provider).items()
+        }
+        gateway = Gateway(listener.socket.getsockname()[1], forwarded)
+        nursery = await stack.enter_async_context(trio.open_nursery())
+        nursery.start_soon(trio.serve_listeners, gateway.serve, [listener])
+        try:
+            yield gateway
+        finally:
+            nursery.cancel_scope.cancel()

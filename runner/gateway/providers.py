@@ -1,0 +1,134 @@
+"""The providers that the gateway forwards to, and what an agent gets instead of their addresses and keys.
+
+Addresses and keys are read from the environment of the run when it starts. An agent chooses a provider and one of the paths
+listed here, never an address.
+"""
+
+import os
+from collections.abc import Mapping
+from typing import Final
+
+import attrs
+
+from runner.errors import UsageError
+from runner.steps.model_calls import is_model_call
+from runner.tasks.address import Address
+from runner.tasks.chat import OPENAI
+
+DUMMY_KEY: Final = "sk-evaljournal-gateway"
+"""What an agent gets as an API key; the gateway does not read it."""
+
+_ANTHROPIC: Final = "https://api.anthropic.com"
+
+
+@attrs.frozen(kw_only=True)
+class _Kind:
+    """An API, and the environment variables that configure it."""
+
+    base_url: str
+    """Environment variable with the base URL."""
+    default: str
+    keys: Mapping[str, tuple[str, str]]
+    """Environment variable with a key → the header that it is sent in, and the text before it; the first that is set counts."""
+    prefix: str
+    """What the base URL of an agent has after the token of the attempt."""
+    paths: Mapping[str, str]
+    """What may be called: path after the base URL → HTTP method."""
+
+
+_KINDS: Final = (
+    _Kind(
+        base_url="OPENAI_BASE_URL",
+        default=OPENAI,
+        keys={"OPENAI_API_KEY": ("Authorization", "Bearer ")},
+        prefix="/openai/v1",
+        paths={"/chat/completions": "POST", "/responses": "POST", "/embeddings": "POST", "/models": "GET"},
+    ),
+    _Kind(
+        base_url="ANTHROPIC_BASE_URL",
+        default=_ANTHROPIC,
+        keys={"ANTHROPIC_API_KEY": ("x-api-key", ""), "ANTHROPIC_AUTH_TOKEN": ("Authorization", "Bearer ")},
+        prefix="/anthropic",
+        paths={"/v1/messages": "POST", "/v1/messages/count_tokens": "POST", "/v1/models": "GET"},
+    ),
+)
+
+
+@attrs.frozen
+class Provider:
+    """A provider of models."""
+
+    kind: _Kind
+    address: Address
+    """Of its base URL."""
+    needs_key: str = ""
+    """The environment variable that must be set before it can be called; empty if nothing is missing."""
+
+    def target(self, path: str, query: str) -> str:
+        """Return path and query of a call, behind those of the base URL."""
+        base, _, own_query = self.address.target.partition("?")
+        queries = "&".join(part for part in (own_query, query) if part)
+        return f"{base.rstrip('/')}{path}{'?' if queries else ''}{queries}"
+
+    def url(self, target: str) -> str:
+        """Return the complete URL of a call."""
+        return f"{self.address.origin}{target}"
+
+    def shown(self, path: str) -> str:
+        """Return the URL of a path with secrets masked."""
+        return f"{self.address.shown.partition('?')[0].rstrip('/')}{path}"
+
+
+@attrs.frozen
+class Route:
+    """A path that an agent may call."""
+
+    provider: Provider
+    method: str
+    path: str
+    """Path after the base URL of the provider."""
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether its calls are steps."""
+        return is_model_call(self.method, self.path)
+
+
+def providers_from_environment() -> list[Provider]:
+    """Read the addresses and keys of the providers; raise a `UsageError` if none can be called or an address is invalid."""
+    providers = [_provider(kind) for kind in _KINDS]
+    if all(provider.needs_key for provider in providers):
+        names = " or ".join(provider.needs_key for provider in providers)
+        raise UsageError(f"set {names}: the gateway has no key for any provider", setting="gateway", value=True)
+    return providers
+
+
+def _provider(kind: _Kind) -> Provider:
+    base_url = os.environ.get(kind.base_url, "").strip()
+    key = next((name for name in kind.keys if os.environ.get(name)), None)
+    headers = {} if key is None else {kind.keys[key][0]: f"{kind.keys[key][1]}${{{key}}}"}
+    literal = (base_url or kind.default).replace("$", "$$").replace("{", "%7B").replace("}", "%7D")
+    try:
+        address = Address.parse(literal, headers)
+    except UsageError as exc:
+        raise UsageError(f"{kind.base_url}: {exc.message}", setting="gateway", value=True) from exc
+    return Provider(kind, address, next(iter(kind.keys)) if key is None and not base_url else "")
+
+
+def routes(provider: Provider) -> dict[str, Route]:
+    """Return what an agent may call of a provider, by the path after the token of its attempt."""
+    return {f"{provider.kind.prefix}{path}": Route(provider, method, path) for path, method in provider.kind.paths.items()}
+
+
+def agent_environment(base: str, kept: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables with which an agent calls the gateway at `base`, besides those that are the same for all."""
+    urls = {kind.base_url: f"{base}{kind.prefix}" for kind in _KINDS}
+    return {**kept, **urls, "OPENAI_API_BASE": urls["OPENAI_BASE_URL"]}  # Its name in older libraries.
+
+
+def common_environment(host: str) -> dict[str, str]:
+    """Return the variables that are the same for all agents: every key is replaced, and `host` is called without a proxy."""
+    keys = {value for kind in _KINDS for name in kind.keys if (value := os.environ.get(name))}
+    replaced = [name for name, value in os.environ.items() if value in keys]
+    no_proxy = {name: ",".join(filter(None, (os.environ.get(name), host))) for name in ("NO_PROXY", "no_proxy")}
+    return dict.fromkeys([*replaced, *(next(iter(kind.keys)) for kind in _KINDS)], DUMMY_KEY) | no_proxy

@@ -1,0 +1,34 @@
+"""Memory of the request bodies that the gateway holds while their calls are in flight."""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Final
+
+import trio
+
+from runner.tasks.reply_memory import MAX_BYTES, SMALL
+
+TOTAL: Final = 512 * 1024 * 1024
+"""Bytes of all large bodies together; further ones wait until calls end."""
+
+
+class RequestMemory:
+    """The memory for large request bodies; each takes all it needs at once, so that none waits for another's rest."""
+
+    def __init__(self) -> None:
+        self._free = TOTAL
+        self._changed = trio.lowlevel.ParkingLot()
+
+    @asynccontextmanager
+    async def reserve(self, length: int | None) -> AsyncGenerator[None]:
+        """Reserve memory for a body of this length; None: unknown."""
+        size = MAX_BYTES if length is None else length if length > SMALL else 0
+        while size > self._free:
+            await self._changed.park()
+        self._free -= size
+        try:
+            yield
+        finally:
+            self._free += size
+            if size:
+                self._changed.unpark_all()

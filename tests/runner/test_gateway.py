@@ -1,0 +1,265 @@
+"""The gateway: an agent in any language calls models through it, and each call is a step of its attempt."""
+
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import pytest
+
+from journal.events import AttemptFailed, AttemptSucceeded, RunStopped, StepCompleted, StepFailed, StepReused
+from runner import Endpoint, Retry, UsageError, gateway_env, verify
+from runner.tasks.command import Command
+from tests.runs import define_real, events, outputs, run_real
+from tests.server import Server
+
+KEY: Final = "sk-the-real-key-0123456789"
+RETRY: Final = Retry(errors=1, rate_limits=30.0, base_delay=0.01)
+PYTHON_AGENT: Final = """
+import json, os, sys, urllib.request
+conversation = []
+for question in json.load(sys.stdin):
+    conversation.append({"role": "user", "content": question})
+    body = json.dumps({"model": "gpt-4o-mini", "messages": conversation}).encode()
+    with urllib.request.urlopen(os.environ["OPENAI_BASE_URL"] + "/chat/completions", body) as reply:
+        conversation.append(json.load(reply)["choices"][0]["message"])
+print(conversation[-1]["content"])
+"""
+NODE_AGENT: Final = """
+let conversation = [];
+for (const question of JSON.parse(require("fs").readFileSync(0))) {
+  conversation.push({role: "user", content: question});
+}
+fetch(process.env.ANTHROPIC_BASE_URL + "/v1/messages", {
+  method: "POST",
+  headers: {"content-type": "application/json", "x-api-key": process.env.ANTHROPIC_API_KEY, "anthropic-version": "2023-06-01"},
+  body: JSON.stringify({model: "claude-haiku", max_tokens: 10, messages: conversation}),
+}).then(reply => reply.json()).then(reply => console.log(reply.content[0].text));
+"""
+SHELL_AGENT: Final = """
+curl --silent --fail-with-body "$OPENAI_BASE_URL/chat/completions" -H "Authorization: Bearer $OPENAI_API_KEY" \
+  --json '{"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "Peru?"}]}'
+"""
+
+
+@pytest.fixture
+def provider(server: Server, name: str, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Let the test server be both providers; each call takes its next step."""
+
+    def use(steps: str) -> None:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url(name, steps, "v1"))
+        monkeypatch.setenv("OPENAI_API_KEY", KEY)
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", server.url(name, steps, "anthropic"))
+        monkeypatch.setenv("ANTHROPIC_API_KEY", f"{KEY}-of-anthropic")
+
+    return use
+
+
+def ask(question: str, path: str = "/chat/completions", **more: Any) -> tuple[int, dict[str, str], Any]:
+    """Ask a model through the gateway; return status, headers and body of the reply."""
+    url = urlsplit(gateway_env()["OPENAI_BASE_URL"] + path)
+    connection = HTTPConnection(url.netloc, timeout=20)
+    try:
+        body = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": question}], **more}
+        connection.request("POST", url.path, json.dumps(body), {"Content-Type": "application/json"})
+        reply = connection.getresponse()
+        headers = {name.lower(): value for name, value in reply.getheaders()}
+        content = reply.read()
+        return reply.status, headers, json.loads(content) if "json" in headers.get("content-type", "") else content
+    finally:
+        connection.close()
+
+
+def answer(question: str) -> str:
+    """Ask a model through the gateway; return its answer, or raise."""
+    status, _, body = ask(question)
+    if status != 200:
+        raise RuntimeError(f"status {status}")
+    return str(body["choices"][0]["message"]["content"])
+
+
+def statuses(questions: list[str]) -> list[int]:
+    """An agent that asks all questions, whatever happens, and returns the statuses."""
+    return [ask(question)[0] for question in questions]
+
+
+def evaluate(task: Any, path: Path, *questions: str, **options: Any) -> Any:
+    """Run an agent that gets a list of questions, and calls models through the gateway."""
+    defined = define_real(task, [{"id": "it", "input": list(questions)}], gateway=True, **{"retry": RETRY, **options})
+    return run_real(defined, path)
+
+
+@pytest.mark.parametrize(
+    ("program", "text", "step"),
+    [
+        (sys.executable, PYTHON_AGENT, "chat.completions gpt-4o-mini"),
+        ("node", NODE_AGENT, "messages claude-haiku"),
+        ("sh", SHELL_AGENT, "chat.completions gpt-4o-mini"),
+    ],
+    ids=["python", "node", "sh"],
+)
+def test_agents_in_several_languages(path: Path, provider: Callable[[str], None], program: str, text: str, step: str) -> None:
+    """A command calls the real provider through the gateway; its calls are steps with usage."""
+    if shutil.which(program) is None or (program == "sh" and shutil.which("curl") is None):
+        pytest.skip(f"needs {program}")
+    provider("ok")
+    Path("agent").write_text(text)
+    outcome = evaluate(Command([program, "agent"]), path, "Peru?")
+    (completed,) = events(path, StepCompleted)
+
+    assert "PERU?" in outputs(path)[0]
+    assert (step, "model", 200) == (completed.name, completed.kind, completed.output["status"])
+    assert (1000, 100) == (outcome.state.usage["input_tokens"], outcome.state.usage["output_tokens"])
+    assert verify(path).ok
+
+
+def test_keys_stay_in_the_process_of_the_run(
+    path: Path, server: Server, name: str, provider: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The provider gets the real key; the agent a dummy, in every variable that has the key; the journal has neither."""
+    provider("echo")
+    monkeypatch.setenv("COPY_OF_KEY", KEY)
+    evaluate(Command("sh -c 'env; curl -s --json 1 $OPENAI_BASE_URL/chat/completions'"), path, "Peru?")
+    (output,) = outputs(path)
+    variables = dict(line.partition("=")[::2] for line in output.splitlines())
+    journal = b"".join(file.read_bytes() for file in path.glob("*.jsonl"))
+
+    assert [f"Bearer {KEY}"] == [call["headers"]["authorization"] for call in server.seen(name)]
+    assert {"sk-evaljournal-gateway"} == {variables[name] for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "COPY_OF_KEY")}
+    assert variables["OPENAI_BASE_URL"].startswith("http://127.0.0.1:")
+    assert variables["OPENAI_BASE_URL"].endswith("/openai/v1")
+    assert "/***-" in variables["OPENAI_BASE_URL"], "the token is masked"
+    assert "127.0.0.1" in variables["NO_PROXY"].split(",")
+    assert KEY.encode() not in journal
+
+
+def test_a_rate_limit_ends_the_attempt(path: Path, server: Server, name: str, provider: Callable[[str], None]) -> None:
+    """A 429 ends the attempt at once, with the provider's wait; the next one continues with the call that failed."""
+    provider("ok,429:0.05,ok")
+    evaluate(Command([sys.executable, "-c", PYTHON_AGENT.replace("{", "{{").replace("}", "}}")]), path, "a", "b", "c")
+    (failed,) = events(path, AttemptFailed)
+
+    assert ("rate_limited", 0.05, "evaljournal.BadStatus") == (failed.category, failed.retry_after, failed.error)
+    assert [(1, 2)] == [(step.attempt, step.step) for step in events(path, StepFailed)]
+    assert [(2, 1)] == [(step.attempt, step.step) for step in events(path, StepReused)]
+    assert [(1, 1), (2, 2), (2, 3)] == [(step.attempt, step.step) for step in events(path, StepCompleted)]
+    assert 4 == len(server.seen(name))
+    assert ["C"] == outputs(path)
+    assert verify(path).ok
+
+
+def test_an_agent_that_ignores_a_rate_limit_has_no_output(path: Path, provider: Callable[[str], None]) -> None:
+    """Its attempt fails nevertheless: an outage must not become a wrong answer. Further calls are not forwarded."""
+    provider("429:0.01,ok")
+    evaluate(statuses, path, "a", "b")
+
+    assert ["rate_limited"] == [failed.category for failed in events(path, AttemptFailed)]
+    assert [[200, 200]] == outputs(path)
+
+
+def test_sdks_do_not_retry_by_themselves(path: Path, server: Server, name: str, provider: Callable[[str], None]) -> None:
+    """The error has the header with which SDKs give up, and calls after it fail without a request."""
+    provider("503,ok")
+    replies: list[tuple[int, dict[str, str], Any]] = []
+
+    def agent(_: list[str]) -> str:
+        replies.extend((ask("a"), ask("b")))
+        return "done"
+
+    evaluate(agent, path, retry=Retry(errors=0))
+
+    assert [503, 503] == [status for status, _, _ in replies]
+    assert ["false", "false"] == [headers["x-should-retry"] for _, headers, _ in replies]
+    assert 1 == len(server.seen(name))
+    assert ["unavailable"] == [failed.category for failed in events(path, AttemptFailed)]
+
+
+@pytest.mark.parametrize("step", ["401", "403", "spent"])
+def test_a_key_that_is_not_accepted_stops_the_run(path: Path, provider: Callable[[str], None], step: str) -> None:
+    """As for a chat model: every other call would fail in the same way."""
+    provider(step)
+    outcome = evaluate(statuses, path, "a")
+
+    assert "unauthorized" == outcome.stopped
+    assert ["unauthorized"] == [stopped.reason for stopped in events(path, RunStopped)]
+
+
+def test_a_request_that_is_wrong_is_the_agents_own_error(path: Path, provider: Callable[[str], None]) -> None:
+    """A 400 is recorded and returned; the agent decides."""
+    provider("400,404,ok")
+    evaluate(statuses, path, "a", "b", "c")
+
+    assert [[400, 404, 200]] == outputs(path)
+    assert ["evaljournal.BadStatus"] * 2 == [step.error for step in events(path, StepFailed)]
+
+
+@pytest.mark.parametrize("step", ["reset", "close", "cut", "redirect", "notjson"])
+def test_a_provider_that_does_not_answer(path: Path, provider: Callable[[str], None], step: str) -> None:
+    """The agent gets a status, and the attempt fails because of the provider."""
+    provider(f"{step},ok")
+    seen: list[int] = []
+
+    def agent(questions: list[str]) -> str:
+        seen.extend(statuses(questions))
+        return "done"
+
+    evaluate(agent, path, "a")
+    first = events(path, AttemptFailed)[0]
+
+    assert ("fatal" if step == "redirect" else "unavailable") == first.category
+    assert (200 if step == "notjson" else 502) == seen[0]
+    assert 1 == len(events(path, StepFailed))
+    assert (0 if step == "redirect" else 1) == len(events(path, AttemptSucceeded))
+
+
+def test_a_provider_that_is_down(path: Path, provider: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A refused connection is an outage."""
+    provider("ok")
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
+    evaluate(statuses, path, "a", retry=Retry(errors=0))
+    (failed,) = events(path, AttemptFailed)
+
+    assert ("unavailable", "evaljournal.NoResponse") == (failed.category, failed.error)
+
+
+def test_a_missing_key_stops_the_run(path: Path, provider: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A provider without a key is an error when it is called, with the variable to set."""
+    provider("ok")
+    monkeypatch.delenv("OPENAI_API_KEY")
+    monkeypatch.delenv("OPENAI_BASE_URL")
+    outcome = evaluate(statuses, path, "a")
+    (failed,) = events(path, AttemptFailed)
+
+    assert "unauthorized" == outcome.stopped
+    assert failed.message.startswith("OPENAI_API_KEY is not set")
+
+
+@pytest.mark.parametrize(
+    ("variables", "task", "match"),
+    [
+        ({}, statuses, "OPENAI_API_KEY or ANTHROPIC_API_KEY"),
+        ({"OPENAI_BASE_URL": "ftp://x"}, statuses, "OPENAI_BASE_URL"),
+        ({"OPENAI_API_KEY": KEY}, Endpoint("http://127.0.0.1:9/"), "only commands and functions"),
+    ],
+)
+def test_wrong_use_is_found_before_the_run(
+    path: Path, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], task: Any, match: str
+) -> None:
+    """Without a key, with an invalid address, or with a task that makes its own calls, nothing starts."""
+    for name in ("OPENAI_BASE_URL", "OPENAI_API_KEY", "ANTHROPIC_BASE_URL", "ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UsageError, match=match):
+        evaluate(task, path, "a")
+
+    assert not path.exists()
+
+
+def test_outside_an_attempt_there_is_no_gateway() -> None:
+    """A function can be tested without a run: its client then uses the usual variables."""
+    assert {} == gateway_env()
