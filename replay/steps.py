@@ -19,6 +19,8 @@ Reuse = Literal["transient", "interrupted", "always", "never"]
 """After which ends of an attempt the next one reuses its steps. `transient`: interrupted, rate limited or unavailable."""
 
 REUSES: Final[tuple[Reuse, ...]] = ("transient", "interrupted", "always", "never")
+NOT_REUSED: Final = f"{events.NOTE_PREFIX}step_not_reused"
+"""The note that a completed step is executed again because its result cannot be read: `step` and `problem`."""
 _TRANSIENT: Final = frozenset({"interrupted", "rate_limited", "unavailable"})
 _LEAST: Final = 0.1
 """Part of its timeout that an attempt gets at least, however long the attempts were whose steps it reuses."""

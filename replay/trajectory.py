@@ -1,7 +1,7 @@
 """Trajectories: the steps of the attempts at a trial, each with its complete input."""
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, cast
 
 import attrs
@@ -36,6 +36,18 @@ class StepDetails:
     reused_from: int = 0
     """The attempt that executed it; 0: this one."""
     reusable: bool = True
+    continues: int = 0
+    """Number of the earlier step of the attempt whose lists are the beginning of those in `input`; 0: none, or reused."""
+
+    @property
+    def start(self) -> float:
+        """When it started, in seconds of its session."""
+        return self.t - self.elapsed
+
+    @property
+    def outcome(self) -> str:
+        """`completed`, `failed` or `reused`."""
+        return "reused" if self.is_reused else "failed" if self.error else "completed"
 
     @property
     def is_reused(self) -> bool:
@@ -65,7 +77,14 @@ class Trajectory:
             if step is None:
                 return None
             details = attrs.evolve(
-                step, number=event.step, within=event.within, seq=record.seq, t=record.t, elapsed=0.0, reused_from=attempt
+                step,
+                number=event.step,
+                within=event.within,
+                seq=record.seq,
+                t=record.t,
+                elapsed=0.0,
+                reused_from=attempt,
+                continues=0,
             )
         else:
             details = StepDetails(
@@ -77,12 +96,31 @@ class Trajectory:
                 t=record.t,
                 elapsed=event.elapsed,
                 input=continued(self._inputs.get(event.continues), event.input),
+                continues=event.continues,
                 **_result(event),
             )
             if isinstance(event, events.StepCompleted):
                 self._completed[record.seq] = event.attempt, details
         self._inputs[event.step] = details.input
         return details
+
+
+def nested(steps: Iterable[StepDetails]) -> Iterator[tuple[int, StepDetails]]:
+    """Yield steps in the order in which they started, each after the one that called it, with its depth from 0.
+
+    The caller of a step may have no record, because it had not ended; its steps are at depth 0 then.
+    """
+    ordered = sorted(steps, key=lambda step: step.number)
+    numbers = {step.number for step in ordered}
+    called: defaultdict[int, list[StepDetails]] = defaultdict(list)
+    for step in ordered:
+        is_called = 0 < step.within < step.number and step.within in numbers  # In a forged journal it may be any number.
+        called[step.within if is_called else 0].append(step)
+    pending = [(0, step) for step in reversed(called.pop(0, ()))]
+    while pending:
+        depth, step = pending.pop()
+        yield depth, step
+        pending += [(depth + 1, inner) for inner in reversed(called.pop(step.number, ()))]
 
 
 def _result(event: events.StepCompleted | events.StepFailed) -> dict[str, Any]:

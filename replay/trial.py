@@ -82,6 +82,8 @@ class AttemptDetails:
     """The first attempt whose steps it may reuse; 0: none."""
     spent: float = 0.0
     """Seconds of the attempts whose steps it may reuse."""
+    reusable_steps: int = 0
+    """Completed steps of earlier attempts that it may reuse."""
     steps: list[StepDetails] = attrs.field(factory=list)
     """In the order in which they ended."""
 
@@ -98,15 +100,43 @@ class AttemptDetails:
         return self.span.outcome == "succeeded"
 
     @property
-    def total_usage(self) -> dict[str, float]:
-        """Sums of the numbers in its usage, its notes and the steps that it executed."""
+    def own_usage(self) -> dict[str, float]:
+        """Sums of the numbers in its usage and its notes."""
         sums: dict[str, float] = {}
         for name, value in self.notes:
             add(sums, noted_usage(name, value))
-        for step in self.steps:
-            add(sums, None if step.is_reused else step.usage)
         add(sums, self.usage)
         return sums
+
+    @property
+    def step_usage(self) -> dict[str, float]:
+        """Sums of the numbers in the usage of the steps that it executed."""
+        sums: dict[str, float] = {}
+        for step in self.steps:
+            add(sums, None if step.is_reused else step.usage)
+        return sums
+
+    @property
+    def total_usage(self) -> dict[str, float]:
+        """Sums of the numbers in its usage, its notes and the steps that it executed."""
+        sums = self.own_usage
+        add(sums, self.step_usage)
+        return sums
+
+    @property
+    def reused_steps(self) -> int:
+        """Number of its steps that were reused."""
+        return sum(step.is_reused for step in self.steps)
+
+    @property
+    def first_executed(self) -> int:
+        """Number of its first step that was executed and may be reused later; 0 if there is none."""
+        return min((step.number for step in self.steps if not step.is_reused and step.reusable), default=0)
+
+    @property
+    def diverged_at(self) -> int:
+        """Number of the step from which it took another path than the attempts before; 0 if it reused all of their steps."""
+        return self.first_executed if self.reused_steps < self.reusable_steps else 0
 
 
 @attrs.frozen
@@ -236,6 +266,8 @@ class TrialDetails:
                 attempt.steps.append(step)
             if isinstance(event, events.AttemptStarted):
                 attempt.request = self.request
+                earlier = self.attempts[max(0, event.reuses - 1) : number - 1] if event.reuses else ()
+                attempt.reusable_steps = sum(step.outcome == "completed" and step.reusable for a in earlier for step in a.steps)
 
     def finish(self, timeline: Timeline) -> None:
         """Copy the final times and spans from the timeline, after the last record."""

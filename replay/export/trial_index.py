@@ -38,7 +38,7 @@ class TrialIndex:
         self.usage_names: dict[str, bool] = {}
         """Names of all numbers in usage and notes, and whether all are integers whose sums fit 64 bits."""
 
-        # One entry for each record of a trial that adds details; completions, and starts without a request, add none.
+        # One entry for each record of a trial that adds details; completions, and most starts without a request, add none.
         self._locations = Column[int]("q", scratch)
         self._previous = Column[int]("q", scratch)
         """Index of the trial's previous record; -1 for the first."""
@@ -80,7 +80,8 @@ class TrialIndex:
             return
         if number == len(self._last):
             self._add()
-        if not isinstance(event, TrialCompleted) and not (isinstance(event, AttemptStarted) and event.request is None):
+        has_details = event.request is not None or event.reuses if isinstance(event, AttemptStarted) else True
+        if has_details and not isinstance(event, TrialCompleted):
             self._previous.append(self._last[number])
             self._last[number] = len(self._locations)
             self._locations.append(packed(record))

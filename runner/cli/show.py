@@ -13,8 +13,10 @@ from journal import Blob, JournalError
 from replay import LoadedRun
 from replay.definition import definition_lines, load_definition
 from replay.loaded_run import reject_invalid_record
+from replay.steps import NOT_REUSED
 from replay.text import as_text, duration, number, one_line, plural, printable, spaced
 from replay.timeline_columns import Span
+from replay.trajectory_text import not_reused_in_words, trajectory_lines
 from replay.trial import AttemptDetails, ScoreDetails, ScorerCallDetails, TrialDetails
 from replay.trial_state import TrialState
 from replay.waits import Wait
@@ -38,15 +40,24 @@ _LAST: Final = 12
 @click.argument("run", type=TrialType(), required=False, metavar="[RUN]")
 @click.argument("trial", type=TrialType(), required=False)
 @click.option("--at", type=int, metavar="SEQ", help="As of this record.")
+@click.option(
+    "--steps",
+    type=click.Choice(["short", "full"]),
+    default="short",
+    help="One line for each step of an attempt, or all of its messages and tool calls (default: short).",
+)
 @click.option("--definition", is_flag=True, help="Show what is evaluated: prompts, parameters, addresses, source.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
-def show(run: str | None, trial: str | None, at: int | None, definition: bool, as_json: bool) -> None:
-    """Show one TRIAL in full: input, request, output, every attempt and its waits, and the scores.
+def show(  # noqa: PLR0917  # the options
+    run: str | None, trial: str | None, at: int | None, steps: str, definition: bool, as_json: bool
+) -> None:
+    """Show one TRIAL in full: input, request, output, every attempt with its waits and steps, and the scores.
 
     Without TRIAL, the trials are listed with their inputs. A damaged run is shown up to the damage, with exit code 4.
 
     \b
     evaljournal show peru
+    evaljournal show peru --steps full
     evaljournal show runs/capitals/0001 --definition
     evaljournal show runs/capitals/0001 peru --json | jq .output
     evaljournal show runs/capitals/0001 | grep false
@@ -67,7 +78,7 @@ def show(run: str | None, trial: str | None, at: int | None, definition: bool, a
         _print_json(path, problem, **_in_json(trial_details))
     else:
         with reject_invalid_record(path, lambda: trial_details.seq):
-            echo("\n".join(_in_words(trial_details)))
+            echo("\n".join(_in_words(trial_details, full=steps == "full")))
     exit_if_damaged(problem, quiet=as_json)
 
 
@@ -128,11 +139,14 @@ def _cell(trial: TrialState, scorer: str) -> str:
 
 def _in_json(trial_details: TrialDetails) -> dict[str, Any]:
     details = attrs.asdict(trial_details, filter=attrs.filters.exclude("problem", "_trajectory"), value_serializer=_plain)
-    for attempt in details["attempts"]:
+    for attempt, source in zip(details["attempts"], trial_details.attempts, strict=True):
         span, fields = attempt.pop("span"), dict(attempt)
         del span["trial"], fields["output"]
+        for step, its_source in zip(fields["steps"], source.steps, strict=True):
+            step["outcome"] = its_source.outcome
+        reuse = {"reused_steps": source.reused_steps, "diverged_at": source.diverged_at}
         attempt.clear()
-        attempt |= {**span, "run_time": span["end"] - span["start"], **fields}
+        attempt |= {**span, "run_time": span["end"] - span["start"], **reuse, **fields}
     return details
 
 
@@ -143,11 +157,13 @@ def _plain(_: object, __: object, value: Any) -> Any:
     return value._asdict() if isinstance(value, Span) else value
 
 
-def _in_words(trial_details: TrialDetails) -> Iterator[str]:
+def _in_words(trial_details: TrialDetails, *, full: bool) -> Iterator[str]:
     times = trial_details.times
     reason = f" ({spaced(trial_details.reason)})" if trial_details.reason else ""
     attempts = plural(len(trial_details.attempts), "attempt")
-    yield f"{printable(trial_details.trial, _LINE)}  {trial_details.stage}{reason}, {attempts}"
+    count = sum(len(attempt.steps) - attempt.reused_steps for attempt in trial_details.attempts)
+    steps = f", {plural(count, 'step')}" if count else ""
+    yield f"{printable(trial_details.trial, _LINE)}  {trial_details.stage}{reason}, {attempts}{steps}"
     yield (
         f"queued at {printable(trial_details.enqueued_at)} · waited {duration(times.queue_time)} · "
         f"backoff {duration(times.backoff_time)} · attempts {duration(times.run_time)} · scoring {duration(times.scoring_time)}"
@@ -158,7 +174,7 @@ def _in_words(trial_details: TrialDetails) -> Iterator[str]:
             yield from _block(label, value)
     request = None
     for attempt in trial_details.attempts:
-        yield from _attempt(attempt, None if attempt.request == request else attempt.request)
+        yield from _attempt(attempt, None if attempt.request == request else attempt.request, full=full)
         request = attempt.request
     if any(attempt.span.outcome == "succeeded" for attempt in trial_details.attempts):
         yield from _block("output", trial_details.output)
@@ -170,7 +186,7 @@ def _in_words(trial_details: TrialDetails) -> Iterator[str]:
         yield from _score(score)
 
 
-def _attempt(attempt: AttemptDetails, new_request: Any) -> Iterator[str]:
+def _attempt(attempt: AttemptDetails, new_request: Any, *, full: bool) -> Iterator[str]:
     span = attempt.span
     waits = f"waited {duration(span.queue_time)}{_reason(attempt.waits)}, backoff {duration(span.backoff_time)}"
     how = spaced(span.outcome) or "in flight"
@@ -182,6 +198,7 @@ def _attempt(attempt: AttemptDetails, new_request: Any) -> Iterator[str]:
     )
     if new_request is not None:
         yield from _block("  request", new_request)
+    yield from (f"{_INDENT}{line}" for line in trajectory_lines(attempt, full=full))
     if attempt.category not in {"", "timed_out", "interrupted"}:
         yield from _block("", f"{attempt.error}: {attempt.message}")
         yield from _block("", "\n".join(attempt.traceback.splitlines()[-_LAST:])) if attempt.traceback else ()
@@ -189,16 +206,23 @@ def _attempt(attempt: AttemptDetails, new_request: Any) -> Iterator[str]:
         yield f"{_INDENT}Retry-After: {duration(attempt.retry_after)}"
     if attempt.usage is not None:
         yield from _block("", f"usage {printable(attempt.usage)}")
+    yield from _notes(attempt)
+    if attempt.late_outcome:
+        yield f"{_INDENT}returned late ({printable(attempt.late_outcome)}); result discarded"
+    if attempt.retry_delay is not None:
+        yield f"{_INDENT}retry in {duration(attempt.retry_delay)}: {spaced(attempt.retry_reason)}"
+
+
+def _notes(attempt: AttemptDetails) -> Iterator[str]:
     for is_mapping, notes in itertools.groupby(attempt.notes, lambda note: isinstance(note[1], Mapping)):
         if not is_mapping:
             yield from _block("", " · ".join(f"{name} {printable(value)}" for name, value in notes))
             continue
         for name, value in notes:  # Such as a judge's prompt, reply and usage.
+            if name == NOT_REUSED:
+                yield f"{_INDENT}{not_reused_in_words(value)}"
+                continue
             yield from _block("", f"{name}: {' · '.join(f'{key} {printable(part)}' for key, part in value.items())}")
-    if attempt.late_outcome:
-        yield f"{_INDENT}returned late ({printable(attempt.late_outcome)}); result discarded"
-    if attempt.retry_delay is not None:
-        yield f"{_INDENT}retry in {duration(attempt.retry_delay)}: {spaced(attempt.retry_reason)}"
 
 
 def _reason(waits: Sequence[Wait]) -> str:

@@ -10,7 +10,7 @@ from journal.blobs import LIMIT
 from journal.codec import json_round_trip
 from journal.errors import BlobDamaged, Unserializable
 from journal.threads import InThread
-from replay.steps import first_reused, remaining_timeout
+from replay.steps import NOT_REUSED, first_reused, remaining_timeout
 from replay.text import plural
 from runner.concurrency.constants import POISONED
 from runner.data.to_json import is_large, to_json
@@ -27,7 +27,6 @@ from runner.steps.recorded_results import read_results
 from runner.tasks import LateOutcome, Task
 from runner.tasks.usage import usage_of_response
 
-_NOT_REUSED: Final = f"{events.NOTE_PREFIX}step_not_reused"
 _LARGE: Final = LIMIT // 6
 """Characters of text that may need a blob: JSON has at most six bytes for each."""
 
@@ -98,7 +97,7 @@ class Attempts:
         results = await self._in_thread(lambda: list(read_results(journal.path, recorded, journal.files)))
         for (name, _), result in results:
             if isinstance(result, BlobDamaged):
-                self._late.sink(work)({_NOT_REUSED: {"step": name, "problem": str(result)}})
+                self._late.sink(work)({NOT_REUSED: {"step": name, "problem": str(result)}})
         steps.offer((key, result) for key, result in results if isinstance(result, RecordedResult))
 
     def end(self, work: TrialWork, outcome: CallOutcome | Interrupted) -> bool:

@@ -1,0 +1,142 @@
+"""The steps of an attempt as text: one line for each, or with all messages and tool calls. Everything in them is untrusted."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import orjson
+
+from journal import Blob
+from replay import summary_text
+from replay.model_messages import Message, ToolCall, messages_of, reply_of
+from replay.text import as_text, duration, escape_controls, money, number, one_line, plural, printable
+from replay.trajectory import StepDetails, nested
+from replay.trial import AttemptDetails
+from replay.usage import is_amount
+
+_VALUE: Final = 60
+"""Characters of an input or an output in a line."""
+_NAME: Final = 40
+_LABEL: Final = 10
+_UNITS: Final = {
+    "input_tokens": "in",
+    "prompt_tokens": "in",
+    "output_tokens": "out",
+    "completion_tokens": "out",
+    "tokens": "tokens",
+    "cost": "",
+}
+_JSON_LINE: Final = 100
+"""Characters from which JSON is indented."""
+
+
+def trajectory_lines(attempt: AttemptDetails, *, full: bool) -> Iterator[str]:
+    """Yield the steps of an attempt; with `full`, all of their messages and tool calls."""
+    if attempt.reuses:
+        yield reuse_in_words(attempt)
+    if not attempt.steps:
+        return
+    usage = summary_text.billed_usage(attempt.step_usage)
+    used = f" · {summary_text.usage_in_words(usage, {})}" if usage else ""
+    yield f"{plural(len(attempt.steps) - attempt.reused_steps, 'step')} executed{used}"
+    numbers = {step.number: step for step in attempt.steps}
+    for depth, step in nested(attempt.steps):
+        if full:
+            yield from (f"{'  ' * depth}{line}" for line in _complete(step, numbers.get(step.continues)))
+        else:
+            yield _short(step, depth)
+
+
+def reuse_in_words(attempt: AttemptDetails) -> str:
+    """Return what an attempt reused of those before: `reused 9 of 12 steps and diverged at step 10`."""
+    reused = f"reused {attempt.reused_steps:,} of {plural(attempt.reusable_steps, 'step')}"
+    if attempt.diverged_at:
+        return f"{reused} and diverged at step {attempt.diverged_at:,}"
+    return f"{reused} and continued at step {attempt.first_executed:,}" if attempt.first_executed else reused
+
+
+def not_reused_in_words(note: Any) -> str:
+    """Return the note that a step is executed again, because its recorded result cannot be read."""
+    facts = note if isinstance(note, Mapping) else {}
+    step, problem = as_text(facts.get("step", "")), as_text(facts.get("problem", ""))
+    return f"step {one_line(step, _NAME)} is executed again; its result could not be read: {one_line(problem, 200)}"
+
+
+def _short(step: StepDetails, depth: int) -> str:
+    how = "reused" if step.is_reused else duration(step.elapsed)
+    name = f"{'  ' * depth}{printable(step.name, _NAME)}"
+    result = f"failed: {one_line(f'{step.error}: {step.message}', _VALUE)}" if step.error else _in_a_line(_result(step))
+    return f"{step.number:>4,}  {step.kind:<5}  {how:>8}  {name}  {_in_a_line(_request(step))} → {result}{_usage(step)}"
+
+
+def _usage(step: StepDetails) -> str:
+    """Return the tokens and the cost of a step, if it was executed: `  (1,203 in, 56 out, $0.0123)`."""
+    if step.is_reused or not isinstance(step.usage, dict):
+        return ""
+    parts = [(unit, step.usage[name]) for name, unit in _UNITS.items() if is_amount(step.usage.get(name))]
+    amounts = [money(value) if not unit else f"{number(value)} {unit}" for unit, value in parts]
+    return f"  ({', '.join(amounts)})" if amounts else ""
+
+
+def _request(step: StepDetails) -> Any:
+    """Return what a step asked, or the last message that it sent to a model."""
+    messages = messages_of(step.input) if step.kind == "model" else []
+    return messages[-1] if messages else step.input
+
+
+def _result(step: StepDetails) -> Any:
+    reply = reply_of(step.output) if step.kind == "model" else None
+    return step.output if reply is None else reply
+
+
+def _in_a_line(value: Any) -> str:
+    if isinstance(value, Blob):
+        return printable(value)
+    return one_line(_message_text(value, " ") if isinstance(value, Message) else as_text(value), _VALUE)
+
+
+def _message_text(message: Message, separator: str) -> str:
+    return separator.join(filter(None, (message.text, *map(call_in_words, message.tool_calls))))
+
+
+def call_in_words(call: ToolCall) -> str:
+    """Return a tool call: `get_weather({"city":"Lima"})`."""
+    return f"{call.name}({as_text(call.arguments)})"
+
+
+def _complete(step: StepDetails, earlier: StepDetails | None) -> Iterator[str]:
+    """Yield all messages of a step, without those of the step that it continues."""
+    how = f"reused from attempt {step.reused_from}" if step.is_reused else f"{step.outcome} after {duration(step.elapsed)}"
+    yield f"step {step.number:,}  {step.kind}  {printable(step.name, 200)}  {how} · seq {step.seq:,}{_usage(step)}"
+    if step.is_reused:
+        return
+    messages = messages_of(step.input) if step.kind == "model" else []
+    if messages:
+        before = messages_of(earlier.input) if earlier is not None else []
+        if before and messages[: len(before)] == before:
+            yield f"  {'':<{_LABEL}}({plural(len(before), 'message')} as in step {step.continues:,})"
+            messages = messages[len(before) :]
+        for message in messages:
+            yield from _block(message.role or "other", _message_text(message, "\n"))
+    else:
+        yield from _block("input", _text(step.input))
+    if step.error:
+        yield from _block("error", f"{step.error}: {step.message}")
+    else:
+        reply = _result(step)
+        is_reply = isinstance(reply, Message)
+        yield from _block("reply" if is_reply else "output", _message_text(reply, "\n") if is_reply else _text(reply))
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, Blob):
+        return f"(missing blob of {value.bytes:,} bytes)"
+    text = as_text(value)
+    if len(text) > _JSON_LINE and not isinstance(value, str):
+        text = orjson.dumps(value, option=orjson.OPT_INDENT_2).decode()
+    return text
+
+
+def _block(label: str, text: str) -> Iterator[str]:
+    """Yield the lines of a text, the first one with a label."""
+    for at, line in enumerate(text.splitlines() or [""]):
+        yield f"  {'' if at else printable(label, _LABEL - 1):<{_LABEL}}{escape_controls(line.expandtabs())}".rstrip()

@@ -1,0 +1,130 @@
+"""`evaljournal show`: the steps of each attempt."""
+
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from journal.events import AttemptStarted, StepCompleted
+from replay.trajectory import StepDetails, nested
+from tests.journal.samples import enqueued, session, started, written
+from tests.replay.agent_run import QUESTION, agent_run, completed
+from tests.runner_cli.test_commands import evaljournal
+
+
+def shown(trial: str) -> Any:
+    """Return a trial of the agent's run as JSON."""
+    return orjson.loads(evaljournal("show", "run", trial, "--json").stdout)
+
+
+def lines(*args: str) -> list[str]:
+    """Return the lines about steps, without their indentation."""
+    return [line.strip() for line in evaljournal("show", "run", *args).stdout.splitlines()]
+
+
+@pytest.fixture(autouse=True)
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Write the run of an agent into the working directory."""
+    monkeypatch.chdir(tmp_path)
+    return agent_run(tmp_path / "run")
+
+
+def test_json() -> None:
+    """JSON has every step with its complete input, and what each attempt reused."""
+    first, second = shown("weather")["attempts"]
+    facts = ("number", "within", "kind", "outcome", "reused_from", "elapsed")
+
+    assert [
+        (1, 0, "model", "completed", 0, 0.001),
+        (2, 0, "tool", "completed", 0, 0.001),
+        (3, 0, "model", "failed", 0, 0.001),
+    ] == [tuple(step[name] for name in facts) for step in first["steps"]]
+    assert [(1, "reused"), (2, "reused"), (3, "completed"), (5, "completed"), (4, "completed")] == [
+        (step["number"], step["outcome"]) for step in second["steps"]
+    ]
+    assert ["system", "user", "assistant", "tool"] == [each["role"] for each in second["steps"][2]["input"]["messages"]]
+    assert 1 == len(second["steps"][2]["input"]["tools"])
+    assert [(0, 0, 0), (2, 2, 0)] == [
+        (attempt["reusable_steps"], attempt["reused_steps"], attempt["diverged_at"]) for attempt in (first, second)
+    ]
+
+
+def test_divergence() -> None:
+    """An attempt that does not ask what was recorded has diverged at its first executed step."""
+    attempt = shown("route")["attempts"][1]
+
+    assert (2, 1, 2) == (attempt["reusable_steps"], attempt["reused_steps"], attempt["diverged_at"])
+    assert "reused 1 of 2 steps and diverged at step 2" in lines("route")
+    assert "reused 2 of 2 steps and continued at step 3" in lines("weather")
+
+
+def test_short() -> None:
+    """Each step is one line: number, kind, time, name, input, output, tokens and cost; nested ones are indented."""
+    assert [
+        '1  model    reused  chat.completions gpt-5-mini  How warm is <b>Lima</b>? → get_weather({"city":"Lima"})',
+        '2  tool     reused  get_weather  {"city":"Lima"} → {"celsius":21}',
+        '3  model      1 ms  chat.completions gpt-5-mini  {"celsius":21} → It is 21 °C in Lima.  (100 in, 20 out, $0.250)',
+        '4  other      2 ms  check  {"answer":"It is 21 °C in Lima."} → true',
+        '5  tool       1 ms    units  {"of":"°C"} → Celsius',
+    ] == lines("weather")[-7:-2]
+    assert any(line.endswith("→ failed: BadStatus: 429 Too Many Requests") for line in lines("weather"))
+
+
+def test_full() -> None:
+    """All messages and tool calls are shown, those of an earlier step once."""
+    text = "\n".join(lines("weather", "--steps", "full"))
+
+    assert 1 == text.count(f"user      {QUESTION}")
+    assert 'reply     get_weather({"city":"Lima"})' in text
+    assert '(2 messages as in step 1)\nassistant get_weather({"city":"Lima"})\ntool      {"celsius":21}\nreply' in text
+
+
+def test_a_result_that_could_not_be_read_is_reported() -> None:
+    """The note of a step that is executed again because of a missing blob is shown in words."""
+    assert "step walk is executed again; its result could not be read: blobs/ab/cd is missing" in lines("route")
+
+
+def test_missing_blob(tmp_path: Path) -> None:
+    """A step whose result is missing is shown without it, with exit code 4."""
+    step = completed("a", 1, 1, "read", kind="tool", output="x" * 300_000)
+    written(tmp_path / "large", [started(), session(), enqueued("a"), AttemptStarted(trial="a", attempt=1, slot=0), step])
+    (blob,) = (path for path in (tmp_path / "large" / "blobs").rglob("*") if path.is_file())
+    blob.unlink()
+
+    for options in ([], ["--steps", "full"], ["--json"]):
+        result = evaljournal("show", "large", "a", *options)
+        assert (4, True) == (result.exit_code, "300,002 bytes" in result.stdout or '"bytes": 300002' in result.stdout)
+
+
+@pytest.mark.parametrize("steps", ["short", "full"])
+@pytest.mark.parametrize("kind", ["model", "tool"])
+def test_hostile_text(tmp_path: Path, steps: str, kind: Any) -> None:
+    """Names, inputs and outputs cannot control the terminal."""
+    attack = "\x1b[31m\u202e\x07"
+    step: StepCompleted = completed(
+        "a", 1, 1, attack, kind=kind, input={"messages": [{"role": attack, "content": attack}]}, output=attack
+    )
+    written(tmp_path / "foreign", [started(), session(), enqueued("a"), AttemptStarted(trial="a", attempt=1, slot=0), step])
+    result = evaljournal("show", "foreign", "a", "--steps", steps)
+
+    assert (0, True) == (result.exit_code, "\\x1b" in result.stdout)
+    assert not {"\x1b", "\u202e", "\x07"} & set(result.stdout)
+
+
+@given(st.lists(st.tuples(st.integers(1, 6), st.integers(0, 7)), max_size=8))
+def test_every_step_is_shown_once(numbers: list[tuple[int, int]]) -> None:
+    """Whatever a journal names as the caller of a step, each step is yielded once, and after its caller."""
+    steps = [
+        StepDetails(number=number, name="", kind="other", within=within, seq=0, t=0.0, elapsed=0.0, input=None)
+        for number, within in numbers
+    ]
+    yielded = list(nested(steps))
+
+    assert sorted(numbers) == sorted((step.number, step.within) for _, step in yielded)
+    seen: set[int] = set()
+    for depth, step in yielded:
+        assert depth == 0 or step.within in seen
+        seen.add(step.number)
