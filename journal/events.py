@@ -466,14 +466,14 @@ class Extension:
     """Members of the line that do not belong to the record."""
 
 
-AttemptEnding = AttemptSucceeded | AttemptFailed | AttemptTimedOut | AttemptInterrupted
+AttemptEnd = AttemptSucceeded | AttemptFailed | AttemptTimedOut | AttemptInterrupted
 
 StepEvent = StepCompleted | StepFailed | StepReused
 
 TrialEvent = (
     TrialEnqueued
     | AttemptStarted
-    | AttemptEnding
+    | AttemptEnd
     | AttemptReturnedLate
     | StepEvent
     | RetryScheduled

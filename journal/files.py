@@ -87,12 +87,12 @@ def _reject_links(path: str, parents: int) -> None:
 
 def _above_stderr(fd: int) -> int:
     """Return a descriptor above 2: if a standard stream was closed, printed text must not reach the journal."""
-    standard: list[int] = []
+    standard_fds: list[int] = []
     while fd <= 2:  # noqa: PLR2004  # standard error
-        standard.append(fd)
+        standard_fds.append(fd)
         fd = os.dup(fd)
-    for low in standard:
-        os.close(low)
+    for standard_fd in standard_fds:
+        os.close(standard_fd)
     return fd
 
 

@@ -260,14 +260,14 @@ class Auditor:
             self._rules = None  # The run was cancelled or forked here; the policy did not process it.
             self._due.clear()
         else:
-            self._check_ending(event, record)
+            self._check_attempt_end(event, record)
 
-    def _check_ending(self, event: events.AttemptEnding, record: Record) -> None:
+    def _check_attempt_end(self, event: events.AttemptEnd, record: Record) -> None:
         key = self._in_flight.key_of(event.trial)
         self._check_end(event, record)
         self._inform(record, key)
 
-    _on_attempt_succeeded = _on_attempt_failed = _on_attempt_timed_out = _check_ending
+    _on_attempt_succeeded = _on_attempt_failed = _on_attempt_timed_out = _check_attempt_end
 
     def _on_attempt_started(self, event: events.AttemptStarted, record: Record) -> None:
         state, count = self._state, self._count
@@ -314,7 +314,7 @@ class Auditor:
         if closed:
             self._disagree(record, f"{subject} starts, but the policy does not allow it: {closed}")
 
-    def _check_end(self, event: events.AttemptEnding, record: Record) -> None:
+    def _check_end(self, event: events.AttemptEnd, record: Record) -> None:
         _, slot, since, _ = self._state.running[event.trial]
         self._in_flight.end(event.trial)
         if self._slots.get(slot) == event.trial:

@@ -63,24 +63,24 @@ def run(
         raise UsageError("signals are handled in the main thread only; omit the option", setting="signals", value=signals)
     session = _session(evaluation, path, options)
     run_session = _in_own_thread if is_in_a_loop() else lambda session: in_trio(session.run)
-    handled = () if signals is False or not is_main_thread else STOP_SIGNALS
-    if handled:
+    handled_signals = () if signals is False or not is_main_thread else STOP_SIGNALS
+    if handled_signals:
         session.leave = session.options.leave or (lambda outcome: os._exit(3) if outcome.stopped else None)
-    received: list[int] = []
+    received_signals: list[int] = []
 
     def stop(number: int, _: object) -> None:
-        received.append(number)
+        received_signals.append(number)
         session.interrupt()
 
     try:
-        with handle_signals(stop, *handled):
+        with handle_signals(stop, *handled_signals):
             outcome = run_session(session)
             if not quiet:
                 print(outcome.report)  # noqa: T201  # for people, as the command prints it
             return outcome
     finally:
-        if received and signals is None:
-            _raise_signal(received[0], session)
+        if received_signals and signals is None:
+            _raise_signal(received_signals[0], session)
 
 
 def _session(evaluation: Evaluation[Any, Any, Any], path: Path | str | None, options: RunOptions) -> Session:

@@ -143,8 +143,8 @@ def mask_keys(text: str) -> str:
 
 def excerpt(text: str, length: int) -> str:
     """Return the beginning of a text with secrets masked, also a secret that continues after it."""
-    shown = mask(text[: length + _MARGIN])
-    return shown if len(text) <= length and len(shown) <= length else f"{shown[:length]}…"
+    masked = mask(text[: length + _MARGIN])
+    return masked if len(text) <= length and len(masked) <= length else f"{masked[:length]}…"
 
 
 _MARGIN: Final = 2_000
@@ -296,13 +296,13 @@ class _Texts:
         """Replace parts of the joined text: the mask is put where a part begins."""
         at = 0
         for container, key in self.places:
-            text, pieces, done = container[key], list[str](), 0
+            text, pieces, end_of_mask = container[key], list[str](), 0
             for begin, end in spans:
                 first, last = max(begin - at, 0), min(end - at, len(text))
                 if first < len(text) and last > 0:
-                    pieces += [text[done:first], MASK if begin >= at else ""]
-                    done = last
-            container[key] = "".join([*pieces, text[done:]])
+                    pieces += [text[end_of_mask:first], MASK if begin >= at else ""]
+                    end_of_mask = last
+            container[key] = "".join([*pieces, text[end_of_mask:]])
             at += len(text)
 
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 
-def suggest(word: str, words: Iterable[str], *, limit: int = 3, shown: Callable[[str], str] = repr) -> str:
+def suggest(word: str, words: Iterable[str], *, limit: int = 3, render: Callable[[str], str] = repr) -> str:
     """Return `; did you mean …?` with the most similar words, or an empty string."""
     matches = difflib.get_close_matches(word, list(words), n=limit)
-    return f"; did you mean {' or '.join(map(shown, matches))}?" if matches else ""
+    return f"; did you mean {' or '.join(map(render, matches))}?" if matches else ""
 
 
 def command(verb: str, path: Path, options: str = "") -> str:

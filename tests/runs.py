@@ -101,7 +101,7 @@ async def run_killed(it: AnyEvaluation, disk: SimulatedDisk, *, after: float, **
             scope.cancel()
 
         await run_virtual(it, disk, observer=kill, **options)
-    return disks[0].killed()
+    return disks[0].after_kill()
 
 
 def run_until_power_cut(it: AnyEvaluation, disk: SimulatedDisk, seq: int, **options: Any) -> Outcome | None:
@@ -114,7 +114,7 @@ def run_until_power_cut(it: AnyEvaluation, disk: SimulatedDisk, seq: int, **opti
     def append_or_fail(self: writer.Journal, event: Any, *arguments: Any, **options: Any) -> Any:
         record = append(self, event, *arguments, **options)
         if record.seq >= seq:
-            disk.before = fail
+            disk.on_call = fail
             raise PowerCut
         return record
 
@@ -132,7 +132,7 @@ def run_until_power_cut(it: AnyEvaluation, disk: SimulatedDisk, seq: int, **opti
         return None
     finally:
         writer.Journal.append = append  # type: ignore[method-assign]
-        disk.before = lambda _: None
+        disk.on_call = lambda _: None
 
 
 def flaky_step(value: str, times: int) -> Action:

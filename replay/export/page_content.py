@@ -204,7 +204,7 @@ class Content:
         if event.request is not None:
             self.details[span] = {"request": self._text(event.request)}
 
-    def _attempt_ended(self, event: events.AttemptEnding, number: int, record: Record) -> None:
+    def _attempt_ended(self, event: events.AttemptEnd, number: int, record: Record) -> None:
         span = self._open.pop(number, None)
         if span is None:
             span = self.timeline.times.span[number]

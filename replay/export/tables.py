@@ -239,7 +239,7 @@ def _attempts(source: Source) -> Iterator[Row]:
                 requests.pop(event.trial, None)
             case events.Noted(trial=trial) if trial in in_flight and in_flight[trial]["attempt"] == event.attempt:
                 in_flight[trial]["usage"] = _merged(in_flight[trial]["usage"], noted_usage(event.name, event.value))
-            case _ if isinstance(event, events.AttemptEnding) and event.trial in in_flight:
+            case _ if isinstance(event, events.AttemptEnd) and event.trial in in_flight:
                 row, facts = in_flight.pop(event.trial), attempt_facts(source.with_blobs(event))
                 usage = _merged(row["usage"], facts.pop("usage", None))
                 times = {"ended_at": record.at, "end": record.t, "elapsed": event.elapsed}

@@ -14,7 +14,7 @@ from runner.concurrency.policy import Failed, Interrupted, Policy, Signal, Start
 PROBES: Final = 3
 """Probes of a trial per outage that do not count against its retries; after more, the trial may be the reason."""
 
-AttemptEvent = events.AttemptStarted | events.AttemptEnding
+AttemptEvent = events.AttemptStarted | events.AttemptEnd
 CallEvent = events.ScorerCallStarted | events.ScorerCallFailed | events.TrialScored | events.ScoringFailed
 
 

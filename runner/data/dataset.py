@@ -244,11 +244,11 @@ class Trials:
                     excluded.append(case.name)
 
         cases = self._shuffled(matching_cases) if self._selection.shuffle and in_order else matching_cases()
-        empty = True
+        is_empty = True
         for case in islice(cases, limit):
-            empty = False
+            is_empty = False
             yield case
-        if empty:
+        if is_empty:
             raise self._no_cases(excluded)
 
     def _checked(self) -> Iterator[tuple[int, Case]]:

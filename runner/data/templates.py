@@ -76,7 +76,7 @@ class Fields:
         name, _, inner = path.partition(".")
         value = self._find(name)
         if value is _MISSING:
-            hint = suggest(name, [*self._names(), *sorted(INPUT_NAMES)], limit=1, shown="{{{}}}".format)
+            hint = suggest(name, [*self._names(), *sorted(INPUT_NAMES)], limit=1, render="{{{}}}".format)
             if not hint and not _PLAIN_FIELD.fullmatch(path):
                 hint = "; write {{ and }} for literal braces"
             raise MissingField(f"the case {self.case.name!r} has no field {{{path}}}; fields: {listed(self._names())}{hint}")

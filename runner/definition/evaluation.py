@@ -197,10 +197,10 @@ def evaluation(*, cases: Source | Dataset, name: str | None = None, **settings: 
         if option not in names:
             raise UsageError(f"unknown setting {option!r}{suggest(option, names, limit=1)}")
     dataset = cases if isinstance(cases, Dataset) else Dataset(cases)
-    defined = Settings().changed(settings)
+    own_settings = Settings().changed(settings)
 
     def define(task: Callable[[Any], Any]) -> Evaluation[Any, Any, Any]:
-        return Evaluation(task, cases=dataset, settings=defined, name=name)
+        return Evaluation(task, cases=dataset, settings=own_settings, name=name)
 
     return cast("Define", define)
 

@@ -89,8 +89,8 @@ def problems(state: RunState, scorers: Iterable[str] = ()) -> list[str]:
 
     Only the run's own scorers and `scorers` count: one that was tried once with `rescore` and failed is ignored.
     """
-    counted = {*(state.started.scorers if state.started else ()), *scorers}
-    unscored = {name: tally.failed for name, tally in state.scores.items() if name.partition(".")[0] in counted}
+    scorer_names = {*(state.started.scorers if state.started else ()), *scorers}
+    unscored = {name: tally.failed for name, tally in state.scores.items() if name.partition(".")[0] in scorer_names}
     return [
         *([f"{plural(state.failed, 'trial')} failed"] if state.failed else ()),
         *(f"{plural(count, 'output')} not scored by {name}" for name, count in unscored.items() if count),

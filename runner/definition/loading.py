@@ -61,7 +61,7 @@ def load_function(reference: str) -> Callable[..., Any]:
     function = getattr(module, name, None)
     if not callable(function):
         names = (name for name, value in vars(module).items() if callable(value))
-        hint = suggest(name, names, limit=1, shown=lambda name: f"{module_path}:{name}")
+        hint = suggest(name, names, limit=1, render=lambda name: f"{module_path}:{name}")
         raise UsageError(f"{module_path} has no function {name!r}{hint}")
     return cast("Callable[..., Any]", function)
 
@@ -146,7 +146,7 @@ def _check_file(path: Path) -> None:
         raise UsageError(f"{path} is a directory; pass a Python file{hint}")
     if not path.exists():
         folder = path.parent if path.parent.is_dir() else Path()
-        hint = suggest(path.name, (file.name for file in folder.glob("*.py")), shown=lambda name: str(folder / name))
+        hint = suggest(path.name, (file.name for file in folder.glob("*.py")), render=lambda name: str(folder / name))
         raise UsageError(f"{path} does not exist{hint}")
     if path.suffix != ".py":
         raise UsageError(f"{path} is not a Python file; pass a file that ends with .py")

@@ -234,15 +234,15 @@ class Execution:
 
     def _check_unchanged(self, path: Path, started: RunStarted) -> None:
         """Raise RunChanged if the function, or what it reads, differs from what the run was started with."""
-        recorded = _recorded_variables(started)
+        recorded_variables = _recorded_variables(started)
         # A variable that was empty at the start is one that the function itself fills.
-        self._variables = {name: value for name, value in self._variables.items() if name in recorded}
+        self._variables = {name: value for name, value in self._variables.items() if name in recorded_variables}
         if started.task_fingerprint == self.fingerprint or self._config.options.get("adopt"):
             return
         name, origin = self._config.name, "of another function, or of an earlier version of"
-        if started.task_fingerprint == self._fingerprint(recorded):
-            changed = [variable for variable, value in recorded.items() if self._variables.get(variable) != value]
-            origin = f"for other values of {', '.join(map(repr, changed))}, read by"
+        if started.task_fingerprint == self._fingerprint(recorded_variables):
+            names = [key for key, value in recorded_variables.items() if self._variables.get(key) != value]
+            origin = f"for other values of {', '.join(map(repr, names))}, read by"
         raise RunChanged(f"{path} has outputs {origin} {name!r}; use another path, or keep them: options={{'adopt': True}}")
 
     def _restore(self, output: Any) -> Any:

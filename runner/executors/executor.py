@@ -192,8 +192,8 @@ class AsyncExecutor(_Executor):
         }
         self._policy = "fixed" if not enable_dynamic_concurrency else "aimd" if is_aimd else "adaptive"
         self._aimd = aimd if is_aimd else None
-        common = tqdm_bar_format, max_retries, exit_on_error, fallback_return_value, termination_signal
-        super().__init__(generation_fn, *common, journal=journal, output_type=output_type, options=options)
+        common_arguments = tqdm_bar_format, max_retries, exit_on_error, fallback_return_value, termination_signal
+        super().__init__(generation_fn, *common_arguments, journal=journal, output_type=output_type, options=options)
 
     def run(self, inputs: Iterable[Any]) -> Results:
         """Call the function for all inputs: from a script, a thread or a notebook cell."""
@@ -276,12 +276,12 @@ def get_executor_on_sync_context(
     options: Mapping[str, Any] | None = None,
 ) -> AsyncExecutor | SyncExecutor:
     """Return a SyncExecutor for `run_sync`, or, with a warning, outside the main thread; otherwise an AsyncExecutor."""
-    common = tqdm_bar_format, max_retries, exit_on_error, fallback_return_value
+    common_arguments = tqdm_bar_format, max_retries, exit_on_error, fallback_return_value
     recording: dict[str, Any] = {"journal": journal, "output_type": output_type, "options": options}
     if threading.current_thread() is not threading.main_thread():
         if not run_sync:
             _log.warning("not in the main thread: calls are made one at a time; use an AsyncExecutor for concurrent calls")
-        return SyncExecutor(sync_fn, *common, None, **recording)
+        return SyncExecutor(sync_fn, *common_arguments, None, **recording)
     if run_sync:
-        return SyncExecutor(sync_fn, *common, **recording)
-    return AsyncExecutor(async_fn, concurrency, *common, timeout=timeout, **recording)
+        return SyncExecutor(sync_fn, *common_arguments, **recording)
+    return AsyncExecutor(async_fn, concurrency, *common_arguments, timeout=timeout, **recording)

@@ -175,8 +175,8 @@ class Recording:
         scripts, settings = self.ended, self._state.settings
         if not scripts:
             raise UsageError("no trial of this run is done; there is nothing to simulate")
-        recorded = self.figures
-        policy, slot_count = policy or recorded.policy, slots or recorded.slots
+        figures = self.figures
+        policy, slot_count = policy or figures.policy, slots or figures.slots
         if policy is None or slot_count is None:
             raise UsageError("the journal does not record the policy and the slots", hint="pass both: --policy and --slots")
         task = _RecordedTask(scripts, slot_count)
@@ -214,9 +214,9 @@ class Recording:
             retry=attrs.evolve(retry, classify=_category),
         )(task)
 
-        recorded = settings.get("scorer_slots")
+        scorer_slots = settings.get("scorer_slots")
         for scorer, key in self._scorer_keys.items():
-            slots = recorded.get(scorer) if isinstance(recorded, dict) else None
+            slots = scorer_slots.get(scorer) if isinstance(scorer_slots, dict) else None
             calls = {name: script.calls_of.get(scorer, _NO_CALL) for name, script in scripts.items()}
             scorer_task = _RecordedScorer(calls, slots, "" if key else task.rate_limit_identity)
             simulated.score(name=scorer, timeout=self._longest_call_timeouts.get(scorer))(scorer_task)

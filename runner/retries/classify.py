@@ -248,9 +248,9 @@ def _is_library(file: str) -> bool:
 
 def _shorten(text: str, limit: int) -> str:
     """Mask a text and keep both ends of it."""
-    spare = 4 * limit  # Shortened before masking, for speed, with enough margin that no part of a secret is kept.
-    if len(text) > 2 * spare:
-        text = f"{text[:spare]}{text[-spare:]}"
+    margin = 4 * limit  # Shortened before masking, for speed, with enough margin that no part of a secret is kept.
+    if len(text) > 2 * margin:
+        text = f"{text[:margin]}{text[-margin:]}"
     text = mask(text).encode("utf-8", "backslashreplace").decode()
     if len(text) <= limit:
         return text

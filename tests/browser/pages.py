@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from journal import Event
 from journal.events import FileEvent, JournalRecovered
 from runner.cli import cli
-from tests.journal.samples import session, started, written
+from tests.journal.samples import session, started, write_sync
 from tests.replay.random_runs import random_records
 from tests.replay.trial_events import answered, failed
 
@@ -30,7 +30,7 @@ def command_json(*args: str) -> Any:
 def random_run(path: Path, seed: int, length: int = 400) -> Path:
     """Write a run of random events in a legal order."""
     events = [record.event for record in random_records(seed, length)]
-    written(path, [event for event in events if not isinstance(event, FileEvent | JournalRecovered)])
+    write_sync(path, [event for event in events if not isinstance(event, FileEvent | JournalRecovered)])
     return path
 
 
@@ -44,5 +44,5 @@ def capitals(path: Path, *, wrong: Sequence[str] = (), seconds: float = 0.25, mo
         events += answered(
             name, {"exact": name not in wrong}, failures=retries, output=output, elapsed=seconds, metadata=metadata
         )
-    written(path, [started(), session(), *events, *failed("gone", message="no such city"), *more])
+    write_sync(path, [started(), session(), *events, *failed("gone", message="no such city"), *more])
     return path

@@ -21,7 +21,7 @@ from replay import LoadedRun
 from replay.summary import summarize
 from tests.browser.conftest import OpenTab
 from tests.browser.pages import capitals, command_json, random_run, write_report
-from tests.journal.samples import session, started, written
+from tests.journal.samples import session, started, write_sync
 from tests.replay.agent_run import agent_run
 from tests.replay.eventful_run import eventful_run
 from tests.replay.trial_events import enqueued
@@ -166,7 +166,9 @@ def paused_run(path: Path, *, queued: int = 0) -> Path:
         (80.0, AttemptSucceeded(trial="a", attempt=1, output="Lima", elapsed=79.8)),
     ]
     times = itertools.chain([0.0, 0.0, 0.0], (t for t, _ in timed), itertools.repeat(80.0))
-    written(path, [started(), session(), *(event for _, event in timed)], clock=lambda: ("2026-11-15T00:00:00Z", next(times)))
+    write_sync(
+        path, [started(), session(), *(event for _, event in timed)], clock=lambda: ("2026-11-15T00:00:00Z", next(times))
+    )
     return path
 
 

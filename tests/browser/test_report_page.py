@@ -24,7 +24,7 @@ from replay.text import duration
 from runner.cli import cli
 from tests.browser.conftest import OpenTab, Tab
 from tests.browser.pages import capitals, write_report
-from tests.journal.samples import flip, lines_of, segment, session, started, written
+from tests.journal.samples import flip, lines_of, segment, session, started, write_sync
 from tests.replay.eventful_run import eventful_run
 from tests.replay.trial_events import answered
 
@@ -52,7 +52,7 @@ def test_durations_agree_with_the_commands(tmp_path: Path, open_tab: OpenTab) ->
 
 def test_empty_run(open_tab: OpenTab, tmp_path: Path) -> None:
     """A journal with nothing but its first record can be shown."""
-    written(tmp_path / "run", [])
+    write_sync(tmp_path / "run", [])
 
     tab = open_tab(write_report(tmp_path / "report.html", tmp_path / "run"))
 
@@ -129,7 +129,7 @@ def hostile_run(path: Path) -> Path:
                 ),
                 TrialFailed(trial=name, attempts=1, reason="fatal"),
             ]
-    written(path, [*events, RunFinished(completed=8, failed=4, withdrawn=0, head="")])
+    write_sync(path, [*events, RunFinished(completed=8, failed=4, withdrawn=0, head="")])
     return path
 
 
@@ -180,7 +180,7 @@ def test_models_without_a_price_are_named(tmp_path: Path, open_tab: OpenTab) -> 
             AttemptSucceeded(trial=f"t{number}", attempt=1, output="", elapsed=0.0),
         )
     ]
-    written(tmp_path / "run", [started(), session(), *trials])
+    write_sync(tmp_path / "run", [started(), session(), *trials])
 
     tab = open_tab(write_report(tmp_path / "report.html", tmp_path / "run"))
 
@@ -263,7 +263,7 @@ def test_theme_can_be_chosen(tmp_path: Path, open_tab: OpenTab) -> None:
 def test_printing(tmp_path: Path, open_tab: OpenTab) -> None:
     """A page printed from a dark screen is light and has every row; afterwards it is as before."""
     events = [event for number in range(60) for event in answered(f"case-{number}", {"exact": True})]
-    written(tmp_path / "run", [started(), session(), *events])
+    write_sync(tmp_path / "run", [started(), session(), *events])
     tab = open_tab(write_report(tmp_path / "report.html", tmp_path / "run"), scheme="dark", width=1600)
     tab.evaluate("""() => {
         window.layout = () => [color("ground"), document.querySelector(".timeline canvas").clientWidth < 700,

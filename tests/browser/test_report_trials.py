@@ -17,7 +17,7 @@ from journal.events import (
 )
 from tests.browser.conftest import OpenTab
 from tests.browser.pages import capitals, command_json, write_report
-from tests.journal.samples import session, started, written
+from tests.journal.samples import session, started, write_sync
 from tests.replay.eventful_run import eventful_run
 from tests.replay.trial_events import answered
 
@@ -48,7 +48,7 @@ def test_results_come_first(tmp_path: Path, open_tab: OpenTab) -> None:
 def test_columns_of_the_table(tmp_path: Path, open_tab: OpenTab) -> None:
     """A row has input, expected output, output, score and status; a failed trial shows its error."""
     path = tmp_path / "run"
-    written(path, [started(), session(), *trial("peru", output="Cusco " * 100, expected="Lima")])
+    write_sync(path, [started(), session(), *trial("peru", output="Cusco " * 100, expected="Lima")])
     tab = open_tab(write_report(tmp_path / "report.html", path))
 
     cells = tab.cells("peru")
@@ -93,7 +93,7 @@ def test_filters_search_and_sort(tmp_path: Path, open_tab: OpenTab) -> None:
 def test_scorers_are_in_the_order_of_the_definition(tmp_path: Path, open_tab: OpenTab) -> None:
     """The columns of scorers do not depend on which one scored first."""
     begin = attrs.evolve(started(), scorers={"exact": "v1", "tone": "v1"})  # type: ignore[misc]  # a fact is an attrs class
-    written(tmp_path / "run", [begin, session(), *answered("a", {"tone": "rude", "exact": True})])
+    write_sync(tmp_path / "run", [begin, session(), *answered("a", {"tone": "rude", "exact": True})])
     tab = open_tab(write_report(tmp_path / "report.html", tmp_path / "run") + "#trial=a")
 
     assert ["exact", "tone"] == tab.texts("[data-sort^=score]")
@@ -104,7 +104,7 @@ def test_scorers_are_in_the_order_of_the_definition(tmp_path: Path, open_tab: Op
 def test_large_runs_are_virtualised(tmp_path: Path, open_tab: OpenTab) -> None:
     """Of many rows only those in view are in the document; scrolling shows the others."""
     events = [event for number in range(300) for event in answered(f"case-{number:03}", {"exact": True})]
-    written(tmp_path / "run", [started(), session(), *events])
+    write_sync(tmp_path / "run", [started(), session(), *events])
     tab = open_tab(write_report(tmp_path / "report.html", tmp_path / "run"))
 
     assert "case-000" == tab.rows()[0]
@@ -173,7 +173,7 @@ def test_controls_keep_the_focus(tmp_path: Path, open_tab: OpenTab) -> None:
 def test_difference_is_marked(tmp_path: Path, open_tab: OpenTab) -> None:
     """The drawer marks the words that differ between expected and actual output."""
     life = trial("a", output="Cusco is the capital", expected="Lima is the capital")
-    written(tmp_path / "run", [started(), session(), *life])
+    write_sync(tmp_path / "run", [started(), session(), *life])
 
     tab = open_tab(write_report(tmp_path / "report.html", tmp_path / "run") + "#trial=a")
 
@@ -185,7 +185,7 @@ def test_difference_is_marked(tmp_path: Path, open_tab: OpenTab) -> None:
 def test_no_difference_is_marked_in_a_passed_trial(tmp_path: Path, open_tab: OpenTab) -> None:
     """An output that passed may differ from the expected one; nothing is struck through."""
     life = trial("a", output="The capital is Lima", expected="Lima", passed=True)
-    written(tmp_path / "run", [started(), session(), *life])
+    write_sync(tmp_path / "run", [started(), session(), *life])
     tab = open_tab(write_report(tmp_path / "report.html", tmp_path / "run") + "#trial=a")
     assert ([], []) == (tab.texts("mark.removed"), tab.texts("mark.added"))
 
@@ -197,7 +197,7 @@ def test_drawer_shows_request_and_all_notes(tmp_path: Path, open_tab: OpenTab) -
     life[2:2] = [Noted(name="step", value=value, trial="a", attempt=1) for value in ("search", "read", "answer")]
     definition = {"task": {"name": "chat", "prompt": "Answer: {input}\n<i>briefly</i>"}}
     begin = attrs.evolve(started(), definition=definition)  # type: ignore[misc]  # a fact is an attrs class
-    written(tmp_path / "run", [begin, session(), *life])
+    write_sync(tmp_path / "run", [begin, session(), *life])
 
     tab = open_tab(write_report(tmp_path / "report.html", tmp_path / "run") + "#trial=a")
     request = tab.evaluate("() => document.querySelector('.attempts details pre').textContent")
@@ -260,7 +260,7 @@ def test_breakdown_by_metadata(key: str, tmp_path: Path, open_tab: OpenTab) -> N
 
 def test_no_breakdown_without_metadata(tmp_path: Path, open_tab: OpenTab) -> None:
     """A run whose cases have no metadata has no breakdown."""
-    written(tmp_path / "run", [started(), session(), *trial("peru", output="Lima", expected="Lima", passed=True)])
+    write_sync(tmp_path / "run", [started(), session(), *trial("peru", output="Lima", expected="Lima", passed=True)])
     tab = open_tab(write_report(tmp_path / "report.html", tmp_path / "run"))
 
     assert tab.page.is_hidden("#breakdown-title")
@@ -321,8 +321,8 @@ def test_scores_of_several_versions(tmp_path: Path, open_tab: OpenTab) -> None:
     path = tmp_path / "run"
     adopted = {"task_fingerprint": "t2", "scorers": {"exact": "v2"}}
     second = attrs.evolve(session(2), adopted=adopted)  # type: ignore[misc]  # a fact is an attrs class
-    written(path, [started(), session(), *answered("peru", {"exact": True})])
-    written(path, [second, *answered("oslo", {"exact": False}, version="v2")], new=False)
+    write_sync(path, [started(), session(), *answered("peru", {"exact": True})])
+    write_sync(path, [second, *answered("oslo", {"exact": False}, version="v2")], new=False)
     tab = open_tab(write_report(tmp_path / "report.html", path))
 
     summary = tab.text("#summary")
@@ -333,7 +333,7 @@ def test_scores_of_several_versions(tmp_path: Path, open_tab: OpenTab) -> None:
 def test_unscored_outputs_are_counted(tmp_path: Path, open_tab: OpenTab) -> None:
     """The summary of a scorer has the number of outputs without its score."""
     path = tmp_path / "run"
-    written(path, [started(), session(), *answered("peru", {"exact": True}), *answered("oslo")])
+    write_sync(path, [started(), session(), *answered("peru", {"exact": True}), *answered("oslo")])
 
     assert "excluded: 1 unscored" in open_tab(write_report(tmp_path / "report.html", path)).text("#summary")
 
@@ -342,6 +342,6 @@ def test_truncated_outputs_are_counted(tmp_path: Path, open_tab: OpenTab) -> Non
     """The summary has the number of outputs that the token limit truncated."""
     path, note = tmp_path / "run", Noted(name="evaljournal.finish_reason", value="length", trial="peru", attempt=1)
     life = answered("peru")
-    written(path, [started(), session(), *life[:2], note, *life[2:]])
+    write_sync(path, [started(), session(), *life[:2], note, *life[2:]])
 
     assert "1 truncated by the token limit" in open_tab(write_report(tmp_path / "report.html", path)).text("#summary")

@@ -16,7 +16,7 @@ from replay.export.page_columns import Cursor, columns, encoded
 from replay.export.page_content import Content
 from tests.browser.conftest import OpenTab
 from tests.browser.pages import random_run, write_report
-from tests.journal.samples import session, started, written
+from tests.journal.samples import session, started, write_sync
 from tests.processes import Process
 from tests.replay.eventful_run import eventful_run, first_session, minute_clock, second_session
 from tests.replay.trial_events import failed
@@ -101,7 +101,7 @@ def test_follows_a_run_through_stop_and_resume(tmp_path: Path, start_process: An
 def test_reconnects_and_continues(tmp_path: Path, start_process: Any, open_tab: OpenTab) -> None:
     """A page whose server has exited shows that, reconnects to the next one, and receives only what it does not have."""
     run = tmp_path / "run"
-    written(run, first_session(), clock=minute_clock(0))
+    write_sync(run, first_session(), clock=minute_clock(0))
     server = start_process(code=SERVE.format(run=str(run), port=0))
     address = server.stdout.readline().strip()
     tab = open_tab(address)
@@ -109,7 +109,7 @@ def test_reconnects_and_continues(tmp_path: Path, start_process: Any, open_tab: 
 
     server.kill()
     tab.page.wait_for_function("() => document.getElementById('live').textContent === 'reconnecting …'")
-    written(run, second_session(), new=False, clock=minute_clock(10))
+    write_sync(run, second_session(), new=False, clock=minute_clock(10))
     tab.evaluate(
         "() => { const { update } = page; page.update = (data) => { page.from = data.columns.from; update.call(page, data); } }"
     )
@@ -123,14 +123,14 @@ def test_reconnects_and_continues(tmp_path: Path, start_process: Any, open_tab: 
 def test_errors_are_updated(tmp_path: Path, start_process: Any, open_tab: OpenTab) -> None:
     """Errors are grouped as they occur; opened sections stay open and keep the focus."""
     run = tmp_path / "run"
-    written(run, [started(), session(), *failed("peru", message="no city 1")], clock=minute_clock(0))
+    write_sync(run, [started(), session(), *failed("peru", message="no city 1")], clock=minute_clock(0))
     tab = open_tab(start_process(code=SERVE.format(run=str(run), port=0)).stdout.readline().strip())
     table = tab.page.locator(".errors tbody tr")
     assert [["1", "1", "no city 1"]] == [_columns(row) for row in table.all_inner_texts()]
     tab.page.click("footer summary >> text=Settings")
 
     more = [*failed("chad", message="no city 2"), *failed("oslo", message="the map is torn")]
-    written(run, [session(2), *more], new=False, clock=minute_clock(10))
+    write_sync(run, [session(2), *more], new=False, clock=minute_clock(10))
     tab.page.wait_for_function("() => document.querySelectorAll('.errors tbody tr').length === 2")
 
     assert [["2", "2", "no city 1"], ["1", "1", "the map is torn"]] == [_columns(row) for row in table.all_inner_texts()]

@@ -50,8 +50,8 @@ from tests.runs import PATH, define, events, numbered_cases, run_killed, run_vir
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Restore `sys.modules` and `sys.path` after the test."""
+def working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Change to an empty directory; restore `sys.modules` and `sys.path` after the test."""
     before = list(sys.path)
     monkeypatch.chdir(tmp_path)
     yield tmp_path
@@ -61,8 +61,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def write_task(source: str) -> None:
-    """Write an evaluation into `it.py`."""
-    Path("it.py").write_text(textwrap.dedent(source))
+    """Write an evaluation into `evaluation_.py`."""
+    Path("task.py").write_text(textwrap.dedent(source))
 
 
 def evaljournal(*arguments: str, **environment: str) -> Result:
@@ -80,7 +80,7 @@ def evaljournal_process(*arguments: str, **environment: str) -> "subprocess.Comp
 ROW = '{"id": "a", "question": "1?"}\n'
 
 
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("working_directory")
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
@@ -93,48 +93,48 @@ ROW = '{"id": "a", "question": "1?"}\n'
     ids=["broken at a line", "duplicate ids", "a field too few", "empty", "missing"],
 )
 def test_an_invalid_dataset_is_a_usage_error(name: str, content: str, message: str) -> None:
-    """Exit code 2, one sentence with the file and the line, and no directory is created."""
+    """The exit code is 2, one line names the file and the line in it, and no directory is created."""
     Path(name).write_text(content)
-    used = name if name.startswith("qa") else "qa.jsonl"
-    write_task(f"from runner import evaluation\n@evaluation(cases={used!r})\ndef it(question): ...\n")
-    result = evaljournal("run", "it.py")
+    dataset = name if name.startswith("qa") else "qa.jsonl"
+    write_task(f"from runner import evaluation\n@evaluation(cases={dataset!r})\ndef task(question): ...\n")
+    result = evaljournal("run", "task.py")
 
     assert (2, "", True) == (result.exit_code, result.stdout, message in result.stderr)
     assert 1 == len(result.stderr.splitlines())
     assert not Path("runs").exists()
 
 
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("working_directory")
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("evaluation(cases=['a'])(3)", "it.py, line 2: a task is a function, not 3"),
-        ("evaluation(cases=['a'])(len('no'))", "it.py, line 2: a task is a function, not 2"),
-        ("evaluation(cases=['a'], slots=0)(str)", "it.py, line 2: slots=0: must be a whole number, 1 or more"),
-        ("evaluation(cases=['a'], timeout=-3)(str)", "it.py, line 2: timeout=-3.0: must be a number of seconds above 0"),
+        ("evaluation(cases=['a'])(3)", "task.py, line 2: a task is a function, not 3"),
+        ("evaluation(cases=['a'])(len('no'))", "task.py, line 2: a task is a function, not 2"),
+        ("evaluation(cases=['a'], slots=0)(str)", "task.py, line 2: slots=0: must be a whole number, 1 or more"),
+        ("evaluation(cases=['a'], timeout=-3)(str)", "task.py, line 2: timeout=-3.0: must be a number of seconds above 0"),
     ],
 )
 def test_an_invalid_definition_is_a_usage_error(source: str, message: str) -> None:
-    """Exit code 2, with the line in the user's file."""
-    write_task(f"from runner import evaluation\nit = {source}\n")
-    result = evaljournal("run", "it.py")
+    """The exit code is 2, and the error names the line in the user's file."""
+    write_task(f"from runner import evaluation\ntask = {source}\n")
+    result = evaljournal("run", "task.py")
 
     assert (2, True) == (result.exit_code, message in result.stderr)
     assert not Path("runs").exists()
 
 
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("working_directory")
 def test_a_pattern_without_a_match_is_an_error() -> None:
     """The error for a pattern that matches no case lists some names."""
-    write_task("from runner import Case, evaluation\n@evaluation(cases=[Case(name='peru', input=1)])\ndef it(n): return n\n")
-    result = evaljournal("run", "it.py", "--only", "pero")
+    write_task("from runner import Case, evaluation\n@evaluation(cases=[Case(name='peru', input=1)])\ndef task(n): return n\n")
+    result = evaljournal("run", "task.py", "--only", "pero")
 
     assert 2 == result.exit_code
     assert "Error: no case of the dataset matches only=['pero']; names are, for example, 'peru'\n" == result.stderr
     assert not Path("runs").exists()
 
 
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("working_directory")
 def test_a_dataset_that_fails_half_way_is_resumed_once_fixed() -> None:
     """Finished trials are kept, the exit code is 3, and the next session runs only the others."""
     write_task(
@@ -145,39 +145,39 @@ def test_a_dataset_that_fails_half_way_is_resumed_once_fixed() -> None:
         def cases():
             for number in range(60):
                 if number == 40 and "BREAK" in os.environ:
-                    raise OSError("the network share went away")
+                    raise OSError("the network share is not mounted")
                 yield Case(name=f"t{number}", input=number)
 
         @evaluation(cases=cases, slots=2)
-        def it(number):
+        def task(number):
             with open("calls", "a") as file:
                 file.write(f"{number}\\n")
             return number
         """
     )
-    broken = evaljournal("run", "it.py", "--policy", "fixed", BREAK="1")
-    completed = len([event for event in events_of("runs/it/0001") if isinstance(event, TrialCompleted)])
+    broken = evaljournal("run", "task.py", "--policy", "fixed", BREAK="1")
+    completed = len([event for event in events_of("runs/task/0001") if isinstance(event, TrialCompleted)])
     fixed = evaljournal("resume")
 
     assert 3 == broken.exit_code
-    assert "it stopped (the cases could not be read): " in broken.stdout
-    assert "OSError: the network share went away" in broken.stdout
-    assert broken.stdout.endswith("next: evaljournal resume runs/it/0001\n")
+    assert "task stopped (the cases could not be read): " in broken.stdout
+    assert "OSError: the network share is not mounted" in broken.stdout
+    assert broken.stdout.endswith("next: evaljournal resume runs/task/0001\n")
     assert completed >= 1
-    assert (0, True) == (fixed.exit_code, "it finished: 60 of 60 trials done" in fixed.stdout)
+    assert (0, True) == (fixed.exit_code, "task finished: 60 of 60 trials done" in fixed.stdout)
     assert sorted(range(60)) == sorted(map(int, Path("calls").read_text().split()))
-    assert verify("runs/it/0001").ok
+    assert verify("runs/task/0001").ok
 
 
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("working_directory")
 def test_an_output_that_is_not_json_is_reported() -> None:
-    """Only its trial fails; the exit code is 1, and the message has the type and the place of the value."""
-    write_task("from runner import evaluation\n@evaluation(cases=[0, 1])\ndef it(n): return {'n': [n, object()]} if n else n\n")
-    result = evaljournal("run", "it.py")
+    """Only its trial fails; the exit code is 1, and the message has the type and the position of the value."""
+    write_task("from runner import evaluation\n@evaluation(cases=[0, 1])\ndef task(n): return [n, object()] if n else n\n")
+    result = evaljournal("run", "task.py")
 
     assert (1, True) == (result.exit_code, "1 ok of 2 done" in result.stdout)
-    assert "Unserializable: output.n[1] of AttemptSucceeded cannot be written as JSON" in result.stdout
-    assert {"unserializable"} == {event.reason for event in events_of("runs/it/0001") if isinstance(event, TrialFailed)}
+    assert "Unserializable: output[1] of AttemptSucceeded cannot be written as JSON" in result.stdout
+    assert {"unserializable"} == {event.reason for event in events_of("runs/task/0001") if isinstance(event, TrialFailed)}
 
 
 DEADLY = """
@@ -185,46 +185,46 @@ DEADLY = """
     from runner import Case, evaluation
 
     @evaluation(cases=[Case(name=f"t{number}", input=number) for number in range(20)], slots=3, write_ahead=True)
-    def it(number):
+    def task(number):
         if number == 11 and "DIE" in os.environ:
             exec(os.environ["DIE"])
         return number
 """
 
 
-@pytest.mark.usefixtures("here")
-@pytest.mark.parametrize(("how", "code"), [("os._exit(9)", 9), ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL)])
-def test_a_task_that_kills_the_interpreter(how: str, code: int) -> None:
+@pytest.mark.usefixtures("working_directory")
+@pytest.mark.parametrize(("statement", "code"), [("os._exit(9)", 9), ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL)])
+def test_a_task_that_kills_the_interpreter(statement: str, code: int) -> None:
     """The next session records the attempt in flight as interrupted, and continues to the end."""
     write_task(DEADLY)
-    killed_by_it = evaljournal_process("run", "it.py", DIE=how)
-    again = evaljournal_process("resume", DIE=how)
+    killed = evaljournal_process("run", "task.py", DIE=statement)
+    killed_again = evaljournal_process("resume", DIE=statement)
     resumed = evaljournal_process("resume")
 
-    assert (code, code, 0) == (killed_by_it.returncode, again.returncode, resumed.returncode)
-    assert "it finished: 20 of 20 trials done" in resumed.stdout
-    recorded = events_of("runs/it/0001")
+    assert (code, code, 0) == (killed.returncode, killed_again.returncode, resumed.returncode)
+    assert "task finished: 20 of 20 trials done" in resumed.stdout
+    recorded = events_of("runs/task/0001")
     for attempt in (1, 2):
         assert AttemptInterrupted(trial="t11", attempt=attempt, reason="process_died") in recorded
     outputs = {event.trial: event.output for event in recorded if isinstance(event, AttemptSucceeded)}
     assert {f"t{number}": number for number in range(20)} == outputs
     assert 3 == sum(isinstance(event, SessionStarted) for event in recorded)
-    assert verify("runs/it/0001").ok
+    assert verify("runs/task/0001").ok
 
 
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("working_directory")
 def test_a_task_that_always_kills_the_interpreter_can_be_skipped() -> None:
     """`--on-ambiguous fail` does not repeat attempts in flight at the crash; the other trials are completed."""
     write_task(DEADLY)
-    evaljournal_process("run", "it.py", DIE="os._exit(9)")
+    evaljournal_process("run", "task.py", DIE="os._exit(9)")
     result = evaljournal_process("resume", "--on-ambiguous", "fail", DIE="os._exit(9)")
 
     assert (1, True) == (result.returncode, "t11: interrupted, and not repeated" in result.stdout)
-    assert TrialFailed(trial="t11", attempts=1, reason="ambiguous") in events_of("runs/it/0001")
-    assert verify("runs/it/0001").ok
+    assert TrialFailed(trial="t11", attempts=1, reason="ambiguous") in events_of("runs/task/0001")
+    assert verify("runs/task/0001").ok
 
 
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("working_directory")
 def test_a_task_that_ignores_cancellation_does_not_block_the_exit() -> None:
     """A task that catches every cancellation is abandoned: the run stops in time, and the process exits."""
     write_task(
@@ -232,20 +232,20 @@ def test_a_task_that_ignores_cancellation_does_not_block_the_exit() -> None:
         import asyncio
         from runner import Case, evaluation
 
-        @evaluation(cases=[Case(name=f"deaf-{number}", input=number) for number in range(3)], slots=2, timeout=0.3)
-        async def it(number):
+        @evaluation(cases=[Case(name=f"t{number}", input=number) for number in range(3)], slots=2, timeout=0.3)
+        async def task(number):
             while True:
                 try: await asyncio.sleep(1)
                 except BaseException: pass
         """
     )
-    result = evaljournal_process("run", "it.py", "--grace", "1.5", "--deadline", "0.4")
+    result = evaljournal_process("run", "task.py", "--grace", "1.5", "--deadline", "0.4")
 
-    assert (3, True) == (result.returncode, "it stopped at its deadline" in result.stdout), result.stderr
-    assert verify("runs/it/0001").ok
+    assert (3, True) == (result.returncode, "task stopped at its deadline" in result.stdout), result.stderr
+    assert verify("runs/task/0001").ok
 
 
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("working_directory")
 def test_a_full_disk_ends_with_3() -> None:
     """On a full disk the run stops, names the last complete record, and can be resumed later."""
     write_task(
@@ -258,61 +258,62 @@ def test_a_full_disk_ends_with_3() -> None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (9_000, resource.RLIM_INFINITY))
 
         @evaluation(cases=[Case(name=f"t{number}", input=number) for number in range(60)], slots=2, write_ahead=True)
-        def it(number): return number
+        def task(number): return number
         """
     )
-    full, seen, resumed = evaljournal_process("run", "it.py", FULL="1"), verify("runs/it/0001"), evaljournal_process("resume")
+    full, verification = evaljournal_process("run", "task.py", FULL="1"), verify("runs/task/0001")
+    resumed = evaljournal_process("resume")
 
     assert 3 == full.returncode
-    assert "it stopped (disk full)" in full.stdout
-    assert "no space left for runs/it/0001" in full.stdout
-    whole = re.search(r"complete up to record (\d+); free some disk space, then resume the run", full.stdout)
-    assert whole is not None
-    assert int(whole[1]) <= seen.records
-    assert full.stdout.endswith("next: evaljournal resume runs/it/0001\n")
-    assert (0, True) == (resumed.returncode, "it finished: 60 of 60 trials done" in resumed.stdout)
-    assert verify("runs/it/0001").ok
+    assert "task stopped (disk full)" in full.stdout
+    assert "no space left for runs/task/0001" in full.stdout
+    match = re.search(r"complete up to record (\d+); free some disk space, then resume the run", full.stdout)
+    assert match is not None
+    assert int(match[1]) <= verification.records
+    assert full.stdout.endswith("next: evaljournal resume runs/task/0001\n")
+    assert (0, True) == (resumed.returncode, "task finished: 60 of 60 trials done" in resumed.stdout)
+    assert verify("runs/task/0001").ok
 
 
-def fail_from(disk: SimulatedDisk, call: str, times: int, number: int, *, takes: int | None = None) -> None:
-    """Let a disk fail the n-th call of a kind and all later ones; the n-th may `take` a part."""
-    seen = 0
+def fail_from(disk: SimulatedDisk, call: str, times: int, number: int, *, accepted: int | None = None) -> None:
+    """Let a disk fail the n-th call of a kind and all later ones; the n-th write may accept some bytes."""
+    call_count = 0
 
-    def before(made_call: str) -> int | None:
-        nonlocal seen
-        if made_call != call:
+    def fail_call(name: str) -> int | None:
+        nonlocal call_count
+        if name != call:
             return None
-        seen += 1
-        if seen == times and takes is not None:
-            return takes
-        if seen >= times:
+        call_count += 1
+        if call_count == times and accepted is not None:
+            return accepted
+        if call_count >= times:
             raise OSError(number, os.strerror(number))
         return None
 
-    disk.before = before
+    disk.on_call = fail_call
 
 
-@pytest.mark.parametrize("takes", [None, 10], ids=["nothing", "ten bytes"])
-async def test_a_disk_that_fills_up_at_any_write_loses_nothing(takes: int | None) -> None:
+@pytest.mark.parametrize("accepted", [None, 10], ids=["nothing", "ten bytes"])
+async def test_a_disk_that_fills_up_at_any_write_loses_nothing(accepted: int | None) -> None:
     """Whichever write is the first without space: with space again, the run is resumed and finishes."""
     stopped = 0
     for write in range(1, 100):
         task = Scripted(lambda value, _: Return(f"answer to {value}", 1))
-        it, disk = define(task, numbered_cases(8), slots=2), SimulatedDisk()
-        fail_from(disk, "write", write, errno.ENOSPC, takes=takes)
-        outcome = await run_virtual(it, disk)
+        evaluation_, disk = define(task, numbered_cases(8), slots=2), SimulatedDisk()
+        fail_from(disk, "write", write, errno.ENOSPC, accepted=accepted)
+        outcome = await run_virtual(evaluation_, disk)
         if not outcome.stopped:
             break
         stopped += 1
         assert "disk_full" == outcome.stopped
         assert "no space left" in outcome.detail
-        disk.before = lambda _: None
+        disk.on_call = lambda _: None
         done = completed(disk)
-        asked = dict(task.calls)
-        outcome = await run_virtual(it, disk, resume=exists(disk))
+        calls = dict(task.calls)
+        outcome = await run_virtual(evaluation_, disk, resume=exists(disk))
 
         assert ("", 8) == (outcome.stopped, outcome.state.completed)
-        assert all(asked[trial] == task.calls[trial] for trial in done)
+        assert all(calls[trial] == task.calls[trial] for trial in done)
         assert verify(PATH, files=disk).ok
     assert stopped >= 10
 
@@ -328,37 +329,37 @@ def completed(disk: SimulatedDisk) -> list[str]:
 async def test_a_full_disk_is_recorded_if_there_is_space() -> None:
     """If only a large value did not fit, the journal records that the disk was full."""
     task = Scripted(lambda value, _: Return("x" * 300_000 if value == "case-3" else "yes", 1))
-    it, disk = define(task, numbered_cases(6), slots=1), SimulatedDisk()
+    evaluation_, disk = define(task, numbered_cases(6), slots=1), SimulatedDisk()
     calls: list[str] = []
 
-    def before(call: str) -> int | None:
+    def fail_call(call: str) -> int | None:
         calls.append(call)
         if calls.count("mkdir") == 5 and calls[-2:] == ["open", "write"]:  # The directory of blobs has just been created.
             calls.clear()
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return None
 
-    disk.before = before
-    outcome = await run_virtual(it, disk)
+    disk.on_call = fail_call
+    outcome = await run_virtual(evaluation_, disk)
 
     assert "disk_full" == outcome.stopped
     assert [RunStopped(reason="disk_full")] == events(disk, RunStopped)
-    assert 6 == (await run_virtual(it, disk, resume=True)).state.completed
+    assert 6 == (await run_virtual(evaluation_, disk, resume=True)).state.completed
 
 
 @pytest.mark.parametrize("call", ["write", "fdatasync"])
 async def test_a_disk_that_fails_confirms_nothing_more(call: str) -> None:
     """An I/O error ends the run with the last confirmed record; the run can be resumed from there."""
     task = Scripted(lambda value, _: Return(f"answer to {value}", 1))
-    it, disk = define(task, numbered_cases(8), slots=2), SimulatedDisk()
+    evaluation_, disk = define(task, numbered_cases(8), slots=2), SimulatedDisk()
     fail_from(disk, call, 6, errno.EIO)
     with pytest.raises(WriteFailed, match=r"records up to \d+ are on disk, later ones may be lost") as error:
-        await run_virtual(it, disk)
-    disk.before = lambda _: None
-    disk = disk.killed()
+        await run_virtual(evaluation_, disk)
+    disk.on_call = lambda _: None
+    disk = disk.after_kill()
 
     assert error.value.durable <= max(record.seq for record in read(PATH, files=disk))
-    assert ("", 8) == ((outcome := await run_virtual(it, disk, resume=True)).stopped, outcome.state.completed)
+    assert ("", 8) == ((outcome := await run_virtual(evaluation_, disk, resume=True)).stopped, outcome.state.completed)
     assert verify(PATH, files=disk).ok
 
 
@@ -368,15 +369,15 @@ def test_two_sessions_at_once_in_one_process(seed: int) -> None:
     from trio._core import _run as scheduler
 
     task = Scripted(lambda *_: Return("yes", 1))
-    it = define(task, numbered_cases(10), slots=2)
+    evaluation_ = define(task, numbered_cases(10), slots=2)
     outcomes: list[Outcome | JournalLocked] = []
 
     async def main() -> SimulatedDisk:
-        disk = await run_killed(it, SimulatedDisk(), after=2.5, policy="fixed")
+        disk = await run_killed(evaluation_, SimulatedDisk(), after=2.5, policy="fixed")
 
         async def resume() -> None:
             try:
-                outcomes.append(await run_virtual(it, disk, resume=True, policy="fixed"))
+                outcomes.append(await run_virtual(evaluation_, disk, resume=True, policy="fixed"))
             except JournalLocked as exc:
                 outcomes.append(exc)
 
@@ -397,16 +398,16 @@ def test_two_sessions_at_once_in_one_process(seed: int) -> None:
     assert 10 == len(events(disk, TrialCompleted)) == fold(read(PATH, files=disk)).completed
 
 
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("working_directory")
 def test_two_sessions_at_once_in_two_processes() -> None:
-    """One process ends with 0, the other with 2 or, if it came after the end, with 0 and no call."""
+    """One process exits with 0, the other with 2 or, if it started after the end, with 0 and no call."""
     write_task(
         """
         import os, time
         from runner import Case, evaluation
 
         @evaluation(cases=[Case(name=f"t{number}", input=number) for number in range(20)], slots=2, write_ahead=True)
-        def it(number):
+        def task(number):
             with open("calls", "a") as file:
                 file.write(f"{number}\\n")
             if number == 5 and "DIE" in os.environ:
@@ -415,45 +416,47 @@ def test_two_sessions_at_once_in_two_processes() -> None:
             return number
         """
     )
-    evaljournal_process("run", "it.py", DIE="1")
-    both = [Process([*COMMAND, "resume"], stderr=subprocess.PIPE) for _ in range(2)]
-    errors = [process.communicate(timeout=60)[1] for process in both]
-    codes = [process.returncode for process in both]
+    evaljournal_process("run", "task.py", DIE="1")
+    processes = [Process([*COMMAND, "resume"], stderr=subprocess.PIPE) for _ in range(2)]
+    errors = [process.communicate(timeout=60)[1] for process in processes]
+    codes = [process.returncode for process in processes]
 
     assert 0 in codes, errors
     assert all(code == 0 or "is being written by" in error for code, error in zip(codes, errors, strict=True))
-    outputs = [event.trial for event in events_of("runs/it/0001") if isinstance(event, TrialCompleted)]
+    outputs = [event.trial for event in events_of("runs/task/0001") if isinstance(event, TrialCompleted)]
     assert sorted(f"t{number}" for number in range(20)) == sorted(outputs)
-    cut = sum(isinstance(event, AttemptInterrupted) for event in events_of("runs/it/0001"))
-    assert 20 <= len(Path("calls").read_text().split()) <= 20 + cut  # An interrupted attempt may not have made its call.
-    assert verify("runs/it/0001").ok
+    interrupted = sum(isinstance(event, AttemptInterrupted) for event in events_of("runs/task/0001"))
+    assert (
+        20 <= len(Path("calls").read_text().split()) <= 20 + interrupted
+    )  # An interrupted attempt may not have made its call.
+    assert verify("runs/task/0001").ok
 
 
-def test_a_late_thread_of_a_cancelled_run_does_no_harm(tmp_path: Path) -> None:
+def test_a_late_thread_of_a_cancelled_run_is_ignored(tmp_path: Path) -> None:
     """A thread that returns after its run was cancelled does not break the caller's loop."""
-    has_begun, is_over, came_back = threading.Event(), threading.Event(), threading.Event()
+    has_started, is_cancelled, has_returned = threading.Event(), threading.Event(), threading.Event()
 
     def slow(value: str) -> str:
-        has_begun.set()
-        is_over.wait(10)
-        came_back.set()
+        has_started.set()
+        is_cancelled.wait(10)
+        has_returned.set()
         return value
 
     async def main() -> bool:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(partial(arun, evaluation(cases=["a"])(slow), tmp_path / "run"))
-            await trio.to_thread.run_sync(has_begun.wait, 10)
+            await trio.to_thread.run_sync(has_started.wait, 10)
             nursery.cancel_scope.cancel()
-        is_over.set()
-        return await trio.to_thread.run_sync(came_back.wait, 10)
+        is_cancelled.set()
+        return await trio.to_thread.run_sync(has_returned.wait, 10)
 
     assert trio.run(main)
     assert "interrupted" == fold(read(tmp_path / "run")).outcome
 
 
-@pytest.mark.parametrize("where", ["trio", "asyncio", "thread"])
+@pytest.mark.parametrize("loop", ["trio", "asyncio", "thread"])
 @pytest.mark.parametrize("raised", [KeyboardInterrupt, SystemExit, BaseExceptionGroup("", [KeyboardInterrupt()])])
-def test_a_task_that_raises_keyboard_interrupt_fails(tmp_path: Path, where: str, raised: Any) -> None:
+def test_a_task_that_raises_keyboard_interrupt_fails(tmp_path: Path, loop: str, raised: Any) -> None:
     """A task that raises KeyboardInterrupt or SystemExit has failed; the run does not stop."""
 
     def task(number: int) -> int:
@@ -464,11 +467,11 @@ def test_a_task_that_raises_keyboard_interrupt_fails(tmp_path: Path, where: str,
     async def in_loop(number: int) -> int:
         return task(number)
 
-    settings: dict[str, Any] = {} if where == "thread" else {"loop": where}
-    it = evaluation(cases=list(range(6)), retry=Retry(errors=2, base_delay=0.001), **settings)(
-        task if where == "thread" else in_loop
+    settings: dict[str, Any] = {} if loop == "thread" else {"loop": loop}
+    evaluation_ = evaluation(cases=list(range(6)), retry=Retry(errors=2, base_delay=0.001), **settings)(
+        task if loop == "thread" else in_loop
     )
-    outcome = run(it, tmp_path / "run")
+    outcome = run(evaluation_, tmp_path / "run")
 
     assert ("", 5, 1) == (outcome.stopped, outcome.state.completed, outcome.state.failed)
     failed = [event for event in events_of(tmp_path / "run") if isinstance(event, AttemptFailed)]
@@ -479,17 +482,17 @@ def test_a_scorer_that_raises_keyboard_interrupt_fails(tmp_path: Path) -> None:
     """A scorer that raises KeyboardInterrupt loses only its own score."""
 
     @evaluation(cases=[1, 2, 3], loop="trio")
-    async def same(number: int) -> int:
+    async def identity(number: int) -> int:
         return number
 
-    @same.score
+    @identity.score
     async def odd(output: int, case: Case[int, int]) -> bool:
         await trio.lowlevel.checkpoint()
         if output == 2:
             raise KeyboardInterrupt
         return True
 
-    outcome = run(same, tmp_path / "run")
+    outcome = run(identity, tmp_path / "run")
 
     assert ("", 3) == (outcome.stopped, outcome.state.completed)
     assert ["KeyboardInterrupt"] == [event.error for event in events_of(tmp_path / "run") if isinstance(event, ScoringFailed)]
@@ -497,39 +500,39 @@ def test_a_scorer_that_raises_keyboard_interrupt_fails(tmp_path: Path) -> None:
 
 def test_a_blocking_generator_does_not_delay_earlier_cases(tmp_path: Path) -> None:
     """If a generator blocks after three cases, those three are run at once."""
-    asked: list[int] = []
-    three = threading.Event()
+    calls: list[int] = []
+    has_three = threading.Event()
     waited: list[bool] = []
 
     def cases() -> Iterator[int]:
         yield from (1, 2, 3)
-        waited.append(three.wait(20))
+        waited.append(has_three.wait(20))
         yield 4
 
     def task(number: int) -> int:
-        asked.append(number)
-        if len(asked) == 3:
-            three.set()
+        calls.append(number)
+        if len(calls) == 3:
+            has_three.set()
         return number
 
     outcome = run(evaluation(cases=cases)(task), tmp_path / "run")
 
-    assert ([True], [1, 2, 3, 4], 4) == (waited, sorted(asked), outcome.state.completed)
+    assert ([True], [1, 2, 3, 4], 4) == (waited, sorted(calls), outcome.state.completed)
 
 
 async def test_the_outcome_after_a_full_disk_counts_records_on_disk() -> None:
     """After a full disk, the outcome counts what is on disk, not what was in memory."""
-    disk, seen = SimulatedDisk(), 0
+    disk, call_count = SimulatedDisk(), 0
 
-    def before(call: str) -> None:
-        nonlocal seen
-        seen += call == "write"
-        if call == "write" and seen >= 8:
+    def fail_call(call: str) -> None:
+        nonlocal call_count
+        call_count += call == "write"
+        if call == "write" and call_count >= 8:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    disk.before = before
+    disk.on_call = fail_call
     outcome = await run_virtual(define(Scripted(lambda *_: Return("yes", 1)), numbered_cases(8), slots=2), disk)
-    disk.before = lambda _: None
+    disk.on_call = lambda _: None
 
     assert "disk_full" == outcome.stopped
     assert fold(read(PATH, files=disk)).completed == outcome.state.completed
@@ -538,10 +541,10 @@ async def test_the_outcome_after_a_full_disk_counts_records_on_disk() -> None:
 async def test_a_cancelled_run_is_recorded() -> None:
     """Attempts in flight when a run is cancelled are recorded as cancelled, and the run as stopped."""
     task = Scripted(lambda _, times: Hang() if times == 1 else Return("yes"))
-    it, disk = define(task, numbered_cases(2)), SimulatedDisk()
+    evaluation_, disk = define(task, numbered_cases(2)), SimulatedDisk()
     with trio.move_on_after(10):
-        await run_virtual(it, disk)
+        await run_virtual(evaluation_, disk)
 
     assert ["cancelled"] * 2 == [event.reason for event in events(disk, AttemptInterrupted)]
     assert [RunStopped(reason="interrupted")] == events(disk, RunStopped)
-    assert 2 == (await run_virtual(it, disk, resume=True)).state.completed
+    assert 2 == (await run_virtual(evaluation_, disk, resume=True)).state.completed

@@ -20,13 +20,13 @@ from journal.segments import ROLL_AT
 from runner import Retry, Score, note
 from runner.cli import cli
 from tests.journal.disk import SimulatedDisk
-from tests.journal.samples import session, started, trial, written
+from tests.journal.samples import session, started, trial, write_sync
 from tests.processes import ROOT
 from tests.runs import define, define_real, events, numbered_cases, run_real, run_virtual
 
 
 class Exits:
-    """An object whose attributes, methods and conversions end the process, as far as they can."""
+    """An object whose attributes, methods and conversions raise SystemExit."""
 
     def __getattr__(self, name: str) -> Any:
         raise SystemExit(0)
@@ -56,22 +56,22 @@ class Model:
 
 
 def exit_0(*_: Any) -> Any:
-    """End the process, as if all had been well."""
+    """Raise SystemExit with code 0."""
     raise SystemExit(0)
 
 
-def fails(_: BaseException) -> Any:
-    """Fail, as a function with a mistake in it."""
+def raise_zero_division(_: BaseException) -> Any:
+    """Raise, like a function with a bug."""
     return 1 // 0
 
 
 def no_category(_: BaseException) -> Any:
-    """Return what is not a category."""
+    """Return an invalid category."""
     return "no such category"
 
 
 def raise_error(_: str) -> None:
-    """Fail with an exception that cannot be examined."""
+    """Raise an exception that cannot be examined."""
     raise ExitingError
 
 
@@ -80,10 +80,10 @@ async def run_one(task: Any, disk: SimulatedDisk, *, score: Any = None, **option
         result = task(value)
         return await result if inspect.isawaitable(result) else result
 
-    it = define(call, numbered_cases(1), **{"retry": Retry(errors=0), **options})
+    evaluation = define(call, numbered_cases(1), **{"retry": Retry(errors=0), **options})
     if score is not None:
-        it.score(name="exact")(score)
-    return await run_virtual(it, disk)
+        evaluation.score(name="exact")(score)
+    return await run_virtual(evaluation, disk)
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ async def run_one(task: Any, disk: SimulatedDisk, *, score: Any = None, **option
         (exit_0, {}, "SystemExit"),
         (raise_error, {}, f"{__name__}.ExitingError"),
         (raise_error, {"retry": Retry(classify=exit_0)}, "SystemExit"),
-        (raise_error, {"retry": Retry(classify=fails)}, "ZeroDivisionError"),
+        (raise_error, {"retry": Retry(classify=raise_zero_division)}, "ZeroDivisionError"),
         (raise_error, {"retry": Retry(classify=no_category)}, "evaljournal.UsageError"),
         (lambda _: Exits(), {}, "Unserializable"),
         (lambda _: Model(), {}, "Unserializable"),
@@ -211,7 +211,7 @@ def test_a_limit_key_that_is_too_long_starts_nothing(tmp_path: Path) -> None:
 
 
 def test_a_task_that_stops_its_event_loop(tmp_path: Path) -> None:
-    """A task that stops the asyncio loop, or raises SystemExit in it, harms no other call."""
+    """A task that stops the asyncio loop, or raises SystemExit in it, affects no other call."""
     result = run_file(
         tmp_path,
         """
@@ -274,12 +274,12 @@ def closed():
 
 nothing = lambda: None
 print(json.dumps({{
-    "full": [run(full, "it.py:good"), run(full, "it.py:stopped")],
-    "closed": [run(closed, "it.py:good"), run(closed, "it.py:stopped")],
-    "closes standard output": [run(nothing, "it.py:closes", "--json"), run(nothing, "it.py:closes_and_stops", "--json")],
-    "closes everything": [run(nothing, "it.py:closes_everything")],
-    "no threads": [run(nothing, "it.py:no_threads")],
-    "no asyncio": [run(nothing, "it.py:no_threads_in_asyncio")],
+    "full": [run(full, "tasks.py:good"), run(full, "tasks.py:stopped")],
+    "closed": [run(closed, "tasks.py:good"), run(closed, "tasks.py:stopped")],
+    "closes standard output": [run(nothing, "tasks.py:closes", "--json"), run(nothing, "tasks.py:closes_and_stops", "--json")],
+    "closes everything": [run(nothing, "tasks.py:closes_everything")],
+    "no threads": [run(nothing, "tasks.py:no_threads")],
+    "no asyncio": [run(nothing, "tasks.py:no_threads_in_asyncio")],
 }}))
 """
 
@@ -303,7 +303,7 @@ async def stopped(number):
 async def closes(number):
     if number == 5:
         os.close(1)
-        assert os.open("taken", os.O_WRONLY | os.O_CREAT) == 1
+        assert os.open("file", os.O_WRONLY | os.O_CREAT) == 1
     return number
 
 @evaluation(cases=CASES, slots=1, fail_fast=True, retry=ONCE)
@@ -342,15 +342,15 @@ async def no_threads_in_asyncio(number):
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_streams_files_and_threads(tmp_path: Path) -> None:
     """Closed or full standard streams do not change the exit code; without files or threads, it is 3 or 1."""
-    (tmp_path / "it.py").write_text(TASKS)
+    (tmp_path / "tasks.py").write_text(TASKS)
     driver = [sys.executable, "-c", DRIVER.format(root=str(ROOT))]
-    done = subprocess.run(driver, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
+    process = subprocess.run(driver, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
 
-    log, codes = (tmp_path / "log").read_text(), json.loads(done.stdout)
+    log, codes = (tmp_path / "log").read_text(), json.loads(process.stdout)
     expected = {"full": [0, 3], "closed": [0, 3], "closes standard output": [0, 3], "closes everything": [3], "no asyncio": [1]}
     assert codes.pop("no threads") in ([0], [1])  # Threads that are idle already can still be used.
     assert expected == codes
-    assert not (tmp_path / "taken").read_bytes()
+    assert not (tmp_path / "file").read_bytes()
     assert 2 == log.count('"exit_code"')
     for journal in (tmp_path / "runs").glob("*/*"):
         assert verify(journal).ok, journal
@@ -358,7 +358,7 @@ def test_streams_files_and_threads(tmp_path: Path) -> None:
 
 def run_file(directory: Path, source: str, *arguments: str) -> Result:
     """Run an evaluation that is written to a file, in this process."""
-    file = directory / f"it{len(list(directory.glob('*.py')))}.py"
+    file = directory / f"task{len(list(directory.glob('*.py')))}.py"
     file.write_text("from runner import Case, Retry, evaluation\n" + textwrap.dedent(source))
     return CliRunner().invoke(cli, ["run", str(file), *arguments])
 
@@ -386,13 +386,13 @@ def test_a_deleted_journal_stops_the_run(tmp_path: Path) -> None:
     assert "no record is left" in result.output
 
 
-@pytest.mark.parametrize("command", [["verify"], ["export", "--format", "jsonl", "-o", "out.jsonl"], ["salvage", "-o", "rest"]])
+@pytest.mark.parametrize("command", [["verify"], ["export", "--format", "jsonl", "-o", "out.jsonl"], ["salvage", "-o", "copy"]])
 @pytest.mark.parametrize("unreadable", ["blob", "segment"])
 def test_an_unreadable_file_is_damage(path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str], unreadable: str) -> None:
     """If the system cannot read a blob or a segment, it is named, the exit code is 4, and the rest is exported or salvaged."""
     outputs = ["x" * (LIMIT + number) for number in range(2)] if unreadable == "blob" else ["short"] * 40
     trials = [event for number, output in enumerate(outputs) for event in trial(f"t{number}", output)]
-    written(path, [started(), session(), *trials], roll_at=6_000 if unreadable == "segment" else ROLL_AT)
+    write_sync(path, [started(), session(), *trials], roll_at=6_000 if unreadable == "segment" else ROLL_AT)
     name = "journal-000002.jsonl" if unreadable == "segment" else next(path.glob("blobs/*/*.json")).name
     read = Files.read
 
@@ -409,5 +409,5 @@ def test_an_unreadable_file_is_damage(path: Path, monkeypatch: pytest.MonkeyPatc
     if command[0] == "export":
         assert Path("out.jsonl").read_text().count("\n") >= 1
     if command[0] == "salvage":
-        assert verify("rest").ok
-        assert verify("rest").records > 8
+        assert verify("copy").ok
+        assert verify("copy").records > 8

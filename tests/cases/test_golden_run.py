@@ -69,7 +69,7 @@ TASK = """
             raise ValueError("the judge has no opinion")
         return {"right": output == case.expected, "length": float(len(output))}
 """
-"""The user's code: one trial is rate limited, one fails twice, one always, one returns what is not JSON, one times out,
+"""The user's code: one trial is rate limited, one fails twice, one always, one returns a value that is not JSON, one times out,
 and one is in flight at the deadline of the first session."""
 
 NAMES = ("kenya", "peru", "chile", "cuba", "france", "ghana", "japan", "malta", "nepal", "norway", "oman", "qatar")
@@ -77,18 +77,18 @@ NAMES = ("kenya", "peru", "chile", "cuba", "france", "ghana", "japan", "malta", 
 
 def golden_evaluation() -> AnyEvaluation:
     """Compile the user's code under a file name that does not exist."""
-    written: dict[str, Any] = {}
+    namespace: dict[str, Any] = {}
     header = "from collections import Counter\nimport trio\nfrom runner import RateLimited, note\n"
-    exec(compile(header + textwrap.dedent(TASK), "evals/capitals.py", "exec"), written)  # noqa: S102  # our own, above
+    exec(compile(header + textwrap.dedent(TASK), "evals/capitals.py", "exec"), namespace)  # noqa: S102  # our own, above
     for name in ("answer", "judge"):
-        written[name].fingerprint = f"{name}-v1"  # There is no source, and bytecode differs between Python versions.
+        namespace[name].fingerprint = f"{name}-v1"  # There is no source, and bytecode differs between Python versions.
     cases = [Case(name=name, input=f"{name.capitalize()}?", expected=name.capitalize()[::-1]) for name in NAMES]
     retry = Retry(errors=2, timeouts=1)
     # A fixed policy, so that tuning the adaptive one does not change the run.
     define = evaluation(cases=cases, slots=3, policy="fixed", timeout=8, deadline=10, loop="trio", retry=retry, name="capitals")
-    it: AnyEvaluation = define(written["answer"])
-    it.score(written["judge"])
-    return it
+    evaluation_: AnyEvaluation = define(namespace["answer"])
+    evaluation_.score(namespace["judge"])
+    return evaluation_
 
 
 def run_golden() -> dict[str, bytes]:
@@ -97,9 +97,9 @@ def run_golden() -> dict[str, bytes]:
     options["environment"] = partial(attrs.evolve, options["environment"](), key=KEY)
 
     async def main() -> SimulatedDisk:
-        it, disk = golden_evaluation(), SimulatedDisk()
+        evaluation_, disk = golden_evaluation(), SimulatedDisk()
         for resume in (False, True):
-            await arun(it, PATH, **options, files=disk, resume=resume, grace=1, task="evals/capitals.py:answer")
+            await arun(evaluation_, PATH, **options, files=disk, resume=resume, grace=1, task="evals/capitals.py:answer")
         return disk
 
     scheduler._ALLOW_DETERMINISTIC_SCHEDULING = True  # type: ignore[misc]  # trio's own switch for tests, declared Final
@@ -131,8 +131,8 @@ def test_the_golden_run_covers_every_outcome() -> None:
     categories = {event.category for event in events if isinstance(event, AttemptFailed)}
     assert {"rate_limited", "unavailable", "parse_error", "fatal"} == categories
     assert {"exhausted", "unserializable"} == {event.reason for event in events if isinstance(event, TrialFailed)}
-    causes = {event.reason for event in events if isinstance(event, RetryScheduled)}
-    assert {"rate_limited", "unavailable", "error", "timed_out"} <= causes
+    reasons = {event.reason for event in events if isinstance(event, RetryScheduled)}
+    assert {"rate_limited", "unavailable", "error", "timed_out"} <= reasons
     for kind in (AttemptTimedOut, AttemptInterrupted, IntakePaused, ScoringFailed, TrialScored, RunStopped, RunFinished):
         assert any(isinstance(event, kind) for event in events), kind
     assert 2 == sum(isinstance(event, SessionStarted) for event in events)
@@ -140,10 +140,10 @@ def test_the_golden_run_covers_every_outcome() -> None:
 
 def test_the_golden_run_has_its_figures() -> None:
     """The figures of its replay are unchanged."""
-    told = attrs.asdict(summarize(fold(read(GOLDEN))))
+    summary = attrs.asdict(summarize(fold(read(GOLDEN))))
 
     assert {"completed": 10, "failed": 2, "recovered": 3} == {
-        name: told["trials"][name] for name in ("completed", "failed", "recovered")
+        name: summary["trials"][name] for name in ("completed", "failed", "recovered")
     }
 
 

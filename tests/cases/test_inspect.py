@@ -45,16 +45,16 @@ def test_a_moved_run_can_be_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     home.mkdir()
     for variable in ("HOME", "USERPROFILE", "XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"):
         monkeypatch.setenv(variable, str(home))
-    task = Scripted(lambda value, _: Fail(ValueError("no")) if value == "case-5" and not mended else Return("yes"))
-    mended = False
-    it = define(task, numbered_cases(10), slots=1, retry=Retry(errors=0))
-    outcome = run(it, tmp_path / "here", fail_fast=True, policy="fixed")
+    task = Scripted(lambda value, _: Fail(ValueError("no")) if value == "case-5" and not is_fixed else Return("yes"))
+    is_fixed = False
+    evaluation = define(task, numbered_cases(10), slots=1, retry=Retry(errors=0))
+    outcome = run(evaluation, tmp_path / "here", fail_fast=True, policy="fixed")
     assert ("failed_fast", 5) == (outcome.stopped, outcome.state.completed)
 
     shutil.copytree(tmp_path / "here", tmp_path / "elsewhere" / "there")
     shutil.rmtree(tmp_path / "here")
-    mended = True
-    outcome = run(it, tmp_path / "elsewhere" / "there", resume=True, retry_failed=True, policy="fixed")
+    is_fixed = True
+    outcome = run(evaluation, tmp_path / "elsewhere" / "there", resume=True, retry_failed=True, policy="fixed")
 
     assert ("", 10, 11) == (outcome.stopped, outcome.state.completed, task.calls.total())
     assert verify(tmp_path / "elsewhere" / "there", expect_head=outcome.head).ok
@@ -67,30 +67,30 @@ async def test_concurrency_can_be_read_from_the_journal() -> None:
     disk = SimulatedDisk()
     await run_virtual(define(task, numbered_cases(100), slots=10), disk, policy="fixed")
 
-    flying = most = 0
+    in_flight = max_in_flight = 0
     before = 0.0
     for record in read(PATH, files=disk):
         assert before <= record.t
         before = record.t
-        flying += isinstance(record.event, AttemptStarted)
-        flying -= isinstance(record.event, AttemptSucceeded | AttemptFailed | AttemptTimedOut)
-        most = max(most, flying)
-    assert 10 == most == task.max_in_flight
+        in_flight += isinstance(record.event, AttemptStarted)
+        in_flight -= isinstance(record.event, AttemptSucceeded | AttemptFailed | AttemptTimedOut)
+        max_in_flight = max(max_in_flight, in_flight)
+    assert 10 == max_in_flight == task.max_in_flight
 
 
 async def test_the_history_of_the_limit_survives_a_crash() -> None:
-    """After a kill the journal has the limit, since when, and why."""
+    """After a kill, the journal has every change of the limit with its time and reason."""
     endpoint = SimulatedEndpoint(lambda value: value, latency=0.5, max_in_flight=20)
-    it = define(endpoint, numbered_cases(2_000), slots=64)
+    evaluation = define(endpoint, numbered_cases(2_000), slots=64)
     disk = SimulatedDisk()
-    whole = await run_killed(it, disk, after=20.25, durability="os")
+    killed_disk = await run_killed(evaluation, disk, after=20.25, durability="os")
 
-    changes = events(whole, LimitChanged)
+    changes = events(killed_disk, LimitChanged)
     assert changes[0].before == 0
     assert all(earlier.after == later.before for earlier, later in itertools.pairwise(changes))
     assert any("429" in change.evidence for change in changes)
     assert 15 <= changes[-1].after <= 21
-    assert {"": changes[-1].after} == fold(read(PATH, files=whole)).limits
+    assert {"": changes[-1].after} == fold(read(PATH, files=killed_disk)).limits
 
 
 async def test_resuming_keeps_earlier_usage() -> None:
@@ -105,11 +105,11 @@ async def test_resuming_keeps_earlier_usage() -> None:
         return "yes"
 
     failed: list[str] = []
-    it, disk = define(task, numbered_cases(10), slots=2), SimulatedDisk()
-    disk = await run_killed(it, disk, after=2.5, policy="fixed")
+    evaluation, disk = define(task, numbered_cases(10), slots=2), SimulatedDisk()
+    disk = await run_killed(evaluation, disk, after=2.5, policy="fixed")
     before = fold(read(PATH, files=disk))
     assert (60, 6, 3) == (before.usage["tokens"], before.attempts, len(before.latencies))
-    outcome = await run_virtual(it, disk, resume=True, policy="fixed")
+    outcome = await run_virtual(evaluation, disk, resume=True, policy="fixed")
 
     state = outcome.state
     assert (10, 130, 13, 10) == (state.completed, state.usage["tokens"], state.attempts, len(state.latencies))
@@ -121,12 +121,12 @@ async def test_edited_prompts_are_rejected() -> None:
     """If every prompt was edited before resuming, the run is rejected without a call or a write."""
     task = Scripted(lambda *_: Return("yes", 1))
     disk = await run_killed(define(task, numbered_cases(40), slots=4), SimulatedDisk(), after=5.5, policy="fixed")
-    before, asked = {name: bytes(inode.shown) for name, inode in disk.files()}, task.calls.total()
+    before, calls = {name: bytes(inode.shown) for name, inode in disk.files()}, task.calls.total()
     edited = [Case(name=case.name, input=f"Think hard. {case.input}", expected="yes") for case in numbered_cases(40)]
 
     with pytest.raises(RunChanged, match="the cases have changed"):
         await run_virtual(define(task, edited, slots=4), disk, resume=True)
-    assert asked == task.calls.total()
+    assert calls == task.calls.total()
     assert before == {name: bytes(inode.shown) for name, inode in disk.files()}
 
 
@@ -134,14 +134,14 @@ async def test_edited_prompts_of_a_generator_are_rejected() -> None:
     """Cases of a generator are compared one by one: the first difference stops the run."""
     task = Scripted(lambda *_: Return("yes", 1))
     disk = await run_killed(define(task, lambda: iter(numbered_cases(40)), slots=4), SimulatedDisk(), after=5.5, policy="fixed")
-    asked = task.calls.total()
+    calls = task.calls.total()
     edited = [Case(name=case.name, input=f"Think hard. {case.input}", expected="yes") for case in numbered_cases(40)]
     outcome = await run_virtual(define(task, lambda: iter(edited), slots=4), disk, resume=True)
 
     assert "dataset_failed" == outcome.stopped
     assert "case 'case-0' has changed since the run was started" in outcome.detail
     assert "adopt=True" in outcome.detail
-    assert asked == task.calls.total()
+    assert calls == task.calls.total()
 
 
 async def test_removing_a_case_repeats_no_call() -> None:
@@ -192,13 +192,13 @@ async def test_retries_have_an_end(exc: Exception, policy: str) -> None:
 @pytest.mark.parametrize(("old", "new"), [(b'"value":true', b'"value":false'), (b'"output":"no"', b'"output":"yes"')])
 def test_a_changed_score_or_output_is_noticed(tmp_path: Path, old: bytes, new: bytes) -> None:
     """A score or an output cannot be changed undetected."""
-    it = define(Scripted(lambda value, _: Return("no" if value == "case-0" else "yes")), numbered_cases(2))
+    evaluation = define(Scripted(lambda value, _: Return("no" if value == "case-0" else "yes")), numbered_cases(2))
 
-    @it.score
+    @evaluation.score
     def exact(output: Any, case: Case[Any, Any]) -> bool:
         return bool(output == case.expected)
 
-    run(it, tmp_path / "run")
+    run(evaluation, tmp_path / "run")
     assert verify(tmp_path / "run").ok
     file = segment(tmp_path / "run")
     overwrite(file, file.read_bytes().replace(old, new, 1))
@@ -211,10 +211,10 @@ def test_a_changed_score_or_output_is_noticed(tmp_path: Path, old: bytes, new: b
 async def test_interrupted_attempts_are_not_failures() -> None:
     """After a crash, attempts in flight are recorded as interrupted (process_died), and retried."""
     task = Scripted(lambda *_: Return("yes", 10))
-    it = define(task, numbered_cases(6), slots=3)
-    disk = await run_killed(it, SimulatedDisk(), after=15, policy="fixed")
-    outcome = await run_virtual(it, disk, resume=True, policy="fixed")
+    evaluation = define(task, numbered_cases(6), slots=3)
+    disk = await run_killed(evaluation, SimulatedDisk(), after=15, policy="fixed")
+    outcome = await run_virtual(evaluation, disk, resume=True, policy="fixed")
 
-    cut = [AttemptInterrupted(trial=f"case-{number}", attempt=1, reason="process_died") for number in (3, 4, 5)]
-    assert cut == events(disk, AttemptInterrupted)
+    interrupted = [AttemptInterrupted(trial=f"case-{number}", attempt=1, reason="process_died") for number in (3, 4, 5)]
+    assert interrupted == events(disk, AttemptInterrupted)
     assert (6, 0, 9) == (outcome.state.completed, outcome.state.recovered, task.calls.total())

@@ -2,10 +2,10 @@
 
 Tested elsewhere:
 
-- an output that is not JSON fails its own trial, with its place in the message: `tests/runner/test_session.py`
+- an output that is not JSON fails its own trial, with its position in the message: `tests/runner/test_session.py`
 - recovery after a hang and after an interruption: `test_a_stop_gives_grace_then_cancels` in `tests/runner/test_resume.py`, and
   `tests/crash/`
-- a rerun deletes nothing, and a second writer is rejected: `test_a_taken_path_is_rejected`, `test_kill_then_resume` in
+- a second run deletes nothing, and a second writer is rejected: `test_a_taken_path_is_rejected`, `test_kill_then_resume` in
   `tests/runner_cli/test_run.py`
 - scores are recorded: `test_a_run_records_every_step` in `tests/runner/test_session.py`
 - ids are unchanged in every format, duplicate ids are rejected: `tests/runner/test_dataset.py`
@@ -47,53 +47,53 @@ async def test_each_item_is_on_disk_as_it_finishes() -> None:
     """While one trial hangs, the outputs of the others are on disk and would survive a power cut."""
     task = Scripted(lambda value, _: Hang() if value == "case-0" else Return(f"answer to {value}", int(value[-1])))
     disk = SimulatedDisk()
-    seen: list[tuple[int, int, int]] = []
+    progress: list[tuple[int, int, int]] = []
 
-    async def look(live: Any) -> None:
+    async def check_disk(live: Any) -> None:
         for second in range(1, 5):
             await trio.sleep_until(second + 0.5)
-            done = events(disk, TrialCompleted)
+            completed = events(disk, TrialCompleted)
             outputs = {event.trial: event.output for event in events(disk, AttemptSucceeded)}
-            assert {event.trial: f"answer to {event.trial}" for event in done} == outputs
-            seen.append((second, len(done), live.journal.durable - live.state.seq))
+            assert {event.trial: f"answer to {event.trial}" for event in completed} == outputs
+            progress.append((second, len(completed), live.journal.durable - live.state.seq))
 
-    await run_virtual(define(task, numbered_cases(5), timeout=100, retry=Retry(timeouts=0)), disk, observer=look)
+    await run_virtual(define(task, numbered_cases(5), timeout=100, retry=Retry(timeouts=0)), disk, observer=check_disk)
 
-    assert [(1, 1, 0), (2, 2, 0), (3, 3, 0), (4, 4, 0)] == seen
+    assert [(1, 1, 0), (2, 2, 0), (3, 3, 0), (4, 4, 0)] == progress
 
 
 def test_completions_can_be_followed(tmp_path: Path) -> None:
     """Following the journal gives every completion, in order."""
-    told: list[str] = []
+    followed: list[str] = []
 
     async def main() -> None:
-        begun = trio.Event()
+        has_started = trio.Event()
 
-        async def begin(live: LiveRun) -> None:
+        async def start_following(live: LiveRun) -> None:
             await live.journal.wait_durable(1)  # The journal exists from here on.
-            begun.set()
+            has_started.set()
 
-        async def answer(_: str) -> str:
-            await begun.wait()  # The run must not end before it is followed.
+        async def task(_: str) -> str:
+            await has_started.wait()  # The run must not end before it is followed.
             return "yes"
 
-        async def listen() -> None:
-            await begun.wait()
+        async def follow_run() -> None:
+            await has_started.wait()
             async with aclosing(follow(tmp_path / "run")) as records:
                 async for record in records:
                     if isinstance(record.event, TrialCompleted):
-                        told.append(record.event.trial)
+                        followed.append(record.event.trial)
                     elif isinstance(record.event, RunFinished):
                         return
 
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(listen)
-            await arun(define(answer, numbered_cases(20)), tmp_path / "run", observer=begin)
+            nursery.start_soon(follow_run)
+            await arun(define(task, numbered_cases(20)), tmp_path / "run", observer=start_following)
 
     trio.run(main)
 
-    assert [event.trial for event in events_of(tmp_path / "run") if isinstance(event, TrialCompleted)] == told
-    assert 20 == len(told)
+    assert [event.trial for event in events_of(tmp_path / "run") if isinstance(event, TrialCompleted)] == followed
+    assert 20 == len(followed)
 
 
 class RecordingDisk(Files):
@@ -129,7 +129,7 @@ def test_no_file_is_used_in_the_event_loop(tmp_path: Path) -> None:
     assert threading.get_ident() not in disk.threads | readers
 
 
-def test_directories_are_made_once(tmp_path: Path) -> None:
+def test_directories_are_created_once(tmp_path: Path) -> None:
     """Directories are not created again for each record."""
     disk = RecordingDisk()
     run(define(Scripted(lambda *_: Return("yes")), numbered_cases(50)), tmp_path / "run", files=disk)
@@ -167,13 +167,13 @@ async def test_one_hung_trial_does_not_hang_the_run() -> None:
 async def test_a_timeout_inside_the_call_does_not_end_the_run(exc: Exception) -> None:
     """A client's own timeout fails one attempt, which is retried; other trials are not affected."""
     disk = SimulatedDisk()
-    task = Scripted(lambda value, times: Fail(exc, 1) if value == "case-3" and times == 1 else Return("yes", 1))
+    task = Scripted(lambda value, call: Fail(exc, 1) if value == "case-3" and call == 1 else Return("yes", 1))
     outcome = await run_virtual(define(task, numbered_cases(10)), disk)
 
     assert (10, 1, {"case-3": 2}) == (
         outcome.state.completed,
         outcome.state.recovered,
-        {name: times for name, times in task.calls.items() if times > 1},
+        {name: count for name, count in task.calls.items() if count > 1},
     )
 
 
@@ -189,21 +189,21 @@ async def test_outputs_are_recorded_without_a_scorer() -> None:
 async def test_a_failed_trial_has_no_output() -> None:
     """A failed trial has no output and no score; it is excluded from the mean, and the summary reports it."""
     task = Scripted(lambda value, _: Fail(ValueError("no")) if value == "case-0" else Return("yes"))
-    it = define(task, numbered_cases(5), retry=Retry(errors=0))
+    evaluation_ = define(task, numbered_cases(5), retry=Retry(errors=0))
 
-    @it.score
+    @evaluation_.score
     def exact(output: str, case: Case[str, str]) -> bool:
         return output == case.expected
 
     disk = SimulatedDisk()
-    outcome = await run_virtual(it, disk)
+    outcome = await run_virtual(evaluation_, disk)
 
     assert {f"case-{number}" for number in range(1, 5)} == {event.trial for event in events(disk, TrialScored)}
     assert (1.0, 4) == (outcome.state.scores["exact"].mean, outcome.state.scores["exact"].scored)
-    words = final_report(outcome.state, path=PATH)
-    assert "4 ok of 5 done" in words
-    assert "exact  100.0 %  4 of 4 passed" in words
-    assert "1 trial failed:\n  case-0: ValueError: no" in words
+    report = final_report(outcome.state, path=PATH)
+    assert "4 ok of 5 done" in report
+    assert "exact  100.0 %  4 of 4 passed" in report
+    assert "1 trial failed:\n  case-0: ValueError: no" in report
     assert {"completed": 4, "failed": 1} == {
         name: attrs.asdict(summarize(outcome.state))["trials"][name] for name in ("completed", "failed")
     }
@@ -229,9 +229,9 @@ def test_ids_are_unchanged(tmp_path: Path, name: str, content: str) -> None:
 async def test_an_empty_output_is_an_output(empty: Any) -> None:
     """An empty output is recorded, and the trial is not run again on resume."""
     task = Scripted(lambda *_: Return(empty, 1))
-    it, disk = define(task, numbered_cases(4), slots=1), SimulatedDisk()
-    await run_virtual(it, disk, **signal_after(1.5))
-    outcome = await run_virtual(it, disk, resume=True)
+    evaluation_, disk = define(task, numbered_cases(4), slots=1), SimulatedDisk()
+    await run_virtual(evaluation_, disk, **signal_after(1.5))
+    outcome = await run_virtual(evaluation_, disk, resume=True)
 
     assert 4 == outcome.state.completed
     assert {f"case-{number}": 1 for number in range(4)} == task.calls
@@ -241,9 +241,9 @@ async def test_an_empty_output_is_an_output(empty: Any) -> None:
 async def test_a_run_with_repeats_can_be_resumed() -> None:
     """Each repeat of a case is a trial of its own; resuming runs the missing ones."""
     task = Scripted(lambda value, _: Return(value, 1))
-    it, disk = define(task, numbered_cases(4), slots=2, repeats=3), SimulatedDisk()
-    await run_virtual(it, disk, policy="fixed", **signal_after(2.5))
-    outcome = await run_virtual(it, disk, policy="fixed", resume=True)
+    evaluation_, disk = define(task, numbered_cases(4), slots=2, repeats=3), SimulatedDisk()
+    await run_virtual(evaluation_, disk, policy="fixed", **signal_after(2.5))
+    outcome = await run_virtual(evaluation_, disk, policy="fixed", resume=True)
 
     assert 12 == outcome.state.completed == task.calls.total()
     assert {f"case-{number}": 3 for number in range(4)} == task.calls
@@ -254,18 +254,18 @@ async def test_an_unscored_output_is_only_scored() -> None:
     """A run that stopped between output and score calls only the scorer when it is resumed."""
     judged: list[str] = []
     task = Scripted(lambda value, _: Return(f"answer to {value}", 1))
-    it = define(task, numbered_cases(3), slots=3, timeout=600)
+    evaluation_ = define(task, numbered_cases(3), slots=3, timeout=600)
 
-    @it.score
+    @evaluation_.score
     async def judge(output: str, case: Any) -> bool:
         await trio.sleep(100)
         judged.append(output)
         return True
 
-    disk = await run_killed(it, SimulatedDisk(), after=50)
+    disk = await run_killed(evaluation_, SimulatedDisk(), after=50)
     before = fold(read(PATH, files=disk))
     assert ({"scoring": 3}, []) == ({stage: count for stage, count in before.stages.items() if count}, judged)
-    outcome = await run_virtual(it, disk, resume=True)
+    outcome = await run_virtual(evaluation_, disk, resume=True)
 
     assert (3, 3) == (task.calls.total(), outcome.state.completed)
     assert sorted(f"answer to case-{number}" for number in range(3)) == sorted(judged)
@@ -273,12 +273,12 @@ async def test_an_unscored_output_is_only_scored() -> None:
 
 def test_a_second_run_at_the_same_path_is_rejected(tmp_path: Path) -> None:
     """A second run at the same path is rejected, and the first is unchanged."""
-    it = evaluation(cases=numbered_cases(2), loop="trio")(Scripted(lambda *_: Return("yes")))
-    run(it, tmp_path / "run")
+    evaluation_ = evaluation(cases=numbered_cases(2), loop="trio")(Scripted(lambda *_: Return("yes")))
+    run(evaluation_, tmp_path / "run")
     before = [record.h for record in read(tmp_path / "run")]
 
     with pytest.raises(Exception, match="already contains a run"):
-        run(it, tmp_path / "run")
+        run(evaluation_, tmp_path / "run")
     assert before == [record.h for record in read(tmp_path / "run")]
     assert 1 == sum(isinstance(event, RunStarted) for event in events_of(tmp_path / "run"))
 
@@ -289,10 +289,10 @@ async def test_the_cost_per_trial_is_constant() -> None:
     async def cost(count: int) -> tuple[int, int]:
         calls: list[str] = []
         disk = SimulatedDisk()
-        disk.before = calls.append
+        disk.on_call = calls.append
         await run_virtual(define(Scripted(lambda *_: Return("yes", 1)), numbered_cases(count), slots=10), disk, policy="fixed")
         return len(calls), sum(len(inode.shown) for _, inode in disk.files())
 
-    once, twice = await cost(100), await cost(200)
+    small, large = await cost(100), await cost(200)
 
-    assert all(more / less < 2.1 for less, more in zip(once, twice, strict=True))
+    assert all(more / less < 2.1 for less, more in zip(small, large, strict=True))

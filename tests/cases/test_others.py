@@ -24,23 +24,23 @@ from tests.runs import PATH, define, events, numbered_cases, run_killed, run_vir
 
 @pytest.mark.parametrize("slots", [1, 4])
 async def test_a_kill_costs_only_attempts_in_flight(slots: int) -> None:
-    """Killed after 20 of 40 cases, a run makes the other 20 calls and repeats those in flight."""
+    """A run that is killed after 20 of 40 cases makes the other 20 calls and repeats those in flight."""
     task = Scripted(lambda value, _: Return(f"answer to {value}", 1))
-    it = define(task, numbered_cases(40), slots=slots)
-    disk = await run_killed(it, SimulatedDisk(), after=20 / slots + 0.5, policy="fixed")
+    evaluation = define(task, numbered_cases(40), slots=slots)
+    disk = await run_killed(evaluation, SimulatedDisk(), after=20 / slots + 0.5, policy="fixed")
     assert 20 == fold(read(PATH, files=disk)).completed
-    outcome = await run_virtual(it, disk, resume=True, policy="fixed")
+    outcome = await run_virtual(evaluation, disk, resume=True, policy="fixed")
 
     assert (40, 40 + slots) == (outcome.state.completed, task.calls.total())
     assert 40 == len(events(disk, TrialCompleted)) == len(events(disk, AttemptSucceeded))
 
 
 async def test_a_power_cut_costs_no_completed_trial() -> None:
-    """After a power cut, every completed trial is there in the default mode."""
+    """After a power cut, every completed trial is in the journal (default durability)."""
     task = Scripted(lambda value, _: Return(f"answer to {value}", 1))
-    it = define(task, numbered_cases(40), slots=4)
-    disk = (await run_killed(it, SimulatedDisk(), after=5.5, policy="fixed")).unplugged(random.Random(4))
-    outcome = await run_virtual(it, disk, resume=True, policy="fixed")
+    evaluation = define(task, numbered_cases(40), slots=4)
+    disk = (await run_killed(evaluation, SimulatedDisk(), after=5.5, policy="fixed")).after_power_cut(random.Random(4))
+    outcome = await run_virtual(evaluation, disk, resume=True, policy="fixed")
 
     assert (40, 44) == (outcome.state.completed, task.calls.total())
 
@@ -53,8 +53,8 @@ async def test_cases_are_matched_by_name() -> None:
 
     assert (40, 44) == (outcome.state.completed, task.calls.total())
     questions = {event.trial: event.input for event in events(disk, TrialEnqueued)}
-    answers = {event.trial: event.output for event in events(disk, AttemptSucceeded)}
-    assert {name: f"answer to {question}" for name, question in questions.items()} == answers
+    outputs = {event.trial: event.output for event in events(disk, AttemptSucceeded)}
+    assert {name: f"answer to {question}" for name, question in questions.items()} == outputs
 
 
 async def test_a_retry_after_pauses_all() -> None:
@@ -65,46 +65,46 @@ async def test_a_retry_after_pauses_all() -> None:
 
     assert (40, 0) == (outcome.state.completed, outcome.state.failed)
     assert len(events(disk, AttemptFailed)) <= 8
-    started = [record.t for record in read(PATH, files=disk) if record.event.__class__.__name__ == "AttemptStarted"]
-    assert not [t for t in started if 0.2 < t < 3.0]
+    start_times = [record.t for record in read(PATH, files=disk) if record.event.__class__.__name__ == "AttemptStarted"]
+    assert not [t for t in start_times if 0.2 < t < 3.0]
 
 
 async def test_failed_trials_are_excluded_from_the_mean() -> None:
     """If a quarter fails, the mean is over scored trials, and the summary has completed, failed and total."""
     task = Scripted(lambda value, _: Fail(Fatal("unauthorized")) if int(value[5:]) % 4 == 0 else Return("yes"))
-    it = define(task, numbered_cases(16))
+    evaluation = define(task, numbered_cases(16))
 
-    @it.score
+    @evaluation.score
     def exact(output: str, case: Case[str, str]) -> bool:
         return output == case.expected
 
-    outcome = await run_virtual(it, SimulatedDisk())
+    outcome = await run_virtual(evaluation, SimulatedDisk())
 
-    words = final_report(outcome.state, path=PATH)
-    assert "16 of 16 trials done" in words
-    assert "12 ok of 16 done" in words
-    assert "100.0 %  12 of 12 passed" in words
-    assert "4 trials failed:" in words
+    report = final_report(outcome.state, path=PATH)
+    assert "16 of 16 trials done" in report
+    assert "12 ok of 16 done" in report
+    assert "100.0 %  12 of 12 passed" in report
+    assert "4 trials failed:" in report
 
 
 async def test_the_first_event_has_all_fingerprints() -> None:
     """The first event has the fingerprints of task, scorers, dataset and settings."""
-    it = define(Scripted(lambda *_: Return("yes")), numbered_cases(2), slots=3)
+    evaluation = define(Scripted(lambda *_: Return("yes")), numbered_cases(2), slots=3)
 
-    @it.score
+    @evaluation.score
     def exact(output: str, case: Case[str, str]) -> bool:
         return output == case.expected
 
     disk = SimulatedDisk()
-    await run_virtual(it, disk)
+    await run_virtual(evaluation, disk)
 
     first = events_of(PATH, files=disk)[0]
     assert isinstance(first, RunStarted)
-    assert ("scripted", it.fingerprint, 2, 3) == (
+    assert ("scripted", evaluation.fingerprint, 2, 3) == (
         first.evaluation,
         first.task_fingerprint,
         first.trials,
         first.settings["slots"],
     )
-    assert {"exact": it.scorers["exact"].version} == first.scorers
+    assert {"exact": evaluation.scorers["exact"].version} == first.scorers
     assert all((first.dataset_fingerprint, first.settings_fingerprint))

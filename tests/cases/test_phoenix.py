@@ -62,11 +62,11 @@ async def test_1_rate_limits_at_the_end_do_not_hang_the_run(policy: str) -> None
     """When the last two trials are rate limited twice, both are completed."""
     last = {"case-38", "case-39"}
 
-    def step(value: str, times: int) -> Action:
+    def action(value: str, times: int) -> Action:
         return Fail(RateLimited(), 0.1) if value in last and times <= 2 else Return("yes", 0.1)
 
     disk = SimulatedDisk()
-    outcome = await run_virtual(define(Scripted(step), numbered_cases(40), slots=4), disk, policy=policy)
+    outcome = await run_virtual(define(Scripted(action), numbered_cases(40), slots=4), disk, policy=policy)
 
     assert ("", 40, 2) == (outcome.stopped, outcome.state.completed, outcome.state.recovered)
 
@@ -96,12 +96,12 @@ async def test_3_an_outage_costs_few_calls() -> None:
 async def test_4_random_rate_limits_cost_little(part: float) -> None:
     """With random 429s among calls of 50 ms, fifty slots make at least 800 of 1,000 possible calls per second."""
 
-    def step(value: str, times: int) -> Action:
-        stray = random.Random(f"{value}/{times}").random() < part
-        return Fail(RateLimited(), 0.05) if stray else Return("yes", 0.05)
+    def action(value: str, times: int) -> Action:
+        is_rate_limited = random.Random(f"{value}/{times}").random() < part
+        return Fail(RateLimited(), 0.05) if is_rate_limited else Return("yes", 0.05)
 
     disk = SimulatedDisk()
-    await run_virtual(define(Scripted(step), numbered_cases(5_000), slots=50), disk, durability="os")
+    await run_virtual(define(Scripted(action), numbered_cases(5_000), slots=50), disk, durability="os")
     done = sorted(record.t for record in read(PATH, files=disk) if isinstance(record.event, AttemptSucceeded))
 
     assert len(done) == 5_000
@@ -141,23 +141,23 @@ async def test_4_the_limit_recovers_after_an_outage() -> None:
 
     await run_virtual(define(endpoint, numbered_cases(3_000), slots=100), disk, observer=fail_once, durability="os")
 
-    flying, back = 0, None
+    in_flight, recovered_at = 0, None
     for record in read(PATH, files=disk):
-        flying += isinstance(record.event, AttemptStarted) - isinstance(record.event, AttemptSucceeded | AttemptFailed)
-        if record.t > 30 and flying >= 90 and back is None:
-            back = record.t
-    assert back is not None
-    assert back <= 45
+        in_flight += isinstance(record.event, AttemptStarted) - isinstance(record.event, AttemptSucceeded | AttemptFailed)
+        if record.t > 30 and in_flight >= 90 and recovered_at is None:
+            recovered_at = record.t
+    assert recovered_at is not None
+    assert recovered_at <= 45
 
 
 async def test_5_completed_trials_survive_a_kill() -> None:
-    """Killed after 900 of 1,000 trials, a run has the 900, and the next process makes the last hundred."""
+    """A run that is killed after 900 of 1,000 trials has the 900; the next process runs the last hundred."""
     task = Scripted(lambda *_: Return("yes", 1))
-    it = define(task, numbered_cases(1_000), slots=10)
-    disk = await run_killed(it, SimulatedDisk(), after=90.5, policy="fixed")
+    evaluation = define(task, numbered_cases(1_000), slots=10)
+    disk = await run_killed(evaluation, SimulatedDisk(), after=90.5, policy="fixed")
 
     assert 900 == fold(read(PATH, files=disk)).completed
-    outcome = await run_virtual(it, disk, resume=True, policy="fixed")
+    outcome = await run_virtual(evaluation, disk, resume=True, policy="fixed")
     assert (1_000, 1_010) == (outcome.state.completed, task.calls.total())
 
 
@@ -197,33 +197,33 @@ async def test_7_signal_handlers_are_restored(outcome: str) -> None:
     """However a run ends, earlier handlers of SIGINT, SIGTERM and SIGHUP are restored."""
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = [signal.getsignal(number) for number in numbers]
-    it, disk = define(Scripted(lambda *_: Return("yes", 5)), numbered_cases(2)), SimulatedDisk()
+    evaluation, disk = define(Scripted(lambda *_: Return("yes", 5)), numbered_cases(2)), SimulatedDisk()
     match outcome:
         case "finished":
-            await run_virtual(it, disk, signals=True)
+            await run_virtual(evaluation, disk, signals=True)
         case "interrupted":
-            await run_virtual(it, disk, **signal_after(1))
+            await run_virtual(evaluation, disk, **signal_after(1))
         case _:
-            await run_virtual(it, disk)
+            await run_virtual(evaluation, disk)
             with pytest.raises(Exception, match="resume"):
-                await run_virtual(it, disk, signals=True)
+                await run_virtual(evaluation, disk, signals=True)
 
     assert before == [signal.getsignal(number) for number in numbers]
 
 
 async def test_8_cancelling_the_run_ends_its_tasks() -> None:
-    """A run that is cancelled leaves no call running, and every start has an ending."""
+    """A run that is cancelled leaves no call running, and every started attempt has an end."""
     first = [f"case-{number}" for number in range(5)]
     task = Scripted(lambda value, times: Hang() if value in first and times == 1 else Return("yes"))
-    it, disk = define(task, numbered_cases(20), slots=5), SimulatedDisk()
+    evaluation, disk = define(task, numbered_cases(20), slots=5), SimulatedDisk()
     with trio.move_on_after(10):
-        await run_virtual(it, disk, policy="fixed")
+        await run_virtual(evaluation, disk, policy="fixed")
 
     assert (5, 0) == (task.calls.total(), task.in_flight)
     assert first == [event.trial for event in events(disk, AttemptStarted)]
     assert verify(PATH, files=disk).ok
 
-    outcome = await run_virtual(it, disk, resume=True)
+    outcome = await run_virtual(evaluation, disk, resume=True)
     assert first == sorted(event.trial for event in events(disk, AttemptInterrupted))
     assert (20, 25) == (outcome.state.completed, outcome.state.attempts)
 
@@ -237,22 +237,22 @@ async def test_9_failures_keep_no_frames() -> None:
             alive.add(self)
 
     alive: weakref.WeakSet[Broken] = weakref.WeakSet()
-    most = 0
+    max_alive = 0
 
     async def task(value: str) -> str:
-        nonlocal most
+        nonlocal max_alive
         prompt = value * 2_000
-        most = max(most, len(alive))
+        max_alive = max(max_alive, len(alive))
         await trio.sleep(0.1)
         raise Broken(len(prompt))
 
     disk = SimulatedDisk()
-    it = define(task, numbered_cases(500), slots=8, retry=Retry(errors=0), stop_on_same_error=None)
-    outcome = await run_virtual(it, disk, durability="os")
+    evaluation = define(task, numbered_cases(500), slots=8, retry=Retry(errors=0), stop_on_same_error=None)
+    outcome = await run_virtual(evaluation, disk, durability="os")
     gc.collect()
 
     assert 500 == outcome.state.failed
-    assert most <= 100
+    assert max_alive <= 100
     assert 0 == len(alive)
 
 
@@ -285,16 +285,16 @@ async def test_10_the_wall_clock_does_not_matter() -> None:
     assert times[-1] < 10
 
 
-async def test_10_nothing_leaks_from_one_run_into_the_next() -> None:
+async def test_10_runs_share_no_state() -> None:
     """After a run with many failures, the limits and counts of the next are those of a first run."""
-    trouble, retry = True, Retry(rate_limits=5)
-    it = define(
-        Scripted(lambda *_: Fail(RateLimited(), 0.1) if trouble else Return("yes", 0.1)), numbered_cases(30), retry=retry
+    is_failing, retry = True, Retry(rate_limits=5)
+    evaluation = define(
+        Scripted(lambda *_: Fail(RateLimited(), 0.1) if is_failing else Return("yes", 0.1)), numbered_cases(30), retry=retry
     )
-    await run_virtual(it, SimulatedDisk())
-    trouble = False
+    await run_virtual(evaluation, SimulatedDisk())
+    is_failing = False
     again, fresh = SimulatedDisk(), SimulatedDisk()
-    await run_virtual(it, again)
+    await run_virtual(evaluation, again)
     await run_virtual(define(Scripted(lambda *_: Return("yes", 0.1)), numbered_cases(30), retry=retry), fresh)
 
     assert [event.after for event in events(fresh, LimitChanged)] == [event.after for event in events(again, LimitChanged)]
@@ -303,7 +303,7 @@ async def test_10_nothing_leaks_from_one_run_into_the_next() -> None:
 
 @dataclasses.dataclass(frozen=True, init=False)
 class Score:
-    """Stand-in for Phoenix's class, with its kind of initialiser."""
+    """Stand-in for Phoenix's class, with a custom `__init__`."""
 
     name: str | None = None
     score: float | None = None

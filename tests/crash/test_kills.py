@@ -66,7 +66,7 @@ SCRIPT = textwrap.dedent(
 
 
 class Run:
-    """One run, continued by one process after the other."""
+    """One run, resumed by consecutive processes."""
 
     def __init__(self, forks: Forks, folder: Path, *, write_ahead: bool = False) -> None:
         self.path = folder / "run"
@@ -111,16 +111,16 @@ class Run:
         events = events_of(self.path)
         names = [f"case-{number}" for number in range(CASES)]
         assert sorted(names) == sorted(event.trial for event in events if isinstance(event, TrialCompleted))
-        answers = {event.trial: event.output for event in events if isinstance(event, AttemptSucceeded)}
-        assert {f"case-{number}": number * number for number in range(CASES)} == answers
+        outputs = {event.trial: event.output for event in events if isinstance(event, AttemptSucceeded)}
+        assert {f"case-{number}": number * number for number in range(CASES)} == outputs
         assert CASES == self.count(AttemptSucceeded)
         assert isinstance(events[-1], RunFinished)
         assert (CASES, 0) == (events[-1].completed, events[-1].failed)
         assert set(range(CASES)) == set(self.calls)
 
     def count(self, kind: type) -> int:
-        is_there = self.path.is_dir() and any(self.path.glob("*.jsonl"))
-        return sum(isinstance(event, kind) for event in events_of(self.path)) if is_there else 0
+        exists = self.path.is_dir() and any(self.path.glob("*.jsonl"))
+        return sum(isinstance(event, kind) for event in events_of(self.path)) if exists else 0
 
     @property
     def calls(self) -> Counter[int]:
@@ -144,7 +144,7 @@ class Run:
 
 @pytest.fixture(scope="module")
 def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
-    script = tmp_path_factory.mktemp("script") / "it.py"
+    script = tmp_path_factory.mktemp("script") / "task.py"
     script.write_text(SCRIPT)
     forks = Forks(script)
     yield forks
@@ -159,19 +159,19 @@ def run(forks: Forks, tmp_path: Path) -> Iterator[Run]:
 
 
 @pytest.mark.parametrize(("seed", "write_ahead"), [(0, False), (1, False), (2, False), (3, True), (4, True)])
-def test_killed_again_and_again(forks: Forks, tmp_path: Path, seed: int, write_ahead: bool) -> None:  # noqa: FBT001  # one of two modes
+def test_killed_again_and_again(forks: Forks, tmp_path: Path, seed: int, write_ahead: bool) -> None:  # noqa: FBT001  # parametrized
     """A run that is killed five times with SIGKILL can be resumed each time; only attempts in flight are repeated.
 
-    A start may reach the disk after its call has left. With `write_ahead` it is on disk before, so that every repeated call has
-    an `AttemptInterrupted`, and there are at most as many as slots.
+    The start of an attempt may be written after its call was made. With `write_ahead` it is on disk before, so that every
+    repeated call has an `AttemptInterrupted`, and there are at most as many as slots.
     """
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     run = Run(forks, tmp_path, write_ahead=write_ahead)
     unrecorded = 0
     try:
         for kill in range(KILLS):
             run.start(seconds=0.05)  # A second of work in all: the run is not finished before the last kill.
-            time.sleep(chance.uniform(0, 0.2))  # Real time: it is a real process.
+            time.sleep(rng.uniform(0, 0.2))  # Real time: it is a real process.
             if kill == KILLS - 1:
                 run.wait_session()
             run.signal(signal.SIGKILL)
@@ -199,12 +199,12 @@ def test_killed_again_and_again(forks: Forks, tmp_path: Path, seed: int, write_a
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_one_signal_lets_attempts_finish(run: Run, number: signal.Signals) -> None:
     """After one signal no attempt starts, those in flight finish, and the exit code is 3; no call is repeated."""
-    chance = random.Random(number)
+    rng = random.Random(number)
     for stop in range(4):
         before = run.calls.total()
         run.start()
         run.wait_called(before + 1)
-        time.sleep(chance.uniform(0, 0.05))
+        time.sleep(rng.uniform(0, 0.05))
         run.signal(number)
 
         assert (3, "") == run.end(), f"stop {stop + 1}"
@@ -222,11 +222,11 @@ def test_the_grace_is_bounded(run: Run, number: signal.Signals) -> None:
     for stop in range(2):
         run.start(seconds=60, grace=0.2)
         run.wait_called((stop + 1) * SLOTS)
-        began = time.monotonic()
+        start = time.monotonic()
         run.signal(number)
 
         assert (3, "") == run.end()
-        assert 0.2 <= time.monotonic() - began < 3
+        assert 0.2 <= time.monotonic() - start < 3
         assert verify(run.path).ok
     run.finish()
 
@@ -235,17 +235,17 @@ def test_the_grace_is_bounded(run: Run, number: signal.Signals) -> None:
 
 def test_a_second_interrupt_stops_at_once(run: Run) -> None:
     """A second Ctrl-C ends the grace period; the interrupted attempts are recorded and repeated."""
-    chance = random.Random(2)
+    rng = random.Random(2)
     for stop in range(4):
         run.start(seconds=60, grace=60)
         run.wait_called((stop + 1) * SLOTS)
-        began = time.monotonic()
+        start = time.monotonic()
         run.signal(signal.SIGINT)
-        time.sleep(chance.uniform(0.02, 0.2))
+        time.sleep(rng.uniform(0.02, 0.2))
         run.signal(signal.SIGINT)
 
         assert (3, "") == run.end(), f"stop {stop + 1}"
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - start < 3
         assert verify(run.path).ok
         assert isinstance(events_of(run.path)[-1], RunStopped)
     run.finish()
@@ -255,12 +255,12 @@ def test_a_second_interrupt_stops_at_once(run: Run) -> None:
 
 def test_signals_at_any_moment(run: Run) -> None:
     """Signals at any moment, even before or after they are handled, leave a valid journal that can be resumed."""
-    chance = random.Random(3)
+    rng = random.Random(3)
     stops = 0
     for _ in range(8):
         run.start()
-        for number in chance.choice([(signal.SIGTERM,), (signal.SIGINT,), (signal.SIGINT, signal.SIGINT)]):
-            time.sleep(chance.uniform(0, 0.1))
+        for number in rng.choice([(signal.SIGTERM,), (signal.SIGINT,), (signal.SIGINT, signal.SIGINT)]):
+            time.sleep(rng.uniform(0, 0.1))
             run.signal(number)
         code, err = run.end()
 

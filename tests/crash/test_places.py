@@ -26,7 +26,7 @@ SCRIPT = textwrap.dedent(
 
     @evaluation(cases=[1, 2, 3], slots=2)
     async def task(number):
-        print("asked", flush=True)
+        print("called", flush=True)
         with trio.CancelScope(shield=sys.argv[2] == "stuck"):
             await trio.sleep_forever()
 
@@ -65,37 +65,37 @@ SCRIPT = textwrap.dedent(
         ("cell", signal.SIGINT, 0, "run was stopped gracefully; run(…, resume=True) resumes it\nTrue\n"),
     ],
 )
-@pytest.mark.parametrize("how", ["lands", "stuck"])
+@pytest.mark.parametrize("response", ["cancelled", "stuck"])
 def test_a_signal_stops_a_run_and_is_passed_on(  # noqa: PLR0917  # of its parameters, as pytest gives them
-    tmp_path: Path, place: str, number: signal.Signals, code: int, out: str, how: str
+    tmp_path: Path, place: str, number: signal.Signals, code: int, out: str, response: str
 ) -> None:
     """Wherever `run` is called, a signal stops it gracefully, and then takes its usual effect.
 
     If an attempt does not respond to cancellation, the process exits; next to an event loop, its thread is abandoned.
     """
-    (tmp_path / "it.py").write_text(SCRIPT)
+    (tmp_path / "task.py").write_text(SCRIPT)
     with Process(
-        [sys.executable, "it.py", place, how],
+        [sys.executable, "task.py", place, response],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=small_environment(PYTHONIOENCODING="utf-8"),
     ) as process:
         assert process.stdout is not None
-        assert ["asked\n", "asked\n"] == [process.stdout.readline(), process.stdout.readline()]
+        assert ["called\n", "called\n"] == [process.stdout.readline(), process.stdout.readline()]
         process.send_signal(number)
         printed, err = process.communicate(timeout=30)
 
-    if (place, how) == ("script", "stuck"):
+    if (place, response) == ("script", "stuck"):
         code, out = 3, ""
     assert (code, out) == (process.returncode, printed)
-    assert ("stuck" == how) == ("not responding to cancellation, abandoned: " in err)
+    assert ("stuck" == response) == ("not responding to cancellation, abandoned: " in err)
     events = events_of(tmp_path / "run")
     assert 2 == sum(isinstance(event, AttemptInterrupted) for event in events)
     assert RunStopped(reason="interrupted") == events[-1]
     assert verify(tmp_path / "run").ok
 
 
-OWN = textwrap.dedent(
+SIGNAL_IN_TASK = textwrap.dedent(
     """
     import signal, sys
     import trio
@@ -118,12 +118,12 @@ OWN = textwrap.dedent(
 
 
 @pytest.mark.parametrize("place", ["arun", "run"])
-@pytest.mark.parametrize("how", ["plain", "nursery"])
-def test_the_caller_that_handles_signals_is_interrupted(tmp_path: Path, place: str, how: str) -> None:
+@pytest.mark.parametrize("source", ["plain", "nursery"])
+def test_the_caller_that_handles_signals_is_interrupted(tmp_path: Path, place: str, source: str) -> None:
     """Where the caller handles signals, Ctrl-C inside a task ends the run, and is not recorded as a failure of the task."""
-    (tmp_path / "it.py").write_text(OWN)
-    ended = subprocess.run(
-        [sys.executable, "it.py", place, how],
+    (tmp_path / "task.py").write_text(SIGNAL_IN_TASK)
+    process = subprocess.run(
+        [sys.executable, "task.py", place, source],
         capture_output=True,
         text=True,
         env=small_environment(),
@@ -131,14 +131,14 @@ def test_the_caller_that_handles_signals_is_interrupted(tmp_path: Path, place: s
         check=False,
     )
 
-    assert "KeyboardInterrupt" in ended.stderr
-    assert ended.returncode in {1, -signal.SIGINT}  # It may be in a group of trio's.
+    assert "KeyboardInterrupt" in process.stderr
+    assert process.returncode in {1, -signal.SIGINT}  # It may be in a group of trio's.
     events = events_of(tmp_path / "run")
     assert (1, 0) == tuple(sum(isinstance(event, kind) for event in events) for kind in (AttemptStarted, AttemptFailed))
     assert verify(tmp_path / "run").ok
 
 
-def answering() -> Any:
+def thread_name_evaluation() -> Any:
     """An evaluation whose task returns the name of its thread."""
 
     @evaluation(cases=[Case(name="a", input="a")], loop="trio")
@@ -154,9 +154,9 @@ def test_run_in_a_thread(tmp_path: Path) -> None:
     outcomes: list[Any] = []
 
     def run_here() -> None:
-        outcomes.append(run(answering(), tmp_path / "run").state.completed)
+        outcomes.append(run(thread_name_evaluation(), tmp_path / "run").state.completed)
         with pytest.raises(UsageError, match="signals=True: signals are handled in the main thread only"):
-            run(answering(), tmp_path / "other", signals=True)
+            run(thread_name_evaluation(), tmp_path / "other", signals=True)
 
     thread = threading.Thread(target=run_here)
     thread.start()
@@ -168,18 +168,18 @@ def test_run_in_a_thread(tmp_path: Path) -> None:
 
 async def test_run_next_to_a_loop(tmp_path: Path) -> None:
     """Inside a running event loop, a run gets its own thread, and its errors are raised in the caller's."""
-    outcome = run(answering(), tmp_path / "run")
+    outcome = run(thread_name_evaluation(), tmp_path / "run")
 
     assert 1 == outcome.state.completed
     with pytest.raises(UsageError, match="slots=0"):
-        run(answering(), tmp_path / "other", slots=0)
+        run(thread_name_evaluation(), tmp_path / "other", slots=0)
 
 
 def test_arun_in_asyncio_is_rejected(tmp_path: Path) -> None:
     """Awaited inside asyncio, `arun` starts nothing, and the error names the call that works."""
     with pytest.raises(UsageError, match=r"in asyncio, use `await asyncio.to_thread\(evaljournal.run, …\)`"):
-        asyncio.run(arun(answering(), tmp_path / "run"))
+        asyncio.run(arun(thread_name_evaluation(), tmp_path / "run"))
     assert not (tmp_path / "run").exists()
-    outcome = asyncio.run(asyncio.to_thread(run, answering(), tmp_path / "run"))
+    outcome = asyncio.run(asyncio.to_thread(run, thread_name_evaluation(), tmp_path / "run"))
 
     assert 1 == outcome.state.completed

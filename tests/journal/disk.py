@@ -1,6 +1,6 @@
 """A simulated disk that can fail and lose power.
 
-It keeps two versions of everything: what the system shows, and what is on disk.
+Every file and directory has two versions: the one that the system shows, and the one on disk.
 """
 
 import errno
@@ -44,11 +44,11 @@ class Folder:
 
 
 class SimulatedDisk(Files):
-    """A file system in memory. `before` is called first in every call; it may raise or return a limit for a write."""
+    """A file system in memory. `on_call` is called first in every call; it may raise, or return a limit for a write."""
 
     def __init__(self, root: Folder | None = None) -> None:
         self.root = root or Folder()
-        self.before: Callable[[str], int | None] = lambda _: None
+        self.on_call: Callable[[str], int | None] = lambda _: None
         self._open: dict[int, tuple[Inode, int]] = {}
         self._next = 3
 
@@ -69,7 +69,7 @@ class SimulatedDisk(Files):
         return node
 
     def open(self, path: str, flags: int, parents: int = 0) -> int:  # noqa: ARG002  # there are no symlinks
-        self.before("open")
+        self.on_call("open")
         folder, name = self._folder(os.path.dirname(path)), os.path.basename(path)
         if flags & os.O_EXCL and name in folder.shown:
             raise FileExistsError(errno.EEXIST, "it exists", path)
@@ -84,17 +84,17 @@ class SimulatedDisk(Files):
         return self._next
 
     def write(self, fd: int, data: memoryview) -> int:
-        most = self.before("write")
-        taken = data if most is None else data[:most]
-        self._open[fd][0].shown += taken
-        return len(taken)
+        limit = self.on_call("write")
+        part = data if limit is None else data[:limit]
+        self._open[fd][0].shown += part
+        return len(part)
 
     def fdatasync(self, fd: int) -> None:
-        self.before("fdatasync")
+        self.on_call("fdatasync")
         self._sync(fd)
 
     def fsync(self, fd: int) -> None:
-        self.before("fsync")
+        self.on_call("fsync")
         self._sync(fd)
 
     def _sync(self, fd: int) -> None:
@@ -102,7 +102,7 @@ class SimulatedDisk(Files):
         inode.synced = bytes(inode.shown)
 
     def ftruncate(self, fd: int, size: int) -> None:
-        self.before("ftruncate")
+        self.on_call("ftruncate")
         del self._open[fd][0].shown[size:]
 
     def close(self, fd: int) -> None:
@@ -111,27 +111,27 @@ class SimulatedDisk(Files):
             inode.holder = None
 
     def replace(self, source: str, target: str) -> None:
-        self.before("replace")
+        self.on_call("replace")
         node = self._folder(os.path.dirname(source)).shown.pop(os.path.basename(source))
         self._folder(os.path.dirname(target)).shown[os.path.basename(target)] = node
 
     def remove(self, path: str) -> None:
-        self.before("remove")
+        self.on_call("remove")
         del self._folder(os.path.dirname(path)).shown[os.path.basename(path)]
 
     def remove_tree(self, path: str) -> None:
-        self.before("remove_tree")
+        self.on_call("remove_tree")
         del self._folder(os.path.dirname(path)).shown[os.path.basename(path)]
 
     def mkdir(self, path: str) -> None:
-        self.before("mkdir")
+        self.on_call("mkdir")
         folder = self._folder(os.path.dirname(path))
         if os.path.basename(path) in folder.shown:
             raise FileExistsError(errno.EEXIST, "it exists", path)
         folder.shown[os.path.basename(path)] = Folder()
 
     def sync_directory(self, path: str) -> None:
-        self.before("sync_directory")
+        self.on_call("sync_directory")
         folder = self._folder(path)
         folder.synced = dict(folder.shown)
 
@@ -185,7 +185,7 @@ class SimulatedDisk(Files):
         inode.holder = fd
         return True
 
-    def put(self, path: str, data: bytes) -> None:
+    def add_file(self, path: str, data: bytes) -> None:
         """Create a synced file."""
         folder = self.root
         for part in filter(None, os.path.dirname(path).split("/")):
@@ -203,36 +203,36 @@ class SimulatedDisk(Files):
             else:
                 yield f"{path}/{name}", node
 
-    def killed(self) -> "SimulatedDisk":
+    def after_kill(self) -> "SimulatedDisk":
         """Return the disk after the process was killed: written data is there, locks are released."""
         for _, inode in self.files():
             inode.holder = None
         return SimulatedDisk(self.root)
 
-    def unplugged(self, chance: random.Random) -> "SimulatedDisk":
+    def after_power_cut(self, rng: random.Random) -> "SimulatedDisk":
         """Return the disk after a power failure: synced data, and a random part of the rest."""
-        return SimulatedDisk(_folder_after(self.root, chance, {}))
+        return SimulatedDisk(_folder_after(self.root, rng, {}))
 
 
-def _folder_after(folder: Folder, chance: random.Random, seen: dict[int, Inode]) -> Folder:
-    left = Folder()
+def _folder_after(folder: Folder, rng: random.Random, copied_files: dict[int, Inode]) -> Folder:
+    result = Folder()
     for name in sorted(folder.shown.keys() | folder.synced.keys()):
-        node = chance.choice([folder.shown.get(name), folder.synced.get(name)])
+        node = rng.choice([folder.shown.get(name), folder.synced.get(name)])
         if isinstance(node, Folder):
-            left.shown[name] = left.synced[name] = _folder_after(node, chance, seen)
+            result.shown[name] = result.synced[name] = _folder_after(node, rng, copied_files)
         elif node is not None:
-            if id(node) not in seen:
-                data = after_power_cut(node.synced, bytes(node.shown), chance=chance)
-                seen[id(node)] = Inode(bytearray(data), data)
-            left.shown[name] = left.synced[name] = seen[id(node)]
-    return left
+            if id(node) not in copied_files:
+                data = data_after_power_cut(node.synced, bytes(node.shown), rng=rng)
+                copied_files[id(node)] = Inode(bytearray(data), data)
+            result.shown[name] = result.synced[name] = copied_files[id(node)]
+    return result
 
 
-def after_power_cut(
+def data_after_power_cut(
     synced: bytes,
     written: bytes,
     *,
-    chance: random.Random,
+    rng: random.Random,
     fates: tuple[Fate, ...] | None = None,
     stale: bytes = b"",
 ) -> bytes:
@@ -241,11 +241,11 @@ def after_power_cut(
     Synced bytes of a partly synced sector are kept, because disks write complete sectors.
     """
     if not written.startswith(synced):
-        return chance.choice([synced, written])  # It was truncated or rewritten.
+        return rng.choice([synced, written])  # It was truncated or rewritten.
     first = len(synced) // SECTOR
     count = -(-len(written) // SECTOR) - first
-    fates = fates or tuple(chance.choice(FATES) for _ in range(count))
-    left = bytearray(written[: first * SECTOR])
+    fates = fates or tuple(rng.choice(FATES) for _ in range(count))
+    result = bytearray(written[: first * SECTOR])
     for number, fate in zip(range(first, first + count), fates, strict=True):
         begin, end = number * SECTOR, min((number + 1) * SECTOR, len(written))
         match fate:
@@ -254,8 +254,8 @@ def after_power_cut(
             case "zero":
                 sector = bytes(end - begin)
             case "garbage":
-                sector = chance.randbytes(end - begin)
+                sector = rng.randbytes(end - begin)
             case "stale":
                 sector = (stale[begin:end] or written[:SECTOR]).ljust(end - begin, b"\0")[: end - begin]
-        left += synced[begin:end] + sector[max(0, len(synced) - begin) :] if begin < len(synced) else sector
-    return bytes(left)
+        result += synced[begin:end] + sector[max(0, len(synced) - begin) :] if begin < len(synced) else sector
+    return bytes(result)

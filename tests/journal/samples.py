@@ -57,7 +57,7 @@ class UnsyncedDisk(Files):
         """Do nothing."""
 
 
-FLEETING = UnsyncedDisk()
+UNSYNCED_DISK = UnsyncedDisk()
 
 
 def examples(number: int) -> settings:
@@ -77,7 +77,7 @@ def fake_clock(seconds: float = 0.001) -> Clock:
 
 
 async def inline(call: Callable[[], T], /) -> T:
-    """Make a blocking call without a thread, so that everything happens in one order."""
+    """Make a blocking call without a thread, so that the order of events is deterministic."""
     await trio.lowlevel.checkpoint()
     return call()
 
@@ -134,16 +134,16 @@ def trial(name: str, output: Any = "Lima", *, retries: int = 0) -> list[Event]:
 
 def whole_run(trials: int = 2) -> list[Event]:
     """Return all events of a run with this number of trials."""
-    lives = itertools.chain.from_iterable(trial(f"case-{number}") for number in range(1, trials + 1))
-    return [started(), session(), *lives, finished(trials)]
+    trial_events = itertools.chain.from_iterable(trial(f"case-{number}") for number in range(1, trials + 1))
+    return [started(), session(), *trial_events, finished(trials)]
 
 
 async def write(path: Path, events: Iterable[Event], *, confirm: bool = True, **options: Unpack[Options]) -> list[Record]:
     """Write a journal: by default a new one, without threads, waiting for each record to be durable."""
-    chosen: Options = {"new": True, "run": RUN, "clock": fake_clock(), "in_thread": inline, "files": FLEETING}
-    chosen.update(options)
+    arguments: Options = {"new": True, "run": RUN, "clock": fake_clock(), "in_thread": inline, "files": UNSYNCED_DISK}
+    arguments.update(options)
     records: list[Record] = []
-    async with writing(path, **chosen) as journal:
+    async with writing(path, **arguments) as journal:
         for event in events:
             records.append(journal.append(event))
             if confirm:
@@ -151,7 +151,7 @@ async def write(path: Path, events: Iterable[Event], *, confirm: bool = True, **
     return records
 
 
-def written(path: Path, events: Iterable[Event], *, confirm: bool = True, **options: Unpack[Options]) -> list[Record]:
+def write_sync(path: Path, events: Iterable[Event], *, confirm: bool = True, **options: Unpack[Options]) -> list[Record]:
     """Call `write` from a synchronous test."""
 
     async def main() -> list[Record]:
@@ -212,9 +212,9 @@ def forge(path: Path, facts: Iterable[Event | dict[str, Any]], *, d: int = 0) ->
     h = orjson.loads(lines[-1])["h"].encode() if lines else chain.GENESIS
     for seq, fact in enumerate(facts, start=len(lines) + 1):
         members = fact if isinstance(fact, dict) else members_of(fact)
-        own = {"seq": seq, "at": "2026-11-15T00:00:00.000000Z", "t": 0.5}
-        rest = {name: value for name, value in members.items() if name != "d"}
-        body = orjson.dumps({**own, **rest, "d": members.get("d", d)})[:-1]
+        defaults = {"seq": seq, "at": "2026-11-15T00:00:00.000000Z", "t": 0.5}
+        without_d = {name: value for name, value in members.items() if name != "d"}
+        body = orjson.dumps({**defaults, **without_d, "d": members.get("d", d)})[:-1]
         h = chain.link(RUN.encode(), h, body).encode()
         lines.append(chain.add_hash(body, h))
     overwrite(segment(path), b"".join(lines))

@@ -34,7 +34,7 @@ from tests.journal.samples import (
     session,
     started,
     write,
-    written,
+    write_sync,
 )
 
 PATH = Path("/runs/1")
@@ -66,7 +66,7 @@ def blobs(path: Path) -> list[Path]:
 @pytest.mark.parametrize("value", [LONG, list(range(100_000)), {"a": {"b": [LONG, None, 1.5]}}, "Ω\n\x1b" * LIMIT])
 def test_large_value_is_stored_in_a_blob(tmp_path: Path, value: Any) -> None:
     """A large value is stored in a file named by its hash and is read back unchanged."""
-    written(tmp_path / "run", success(value))
+    write_sync(tmp_path / "run", success(value))
     text = orjson.dumps(value)
     name = hashlib.sha256(text).hexdigest()
 
@@ -80,7 +80,7 @@ def test_large_value_is_stored_in_a_blob(tmp_path: Path, value: Any) -> None:
 @pytest.mark.parametrize(("length", "count"), [(LIMIT - 2, 0), (LIMIT - 1, 1)])
 def test_limit_is_exact(tmp_path: Path, length: int, count: int) -> None:
     """A value whose JSON has exactly the limit stays in the line; with one byte more it goes into a blob."""
-    written(tmp_path / "run", success("v" * length))
+    write_sync(tmp_path / "run", success("v" * length))
 
     assert count == len(blobs(tmp_path / "run"))
     assert ["v" * length] == outputs(tmp_path / "run")
@@ -88,7 +88,7 @@ def test_limit_is_exact(tmp_path: Path, length: int, count: int) -> None:
 
 def test_small_values_stay_in_the_line(tmp_path: Path) -> None:
     """Small values of the same event stay in the line."""
-    written(tmp_path / "run", success(LONG, usage={"tokens": 3}))
+    write_sync(tmp_path / "run", success(LONG, usage={"tokens": 3}))
     line = orjson.loads(lines_of(tmp_path / "run")[5])
 
     assert ({"tokens": 3}, False, ["output"]) == (line["usage"], "output" in line, list(line["blobs"]))
@@ -98,7 +98,7 @@ def test_several_large_values_of_one_event(tmp_path: Path) -> None:
     """One event may have several large values; several values of half the limit stay in the line."""
     half = "h" * (LIMIT // 2)
     event = TrialEnqueued(trial="a", case="a", repeat=1, input=LONG, expected=[LONG], metadata=half, fingerprint="f")
-    written(tmp_path / "run", [started(), session(), event])
+    write_sync(tmp_path / "run", [started(), session(), event])
 
     assert event == list(read(tmp_path / "run"))[3].event
     assert 2 == len(blobs(tmp_path / "run"))
@@ -106,9 +106,9 @@ def test_several_large_values_of_one_event(tmp_path: Path) -> None:
 
 def test_equal_values_share_a_blob(tmp_path: Path) -> None:
     """Equal values are stored once, across sessions too."""
-    written(tmp_path / "run", [started(), session(), *(Noted(name=name, value=LONG) for name in "abc")])
+    write_sync(tmp_path / "run", [started(), session(), *(Noted(name=name, value=LONG) for name in "abc")])
     first = blobs(tmp_path / "run")[0].stat()
-    written(tmp_path / "run", [session(2), Noted(name="d", value=LONG)], new=False)
+    write_sync(tmp_path / "run", [session(2), Noted(name="d", value=LONG)], new=False)
 
     assert [(first.st_ino, first.st_mtime_ns)] == [(f.stat().st_ino, f.stat().st_mtime_ns) for f in blobs(tmp_path / "run")]
     assert 4 == sum(isinstance(record.event, Noted) for record in read(tmp_path / "run"))
@@ -117,17 +117,17 @@ def test_equal_values_share_a_blob(tmp_path: Path) -> None:
 
 def test_damaged_blob_is_rewritten(tmp_path: Path) -> None:
     """A file with the name of a blob but other content is replaced."""
-    place = tmp_path / "run" / location(hashlib.sha256(orjson.dumps(LONG)).hexdigest())
-    place.parent.mkdir(parents=True)
-    place.write_bytes(b"x" * len(orjson.dumps(LONG)))
-    written(tmp_path / "run", success(LONG))
+    file = tmp_path / "run" / location(hashlib.sha256(orjson.dumps(LONG)).hexdigest())
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"x" * len(orjson.dumps(LONG)))
+    write_sync(tmp_path / "run", success(LONG))
 
     assert [LONG] == outputs(tmp_path / "run")
 
 
 def test_blobs_can_be_loaded_later(tmp_path: Path) -> None:
-    """A reader may ask for hashes and sizes of large values only, and load them later."""
-    written(tmp_path / "run", success(LONG))
+    """A reader may read only the hashes and sizes of large values, and load the values later."""
+    write_sync(tmp_path / "run", success(LONG))
     (blob,) = outputs(tmp_path / "run", load_blobs=False)
 
     assert Blob(sha256=blobs(tmp_path / "run")[0].stem, bytes=LIMIT + 2, path=tmp_path / "run") == blob
@@ -146,7 +146,7 @@ async def test_append_returns_the_value(tmp_path: Path) -> None:
 
 def test_missing_blob_is_named(tmp_path: Path) -> None:
     """A record whose blob is missing is an error that names the file."""
-    written(tmp_path / "run", success(LONG))
+    write_sync(tmp_path / "run", success(LONG))
     (blob,) = blobs(tmp_path / "run")
     blob.unlink()
 
@@ -160,7 +160,7 @@ def test_missing_blob_is_named(tmp_path: Path) -> None:
 )
 def test_changed_blob_is_named(tmp_path: Path, change: Any) -> None:
     """A truncated, extended or changed blob is an error that names the file."""
-    written(tmp_path / "run", success(LONG))
+    write_sync(tmp_path / "run", success(LONG))
     (blob,) = blobs(tmp_path / "run")
     overwrite(blob, change(blob.read_bytes()))
 
@@ -214,7 +214,7 @@ def test_invalid_references_are_rejected(tmp_path: Path, blobs: Any) -> None:
 
 
 @pytest.mark.parametrize("field", ["seq", "at", "t", "d", "h", "type", "name", "trial"])
-def test_only_the_users_data_can_be_in_a_blob(tmp_path: Path, field: str) -> None:
+def test_only_user_data_can_be_in_a_blob(tmp_path: Path, field: str) -> None:
     """A line whose own members are in a blob is rejected."""
     note = {"type": "noted", "name": "a", "value": 1, "blobs": {field: {"sha256": "a" * 64, "bytes": 8}}}
     run = forge(tmp_path / "run", [opened(), started(), session(), note])
@@ -231,7 +231,7 @@ class CountedDisk(SimulatedDisk):
     def __init__(self) -> None:
         super().__init__()
         self.calls: Counter[str] = Counter()
-        self.before = lambda call: self.calls.update([call])
+        self.on_call = lambda call: self.calls.update([call])
 
 
 async def test_blobs_are_not_synced_with_durability_os() -> None:
@@ -255,14 +255,14 @@ async def unsynced_blob(disk: SimulatedDisk) -> SimulatedDisk:
         for event in success(LONG):
             record = journal.append(event)
         await journal.wait_durable(record.seq)
-        return copy.deepcopy(disk).killed()
+        return copy.deepcopy(disk).after_kill()
 
 
 async def test_blob_lost_in_a_power_failure() -> None:
     """An unconfirmed record whose blob is lost is torn: readers stop before it, `verify` finds no damage, a writer recovers."""
     disk = await unsynced_blob(SimulatedDisk())
     name = next(name for name, _ in disk.files() if "/blobs/" in name)
-    disk.put(name, b"\0" * (LIMIT + 2))
+    disk.add_file(name, b"\0" * (LIMIT + 2))
     reader = read(PATH, files=disk)
 
     assert [1, 2, 3, 4, 5] == [record.seq for record in reader]
@@ -284,8 +284,8 @@ async def test_recovery_makes_blobs_durable() -> None:
     async with writing(PATH, new=False, clock=fake_clock(), files=disk, in_thread=inline) as journal:
         assert 6 == journal.durable
         for seed in range(20):
-            unplugged = copy.deepcopy(disk).unplugged(random.Random(seed))
-            assert 6 == len(list(read(PATH, files=unplugged)))
+            disk_after = copy.deepcopy(disk).after_power_cut(random.Random(seed))
+            assert 6 == len(list(read(PATH, files=disk_after)))
 
 
 def test_blob_of_a_confirmed_record_is_damage() -> None:
@@ -298,7 +298,7 @@ def test_blob_of_a_confirmed_record_is_damage() -> None:
 
     disk = trio.run(main)
     name = next(name for name, _ in disk.files() if "/blobs/" in name)
-    disk.put(name, b"")
+    disk.add_file(name, b"")
 
     assert isinstance(verify(PATH, files=disk).problem, BlobDamaged)
     with pytest.raises(BlobDamaged):
@@ -319,16 +319,16 @@ class StuckDisk(UnsyncedDisk):
 
 def test_other_records_do_not_wait_for_a_slow_blob(path: Path) -> None:
     """While a blob is written ahead of its record, other records are written; its own record comes after it."""
-    disk, before = StuckDisk(), success(LONG)
+    disk, sample = StuckDisk(), success(LONG)
 
     async def main() -> None:
         async with writing(path, new=True, files=disk) as journal, trio.open_nursery() as nursery:
-            for event in before[:-1]:
+            for event in sample[:-1]:
                 journal.append(event)
 
             async def succeed() -> None:
-                in_blobs = await journal.write_blobs(before[-1])
-                journal.append(before[-1], in_blobs=in_blobs)
+                in_blobs = await journal.write_blobs(sample[-1])
+                journal.append(sample[-1], in_blobs=in_blobs)
 
             nursery.start_soon(succeed)
             await trio.testing.wait_all_tasks_blocked()
@@ -361,7 +361,7 @@ def test_equal_blobs_of_several_threads(path: Path) -> None:
     writer, data = BlobWriter(path, UnsyncedDisk()), orjson.dumps(LONG)
     name = hashlib.sha256(data).hexdigest()
     with ThreadPoolExecutor(8) as threads:
-        for written_ in [threads.submit(writer._write, name, data) for _ in range(50)]:
-            written_.result(10)
+        for future in [threads.submit(writer._write, name, data) for _ in range(50)]:
+            future.result(10)
 
     assert [data] == [file.read_bytes() for file in blobs(path)]

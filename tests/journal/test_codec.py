@@ -1,4 +1,4 @@
-"""Encoding of events: everything is read back exactly; what JSON cannot represent is rejected with its place."""
+"""Encoding of events: values are read back exactly; a value that JSON cannot represent is rejected with its position."""
 
 import dataclasses
 import math
@@ -257,7 +257,7 @@ class Incomparable:
     ids=lambda value: value if isinstance(value, str) and value.isidentifier() else "",
 )
 def test_what_is_not_json_is_rejected(value: Any, kind: str, shown: str) -> None:
-    """A value that is not JSON is rejected with its place, its type and its repr."""
+    """A value that is not JSON is rejected with its position, its type and its repr."""
     error = rejected(success({"a": [0, value]}))
 
     assert ("AttemptSucceeded", "output.a[1]") == (error.event, error.member)

@@ -53,15 +53,15 @@ WRITER = textwrap.dedent(
 
 def test_fifty_kills_lose_no_acknowledged_record(tmp_path: Path) -> None:
     """A writer is killed fifty times at random moments; no acknowledged record is lost."""
-    chance = random.Random(0)
+    rng = random.Random(0)
     run = tmp_path / "run"
     acknowledged: dict[int, str] = {}
-    (tmp_path / "it.py").write_text(WRITER)
-    forks = Forks(tmp_path / "it.py")
+    (tmp_path / "writer.py").write_text(WRITER)
+    forks = Forks(tmp_path / "writer.py")
     for kill in range(KILLS):
         writer = forks.start(run)
         first = writer.stdout.readline()
-        time.sleep(chance.uniform(0, 0.03))  # Real time: the writer is a real process.
+        time.sleep(rng.uniform(0, 0.03))  # Real time: the writer is a real process.
         writer.send_signal(signal.SIGKILL)
         code, printed, err = writer.end()
         assert (-signal.SIGKILL, "") == (code, err)

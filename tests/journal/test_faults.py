@@ -14,7 +14,7 @@ from journal import Event, blobs, read, segments, verify, writing
 from journal.errors import DiskFull, JournalError, JournalFailed, NotAJournal, WriteFailed
 from journal.events import RunStopped
 from tests.journal.disk import PowerCut, SimulatedDisk
-from tests.journal.samples import RUN, enqueued, fake_clock, inline, session, started, trial, whole_run, written
+from tests.journal.samples import RUN, enqueued, fake_clock, inline, session, started, trial, whole_run, write_sync
 
 PATH = Path("/runs/capitals")
 CALLS = ("open", "write", "fdatasync", "fsync", "replace", "ftruncate", "mkdir", "sync_directory")
@@ -28,7 +28,7 @@ class Fault:
     call: str
     n: int
     error: int | None
-    """None cuts a write short instead."""
+    """None: a partial write instead of an error."""
     fired: bool = False
 
     def __call__(self, call: str) -> int | None:
@@ -40,20 +40,20 @@ class Fault:
         self.fired = True
         if self.error is None:
             return 3
-        raise OSError(self.error, "as the test wants it")
+        raise OSError(self.error, "simulated error")
 
 
 @attrs.define
 class Progress:
-    """What a writer knew before it ended."""
+    """The records of a writer, up to its end."""
 
     confirmed: dict[int, str] = attrs.field(factory=dict)
     """seq → hash of every record that was confirmed."""
-    taken: dict[int, str] = attrs.field(factory=dict)
-    """seq → hash of every record that was taken."""
+    appended: dict[int, str] = attrs.field(factory=dict)
+    """seq → hash of every record that was appended."""
     error: BaseException | None = None
 
-    def write(self, disk: SimulatedDisk, events: list[Event], *, new: bool, every: int = 3) -> "Progress":
+    def write(self, disk: SimulatedDisk, events: list[Event], *, new: bool, confirm_every: int = 3) -> "Progress":
         """Write events, waiting for some of them to be durable, until the end or an error."""
 
         async def main() -> None:
@@ -62,21 +62,21 @@ class Progress:
             ) as journal:
                 for number, event in enumerate(events):
                     record = journal.append(event)
-                    self.taken[record.seq] = record.h
-                    if number % every == 0:
+                    self.appended[record.seq] = record.h
+                    if number % confirm_every == 0:
                         await journal.wait_durable(record.seq)
-                        self.confirmed.update(self.taken)
+                        self.confirmed.update(self.appended)
 
         try:
             trio.run(main)
-            self.confirmed.update(self.taken)
-        except (Exception, PowerCut, BaseExceptionGroup) as exc:  # noqa: BLE001  # the tests look at what came
+            self.confirmed.update(self.appended)
+        except (Exception, PowerCut, BaseExceptionGroup) as exc:  # noqa: BLE001  # the tests check it
             self.error = exc
         return self
 
 
 def assert_kept(disk: SimulatedDisk, progress: Progress) -> None:
-    """Assert that every confirmed record is there, no other than appended ones, and that the run can be resumed."""
+    """Assert that all confirmed and only appended records are present, and that the run can be resumed."""
     confirmed = progress.confirmed
     try:
         present = {record.seq: record.h for record in read(PATH, files=disk)}
@@ -84,8 +84,8 @@ def assert_kept(disk: SimulatedDisk, progress: Progress) -> None:
         assert not confirmed
         return
     assert confirmed.items() <= present.items()
-    genuine = {seq: h for seq, h in present.items() if seq in progress.taken}
-    assert genuine.items() <= progress.taken.items()
+    genuine = {seq: h for seq, h in present.items() if seq in progress.appended}
+    assert genuine.items() <= progress.appended.items()
     after = Progress().write(disk, [session(_sessions(disk) + 1)], new=False) if _started(disk) else None
     assert after is None or after.error is None
     assert verify(PATH, files=disk).ok
@@ -107,10 +107,10 @@ def several_segments() -> list[Event]:
 def torn_journal() -> SimulatedDisk:
     """Return a disk with a journal whose last line is incomplete."""
     disk = SimulatedDisk()
-    written(PATH, whole_run(3), files=disk, roll_at=1200)
+    write_sync(PATH, whole_run(3), files=disk, roll_at=1200)
     last = max(name for name in disk.list_directory(str(PATH)) if name.startswith("journal-"))
     data = disk.read(f"{PATH}/{last}").read()
-    disk.put(f"{PATH}/{last}", data[: data.rindex(b"\n", 0, -1) - 9])
+    disk.add_file(f"{PATH}/{last}", data[: data.rindex(b"\n", 0, -1) - 9])
     return disk
 
 
@@ -128,10 +128,10 @@ faults = pytest.mark.parametrize(
 
 @faults
 def test_a_failing_write_loses_no_confirmed_record(call: str, error: int | None) -> None:
-    """Whichever call fails, confirmed records survive a kill and a power cut, and a retry succeeds."""
+    """Whichever call fails, confirmed records survive a kill and a power cut, and the run can be resumed."""
     for n in itertools.count(1):
         disk = SimulatedDisk()
-        disk.before = fault = Fault(call, n, error)
+        disk.on_call = fault = Fault(call, n, error)
         progress = Progress().write(disk, several_segments(), new=True)
         if not fault.fired:
             break
@@ -141,8 +141,8 @@ def test_a_failing_write_loses_no_confirmed_record(call: str, error: int | None)
             assert isinstance(progress.error, JournalError), repr(progress.error)
             if isinstance(progress.error, JournalFailed):
                 assert progress.error.durable >= max(progress.confirmed, default=0)
-        assert_kept(disk.unplugged(random.Random(n)), progress)
-        assert_kept(disk.killed(), progress)
+        assert_kept(disk.after_power_cut(random.Random(n)), progress)
+        assert_kept(disk.after_kill(), progress)
 
     assert n > 1 or (call, error) == ("ftruncate", errno.EINTR) or call == "ftruncate"
 
@@ -153,13 +153,13 @@ def test_a_failing_recovery_loses_nothing(call: str, error: int | None) -> None:
     before = {record.seq: record.h for record in read(PATH, files=torn_journal())}
     for n in itertools.count(1):
         disk = torn_journal()
-        disk.before = fault = Fault(call, n, error)
-        progress = Progress(confirmed=dict(before), taken=dict(before)).write(disk, [session(2), *trial("sucre")], new=False)
+        disk.on_call = fault = Fault(call, n, error)
+        progress = Progress(confirmed=dict(before), appended=dict(before)).write(disk, [session(2), *trial("sucre")], new=False)
         if not fault.fired:
             break
         assert progress.error is None if error in (errno.EINTR, None) else isinstance(progress.error, JournalError)
-        assert_kept(disk.unplugged(random.Random(n)), progress)
-        assert_kept(disk.killed(), progress)
+        assert_kept(disk.after_power_cut(random.Random(n)), progress)
+        assert_kept(disk.after_kill(), progress)
 
     assert n > 1
 
@@ -175,12 +175,12 @@ def test_a_power_cut_at_any_call_loses_no_confirmed_record() -> None:
                 raise PowerCut
 
         disk = SimulatedDisk()
-        disk.before = cut
+        disk.on_call = cut
         progress = Progress().write(disk, several_segments(), new=True)
         if progress.error is None:
             break
-        for luck in range(8):
-            assert_kept(disk.unplugged(random.Random(luck * 1000 + n)), progress)
+        for seed in range(8):
+            assert_kept(disk.after_power_cut(random.Random(seed * 1000 + n)), progress)
             points += 1
 
     assert points >= 400
@@ -191,17 +191,17 @@ def test_a_power_cut_while_recovering_loses_nothing() -> None:
     before = {record.seq: record.h for record in read(PATH, files=torn_journal())}
     for n in itertools.count(1):
         disk = torn_journal()
-        progress = Progress(confirmed=dict(before), taken=dict(before))
-        for again in range(2):
+        progress = Progress(confirmed=dict(before), appended=dict(before))
+        for recovery in range(2):
             calls = itertools.count(1)
 
             def cut(_: str, n: int = n, calls: "itertools.count[int]" = calls) -> None:
                 if next(calls) >= n:
                     raise PowerCut
 
-            disk.before = cut
-            progress.write(disk, [session(2 + again)], new=False)
-            disk = disk.unplugged(random.Random(n))
+            disk.on_call = cut
+            progress.write(disk, [session(2 + recovery)], new=False)
+            disk = disk.after_power_cut(random.Random(n))
         if progress.error is None:
             break
         assert_kept(disk, progress)
@@ -211,11 +211,11 @@ def failing_from(call: str, n: int, error: int) -> Callable[[str], None]:
     """Return a hook that fails every call of one kind from the n-th on."""
     calls = itertools.count(1)
 
-    def before(name: str) -> None:
+    def fail_call(name: str) -> None:
         if name == call and next(calls) >= n:
-            raise OSError(error, "as the test wants it")
+            raise OSError(error, "simulated error")
 
-    return before
+    return fail_call
 
 
 def test_a_full_disk_keeps_complete_lines() -> None:
@@ -228,22 +228,22 @@ def test_a_full_disk_keeps_complete_lines() -> None:
         if call == "write":
             if space <= 0:
                 raise OSError(errno.ENOSPC, "No space left on device")
-            taken, space = min(space, 150), space - min(space, 150)
-            return taken
+            size, space = min(space, 150), space - min(space, 150)
+            return size
         return None
 
-    disk.before = limited
+    disk.on_call = limited
     progress = Progress().write(
-        disk, [started(), session(), *(enqueued(f"t{number}") for number in range(40))], new=True, every=99
+        disk, [started(), session(), *(enqueued(f"t{number}") for number in range(40))], new=True, confirm_every=99
     )
-    disk.before = lambda _: None
+    disk.on_call = lambda _: None
 
     assert isinstance(progress.error, DiskFull)
     assert (PATH, "free_space_resume") == (progress.error.path, progress.error.hint)
-    left = verify(PATH, files=disk.unplugged(random.Random(0)))
-    assert left.ok
-    assert 0 == left.unfinished
-    assert progress.error.durable == left.records > 3
+    result = verify(PATH, files=disk.after_power_cut(random.Random(0)))
+    assert result.ok
+    assert 0 == result.unfinished
+    assert progress.error.durable == result.records > 3
 
 
 def test_nothing_is_confirmed_after_a_failed_sync() -> None:
@@ -252,11 +252,11 @@ def test_nothing_is_confirmed_after_a_failed_sync() -> None:
     calls: list[str] = []
     failing = failing_from("fdatasync", 3, errno.EIO)
 
-    def before(call: str) -> None:
+    def record_call(call: str) -> None:
         calls.append(call)
         failing(call)
 
-    disk.before = before
+    disk.on_call = record_call
     progress = Progress().write(disk, several_segments(), new=True)
 
     assert isinstance(progress.error, WriteFailed)
@@ -268,29 +268,29 @@ def test_nothing_is_confirmed_after_a_failed_sync() -> None:
 async def test_a_failed_journal_wakes_all_waiting_tasks() -> None:
     """After a failure, waiting tasks and appends get an error that names the last confirmed record."""
     disk = SimulatedDisk()
-    seen: list[BaseException] = []
+    errors: list[BaseException] = []
     with pytest.raises(WriteFailed):
         async with writing(PATH, new=True, run=RUN, clock=fake_clock(), files=disk, in_thread=inline) as journal:
-            disk.before = failing_from("fdatasync", 1, errno.EIO)
+            disk.on_call = failing_from("fdatasync", 1, errno.EIO)
             journal.append(started())
             record = journal.append(session())
             try:
                 await journal.wait_durable(record.seq)
             except WriteFailed as exc:
-                seen.append(exc)
+                errors.append(exc)
             try:
                 journal.append(RunStopped(reason="interrupted"))
             except WriteFailed as exc:
-                seen.append(exc)
+                errors.append(exc)
 
-    assert [journal.failure, journal.failure] == seen
+    assert [journal.failure, journal.failure] == errors
     assert "records up to 1 are on disk" in str(journal.failure)
 
 
 def test_a_write_of_zero_bytes_is_an_error() -> None:
     """A write of zero bytes is an error, not an endless loop."""
     disk = SimulatedDisk()
-    disk.before = lambda call: 0 if call == "write" else None
+    disk.on_call = lambda call: 0 if call == "write" else None
     progress = Progress().write(disk, several_segments(), new=True)
 
     assert isinstance(progress.error, JournalError)
@@ -301,13 +301,13 @@ def test_a_path_below_a_file_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
 
     with pytest.raises(JournalError, match="cannot create the directory"):
-        written(tmp_path / "file" / "run", [started()])
+        write_sync(tmp_path / "file" / "run", [started()])
     assert "mine" == (tmp_path / "file").read_text()
     assert segments.name(1) not in {file.name for file in tmp_path.iterdir()}
 
 
 def test_kill_resume_and_power_cut_lose_no_confirmed_record() -> None:
-    """A writer is killed at any call, the next one confirms its records, the power fails: all of them are there."""
+    """A writer is killed at any call, the next one confirms its records, the power fails: all of them are present."""
     points = 0
     for n in itertools.count(1):
         calls = itertools.count(1)
@@ -317,22 +317,22 @@ def test_kill_resume_and_power_cut_lose_no_confirmed_record() -> None:
                 raise PowerCut
 
         disk = SimulatedDisk()
-        disk.before = kill
+        disk.on_call = kill
         first = Progress().write(disk, several_segments(), new=True)
         if first.error is None:
             break
-        disk = disk.killed()
+        disk = disk.after_kill()
         try:
-            there = {record.seq: record.h for record in read(PATH, files=disk)}
+            present = {record.seq: record.h for record in read(PATH, files=disk)}
         except NotAJournal:
-            second = Progress().write(disk, several_segments()[:6], new=True, every=1)
+            second = Progress().write(disk, several_segments()[:6], new=True, confirm_every=1)
         else:
-            progress = Progress(confirmed=dict(there), taken=dict(there))
+            progress = Progress(confirmed=dict(present), appended=dict(present))
             events: list[Event] = [session(_sessions(disk) + 1)] if _started(disk) else several_segments()[:6]
-            second = progress.write(disk, events, new=False, every=1)
+            second = progress.write(disk, events, new=False, confirm_every=1)
         assert second.error is None
-        for luck in range(4):
-            assert_kept(disk.unplugged(random.Random(luck * 1000 + n)), second)
+        for seed in range(4):
+            assert_kept(disk.after_power_cut(random.Random(seed * 1000 + n)), second)
             points += 1
 
     assert points >= 200
@@ -344,10 +344,10 @@ def test_an_unwritable_directory_is_an_error(*, new: bool) -> None:
     disk = SimulatedDisk()
     if not new:
         Progress().write(disk, several_segments(), new=True)
-    disk.before = failing_from("open", 1, errno.EROFS)
+    disk.on_call = failing_from("open", 1, errno.EROFS)
     progress = Progress().write(disk, several_segments(), new=new)
 
-    reason = f"([Errno {errno.EROFS}] as the test wants it)"
+    reason = f"([Errno {errno.EROFS}] simulated error)"
     assert str(progress.error) == (
         f"cannot create a run in {PATH} {reason}; choose another path"
         if new

@@ -48,7 +48,7 @@ from journal.events import (
 from journal.fact import fields_of
 from journal.lifecycle import ENDED, STAGES, TRIAL
 from tests.journal import independent_reader as independent
-from tests.journal.samples import content, enqueued, finished, flip, segment, session, started, trial, whole_run, written
+from tests.journal.samples import content, enqueued, finished, flip, segment, session, started, trial, whole_run, write_sync
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "v1"
 """A run in two sessions, three segments, with a blob."""
@@ -248,7 +248,7 @@ def scorer_call_events() -> list[Event]:
 def write_golden(path: Path) -> None:
     """Write the golden journal: sealed files, a blob, two sessions."""
     for number, events in enumerate(golden_events()):
-        written(path, events, new=number == 0, roll_at=4000)
+        write_sync(path, events, new=number == 0, roll_at=4000)
 
 
 def test_the_golden_journal_of_version_1_stays_readable() -> None:
@@ -276,7 +276,7 @@ def test_the_same_events_still_make_the_same_bytes(tmp_path: Path) -> None:
 
 def test_scorer_calls_still_make_the_same_bytes(tmp_path: Path) -> None:
     """Scorer calls and a shared policy give the bytes of their golden journal, and are read back."""
-    written(tmp_path / "run", scorer_call_events())
+    write_sync(tmp_path / "run", scorer_call_events())
 
     assert content(CALLS) == {name: data for name, data in content(tmp_path / "run").items() if name != "LOCK"}
     assert scorer_call_events() == [record.event for record in read(CALLS) if not isinstance(record.event, FileEvent)]
@@ -285,8 +285,8 @@ def test_scorer_calls_still_make_the_same_bytes(tmp_path: Path) -> None:
 
 def test_independent_reader_reads_a_journal(tmp_path: Path) -> None:
     """A reader written from the page alone reads a journal with several segments, sessions and blobs."""
-    written(tmp_path / "run", [*whole_run(5)[:-1], Noted(name="long", value=["x" * 300_000])], roll_at=2000)
-    written(tmp_path / "run", [session(2), finished(5)], new=False)
+    write_sync(tmp_path / "run", [*whole_run(5)[:-1], Noted(name="long", value=["x" * 300_000])], roll_at=2000)
+    write_sync(tmp_path / "run", [session(2), finished(5)], new=False)
 
     assert [record.h for record in read(tmp_path / "run")] == [line["h"] for line in independent.read(tmp_path / "run")]
     assert ["x" * 300_000] == next(line["value"] for line in independent.read(tmp_path / "run") if line["type"] == "noted")
@@ -296,7 +296,7 @@ def test_independent_reader_reads_a_journal(tmp_path: Path) -> None:
 @pytest.mark.parametrize("byte", [40, 700, 1500, 2500])
 def test_independent_reader_detects_a_change(tmp_path: Path, byte: int) -> None:
     """A reader written from the page alone detects a changed byte."""
-    written(tmp_path / "run", whole_run(4))
+    write_sync(tmp_path / "run", whole_run(4))
     flip(segment(tmp_path / "run"), byte)
 
     with pytest.raises(ValueError, match=r"journal-000001\.jsonl"):
@@ -306,7 +306,7 @@ def test_independent_reader_detects_a_change(tmp_path: Path, byte: int) -> None:
 if __name__ == "__main__":
     for page in PAGES:
         page.write_text(generated(page.read_text()))
-    for golden, write_run in ((GOLDEN, write_golden), (CALLS, lambda path: written(path, scorer_call_events()))):
+    for golden, write_run in ((GOLDEN, write_golden), (CALLS, lambda path: write_sync(path, scorer_call_events()))):
         shutil.rmtree(golden)
         write_run(golden)
         (golden / "LOCK").unlink()

@@ -1,4 +1,4 @@
-"""Property: whatever happens to the bytes of a journal, readers return only what was written, and recovery loses no byte.
+"""Property: if bytes of a journal change, readers return only what was written, and recovery loses no byte.
 
 A seeded slice runs in every test run; `pytest -m exhaustive` tries 50,000 inputs.
 """
@@ -13,9 +13,9 @@ import pytest
 from journal import JournalError, Record, read, segments, verify
 from journal.open import find_end
 from tests.journal.disk import SimulatedDisk
-from tests.journal.samples import whole_run, written
+from tests.journal.samples import whole_run, write_sync
 
-PATH = Path("/runs/it")
+PATH = Path("/runs/changed")
 FILE = f"{PATH}/{segments.name(1)}"
 BYTES = (b"\n", b"\0", b"{", b'"}', b'{"seq":', b',"h":"', b"\xff", b"\x1b[2J")
 """Bytes that matter in a line, or are not text."""
@@ -25,42 +25,44 @@ BYTES = (b"\n", b"\0", b"{", b'"}', b'{"seq":', b',"h":"', b"\xff", b"\x1b[2J")
 def original() -> tuple[bytes, list[Record]]:
     """Return a journal: its bytes and its records."""
     disk = SimulatedDisk()
-    written(PATH, whole_run(5), files=disk)
+    write_sync(PATH, whole_run(5), files=disk)
     return disk.read(FILE).read(), list(read(PATH, files=disk))
 
 
-def changed(data: bytes, chance: random.Random) -> bytes:
+def changed(data: bytes, rng: random.Random) -> bytes:
     """Return the bytes after some changes: flipped, removed, inserted, repeated or moved."""
-    for _ in range(chance.randint(1, 5)):
-        at, length = chance.randrange(len(data) + 1), chance.choice((1, 8, 64, 512))
+    for _ in range(rng.randint(1, 5)):
+        start, length = rng.randrange(len(data) + 1), rng.choice((1, 8, 64, 512))
         lines = data.splitlines(keepends=True)
-        match chance.randrange(6):
+        match rng.randrange(6):
             case 0:
-                data = data[:at] + bytes(byte ^ 1 << chance.randrange(8) for byte in data[at : at + 1]) + data[at + 1 :]
+                data = (
+                    data[:start] + bytes(byte ^ 1 << rng.randrange(8) for byte in data[start : start + 1]) + data[start + 1 :]
+                )
             case 1:
-                data = data[:at] + data[at + length :]
+                data = data[:start] + data[start + length :]
             case 2:
-                data = data[:at] + chance.choice((*BYTES, chance.randbytes(length), bytes(length))) + data[at:]
+                data = data[:start] + rng.choice((*BYTES, rng.randbytes(length), bytes(length))) + data[start:]
             case 3:
-                data = data[:at] + data[at : at + length] * 2 + data[at + length :]
+                data = data[:start] + data[start : start + length] * 2 + data[start + length :]
             case 4:
-                chance.shuffle(lines)
+                rng.shuffle(lines)
                 data = b"".join(lines)
             case _:
-                data = data[:at]
+                data = data[:start]
     return data
 
 
 def check(data: bytes) -> None:
     """Read, verify and recover a journal with these bytes."""
     records, disk = original()[1], SimulatedDisk()
-    disk.put(FILE, data)
-    found: list[Record] = []
+    disk.add_file(FILE, data)
+    records_read: list[Record] = []
     with contextlib.suppress(JournalError):
-        found.extend(read(PATH, files=disk))
+        records_read.extend(read(PATH, files=disk))
     result = verify(PATH, files=disk)
-    assert records[: len(found)] == found
-    assert result.records <= len(found)
+    assert records[: len(records_read)] == records_read
+    assert result.records <= len(records_read)
     assert data == disk.read(FILE).read()
     try:
         end = find_end(PATH, disk)
@@ -68,10 +70,10 @@ def check(data: bytes) -> None:
         assert not result.ok
         assert [FILE] == [name for name, _ in disk.files()]
         return
-    kept = disk.read(FILE).read()
+    remaining = disk.read(FILE).read()
     torn = disk.read(f"{PATH}/{end.torn.file}").read() if end.torn else b""
 
-    assert data == kept + torn
+    assert data == remaining + torn
     assert records[: end.seq] == list(read(PATH, files=disk))
     assert verify(PATH, files=disk).ok
 

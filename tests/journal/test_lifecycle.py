@@ -44,7 +44,7 @@ from journal.lifecycle import ENDED, RUN, STAGES, TRIAL, Lifecycle
 from tests.journal.samples import enqueued, examples, finished, session, started, trial, whole_run
 from tests.journal.test_format import diagram
 
-TO: dict[str, list[Event]] = {
+EVENTS_TO: dict[str, list[Event]] = {
     "absent": [],
     "queued": [enqueued("a")],
     "running": trial("a")[:2],
@@ -56,15 +56,15 @@ TO: dict[str, list[Event]] = {
     "failed": [*trial("a", retries=1)[:3], TrialFailed(trial="a", attempts=1, reason="exhausted")],
     "withdrawn": [enqueued("a"), TrialWithdrawn(trial="a", reason="removed")],
 }
-"""Stage → a way to it."""
+"""Stage → events that lead to it."""
 
-TO_AGAIN: dict[str, list[Event]] = {
+EVENTS_TO_AGAIN: dict[str, list[Event]] = {
     "queued": [*trial("a"), TrialWithdrawn(trial="a", reason="changed"), enqueued("a")],
     "withdrawn": [*trial("a"), TrialWithdrawn(trial="a", reason="changed")],
 }
-"""A way to those stages that a trial can stand in without any attempt, with an attempt behind it."""
+"""Stages that need no attempt → events that lead to them after an attempt."""
 
-TO_RUN: dict[str, list[Event]] = {
+RUN_EVENTS_TO: dict[str, list[Event]] = {
     "new": [],
     "between_sessions": [started()],
     "in_session": [started(), session()],
@@ -73,22 +73,22 @@ TO_RUN: dict[str, list[Event]] = {
 
 def event_of(kind: type[Event], name: str = "a", attempts: int = 0, sessions: int = 0) -> Event:
     """Return an event of this kind that fits a trial with this many attempts, or a run with this many sessions."""
-    this: dict[str, Any] = {"trial": name, "attempt": attempts}
-    following: dict[str, Any] = {"trial": name, "attempt": attempts + 1}
-    step: dict[str, Any] = {**this, "step": 1, "name": "plan", "fingerprint": "f", "elapsed": 0.5}
+    current: dict[str, Any] = {"trial": name, "attempt": attempts}
+    next_attempt: dict[str, Any] = {"trial": name, "attempt": attempts + 1}
+    step: dict[str, Any] = {**current, "step": 1, "name": "plan", "fingerprint": "f", "elapsed": 0.5}
     scored: dict[str, Any] = {"trial": name, "scorer": "exact", "version": "v1", "elapsed": 0.5}
     events: list[Event] = [
         enqueued(name),
-        AttemptStarted(**following, slot=0),
-        AttemptSucceeded(**this, output=1, elapsed=0.5),
-        AttemptFailed(**this, error="E", message="m", category="error", elapsed=0.5),
-        AttemptTimedOut(**this, timeout=1.0, elapsed=1.0),
-        AttemptInterrupted(**this, reason="cancelled"),
-        AttemptReturnedLate(**this, outcome="failed", elapsed=9.0),
+        AttemptStarted(**next_attempt, slot=0),
+        AttemptSucceeded(**current, output=1, elapsed=0.5),
+        AttemptFailed(**current, error="E", message="m", category="error", elapsed=0.5),
+        AttemptTimedOut(**current, timeout=1.0, elapsed=1.0),
+        AttemptInterrupted(**current, reason="cancelled"),
+        AttemptReturnedLate(**current, outcome="failed", elapsed=9.0),
         StepCompleted(**step, output=1),
         StepFailed(**step, error="E", message="m"),
-        StepReused(**this, step=1, of=7),
-        RetryScheduled(**following, delay=0.5, reason="error"),
+        StepReused(**current, step=1, of=7),
+        RetryScheduled(**next_attempt, delay=0.5, reason="error"),
         ScorerCallStarted(trial=name, scorer="exact", call=1),
         ScorerCallFailed(trial=name, scorer="exact", call=1, error="E", message="m", category="error", elapsed=0.5),
         TrialScored(**scored, value=1.0),
@@ -147,13 +147,13 @@ def rejected(lifecycle: Lifecycle, event: Event) -> IllegalEvent:
 @pytest.mark.parametrize("stage", STAGES)
 def test_every_stage_can_be_reached(stage: str) -> None:
     """A sequence of events leads to every stage of a trial."""
-    assert stage == in_session(*TO[stage]).stage_of("a")
+    assert stage == in_session(*EVENTS_TO[stage]).stage_of("a")
 
 
 @pytest.mark.parametrize(("kind", "stage"), [(kind, stage) for kind, row in TRIAL.items() for stage in row])
 def test_legal_event_is_accepted(kind: type[TrialEvent], stage: str) -> None:
     """An event that the table allows leads to its stage, and attempts are counted."""
-    lifecycle = in_session(*(TO | TO_AGAIN if kind is AttemptReturnedLate else TO)[stage])
+    lifecycle = in_session(*(EVENTS_TO | EVENTS_TO_AGAIN if kind is AttemptReturnedLate else EVENTS_TO)[stage])
     attempts = lifecycle.attempts_of("a")
     lifecycle.advance(event_of(kind, attempts=attempts))
 
@@ -165,7 +165,7 @@ def test_legal_event_is_accepted(kind: type[TrialEvent], stage: str) -> None:
 @pytest.mark.parametrize(("kind", "stage"), [(kind, stage) for kind in TRIAL for stage in STAGES if stage not in TRIAL[kind]])
 def test_illegal_event_is_rejected(kind: type[TrialEvent], stage: str) -> None:
     """An event that the table does not allow changes nothing, and the error lists the allowed ones."""
-    lifecycle = in_session(*TO[stage])
+    lifecycle = in_session(*EVENTS_TO[stage])
     error = rejected(lifecycle, event_of(kind, attempts=lifecycle.attempts_of("a")))
 
     assert ("a", f"the trial is {stage}") == (error.trial, error.reason)
@@ -178,13 +178,13 @@ def test_trials_need_a_session(kind: type[TrialEvent], stage: str) -> None:
     """No event of a trial is allowed outside a session."""
     reason = "the run has not started" if stage == "new" else "no session is open"
 
-    assert reason == rejected(lifecycle_after(*TO_RUN[stage]), event_of(kind)).reason
+    assert reason == rejected(lifecycle_after(*RUN_EVENTS_TO[stage]), event_of(kind)).reason
 
 
 @pytest.mark.parametrize("outcome", [RunStopped(reason="deadline"), JournalRecovered(last_seq=1, bytes=1, file="torn/a")])
 def test_open_trials_continue_in_the_next_session(outcome: Event) -> None:
     """A trial that was open when a session ended continues in the next."""
-    lifecycle = in_session(*TO["queued"], outcome)
+    lifecycle = in_session(*EVENTS_TO["queued"], outcome)
 
     assert "no session is open" == rejected(lifecycle, event_of(AttemptStarted)).reason
     lifecycle.advance(session(2))
@@ -193,11 +193,11 @@ def test_open_trials_continue_in_the_next_session(outcome: Event) -> None:
     assert "running" == lifecycle.stage_of("a")
 
 
-@pytest.mark.parametrize("stage", TO_RUN)
+@pytest.mark.parametrize("stage", RUN_EVENTS_TO)
 @pytest.mark.parametrize("kind", RUN)
 def test_the_run_has_its_own_table(kind: type[Event], stage: str) -> None:
-    """What happens to the run itself is ruled by where the run stands."""
-    lifecycle = lifecycle_after(*TO_RUN[stage])
+    """Whether an event of the run itself is allowed depends on the stage of the run."""
+    lifecycle = lifecycle_after(*RUN_EVENTS_TO[stage])
     event = event_of(kind, sessions=lifecycle.sessions)
     if stage not in RUN[kind]:
         rejected(lifecycle, event)
@@ -229,7 +229,7 @@ def test_file_events_are_rejected(kind: type[Event]) -> None:
 )
 def test_attempts_are_numbered(stage: str, event: Event, expected: str) -> None:
     """An event with another attempt number than the expected one is rejected."""
-    assert expected == rejected(in_session(*TO[stage]), event).reason
+    assert expected == rejected(in_session(*EVENTS_TO[stage]), event).reason
 
 
 def test_late_return_may_be_of_any_attempt() -> None:
@@ -248,7 +248,7 @@ def test_late_return_needs_a_start(attempt: int) -> None:
     assert f"attempt {attempt} was never started" == rejected(in_session(*trial("a", retries=2)), late).reason
 
 
-def test_attempts_of_a_trial_that_returns_are_counted_on() -> None:
+def test_attempt_numbers_continue_after_a_withdrawal() -> None:
     """A trial that is withdrawn and enqueued again does not reuse attempt numbers."""
     lifecycle = in_session(*trial("a"), TrialWithdrawn(trial="a", reason="changed"), enqueued("a"))
 
@@ -258,8 +258,8 @@ def test_attempts_of_a_trial_that_returns_are_counted_on() -> None:
 
 def test_failed_trial_can_be_retried() -> None:
     """A failed trial may be retried in a later session, with the next attempt."""
-    lifecycle = in_session(*TO["failed"], RunStopped(reason="interrupted"), session(2))
-    lifecycle.advance(RetryScheduled(trial="a", attempt=2, delay=0, reason="asked for"))
+    lifecycle = in_session(*EVENTS_TO["failed"], RunStopped(reason="interrupted"), session(2))
+    lifecycle.advance(RetryScheduled(trial="a", attempt=2, delay=0, reason="requested"))
 
     assert ("backing_off", 1) == (lifecycle.stage_of("a"), lifecycle.open)
 
@@ -271,7 +271,7 @@ def test_sessions_are_numbered(n: int) -> None:
 
 
 def test_session_may_follow_an_interrupted_one() -> None:
-    """A session may start although the one before has no end."""
+    """A session may start although the previous one has no end."""
     lifecycle = in_session(enqueued("a"), session(2))
 
     assert ("in_session", 2, 1) == (lifecycle.stage, lifecycle.sessions, lifecycle.open)
@@ -280,13 +280,13 @@ def test_session_may_follow_an_interrupted_one() -> None:
 @pytest.mark.parametrize("stage", [stage for stage in STAGES if stage not in ENDED and stage != "absent"])
 def test_run_with_open_trials_does_not_finish(stage: str) -> None:
     """A run is not finished while a trial is open."""
-    assert "1 trial is open" == rejected(in_session(*TO[stage]), finished(0)).reason
+    assert "1 trial is open" == rejected(in_session(*EVENTS_TO[stage]), finished(0)).reason
 
 
 @pytest.mark.parametrize("stage", ["absent", *sorted(ENDED)])
 def test_run_finishes_when_every_trial_has_ended(stage: str) -> None:
     """A run may finish when all of its trials have ended, or if it has none."""
-    lifecycle = in_session(*TO[stage])
+    lifecycle = in_session(*EVENTS_TO[stage])
     lifecycle.advance(finished(0))
 
     assert "between_sessions" == lifecycle.stage
@@ -294,7 +294,7 @@ def test_run_finishes_when_every_trial_has_ended(stage: str) -> None:
 
 def test_trials_are_independent() -> None:
     """The stage of one trial does not depend on another."""
-    lifecycle = in_session(*TO["running"], *trial("b", retries=1), enqueued("c"))
+    lifecycle = in_session(*EVENTS_TO["running"], *trial("b", retries=1), enqueued("c"))
 
     assert ["running", "completed", "queued", "absent"] == [lifecycle.stage_of(name) for name in "abcd"]
     assert [1, 2, 0, 0] == [lifecycle.attempts_of(name) for name in "abcd"]
@@ -348,7 +348,7 @@ def test_table_has_only_known_stages() -> None:
 
 
 def test_diagram_shows_every_stage() -> None:
-    """The diagram has every stage, and every event but those that would clutter it."""
+    """The diagram has every stage and every event except late returns, which are legal in every stage."""
     drawing = diagram()
 
     assert drawing.startswith("stateDiagram-v2\n")

@@ -15,12 +15,12 @@ from tests.journal.disk import PowerCut, SimulatedDisk
 from tests.journal.samples import RUN, enqueued, fake_clock, inline, session, started
 
 PATH = Path("/run")
-OURS = (SegmentOpened, SegmentSealed, JournalRecovered)
-"""The records that the journal writes about itself; the list does not know them."""
+JOURNAL_EVENTS = (SegmentOpened, SegmentSealed, JournalRecovered)
+"""Records that the journal writes about its own files; they are not in the list."""
 
 
 class JournalAndList(RuleBasedStateMachine):
-    """Events are appended to both; whatever was confirmed must be read back as it is in the list."""
+    """Events are appended to both; confirmed events must be read back as they are in the list."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class JournalAndList(RuleBasedStateMachine):
                         await journal.wait_durable(record.seq)
                         self.confirmed = len(self.events)
                 if end != "close":
-                    self.disk.before = cut
+                    self.disk.on_call = cut
                     raise PowerCut
             self.confirmed = len(self.events)
 
@@ -56,13 +56,13 @@ class JournalAndList(RuleBasedStateMachine):
             trio.run(main)
         except (PowerCut, BaseExceptionGroup):
             assert end != "close"
-        self.disk.before = lambda _: None
+        self.disk.on_call = lambda _: None
 
     def read(self) -> list[Event]:
-        return [record.event for record in read(PATH, files=self.disk) if not isinstance(record.event, OURS)]
+        return [record.event for record in read(PATH, files=self.disk) if not isinstance(record.event, JOURNAL_EVENTS)]
 
     @initialize()
-    def begin(self) -> None:
+    def start(self) -> None:
         """Start the run, and close it."""
         self.sessions = 1
         self.write(new=True, events=[started(), session(1)], confirm=2, end="close")
@@ -70,25 +70,25 @@ class JournalAndList(RuleBasedStateMachine):
     @rule(
         count=st.integers(0, 12),
         confirm=st.integers(0, 12),
-        end=st.sampled_from(["close", "kill", "unplug"]),
-        luck=st.integers(),
+        end=st.sampled_from(["close", "kill", "power cut"]),
+        seed=st.integers(),
     )
-    def resume(self, count: int, confirm: int, end: str, luck: int) -> None:
+    def resume(self, count: int, confirm: int, end: str, seed: int) -> None:
         """Open the journal again, append, and close it, kill the process or cut the power."""
         self.sessions += 1
         names = [f"trial-{number}" for number in range(self.trials, self.trials + count)]
         self.trials += count
         self.write(new=False, events=[session(self.sessions), *map(enqueued, names)], confirm=confirm, end=end)
         if end == "kill":
-            self.disk = self.disk.killed()
-        elif end == "unplug":
-            self.disk = self.disk.unplugged(random.Random(luck))
-        kept = self.read()
-        assert kept == self.events[: len(kept)]
-        assert len(kept) >= self.confirmed
-        self.events = kept
-        self.confirmed = len(kept)  # Opening confirms every record that is found.
-        self.sessions = sum(type(event).__name__ == "SessionStarted" for event in kept)
+            self.disk = self.disk.after_kill()
+        elif end == "power cut":
+            self.disk = self.disk.after_power_cut(random.Random(seed))
+        present = self.read()
+        assert present == self.events[: len(present)]
+        assert len(present) >= self.confirmed
+        self.events = present
+        self.confirmed = len(present)  # Opening confirms every record that is found.
+        self.sessions = sum(type(event).__name__ == "SessionStarted" for event in present)
 
     @precondition(lambda self: len(self.disk.list_directory(str(PATH))) > 2)
     @rule(data=st.data())
@@ -101,7 +101,7 @@ class JournalAndList(RuleBasedStateMachine):
         byte = data.draw(st.integers(0, len(content) - 1))
         changed = bytearray(content)
         changed[byte] ^= 1 << data.draw(st.integers(0, 7))
-        self.disk.put(name, bytes(changed))
+        self.disk.add_file(name, bytes(changed))
         try:
             list(read(PATH, files=self.disk))
             raise AssertionError(f"byte {byte} of {len(content)} was flipped, undetected")
@@ -109,7 +109,7 @@ class JournalAndList(RuleBasedStateMachine):
             pass
         except JournalError:
             assert byte < content.index(b"\n"), "only the first line has the format"
-        self.disk.put(name, content)
+        self.disk.add_file(name, content)
 
     @invariant()
     def journal_equals_list(self) -> None:

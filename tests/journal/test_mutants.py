@@ -31,7 +31,7 @@ def must_fail() -> Iterator[None]:
 
 
 def cut_power_after_confirmations() -> None:
-    """Write a run and cut the power after each confirmation: everything confirmed must be there."""
+    """Write a run and cut the power after each confirmation: all confirmed records must be present."""
 
     async def main() -> None:
         disk = SimulatedDisk()
@@ -39,29 +39,29 @@ def cut_power_after_confirmations() -> None:
         async with writing(PATH, new=True, run=RUN, clock=fake_clock(), files=disk, in_thread=inline, roll_at=1200) as journal:
             for event in several_segments():
                 record = journal.append(event)
-                progress.taken[record.seq] = record.h
+                progress.appended[record.seq] = record.h
                 await journal.wait_durable(record.seq)
                 progress.confirmed[record.seq] = record.h
-                left[len(progress.taken)] = (
-                    disk.unplugged(random.Random(record.seq)),
+                states[len(progress.appended)] = (
+                    disk.after_power_cut(random.Random(record.seq)),
                     dict(progress.confirmed),
-                    dict(progress.taken),
+                    dict(progress.appended),
                 )
 
-    left: dict[int, tuple[SimulatedDisk, dict[int, str], dict[int, str]]] = {}
+    states: dict[int, tuple[SimulatedDisk, dict[int, str], dict[int, str]]] = {}
     trio.run(main)
-    for disk, confirmed, taken in left.values():
-        assert_kept(disk, Progress(confirmed=confirmed, taken=taken))
+    for disk, confirmed, appended in states.values():
+        assert_kept(disk, Progress(confirmed=confirmed, appended=appended))
 
 
 def write_partially() -> None:
-    """Write a run while one write takes only three bytes: nothing may be missing."""
+    """Write a run in which one write accepts only three bytes: no record may be missing."""
     for n in range(1, 12):
         disk = SimulatedDisk()
-        disk.before = Fault("write", n, None)
+        disk.on_call = Fault("write", n, None)
         progress = Progress().write(disk, several_segments(), new=True)
         assert progress.error is None
-        assert_kept(disk.killed(), progress)
+        assert_kept(disk.after_kill(), progress)
 
 
 def flip_confirmed() -> None:
@@ -117,10 +117,10 @@ def test_a_writer_without_a_watermark_is_noticed(monkeypatch: pytest.MonkeyPatch
     """Mutant: records do not carry the durable watermark."""
     encode = codec.encode
 
-    def forgetful(event: Event, seq: int, at: str, t: float, _: int, **others: Any) -> bytes:
-        return encode(event, seq, at, t, 0, **others)
+    def encode_without_watermark(event: Event, seq: int, at: str, t: float, _: int, **options: Any) -> bytes:
+        return encode(event, seq, at, t, 0, **options)
 
-    monkeypatch.setattr(writer, "encode", forgetful)
+    monkeypatch.setattr(writer, "encode", encode_without_watermark)
 
     with must_fail():
         flip_confirmed()
@@ -129,11 +129,11 @@ def test_a_writer_without_a_watermark_is_noticed(monkeypatch: pytest.MonkeyPatch
 def test_a_writer_that_ignores_partial_writes_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Mutant: the rest of a partial write is not written."""
 
-    def once(files: Files, fd: int, data: memoryview) -> memoryview:
+    def write_once(files: Files, fd: int, data: memoryview) -> memoryview:
         files.write(fd, data)
         return data[:0]
 
-    monkeypatch.setattr("journal.segment_file.write_some", once)
+    monkeypatch.setattr("journal.segment_file.write_some", write_once)
 
     with must_fail():
         write_partially()
@@ -148,17 +148,17 @@ def test_a_writer_without_a_lock_is_noticed(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_reader_that_does_not_check_hashes_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Mutant: a line is accepted whatever its hash."""
+    """Mutant: a line is accepted with any hash."""
     truth = history()
     stored = {body[-64:]: h.decode() for body, h in filter(None, (chain.split(line[:-1]) for line in truth.lines))}
 
     def flip_inside() -> None:
         """Flip a bit in the name of a trial in confirmed lines, where only the hash can detect it."""
         for line in truth.lines[4 : truth.confirmed - 1]:
-            place = truth.written.index(line)
+            position = truth.written.index(line)
             data = bytearray(truth.written)
-            data[place + line.index(b'"trial":"') + 9] ^= 1
-            assert_rejected(bytes(data), f"line at {place}")
+            data[position + line.index(b'"trial":"') + 9] ^= 1
+            assert_rejected(bytes(data), f"line at {position}")
 
     flip_inside()
     monkeypatch.setattr(chain, "link", lambda _run, _previous, body: stored.get(body[-64:], ""))

@@ -12,7 +12,7 @@ import pytest
 from journal import chain
 from journal.errors import KeyUnavailable
 from journal.ownership import is_signed, sign, starts, state_directory, user_key
-from tests.journal.samples import RUN, lines_of, overwrite, segment, session, started, trial, written
+from tests.journal.samples import RUN, lines_of, overwrite, segment, session, started, trial, write_sync
 
 KEY = bytes(range(32))
 BODY = b'{"seq":2,"at":"now","t":0.5,"type":"run_started","task":"a","d":1'
@@ -40,11 +40,11 @@ def test_the_first_use_creates_the_key(state: Path) -> None:
 @posix
 def test_the_key_is_private(state: Path) -> None:
     """Only its owner may access the key, the directory and the parents that were created, whatever the umask is."""
-    before = os.umask(0)
+    umask = os.umask(0)
     try:
         user_key()
     finally:
-        os.umask(before)
+        os.umask(umask)
 
     assert 0o600 == stat.S_IMODE(state.stat().st_mode)
     assert {0o700} == {stat.S_IMODE(directory.stat().st_mode) for directory in list(state.parents)[:3]}
@@ -183,16 +183,16 @@ def test_a_signature_covers_the_run_the_previous_hash_and_every_byte() -> None:
     assert not is_signed(line_of(signed), KEY, run[::-1], previous)
     assert not is_signed(line_of(signed), KEY, run, previous[:-1] + b"0")
     assert not is_signed(line_of(BODY), KEY, run, previous)
-    for place in range(len(signed)):
-        changed = signed[:place] + bytes([signed[place] ^ 1]) + signed[place + 1 :]
-        assert not is_signed(line_of(changed), KEY, run, previous), place
+    for position in range(len(signed)):
+        changed = signed[:position] + bytes([signed[position] ^ 1]) + signed[position + 1 :]
+        assert not is_signed(line_of(changed), KEY, run, previous), position
     assert not is_signed(line_of(signed.replace(b',"d"', b',"mac":"' + b"0" * 32 + b'","d"')), KEY, run, previous)
 
 
 def test_lines_that_look_like_starts(tmp_path: Path) -> None:
     """User data with the same text, and lines with a wrong hash, are not mistaken for starts of sessions."""
     data = {"type": "session_started", "session": 9, "adopted": {"task": "evil.py"}}
-    written(tmp_path, [started(), session(), *trial("a", output=[data] * 1_000)])
+    write_sync(tmp_path, [started(), session(), *trial("a", output=[data] * 1_000)])
     assert [session(), started()] == [event for event, _ in starts(tmp_path, KEY)]
 
     lines = lines_of(tmp_path)
@@ -202,8 +202,8 @@ def test_lines_that_look_like_starts(tmp_path: Path) -> None:
 
 def test_starts_are_found_in_every_segment(tmp_path: Path) -> None:
     """Sessions are returned newest first, then the start of the run."""
-    written(tmp_path, [started(), session(), *trial("a")], roll_at=300)
-    written(tmp_path, [session(2), *trial("b")], roll_at=300, new=False)
+    write_sync(tmp_path, [started(), session(), *trial("a")], roll_at=300)
+    write_sync(tmp_path, [session(2), *trial("b")], roll_at=300, new=False)
 
     assert len(list(tmp_path.glob("journal-*.jsonl"))) > 2
     assert [session(2), session(), started()] == [event for event, _ in starts(tmp_path, KEY)]

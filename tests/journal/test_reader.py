@@ -31,27 +31,27 @@ from tests.journal.samples import (
     trial,
     whole_run,
     write,
-    written,
+    write_sync,
 )
 
 
-def unsealed(path: Path, lines: int, tail: bytes = b"") -> list[bytes]:
+def unsealed(path: Path, count: int, tail: bytes = b"") -> list[bytes]:
     """Leave a run as a killed writer does: this many lines, no seal, an incomplete line; return all lines."""
-    written(path, whole_run())
-    whole = lines_of(path)
-    overwrite(segment(path), b"".join(whole[:lines]) + tail)
-    return whole
+    write_sync(path, whole_run())
+    lines = lines_of(path)
+    overwrite(segment(path), b"".join(lines[:count]) + tail)
+    return lines
 
 
 def test_missing_run_is_an_error(tmp_path: Path) -> None:
-    """The error names the path and the command that lists the runs."""
+    """The error names the path."""
     with pytest.raises(NotAJournal, match="/nothing does not exist; check the path"):
         list(read(tmp_path / "nothing"))
 
 
 def test_file_is_not_a_run(tmp_path: Path) -> None:
     """A file is not a run, even if it is a segment."""
-    written(tmp_path / "run", whole_run())
+    write_sync(tmp_path / "run", whole_run())
 
     with pytest.raises(NotAJournal, match=r"journal-000001.jsonl is a file; a run is a directory"):
         list(read(segment(tmp_path / "run")))
@@ -117,7 +117,7 @@ def test_other_minor_version_is_read(tmp_path: Path, version: str) -> None:
 
 
 def test_unknown_event_is_an_error(tmp_path: Path) -> None:
-    """An unknown event type ends the reading with an error, after the records before it."""
+    """An unknown event type ends the iteration with an error, after the records before it."""
     forge(tmp_path, [opened(), started(), {"type": "trial_teleported"}, session()], d=3)
     records: list[Record] = []
 
@@ -129,53 +129,53 @@ def test_unknown_event_is_an_error(tmp_path: Path) -> None:
 def test_extension_is_kept(tmp_path: Path) -> None:
     """An extension is read with all of its members."""
     event = Extension(type="x-weather", data={"sky": ["blue", None], "trial": "a"})
-    written(tmp_path / "run", [started(), event, session(), event])
+    write_sync(tmp_path / "run", [started(), event, session(), event])
 
     assert [event, event] == [record.event for record in read(tmp_path / "run") if isinstance(record.event, Extension)]
 
 
-def test_reading_knows_its_run(tmp_path: Path) -> None:
-    """A reading has the id of its run."""
-    written(tmp_path / "run", whole_run())
-    reading = read(tmp_path / "run")
-    next(iter(reading))
+def test_reader_has_the_run_id(tmp_path: Path) -> None:
+    """A reader has the id of the run."""
+    write_sync(tmp_path / "run", whole_run())
+    reader = read(tmp_path / "run")
+    next(iter(reader))
 
-    assert RUN == reading.run
+    assert RUN == reader.run
 
 
 def test_closed_journal_has_no_torn_tail(tmp_path: Path) -> None:
     """After the last record of a closed journal there is nothing."""
-    written(tmp_path / "run", whole_run())
-    reading = read(tmp_path / "run")
+    write_sync(tmp_path / "run", whole_run())
+    reader = read(tmp_path / "run")
 
-    assert len(lines_of(tmp_path / "run")) == len(list(reading))
-    assert reading.unfinished is None
+    assert len(lines_of(tmp_path / "run")) == len(list(reader))
+    assert reader.unfinished is None
 
 
-def test_reading_can_be_repeated(tmp_path: Path) -> None:
+def test_reader_can_be_iterated_again(tmp_path: Path) -> None:
     """Iterating again gives the same records."""
-    written(tmp_path / "run", whole_run(), roll_at=1000)
-    reading = read(tmp_path / "run")
+    write_sync(tmp_path / "run", whole_run(), roll_at=1000)
+    reader = read(tmp_path / "run")
 
-    assert list(reading) == list(reading)
+    assert list(reader) == list(reader)
 
 
 @pytest.mark.parametrize("cut", [1, 20, 100, -2, -1])
 def test_torn_last_line_is_ignored(tmp_path: Path, cut: int) -> None:
-    """A torn last line is ignored, and the reading has its place."""
-    whole = unsealed(tmp_path / "run", 6)
+    """A torn last line is ignored, and the reader has its position."""
+    lines = unsealed(tmp_path / "run", 6)
     with segment(tmp_path / "run").open("ab") as file:
-        file.write(whole[6][:cut])
-    reading = read(tmp_path / "run")
+        file.write(lines[6][:cut])
+    reader = read(tmp_path / "run")
     before = content(tmp_path / "run")
 
-    assert 6 == len(list(reading))
-    assert reading.unfinished is not None
-    assert (1, 7, sum(map(len, whole[:6])), "the line is incomplete") == (
-        reading.unfinished.segment,
-        reading.unfinished.seq,
-        reading.unfinished.byte,
-        reading.unfinished.check,
+    assert 6 == len(list(reader))
+    assert reader.unfinished is not None
+    assert (1, 7, sum(map(len, lines[:6])), "the line is incomplete") == (
+        reader.unfinished.segment,
+        reader.unfinished.seq,
+        reader.unfinished.byte,
+        reader.unfinished.check,
     )
     assert before == content(tmp_path / "run")
 
@@ -186,15 +186,15 @@ async def test_journal_can_be_read_while_it_is_written(tmp_path: Path) -> None:
         for event in whole_run():
             record = journal.append(event)
             await journal.wait_durable(record.seq)
-            reading = read(tmp_path / "run")
+            reader = read(tmp_path / "run")
 
-            assert record == list(reading)[-1]
-            assert reading.unfinished is None
+            assert record == list(reader)[-1]
+            assert reader.unfinished is None
 
 
 def test_damage_has_all_details(tmp_path: Path) -> None:
-    """Damage has the file, byte, record, failed check, what follows, and the commands that help."""
-    written(tmp_path / "a run", whole_run())
+    """The error has the file, byte, record, failed check, number of intact records after it, and a hint."""
+    write_sync(tmp_path / "a run", whole_run())
     records = list(read(tmp_path / "a run"))
     flip(segment(tmp_path / "a run"), records[4].offset + 60)
     read_before: list[Record] = []
@@ -216,8 +216,8 @@ def test_damage_has_all_details(tmp_path: Path) -> None:
 
 
 def test_every_record_can_be_fetched(tmp_path: Path) -> None:
-    """A record can be fetched by its place, including the first and last of each segment."""
-    written(tmp_path / "run", whole_run(4), roll_at=1000)
+    """A record can be fetched by its position, including the first and last of each segment."""
+    write_sync(tmp_path / "run", whole_run(4), roll_at=1000)
     records = list(read(tmp_path / "run"))
 
     assert records == [fetch(tmp_path / "run", record.segment, record.offset) for record in records]
@@ -227,18 +227,18 @@ def test_every_record_can_be_fetched(tmp_path: Path) -> None:
 @pytest.mark.parametrize("byte", [2, 30, 80, -3, -20])
 def test_fetch_rejects_a_changed_line(tmp_path: Path, byte: int) -> None:
     """A changed line is not returned as the record."""
-    written(tmp_path / "run", whole_run())
+    write_sync(tmp_path / "run", whole_run())
     records = list(read(tmp_path / "run"))
-    place, end = records[4].offset, records[5].offset
-    flip(segment(tmp_path / "run"), place + byte if byte > 0 else end + byte)
+    position, end = records[4].offset, records[5].offset
+    flip(segment(tmp_path / "run"), position + byte if byte > 0 else end + byte)
 
-    with pytest.raises(JournalDamaged, match=rf"damaged at journal-000001.jsonl, byte {place:,}: "):
-        fetch(tmp_path / "run", 1, place)
+    with pytest.raises(JournalDamaged, match=rf"damaged at journal-000001.jsonl, byte {position:,}: "):
+        fetch(tmp_path / "run", 1, position)
 
 
 def test_fetch_rejects_another_line(tmp_path: Path) -> None:
-    """A valid line in the place of another is rejected."""
-    written(tmp_path / "run", whole_run())
+    """A valid line at the position of another is rejected."""
+    write_sync(tmp_path / "run", whole_run())
     records, lines = list(read(tmp_path / "run")), lines_of(tmp_path / "run")
     lines[4], lines[5] = lines[5], lines[4]
     overwrite(segment(tmp_path / "run"), b"".join(lines))
@@ -249,8 +249,8 @@ def test_fetch_rejects_another_line(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("number", "offset"), [(1, 7), (1, 1 << 20), (9, 0)])
 def test_fetch_from_a_wrong_offset_is_an_error(tmp_path: Path, number: int, offset: int) -> None:
-    """A place where no record begins is a journal error."""
-    written(tmp_path / "run", whole_run())
+    """An offset at which no record starts is a journal error."""
+    write_sync(tmp_path / "run", whole_run())
 
     with pytest.raises(JournalError):
         fetch(tmp_path / "run", number, offset)
@@ -259,21 +259,21 @@ def test_fetch_from_a_wrong_offset_is_an_error(tmp_path: Path, number: int, offs
 def test_fetch_rejects_a_forged_line(tmp_path: Path) -> None:
     """A correctly hashed line that is not a record is rejected."""
     forge(tmp_path, [opened(), {"type": "noted"}])
-    place = len(lines_of(tmp_path)[0])
+    position = len(lines_of(tmp_path)[0])
 
     with pytest.raises(JournalError):
-        fetch(tmp_path, 1, place)
+        fetch(tmp_path, 1, position)
 
 
 def test_lines_are_the_bytes_on_disk(tmp_path: Path) -> None:
     """The line of a record is what is on disk, including LF, in any order of access."""
-    written(tmp_path / "run", whole_run(4), roll_at=1000)
+    write_sync(tmp_path / "run", whole_run(4), roll_at=1000)
     records = list(read(tmp_path / "run"))
     with Finder(tmp_path / "run") as lines:
-        forth = [lines.line_of(record) for record in records]
-        back = [lines.line_of(record) for record in reversed(records)]
+        forward = [lines.line_of(record) for record in records]
+        backward = [lines.line_of(record) for record in reversed(records)]
 
-    assert lines_of(tmp_path / "run") == forth == back[::-1]
+    assert lines_of(tmp_path / "run") == forward == backward[::-1]
 
 
 def test_lines_of_a_file_that_was_replaced(tmp_path: Path) -> None:
@@ -282,7 +282,7 @@ def test_lines_of_a_file_that_was_replaced(tmp_path: Path) -> None:
     records = list(read(tmp_path / "run"))
     with Finder(tmp_path / "run") as lines:
         lines.line_of(records[-1])
-        written(tmp_path / "run", [session(2)], new=False)
+        write_sync(tmp_path / "run", [session(2)], new=False)
         records = list(read(tmp_path / "run"))
 
         assert lines_of(tmp_path / "run")[5:] == [lines.line_of(record) for record in records[5:]]
@@ -292,12 +292,12 @@ class LimitedDisk(Files):
     """A disk that allows a limited number of reads."""
 
     def __init__(self) -> None:
-        self.looks = 0
+        self.reads = 0
 
     def read(self, path: str, parents: int = 0) -> BinaryIO:
         """Count the reads."""
-        self.looks += 1
-        assert self.looks < 5_000, "what was looked for never came"
+        self.reads += 1
+        assert self.reads < 5_000, "the expected record was never read"
         return super().read(path, parents)
 
 
@@ -322,9 +322,9 @@ async def test_follow_starts_at_the_beginning(tmp_path: Path) -> None:
     await write(tmp_path / "run", whole_run(4), roll_at=1000)
     expected = list(read(tmp_path / "run"))
     async with follower(tmp_path / "run") as records:
-        seen = await take(records, len(expected))
+        received = await take(records, len(expected))
 
-    assert expected == seen
+    assert expected == received
 
 
 async def test_follow_can_be_closed() -> None:
@@ -334,7 +334,7 @@ async def test_follow_can_be_closed() -> None:
 
 async def test_follow_returns_new_records(tmp_path: Path) -> None:
     """A follower gets each record once it is written, across segments."""
-    seen: list[Record] = []
+    received: list[Record] = []
     async with writing(tmp_path / "run", new=True, clock=fake_clock(), in_thread=inline, roll_at=1000) as journal:
         journal.append(started())
         await journal.wait_durable(2)
@@ -342,12 +342,12 @@ async def test_follow_returns_new_records(tmp_path: Path) -> None:
             for event in whole_run(3)[1:]:
                 record = journal.append(event)
                 await journal.wait_durable(record.seq)
-                seen += await take(records, record.seq - len(seen))
+                received += await take(records, record.seq - len(received))
 
-                assert record == seen[-1]
+                assert record == received[-1]
 
-    assert list(read(tmp_path / "run"))[:-1] == seen
-    assert seen[-1].segment > 2
+    assert list(read(tmp_path / "run"))[:-1] == received
+    assert received[-1].segment > 2
 
 
 async def test_follow_continues_in_the_next_session(tmp_path: Path) -> None:
@@ -369,12 +369,12 @@ class ChangingDisk(LimitedDisk):
         super().__init__()
         self._path = path
         self._changes = changes
-        """Look → what the first file then becomes."""
+        """Number of reads so far → new content of the first segment."""
 
     def read(self, path: str, parents: int = 0) -> BinaryIO:
-        """Let it happen, then look."""
-        if self.looks in self._changes:
-            overwrite(segment(self._path), self._changes[self.looks])
+        """Change the segment if it is due, then read."""
+        if self.reads in self._changes:
+            overwrite(segment(self._path), self._changes[self.reads])
         return super().read(path, parents)
 
 
@@ -389,7 +389,7 @@ async def test_follow_waits_for_a_complete_line(tmp_path: Path, cut: int) -> Non
         assert expected[:5] == await take(records, 5)
         assert expected[5] == await anext(records)
 
-    assert disk.looks > 10
+    assert disk.reads > 10
 
 
 @pytest.mark.parametrize("tail", [b"", b'{"seq":6,"at":"2026', b"garbage\n", b"\x00" * 512, b"garbage\n" * 1000])
@@ -398,35 +398,35 @@ async def test_follow_survives_a_recovery(tmp_path: Path, tail: bytes) -> None:
     await write(tmp_path / "run", whole_run())
     overwrite(segment(tmp_path / "run"), b"".join(lines_of(tmp_path / "run")[:6]) + tail)
     async with follower(tmp_path / "run") as records:
-        seen = await take(records, 6)
+        received = await take(records, 6)
         await write(tmp_path / "run", [session(2)], new=False)
-        seen += await take(records, len(lines_of(tmp_path / "run")) - 6)
+        received += await take(records, len(lines_of(tmp_path / "run")) - 6)
 
-    assert list(read(tmp_path / "run")) == seen
-    assert bool(tail) == any(isinstance(record.event, JournalRecovered) for record in seen)
+    assert list(read(tmp_path / "run")) == received
+    assert bool(tail) == any(isinstance(record.event, JournalRecovered) for record in received)
 
 
 async def test_follow_accepts_a_torn_tail(tmp_path: Path) -> None:
     """A torn tail is not damage however often it is read, even if it grows."""
     await write(tmp_path / "run", whole_run())
     expected, lines = list(read(tmp_path / "run")), lines_of(tmp_path / "run")
-    good = b"".join(lines[:6])
-    overwrite(segment(tmp_path / "run"), good + b"garbage\n")
-    changes = {10: good + b"garbage\n" * 2, 20: good + b"garbage\n" * 3, 50: b"".join(lines)}
+    intact = b"".join(lines[:6])
+    overwrite(segment(tmp_path / "run"), intact + b"garbage\n")
+    changes = {10: intact + b"garbage\n" * 2, 20: intact + b"garbage\n" * 3, 50: b"".join(lines)}
     async with follower(tmp_path / "run", ChangingDisk(tmp_path / "run", changes)) as records:
-        seen = await take(records, len(lines))
+        received = await take(records, len(lines))
 
-    assert expected == seen
+    assert expected == received
 
 
 @pytest.mark.parametrize("roll_at", [1000, 1 << 20])
 async def test_follow_raises_at_damage(tmp_path: Path, roll_at: int) -> None:
     """A follower returns the records before the damage, then raises."""
     await write(tmp_path / "run", whole_run(), roll_at=roll_at)
-    good = list(read(tmp_path / "run"))
-    flip(segment(tmp_path / "run", good[8].segment), good[8].offset + 50)
+    intact = list(read(tmp_path / "run"))
+    flip(segment(tmp_path / "run", intact[8].segment), intact[8].offset + 50)
     async with follower(tmp_path / "run") as records:
-        assert good[:8] == await take(records, 8)
+        assert intact[:8] == await take(records, 8)
         with pytest.raises(JournalDamaged, match="damaged at record 9"):
             await anext(records)
 
@@ -475,6 +475,6 @@ async def test_follow_raises_at_an_unknown_event(tmp_path: Path) -> None:
 def test_lines_are_plain_json(tmp_path: Path) -> None:
     """Any JSON parser can read the lines."""
     value: dict[str, Any] = {"Größe": [1, 2.5, None, "\u2028\n"]}
-    written(tmp_path / "run", [started(), session(), enqueued("a", value)])
+    write_sync(tmp_path / "run", [started(), session(), enqueued("a", value)])
 
     assert [value] == [line["input"] for line in map(orjson.loads, lines_of(tmp_path / "run")) if "input" in line]

@@ -14,8 +14,8 @@ from journal.errors import JournalDamaged, JournalError
 from journal.events import JournalRecovered, RunFinished
 from journal.recovery import damage
 from journal.scan import Scan
-from tests.journal.disk import FATES, SECTOR, SimulatedDisk, after_power_cut
-from tests.journal.samples import RUN, enqueued, fake_clock, inline, session, started, trial, whole_run, written
+from tests.journal.disk import FATES, SECTOR, SimulatedDisk, data_after_power_cut
+from tests.journal.samples import RUN, enqueued, fake_clock, inline, session, started, trial, whole_run, write_sync
 
 RUN_PATH = Path("/run")
 SLICE = 41
@@ -26,12 +26,12 @@ strides = pytest.mark.parametrize("stride", [SLICE, pytest.param(1, marks=pytest
 
 @attrs.frozen
 class History:
-    """A segment as its writer knows it at one moment."""
+    """The content of a segment while it is being written."""
 
     synced: bytes
-    """What is confirmed to be on the disk."""
+    """The bytes that are confirmed to be on disk."""
     written: bytes
-    """What was handed to the system."""
+    """The bytes that were passed to the operating system."""
 
     @property
     def lines(self) -> list[bytes]:
@@ -60,8 +60,8 @@ def history(*, run: str = RUN, unconfirmed: int = 6, padding: int = 0, closed: b
                 journal.append(enqueued(f"later-{number}"))
             tail = b"".join(line for batch in journal._lines.batches for line in batch.lines)
         if closed:
-            whole = disk.read(f"{RUN_PATH}/{segments.name(1)}").read()
-            return History(whole, whole)
+            data = disk.read(f"{RUN_PATH}/{segments.name(1)}").read()
+            return History(data, data)
         return History(synced, synced + tail)
 
     return trio.run(main)
@@ -70,7 +70,7 @@ def history(*, run: str = RUN, unconfirmed: int = 6, padding: int = 0, closed: b
 def recovered(data: bytes) -> list[str] | None:
     """Open a segment as a writer does: return the hashes of the records that are kept, or None if it is rejected."""
     disk = SimulatedDisk()
-    disk.put(f"{RUN_PATH}/{segments.name(1)}", data)
+    disk.add_file(f"{RUN_PATH}/{segments.name(1)}", data)
     try:
         scan = Scan(RUN_PATH, disk)
         hashes = [record.h for record in scan]
@@ -80,17 +80,17 @@ def recovered(data: bytes) -> list[str] | None:
 
 
 def assert_survives(state: bytes, truth: History) -> None:
-    """Assert that a crash is not taken for damage, and costs no confirmed record."""
+    """Assert that a crash is not reported as damage and loses no confirmed record."""
     hashes = recovered(state)
 
-    assert hashes is not None, "a crash was taken for damage"
-    assert hashes == truth.hashes[: len(hashes)], "a record that was never written was believed"
+    assert hashes is not None, "a crash was reported as damage"
+    assert hashes == truth.hashes[: len(hashes)], "a record that was never written was accepted"
     assert len(hashes) >= truth.confirmed, "a confirmed record was lost"
 
 
-def assert_rejected(state: bytes, what: str) -> None:
+def assert_rejected(state: bytes, description: str) -> None:
     """Assert that changed confirmed data is rejected."""
-    assert recovered(state) is None, f"{what}: the loss of confirmed data was not detected"
+    assert recovered(state) is None, f"{description}: the loss of confirmed data was not detected"
 
 
 def test_a_file_truncated_at_any_byte_keeps_its_complete_lines() -> None:
@@ -110,18 +110,18 @@ def test_a_truncated_first_line_is_damage() -> None:
 
 
 def crashes(stride: int) -> Iterator[tuple[bytes, History]]:
-    """Yield what a power cut can leave: every combination of fates, with several positions of the sectors' edges."""
+    """Yield the states after a power cut: every combination of fates, with several positions of the sector boundaries."""
     states = itertools.count()
     for padding in (0, 67, 150, 233, 316, 400):
         truth = history(padding=padding, unconfirmed=15)
-        others = [history(run="f" * 32, padding=padding + 31, unconfirmed=15), history(padding=padding + 9, unconfirmed=15)]
+        other_runs = [history(run="f" * 32, padding=padding + 31, unconfirmed=15), history(padding=padding + 9, unconfirmed=15)]
         count = -(-len(truth.written) // SECTOR) - len(truth.synced) // SECTOR
         for fates in itertools.product(FATES, repeat=count):
             number = next(states)
             if number % stride == 0:
-                chance = random.Random(number)
-                stale = chance.choice(others).written
-                yield after_power_cut(truth.synced, truth.written, chance=chance, fates=fates, stale=stale), truth
+                rng = random.Random(number)
+                stale = rng.choice(other_runs).written
+                yield data_after_power_cut(truth.synced, truth.written, rng=rng, fates=fates, stale=stale), truth
 
 
 @strides
@@ -162,20 +162,20 @@ def test_a_removed_repeated_or_swapped_line_is_damage() -> None:
     """Removing, repeating or swapping confirmed lines is damage."""
     truth = history()
     lines = truth.lines
-    for place in range(truth.confirmed):
-        assert_rejected(b"".join(lines[:place] + lines[place + 1 :]), f"line {place + 1} removed")
-        if place + 1 < truth.confirmed:
-            swapped = [*lines[:place], lines[place + 1], lines[place], *lines[place + 2 :]]
-            assert_rejected(b"".join(swapped), f"lines {place + 1} and {place + 2} swapped")
-            assert_rejected(b"".join(lines[: place + 1] + lines[place:]), f"line {place + 1} doubled")
+    for index in range(truth.confirmed):
+        assert_rejected(b"".join(lines[:index] + lines[index + 1 :]), f"line {index + 1} removed")
+        if index + 1 < truth.confirmed:
+            swapped = [*lines[:index], lines[index + 1], lines[index], *lines[index + 2 :]]
+            assert_rejected(b"".join(swapped), f"lines {index + 1} and {index + 2} swapped")
+            assert_rejected(b"".join(lines[: index + 1] + lines[index:]), f"line {index + 1} doubled")
 
 
 def test_every_record_of_a_closed_journal_is_protected() -> None:
     """In a closed journal, the loss or change of any line before the seal is detected."""
     truth = history(closed=True)
     lines = truth.lines
-    for place in range(len(lines) - 1):
-        assert_rejected(b"".join(lines[:place] + lines[place + 1 :]), f"line {place + 1} removed")
+    for index in range(len(lines) - 1):
+        assert_rejected(b"".join(lines[:index] + lines[index + 1 :]), f"line {index + 1} removed")
     for byte in range(len(truth.written) - len(lines[-1])):
         data = bytearray(truth.written)
         data[byte] ^= 0x04
@@ -198,30 +198,30 @@ def test_a_torn_tail_is_set_aside_and_recorded() -> None:
     truth = history(unconfirmed=2)
     torn = truth.written[:-7]
     disk = SimulatedDisk()
-    disk.put(f"{RUN_PATH}/{segments.name(1)}", torn)
+    disk.add_file(f"{RUN_PATH}/{segments.name(1)}", torn)
 
-    written(RUN_PATH, [session(2)], new=False, files=disk)
+    write_sync(RUN_PATH, [session(2)], new=False, files=disk)
 
     events = [record.event for record in read(RUN_PATH, files=disk)]
-    rest = torn[torn.rindex(b"\n") + 1 :]
+    tail = torn[torn.rindex(b"\n") + 1 :]
     recovery = next(event for event in events if isinstance(event, JournalRecovered))
-    assert (len(truth.lines) - 1, len(rest)) == (recovery.last_seq, recovery.bytes)
-    assert rest == disk.read(f"{RUN_PATH}/{recovery.file}").read()
+    assert (len(truth.lines) - 1, len(tail)) == (recovery.last_seq, recovery.bytes)
+    assert tail == disk.read(f"{RUN_PATH}/{recovery.file}").read()
     assert session(2) in events
     assert verify(RUN_PATH, files=disk).ok
 
 
 def test_damage_is_described_and_nothing_is_changed() -> None:
-    """Damage has the file, byte, record, check and what is intact behind it; nothing on disk changes."""
+    """The error has the file, byte, record, check and number of intact records after it; nothing on disk changes."""
     truth = history()
     byte = truth.written.index(b"quito")
     data = bytearray(truth.written)
     data[byte] ^= 1
     disk = SimulatedDisk()
-    disk.put(f"{RUN_PATH}/{segments.name(1)}", bytes(data))
+    disk.add_file(f"{RUN_PATH}/{segments.name(1)}", bytes(data))
 
     with pytest.raises(JournalDamaged) as caught:
-        written(RUN_PATH, [session(2)], new=False, files=disk)
+        write_sync(RUN_PATH, [session(2)], new=False, files=disk)
 
     first_bad = bytes(data)[:byte].count(b"\n")
     assert first_bad + 1 == caught.value.seq
@@ -233,46 +233,46 @@ def test_damage_is_described_and_nothing_is_changed() -> None:
     assert {f"{RUN_PATH}/{segments.name(1)}", f"{RUN_PATH}/LOCK"} == {name for name, _ in disk.files()}
 
 
-@pytest.mark.parametrize("lost", [1, 2, 3])
-def test_a_missing_file_in_the_middle_is_damage(lost: int) -> None:
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_a_missing_file_in_the_middle_is_damage(number: int) -> None:
     """A journal whose first or middle segment is missing is rejected, and the segment is named."""
     disk = SimulatedDisk()
-    written(RUN_PATH, whole_run(8), files=disk, roll_at=1500)
+    write_sync(RUN_PATH, whole_run(8), files=disk, roll_at=1500)
     assert len(disk.list_directory(str(RUN_PATH))) > 5
-    del disk._folder(str(RUN_PATH)).shown[segments.name(lost)]
+    del disk._folder(str(RUN_PATH)).shown[segments.name(number)]
 
-    with pytest.raises(JournalDamaged, match=f"{segments.name(lost)} is missing"):
-        written(RUN_PATH, [session(2)], new=False, files=disk)
+    with pytest.raises(JournalDamaged, match=f"{segments.name(number)} is missing"):
+        write_sync(RUN_PATH, [session(2)], new=False, files=disk)
 
 
 def test_a_change_in_any_sealed_file_is_damage() -> None:
     """No byte of a segment before the last can change undetected, including its first line and its seal."""
     disk = SimulatedDisk()
-    written(RUN_PATH, whole_run(4), files=disk, roll_at=900)
+    write_sync(RUN_PATH, whole_run(4), files=disk, roll_at=900)
     for number in range(1, 3):
         name = f"{RUN_PATH}/{segments.name(number)}"
         data = disk.read(name).read()
         for byte in range(0, len(data), 5):
             changed = bytearray(data)
             changed[byte] ^= 0x08
-            disk.put(name, bytes(changed))
+            disk.add_file(name, bytes(changed))
             try:
                 scan = Scan(RUN_PATH, disk)
                 assert len(list(scan)) < 30
                 assert damage(scan) is not None, f"{name}: byte {byte}"
             except JournalError:
                 pass  # The first line now names another format.
-        disk.put(name, data)
+        disk.add_file(name, data)
 
 
 def test_an_unsealed_file_is_copied() -> None:
     """After a crash the last segment is rewritten: pages of a failed sync cannot be made durable."""
     truth = history(unconfirmed=0)
     disk = SimulatedDisk()
-    disk.put(f"{RUN_PATH}/{segments.name(1)}", truth.synced)
+    disk.add_file(f"{RUN_PATH}/{segments.name(1)}", truth.synced)
     before = dict(disk.files())[f"{RUN_PATH}/{segments.name(1)}"]
 
-    written(RUN_PATH, [session(2)], new=False, files=disk)
+    write_sync(RUN_PATH, [session(2)], new=False, files=disk)
 
     after = dict(disk.files())[f"{RUN_PATH}/{segments.name(1)}"]
     assert before is not after
@@ -282,17 +282,17 @@ def test_an_unsealed_file_is_copied() -> None:
 def test_a_sealed_journal_continues_in_a_new_file() -> None:
     """A sealed segment stays unchanged; the next session starts another."""
     disk = SimulatedDisk()
-    written(RUN_PATH, [started(), session()], files=disk)
+    write_sync(RUN_PATH, [started(), session()], files=disk)
     sealed = disk.read(f"{RUN_PATH}/{segments.name(1)}").read()
 
-    written(RUN_PATH, [session(2), RunFinished(completed=0, failed=0, withdrawn=0, head="")], new=False, files=disk)
+    write_sync(RUN_PATH, [session(2), RunFinished(completed=0, failed=0, withdrawn=0, head="")], new=False, files=disk)
 
     assert sealed == disk.read(f"{RUN_PATH}/{segments.name(1)}").read()
     assert verify(RUN_PATH, files=disk).ok
     assert 2 == verify(RUN_PATH, files=disk).segments
 
 
-def test_damage_to_a_stored_hash_is_recognised() -> None:
+def test_damage_to_a_stored_hash_is_recognized() -> None:
     """If only the hash of a line was changed, the next line still verifies against the correct hash."""
     truth = history(unconfirmed=1)
     end = sum(map(len, truth.lines[: truth.confirmed]))

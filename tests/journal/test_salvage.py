@@ -22,8 +22,8 @@ from journal.events import (
     TrialEvent,
 )
 from tests.journal.samples import (
-    FLEETING,
     RUN,
+    UNSYNCED_DISK,
     content,
     cut_tail,
     examples,
@@ -43,7 +43,7 @@ LONG = "v" * (300 << 10)
 
 async def save(source: Path, target: Path) -> Salvaged:
     """Salvage a run, without syncs."""
-    return await salvage(source, target, files=FLEETING)
+    return await salvage(source, target, files=UNSYNCED_DISK)
 
 
 def facts(path: Path) -> list[Event]:
@@ -51,7 +51,7 @@ def facts(path: Path) -> list[Event]:
     return [record.event for record in read(path) if not isinstance(record.event, FileEvent)]
 
 
-def spoil(path: Path, event: Event) -> None:
+def corrupt(path: Path, event: Event) -> None:
     """Change one byte in the record of an event."""
     record = next(record for record in read(path) if record.event == event)
     flip(segment(path, record.segment), record.offset + 60)
@@ -69,7 +69,7 @@ async def test_intact_records_are_kept(tmp_path: Path) -> None:
     before = list(read(tmp_path / "run"))
     lost = Noted(name="a", value=1)
     await write(tmp_path / "run", [session(2), lost, *trial("b")], new=False)
-    spoil(tmp_path / "run", lost)
+    corrupt(tmp_path / "run", lost)
     saved = await save(tmp_path / "run", tmp_path / "new")
     kept = [*events, session(2), *trial("b")]
 
@@ -81,11 +81,11 @@ async def test_intact_records_are_kept(tmp_path: Path) -> None:
     assert not (tmp_path / "new" / "excluded.jsonl").exists()
 
 
-async def test_records_that_no_longer_fit_are_excluded(tmp_path: Path) -> None:
-    """Records of a trial without its first event, and the final record, are saved next to the new run."""
+async def test_records_without_their_predecessors_are_excluded(tmp_path: Path) -> None:
+    """Records of a trial without its first event, and the final record, are written to a file in the new run."""
     await write(tmp_path / "run", whole_run(3))
     second = trial("case-2")
-    spoil(tmp_path / "run", second[0])
+    corrupt(tmp_path / "run", second[0])
     lines = [orjson.loads(line) for line in (*lines_of(tmp_path / "run")[9:13], lines_of(tmp_path / "run")[-2])]
     saved = await salvage(str(tmp_path / "run"), str(tmp_path / "new"))
 
@@ -101,20 +101,20 @@ async def test_records_that_no_longer_fit_are_excluded(tmp_path: Path) -> None:
 async def test_a_run_that_lost_no_trial_stays_finished(tmp_path: Path) -> None:
     """If no trial is lost, the new run is finished, with its own head."""
     lost = Noted(name="a", value=1)
-    done = RunFinished(completed=1, failed=0, withdrawn=0, head="0" * 32)
-    await write(tmp_path / "run", [started(), session(), *trial("a"), lost, done])
-    spoil(tmp_path / "run", lost)
+    final = RunFinished(completed=1, failed=0, withdrawn=0, head="0" * 32)
+    await write(tmp_path / "run", [started(), session(), *trial("a"), lost, final])
+    corrupt(tmp_path / "run", lost)
     saved = await save(tmp_path / "run", tmp_path / "new")
-    *_, before, last = [record for record in read(tmp_path / "new") if not isinstance(record.event, FileEvent)][:-1]
+    *_, previous, last = [record for record in read(tmp_path / "new") if not isinstance(record.event, FileEvent)][:-1]
 
     assert (1, 0) == (saved.lost, saved.excluded)
-    assert RunFinished(completed=1, failed=0, withdrawn=0, head=before.h) == last.event
+    assert RunFinished(completed=1, failed=0, withdrawn=0, head=previous.h) == last.event
 
 
 async def test_the_new_run_has_its_own_id(tmp_path: Path) -> None:
     """A salvaged run verifies, has another id, names its source, and can be resumed."""
     await write(tmp_path / "run", whole_run(3))
-    spoil(tmp_path / "run", trial("case-2")[0])
+    corrupt(tmp_path / "run", trial("case-2")[0])
     await save(tmp_path / "run", tmp_path / "new")
     result = verify(tmp_path / "new")
 
@@ -151,7 +151,7 @@ async def test_counts_add_up(tmp_path: Path, byte: int) -> None:
 
 
 async def test_undamaged_journal_is_not_salvaged(tmp_path: Path) -> None:
-    """Salvage of an intact or interrupted journal is rejected with what to do instead; nothing is created."""
+    """Salvage of an intact or interrupted journal is rejected with a hint to resume; nothing is created."""
     await write(tmp_path / "run", whole_run())
 
     with pytest.raises(JournalError, match="/run is not damaged; resume the run"):
@@ -175,7 +175,7 @@ async def test_existing_run_is_not_overwritten(tmp_path: Path) -> None:
     """An existing run, including the damaged one, is not overwritten."""
     await write(tmp_path / "run", whole_run())
     await write(tmp_path / "other", whole_run())
-    spoil(tmp_path / "run", trial("case-2")[0])
+    corrupt(tmp_path / "run", trial("case-2")[0])
     before = content(tmp_path)
     for target in ("other", "run"):
         with pytest.raises(JournalExists, match="already exists; choose another path"):
@@ -193,8 +193,8 @@ def header_bytes() -> list[int]:
     return [
         0,
         *places,
-        *(place + 2 for place in places),
-        *(place + len(name) + 4 for place, name in zip(places, names, strict=True)),
+        *(position + 2 for position in places),
+        *(position + len(name) + 4 for position, name in zip(places, names, strict=True)),
     ]
 
 
@@ -226,20 +226,22 @@ async def test_damaged_later_header_costs_only_itself(tmp_path: Path, percent: i
 async def test_missing_segment_costs_only_its_records(tmp_path: Path) -> None:
     """Complete trials before and after a missing segment are kept."""
     await write(tmp_path / "run", whole_run(6), roll_at=1500)
-    gone = [record for record in read(tmp_path / "run") if record.segment == 2]
+    lost_records = [record for record in read(tmp_path / "run") if record.segment == 2]
     segment(tmp_path / "run", 2).unlink()
     saved = await save(tmp_path / "run", tmp_path / "new")
-    touched = {record.event.trial for record in gone if isinstance(record.event, TrialEvent)}
-    whole = [event for event in whole_run(6)[2:-1] if isinstance(event, TrialEvent) and event.trial not in touched]
+    affected = {record.event.trial for record in lost_records if isinstance(record.event, TrialEvent)}
+    complete = [event for event in whole_run(6)[2:-1] if isinstance(event, TrialEvent) and event.trial not in affected]
 
-    assert len(gone) == saved.lost
-    assert whole == [event for event in facts(tmp_path / "new") if isinstance(event, TrialEvent) and event.trial not in touched]
-    assert len(whole) > 0
+    assert len(lost_records) == saved.lost
+    assert complete == [
+        event for event in facts(tmp_path / "new") if isinstance(event, TrialEvent) and event.trial not in affected
+    ]
+    assert len(complete) > 0
 
 
 @pytest.mark.parametrize("line_end", [b"\r\n", b"\r", b""])
 async def test_converted_line_ends_cost_nothing(tmp_path: Path, line_end: bytes) -> None:
-    """Every record is kept if a tool has converted or removed the line ends, in all files."""
+    """Every record is kept if the line ends of all files were converted or removed."""
     events = [*whole_run(30)[:-1], RunStopped(reason="interrupted")]
     await write(tmp_path / "run", events, roll_at=3_000)
     for file in sorted((tmp_path / "run").glob("*.jsonl")):
@@ -255,7 +257,7 @@ async def test_converted_line_ends_cost_nothing(tmp_path: Path, line_end: bytes)
 async def test_lost_definition_is_an_error(tmp_path: Path) -> None:
     """Without the record that defines the run, salvage is an error, and nothing is created."""
     await write(tmp_path / "run", whole_run())
-    spoil(tmp_path / "run", started())
+    corrupt(tmp_path / "run", started())
 
     with pytest.raises(NotSalvageable) as raised:
         await save(tmp_path / "run", tmp_path / "new")
@@ -277,11 +279,11 @@ async def test_lost_session_does_not_cost_its_trials(tmp_path: Path, sessions: i
     """If the record that starts a session is damaged, the outputs of its trials are kept."""
     await write(tmp_path / "run", [started(), session(), *trial("a")])
     await write(tmp_path / "run", [session(2), *trial("b")], new=False)
-    spoil(tmp_path / "run", session(sessions))
+    corrupt(tmp_path / "run", session(sessions))
     saved = await save(tmp_path / "run", tmp_path / "new")
-    answers = [event.trial for event in facts(tmp_path / "new") if isinstance(event, AttemptSucceeded)]
+    outputs = [event.trial for event in facts(tmp_path / "new") if isinstance(event, AttemptSucceeded)]
 
-    assert (["a", "b"], 1, 0) == (answers, saved.lost, saved.excluded)
+    assert (["a", "b"], 1, 0) == (outputs, saved.lost, saved.excluded)
     assert verify(tmp_path / "new").ok
 
 
@@ -290,7 +292,7 @@ async def test_large_values_are_copied(tmp_path: Path) -> None:
     note = Noted(name="a", value=LONG)
     lost = Noted(name="b", value=1)
     await write(tmp_path / "run", [started(), session(), note, lost, note])
-    spoil(tmp_path / "run", lost)
+    corrupt(tmp_path / "run", lost)
     await save(tmp_path / "run", tmp_path / "new")
 
     assert [started(), session(), note, note] == facts(tmp_path / "new")[:-1]
@@ -301,25 +303,25 @@ async def test_excluded_record_keeps_its_large_value(tmp_path: Path) -> None:
     """An excluded record is saved with its value instead of the reference."""
     events = trial("a", output=LONG)
     await write(tmp_path / "run", [started(), session(), *events])
-    spoil(tmp_path / "run", events[0])
+    corrupt(tmp_path / "run", events[0])
     await save(tmp_path / "run", tmp_path / "new")
     lines = [orjson.loads(line) for line in (tmp_path / "new" / "excluded.jsonl").read_bytes().splitlines()]
 
     assert [LONG] == [line["output"] for line in lines if "output" in line]
 
 
-@pytest.mark.parametrize("also", [True, False])
-async def test_lost_blob_costs_its_record(tmp_path: Path, *, also: bool) -> None:
+@pytest.mark.parametrize("second_lost", [True, False])
+async def test_lost_blob_costs_its_record(tmp_path: Path, *, second_lost: bool) -> None:
     """A record whose blob is missing is lost, and the others are kept."""
     note, other = Noted(name="a", value=LONG), Noted(name="b", value=1)
     await write(tmp_path / "run", [started(), session(), note, other, *trial("a")])
-    if also:
-        spoil(tmp_path / "run", other)
+    if second_lost:
+        corrupt(tmp_path / "run", other)
     next((tmp_path / "run" / "blobs").rglob("*.json")).unlink()
     saved = await save(tmp_path / "run", tmp_path / "new")
-    kept = [started(), session(), *([] if also else [other]), *trial("a")]
+    kept = [started(), session(), *([] if second_lost else [other]), *trial("a")]
 
-    assert (len(kept), 1 + also) == (saved.kept, saved.lost)
+    assert (len(kept), 1 + second_lost) == (saved.kept, saved.lost)
     assert kept == facts(tmp_path / "new")[:-1]
 
 
@@ -327,9 +329,9 @@ async def test_salvaged_run_can_be_salvaged(tmp_path: Path) -> None:
     """A salvaged run that is damaged can be salvaged again."""
     notes = [Noted(name="n", value=n) for n in range(5)]
     await write(tmp_path / "run", [started(), session(), *notes])
-    spoil(tmp_path / "run", notes[1])
+    corrupt(tmp_path / "run", notes[1])
     await save(tmp_path / "run", tmp_path / "new")
-    spoil(tmp_path / "new", notes[3])
+    corrupt(tmp_path / "new", notes[3])
     saved = await save(tmp_path / "new", tmp_path / "newer")
 
     assert (5, 1) == (saved.kept, saved.lost)
@@ -348,10 +350,10 @@ async def test_swapped_and_repeated_lines_are_sorted(tmp_path: Path) -> None:
     assert whole_run() == facts(tmp_path / "new")[:-1]
 
 
-def is_subsequence(some: Iterable[Event], whole: Iterable[Event]) -> bool:
-    """Return whether the events are among the others, in the same order."""
-    rest = iter(whole)
-    return all(event in rest for event in some)
+def is_subsequence(subset: Iterable[Event], events: Iterable[Event]) -> bool:
+    """Return whether the subset is in the events, in the same order."""
+    remaining = iter(events)
+    return all(event in remaining for event in subset)
 
 
 @examples(40)
@@ -363,9 +365,9 @@ def test_nothing_is_invented(tmp_path_factory: pytest.TempPathFactory, damage: l
     async def main() -> Salvaged | None:
         await write(path / "run", whole_run(3), roll_at=1500)
         files = sorted((path / "run").glob("journal-*.jsonl"))
-        for place, mask in damage:
-            file = files[place % len(files)]
-            flip(file, place % file.stat().st_size, mask)
+        for position, mask in damage:
+            file = files[position % len(files)]
+            flip(file, position % file.stat().st_size, mask)
         try:
             return await save(path / "run", path / "new")
         except JournalError:

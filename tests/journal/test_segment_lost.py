@@ -14,7 +14,7 @@ from journal import Durability, JournalError, read, salvage, segment_file, verif
 from journal.errors import JournalDamaged, SegmentLost
 from journal.events import Noted
 from journal.files import Files
-from tests.journal.samples import FLEETING, fake_clock, inline, segment, session, started
+from tests.journal.samples import UNSYNCED_DISK, fake_clock, inline, segment, session, started
 
 
 @pytest.fixture(autouse=True)
@@ -60,7 +60,9 @@ CHANGES: dict[Callable[[Path], None], tuple[int, str | None]] = {
 """Change → last record that is left, and the hint."""
 
 
-async def written_around(path: Path, change: Callable[[Path], None], durability: Durability, files: Files = FLEETING) -> None:
+async def write_around(
+    path: Path, change: Callable[[Path], None], durability: Durability, files: Files = UNSYNCED_DISK
+) -> None:
     """Write four records, let another process change their segment, and write two others."""
     async with writing(path, new=True, clock=fake_clock(), files=files, in_thread=inline, durability=durability) as journal:
         for event in (started(), session(), Noted(name="a", value=1)):
@@ -73,11 +75,11 @@ async def written_around(path: Path, change: Callable[[Path], None], durability:
 @pytest.mark.parametrize("durability", ["sync", "os"])
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_changed_segment_is_noticed(path: Path, change: Callable[[Path], None], durability: Durability) -> None:
-    """The writer stops, writes nothing more, and names the file, the last intact record and what helps."""
+    """The writer stops, writes nothing more, and the error has the file, the last intact record and a hint."""
     intact, hint = CHANGES[change]
 
     with pytest.raises(SegmentLost, match=r"(journal-000001\.jsonl|LOCK) was ") as caught:
-        trio.run(written_around, path, change, durability)
+        trio.run(write_around, path, change, durability)
     assert (segment(path).name, intact, hint) == (caught.value.file, caught.value.intact, caught.value.hint)
     if hint == "resume":
         assert intact == len(list(read(path)))
@@ -87,7 +89,7 @@ def test_a_changed_segment_is_noticed(path: Path, change: Callable[[Path], None]
 
 
 async def _resumed(path: Path) -> None:
-    async with writing(path, new=False, clock=fake_clock(), files=FLEETING, in_thread=inline) as journal:
+    async with writing(path, new=False, clock=fake_clock(), files=UNSYNCED_DISK, in_thread=inline) as journal:
         journal.append(session(2))
 
 
@@ -96,11 +98,11 @@ def test_a_truncated_segment_that_was_written_again(path: Path, monkeypatch: pyt
     monkeypatch.setattr(segment_file, "CHECK_INTERVAL", 60.0)
 
     with pytest.raises(SegmentLost) as caught:
-        trio.run(written_around, path, truncate_in_a_line, "sync")
+        trio.run(write_around, path, truncate_in_a_line, "sync")
     assert (3, "salvage") == (caught.value.intact, caught.value.hint)
     with pytest.raises(JournalDamaged):
         trio.run(_resumed, path)
-    saved = trio.run(partial(salvage, path, path.with_name("new"), files=FLEETING))
+    saved = trio.run(partial(salvage, path, path.with_name("new"), files=UNSYNCED_DISK))
     assert (3, 2) == (saved.kept, saved.lost)  # Without the record of the file itself.
 
 
@@ -109,7 +111,7 @@ def test_a_change_is_noticed_while_nothing_is_written(path: Path, change: Callab
     """Without records, the files are checked every few seconds, and the block is cancelled."""
 
     async def main() -> None:
-        async with writing(path, new=True, clock=fake_clock(), files=FLEETING, in_thread=inline) as journal:
+        async with writing(path, new=True, clock=fake_clock(), files=UNSYNCED_DISK, in_thread=inline) as journal:
             await journal.wait_durable(journal.append(started()).seq)
             await trio.sleep(600)
             change(segment(path))
@@ -124,7 +126,7 @@ def test_a_directory_that_is_moved_before_a_file_is_created(path: Path) -> None:
     """A run whose directory is moved before its first segment exists is lost, too."""
 
     async def main() -> None:
-        async with writing(path, new=True, clock=fake_clock(), files=FLEETING, in_thread=inline) as journal:
+        async with writing(path, new=True, clock=fake_clock(), files=UNSYNCED_DISK, in_thread=inline) as journal:
             move_the_directory(segment(path))
             journal.append(started())
 
@@ -137,7 +139,7 @@ def test_a_segment_that_is_lost_before_the_end(path: Path) -> None:
     """A segment that is deleted after the last record is noticed when the journal is closed."""
 
     async def main() -> None:
-        async with writing(path, new=True, clock=fake_clock(), files=FLEETING, in_thread=inline) as journal:
+        async with writing(path, new=True, clock=fake_clock(), files=UNSYNCED_DISK, in_thread=inline) as journal:
             await journal.wait_durable(journal.append(started()).seq)
             segment(path).unlink()
 
@@ -147,7 +149,7 @@ def test_a_segment_that_is_lost_before_the_end(path: Path) -> None:
 
 async def with_two_segments(path: Path, change: Callable[[Path], None]) -> None:
     """Write until there is a second segment, let another process change it, and write another record."""
-    async with writing(path, new=True, clock=fake_clock(), files=FLEETING, in_thread=inline, roll_at=1_000) as journal:
+    async with writing(path, new=True, clock=fake_clock(), files=UNSYNCED_DISK, in_thread=inline, roll_at=1_000) as journal:
         journal.append(started())
         journal.append(session())
         while not segment(path, 2).exists():

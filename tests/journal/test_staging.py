@@ -16,7 +16,7 @@ from tests.journal.disk import PowerCut, SimulatedDisk
 from tests.journal.samples import inline, session, started, trial, write
 from tests.journal.test_faults import CALLS, Fault
 
-SOURCE, TARGET, PLACE = Path("/runs/old"), Path("/runs/new"), Path("/runs/.new.new")
+SOURCE, TARGET, STAGING = Path("/runs/old"), Path("/runs/new"), Path("/runs/.new.new")
 
 
 def damaged_disk() -> SimulatedDisk:
@@ -33,7 +33,7 @@ def damaged_disk() -> SimulatedDisk:
     inode = dict(disk.files())[path]
     lines = bytes(inode.shown).splitlines(keepends=True)
     lines[8] = lines[8].replace(b"b", b"B")
-    disk.put(path, b"".join(lines))
+    disk.add_file(path, b"".join(lines))
     return disk
 
 
@@ -54,11 +54,11 @@ def content(disk: SimulatedDisk) -> dict[str, bytes]:
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
 @pytest.mark.parametrize("call", CALLS)
 def test_a_failing_disk_leaves_no_partial_copy(call: str, error: int) -> None:
-    """Whichever call fails, the copy is complete or absent, the error has a hint, and a retry works."""
+    """Whichever call fails, the copy is complete or absent, the error has a hint, and a second salvage succeeds."""
     for n in itertools.count(1):
         disk = damaged_disk()
         before = content(disk)
-        disk.before = fault = Fault(call, n, error)
+        disk.on_call = fault = Fault(call, n, error)
         raised: JournalError | None = None
         try:
             salvaged(disk)
@@ -77,32 +77,32 @@ def test_a_failing_disk_leaves_no_partial_copy(call: str, error: int) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_power_cut_leaves_no_partial_copy(seed: int) -> None:
-    """After a power cut or kill at any call, the copy is complete or absent, and can be made."""
-    chance = random.Random(seed)
+    """After a power cut or kill at any call, the copy is complete or absent, and can be created."""
+    rng = random.Random(seed)
     for n in itertools.count(1):
         disk = damaged_disk()
-        left = n
+        remaining_calls = n
 
         def count(_: str) -> None:
-            nonlocal left
-            left -= 1
-            if left <= 0:
+            nonlocal remaining_calls
+            remaining_calls -= 1
+            if remaining_calls <= 0:
                 raise PowerCut
 
-        disk.before = count
+        disk.on_call = count
         is_done = False
         try:
             salvaged(disk)
             is_done = True
         except (PowerCut, BaseExceptionGroup):
             pass
-        for after in (disk.unplugged(chance), disk.killed()):
-            is_there = after.exists(str(TARGET))
+        for disk_after in (disk.after_power_cut(rng), disk.after_kill()):
+            is_there = disk_after.exists(str(TARGET))
             assert is_there or not is_done
             if not is_there:
-                salvaged(after)
-                assert not after.exists(str(PLACE)), n
-            assert verify(TARGET, files=after).ok, n
+                salvaged(disk_after)
+                assert not disk_after.exists(str(STAGING)), n
+            assert verify(TARGET, files=disk_after).ok, n
         if is_done:
             break
     assert n > 20
@@ -127,8 +127,8 @@ def test_a_directory_that_appears_meanwhile_is_kept(tmp_path: Path) -> None:
     """A directory that is created at the target during the copy is kept, and the copy is removed."""
 
     async def main() -> None:
-        async with staged_run(tmp_path / "new", files=DISK, in_thread=inline) as place:
-            place.mkdir()
+        async with staged_run(tmp_path / "new", files=DISK, in_thread=inline) as staging:
+            staging.mkdir()
             (tmp_path / "new").mkdir()
 
     with pytest.raises(JournalExists, match="was created by another process in the meantime"):

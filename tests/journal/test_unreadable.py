@@ -1,4 +1,4 @@
-"""Files that the system cannot read: they are damage, named, and the rest is saved."""
+"""Files that the system cannot read: the error names them, and all other records are salvaged."""
 
 import errno
 import io
@@ -10,7 +10,18 @@ import pytest
 from journal import blobs, read, salvage, verify, writing
 from journal.errors import BlobUnreadable, JournalDamaged, NotSalvageable
 from journal.events import JournalSalvaged
-from tests.journal.samples import FLEETING, UnsyncedDisk, fake_clock, inline, lines_of, segment, session, started, trial, write
+from tests.journal.samples import (
+    UNSYNCED_DISK,
+    UnsyncedDisk,
+    fake_clock,
+    inline,
+    lines_of,
+    segment,
+    session,
+    started,
+    trial,
+    write,
+)
 
 BLOCK = 4096
 
@@ -20,7 +31,7 @@ class BadBlocks(io.RawIOBase):
 
     def __init__(self, data: bytes, bad: range) -> None:
         super().__init__()
-        self._data, self._bad, self._at = data, bad, 0
+        self._data, self._bad, self._position = data, bad, 0
 
     def readable(self) -> bool:
         return True
@@ -30,16 +41,16 @@ class BadBlocks(io.RawIOBase):
 
     def seek(self, offset: int, whence: int = 0) -> int:
         assert whence == 0
-        self._at = offset
+        self._position = offset
         return offset
 
     def readinto(self, buffer: Any) -> int:
-        if self._at in self._bad:
+        if self._position in self._bad:
             raise OSError(errno.EIO, "Input/output error")
-        end = self._bad.start if self._at < self._bad.start else len(self._data)
-        part = self._data[self._at : min(end, self._at + len(buffer))]
+        end = self._bad.start if self._position < self._bad.start else len(self._data)
+        part = self._data[self._position : min(end, self._position + len(buffer))]
         buffer[: len(part)] = part
-        self._at += len(part)
+        self._position += len(part)
         return len(part)
 
 
@@ -61,7 +72,7 @@ class FailingDisk(UnsyncedDisk):
 async def write_trials(path: Path, trials: int, *, output: str = "Lima", roll_at: int = 6_000) -> None:
     """Write a run with some trials."""
     events = [started(), session(), *(event for number in range(trials) for event in trial(f"t{number}", f"{output}{number}"))]
-    await write(path, events, files=FLEETING, roll_at=roll_at)
+    await write(path, events, files=UNSYNCED_DISK, roll_at=roll_at)
 
 
 def blob_of(path: Path) -> Path:
@@ -106,10 +117,10 @@ async def test_a_block_that_cannot_be_read(path: Path) -> None:
     target, result = await salvaged(path, files)
     bad = range(2 * BLOCK, 3 * BLOCK)
     ends = [end for end, byte in enumerate(data) if byte == 10]
-    hit = sum(end >= bad.start and start <= bad.stop for start, end in zip([0, *ends], ends, strict=False))
+    affected = sum(end >= bad.start and start <= bad.stop for start, end in zip([0, *ends], ends, strict=False))
 
     assert verify(target).ok
-    assert 1 <= result.lost <= hit
+    assert 1 <= result.lost <= affected
     assert isinstance(verify(path, files=files).problem, JournalDamaged)
 
 
@@ -127,7 +138,7 @@ async def test_a_blob_that_cannot_be_read(path: Path, monkeypatch: pytest.Monkey
         list(read(path, files=files))
     target, result = await salvaged(path, files)
     assert verify(target).ok
-    assert (1, 2) == (result.lost, result.excluded)  # The output; its score and its completion need it.
+    assert (1, 2) == (result.lost, result.excluded)  # The output is lost; its score and its completion depend on it.
     assert isinstance([record.event for record in read(target)][-2], JournalSalvaged)
 
 
@@ -144,13 +155,13 @@ async def test_an_unreadable_blob_is_not_set_aside(path: Path, monkeypatch: pyte
     monkeypatch.setattr(blobs, "LIMIT", 300)
     await write_trials(path, 1, output="x" * 400)
     lines = lines_of(path)
-    at = next(number for number, line in enumerate(lines) if b'"blobs"' in line)
+    index = next(number for number, line in enumerate(lines) if b'"blobs"' in line)
     segment(path).chmod(0o600)
-    segment(path).write_bytes(b"".join(lines[: at + 1]))
+    segment(path).write_bytes(b"".join(lines[: index + 1]))
     blob = blob_of(path)
 
     with pytest.raises(BlobUnreadable):
         async with writing(path, new=False, clock=fake_clock(), in_thread=inline, files=FailingDisk(blob.name)):
             pass
-    assert at + 1 == len(lines_of(path))
+    assert index + 1 == len(lines_of(path))
     assert not (path / "torn").exists()

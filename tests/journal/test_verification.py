@@ -35,7 +35,7 @@ from tests.journal.samples import (
     started,
     trial,
     whole_run,
-    written,
+    write_sync,
 )
 
 LONG = "v" * (300 << 10)
@@ -57,7 +57,7 @@ def is_noticed(path: Path, *, as_damage: bool = False) -> bool:
 
 def test_unchanged_journal_passes(tmp_path: Path) -> None:
     """An unchanged journal passes, and the result has its figures."""
-    records = written(tmp_path / "run", [*whole_run()[:-1], Noted(name="a", value=LONG), finished(2)], roll_at=1000)
+    records = write_sync(tmp_path / "run", [*whole_run()[:-1], Noted(name="a", value=LONG), finished(2)], roll_at=1000)
     last = list(read(tmp_path / "run"))[-1]
 
     assert verify(tmp_path / "run") == Verification(
@@ -78,7 +78,7 @@ def test_unchanged_journal_passes(tmp_path: Path) -> None:
 
 def test_zeroed_end_is_reported(tmp_path: Path) -> None:
     """Zeroing the end of a sealed journal, seal included, is no damage; its length is reported, and a kept head reveals it."""
-    written(tmp_path / "run", whole_run(20))
+    write_sync(tmp_path / "run", whole_run(20))
     head, file = verify(tmp_path / "run").head, segment(tmp_path / "run")
     data = file.read_bytes()
     overwrite(file, data[:-4096] + bytes(4096))
@@ -93,7 +93,7 @@ def test_zeroed_end_is_reported(tmp_path: Path) -> None:
 
 def test_unconfirmed_records_are_counted(tmp_path: Path) -> None:
     """Records at the end that no other one confirms are counted; a seal confirms all."""
-    written(tmp_path / "run", whole_run())
+    write_sync(tmp_path / "run", whole_run())
     cut_tail(segment(tmp_path / "run"), 1)
 
     assert 1 == verify(tmp_path / "run").unconfirmed
@@ -101,18 +101,18 @@ def test_unconfirmed_records_are_counted(tmp_path: Path) -> None:
 
 def test_open_journal_passes(tmp_path: Path) -> None:
     """A journal without a seal, or with an incomplete last line, passes."""
-    written(tmp_path / "run", whole_run())
+    write_sync(tmp_path / "run", whole_run())
     cut_tail(segment(tmp_path / "run"), 1)
-    whole = lines_of(tmp_path / "run")
-    rewrite(tmp_path / "run", [*whole[:-1], whole[-1][:40]])
+    lines = lines_of(tmp_path / "run")
+    rewrite(tmp_path / "run", [*lines[:-1], lines[-1][:40]])
     result = verify(str(tmp_path / "run"))
 
-    assert (True, len(whole) - 1, 40) == (result.ok, result.records, result.unfinished)
+    assert (True, len(lines) - 1, 40) == (result.ok, result.records, result.unfinished)
 
 
 def test_verifying_changes_nothing(tmp_path: Path) -> None:
     """Verification only reads."""
-    written(tmp_path / "run", whole_run())
+    write_sync(tmp_path / "run", whole_run())
     flip(segment(tmp_path / "run"), 700)
     before = content(tmp_path / "run")
     verify(tmp_path / "run")
@@ -129,59 +129,59 @@ def test_missing_journal_is_an_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize("mask", [0x01, 0x20, 0x80])
 def test_every_flipped_bit_is_found(tmp_path: Path, mask: int) -> None:
     """A flipped bit anywhere in a closed journal is detected; before the last line, as damage."""
-    written(tmp_path / "run", [started(), session(), *trial("a")], roll_at=900)
+    write_sync(tmp_path / "run", [started(), session(), *trial("a")], roll_at=900)
     last = list(read(tmp_path / "run"))[-1]
-    silent: list[tuple[int, int]] = []
+    undetected: list[tuple[int, int]] = []
     for number in range(1, last.segment + 1):
         file = segment(tmp_path / "run", number)
         data = file.read_bytes()
         for byte in range(number + mask % 7, len(data), 7):
             flip(file, byte, mask)
             if not is_noticed(tmp_path / "run", as_damage=(number, byte) < (last.segment, last.offset)):
-                silent.append((number, byte))
+                undetected.append((number, byte))
             overwrite(file, data)
 
-    assert [] == silent
+    assert [] == undetected
     assert verify(tmp_path / "run").ok
 
 
 EDITS: dict[str, Callable[[list[bytes], int], list[bytes]]] = {
-    "removed": lambda lines, at: lines[:at] + lines[at + 1 :],
-    "doubled": lambda lines, at: lines[: at + 1] + lines[at:],
-    "swapped": lambda lines, at: [*lines[:at], lines[at + 1], lines[at], *lines[at + 2 :]],
-    "moved to the end": lambda lines, at: [*lines[:at], *lines[at + 1 :], lines[at]],
-    "emptied": lambda lines, at: [*lines[:at], b"\n", *lines[at + 1 :]],
-    "joined to the next": lambda lines, at: [*lines[:at], lines[at][:-1], *lines[at + 1 :]],
-    "replaced by zeros": lambda lines, at: [*lines[:at], b"\0" * len(lines[at]), *lines[at + 1 :]],
+    "removed": lambda lines, index: lines[:index] + lines[index + 1 :],
+    "doubled": lambda lines, index: lines[: index + 1] + lines[index:],
+    "swapped": lambda lines, index: [*lines[:index], lines[index + 1], lines[index], *lines[index + 2 :]],
+    "moved to the end": lambda lines, index: [*lines[:index], *lines[index + 1 :], lines[index]],
+    "emptied": lambda lines, index: [*lines[:index], b"\n", *lines[index + 1 :]],
+    "joined to the next": lambda lines, index: [*lines[:index], lines[index][:-1], *lines[index + 1 :]],
+    "replaced by zeros": lambda lines, index: [*lines[:index], b"\0" * len(lines[index]), *lines[index + 1 :]],
 }
 
 
 @pytest.mark.parametrize("edit", EDITS)
 def test_every_edited_line_is_found(tmp_path: Path, edit: str) -> None:
-    """A removed, repeated, swapped or edited line is damage, with its place and what follows."""
-    written(tmp_path / "run", whole_run())
+    """A removed, repeated, swapped or edited line is damage, and the error has its position."""
+    write_sync(tmp_path / "run", whole_run())
     lines = lines_of(tmp_path / "run")
-    for at in range(len(lines) - 2):
-        rewrite(tmp_path / "run", EDITS[edit](lines, at))
+    for index in range(len(lines) - 2):
+        rewrite(tmp_path / "run", EDITS[edit](lines, index))
         problem = verify(tmp_path / "run").problem
 
         assert isinstance(problem, JournalDamaged)
-        assert problem.seq == (at + 2 if edit == "doubled" else at + 1)
+        assert problem.seq == (index + 2 if edit == "doubled" else index + 1)
 
 
 @pytest.mark.parametrize("edit", EDITS)
 def test_edited_end_is_noticed(tmp_path: Path, edit: str) -> None:
     """A change of the last two lines of a closed journal is detected, even if no confirmed record is lost."""
-    written(tmp_path / "run", whole_run())
+    write_sync(tmp_path / "run", whole_run())
     lines = lines_of(tmp_path / "run")
     rewrite(tmp_path / "run", EDITS[edit](lines, len(lines) - 2))
 
     assert is_noticed(tmp_path / "run")
 
 
-def test_damage_counts_what_is_intact(tmp_path: Path) -> None:
-    """Valid records after the damage are counted."""
-    written(tmp_path / "run", whole_run(4), roll_at=1000)
+def test_intact_records_after_damage_are_counted(tmp_path: Path) -> None:
+    """Intact records after the damage are counted."""
+    write_sync(tmp_path / "run", whole_run(4), roll_at=1000)
     records = list(read(tmp_path / "run"))
     flip(segment(tmp_path / "run"), records[2].offset + 60)
     result = verify(tmp_path / "run")
@@ -194,7 +194,7 @@ def test_damage_counts_what_is_intact(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [1, 2, 3])
 def test_missing_file_is_found(tmp_path: Path, number: int) -> None:
     """A missing segment before the last is named."""
-    written(tmp_path / "run", whole_run(4), roll_at=1000)
+    write_sync(tmp_path / "run", whole_run(4), roll_at=1000)
     segment(tmp_path / "run", number).unlink()
     result = verify(tmp_path / "run")
 
@@ -206,7 +206,7 @@ def test_missing_file_is_found(tmp_path: Path, number: int) -> None:
 def test_exchanged_files_are_found(tmp_path: Path) -> None:
     """Swapped segments, and a segment of another run, are found."""
     for name in ("run", "other"):
-        written(tmp_path / name, whole_run(4), roll_at=1000, run=RUN if name == "run" else RUN[::-1])
+        write_sync(tmp_path / name, whole_run(4), roll_at=1000, run=RUN if name == "run" else RUN[::-1])
     second, third = (segment(tmp_path / "run", number).read_bytes() for number in (2, 3))
     overwrite(segment(tmp_path / "run", 2), third)
     overwrite(segment(tmp_path / "run", 3), second)
@@ -222,7 +222,7 @@ def test_exchanged_files_are_found(tmp_path: Path) -> None:
 @pytest.mark.parametrize("keep", [0, 1, 400, -1])
 def test_truncated_segment_is_found(tmp_path: Path, keep: int) -> None:
     """A segment before the last must be complete."""
-    written(tmp_path / "run", whole_run(4), roll_at=1000)
+    write_sync(tmp_path / "run", whole_run(4), roll_at=1000)
     file = segment(tmp_path / "run", 2)
     overwrite(file, file.read_bytes()[:keep])
 
@@ -231,7 +231,7 @@ def test_truncated_segment_is_found(tmp_path: Path, keep: int) -> None:
 
 def test_missing_seal_is_found(tmp_path: Path) -> None:
     """A segment before the last must be sealed."""
-    written(tmp_path / "run", whole_run(4), roll_at=1000)
+    write_sync(tmp_path / "run", whole_run(4), roll_at=1000)
     cut_tail(segment(tmp_path / "run", 2), 1)
     problem = verify(tmp_path / "run").problem
 
@@ -241,7 +241,7 @@ def test_missing_seal_is_found(tmp_path: Path) -> None:
 
 def test_lost_blob_is_found(tmp_path: Path) -> None:
     """A missing or changed blob is found."""
-    written(tmp_path / "run", [started(), session(), Noted(name="a", value=LONG)])
+    write_sync(tmp_path / "run", [started(), session(), Noted(name="a", value=LONG)])
     (blob,) = (tmp_path / "run" / "blobs").rglob("*.json")
     data = blob.read_bytes()
     flip(blob, 1000)
@@ -255,7 +255,7 @@ def test_lost_blob_is_found(tmp_path: Path) -> None:
 
 def test_removed_end_needs_a_kept_hash(tmp_path: Path) -> None:
     """Complete lines removed from the end are detected only with a head that the user has kept."""
-    written(tmp_path / "run", whole_run())
+    write_sync(tmp_path / "run", whole_run())
     head = verify(tmp_path / "run").head
     cut_tail(segment(tmp_path / "run"), 3)
 
@@ -269,7 +269,7 @@ def test_removed_end_needs_a_kept_hash(tmp_path: Path) -> None:
 
 def test_removed_last_file_needs_a_kept_hash(tmp_path: Path) -> None:
     """A removed last segment is detected only with a head that the user has kept."""
-    written(tmp_path / "run", whole_run(4), roll_at=1000)
+    write_sync(tmp_path / "run", whole_run(4), roll_at=1000)
     result = verify(tmp_path / "run")
     segment(tmp_path / "run", result.segments).unlink()
 
@@ -278,10 +278,10 @@ def test_removed_last_file_needs_a_kept_hash(tmp_path: Path) -> None:
 
 
 def test_kept_hash_is_found_where_it_was(tmp_path: Path) -> None:
-    """A kept head, in upper or lower case, is found in a longer journal, with its place."""
-    written(tmp_path / "run", whole_run())
+    """A kept head, in upper or lower case, is found in a longer journal, with its record number."""
+    write_sync(tmp_path / "run", whole_run())
     first = verify(tmp_path / "run")
-    written(tmp_path / "run", [session(2)], new=False)
+    write_sync(tmp_path / "run", [session(2)], new=False)
     result = verify(tmp_path / "run", expect_head=first.head.upper())
 
     assert (True, first.records, first.records + 3) == (result.ok, result.expected_at, result.records)
@@ -289,15 +289,15 @@ def test_kept_hash_is_found_where_it_was(tmp_path: Path) -> None:
 
 def test_hash_that_no_record_has_is_missing(tmp_path: Path) -> None:
     """A hash that no record has is reported as missing."""
-    written(tmp_path / "run", whole_run())
+    write_sync(tmp_path / "run", whole_run())
 
     assert isinstance(verify(tmp_path / "run", expect_head="0" * 32).problem, HeadMissing)
 
 
 @pytest.mark.parametrize("head", ["", "nonsense"])
 def test_invalid_hash_is_rejected(tmp_path: Path, head: str) -> None:
-    """An invalid hash is rejected, above all an empty one, which an unset variable gives."""
-    written(tmp_path / "run", whole_run())
+    """An invalid hash is rejected, also an empty one, as from an unset variable."""
+    write_sync(tmp_path / "run", whole_run())
 
     with pytest.raises(JournalError, match="is not the hash of a record"):
         verify(tmp_path / "run", expect_head=head)
@@ -305,7 +305,7 @@ def test_invalid_hash_is_rejected(tmp_path: Path, head: str) -> None:
 
 def test_damage_comes_before_a_missing_head(tmp_path: Path) -> None:
     """In a damaged journal, a missing head is not reported."""
-    written(tmp_path / "run", whole_run())
+    write_sync(tmp_path / "run", whole_run())
     head = verify(tmp_path / "run").head
     flip(segment(tmp_path / "run"), 700)
 
@@ -420,14 +420,14 @@ def test_digests_of_segments_are_checked(tmp_path: Path) -> None:
 def test_whole_seconds_pass(tmp_path: Path) -> None:
     """Integers are valid where seconds are expected."""
     failed = AttemptFailed(trial="a", attempt=1, error="E", message="m", category="rate_limited", retry_after=30, elapsed=1)
-    written(tmp_path / "run", [started(), session(), *trial("a")[:2], failed])
+    write_sync(tmp_path / "run", [started(), session(), *trial("a")[:2], failed])
 
     assert verify(tmp_path / "run").problem is None
 
 
 def test_copy_passes(tmp_path: Path) -> None:
     """A moved or copied run passes."""
-    written(tmp_path / "run", [started(), session(), Noted(name="a", value=LONG)])
+    write_sync(tmp_path / "run", [started(), session(), Noted(name="a", value=LONG)])
     shutil.copytree(tmp_path / "run", tmp_path / "copy")
 
     assert verify(tmp_path / "run").head == verify(tmp_path / "copy").head
@@ -436,11 +436,11 @@ def test_copy_passes(tmp_path: Path) -> None:
 
 def test_any_content_gives_a_result_or_a_journal_error(tmp_path: Path) -> None:
     """Whatever a file contains, verification returns a result or raises a journal error."""
-    written(tmp_path / "run", whole_run())
+    write_sync(tmp_path / "run", whole_run())
     lines = lines_of(tmp_path / "run")
     for junk in (b"\n", b"{}\n", b"[]\n", b"null\n", b'{"type":[]}\n', b"\xff\n", b"[" * 5000 + b"\n", lines[0], lines[-1]):
-        for at in (0, 1, 5, len(lines)):
-            rewrite(tmp_path / "run", [*lines[:at], junk, *lines[at:]])
+        for index in (0, 1, 5, len(lines)):
+            rewrite(tmp_path / "run", [*lines[:index], junk, *lines[index:]])
             try:
                 result = verify(tmp_path / "run")
             except JournalError:

@@ -10,7 +10,7 @@ from journal.errors import UnknownFormat
 from journal.events import Noted
 from journal.scan import Scan
 from journal.versions import UPCASTERS, Members, major_version, upcast
-from tests.journal.samples import content, forge, opened, session, started, written
+from tests.journal.samples import content, forge, opened, session, started, write_sync
 
 Upcaster = Callable[[Members], Members]
 
@@ -30,9 +30,9 @@ def upcasters(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[int, str], Upcaster
     return table
 
 
-def rename_member(before: str, after: str) -> Upcaster:
+def rename_member(old: str, new: str) -> Upcaster:
     """Return an upcaster that renames a member."""
-    return lambda members: {after if name == before else name: value for name, value in members.items()}
+    return lambda members: {new if name == old else name: value for name, value in members.items()}
 
 
 def rename_event(type_: str) -> Upcaster:
@@ -84,7 +84,7 @@ def test_event_type_may_change(tmp_path: Path, upcasters: dict[tuple[int, str], 
 
 def test_line_of_the_current_format_is_not_converted(tmp_path: Path, upcasters: dict[tuple[int, str], Upcaster]) -> None:
     """No upcaster is applied to a line of the current format."""
-    written(tmp_path / "run", [started(), session(), Noted(name="cost", value=1)])
+    write_sync(tmp_path / "run", [started(), session(), Noted(name="cost", value=1)])
     upcasters[1, "noted"] = fail
 
     assert Noted(name="cost", value=1) == events_of(tmp_path / "run")[2]
@@ -116,11 +116,11 @@ def test_segments_of_one_run_may_have_different_versions(
     tmp_path: Path, upcasters: dict[tuple[int, str], Upcaster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each segment names its version, so a run of an older format can be resumed in the current one."""
-    written(tmp_path / "run", [started(), session(), Noted(name="old", value=1)])
+    write_sync(tmp_path / "run", [started(), session(), Noted(name="old", value=1)])
     monkeypatch.setattr("journal.versions.MAJOR", 2)
     monkeypatch.setattr("journal.segments.MAJOR", 2)
     monkeypatch.setattr("journal.segments.VERSION", "2.0")
-    written(tmp_path / "run", [session(2), Noted(name="new", value=1)], new=False)
+    write_sync(tmp_path / "run", [session(2), Noted(name="new", value=1)], new=False)
     upcasters[1, "noted"] = lambda members: {**members, "value": members["value"] * 2}
 
     notes = [event for event in events_of(tmp_path / "run") if isinstance(event, Noted)]
@@ -130,7 +130,7 @@ def test_segments_of_one_run_may_have_different_versions(
 
 @pytest.mark.usefixtures("third_format")
 def test_upcasting_does_not_change_its_argument(upcasters: dict[tuple[int, str], Upcaster]) -> None:
-    """The members of the old line stay as they were."""
+    """The members of the old line are not changed."""
     members = {"type": "noted", "key": "cost"}
     upcasters |= {(1, "noted"): rename_member("key", "label"), (2, "noted"): rename_member("label", "name")}
 

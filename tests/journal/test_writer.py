@@ -51,7 +51,7 @@ from tests.journal.samples import (
     trial,
     whole_run,
     write,
-    written,
+    write_sync,
 )
 
 T = TypeVar("T")
@@ -79,12 +79,12 @@ class Slow(Files):
     """A disk whose syncs end when the test allows it."""
 
     def __init__(self) -> None:
-        self.begun = threading.Event()
+        self.has_started = threading.Event()
         self.may_end = threading.Event()
 
     def fdatasync(self, fd: int) -> None:
         """Sync, under control of the test."""
-        self.begun.set()
+        self.has_started.set()
         self.may_end.wait(timeout=30)
         super().fdatasync(fd)
 
@@ -103,7 +103,7 @@ class Gate:
 
 
 async def test_appended_records_are_read_back(tmp_path: Path) -> None:
-    """The record that `append` returns is the record that is read, in its place."""
+    """The record that `append` returns equals the record that is read."""
     records = await write(tmp_path / "run", whole_run())
 
     assert records == [record for record in read(tmp_path / "run") if record.seq in range(2, len(records) + 2)]
@@ -155,11 +155,11 @@ async def test_waiting_for_durability_waits_for_the_sync(tmp_path: Path) -> None
     disk = Slow()
     async with writing(tmp_path / "run", new=True, clock=fake_clock(), files=disk) as journal:
         record = journal.append(started())
-        await trio.to_thread.run_sync(disk.begun.wait)
-        with trio.move_on_after(60) as patience:
+        await trio.to_thread.run_sync(disk.has_started.wait)
+        with trio.move_on_after(60) as scope:
             await journal.wait_durable(record.seq)
 
-        assert patience.cancelled_caught
+        assert scope.cancelled_caught
         assert (record.seq, record.seq - 1) == (journal.written, journal.durable)
         disk.may_end.set()
         await journal.wait_durable(record.seq)
@@ -192,7 +192,7 @@ async def test_many_tasks_can_wait(tmp_path: Path) -> None:
 
 
 async def test_cancelled_wait_does_not_affect_others(tmp_path: Path) -> None:
-    """A wait that is cancelled leaves the others, and the journal, as they are."""
+    """A cancelled wait does not change the others or the journal."""
     gate = Gate()
     async with writing(tmp_path / "run", new=True, clock=fake_clock(), in_thread=gate) as journal:
         gate.open = trio.Event()
@@ -232,7 +232,7 @@ async def test_os_durability_syncs_at_the_end_only(tmp_path: Path) -> None:
 
 
 async def test_sync_durability_syncs_while_it_writes(tmp_path: Path) -> None:
-    """With durability `sync`, what was waited for was synced."""
+    """With durability `sync`, records are synced before `wait_durable` returns."""
     disk = Counted()
     await write(tmp_path / "run", whole_run(), files=disk)
 
@@ -295,7 +295,7 @@ async def test_too_large_record_reports_size_and_limit(tmp_path: Path) -> None:
     assert (1 << 20) < raised.value.size < (1 << 20) + 200
 
 
-async def test_clock_that_fails_leaves_no_trace(tmp_path: Path) -> None:
+async def test_failing_clock_changes_nothing(tmp_path: Path) -> None:
     """If the clock raises, the event is not appended and can be appended again."""
     count = fake_clock()
     fails = False
@@ -325,10 +325,10 @@ async def test_intake_waits_for_room(tmp_path: Path, monkeypatch: pytest.MonkeyP
         gate.open = trio.Event()
         for event in whole_run():
             journal.append(event)
-        with trio.move_on_after(60) as patience:
+        with trio.move_on_after(60) as scope:
             await journal.wait_room()
 
-        assert patience.cancelled_caught
+        assert scope.cancelled_caught
         gate.open.set()
         await journal.wait_room()
 
@@ -343,18 +343,18 @@ async def test_all_tasks_that_wait_for_room_continue(tmp_path: Path, monkeypatch
         gate.open = trio.Event()
         for event in whole_run():
             journal.append(event)
-        with trio.move_on_after(60) as patience:
+        with trio.move_on_after(60) as scope:
             async with trio.open_nursery() as nursery:
                 for _ in range(3):
                     nursery.start_soon(journal.wait_room)
                 await trio.testing.wait_all_tasks_blocked()
                 gate.open.set()
 
-        assert not patience.cancelled_caught
+        assert not scope.cancelled_caught
 
 
 async def test_large_values_count_as_pending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A value that goes into a blob takes room until it is written, like any line."""
+    """A value that is stored in a blob counts as pending until it is written, like any line."""
     monkeypatch.setattr("journal.writer.PENDING_LIMIT", 300 << 10)
     gate = Gate()
     async with writing(tmp_path / "run", new=True, clock=fake_clock(), in_thread=gate) as journal:
@@ -362,16 +362,16 @@ async def test_large_values_count_as_pending(tmp_path: Path, monkeypatch: pytest
         for event in whole_run()[:-1]:
             journal.append(event)
         journal.append(Noted(name="long", value="v" * (301 << 10)))
-        with trio.move_on_after(60) as patience:
+        with trio.move_on_after(60) as scope:
             await journal.wait_room()
 
-        assert patience.cancelled_caught
+        assert scope.cancelled_caught
         gate.open.set()
         await journal.wait_room()
 
 
 async def test_block_that_raises_leaves_a_closed_journal(tmp_path: Path) -> None:
-    """If the block raises, its exception is passed on, and all records before it are there and sealed."""
+    """If the block raises, its exception is passed on, and all earlier records are present and sealed."""
 
     def events() -> Iterator[Event]:
         yield from whole_run()
@@ -398,7 +398,7 @@ async def test_block_may_raise_a_group(tmp_path: Path) -> None:
     assert verify(tmp_path / "run").ok
 
 
-async def rescue(journal: Journal) -> None:
+async def fail_if_never_closed(journal: Journal) -> None:
     """Fail the test if the journal is not closed within an hour of virtual time."""
     await trio.sleep(3600)
     journal._failure = JournalFailed("the journal was never closed", path=journal.path, hint="resume")
@@ -406,11 +406,11 @@ async def rescue(journal: Journal) -> None:
 
 
 async def test_block_that_is_cancelled_leaves_a_closed_journal(tmp_path: Path) -> None:
-    """If the block is cancelled, all records before it are there and sealed."""
+    """If the block is cancelled, all earlier records are present and sealed."""
     async with trio.open_nursery() as nursery:
         with trio.move_on_after(1) as limit:
             async with writing(tmp_path / "run", new=True, clock=fake_clock(), in_thread=inline) as journal:
-                nursery.start_soon(rescue, journal)
+                nursery.start_soon(fail_if_never_closed, journal)
                 for event in whole_run():
                     journal.append(event)
                 await trio.sleep_forever()
@@ -422,11 +422,11 @@ async def test_block_that_is_cancelled_leaves_a_closed_journal(tmp_path: Path) -
 
 
 async def test_block_can_record_while_it_is_cancelled(tmp_path: Path) -> None:
-    """What the block appends on its way out is kept, and can be waited for under a shield."""
+    """Records that the block appends while it is cancelled are kept, and can be waited for under a shield."""
     async with trio.open_nursery() as nursery:
         with trio.move_on_after(1):
             async with writing(tmp_path / "run", new=True, clock=fake_clock(), in_thread=inline) as journal:
-                nursery.start_soon(rescue, journal)
+                nursery.start_soon(fail_if_never_closed, journal)
                 journal.append(started())
                 try:
                     await trio.sleep_forever()
@@ -472,8 +472,8 @@ async def test_only_an_existing_journal_can_be_opened(tmp_path: Path) -> None:
     assert [] == list((tmp_path / "empty").iterdir())
 
 
-async def test_reopened_journal_knows_its_state(tmp_path: Path) -> None:
-    """A later session knows the run, the trials and the attempts of the sessions before."""
+async def test_reopened_journal_has_its_state(tmp_path: Path) -> None:
+    """A reopened journal has the run id, the trials and the attempts of earlier sessions."""
     await write(tmp_path / "run", [started(), session(), *trial("a", retries=2)[:-4]])
     async with writing(tmp_path / "run", new=False, clock=fake_clock(), in_thread=inline) as journal:
         assert RUN == journal.run
@@ -513,9 +513,9 @@ except errors.JournalLocked as exc:
 
 def second_process(path: Path, n: int) -> subprocess.CompletedProcess[str]:
     """Let another process write to the journal."""
-    here = Path(__file__).parents[2]
+    root = Path(__file__).parents[2]
     return subprocess.run(
-        [sys.executable, "-c", SECOND, str(path), str(n)], cwd=here, capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-c", SECOND, str(path), str(n)], cwd=root, capture_output=True, text=True, check=False, timeout=60
     )
 
 
@@ -536,13 +536,13 @@ import os, sys, trio
 from pathlib import Path
 from journal import writing
 from tests.journal.samples import inline, session, fake_clock, started, write
-end, other = os.pipe()
+read_end, write_end = os.pipe()
 async def main(path):
     async with writing(path, new=True, clock=fake_clock(), in_thread=inline) as journal:
         journal.append(started())
         if os.fork() == 0:
-            os.close(other)
-            os.read(end, 1)  # Until the parent is gone.
+            os.close(write_end)
+            os.read(read_end, 1)  # Until the parent has exited.
             os._exit(0)
     await write(path, [session()], new=False)
 trio.run(main, Path(sys.argv[1]))
@@ -551,17 +551,17 @@ trio.run(main, Path(sys.argv[1]))
 
 def test_forked_child_does_not_keep_the_lock(tmp_path: Path) -> None:
     """A forked child that outlives its parent does not hold the lock."""
-    here = Path(__file__).parents[2]
-    done = subprocess.run(
+    root = Path(__file__).parents[2]
+    process = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", FORKING, str(tmp_path / "run")],
-        cwd=here,
+        cwd=root,
         capture_output=True,
         text=True,
         check=False,
         timeout=60,
     )
 
-    assert (0, "") == (done.returncode, done.stderr)
+    assert (0, "") == (process.returncode, process.stderr)
     assert verify(tmp_path / "run").ok
 
 
@@ -600,7 +600,7 @@ async def test_files_are_private(tmp_path: Path) -> None:
 
 
 async def test_children_inherit_nothing(tmp_path: Path) -> None:
-    """A program that is started while the journal is open has none of its files."""
+    """A program that is started while the journal is open does not inherit its file descriptors."""
     disk = Counted()
     async with writing(tmp_path / "run", new=True, clock=fake_clock(), in_thread=inline, files=disk) as journal:
         await journal.wait_durable(journal.append(started()).seq)
@@ -625,28 +625,28 @@ async def test_files_roll(tmp_path: Path) -> None:
     assert len(files) > 2
     assert [f"journal-{number:06}.jsonl" for number in range(1, len(files) + 1)] == [file.name for file in files]
     for number, file in enumerate(files, start=1):
-        data, here = file.read_bytes(), [record for record in records if record.segment == number]
-        before = data[: here[-1].offset]
+        data, segment_records = file.read_bytes(), [record for record in records if record.segment == number]
+        content_before_seal = data[: segment_records[-1].offset]
         previous = files[number - 2].read_bytes() if number > 1 else b""
 
-        assert here[0].event == SegmentOpened(
+        assert segment_records[0].event == SegmentOpened(
             format="evaljournal",
             version="1.0",
             run=RUN,
             segment=number,
-            previous_seq=here[0].seq - 1,
-            previous_h=records[here[0].seq - 2].h if previous else "",
+            previous_seq=segment_records[0].seq - 1,
+            previous_h=records[segment_records[0].seq - 2].h if previous else "",
             previous_bytes=len(previous),
             previous_sha256=hashlib.sha256(previous).hexdigest() if previous else "",
         )
-        assert here[-1].event == SegmentSealed(
+        assert segment_records[-1].event == SegmentSealed(
             run=RUN,
             segment=number,
-            records=len(here) - 1,
-            bytes=len(before),
-            sha256=hashlib.sha256(before).hexdigest(),
+            records=len(segment_records) - 1,
+            bytes=len(content_before_seal),
+            sha256=hashlib.sha256(content_before_seal).hexdigest(),
         )
-        assert number == len(files) or len(before) >= 1000
+        assert number == len(files) or len(content_before_seal) >= 1000
 
     assert whole_run(4) == [record.event for record in records if not isinstance(record.event, SegmentOpened | SegmentSealed)]
 
@@ -666,9 +666,9 @@ async def test_same_events_give_the_same_bytes(tmp_path: Path) -> None:
     """The same events, times and run id give the same bytes."""
     for name in ("one", "two"):
         await write(tmp_path / name, whole_run(3), roll_at=1000)
-    one, two = (content(tmp_path / name) for name in ("one", "two"))
+    first, second = (content(tmp_path / name) for name in ("one", "two"))
 
-    assert one == two
+    assert first == second
 
 
 async def test_threads_write_the_same_records(tmp_path: Path) -> None:
@@ -697,7 +697,7 @@ async def test_every_run_has_an_id(tmp_path: Path) -> None:
 
 def test_line_is_what_the_format_says(tmp_path: Path) -> None:
     """A line is compact JSON: number, times and type first, watermark and hash last."""
-    written(tmp_path / "run", [started(), session()])
+    write_sync(tmp_path / "run", [started(), session()])
     line = lines_of(tmp_path / "run")[2]
 
     assert line.startswith(b'{"seq":3,"at":"2026-11-15T00:00:00.003000Z","t":0.003,"type":"session_started","session":1,')
@@ -706,7 +706,7 @@ def test_line_is_what_the_format_says(tmp_path: Path) -> None:
 
 
 async def test_times_are_kept_to_the_microsecond(tmp_path: Path) -> None:
-    """A record's `t` has at most six digits behind the point, in the file and in the record that is returned."""
+    """A record's `t` has at most six decimals, in the file and in the returned record."""
 
     def clock() -> tuple[str, float]:
         return "2026-11-15T00:00:00.000000Z", 1 / 3

@@ -18,7 +18,7 @@ from journal.events import (
     TrialCompleted,
     TrialScored,
 )
-from tests.journal.samples import session, started, written
+from tests.journal.samples import session, started, write_sync
 from tests.replay.eventful_run import minute_clock
 from tests.replay.trial_events import enqueued
 
@@ -104,6 +104,6 @@ def second_session() -> Iterator[Event]:
 
 def agent_run(path: Path) -> Path:
     """Write the run; return its path."""
-    written(path, list(first_session()), clock=minute_clock(0))
-    written(path, list(second_session()), new=False, clock=minute_clock(10))
+    write_sync(path, list(first_session()), clock=minute_clock(0))
+    write_sync(path, list(second_session()), new=False, clock=minute_clock(10))
     return path

@@ -29,7 +29,7 @@ from journal.events import (
     TrialWithdrawn,
 )
 from replay.export import FORMATS, File, Rows, Source, TableFile
-from tests.journal.samples import enqueued, session, started, written
+from tests.journal.samples import enqueued, session, started, write_sync
 
 FORMULA = '=HYPERLINK("http://evil.example","click")'
 NASTY = 'a <b> & "c"\x00\x1b[31m\r\n\ttab ] ]> \ufffe 🙂'
@@ -132,8 +132,8 @@ def minute_clock(minute: int) -> Callable[[], tuple[str, float]]:
 
 def eventful_run(path: Path) -> Path:
     """Write the run; return its path."""
-    written(path, first_session(), clock=minute_clock(0))
-    written(path, second_session(), new=False, clock=minute_clock(10))
+    write_sync(path, first_session(), clock=minute_clock(0))
+    write_sync(path, second_session(), new=False, clock=minute_clock(10))
     return path
 
 

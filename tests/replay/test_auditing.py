@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from journal import Event, Record, blobs, read, salvage, verify, writing
 from journal.errors import DiskFull
 from journal.events import (
-    AttemptEnding,
+    AttemptEnd,
     AttemptFailed,
     AttemptInterrupted,
     AttemptStarted,
@@ -49,7 +49,7 @@ from runner.recompute.rules import session_rules
 from runner.recompute.verification import verify as verify_run
 from runner.testing import Action, Fail, Hang, Return, Scripted, SimulatedEndpoint, inline, repeatable
 from tests.journal.disk import SimulatedDisk
-from tests.journal.samples import RUN, enqueued, examples, forge, opened, overwrite, session, started, written
+from tests.journal.samples import RUN, enqueued, examples, forge, opened, overwrite, session, started, write_sync
 from tests.journal.test_format import GOLDEN
 from tests.runs import PATH, define, flaky_evaluation, numbered_cases, run_until_power_cut
 
@@ -211,7 +211,7 @@ def test_runs_after_power_failures_pass(seq: int) -> None:
     disk = SimulatedDisk()
     run_until_power_cut(evaluation, disk, seq)
     for crash in (1, 2, 3):
-        disk = disk.unplugged(random.Random(seq * 10 + crash))
+        disk = disk.after_power_cut(random.Random(seq * 10 + crash))
         is_there = disk.is_directory(str(PATH)) and any(name.startswith("journal-") for name in disk.list_directory(str(PATH)))
         if is_there:
             assert () == audited(disk).findings
@@ -235,13 +235,13 @@ def test_run_on_a_full_disk_passes() -> None:
                 raise OSError(28, "no space")
             return None
 
-        disk.before = before
+        disk.on_call = before
         try:
             outcome = run_virtually(functools.partial(arun, evaluation, PATH, **repeatable(), files=disk))
         except DiskFull:
             continue
         full += outcome.stopped == "disk_full"
-        disk.before = lambda _: None
+        disk.on_call = lambda _: None
         assert () == audited(disk).findings
 
     assert full > 3
@@ -343,7 +343,7 @@ def in_an_occupied_slot(events: list[TimedEvent]) -> list[TimedEvent]:
     for _, event in events[:last]:
         if isinstance(event, AttemptStarted):
             held[event.trial] = event.slot
-        elif isinstance(event, AttemptEnding):
+        elif isinstance(event, AttemptEnd):
             held.pop(event.trial, None)
     return changed(events, last, slot=next(iter(held.values())))
 
@@ -704,7 +704,7 @@ def test_an_audit_ends_before_a_damaged_blob(tmp_path: Path, monkeypatch: pytest
     """A record whose blob is damaged is not part of the audit, neither in its state nor in its totals."""
     monkeypatch.setattr(blobs, "LIMIT", 300)
     path = tmp_path / "run"
-    written(path, [started(), session(), enqueued("a"), enqueued("b", "x" * 400), enqueued("c")])
+    write_sync(path, [started(), session(), enqueued("a"), enqueued("b", "x" * 400), enqueued("c")])
     overwrite(next(path.glob("blobs/*/*.json")), b'"y"')
     verification = verify_run(path)
 

@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from journal.events import Noted, RunStopped
-from tests.journal.samples import finished, forge, opened, session, started, trial, written
+from tests.journal.samples import finished, forge, opened, session, started, trial, write_sync
 from tests.replay.eventful_run import FORMULA, LARGE, NASTY, eventful_run, exported
 
 with warnings.catch_warnings():
@@ -60,7 +60,7 @@ def test_truncated_output(tmp_path: Path) -> None:
     """A truncated output has the stop reason `max_tokens`."""
     short = Noted(name="evaljournal.finish_reason", value="length", trial="a", attempt=1)
     events = trial("a")
-    written(tmp_path / "run", [started(), session(), *events[:2], short, *events[2:], *trial("b")])
+    write_sync(tmp_path / "run", [started(), session(), *events[:2], short, *events[2:], *trial("b")])
     samples = read(tmp_path / "run").samples or []
 
     assert {"a": "max_tokens", "b": "stop"} == {str(sample.id): sample.output.stop_reason for sample in samples}
@@ -89,7 +89,7 @@ def test_a_model(tmp_path: Path) -> None:
     life[1] = attrs.evolve(life[1], request=body)  # type: ignore[misc]  # a fact is an attrs class
     life[-3] = attrs.evolve(life[-3], usage={"input_tokens": 7, "output_tokens": 2})  # type: ignore[misc]  # the same
     run_started = attrs.evolve(started(), definition=definition)  # type: ignore[misc]  # the same
-    written(tmp_path / "run", [run_started, session(), *life])
+    write_sync(tmp_path / "run", [run_started, session(), *life])
     log = read(tmp_path / "run")
     assert log.samples is not None
     (sample,) = log.samples
@@ -173,7 +173,7 @@ def test_status(tmp_path: Path, outcome: str, status: str) -> None:
     """A finished run is a success, a stopped one is not, and one without an end has started."""
     ends: dict[str, list[Any]] = {"": [], "finished": [finished()]}
     last = ends.get(outcome, [RunStopped(reason=outcome)])  # type: ignore[arg-type]  # one of the reasons
-    written(tmp_path / "run", [started(), session(), *trial("a"), *last])
+    write_sync(tmp_path / "run", [started(), session(), *trial("a"), *last])
 
     assert status == read(tmp_path / "run").status
 
@@ -181,7 +181,7 @@ def test_status(tmp_path: Path, outcome: str, status: str) -> None:
 @pytest.mark.parametrize("name", ["a/b", "../../etc/passwd", "x\0y", "é" * 40_000, "samples/a_epoch_1.json", " "])
 def test_unusual_names(tmp_path: Path, name: str) -> None:
     """Every case name gives a sample of its own."""
-    written(tmp_path / "run", [started(), session(), *trial("a"), *trial(name)])
+    write_sync(tmp_path / "run", [started(), session(), *trial("a"), *trial(name)])
 
     assert {"a", name} == {sample.id for sample in read(tmp_path / "run").samples or ()}
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from junitparser import Error, Failure, JUnitXml, Skipped
 
 from journal.events import AttemptFailed, AttemptStarted, TrialFailed
-from tests.journal.samples import enqueued, examples, session, started, trial, written
+from tests.journal.samples import enqueued, examples, session, started, trial, write_sync
 from tests.replay.eventful_run import exported, scored
 
 
@@ -76,7 +76,7 @@ def test_any_text(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
     path = tmp_path_factory.mktemp("junit") / "run"
     events = trial(text, text)
     events[3] = scored(text, "exact", value=False, reason=text)
-    written(path, [started(), session(), *events])
+    write_sync(path, [started(), session(), *events])
     (case,) = next(iter(parsed(path)))
     shown = re.sub("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", lambda match: ascii(match[0])[1:-1], text)
 
@@ -88,7 +88,7 @@ def test_large_outputs_are_truncated(tmp_path: Path) -> None:
     """A large output is truncated."""
     events = trial("a", "y" * 400_000)
     events[3] = scored("a", "exact", value=False)
-    written(tmp_path / "run", [started(), session(), *events])
+    write_sync(tmp_path / "run", [started(), session(), *events])
 
     assert "… (400,000 characters)" in exported(tmp_path / "run", "junit").decode()
     assert len(exported(tmp_path / "run", "junit")) < 20_000
@@ -99,7 +99,7 @@ def test_exception_without_name_or_message(tmp_path: Path) -> None:
     failed = AttemptFailed(trial="a", attempt=1, error="", message="", category="fatal", elapsed=0.1)
     attempt = AttemptStarted(trial="a", attempt=1, slot=0)
     trial_failed = TrialFailed(trial="a", attempts=1, reason="fatal")
-    written(tmp_path / "run", [started(), session(), enqueued("a"), attempt, failed, trial_failed])
+    write_sync(tmp_path / "run", [started(), session(), enqueued("a"), attempt, failed, trial_failed])
     (case,) = next(iter(parsed(tmp_path / "run")))
 
     assert "fatal" == case.result[0].type

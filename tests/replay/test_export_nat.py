@@ -7,7 +7,7 @@ import orjson
 import pytest
 
 from replay.export.nat import file_names
-from tests.journal.samples import session, started, trial, written
+from tests.journal.samples import session, started, trial, write_sync
 from tests.replay.eventful_run import FORMULA, LARGE, NASTY, exported_files, scored
 
 
@@ -83,7 +83,7 @@ def test_labels_have_no_average(run: Path) -> None:
 
 def test_no_trial_done(tmp_path: Path) -> None:
     """Without a completed or failed trial, the list is empty."""
-    written(tmp_path / "run", [started(), session()])
+    write_sync(tmp_path / "run", [started(), session()])
 
     assert {"workflow_output.json": "[]", "workflow_output.jsonl": ""} == exported_files(tmp_path / "run", "nat")
 
@@ -111,7 +111,7 @@ def test_expected_steps(tmp_path: Path) -> None:
     events: list[Any] = trial("a")
     events[0].metadata = {"expected_intermediate_steps": ["look", "say"]}
     events[3] = scored("a", "exact", value=True)
-    written(tmp_path / "run", [started(), session(), *events])
+    write_sync(tmp_path / "run", [started(), session(), *events])
     item = orjson.loads(exported_files(tmp_path / "run", "nat")["workflow_output.json"])[0]
 
     assert ["look", "say"] == item["expected_intermediate_steps"]

@@ -19,7 +19,7 @@ import pytest
 from journal import Event
 from journal.events import AttemptStarted, Noted, TrialCompleted, TrialScored
 from replay.export import FORMATS, Rows, Source, TableFile
-from tests.journal.samples import enqueued, lines_of, session, started, trial, written
+from tests.journal.samples import enqueued, lines_of, session, started, trial, write_sync
 from tests.replay.eventful_run import FORMULA, LARGE, NASTY, exported, scored
 
 
@@ -81,7 +81,7 @@ def test_truncated_output(tmp_path: Path) -> None:
     """`truncated` shows whether the token limit ended the output; it is null without an output."""
     short = Noted(name="evaljournal.finish_reason", value="length", trial="a", attempt=1)
     events = trial("a")
-    written(tmp_path / "run", [started(), session(), *events[:2], short, *events[2:], *trial("b"), enqueued("c")])
+    write_sync(tmp_path / "run", [started(), session(), *events[:2], short, *events[2:], *trial("b"), enqueued("c")])
 
     assert [True, False, None] == [row["truncated"] for row in rows_of(tmp_path / "run")]
     assert ["true", "false", ""] == [row["truncated"] for row in cells_of(tmp_path / "run")]
@@ -144,7 +144,7 @@ def test_formulas_are_prefixed(tmp_path: Path, first: str) -> None:
     trial_enqueued = enqueued(text, text)
     attempt = AttemptStarted(trial=text, attempt=1, slot=0)
     events: list[Event] = [trial_enqueued, attempt, trial(text, text)[2], score, TrialCompleted(trial=text, attempts=1)]
-    written(tmp_path / "run", [started(), session(), *events])
+    write_sync(tmp_path / "run", [started(), session(), *events])
     table = list(csv.reader(io.StringIO(exported(tmp_path / "run", "csv").decode(), newline="")))
 
     assert [] == [cell for row in table for cell in row if cell.startswith(tuple(FIRST[:-1]))]
@@ -155,7 +155,7 @@ def test_numbers_are_not_prefixed(tmp_path: Path) -> None:
     """A negative score stays a number."""
     events = trial("a")
     events[3] = scored("a", "exact", -0.5)
-    written(tmp_path / "run", [started(), session(), *events])
+    write_sync(tmp_path / "run", [started(), session(), *events])
 
     assert b",-0.5," in exported(tmp_path / "run", "csv")
 
@@ -180,7 +180,7 @@ def test_requests(tmp_path: Path) -> None:
     """A trial has the request of its last attempt, which is recorded with the first."""
     life = trial("a", retries=1)
     life[1] = attrs.evolve(life[1], request={"body": 1})  # type: ignore[misc]  # a fact is an attrs class
-    written(tmp_path / "run", [started(), session(), *life, *trial("b")])
+    write_sync(tmp_path / "run", [started(), session(), *life, *trial("b")])
 
     assert [{"body": 1}, None] == [row["request"] for row in rows_of(tmp_path / "run")]
     assert [{"body": 1}, {"body": 1}, None] == [row["request"] for row in rows_of(tmp_path / "run", "attempts")]
@@ -194,7 +194,7 @@ def test_parquet_types(tmp_path: Path) -> None:
         name = "ab"[at]
         life[2] = attrs.evolve(life[2], usage=usage[at])  # type: ignore[misc]  # a fact is an attrs class
         life[3:4] = [scored(name, "rank", at), scored(name, "size", 2**63 * at), scored(name, "mean", at + 0.5)]
-    written(tmp_path / "run", [started(), session(), *trials[0], *trials[1]])
+    write_sync(tmp_path / "run", [started(), session(), *trials[0], *trials[1]])
     read = {
         rows: pyarrow.parquet.read_table(io.BytesIO(exported(tmp_path / "run", "parquet", rows))) for rows in get_args(Rows)
     }
@@ -221,7 +221,7 @@ def test_scores_of_mixed_types(tmp_path: Path) -> None:
     """The column of a scorer that returns numbers and labels is text."""
     trials = [trial("a"), trial("b")]
     trials[0][3], trials[1][3] = scored("a", "exact", 0.5), scored("b", "exact", "none")
-    written(tmp_path / "run", [started(), session(), *trials[0], *trials[1]])
+    write_sync(tmp_path / "run", [started(), session(), *trials[0], *trials[1]])
 
     assert ["0.5", "none"] == [row["score.exact"] for row in columns_of(tmp_path / "run")]
     assert ["0.5", "none"] == [row["score.exact"] for row in cells_of(tmp_path / "run")]
@@ -252,7 +252,7 @@ def test_notes_of_mixed_types(tmp_path: Path) -> None:
     """Numbers with the same name are summed; otherwise the last value counts."""
     notes = [Noted(name="model", value=value, trial="a", attempt=1) for value in ("small", 3, 4, "large")]
     notes.append(Noted(name="usage", value={"cost": 0.5, "cached": True, "model": 1}, trial="a", attempt=1))
-    written(tmp_path / "run", [started(), session(), enqueued("a"), AttemptStarted(trial="a", attempt=1, slot=0), *notes])
+    write_sync(tmp_path / "run", [started(), session(), enqueued("a"), AttemptStarted(trial="a", attempt=1, slot=0), *notes])
 
     assert [{"model": 1, "cost": 0.5, "cached": True}] == [row["usage"] for row in rows_of(tmp_path / "run", "attempts")]
     assert [{"model": 8, "cost": 0.5}] == [row["usage"] for row in rows_of(tmp_path / "run")]
@@ -294,8 +294,8 @@ def test_exports_are_deterministic(run: Path, name: str) -> None:
 @pytest.mark.parametrize("name", FORMATS)
 def test_run_without_trials(tmp_path: Path, name: str) -> None:
     """Every format can export a run that was interrupted before its first trial."""
-    written(tmp_path / "begun", [started(), session()])
-    written(tmp_path / "bare", [])
+    write_sync(tmp_path / "begun", [started(), session()])
+    write_sync(tmp_path / "bare", [])
 
     assert b"" != exported(tmp_path / "begun", name) or name == "jsonl"
     assert b"" != exported(tmp_path / "bare", name) or name == "jsonl"
@@ -319,7 +319,7 @@ def test_memory_does_not_grow_with_outputs(tmp_path: Path, name: str) -> None:
     """25 more large outputs need less memory than one of them. Parquet, which buffers rows, is excluded."""
     for size in (5, 30):
         trials = itertools.chain.from_iterable(trial(f"t{n}", f"{n:04}" * 80_000) for n in range(size))
-        written(tmp_path / str(size), [started(), session(), *trials])
+        write_sync(tmp_path / str(size), [started(), session(), *trials])
     peak_of(tmp_path / "5", name)  # Imports and caches do not count.
 
     assert peak_of(tmp_path / "30", name) - peak_of(tmp_path / "5", name) < 4 * 80_000

@@ -16,7 +16,7 @@ from journal.events import Noted
 from replay import load
 from replay.export import Source, otlp_encoding
 from replay.export.otlp import otlp_proto
-from tests.journal.samples import RUN, session, started, trial, written
+from tests.journal.samples import RUN, session, started, trial, write_sync
 from tests.replay.eventful_run import LARGE, NASTY, eventful_run, exported
 
 
@@ -161,7 +161,7 @@ def test_truncated_output(tmp_path: Path) -> None:
     """A truncated output has the finish reason `length`."""
     short = Noted(name="evaljournal.finish_reason", value="length", trial="a", attempt=2)
     events = trial("a", retries=1)
-    written(tmp_path / "run", [started(), session(), *events[:5], short, *events[5:]])
+    write_sync(tmp_path / "run", [started(), session(), *events[:5], short, *events[5:]])
     messages = attributes(spans_of(tmp_path / "run")[-1])["gen_ai.output.messages"]
 
     assert ["length"] == [message["finish_reason"] for message in orjson.loads(messages)]
@@ -239,7 +239,7 @@ def test_protobuf_values(tmp_path: Path) -> None:
     life = trial("a")
     life[0] = attrs.evolve(life[0], metadata=metadata)  # type: ignore[misc]  # a fact is an attrs class
     life[2] = attrs.evolve(life[2], usage=usage)  # type: ignore[misc]  # the same
-    written(tmp_path / "run", [started(), session(), *life])
+    write_sync(tmp_path / "run", [started(), session(), *life])
     (body,) = protobuf_requests(tmp_path / "run")
     parsed = ExportTraceServiceRequest.FromString(body)
     about = attributes(parsed.resource_spans[0].scope_spans[0].spans[1])
@@ -272,7 +272,7 @@ def model_run(path: Path, definition: Any, request_: Any, usage: Any = None) -> 
     life[1] = attrs.evolve(life[1], request=request_)  # type: ignore[misc]  # a fact is an attrs class
     life[2] = attrs.evolve(life[2], usage=usage)  # type: ignore[misc]  # the same
     run_started = attrs.evolve(started(), definition=definition)  # type: ignore[misc]  # the same
-    written(path, [run_started, session(), *life])
+    write_sync(path, [run_started, session(), *life])
     span = spans_of(path)[1]
     return {"name": span.name, "kind": span.kind, **attributes(span)}
 

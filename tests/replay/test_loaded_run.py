@@ -31,7 +31,7 @@ from tests.journal.samples import (
     started,
     trial,
     whole_run,
-    written,
+    write_sync,
 )
 from tests.journal.test_format import GOLDEN
 
@@ -39,7 +39,7 @@ from tests.journal.test_format import GOLDEN
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     """Write a run of two trials."""
-    written(tmp_path / "run", whole_run())
+    write_sync(tmp_path / "run", whole_run())
     return tmp_path / "run"
 
 
@@ -92,7 +92,7 @@ def test_outputs(tmp_path: Path) -> None:
         *quick[1:],
         *slow[1:],
     ]
-    written(tmp_path / "run", events)
+    write_sync(tmp_path / "run", events)
 
     assert [("slow", "x" * 300_000), ("quick", None)] == list(load(tmp_path / "run").outputs())
     assert [("quick", None)] == list(load(tmp_path / "run", at=15).outputs())
@@ -103,7 +103,7 @@ def test_summary_by_metadata(tmp_path: Path) -> None:
     events: list[Event] = [started(), session()]
     for name, level in (("a", "easy"), ("b", "hard"), ("c", "easy")):
         events += [attrs.evolve(enqueued(name), metadata={"level": level}), *trial(name)[1:]]  # type: ignore[misc]  # a fact is an attrs class
-    written(tmp_path / "run", events)
+    write_sync(tmp_path / "run", events)
 
     groups = load(tmp_path / "run").summary(by="level").groups
     assert {"easy": 2, "hard": 1} == {name: part.trials.completed for name, part in (groups or {}).items()}
@@ -160,7 +160,7 @@ def test_trial(tmp_path: Path) -> None:
     """A trial has every attempt with its waits, the output and the scores."""
     events = trial("a", retries=1)
     note = Noted(name="tokens", value=7, trial="a", attempt=2)
-    written(tmp_path / "run", [started(), session(), *trial("b"), *events[:-2], note, *events[-2:], finished(2)])
+    write_sync(tmp_path / "run", [started(), session(), *trial("b"), *events[:-2], note, *events[-2:], finished(2)])
     loaded = load(tmp_path / "run").trial("a")
 
     assert ("completed", "Where is the capital?", "Lima") == (loaded.stage, loaded.input, loaded.output)
@@ -176,7 +176,7 @@ def test_trial(tmp_path: Path) -> None:
 
 def test_trial_with_a_missing_blob(tmp_path: Path) -> None:
     """A value that cannot be loaded is reported; the rest of the trial is returned."""
-    written(tmp_path / "run", [started(), session(), *trial("a", "x" * 300_000)])
+    write_sync(tmp_path / "run", [started(), session(), *trial("a", "x" * 300_000)])
     shutil.rmtree(tmp_path / "run" / "blobs")
     loaded = load(tmp_path / "run").trial("a")
 

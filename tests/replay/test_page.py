@@ -34,7 +34,7 @@ from tests.journal.samples import (
     started,
     trial,
     whole_run,
-    written,
+    write_sync,
 )
 from tests.replay.eventful_run import LARGE, eventful_run
 from tests.replay.random_runs import random_records
@@ -82,7 +82,7 @@ def test_values_at_one_time_are_merged(tmp_path: Path) -> None:
     events += [AttemptStarted(trial="a", attempt=1, slot=0), a]
     events += [AttemptStarted(trial="b", attempt=1, slot=0), TrialCompleted(trial="a", attempts=1)]
     times = iter([0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 2.0, 2.0, 3.0, 4.0, 5.0])
-    written(tmp_path / "run", events, clock=lambda: ("2026-11-15T00:00:00.000000Z", next(times)))
+    write_sync(tmp_path / "run", events, clock=lambda: ("2026-11-15T00:00:00.000000Z", next(times)))
 
     page_content, loaded = _read(tmp_path / "run")
 
@@ -186,7 +186,7 @@ def test_truncation_within_an_escape(tmp_path: Path) -> None:
     """A large text is truncated between two characters, wherever its JSON has escapes."""
     for text in ('"' * 300_000, "\n" * 300_000, "a" + "\\" * 300_000, "\x00" * 100_000, "é" * 200_000, "\U0001f600" * 90_000):
         run = tmp_path / hashlib.sha256(text.encode()).hexdigest()[:8]
-        written(run, [started(), session(), *trial("a", text)])
+        write_sync(run, [started(), session(), *trial("a", text)])
 
         page_content, _ = _read(run)
 
@@ -220,7 +220,7 @@ def test_values_of_many_trials(planned: int, tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr("replay.export.page_content.FULL_SIZE", 6_400)
     events = [enqueued(f"t{number}", "x" * 1_000) for number in range(64)]
     start = attrs.evolve(started(), trials=planned)  # type: ignore[misc]  # a fact is an attrs class
-    written(tmp_path / "run", [start, session(), *events])
+    write_sync(tmp_path / "run", [start, session(), *events])
     page_content = Content(12_800)
     load(tmp_path / "run", apply=page_content.apply)
 
@@ -272,7 +272,7 @@ def test_damaged_run(tmp_path: Path) -> None:
 def test_headline_has_the_scorer_with_passes(tmp_path: Path) -> None:
     """The headline has the first scorer with passes, even if a label or a number was recorded before."""
     events = answered("peru", {"tone": "polite", "length": 3.5, "exact": True})
-    written(tmp_path / "run", [started(), session(), *events])
+    write_sync(tmp_path / "run", [started(), session(), *events])
 
     report(tmp_path / "run", "-o", tmp_path / "report.html")
 
@@ -300,7 +300,7 @@ def test_illegal_events(seed: int, tmp_path: Path) -> None:
 
 def test_record_that_raises(tmp_path: Path) -> None:
     """A record at which `take` raises is named as the problem, and loading ends there."""
-    written(tmp_path / "run", whole_run())
+    write_sync(tmp_path / "run", whole_run())
 
     def take(run: LoadedRun, record: Record) -> None:
         run.apply(record)
@@ -317,7 +317,7 @@ def test_record_that_raises(tmp_path: Path) -> None:
 def test_nothing_in_common(tmp_path: Path) -> None:
     """Two runs without a common trial are rejected, and nothing is written."""
     for name in ("a", "b"):
-        written(tmp_path / name, [started(), session(), *trial(f"only-{name}")])
+        write_sync(tmp_path / name, [started(), session(), *trial(f"only-{name}")])
 
     result = report(tmp_path / "a", tmp_path / "b", "-o", tmp_path / "report.html")
 
@@ -329,7 +329,7 @@ def test_open_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`--open` opens the file in a browser; without it nothing is opened."""
     opened: list[str] = []
     monkeypatch.setattr("webbrowser.open", opened.append)
-    written(tmp_path / "run", whole_run())
+    write_sync(tmp_path / "run", whole_run())
 
     report(tmp_path / "run", "-o", tmp_path / "one.html")
     report(tmp_path / "run", "-o", tmp_path / "two.html", "--open")

@@ -10,7 +10,7 @@ from replay.export.page import page
 from replay.scratch import Column, Scratch, Values
 from replay.timeline_columns import TrialNumbers
 from runner.cli.report import read_page_run
-from tests.journal.samples import started, written
+from tests.journal.samples import started, write_sync
 from tests.replay.eventful_run import eventful_run
 from tests.replay.random_runs import random_records
 
@@ -99,7 +99,7 @@ def test_page_on_disk(tmp_path: Path, request: pytest.FixtureRequest) -> None:
 def test_short_run_creates_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A short run needs no temporary file."""
     monkeypatch.setattr("tempfile.TemporaryFile", None)
-    written(tmp_path / "run", [started()])
+    write_sync(tmp_path / "run", [started()])
 
     assert b"".join(page([read_page_run(tmp_path / "run").data()]))
     assert 0 == len(load(tmp_path / "run").timeline().spans)

@@ -16,7 +16,7 @@ from journal.events import (
     TrialWithdrawn,
 )
 from replay import fold
-from tests.journal.samples import enqueued, session, started, written
+from tests.journal.samples import enqueued, session, started, write_sync
 from tests.journal.test_format import GOLDEN
 
 RECORDS = list(read(GOLDEN))
@@ -71,12 +71,12 @@ def test_remaining_delay_after_a_restart(tmp_path: Path, end: str) -> None:
         enqueued("b"),
     ]
     times = [0.0, 0.0, 0.0, 499.0, 499.0, 500.0, 500.0, 520.0, 520.0]
-    written(tmp_path / "run", [started(), session(), enqueued("a"), *failed_attempt], clock=at_times(iter(times)))
+    write_sync(tmp_path / "run", [started(), session(), enqueued("a"), *failed_attempt], clock=at_times(iter(times)))
     if end == "torn":
         file = tmp_path / "run" / "journal-000001.jsonl"
         file.chmod(0o600)
         file.write_bytes(file.read_bytes()[:-20])  # The seal is torn: recovery comes first.
-    written(tmp_path / "run", [session(2)], new=False, clock=at_times(iter([0.25] * 4)))
+    write_sync(tmp_path / "run", [session(2)], new=False, clock=at_times(iter([0.25] * 4)))
 
     assert 40.0 == fold(read(tmp_path / "run")).backing_off["a"]
 
@@ -89,7 +89,7 @@ def test_failed_probe_does_not_count(tmp_path: Path) -> None:
         failed_attempt,
         RetryScheduled(trial="a", attempt=2, delay=1.0, reason="probe"),
     ]
-    written(tmp_path / "run", [started(), session(), enqueued("a"), *probe])
+    write_sync(tmp_path / "run", [started(), session(), enqueued("a"), *probe])
 
     retries = fold(read(tmp_path / "run")).trials["a"].retry_history
     assert retries is not None

@@ -93,7 +93,7 @@ async def test_a_killed_run_is_resumed() -> None:
     with trio.move_on_after(200):
         await execute(first, range(40), disk, timeout=math.inf)
     second = Scripted(lambda value, _: Return(value, 1))
-    results = await execute(second, range(40), disk.killed())
+    results = await execute(second, range(40), disk.after_kill())
 
     assert (list(range(40)), list(range(20, 40))) == (results[0], called_inputs(second))
     assert [COMPLETED] * 40 == [details.status for details in results[1]]
@@ -354,7 +354,7 @@ async def test_a_disk_that_fails_loses_no_results() -> None:
             raise OSError(5, "Input/output error")
         return None
 
-    disk.before = fail
+    disk.on_call = fail
     with pytest.raises(Incomplete, match=r"records up to \d+ are on disk") as raised:
         await execute(task, range(100), disk)
 

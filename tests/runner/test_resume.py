@@ -177,7 +177,7 @@ async def test_a_stop_while_the_journal_is_opened() -> None:
             asked.append(what)
             session.interrupt()
 
-    disk.before = ask_once
+    disk.on_call = ask_once
     outcome = await session.run()
 
     assert "interrupted" == outcome.stopped
@@ -257,7 +257,7 @@ def crash_everywhere(count: int, crashes: int, seed: int = 0) -> int:
         disk = SimulatedDisk()
         outcome = run_until_power_cut(it, disk, seq)
         for crash in range(1, crashes + 1):
-            disk = disk.unplugged(random.Random(f"{seed} {seq} {crash}"))
+            disk = disk.after_power_cut(random.Random(f"{seed} {seq} {crash}"))
             points += 1
             is_there = disk.is_directory(str(PATH)) and any(n.startswith("journal-") for n in disk.list_directory(str(PATH)))
             done = [e.trial for e in events_of(PATH, files=disk) if isinstance(e, TrialCompleted)] if is_there else []
@@ -511,7 +511,7 @@ def test_an_ambiguous_attempt_is_retried_or_failed(choice: str, failed: int, cal
     while task.calls["case-0"] == 0:
         disk = SimulatedDisk()
         run_until_power_cut(it, disk, next(place))
-    disk = disk.killed()
+    disk = disk.after_kill()
     outcome = run_until_power_cut(it, disk, 10**9, resume=True, on_ambiguous=choice)
 
     assert outcome is not None

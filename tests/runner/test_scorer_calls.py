@@ -11,7 +11,7 @@ import trio
 
 from journal import Event, Record, read
 from journal.events import (
-    AttemptEnding,
+    AttemptEnd,
     AttemptStarted,
     IntakePaused,
     LimitChanged,
@@ -103,7 +103,7 @@ async def test_every_call_has_one_ending() -> None:
     ends = sum(isinstance(event, ScorerCallFailed | TrialScored) for _, event in timed)
 
     assert (11, 11, 10) == (starts, ends, sum(isinstance(event, TrialCompleted) for _, event in timed))
-    assert sum(isinstance(event, AttemptEnding) for _, event in timed) == 10
+    assert sum(isinstance(event, AttemptEnd) for _, event in timed) == 10
 
 
 def judged_twice() -> AnyEvaluation:
@@ -133,7 +133,7 @@ def test_a_power_cut_at_any_record_loses_no_score() -> None:
     for seq in range(3, last):
         disk, it = SimulatedDisk(), judged_twice()
         run_until_power_cut(it, disk, seq)
-        disk = disk.unplugged(random.Random(seq))
+        disk = disk.after_power_cut(random.Random(seq))
         is_there = disk.is_directory(str(PATH)) and any(name.startswith("journal-") for name in disk.list_directory(str(PATH)))
         outcome = run_until_power_cut(it, disk, 10**9, resume=is_there)
 

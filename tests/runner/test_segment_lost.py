@@ -11,7 +11,7 @@ from journal import segment_file
 from journal.errors import SegmentLost
 from runner.engine.session import Session
 from runner.testing import repeatable
-from tests.journal.samples import FLEETING, segment
+from tests.journal.samples import UNSYNCED_DISK, segment
 from tests.runs import define, numbered_cases
 
 GRACE = 5.0
@@ -41,7 +41,7 @@ async def run_and_change(path: Path, change: Callable[[Path], None], **options: 
     began = trio.current_time()
     it = define(task, numbered_cases(20), slots=3, policy="fixed", grace=GRACE)
     with pytest.raises(SegmentLost) as caught:
-        await Session(it, path, **{**repeatable(), "files": FLEETING, **options}).run()
+        await Session(it, path, **{**repeatable(), "files": UNSYNCED_DISK, **options}).run()
     assert segment(path).name == caught.value.file
     return ends
 

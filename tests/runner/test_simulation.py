@@ -20,7 +20,7 @@ from runner.cli import cli
 from runner.recompute.simulation import LIMITATION, Recording
 from runner.testing import Action, Fail, Hang, Return, Scripted, repeatable
 from tests.journal.disk import SimulatedDisk
-from tests.journal.samples import FLEETING, enqueued, flip, session, started, whole_run, written
+from tests.journal.samples import UNSYNCED_DISK, enqueued, flip, session, started, whole_run, write_sync
 from tests.runs import PATH, AnyEvaluation, define, flaky_evaluation, numbered_cases
 
 
@@ -152,8 +152,8 @@ def test_unfinished_trials_are_excluded() -> None:
 
 def test_a_run_without_finished_trials_is_rejected(tmp_path: Path) -> None:
     """Without a finished trial, or without a recorded policy, there is nothing to simulate."""
-    written(tmp_path / "empty", [started(), session(), enqueued("a")])
-    written(tmp_path / "old", whole_run())
+    write_sync(tmp_path / "empty", [started(), session(), enqueued("a")])
+    write_sync(tmp_path / "old", whole_run())
 
     with pytest.raises(UsageError, match="nothing to simulate"):
         Recording.of(read(tmp_path / "empty")).simulate()
@@ -184,7 +184,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     it = define(Scripted(lambda *_: Return("yes", 1.0)), [Case(name=f"n{n}", input=n) for n in range(12)])
     virtually(
-        functools.partial(arun, it, tmp_path / "run", **{**repeatable(), "files": FLEETING, "policy": "fixed", "slots": 3})
+        functools.partial(arun, it, tmp_path / "run", **{**repeatable(), "files": UNSYNCED_DISK, "policy": "fixed", "slots": 3})
     )
     return Path("run")
 
@@ -241,7 +241,7 @@ def test_the_command_rejects_invalid_arguments(run: Path, arguments: list[str]) 
 
 def test_the_command_rejects_a_run_without_finished_trials(tmp_path: Path) -> None:
     """The error names the run, and the exit code is 2."""
-    written(tmp_path / "empty", [started(), session(), enqueued("a")])
+    write_sync(tmp_path / "empty", [started(), session(), enqueued("a")])
     result = evaljournal("simulate", tmp_path / "empty")
 
     assert 2 == result.exit_code

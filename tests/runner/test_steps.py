@@ -152,7 +152,7 @@ def test_power_cut_at_every_record(seed: int) -> None:
         it = of(agent, "ab", slots=2, retry=Retry(errors=3))
         if run_until_power_cut(it, disk, seq) is not None:
             break
-        found = disk.unplugged(random.Random(seed))
+        found = disk.after_power_cut(random.Random(seed))
         is_there = found.is_directory(str(PATH)) and any(n.startswith("journal-") for n in found.list_directory(str(PATH)))
         if not is_there:
             continue

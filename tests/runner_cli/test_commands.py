@@ -33,7 +33,7 @@ from tests.journal.samples import (
     started,
     trial,
     whole_run,
-    written,
+    write_sync,
 )
 from tests.processes import Process
 
@@ -61,7 +61,7 @@ def ended(*arguments: object) -> tuple[int, str, str]:
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     """Write a run of two trials with records a second apart, so that all its durations are possible."""
-    written(tmp_path / "run", whole_run(), clock=fake_clock(1.0))
+    write_sync(tmp_path / "run", whole_run(), clock=fake_clock(1.0))
     return tmp_path / "run"
 
 
@@ -102,7 +102,7 @@ def test_verify_ends_with_4_at_broken_rules(tmp_path: Path) -> None:
 @pytest.fixture
 def disagreeing(tmp_path: Path) -> Path:
     """Write an intact run whose records are too close together for its durations."""
-    written(tmp_path / "run", whole_run())
+    write_sync(tmp_path / "run", whole_run())
     return tmp_path / "run"
 
 
@@ -210,7 +210,7 @@ def test_verify_as_json_of_damage(damaged: Path) -> None:
 def test_verify_finds_the_expected_head(run: Path) -> None:
     """An earlier head is found, and the records since are counted."""
     head = verify(run).head
-    written(run, [session(2)], new=False)
+    write_sync(run, [session(2)], new=False)
     result = evaljournal("verify", run, "--expect-head", head)
 
     assert 0 == result.exit_code
@@ -297,7 +297,7 @@ def test_salvage_rejects_an_intact_run_and_a_taken_target(run: Path, tmp_path: P
 
     assert (2, True) == (result.exit_code, "is not damaged" in result.stderr)
     flip(segment(run), list(read(run))[9].offset + 60)
-    written(tmp_path / "taken", whole_run())
+    write_sync(tmp_path / "taken", whole_run())
     result = evaljournal("salvage", run, "-o", tmp_path / "taken")
 
     assert (2, True) == (result.exit_code, "already exists" in result.stderr)
@@ -385,7 +385,7 @@ def test_the_default_is_the_newest_run(tmp_path: Path, monkeypatch: pytest.Monke
     """Without RUN, the run written last is used, at any depth under runs/."""
     monkeypatch.chdir(tmp_path)
     for age, name in enumerate(["capitals/0002", "capitals/0003", "rivers", "capitals/0001"]):
-        written(Path("runs") / name, whole_run(age + 1), run=f"{age:032}")
+        write_sync(Path("runs") / name, whole_run(age + 1), run=f"{age:032}")
         os.utime(segment(Path("runs") / name), (1000 - age, 1000 - age))
 
     assert f"{0:032}" == orjson.loads(evaljournal("verify", "--json").stdout)["run"]
@@ -397,7 +397,7 @@ def test_the_default_is_the_newest_run(tmp_path: Path, monkeypatch: pytest.Monke
 def test_an_interrupted_copy_is_not_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The remains of a killed fork or salvage are neither listed nor used."""
     monkeypatch.chdir(tmp_path)
-    written(Path("runs/capitals/.0001-again.new"), whole_run()[:4])
+    write_sync(Path("runs/capitals/.0001-again.new"), whole_run()[:4])
 
     assert [] == orjson.loads(evaljournal("ls", "--json").stdout)
     assert "no runs under runs/" in evaljournal("status").stderr
@@ -448,7 +448,7 @@ def test_output_cannot_control_the_terminal(tmp_path: Path) -> None:
         Noted(name=evil, value=evil),
         Extension(type=f"x-{evil}", data={evil: evil}),
     ]
-    written(tmp_path / "run", events)
+    write_sync(tmp_path / "run", events)
     results = [
         evaljournal("log", tmp_path / "run"),
         evaljournal("log", tmp_path / "run", evil),
@@ -480,7 +480,7 @@ def test_foreign_journal_cannot_control_the_terminal(tmp_path: Path) -> None:
 def test_long_values_are_shortened(tmp_path: Path) -> None:
     """A long value is shown by its start, a blob by its size."""
     events = trial("a", output="long " * 100)
-    written(tmp_path / "run", [started(), session(), *events, Noted(name="b", value="v" * (300 << 10))])
+    write_sync(tmp_path / "run", [started(), session(), *events, Noted(name="b", value="v" * (300 << 10))])
     out = evaljournal("log", tmp_path / "run").stdout
 
     assert "output=long long" in out
@@ -597,7 +597,7 @@ def test_follow_prints_new_records(run: Path) -> None:
     with process("log", "-f", "--json", run) as following:
         assert following.stdout is not None
         lines = [following.stdout.readline() for _ in range(number)]
-        written(run, [session(2)], new=False)
+        write_sync(run, [session(2)], new=False)
         lines += [following.stdout.readline() for _ in range(3)]
         following.send_signal(signal.SIGINT)
         code = following.wait(timeout=60)
@@ -627,7 +627,7 @@ def test_follow_ends_with_2_where_there_is_no_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize("follow", [[], ["-f"]], ids=["log", "log -f"])
 def test_closed_pipe_is_quiet(tmp_path: Path, follow: list[str]) -> None:
     """`log | head` prints its lines and no error."""
-    written(tmp_path / "run", [started(), session(), *(Noted(name="n", value="v" * 90) for _ in range(3000))], confirm=False)
+    write_sync(tmp_path / "run", [started(), session(), *(Noted(name="n", value="v" * 90) for _ in range(3000))], confirm=False)
     with process("log", *follow, tmp_path / "run") as reading:
         assert reading.stdout is not None
         assert reading.stderr is not None
@@ -661,7 +661,7 @@ def test_a_closed_pipe_of_standard_error_does_not_change_the_exit_code(tmp_path:
 @pytest.mark.parametrize("command", [["log"], ["status"], ["export"], ["ls"], ["show", "case-1"]])
 def test_a_closed_pipe_exits_with_141(tmp_path: Path, command: list[str]) -> None:
     """A closed pipe exits with 141 and no message."""
-    written(tmp_path / "run", whole_run())
+    write_sync(tmp_path / "run", whole_run())
     reader, writer = os.pipe()
     os.close(reader)
     with open(writer, "wb") as gone:
@@ -675,7 +675,7 @@ def test_a_closed_pipe_exits_with_141(tmp_path: Path, command: list[str]) -> Non
 @pytest.mark.parametrize("command", ["run --json --data {data} --command cat -o {new}", "log {run}", "status {run}", "--help"])
 def test_a_full_standard_output_exits_with_141(tmp_path: Path, command: str) -> None:
     """If only printing fails, the exit code is 141, and a run that has finished is reported as finished."""
-    written(tmp_path / "run", whole_run())
+    write_sync(tmp_path / "run", whole_run())
     (tmp_path / "data.jsonl").write_text('{"id": "peru", "input": "Peru"}\n')
     words = command.format(data=tmp_path / "data.jsonl", new=tmp_path / "new", run=tmp_path / "run").split()
     with open("/dev/full", "wb") as full:
@@ -725,7 +725,7 @@ def test_a_trial_without_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
 
 def test_standard_output_may_be_closed(tmp_path: Path) -> None:
     """A closed standard output is no bug."""
-    written(tmp_path / "run", whole_run())
+    write_sync(tmp_path / "run", whole_run())
     closed = shlex.join([*COMMAND, "log", str(tmp_path / "run")]) + " >&-"
     done = subprocess.run(["/bin/sh", "-c", closed], stderr=subprocess.PIPE, text=True, timeout=60, check=False)
 

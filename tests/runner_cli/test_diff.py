@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 from journal import Event, read
 from journal.events import RunFinished
 from runner.cli import cli
-from tests.journal.samples import content, flip, segment, session, started, written
+from tests.journal.samples import content, flip, segment, session, started, write_sync
 from tests.replay.trial_events import answered, failed
 
 PASS, FAIL = True, False
@@ -24,7 +24,7 @@ def evaljournal(*arguments: object) -> Result:
 def run(path: Path, *lives: list[Event]) -> Path:
     """Write a finished run."""
     events = [event for life in lives for event in life]
-    written(path, [started(), session(), *events, RunFinished(completed=0, failed=0, withdrawn=0, head="")])
+    write_sync(path, [started(), session(), *events, RunFinished(completed=0, failed=0, withdrawn=0, head="")])
     return path
 
 
@@ -133,7 +133,7 @@ def test_status_and_diff_agree_about_a_damaged_run(tmp_path: Path, a: Path) -> N
     """`status` and `diff` count up to the damage, of all planned trials; the next command is salvage."""
     broken = tmp_path / "broken"
     planned = attrs.evolve(started(), trials=20)  # type: ignore[misc]  # a fact is an attrs class
-    written(broken, [planned, session(), *(event for name in ("peru", "oslo", "rome", "bern") for event in answered(name))])
+    write_sync(broken, [planned, session(), *(event for name in ("peru", "oslo", "rome", "bern") for event in answered(name))])
     flip(segment(broken), list(read(broken))[-2].offset + 60)
     status, printed = evaljournal("status", broken), orjson.loads(evaljournal("status", broken, "--json").stdout)
 

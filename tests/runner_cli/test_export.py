@@ -25,7 +25,7 @@ from tests.journal.samples import (
     started,
     trial,
     whole_run,
-    written,
+    write_sync,
 )
 from tests.replay.eventful_run import eventful_run, exported
 from tests.runner_cli.test_commands import COMMAND
@@ -38,7 +38,7 @@ def evaljournal(*arguments: object) -> Result:
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     """Write a run of two trials."""
-    written(tmp_path / "run", whole_run())
+    write_sync(tmp_path / "run", whole_run())
     return tmp_path / "run"
 
 

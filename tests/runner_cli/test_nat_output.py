@@ -19,7 +19,7 @@ from replay.export.nat import line
 from replay.trial import TrialDetails
 from runner.cli import cli
 from runner.engine.nat_output import OWNER, NatOutput
-from tests.journal.samples import session, started, trial, written
+from tests.journal.samples import session, started, trial, write_sync
 from tests.replay.eventful_run import first_session, minute_clock, second_session
 from tests.runner_cli.test_run import QUICK, SLOW, process
 
@@ -164,10 +164,10 @@ def test_no_file_is_touched_on_the_event_loop(monkeypatch: pytest.MonkeyPatch) -
 
 def kept(path: Path, events: list[Event], **options: bool) -> tuple[NatOutput, list[Record]]:
     """Start to update the files of a new run; return the coming records too."""
-    written(path, [started(), session()])
+    write_sync(path, [started(), session()])
     output = NatOutput(Path("nat"), **options)
     output._begin(path)
-    written(path, events, new=False)
+    write_sync(path, events, new=False)
     return output, list(read(path, load_blobs=False))
 
 
@@ -244,8 +244,8 @@ def test_an_error_in_one_trial(monkeypatch: pytest.MonkeyPatch, caplog: pytest.L
 
 def test_a_retried_trial_is_written_once() -> None:
     """With --retry-failed, a failed trial is not in the file until it has ended again."""
-    written(Path("run"), first_session(), clock=minute_clock(0))
-    written(Path("run"), second_session(), new=False, clock=minute_clock(10))
+    write_sync(Path("run"), first_session(), clock=minute_clock(0))
+    write_sync(Path("run"), second_session(), new=False, clock=minute_clock(10))
     plain, again = NatOutput(Path("nat")), NatOutput(Path("again"), retry_failed=True)
     plain._begin(Path("run"))
     again._begin(Path("run"))
@@ -255,7 +255,7 @@ def test_a_retried_trial_is_written_once() -> None:
     asked = RetryScheduled(trial="chad", attempt=3, delay=0.0, reason="requested")
     done = trial("chad")[-1]
     done.attempts = 3  # type: ignore[misc,union-attr]  # the last event of a life
-    written(Path("run"), [session(3), asked, started_event, answered, done], new=False, clock=minute_clock(20))
+    write_sync(Path("run"), [session(3), asked, started_event, answered, done], new=False, clock=minute_clock(20))
     again._take(list(read("run", load_blobs=False)))
 
     assert ["peru", "chad", "chad#2", "oslo"] == ids("nat")
@@ -265,10 +265,10 @@ def test_a_retried_trial_is_written_once() -> None:
 
 def test_two_runs_started_at_once() -> None:
     """Of two runs that start at once in one directory, the second writes nothing there."""
-    written(Path("run"), [started(), session(), *trial("a")])
+    write_sync(Path("run"), [started(), session(), *trial("a")])
     NatOutput(Path("nat"))._begin(Path("run"))
     before = Path("nat/workflow_output.jsonl").read_bytes()
-    written(Path("other"), [started(), session(), *trial("b")], run="f" * 32)
+    write_sync(Path("other"), [started(), session(), *trial("b")], run="f" * 32)
     other = NatOutput(Path("nat"))
     other.finish(Path("other"))
 

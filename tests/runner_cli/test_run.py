@@ -27,7 +27,19 @@ from replay import load
 from runner import run
 from runner.cli import cli
 from runner.definition.loading import find
-from tests.journal.samples import content, cut_tail, flip, forge, opened, segment, session, started, trial, whole_run, written
+from tests.journal.samples import (
+    content,
+    cut_tail,
+    flip,
+    forge,
+    opened,
+    segment,
+    session,
+    started,
+    trial,
+    whole_run,
+    write_sync,
+)
 from tests.processes import Process
 from tests.runner_cli.test_commands import COMMAND
 
@@ -276,8 +288,8 @@ def test_cases_that_cannot_be_used_start_nothing(cases: str, message: str) -> No
 
 def test_a_taken_path_is_rejected() -> None:
     """No run is started where one exists; an unfinished one can be resumed."""
-    written(Path("half"), whole_run()[:-1])
-    written(Path("whole"), whole_run())
+    write_sync(Path("half"), whole_run()[:-1])
+    write_sync(Path("whole"), whole_run())
     before = content(Path("half")), content(Path("whole"))
     half, whole = evaljournal("run", "evals/capitals.py", "-o", "half"), evaljournal("run", "evals/capitals.py", "-o", "whole")
 
@@ -549,7 +561,7 @@ def test_resume_without_any_run() -> None:
 
 def test_resume_of_a_damaged_run_ends_with_4() -> None:
     """A damaged run is neither resumed nor changed."""
-    written(Path("r"), whole_run()[:-1])
+    write_sync(Path("r"), whole_run()[:-1])
     flip(segment(Path("r")), list(read("r"))[9].offset + 60)
     before = segment(Path("r")).read_bytes()
     result = evaljournal("resume", "r", "--trust")
@@ -801,7 +813,7 @@ def test_status_of_a_finished_run() -> None:
 
 def test_status_of_a_damaged_run() -> None:
     """A damaged run is shown up to the damage, with exit code 4, and not changed."""
-    written(Path("r"), whole_run())
+    write_sync(Path("r"), whole_run())
     flip(segment(Path("r")), list(read("r"))[9].offset + 60)
     before = content(Path("r"))
     words, as_json = evaljournal("status", "r"), evaljournal("status", "r", "--json")
@@ -842,9 +854,9 @@ def test_status_without_a_run() -> None:
 def test_ls() -> None:
     """The runs are listed with evaluation, counts and ending, in any status."""
     *begun, finished = whole_run()
-    written(Path("runs/capitals/0001"), [*begun, attrs.evolve(finished, elapsed=42.0)])  # type: ignore[misc]  # an attrs class
-    written(Path("runs/capitals/0002"), begun)
-    written(Path("runs/capitals/0003"), whole_run())
+    write_sync(Path("runs/capitals/0001"), [*begun, attrs.evolve(finished, elapsed=42.0)])  # type: ignore[misc]  # an attrs class
+    write_sync(Path("runs/capitals/0002"), begun)
+    write_sync(Path("runs/capitals/0003"), whole_run())
     flip(segment(Path("runs/capitals/0003")), list(read("runs/capitals/0003"))[9].offset + 60)
     forge(Path("runs/rivers"), [opened(version="7.0")])
     result = evaljournal("ls")
@@ -873,7 +885,7 @@ def test_ls() -> None:
 
 def test_status_reports_a_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """After an interrupted run, `status` reports a nearly full disk."""
-    written(Path("runs/capitals/0001"), whole_run()[:-1])
+    write_sync(Path("runs/capitals/0001"), whole_run()[:-1])
     roomy = evaljournal("status").stdout
     monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(100, 100, 1))
     full = evaljournal("status").stdout
@@ -883,7 +895,7 @@ def test_status_reports_a_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_ls_of_a_directory(here: Path) -> None:
     """Another directory can be listed; a missing one exits with 2, and no runs are no error."""
-    written(here / "archive/2026/capitals/0001", whole_run())
+    write_sync(here / "archive/2026/capitals/0001", whole_run())
 
     assert str(here / "archive/2026/capitals/0001") in evaljournal("ls", here / "archive").stdout
     assert 2 == evaljournal("ls", "nowhere").exit_code

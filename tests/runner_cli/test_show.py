@@ -23,7 +23,7 @@ from journal.events import (
     TrialScored,
 )
 from replay.text import printable
-from tests.journal.samples import enqueued, flip, forge, opened, segment, session, started, trial, whole_run, written
+from tests.journal.samples import enqueued, flip, forge, opened, segment, session, started, trial, whole_run, write_sync
 from tests.runner_cli.test_commands import evaljournal
 
 TROUBLED: list[Event] = [
@@ -65,7 +65,7 @@ def shown(*arguments: Any) -> dict[str, Any]:
 
 def test_a_trial_as_text() -> None:
     """The text has the input, every attempt with its error and waits, and the result."""
-    written(Path("run"), TROUBLED)
+    write_sync(Path("run"), TROUBLED)
     result = evaljournal("show", "run", "peru")
 
     assert (0, "") == (result.exit_code, result.stderr)
@@ -90,7 +90,7 @@ def test_an_output_and_its_scores() -> None:
     """The output is shown line by line, and a line per scorer."""
     failed = ScoringFailed(trial="a", scorer="judge", version="1", error="OSError", message="gone", elapsed=0.0)
     life = trial("a", "Lima\n\x1b[31mPeru")
-    written(Path("run"), [started(), session(), *life[:-1], failed, life[-1]])
+    write_sync(Path("run"), [started(), session(), *life[:-1], failed, life[-1]])
     result = evaljournal("show", "run", "a")
 
     assert [
@@ -107,7 +107,7 @@ def test_notes() -> None:
     notes = [("tokens", 7), ("cost", 0.5), ("judge", judged), ("rank", 1)]
     life = trial("a")
     said = [Noted(name=name, value=value, trial="a", attempt=1) for name, value in notes]
-    written(Path("run"), [started(), session(), *life[:-1], *said, life[-1]])
+    write_sync(Path("run"), [started(), session(), *life[:-1], *said, life[-1]])
     lines = evaljournal("show", "run", "a").stdout.splitlines()
 
     at = lines.index("          tokens 7 · cost 0.5")
@@ -119,7 +119,7 @@ def test_notes() -> None:
 
 def test_a_trial_as_json() -> None:
     """JSON is complete, the waits of each attempt add up, and the names are stable."""
-    written(Path("run"), TROUBLED)
+    write_sync(Path("run"), TROUBLED)
     printed = shown("run", "peru")
 
     assert ("run", None, "failed", "timed_out") == (printed["path"], printed["problem"], printed["stage"], printed["reason"])
@@ -134,7 +134,7 @@ def test_a_trial_as_json() -> None:
 
 def test_a_trial_as_of_a_record() -> None:
     """As of an earlier record, an open attempt is in flight and later records are ignored."""
-    written(Path("run"), TROUBLED)
+    write_sync(Path("run"), TROUBLED)
     result = evaljournal("show", "run", "peru", "--at", 6)
 
     assert "peru  running, 1 attempt" == result.stdout.splitlines()[0]
@@ -143,7 +143,7 @@ def test_a_trial_as_of_a_record() -> None:
 
 def test_one_argument_is_a_trial() -> None:
     """One argument that is not a directory is a trial of the newest run."""
-    written(Path("runs/capitals/0001"), whole_run())
+    write_sync(Path("runs/capitals/0001"), whole_run())
 
     assert evaljournal("show", "case-2").stdout.startswith("case-2  completed, 1 attempt\n")
 
@@ -159,7 +159,7 @@ def test_one_argument_is_a_trial() -> None:
 )
 def test_an_unknown_trial(arguments: list[str], said: str) -> None:
     """An unknown trial exits with 2 and suggestions."""
-    written(Path("run"), whole_run())
+    write_sync(Path("run"), whole_run())
     result = evaljournal("show", *arguments)
 
     assert (2, "", True) == (result.exit_code, result.stdout, said in result.stderr)
@@ -169,7 +169,7 @@ def test_the_list_of_trials() -> None:
     """Without a trial, all are listed with input, stage, duration and scores."""
     failed = ScoringFailed(trial="b", scorer="judge", version="1", error="OSError", message="gone", elapsed=0.0)
     b = trial("b")
-    written(Path("run"), [*TROUBLED, *trial("a"), *b[:-1], failed, b[-1], enqueued("c\x1b", 50 * "x\x1b")])
+    write_sync(Path("run"), [*TROUBLED, *trial("a"), *b[:-1], failed, b[-1], enqueued("c\x1b", 50 * "x\x1b")])
     result, printed = evaljournal("show", "run"), shown("run")
 
     assert (0, "") == (result.exit_code, result.stderr)
@@ -189,7 +189,7 @@ def test_the_list_of_trials() -> None:
 
 def test_a_trial_of_a_damaged_run() -> None:
     """A trial is shown up to the damage, with exit code 4; an unknown one may be after it."""
-    written(Path("run"), whole_run())
+    write_sync(Path("run"), whole_run())
     flip(segment(Path("run")), list(read("run"))[11].offset + 60)
     half, gone = evaljournal("show", "run", "case-2"), evaljournal("show", "run", "case-3")
 
@@ -202,7 +202,7 @@ def test_a_trial_of_a_damaged_run() -> None:
 
 def test_a_missing_blob() -> None:
     """A missing blob is shown as such, with exit code 4."""
-    written(Path("run"), [started(), session(), *trial("a", ["x" * 100] * 3_000)])
+    write_sync(Path("run"), [started(), session(), *trial("a", ["x" * 100] * 3_000)])
     assert ["x" * 100] * 3_000 == shown("run", "a")["output"]
     assert "… 2,962 more lines; --json has all" in evaljournal("show", "run", "a").stdout
 
@@ -243,7 +243,7 @@ def test_calls_of_scorers() -> None:
         ScorerCallStarted(trial="a", scorer="judge", call=2, key=key),
         TrialScored(trial="a", scorer="judge", version="1", value=True, elapsed=0.001),
     ]
-    written(Path("run"), [started(), session(), *life[:-1], *calls, life[-1]])
+    write_sync(Path("run"), [started(), session(), *life[:-1], *calls, life[-1]])
     lines, story = evaljournal("show", "run", "a").stdout.splitlines(), shown("run", "a")
 
     assert [
@@ -262,7 +262,7 @@ def test_what_an_attempt_waited_for() -> None:
     """The longest wait of an attempt is shown with its reason; JSON lists all."""
     life = trial("a")
     paced = PaceChanged(after=4.2, reason="rate_limit")
-    written(Path("run"), [started(), session(), life[0], paced, *life[1:]])
+    write_sync(Path("run"), [started(), session(), life[0], paced, *life[1:]])
 
     assert "waited 2 ms (pace: 4.2 starts/s), backoff 0 s" in evaljournal("show", "run", "a").stdout
     (attempt,) = shown("run", "a")["attempts"]

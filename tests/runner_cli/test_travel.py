@@ -46,7 +46,7 @@ from tests.journal.samples import (
     trial,
     whole_run,
     write,
-    written,
+    write_sync,
 )
 from tests.runner_cli.test_commands import ended, evaljournal
 from tests.runner_cli.test_run import QUICK, SLOW, at_a_terminal, process, wait_for
@@ -63,7 +63,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def run() -> Path:
     """Write a run of two trials: 15 records, a millisecond apart."""
-    written(Path("run"), whole_run())
+    write_sync(Path("run"), whole_run())
     return Path("run")
 
 
@@ -81,8 +81,8 @@ def seconds(hour: int) -> Clock:
 @pytest.fixture
 def slow_run() -> Path:
     """Write a run of two sessions an hour apart: ten records a second apart, and nine more."""
-    written(Path("slow"), [started(), session(), *trial("a"), RunStopped(reason="deadline")], clock=seconds(0))
-    written(Path("slow"), [session(2), *trial("b"), finished(2)], new=False, clock=seconds(1))
+    write_sync(Path("slow"), [started(), session(), *trial("a"), RunStopped(reason="deadline")], clock=seconds(0))
+    write_sync(Path("slow"), [session(2), *trial("b"), finished(2)], new=False, clock=seconds(1))
     return Path("slow")
 
 
@@ -371,7 +371,7 @@ def test_a_fork_copies_the_records(run: Path) -> None:
 def test_a_fork_counts_the_remaining_trials(here: Path, planned: int, at: int, message: str) -> None:
     """Trials that were not read at the point of the fork are counted."""
     started_event = attrs.evolve(started(), trials=planned)  # type: ignore[misc]  # a fact is an attrs class
-    written(here / "old", [started_event, session(), *trial("a")])
+    write_sync(here / "old", [started_event, session(), *trial("a")])
     result = evaljournal("fork", "old", "--at", at, "-o", "new")
 
     assert f"new: forked from old at record {at}; {message}\nnext: evaljournal resume new\n" == result.stderr
@@ -424,10 +424,10 @@ def test_a_fork_of_a_fork(run: Path) -> None:
 def test_open_attempts_of_a_fork() -> None:
     """A fork records its open attempts as 'forked', and those of a dead session as 'process_died'."""
     events = [started(), session(), session(2), *trial("a")]
-    written(Path("old"), events)
+    write_sync(Path("old"), events)
     evaljournal("fork", "old", "-o", "new")
     before = evaljournal("status", "new").stdout
-    written(Path("new"), [session(3), RunStopped(reason="interrupted")], new=False)
+    write_sync(Path("new"), [session(3), RunStopped(reason="interrupted")], new=False)
 
     assert "capitals forked while running: 1 trial done, in new" == before.splitlines()[0]
     assert "1 of 3 sessions ended without a final record" in evaljournal("status", "new").stdout
@@ -439,7 +439,7 @@ def test_a_fork_copies_blobs_and_foreign_events() -> None:
     extension = Extension(type="x-mine", data={"a": 1})
     recovered = JournalRecovered(last_seq=1, bytes=1, file="torn/x")
     events = [started(), session(), *trial("a", "x" * 300_000), extension, recovered, session(2), *trial("b", retries=1)]
-    written(Path("old"), events)
+    write_sync(Path("old"), events)
     evaljournal("fork", "old", "-o", "new")
 
     assert [*events[1:8], *events[9:]] == events_of("new")[1:]
@@ -481,7 +481,7 @@ def test_a_damaged_run_is_forked_before_the_damage(here: Path, run: Path) -> Non
 def test_a_fork_is_complete_or_missing(here: Path, loss: str) -> None:
     """A missing blob or an invalid record leaves no partial fork."""
     if loss == "a blob":
-        written(Path("old"), [started(), session(), *trial("a", "x" * 300_000)])
+        write_sync(Path("old"), [started(), session(), *trial("a", "x" * 300_000)])
         shutil.rmtree("old/blobs")
     else:
         forge(Path("old"), [opened(), started(), session(), *trial("a"), *trial("a")[1:]])

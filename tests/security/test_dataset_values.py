@@ -13,7 +13,7 @@ from journal.events import RunStarted
 from runner import Case, UsageError
 from runner.tasks.command import Command
 from runner.tasks.endpoint import Endpoint
-from tests.journal.samples import session, started, trial, written
+from tests.journal.samples import session, started, trial, write_sync
 from tests.replay.eventful_run import exported
 from tests.runs import define_real, events, run_real
 
@@ -25,7 +25,7 @@ FORMULA = '=HYPERLINK("http://attacker.example")'
 def test_csv_has_no_formula_for_any_delimiter(tmp_path: Path, before: str, delimiter: str) -> None:
     """In some locales, spreadsheets separate cells at semicolons or tabs, and then rows at every line break."""
     text = before + FORMULA
-    written(tmp_path / "run", [started(), session(), *trial("a", text)])
+    write_sync(tmp_path / "run", [started(), session(), *trial("a", text)])
     content = exported(tmp_path / "run", "csv").decode()
     reader = csv.reader(io.StringIO(content, newline=""), delimiter=delimiter)
     cells = [cell.strip(' "') for row in reader for cell in row]
@@ -38,7 +38,7 @@ def test_csv_has_no_formula_for_any_delimiter(tmp_path: Path, before: str, delim
 @pytest.mark.parametrize("text", ["- one\n- two", "a; b", "tab\tseparated", "it's; 'quoted'", "a\n'b'", "x;'y"])
 def test_other_text_in_csv_can_be_restored(tmp_path: Path, text: str) -> None:
     """The documented rule restores text with separators and apostrophes."""
-    written(tmp_path / "run", [started(), session(), *trial("a", text)])
+    write_sync(tmp_path / "run", [started(), session(), *trial("a", text)])
     (row,) = csv.DictReader(io.StringIO(exported(tmp_path / "run", "csv").decode(), newline=""))
 
     assert text == re.sub(r"(^|[;\t\r\n])'", r"\1", row["output"])
@@ -47,7 +47,7 @@ def test_other_text_in_csv_can_be_restored(tmp_path: Path, text: str) -> None:
 @pytest.mark.parametrize("name", ["../../evil", "/etc/evil", "..\\..\\evil", "a/../../../evil", "a//b", "a/./b", "..", "."])
 def test_files_of_an_inspect_log_stay_in_its_folder(tmp_path: Path, name: str) -> None:
     """A case name cannot make an extracted file leave the folder."""
-    written(tmp_path / "run", [started(), session(), *trial(name)])
+    write_sync(tmp_path / "run", [started(), session(), *trial(name)])
     names = zipfile.ZipFile(io.BytesIO(exported(tmp_path / "run", "inspect"))).namelist()
 
     assert [name for name in names if name.startswith("samples/")]

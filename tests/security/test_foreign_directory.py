@@ -35,7 +35,7 @@ from tests.journal.samples import (
     session,
     started,
     trial,
-    written,
+    write_sync,
 )
 from tests.processes import ROOT
 from tests.replay.test_page import data_of
@@ -83,7 +83,7 @@ def test_what_is_escaped() -> None:
 @pytest.mark.parametrize("command", ["status", "log", "verify", "show", "watch", "simulate", "replay"])
 def test_the_name_of_a_directory_is_escaped(tmp_path: Path, command: str) -> None:
     """A directory whose name contains escapes is shown with them escaped, in results and in errors."""
-    written(tmp_path / EVIL / "run", [started(), session(), *trial("a")])
+    write_sync(tmp_path / EVIL / "run", [started(), session(), *trial("a")])
     (tmp_path / EVIL / "none").mkdir()
     for name in ("run", "none", "missing"):
         result = evaljournal(command, tmp_path / EVIL / name)
@@ -94,7 +94,7 @@ def test_the_name_of_a_directory_is_escaped(tmp_path: Path, command: str) -> Non
 def test_a_name_that_is_not_text(tmp_path: Path) -> None:
     """The name of a directory need not be valid UTF-8; every command shows it with escapes."""
     run = tmp_path / os.fsdecode(b"\xff run")
-    written(run, [started(), session(), *trial("a")])
+    write_sync(run, [started(), session(), *trial("a")])
     for arguments in (["status"], ["status", "--json"], ["ls", "--json"], ["verify", "--json"], ["show", "--json"], ["report"]):
         result = evaljournal(arguments[0], run, *arguments[1:])
 
@@ -125,7 +125,7 @@ def test_blob_keys_and_types_are_escaped(tmp_path: Path) -> None:
 def test_data_is_escaped_on_a_terminal_only(tmp_path: Path, arguments: list[str]) -> None:
     """A terminal gets data with controls escaped; a pipe gets it unchanged."""
     evil = "\x9b31m\u202e"  # JSON itself escapes the characters below U+0020.
-    written(tmp_path / "run", [started(), session(), *trial(f"a{evil}", output=evil), Noted(name=evil, value=evil)])
+    write_sync(tmp_path / "run", [started(), session(), *trial(f"a{evil}", output=evil), Noted(name=evil, value=evil)])
     command, *options = arguments
 
     assert evil in evaljournal(command, tmp_path / "run", *options).stdout
@@ -149,7 +149,7 @@ def outside(tmp_path: Path) -> Path:
 @pytest.fixture
 def foreign(tmp_path: Path) -> Path:
     """A run that was interrupted, with one blob."""
-    written(tmp_path / "run", [started(), session(), *trial("a", output=LARGE)])
+    write_sync(tmp_path / "run", [started(), session(), *trial("a", output=LARGE)])
     return tmp_path / "run"
 
 
@@ -170,7 +170,7 @@ def tear(run: Path) -> None:
 
 def continued(run: Path) -> None:
     """Continue a run in the same journal, with another blob."""
-    written(run, [session(2), *trial("b", output=f"{LARGE}{LARGE}")], new=False)
+    write_sync(run, [session(2), *trial("b", output=f"{LARGE}{LARGE}")], new=False)
 
 
 def reading(run: Path, target: Path) -> Iterator[tuple[str, Result]]:
@@ -222,7 +222,7 @@ def test_a_torn_tail_stays_in_the_run(foreign: Path, outside: Path) -> None:
 
 def test_new_blobs_stay_in_the_run(tmp_path: Path, outside: Path) -> None:
     """A run without blobs whose directory for them is a symlink fails when it writes the first one."""
-    written(tmp_path / "run", [started(), session(), *trial("a")])
+    write_sync(tmp_path / "run", [started(), session(), *trial("a")])
     (tmp_path / "run" / "blobs").symlink_to(outside)
     with pytest.raises(WriteFailed):
         continued(tmp_path / "run")
@@ -341,7 +341,7 @@ def test_everything_printed_is_escaped_in_one_place() -> None:
 @pytest.mark.parametrize("command", ["resume", "rescore", "verify"])
 def test_a_link_as_a_journal_is_damage(tmp_path: Path, command: str) -> None:
     """Every command that needs the journal exits with 4."""
-    written(tmp_path / "elsewhere", [started(), session()])
+    write_sync(tmp_path / "elsewhere", [started(), session()])
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "journal-000001.jsonl").symlink_to(tmp_path / "elsewhere" / "journal-000001.jsonl")
 

@@ -21,7 +21,7 @@ from journal.ownership import starts, user_key
 from runner.api import run as run_in_python
 from runner.cli import cli
 from runner.definition.loading import find as load
-from tests.journal.samples import inline, lines_of, overwrite, segment, session, started, written
+from tests.journal.samples import inline, lines_of, overwrite, segment, session, started, write_sync
 from tests.processes import ROOT
 from tests.security.audited import VARIABLE
 
@@ -410,7 +410,7 @@ def test_nothing_hides_what_would_be_executed(tmp_path: Path, filler: str) -> No
     """The whole command is shown, however long it is when escaped; many blanks are counted instead of printed."""
     hidden = f"--command 'echo {' ' * 5_000} touch /canary {filler * (8_000 // len(filler))} touch /second'"
     forged = attrs.evolve(started(), task=hidden)  # type: ignore[misc]  # a fact is an attrs class
-    written(tmp_path / "run", [forged, session()])
+    write_sync(tmp_path / "run", [forged, session()])
     result = CliRunner().invoke(cli, ["resume", str(tmp_path / "run")])
 
     assert 2 == result.exit_code

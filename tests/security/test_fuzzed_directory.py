@@ -20,7 +20,7 @@ from click.testing import CliRunner
 from journal import events
 from journal.codec import EVENT_TYPES, decode
 from runner.cli import cli
-from tests.journal.samples import RUN, forge, members_of, opened, overwrite, written
+from tests.journal.samples import RUN, forge, members_of, opened, overwrite, write_sync
 from tests.processes import Forks
 from tests.security import commands
 from tests.security.test_foreign_directory import EVIL, LARGE, SECRET, SPECIAL, controls
@@ -187,8 +187,8 @@ def write_replaced(run: Path, name: str, kind: str) -> None:
     """Write a run of two segments with a blob and a torn tail, and replace one of its files."""
     from tests.journal.samples import session, started, trial
 
-    written(run, [started(), session(), *trial("case-1", output=LARGE)])
-    written(run, [session(2), *trial("case-2")], new=False)
+    write_sync(run, [started(), session(), *trial("case-1", output=LARGE)])
+    write_sync(run, [session(2), *trial("case-2")], new=False)
     (blob,) = run.glob("blobs/*/*.json")
     file = {"blobs/XX": blob.parent, "blobs/XX/FILE": blob}.get(name, run / name)
     is_tail, size = kind.startswith("tail of "), SIZES.get(kind.removeprefix("tail of "))

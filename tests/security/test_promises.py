@@ -14,7 +14,7 @@ from journal.events import AttemptSucceeded
 from replay import load
 from runner.cli import cli
 from runner.cli._head_file import write_head
-from tests.journal.samples import session, started, trial, written
+from tests.journal.samples import session, started, trial, write_sync
 from tests.processes import ROOT
 from tests.replay.eventful_run import eventful_run
 
@@ -121,6 +121,6 @@ def test_a_duration_beyond_every_calendar(tmp_path: Path) -> None:
     ended = AttemptSucceeded(trial="a", attempt=1, output=1, elapsed=1e308)
     recorded = {"slots": 1, "policy": "fixed", "seed": 1}
     run_started = attrs.evolve(started(), settings=recorded)  # type: ignore[misc]  # a fact is an attrs class
-    written(tmp_path / "run", [run_started, session(), *events[:2], ended, *events[2:]])
+    write_sync(tmp_path / "run", [run_started, session(), *events[:2], ended, *events[2:]])
 
     assert 2 == CliRunner().invoke(cli, ["simulate", str(tmp_path / "run")]).exit_code
