@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from journal.events import AttemptStarted, StepCompleted
 from replay.trajectory import StepDetails, nested
-from tests.journal.samples import enqueued, session, started, written
+from tests.journal.samples import enqueued, session, started, write_sync
 from tests.replay.agent_run import QUESTION, agent_run, completed
 from tests.runner_cli.test_commands import evaljournal
 
@@ -90,7 +90,7 @@ def test_a_result_that_could_not_be_read_is_reported() -> None:
 def test_missing_blob(tmp_path: Path) -> None:
     """A step whose result is missing is shown without it, with exit code 4."""
     step = completed("a", 1, 1, "read", kind="tool", output="x" * 300_000)
-    written(tmp_path / "large", [started(), session(), enqueued("a"), AttemptStarted(trial="a", attempt=1, slot=0), step])
+    write_sync(tmp_path / "large", [started(), session(), enqueued("a"), AttemptStarted(trial="a", attempt=1, slot=0), step])
     (blob,) = (path for path in (tmp_path / "large" / "blobs").rglob("*") if path.is_file())
     blob.unlink()
 
@@ -107,7 +107,7 @@ def test_hostile_text(tmp_path: Path, steps: str, kind: Any) -> None:
     step: StepCompleted = completed(
         "a", 1, 1, attack, kind=kind, input={"messages": [{"role": attack, "content": attack}]}, output=attack
     )
-    written(tmp_path / "foreign", [started(), session(), enqueued("a"), AttemptStarted(trial="a", attempt=1, slot=0), step])
+    write_sync(tmp_path / "foreign", [started(), session(), enqueued("a"), AttemptStarted(trial="a", attempt=1, slot=0), step])
     result = evaljournal("show", "foreign", "a", "--steps", steps)
 
     assert (0, True) == (result.exit_code, "\\x1b" in result.stdout)
