@@ -3,7 +3,8 @@
 The path says what it does: `/NAME/STEPS/END`. Each request takes the next step, and the last step is repeated; the name keeps
 tests apart. `/NAME/429:3,500,ok/generate` answers 429, then 500, then normally. `GET /NAME` returns its requests. Steps:
 
-    ok            {"output": INPUT in capitals}, or a chat completion or message, depending on the end of the path
+    ok            {"output": INPUT in capitals}, or a chat completion, message or response, depending on the end of the path
+    tools         calls the first tool of the request whose result is missing; when all were called, answers as ok
     401, 404, …   that status, with an error in JSON
     429:3         with `Retry-After: 3`; `429:date` with a date two seconds ahead; `429:quota` with x-ratelimit headers
     until:0.3     503 until 0.3 s after the first request under this name, then ok
@@ -11,6 +12,7 @@ tests apart. `/NAME/429:3,500,ok/generate` answers 429, then 500, then normally.
     say:TEXT      a chat completion with that text; `say:another` reports another model, `say:nonsense` an invalid usage,
                   `say:short` a truncated answer
     echo          the request's headers and body
+    target        {"output": path and query of the request}
     empty, text, notjson, latin (not UTF-8), big (10 MB), error (with status 200), redirect, nooutput, spent (no credit)
     number:N      {"output": N}, verbatim
     raw:BODY      that body, as JSON if it begins with a brace, otherwise as a stream
@@ -52,6 +54,9 @@ import orjson
 from tests.processes import ROOT, Process
 
 BIG = 10_000_000
+
+_NAMED_EVENTS = ("messages", "responses")
+_MODEL_ENDS = ("chat/completions", *_NAMED_EVENTS)
 
 _seen: dict[str, list[dict[str, Any]]] = defaultdict(list)
 _firsts: dict[str, float] = {}
@@ -122,7 +127,10 @@ class Connection(asyncio.Protocol):
         _firsts.setdefault(name, time.monotonic())
         script = steps.split(",")
         step, _, argument = script[min(len(_seen[name]), len(script)) - 1].partition(":")
-        self._do(step, argument, name, end, headers, body)
+        if step == "target":
+            self._json(200, {"output": target})
+        else:
+            self._do(step, argument, name, end, headers, body)
 
     async def _tunnel(self, port: int) -> None:
         """Connect to a port of this machine, whatever the host name."""
@@ -196,7 +204,10 @@ class Connection(asyncio.Protocol):
             body = argument.encode()
             self._send(200, "application/json" if body[:1] == b"{" else "text/event-stream", body)
         elif step in {"gzip", "deflate", "br"}:
-            self._send(200, "application/json", _packed(step, argument), more={"content-encoding": step})
+            content = orjson.dumps(_answer(end, body)) if end.endswith(_MODEL_ENDS) else b'{"output": "LIMA"}'
+            self._send(200, "application/json", _packed(step, argument, content), more={"content-encoding": step})
+        elif step == "tools":
+            self._json(200, _tool_call(end, body))
         elif step == "redirect":
             self._send(307, "text/plain", b"", more={"location": "http://elsewhere.test/?key=abcdefgh12345678"})
         elif step == "nooutput":
@@ -236,12 +247,14 @@ class Connection(asyncio.Protocol):
         pieces = list(_pieces(end, body))
         form = "data: {}\r\n\r\n" if kind == "sse" else "{}\n"
         texts = [": hello\n\n"] if kind == "sse" else []
-        texts += [form.format(json.dumps(piece, ensure_ascii=False)) for piece in pieces]
+        has_names = end.endswith(_NAMED_EVENTS)
+        names = [f"event: {piece['type']}\n" if has_names else "" for piece in pieces]
+        texts += [name + form.format(json.dumps(piece, ensure_ascii=False)) for name, piece in zip(names, pieces, strict=True)]
         if argument == "error":
             texts[2:] = ['event: error\ndata: {"message": "overloaded"}\n\n']
         elif argument == "piece":
             texts[3:] = [form.format('{"error": {"message": "overloaded", "code": 503}}')]
-        elif kind == "sse" and not closes:
+        elif kind == "sse" and not closes and not has_names:
             texts.append("data: [DONE]\n\n")
         if closes:
             data = "".join(texts[:-1] if argument == "short" else texts).encode()
@@ -277,9 +290,9 @@ class Connection(asyncio.Protocol):
         self._transport.write("\r\n".join([*lines, "", ""]).encode() + body)
 
 
-def _packed(coding: str, argument: str) -> bytes:
+def _packed(coding: str, argument: str, content: bytes) -> bytes:
     """Compress an answer, correctly or not."""
-    content = b'{"output": "LIMA"}' if argument != "bomb" else b"0" * 2_000_000
+    content = content if argument != "bomb" else b"0" * 2_000_000
     packer = zlib.compressobj(wbits={"gzip": 31, "deflate": -15 if argument == "bare" else 15}.get(coding, 15))
     packed = packer.compress(content) + packer.flush()
     if argument == "lie":
@@ -295,7 +308,9 @@ def _question(body: bytes) -> str:
         return ""
     if "messages" in sent:
         content = sent["messages"][-1]["content"]
-        return content if isinstance(content, str) else str(content[-1]["text"])
+        return content if isinstance(content, str) else str(content[-1].get("text") or content[-1].get("content"))
+    if isinstance(sent.get("input"), list):
+        return str(sent["input"][-1]["content"])
     return str(sent.get("input") or sent.get("question") or sent)
 
 
@@ -327,7 +342,58 @@ def _answer(end: str, body: bytes) -> Any:
             "stop_sequence": None,
             "usage": {"input_tokens": 1000, "output_tokens": 100},
         }
+    if end.endswith("responses"):
+        return _response(text, orjson.loads(body)["model"])
     return {"output": text, "detail": {"steps": [1, 2, {"name": "last"}]}}
+
+
+def _response(text: str, model: str) -> dict[str, Any]:
+    """A reply of OpenAI's Responses API."""
+    content = [{"type": "output_text", "text": text, "annotations": []}]
+    return {
+        "id": "resp-1",
+        "object": "response",
+        "created_at": 1,
+        "status": "completed",
+        "error": None,
+        "model": model,
+        "output": [{"type": "message", "id": "msg-1", "status": "completed", "role": "assistant", "content": content}],
+        "parallel_tool_calls": True,
+        "tool_choice": "auto",
+        "tools": [],
+        "usage": {
+            "input_tokens": 1000,
+            "input_tokens_details": {"cached_tokens": 0},
+            "output_tokens": 100,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": 1100,
+        },
+    }
+
+
+def _tool_call(end: str, body: bytes) -> Any:
+    """A call of the next tool, with a text for each of its parameters; if all were called, an answer."""
+    sent, answer = orjson.loads(body), _answer(end, body)
+    results = sum(
+        message["role"] == "tool" or (isinstance(message["content"], list) and message["role"] == "user")
+        for message in sent["messages"]
+    )
+    if results == len(sent["tools"]):
+        return answer
+    tool, call = sent["tools"][results], f"call-{results + 1}"
+    if end.endswith("messages"):
+        arguments = dict.fromkeys(tool["input_schema"]["properties"], "lima")
+        answer["content"] = [{"type": "tool_use", "id": call, "name": tool["name"], "input": arguments}]
+        answer["stop_reason"] = "tool_use"
+        return answer
+    arguments = dict.fromkeys(tool["function"]["parameters"]["properties"], "lima")
+    function = {"name": tool["function"]["name"], "arguments": json.dumps(arguments)}
+    answer["choices"][0] |= {"finish_reason": "tool_calls"}
+    answer["choices"][0]["message"] |= {
+        "content": None,
+        "tool_calls": [{"id": call, "type": "function", "function": function}],
+    }
+    return answer
 
 
 def _pieces(end: str, body: bytes) -> Iterator[Any]:
@@ -338,6 +404,29 @@ def _pieces(end: str, body: bytes) -> Iterator[Any]:
             yield {"model": model, "choices": [{"index": 0, "delta": piece, "finish_reason": None}]}
         yield {"model": model, "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
         yield {"model": model, "choices": [], "usage": {"prompt_tokens": 1000, "completion_tokens": 100}}
+    elif end.endswith("messages"):
+        message = {
+            **_answer(end, body),
+            "content": [],
+            "stop_reason": None,
+            "usage": {"input_tokens": 1000, "output_tokens": 1},
+        }
+        yield {"type": "message_start", "message": message}
+        yield {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}
+        for letter in text:
+            yield {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": letter}}
+        yield {"type": "content_block_stop", "index": 0}
+        delta = {"stop_reason": "end_turn", "stop_sequence": None}
+        yield {"type": "message_delta", "delta": delta, "usage": {"output_tokens": 100}}
+        yield {"type": "message_stop"}
+    elif end.endswith("responses"):
+        response = _answer(end, body)
+        yield {"type": "response.created", "sequence_number": 0, "response": {**response, "output": [], "usage": None}}
+        place = {"item_id": "msg-1", "output_index": 0, "content_index": 0}
+        for number, letter in enumerate(text, 1):
+            part: dict[str, Any] = {"sequence_number": number, "delta": letter, "logprobs": []}
+            yield {"type": "response.output_text.delta", **place, **part}
+        yield {"type": "response.completed", "sequence_number": len(text) + 1, "response": response}
     else:
         yield {"start": True}
         for letter in text:

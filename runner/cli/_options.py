@@ -305,6 +305,13 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
             "--write-ahead", "Sync the start of each attempt to disk before its call (needed for at-most-once).", "settings"
         ),
         Option(
+            "--durable WHAT",
+            "Requests of a Python task that are steps: 'http' for model calls, or an address for other requests; repeatable.",
+            "settings",
+            '["http"]',
+            multiple=True,
+        ),
+        Option(
             "--reuse-steps WHEN",
             "When an attempt continues after the completed steps of the one before: after an interruption, a rate limit or an "
             "outage ('transient'), 'interrupted', 'always' or 'never'.",

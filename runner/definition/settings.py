@@ -19,6 +19,7 @@ from runner.data.fingerprint import digest, fingerprint_function
 from runner.definition.gates import Gate
 from runner.errors import UsageError, Validator, is_whole, valid
 from runner.retries.retry import NUMBERS, Retry
+from runner.steps.durable_requests import DurableRequests
 from runner.suggest import suggest
 
 EXPERIMENT_SETTINGS: Final = ("repeats", "only", "skip", "limit", "shuffle", "seed")
@@ -45,6 +46,10 @@ def _of_type(expected: type) -> Validator:
 def _gates(_: object, __: "Attribute[Any]", gates: tuple[str, ...]) -> None:
     for gate in gates:
         Gate.parse(gate)
+
+
+def _requests(_: object, __: "Attribute[Any]", values: tuple[str, ...]) -> None:
+    DurableRequests.parse(values)
 
 
 def as_float(value: Any) -> Any:
@@ -81,6 +86,9 @@ class Settings(Selection):
     gateway: bool = field(default=False, validator=_of_type(bool))
     """Whether a command or a function calls models through a gateway in this process, which records each call as a step; see
     `gateway_env`."""
+    durable: tuple[str, ...] = field(default=(), converter=texts, validator=_requests)
+    """Requests of httpx and httpx2 clients that are steps: `http` stands for model calls, as the SDKs of OpenAI and Anthropic
+    make them; an address such as `https://tools.example/` for other requests to it."""
     retry: Retry = field(factory=Retry, validator=_of_type(Retry))
     """Which failed attempts are retried."""
     policy: str = field(default="adaptive", validator=_one_of(*POLICIES))
@@ -176,6 +184,7 @@ class SettingOptions(TypedDict, total=False):
     record_requests: bool
     reuse_steps: Reuse
     gateway: bool
+    durable: str | Iterable[str]
     retry: Retry | Mapping[str, float]
     policy: str
     grace: float

@@ -23,6 +23,7 @@ from runner.retries.classify import describe
 from runner.retries.settle import UNSERIALIZABLE, settle
 from runner.secrets import mask_output, mask_values, sent_secrets
 from runner.steps.attempt_steps import AttemptSteps, RecordedResult
+from runner.steps.durable_requests import DurableRequests
 from runner.steps.recorded_results import read_results
 from runner.tasks import LateOutcome, Task
 from runner.tasks.usage import usage_of_response
@@ -43,6 +44,7 @@ class Attempts:
         self._late = late
         self._in_thread = in_thread
         self._settings = scheduler.settings
+        self._is_step = DurableRequests.parse(durable).includes if (durable := scheduler.settings.durable) else None
         self._recorder = scheduler.recorder
         self._record, self._now = scheduler.recorder.record, scheduler.recorder.clock.now
         self._slots = Slots()
@@ -65,7 +67,7 @@ class Attempts:
         self._scheduler.inform_policy(started, work)
         if self._settings.write_ahead:
             await self._recorder.journal.wait_durable(started.seq)
-        steps = self._late.steps(work, wait=self._settings.write_ahead)
+        steps = self._late.steps(work, wait=self._settings.write_ahead, is_step=self._is_step)
         if reuses:
             await self._offer_results(work, steps)
         outcome = await scope.call(

@@ -23,6 +23,7 @@ from runner.engine.trial_work import limit_key_of
 from runner.errors import RunChanged, UsageError
 from runner.retries.classify import describe
 from runner.signals import is_from_signal
+from runner.steps.durable_requests import MODEL_CALLS
 from runner.tasks import OpenableTask
 from runner.tasks.function import resolve_loop
 
@@ -65,6 +66,8 @@ def make_plan(
     _check_loops(evaluation, settings)
     if settings.gateway:
         _check_gateway(evaluation.task)
+    if settings.durable:
+        _watch_clients(evaluation, settings)
     settings.failure_limit(selected.cases)  # It may raise, and nothing was started yet.
     slots = scorer_slots(evaluation.scorers, evaluation.task, settings.limit_key, settings.slots)
     if settings.slots is None:
@@ -106,6 +109,17 @@ def _check_gateway(task: object) -> None:
     if isinstance(task, OpenableTask) and not getattr(task, "starts_processes", False):
         raise UsageError("only commands and functions call models through the gateway", setting="gateway", value=True)
     providers_from_environment()
+
+
+def _watch_clients(evaluation: Evaluation[Any, Any, Any], settings: Settings) -> None:
+    """Let the HTTP clients of the task record steps; raise a `UsageError` if it has none."""
+    from runner.steps.http_clients import watch_clients  # noqa: PLC0415  # an HTTP client is slow to import
+
+    if isinstance(evaluation.task, OpenableTask):
+        raise UsageError("is for tasks that are Python functions", setting="durable", value=settings.durable)
+    if settings.gateway and MODEL_CALLS in settings.durable:
+        raise UsageError("the gateway records the same calls; use one of them", setting="durable", value=settings.durable)
+    watch_clients()
 
 
 def _select(evaluation: Evaluation[Any, Any, Any], settings: Settings) -> tuple[Trials, Iterable[Trial]]:

@@ -117,12 +117,14 @@ class LateRecorder:
         """Return what takes the notes of the attempt or the scorer call in flight."""
         return partial(self._loop.call, self._note, work.trial, work.state.attempts)
 
-    def steps(self, work: TrialWork, *, wait: bool) -> AttemptSteps:
+    def steps(self, work: TrialWork, *, wait: bool, is_step: Callable[[str, str], bool] | None) -> AttemptSteps:
         """Return the steps of the attempt in flight; with `wait`, each step waits until it is on disk."""
         loop, attempt = self._loop, work.state.attempts
         record = partial(loop.call, self._record_step, work, attempt)
         now, wait_durable = self._recorder.clock.now, self._wait_durable if wait else None
-        return AttemptSteps(work.trial, attempt, record=record, now=now, token=loop.token, wait_durable=wait_durable)
+        return AttemptSteps(
+            work.trial, attempt, record=record, now=now, token=loop.token, wait_durable=wait_durable, is_step=is_step
+        )
 
     def _record_step(self, work: TrialWork, attempt: int, event: StepEvent) -> None:
         """Record a step, unless its attempt has ended: it was abandoned."""

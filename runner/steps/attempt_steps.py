@@ -27,6 +27,7 @@ class RecordedResult:
 
     seq: int
     output: Any
+    usage: Any = None
 
 
 @attrs.frozen
@@ -51,6 +52,7 @@ class AttemptSteps:
         now: Callable[[], float],
         token: trio.lowlevel.TrioToken,
         wait_durable: Callable[[], Awaitable[None]] | None = None,
+        is_step: Callable[[str, str], bool] | None = None,
     ) -> None:
         self._trial, self._attempt = trial, attempt
         self._record = record
@@ -60,8 +62,11 @@ class AttemptSteps:
         """The loop of the run."""
         self.wait_durable = wait_durable
         """Waits, in the loop of the run, until the recorded steps are on disk; None: steps do not wait."""
+        self.is_step = is_step
+        """Whether a request of an HTTP client is a step, by its method and its URL; None: none is."""
         self._results: dict[Key, deque[RecordedResult]] = {}
         self._inputs = RecordedInputs()
+        self._with_inner_usage: set[int] = set()
         self._numbers = itertools.count(1)
 
     def offer(self, results: Iterable[tuple[Key, RecordedResult]]) -> None:
@@ -84,16 +89,26 @@ class AttemptSteps:
             event = StepReused(trial=self._trial, attempt=self._attempt, step=step.number, of=result.seq, within=step.within)
             self._record(event)
             self._inputs.add(step.number, step.asked.input)
+            self._add_usage(step, result.usage)
         return result
 
     def complete(self, step: "RunningStep", output: Any, usage: Any) -> None:
         """Record the result of a step."""
+        self._add_usage(step, usage)
         self._record(StepCompleted(**self._facts(step), output=output, usage=usage, reusable=step.asked.reusable))
 
     def fail(self, step: "RunningStep", exc: BaseException) -> None:
         """Record that a step raised."""
         error = describe(exc)
         self._record(StepFailed(**self._facts(step), error=error.type, message=error.message))
+
+    def has_inner_usage(self, step: "RunningStep") -> bool:
+        """Whether steps inside a step have recorded usage, so that its result repeats it."""
+        return step.number in self._with_inner_usage
+
+    def _add_usage(self, step: "RunningStep", usage: Any) -> None:
+        if usage or self.has_inner_usage(step):
+            self._with_inner_usage.add(step.within)
 
     def _facts(self, step: "RunningStep") -> dict[str, Any]:
         asked = step.asked

@@ -64,7 +64,10 @@ class _Definition:
             error = StepNotRecordable(f"{exc}; return JSON values from a step, such as the text of a reply")
             step.steps.fail(step, error)
             raise error from exc
-        usage = usage_of_response(output) or None if self.usage is None else to_json(self.usage(result))
+        if self.usage is not None:
+            usage = to_json(self.usage(result))
+        else:
+            usage = None if step.steps.has_inner_usage(step) else usage_of_response(output) or None
         step.steps.complete(step, output, usage)
         return output
 

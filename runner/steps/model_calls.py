@@ -19,6 +19,7 @@ from runner.errors import UsageError
 from runner.secret_shapes import mask_shapes
 from runner.secrets import mask, mask_output
 from runner.steps.attempt_steps import Asked
+from runner.steps.durable_requests import model_endpoint
 from runner.steps.inputs import step_input
 from runner.steps.stream_events import StreamEvents
 from runner.tasks.reply import BadStatus, IncompleteReply, InvalidReply, Redirected, Reply
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 NO_SDK_RETRY: Final = ("x-should-retry", "false")
 """A header of a reply with which the SDKs of OpenAI and Anthropic do not retry by themselves; evaljournal does."""
 
-_ENDPOINTS: Final = ("chat/completions", "responses", "messages", "embeddings")
 _KEY_HEADERS: Final = ("anthropic-version", "anthropic-beta", "content-type")
 _MAX_NAME: Final = 200
 _IDENTITY: Final = frozenset({"", "identity"})
@@ -40,14 +40,7 @@ _ZLIB: Final = {"gzip": zlib.MAX_WBITS | 16, "x-gzip": zlib.MAX_WBITS | 16, "def
 
 def is_model_call(method: str, path: str) -> bool:
     """Whether a request is a call of a model, in the APIs of OpenAI and Anthropic and those like them."""
-    return _endpoint(method, path) is not None
-
-
-def _endpoint(method: str, path: str) -> str | None:
-    if method.upper() != "POST":
-        return None
-    path = path.rstrip("/")
-    return next((endpoint for endpoint in _ENDPOINTS if path.endswith(f"/{endpoint}")), None)
+    return model_endpoint(method, path) is not None
 
 
 def asked(method: str, url: str, headers: Mapping[str, str], body: bytes) -> Asked:
@@ -57,7 +50,7 @@ def asked(method: str, url: str, headers: Mapping[str, str], body: bytes) -> Ask
     keys are not compared: they may be replaced between two sessions.
     """
     parts = urlsplit(url)
-    endpoint = _endpoint(method, parts.path)
+    endpoint = model_endpoint(method, parts.path)
     content = _request_content(body)
     if endpoint is not None:
         url = mask_shapes(url)
@@ -188,6 +181,12 @@ class ReplyReader:
             return self._reply.json() if self._is_json and self._is_decoded else None
         except (InvalidReply, ReplyTooLarge):
             return None
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the reply can no longer become a result; one that is left early has not failed."""
+        has_error = self._problem is not None or (self._events is not None and self._events.error is not None)
+        return not self.is_success or has_error or (self._has_ended and not self.is_complete)
 
     def error(self, url: str) -> Exception:
         """Return why the reply is not a result."""

@@ -1,0 +1,61 @@
+"""Which requests of a task's HTTP clients are steps: the setting `durable`."""
+
+from collections.abc import Iterable
+from typing import Final, Self
+from urllib.parse import urlsplit
+
+import attrs
+
+from runner.errors import UsageError
+from runner.secrets import mask
+
+MODEL_CALLS: Final = "http"
+"""Stands for the model calls in the setting; its other values are addresses."""
+
+_MODEL_ENDPOINTS: Final = ("chat/completions", "responses", "messages", "embeddings")
+_PORTS: Final = {"http": 80, "https": 443}
+_Origin = tuple[str, str, int]
+
+
+@attrs.frozen
+class DurableRequests:
+    """Requests that are steps: model calls, requests to some addresses, or both."""
+
+    has_model_calls: bool
+    _addresses: tuple[tuple[_Origin, str], ...]
+    """Origin and path of each; requests below the path belong to it."""
+
+    @classmethod
+    def parse(cls, values: Iterable[str]) -> Self:
+        """Parse the setting; raise a `UsageError` if a value is neither `http` nor an address."""
+        values = tuple(values)
+        return cls(MODEL_CALLS in values, tuple(_address(value) for value in values if value != MODEL_CALLS))
+
+    def includes(self, method: str, url: str) -> bool:
+        """Whether a request is a step."""
+        parts = urlsplit(url)
+        if self.has_model_calls and model_endpoint(method, parts.path) is not None:
+            return True
+        if not self._addresses:
+            return False
+        origin, path = (parts.scheme, parts.hostname or "", parts.port or _PORTS.get(parts.scheme, 0)), f"{parts.path}/"
+        return any(origin == listed and path.startswith(f"{prefix}/") for listed, prefix in self._addresses)
+
+
+def model_endpoint(method: str, path: str) -> str | None:
+    """Return the endpoint of OpenAI's or Anthropic's API that a request calls a model at; None if it is no model call."""
+    if method.upper() != "POST":
+        return None
+    path = path.rstrip("/")
+    return next((endpoint for endpoint in _MODEL_ENDPOINTS if path.endswith(f"/{endpoint}")), None)
+
+
+def _address(value: object) -> tuple[_Origin, str]:
+    try:
+        parts = urlsplit(str(value))
+        if parts.scheme in _PORTS and parts.hostname and parts.username is None and not parts.query and not parts.fragment:
+            return (parts.scheme, parts.hostname, parts.port or _PORTS[parts.scheme]), parts.path.rstrip("/")
+    except ValueError:  # An invalid port.
+        pass
+    problem = "must be 'http' for model calls, or the address of other requests such as 'https://tools.example/'"
+    raise UsageError(problem, setting="durable", value=mask(str(value)))

@@ -1,0 +1,231 @@
+"""Requests of HTTP clients as steps, without a changed line: `@evaluation(durable="http")`.
+
+They are seen at the transports of httpx and httpx2, which the SDKs of OpenAI and Anthropic use. Outside an attempt, and for
+requests that are no steps, a transport does what it did before.
+"""
+
+import functools
+import importlib
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from types import ModuleType
+from typing import Any, Final
+
+from runner.errors import UsageError
+from runner.secrets import add_secret, mask
+from runner.steps.attempt_steps import AttemptSteps, RunningStep, current_steps
+from runner.steps.model_calls import NO_SDK_RETRY, ReplyReader, asked, replayed
+from runner.steps.waiting import wait_in_loop, wait_in_thread
+
+_LIBRARIES: Final = ("httpx", "httpx2")
+_OTHER_TRANSPORTS: Final = "AiohttpTransport"
+"""Name of the transports for aiohttp, which the SDKs contain."""
+_KEY_HEADERS: Final = ("authorization", "x-api-key", "api-key", "x-goog-api-key")
+_READABLE: Final = "gzip, deflate"
+"""The encodings of replies that can be recorded as text."""
+_wrapped: Final[set[type]] = set()
+_wrapping: Final = threading.Lock()
+
+
+def watch_clients() -> None:
+    """Let the transports of the installed HTTP clients record steps, from now on; raise a `UsageError` if there is none."""
+    modules = [module for name in _LIBRARIES if (module := _imported(name)) is not None]
+    if not modules:
+        raise UsageError("durable needs httpx or httpx2, which the SDKs of OpenAI and Anthropic install")
+    with _wrapping:
+        for module in modules:
+            _wrap(module.HTTPTransport, "handle_request", functools.partial(_recording, module))
+            for transport in (module.AsyncHTTPTransport, *module.AsyncBaseTransport.__subclasses__()):
+                if transport is module.AsyncHTTPTransport or transport.__name__ == _OTHER_TRANSPORTS:
+                    _wrap(transport, "handle_async_request", functools.partial(_recording_async, module))
+
+
+def _imported(name: str) -> ModuleType | None:
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        return None
+
+
+def _wrap(transport: type, method: str, wrapper: Callable[[Any], Any]) -> None:
+    if transport not in _wrapped:
+        _wrapped.add(transport)
+        setattr(transport, method, wrapper(getattr(transport, method)))
+
+
+def _recording(module: ModuleType, send: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Return the method of a transport that records the requests of an attempt."""
+    stream_class = _stream_class(module)
+
+    @functools.wraps(send)
+    def handle_request(transport: Any, request: Any) -> Any:
+        steps = _steps_for(request)
+        if steps is None:
+            return send(transport, request)
+        call = _Call(steps, request, request.read())
+        if (earlier := steps.take(call.step)) is not None:
+            return _response(module, earlier.output)
+        try:
+            response = send(transport, request)
+        except Exception as exc:
+            steps.fail(call.step, exc)
+            raise
+        if call.open(response):
+            response.stream = stream_class(response.stream, call)
+        return response
+
+    return handle_request
+
+
+def _recording_async(module: ModuleType, send: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Return the method of an async transport that records the requests of an attempt."""
+    stream_class = _async_stream_class(module)
+
+    @functools.wraps(send)
+    async def handle_async_request(transport: Any, request: Any) -> Any:
+        steps = _steps_for(request)
+        if steps is None:
+            return await send(transport, request)
+        call = _Call(steps, request, await request.aread())
+        if (earlier := steps.take(call.step)) is not None:
+            return _response(module, earlier.output)
+        try:
+            response = await send(transport, request)
+        except Exception as exc:
+            steps.fail(call.step, exc)
+            raise
+        if call.open(response):
+            response.stream = stream_class(response.stream, call)
+        return response
+
+    return handle_async_request
+
+
+def _steps_for(request: Any) -> AttemptSteps | None:
+    """Return the steps of the attempt in flight if the request is one of them."""
+    steps = current_steps()
+    if steps is None or steps.is_step is None or not steps.is_step(request.method, str(request.url)):
+        return None
+    return steps
+
+
+def _response(module: ModuleType, recorded: Any) -> Any:
+    """Return a response with a recorded reply."""
+    status, headers, content = replayed(recorded)
+    return module.Response(status, headers=headers, stream=module.ByteStream(content))
+
+
+class _Call:
+    """A request that is a step, and its reply while it is read."""
+
+    def __init__(self, steps: AttemptSteps, request: Any, body: bytes) -> None:
+        self.steps = steps
+        self._url = str(request.url)
+        self.step: RunningStep = steps.begin(asked(request.method, self._url, request.headers, body))
+        self._reader: ReplyReader
+        self._is_recorded = False
+        for name in _KEY_HEADERS:
+            if value := request.headers.get(name):
+                add_secret(value.rpartition(" ")[2])
+        if {"br", "zstd"} & {coding.strip() for coding in request.headers.get("accept-encoding", "").split(",")}:
+            request.headers["accept-encoding"] = _READABLE
+
+    def open(self, response: Any) -> bool:
+        """Start to read a reply; return whether it can be a result or an error of the step. A redirect is neither."""
+        if response.has_redirect_location:
+            return False
+        is_framed = response.extensions.get("http_version") == b"HTTP/2"
+        self._reader = ReplyReader(response.status_code, response.headers, ends_by_closing=False if is_framed else None)
+        if not self._reader.is_success:
+            name, value = NO_SDK_RETRY
+            response.headers[name] = value
+        return True
+
+    def feed(self, chunk: bytes) -> bool:
+        """Add received bytes; return whether the result was recorded now."""
+        self._reader.feed(chunk)
+        return self._reader.is_complete and self._record()
+
+    def end(self) -> bool:
+        """Note the end of the reply; return whether the result was recorded now."""
+        if self._is_recorded:
+            return False
+        self._reader.end()
+        if self._reader.is_complete:
+            return self._record()
+        self.close()
+        return False
+
+    def close(self) -> None:
+        """Record an error that the reply contains. A reply that is left early is not recorded."""
+        if self._reader.has_failed:
+            self.fail(self._reader.error(mask(self._url)))
+
+    def fail(self, exc: Exception) -> None:
+        """Record that no complete reply arrived."""
+        if not self._is_recorded:
+            self._is_recorded = True
+            self.steps.fail(self.step, exc)
+
+    def _record(self) -> bool:
+        if self._is_recorded:
+            return False
+        self._is_recorded = True
+        self.steps.complete(self.step, self._reader.recorded(), self._reader.usage() or None)
+        return True
+
+
+@functools.cache
+def _stream_class(module: ModuleType) -> Any:
+    class RecordedStream(module.SyncByteStream):  # type: ignore[name-defined, misc]  # the module is known at run time
+        """The body of a reply, recorded before the client gets its last part."""
+
+        def __init__(self, stream: Any, call: _Call) -> None:
+            self._stream, self._call = stream, call
+
+        def __iter__(self) -> Iterator[bytes]:
+            call = self._call
+            try:
+                for chunk in self._stream:
+                    if call.feed(chunk):
+                        wait_in_thread(call.steps)
+                    yield chunk
+            except Exception as exc:
+                call.fail(exc)
+                raise
+            if call.end():
+                wait_in_thread(call.steps)
+
+        def close(self) -> None:
+            self._stream.close()
+            self._call.close()
+
+    return RecordedStream
+
+
+@functools.cache
+def _async_stream_class(module: ModuleType) -> Any:
+    class RecordedStream(module.AsyncByteStream):  # type: ignore[name-defined, misc]  # the module is known at run time
+        """The body of a reply, recorded before the client gets its last part."""
+
+        def __init__(self, stream: Any, call: _Call) -> None:
+            self._stream, self._call = stream, call
+
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            call = self._call
+            try:
+                async for chunk in self._stream:
+                    if call.feed(chunk):
+                        await wait_in_loop(call.steps)
+                    yield chunk
+            except Exception as exc:
+                call.fail(exc)
+                raise
+            if call.end():
+                await wait_in_loop(call.steps)
+
+        async def aclose(self) -> None:
+            await self._stream.aclose()
+            self._call.close()
+
+    return RecordedStream
