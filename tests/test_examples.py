@@ -70,6 +70,20 @@ def test_an_agent_in_javascript(tmp_path: Path, server: Server) -> None:
     assert 2 == len(server.seen("example-agent"))
 
 
+@pytest.mark.parametrize(("sdk", "end"), [("openai", "v1"), ("anthropic", "api")])
+def test_agents(tmp_path: Path, server: Server, sdk: str, end: str) -> None:
+    """Each case takes three model calls and two tool calls, all of them steps."""
+    name = f"example-{sdk}-agent"
+    environment = {f"{sdk.upper()}_BASE_URL": server.url(name, "tools", end), f"{sdk.upper()}_API_KEY": "test-key-1234"}
+    path = run_example(f"{sdk}_agent.py", tmp_path, **environment)
+    state = load(path).state
+
+    assert {"lima": '["JACKET", "SHIRT"]', "oslo": '["JACKET", "SHIRT"]'} == dict(load(path).outputs())
+    assert 2 * 3 == len(server.seen(name))
+    assert 2 * (3 + 2) == state.steps.completed
+    assert 2 * 3 * 1000 == state.usage["input_tokens"]
+
+
 def test_plain_function(tmp_path: Path) -> None:
     """Each ticket goes to the expected queue."""
     state = load(run_example("plain_function.py", tmp_path)).state
