@@ -21,7 +21,8 @@ Reuse = Literal["transient", "interrupted", "always", "never"]
 REUSES: Final[tuple[Reuse, ...]] = ("transient", "interrupted", "always", "never")
 NOT_REUSED: Final = f"{events.NOTE_PREFIX}step_not_reused"
 """The note that a completed step is executed again because its result cannot be read: `step` and `problem`."""
-_TRANSIENT: Final = frozenset({"interrupted", "rate_limited", "unavailable"})
+_TRANSIENT: Final = frozenset({"interrupted", "rate_limited", "unavailable", "fatal"})
+"""Ends that are not the task's fault. A fatal failure ends its trial, unless it stopped the run: unauthorized, or no credit."""
 _LEAST: Final = 0.1
 """Part of its timeout that an attempt gets at least, however long the attempts were whose steps it reuses."""
 

@@ -120,10 +120,21 @@ def test_parameters_of_tasks_without_code() -> None:
     """Tasks without code and the judge have these parameters; these scorers have a name on the command line."""
     http = ["connect_timeout", "read_timeout"]
     assert {
-        Endpoint: ["url", "method", "body", "headers", "output_path", "error_path", "done_path", *http, "idempotency_header"],
+        Endpoint: [
+            "url",
+            "method",
+            "body",
+            "headers",
+            "output_path",
+            "error_path",
+            "done_path",
+            *http,
+            "idempotency_header",
+            "turns",
+        ],
         Chat: [
             *("model", "base_url", "key_env", "prompt", "messages", "system", "temperature", "max_tokens", "seed", "schema"),
-            *("stream", "more", "headers", "prices", *http),
+            *("stream", "more", "headers", "turns", "prices", *http),
         ],
         Command: ["command", "shell", "output", "output_path"],
         RecordedOutput: ["output_key"],

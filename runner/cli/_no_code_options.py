@@ -56,7 +56,7 @@ def evaluation_from_options(ctx: click.Context) -> LoadedEvaluation:
         raise
     evaluation: AnyEvaluation = Evaluation(
         task,
-        cases=Dataset(**_arguments("dataset", values)),
+        cases=Dataset(**({"input_key": values["turns"]} if "turns" in values else {}) | _arguments("dataset", values)),
         settings=settings,
         name=values.get("name") or re.sub(r"[^\w.-]+", "-", values["data"].stem).strip("-.") or "data",
     )

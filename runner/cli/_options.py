@@ -212,6 +212,12 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
         ),
         Option("--system TEXT", "System prompt; @FILE reads it from a file.", "chat", '"@system.txt"'),
         Option("--messages FILE", "JSON file with the list of messages, with {fields} of the case.", "chat", '"messages.json"'),
+        Option(
+            "--turns COLUMN",
+            "Column with a list of user messages, sent one after the other with the conversation so far; each is a step.",
+            "chat endpoint",
+            '"turns"',
+        ),
         Option("--temperature T", "Sampling temperature (default: the model's).", "chat", "0.0"),
         Option("--max-tokens N", "Maximum tokens of a reply (default: the model's).", "chat", "500"),
         Option("--model-seed N", "Sampling seed, if the model supports it.", "chat.seed", "1"),

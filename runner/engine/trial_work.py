@@ -1,5 +1,6 @@
 """Jobs of the executor: a trial that is not done, and a scorer's calls with its output."""
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import attrs
@@ -10,6 +11,7 @@ from runner.data.case import MAX_NAME, Case
 from runner.data.templates import Fields
 from runner.errors import UsageError
 from runner.scorers.scorer import OpenScorer, ScorerInput
+from runner.steps.durable import durable
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -50,6 +52,10 @@ class TrialWork(_Queued):
     """Scorers that need not be called."""
     unscored: int = 0
     key: str = ""
+
+    async def model_step(self, name: str, request: Any, call: Callable[[], Awaitable[Any]], usage: Callable[[], Any]) -> Any:
+        """Make the call of a model a step of the attempt in flight; see `TrialInput`."""
+        return await durable(name=name, kind="model", key=lambda: request, usage=lambda _: usage())(call)()
 
     @property
     def has_failed(self) -> bool:

@@ -46,8 +46,8 @@ CHOICES: Final[Mapping[str, bool | float]] = {"correct": True, "incorrect": Fals
 
 
 def _rubric(judge: "Judge") -> Text:
-    if judge.chat.prompt is not None or judge.chat.messages is not None:
-        raise UsageError("the prompt of a judge is its rubric; remove prompt and messages")
+    if (judge.chat.prompt, judge.chat.messages, judge.chat.turns) != (None, None, None):
+        raise UsageError("the prompt of a judge is its rubric; remove prompt, messages and turns")
     if not judge.chat.has_one_model:
         raise UsageError(f"a judge is one model; remove the fields from {judge.chat.model!r}")
     rubric = Text.parse(judge.rubric, "the rubric")

@@ -31,6 +31,13 @@ class TrialInput(Protocol):
         """Its case."""
         ...
 
+    async def model_step(self, name: str, request: Any, call: Callable[[], Awaitable[Any]], usage: Callable[[], Any]) -> Any:
+        """Make the call of a model a step of the attempt; an earlier result for the same request may be returned instead.
+
+        `usage` returns the usage of the call after it.
+        """
+        ...
+
 
 class Task(Protocol):
     """Something that returns an output for an input."""

@@ -6,6 +6,7 @@ Works with any server that has OpenAI's chat completions API; no SDK is needed.
 import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +20,7 @@ from runner.data.fingerprint import canonical, digest
 from runner.data.templates import Fields, MissingField, Text, fill_body, find, parse_body
 from runner.errors import UsageError
 from runner.notes import engine_note, note
+from runner.retries.classify import Fatal
 from runner.secret_shapes import mask_shapes
 from runner.secrets import excerpt, mask, mask_definition
 from runner.tasks import TrialInput
@@ -27,6 +29,7 @@ from runner.tasks.client import Client
 from runner.tasks.endpoint import call_once, idempotency_headers, raise_error_in
 from runner.tasks.prices import DEFAULT_PRICES, Price, read_prices
 from runner.tasks.reply import IncompleteReply, InvalidReply, Reply
+from runner.tasks.turns import converse, turns_of
 from runner.tasks.usage import priced_usage
 
 OPENAI: Final = "https://api.openai.com/v1"
@@ -64,6 +67,8 @@ def _template(chat: "Chat") -> list[Any]:
     """Combine system prompt, messages and prompt into one template."""
     if chat.prompt is not None and chat.messages is not None:
         raise UsageError("prompt and messages are mutually exclusive; pass one of them")
+    if chat.prompt is not None and chat.turns is not None:
+        raise UsageError("prompt and turns are mutually exclusive: the turns are the prompts")
     system = [] if chat.system is None else [{"role": "system", "content": Text.parse(chat.system, "the system prompt")}]
     messages = _contents(chat.messages, "the messages") if chat.messages is not None else []
     if not is_messages(messages) and messages != []:
@@ -125,6 +130,8 @@ class Chat:
     """Further request parameters: `{"top_p": 0.9}`."""
     headers: Mapping[str, str] = attrs.field(factory=dict[str, str], repr=lambda headers: repr(masked_headers(headers)))
     """Request headers; `$NAME` stands for an environment variable."""
+    turns: str | None = None
+    """Column with a list of user messages, sent one after the other, each with the conversation so far; replaces the prompt."""
     prices: Path | str = DEFAULT_PRICES
     """A TOML file with token prices."""
     connect_timeout: float | None = 10.0
@@ -151,6 +158,7 @@ class Chat:
             "system": self.system,
             "messages": _contents(self.messages, "the messages"),
             "prompt": self.prompt,
+            **({} if self.turns is None else {"turns": self.turns}),
         }
         address = {"base_url": mask_shapes(self.base_url), "headers": masked_headers(self.headers)}
         return {**mask_definition(definition), **address}
@@ -202,8 +210,10 @@ class Chat:
         return self._model.fill(Fields(case))
 
     def conversation(self, case: Case) -> list[Any]:
-        """Return the messages for a case."""
+        """Return the messages for a case; with turns, up to the first of them."""
         messages: list[Any] = fill_body(self._template, Fields(case))
+        if self.turns is not None:
+            return [*messages, {"role": "user", "content": turns_of(case, self.turns)[0]}]
         if self.prompt is not None or self.messages is not None:
             return messages
         if is_messages(case.input):
@@ -211,7 +221,7 @@ class Chat:
         return [*messages, {"role": "user", "content": as_text(case.input)}]
 
     def request(self, case: Case) -> dict[str, Any]:
-        """Return what is sent for a case."""
+        """Return what is sent for a case, or for its first turn."""
         return self.body(self.conversation(case), self.model_for(case))
 
     @asynccontextmanager
@@ -241,22 +251,48 @@ class OpenChat:
         return self._chat.request(case)
 
     async def call(self, trial: TrialInput, _: object, /) -> Any:
-        """Send the messages for the case and return the reply."""
-        key = idempotency_headers("Idempotency-Key", self._run, trial.trial)
-        model = self._chat.model_for(trial.case)
-        completion = await self.complete(self._chat.conversation(trial.case), *key, model=model)
+        """Send the messages for the case, or its turns, and return the last reply."""
+        chat, messages = self._chat, self._chat.conversation(trial.case)
+        if chat.turns is not None:
+            turns = turns_of(trial.case, chat.turns)
+            return self._output(await converse(turns, messages[:-1], partial(self._turn, trial, len(turns))))
+        completion = await self._reply(messages, trial, trial.trial)
         if completion.usage:
             note(usage=completion.usage)
+        return self._output(dict(completion.message) if completion.message.get("tool_calls") else completion.text)
+
+    async def _turn(self, trial: TrialInput, last: int, number: int, messages: list[Any]) -> Any:
+        """Send one turn of a conversation as a step; return the text of the reply, or the last message if it calls tools."""
+        usages: list[Mapping[str, float | str]] = []
+
+        async def call() -> dict[str, Any]:
+            completion = await self._reply(messages, trial, f"{trial.trial}\0{number}")
+            usages.append(completion.usage)
+            return {"role": "assistant", **completion.message, "content": completion.text}
+
+        request = self._chat.body(messages, self._chat.model_for(trial.case))
+        message = await trial.model_step(f"turn {number}", request, call, lambda: usages[0] or None)
+        if not message.get("tool_calls"):
+            return message["content"]
+        if number < last:
+            raise Fatal(f"turn {number}: the model calls a tool; a scripted conversation cannot answer it")
+        return message
+
+    async def _reply(self, messages: Sequence[Mapping[str, Any]], trial: TrialInput, identity: str) -> Completion:
+        """Return the reply to these messages; a reply that is truncated or filtered is noted."""
+        key = idempotency_headers("Idempotency-Key", self._run, identity)
+        completion = await self.complete(messages, *key, model=self._chat.model_for(trial.case))
         if completion.finish_reason not in {"", "stop"}:
             engine_note(finish_reason=completion.finish_reason)
-        if completion.message.get("tool_calls"):
-            return dict(completion.message)
-        if self._chat.schema is None:
-            return completion.text
+        return completion
+
+    def _output(self, reply: Any) -> Any:
+        if self._chat.schema is None or not isinstance(reply, str):
+            return reply
         try:
-            return read_json(completion.text)
+            return read_json(reply)
         except ValueError as exc:
-            raise InvalidReply(f"the model's reply is not JSON ({exc}): {excerpt(completion.text, 300)!r}") from exc
+            raise InvalidReply(f"the model's reply is not JSON ({exc}): {excerpt(reply, 300)!r}") from exc
 
     async def complete(
         self, messages: Sequence[Mapping[str, Any]], *headers: tuple[bytes, bytes], model: str | None = None

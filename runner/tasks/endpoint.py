@@ -4,8 +4,9 @@ Templates define the request; paths locate the output in the reply. Errors are r
 """
 
 import hashlib
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, Final, Literal, cast
 from urllib.parse import urlencode
 
@@ -23,6 +24,7 @@ from runner.tasks import TrialInput
 from runner.tasks.address import Address, masked_headers
 from runner.tasks.client import Client
 from runner.tasks.reply import ErrorReply, IncompleteReply, OutputMissing, Reply, error_code
+from runner.tasks.turns import Message, converse, turns_of
 
 _JSON: Final = ((b"Content-Type", b"application/json"), (b"Accept", b"application/json, text/event-stream;q=0.9, */*;q=0.8"))
 
@@ -59,6 +61,9 @@ class Endpoint:
     """Maximum seconds between two received bytes. None: only the timeout of the attempt applies."""
     idempotency_header: str = "Idempotency-Key"
     """Header with a value that is the same for all attempts at a trial; empty: not sent."""
+    turns: str | None = None
+    """Column with a list of user messages, sent one after the other. `{messages}` in the body stands for the conversation so
+    far, `{turn}` for the last message. None as the body: `{"messages": …}`."""
     _body: Any = attrs.field(
         init=False, repr=False, default=attrs.Factory(lambda self: parse_body(self.body, "the body"), takes_self=True)
     )
@@ -77,6 +82,7 @@ class Endpoint:
             "output_path": self.output_path,
             "error_path": self.error_path,
             "done_path": self.done_path,
+            **({} if self.turns is None else {"turns": self.turns}),
         }
 
     @property
@@ -96,17 +102,21 @@ class Endpoint:
 
     def check(self, case: Case) -> None:
         """Raise a UsageError if the case lacks a field of the URL or the body."""
-        self.target(case)
-        self.content(case)
+        request = self.request(case)
+        if self.turns is not None and request == self.request_with(turn_fields(case, [{"role": "user", "content": ""}])):
+            raise UsageError("the body lacks {messages} and {turn}, so all turns would send the same request")
 
-    def target(self, case: Case) -> str | None:
+    def target(self, fields: Fields) -> str | None:
         """Return path and query for a case; None if they are the same for all."""
-        return self._address.target_for(Fields(case)) if self._address.is_template else None
+        return self._address.target_for(fields) if self._address.is_template else None
 
-    def content(self, case: Case) -> Any:
+    def content(self, fields: Fields) -> Any:
         """Return the body, or with GET the query parameters, for a case."""
+        case = fields.case
         if self._body is not None:
-            content = fill_body(self._body, Fields(case))
+            content = fill_body(self._body, fields)
+        elif self.turns is not None:
+            content = {"messages": fields.get("messages")}
         elif self.method == "GET" and self._address.is_template:
             content = {}
         else:
@@ -116,8 +126,14 @@ class Endpoint:
         return content
 
     def request(self, case: Case) -> dict[str, Any]:
-        """Return what is sent for a case, as it is recorded."""
-        target, content = self.target(case), self.content(case)
+        """Return what is sent for a case, or for its first turn, as it is recorded."""
+        if self.turns is None:
+            return self.request_with(Fields(case))
+        return self.request_with(turn_fields(case, [{"role": "user", "content": turns_of(case, self.turns)[0]}]))
+
+    def request_with(self, fields: Fields) -> dict[str, Any]:
+        """Return what is sent for the fields of a case."""
+        target, content = self.target(fields), self.content(fields)
         return {**({} if target is None else {"path": target}), ("query" if self.method == "GET" else "body"): content}
 
     @asynccontextmanager
@@ -144,10 +160,21 @@ class _OpenEndpoint:
         return self._endpoint.request(case)
 
     async def call(self, trial: TrialInput, _: object, /) -> Any:
-        """Send the case and return the output in the reply."""
+        """Send the case, or its turns, and return the output in the last reply."""
+        if self._endpoint.turns is None:
+            return await self._send(Fields(trial.case), trial.trial)
+
+        async def reply_to(number: int, messages: list[Message]) -> Any:
+            fields = turn_fields(trial.case, messages)
+            send = partial(self._send, fields, f"{trial.trial}\0{number}")
+            return await trial.model_step(f"turn {number}", self._endpoint.request_with(fields), send, lambda: None)
+
+        return await converse(turns_of(trial.case, self._endpoint.turns), [], reply_to)
+
+    async def _send(self, fields: Fields, identity: str) -> Any:
         endpoint = self._endpoint
-        target, content = endpoint.target(trial.case), endpoint.content(trial.case)
-        key = idempotency_headers(endpoint.idempotency_header, self._run, trial.trial)
+        target, content = endpoint.target(fields), endpoint.content(fields)
+        key = idempotency_headers(endpoint.idempotency_header, self._run, identity)
         if endpoint.method == "GET":
             query = urlencode({name: as_text(value) for name, value in cast("dict[str, Any]", content).items()})
             path = target or self._address.target
@@ -157,6 +184,11 @@ class _OpenEndpoint:
 
     def _read(self, reply: Reply) -> Any:
         return output_of(reply, self._endpoint.output_path, self._endpoint.error_path, self._endpoint.done_path)
+
+
+def turn_fields(case: Case, messages: list[Message]) -> Fields:
+    """Return the fields of one turn of a case."""
+    return Fields(case, {"messages": messages, "turn": messages[-1]["content"]})
 
 
 def idempotency_headers(header: str, run: str, trial: str) -> tuple[tuple[bytes, bytes], ...]:
@@ -230,6 +262,10 @@ def _is_true(value: Any, path: str | None) -> bool:
 class _SingleCall:
     case: Case
     trial: str = "single call"
+
+    async def model_step(self, _: str, __: Any, call: Callable[[], Awaitable[Any]], ___: Callable[[], Any]) -> Any:
+        """Only call the model: there is no attempt."""
+        return await call()
 
 
 async def call_once(task: Any, value: Any) -> Any:

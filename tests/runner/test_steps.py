@@ -126,6 +126,22 @@ def test_the_setting_decides_what_is_reused(reuse: str, error: Exception, repeat
     assert verified(disk)
 
 
+class Unauthorized(Exception):
+    """The provider's exception for an invalid key."""
+
+    status_code = 401
+
+
+def test_after_a_401_or_without_credit_a_resumed_run_continues() -> None:
+    """The run stops at once; when it is resumed with a valid key, completed steps are not executed again."""
+    disk, agent = SimulatedDisk(), Agent({4: [Unauthorized("no key")]})
+    assert "unauthorized" == evaluate(agent, disk).stopped
+    trio.run(functools.partial(run_virtual, of(agent), disk, resume=True), clock=trio.testing.MockClock(autojump_threshold=0))
+
+    assert {("a", n): 1 + (n == 4) for n in range(1, STEPS + 1)} == agent.calls
+    assert verified(disk)
+
+
 def test_a_killed_run_continues_inside_its_trials() -> None:
     """After a kill, only the steps that were in flight are executed again."""
     disk, agent = SimulatedDisk(), Agent()

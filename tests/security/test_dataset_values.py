@@ -81,8 +81,7 @@ def test_a_field_cannot_change_the_path_of_a_url(value: str) -> None:
     with pytest.raises(UsageError, match="path of the URL"):
         endpoint.check(Case(name="a", input={"name": value}))
 
-    assert "/users/a..b/orders?next=a..b" == endpoint.target(Case(name="b", input={"name": "a..b"}))
-    assert "/users/..%2Fadmin/orders?next=..%2Fadmin" == endpoint.target(Case(name="c", input={"name": "../admin"}))
-    assert f"/users?next={value}" == Endpoint("http://127.0.0.1:9/users?next={name}").target(
-        Case(name="d", input={"name": value})
-    )
+    assert "/users/a..b/orders?next=a..b" == endpoint.request(Case(name="b", input={"name": "a..b"}))["path"]
+    assert "/users/..%2Fadmin/orders?next=..%2Fadmin" == endpoint.request(Case(name="c", input={"name": "../admin"}))["path"]
+    query = Endpoint("http://127.0.0.1:9/users?next={name}").request(Case(name="d", input={"name": value}))
+    assert f"/users?next={value}" == query["path"]

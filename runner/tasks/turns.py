@@ -1,0 +1,41 @@
+"""Conversations with scripted user messages: each turn is sent with the messages before it, and is a step of the attempt."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from replay.text import as_text
+from runner.data.case import Case
+from runner.data.exact_json import read_json
+from runner.data.templates import Fields
+from runner.errors import UsageError
+
+Message = dict[str, Any]
+
+
+def turns_of(case: Case, column: str) -> list[str]:
+    """Return the user messages of a case: a column with a list of texts, or, as in a CSV file, with the JSON of one."""
+    value = Fields(case).get(column)
+    if isinstance(value, str):
+        with suppress(ValueError):  # Reported below.
+            value = read_json(value)
+    if not isinstance(value, list) or not value or not all(isinstance(turn, str) for turn in value):
+        raise UsageError(
+            f"case {case.name!r}: column {column!r} must be a list of texts, the user messages; it is {as_text(value)[:80]!r}"
+        )
+    return value
+
+
+async def converse(
+    turns: Sequence[str], messages: Sequence[Message], reply_to: Callable[[int, list[Message]], Awaitable[Any]]
+) -> Any:
+    """Send one turn after the other, each with the conversation so far; return the last reply.
+
+    `reply_to` gets the number of a turn, from 1, and the messages up to it.
+    """
+    conversation, reply = list(messages), None
+    for number, turn in enumerate(turns, 1):
+        conversation.append({"role": "user", "content": turn})
+        reply = await reply_to(number, list(conversation))
+        conversation.append({"role": "assistant", "content": as_text(reply)})
+    return reply
