@@ -1,6 +1,6 @@
 """The journal: an append-only, hash-chained log of what happened in a run. Part of evaljournal.
 
-This package handles files and bytes; it knows the events of an evaluation, but does not interpret them.
+This package handles files and bytes; it defines the events of an evaluation and does not interpret them.
 
 - `writing` opens a journal for writing; `read` returns its records, `follow` also waits for new ones.
 - `verify` checks that nothing was changed; `salvage` copies the intact records of a damaged journal.

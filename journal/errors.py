@@ -88,7 +88,7 @@ class UnknownFormat(JournalError):
 
 
 class UnknownEvent(JournalError):
-    """A record has an event type that this release does not know."""
+    """A record has an event type that is unknown to this release."""
 
     def __init__(self, seq: int | None, type_: object) -> None:
         self.seq = seq

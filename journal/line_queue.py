@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @attrs.define
 class _Segment:
-    """The segment that records are being added to; the file itself may be behind."""
+    """The segment that records are being added to; they may not be in its file yet."""
 
     number: int
     previous_seq: int

@@ -47,7 +47,7 @@ class Lock:
 def is_held(path: Path, files: Files = DISK) -> bool:
     """Whether a process is writing this journal; changes nothing.
 
-    The only way to find out is to take the lock for a moment. Another process may be doing the same, so it tries twice.
+    It takes the lock for a moment. Another process may do the same, so it tries twice.
     """
     file = str(path / "LOCK")
     for is_last_try in (False, True):

@@ -105,7 +105,7 @@ def _links(run: bytes, previous: Iterable[bytes], body: bytes) -> set[bytes]:
 
 
 def _fragments(data: bytes) -> list[_Fragment]:
-    """Return what looks like a record. Only lines with the start of a record are examined: the rest may be anything."""
+    """Return the parts that look like records. Only lines with the start of a record are examined."""
     fragments: list[_Fragment] = []
     end = 0
     while len(fragments) < _MAX_FRAGMENTS and (start := _CANDIDATE.search(data, end)):

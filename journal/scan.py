@@ -1,6 +1,6 @@
 """Read lines into records, up to the first line that cannot be trusted.
 
-A `Cursor` knows what the next line must be: its number, the previous hash and its file. All readers (`read`, `follow`,
+A `Cursor` has the number, the previous hash and the file that are expected of the next line. All readers (`read`, `follow`,
 recovery, `verify`) use one. What an invalid line means is decided in `journal.recovery`.
 """
 
@@ -36,7 +36,7 @@ class BadLine(Exception):  # Never leaves this package.
 
 
 class Cursor:
-    """A position in a journal: what the next line must be."""
+    """A position in a journal, and what is expected of the next line."""
 
     def __init__(self, path: Path, *, check_all: bool = False) -> None:
         self.path = path

@@ -96,7 +96,7 @@ class SegmentFile:
         self.files.pause()
 
     def check_if_due(self) -> None:
-        """Check the files, unless the last check was just now."""
+        """Check the files if `CHECK_INTERVAL` has passed since the last check."""
         if time.monotonic() - self._checked_at >= CHECK_INTERVAL:
             self.check()
 

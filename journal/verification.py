@@ -32,7 +32,7 @@ class Verification:
     segments: int
     blobs: int
     head: str
-    """Hash of the last verified record. If it is published, records cannot be removed from the end unnoticed."""
+    """Hash of the last verified record. If it is published, records cannot be removed from the end undetected."""
     unfinished: int
     """Number of unconfirmed bytes after the last record: a writer is active, a crash interrupted it, or the end was changed."""
     zero_bytes: int

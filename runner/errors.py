@@ -1,4 +1,4 @@
-"""Errors that are the user's to fix.
+"""Errors that the user can fix.
 
 A `UsageError` is a mistake in a definition, its settings or its data. What a task raises while it runs is never one of these:
 it is recorded as the failure of an attempt, and classified by `runner.retries.classify`.

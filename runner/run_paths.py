@@ -22,7 +22,7 @@ _FILE_EVENTS: Final = ("segment_opened", "segment_sealed")
 
 
 def runs_under(directory: Path) -> dict[Path, int]:
-    """Return the runs in a directory, which may be one itself, with the time of their last write in nanoseconds.
+    """Return the runs in a directory, or the directory if it is a run, with the times of the last writes in nanoseconds.
 
     Directories whose name starts with a dot are skipped: they are unfinished copies.
     """

@@ -126,7 +126,7 @@ _SHAPES: Final = (
             rf"(?!-|{_NUMBER}(?![^\s\"']))(?(2){_INSIDE}|{_BARE})"
         ),
     ),
-    # A login of curl: -u name:password. A URL, a port and a group's number are no passwords.
+    # A login of curl: -u name:password. A URL, a port and a group id are not passwords.
     _Shape(
         ("-u", "-user"),
         re.compile(

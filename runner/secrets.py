@@ -239,7 +239,7 @@ def mask_output(output: Any) -> Any:
         return output
     try:
         masked = orjson.loads(orjson.dumps(output))
-    except TypeError:  # It is nested too deeply, or is no JSON; it cannot be recorded.
+    except TypeError:  # It is not JSON or nested too deeply, and cannot be recorded.
         return output
     for texts in _texts(masked).values():
         texts.cut(sent_secrets.spans(texts.joined))

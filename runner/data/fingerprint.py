@@ -142,7 +142,7 @@ def _code(value: object) -> str:
 
 
 def _problem(value: Any, name: str) -> str | None:
-    """Describe what in a value cannot be stored, and where; None if nothing."""
+    """Describe the first part of a value that cannot be stored, with its position; None if there is none."""
     match value:
         case Mapping():
             for key, member in cast("Any", value).items():

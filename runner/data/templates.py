@@ -20,7 +20,7 @@ from runner.suggest import suggest
 _PIECE: Final = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 _FIELD: Final = re.compile(r"(?!\s)[^.{}\n\r]+(?:\.[^.{}\n\r]+)*(?<!\s)")
 _PLAIN_FIELD: Final = re.compile(r"[\w.-]+")
-"""A field whose braces were surely not meant literally."""
+"""A field name; braces around it are not literal text."""
 _MISSING: Final = object()
 
 

@@ -1,4 +1,4 @@
-"""What the built-in scorers that make no calls have in common."""
+"""Shared parts of the built-in scorers that make no calls."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final, cast
@@ -36,26 +36,27 @@ def passed(is_passed: bool, reason: str) -> Score:  # noqa: FBT001
     return Score(is_passed, "" if is_passed else reason)
 
 
-def difference_of(left: Any, right: Any, at: str = "") -> str | None:  # noqa: PLR0911  # one return for each kind of value
+def difference_of(actual: Any, expected: Any, path: str = "") -> str | None:  # noqa: PLR0911  # one return for each kind of value
     """Describe where two JSON values first differ (true is not 1, and 1 is 1.0); None if they are equal."""
-    match left, right:
+    match actual, expected:
         case dict(), dict():
-            for key in dict.fromkeys([*right, *left]):
-                path = f"{at}.{key}" if at else str(key)
-                if key not in left or key not in right:
-                    return f"missing key {path}" if key not in left else f"unexpected key {path}"
-                if difference := difference_of(left[key], right[key], path):
+            for key in dict.fromkeys([*expected, *actual]):
+                member = f"{path}.{key}" if path else str(key)
+                if key not in actual or key not in expected:
+                    return f"missing key {member}" if key not in actual else f"unexpected key {member}"
+                if difference := difference_of(actual[key], expected[key], member):
                     return difference
             return None
         case ((list() | tuple()), (list() | tuple())):
-            for index, (mine, theirs) in enumerate(zip(left, right, strict=False)):
-                if difference := difference_of(mine, theirs, f"{at}[{index}]"):
+            for index, (item, expected_item) in enumerate(zip(actual, expected, strict=False)):
+                if difference := difference_of(item, expected_item, f"{path}[{index}]"):
                     return difference
-            return None if len(left) == len(right) else f"{at or 'output'} has {len(left)} items, expected {len(right)}"
+            lengths = f"{len(actual)} items, expected {len(expected)}"
+            return None if len(actual) == len(expected) else f"{path or 'output'} has {lengths}"
         case _:
-            if isinstance(left, bool) == isinstance(right, bool) and left == right:
+            if isinstance(actual, bool) == isinstance(expected, bool) and actual == expected:
                 return None
-            return f"{at or 'output'} is {quoted(left)}, expected {quoted(right)}"
+            return f"{path or 'output'} is {quoted(actual)}, expected {quoted(expected)}"
 
 
 class LocalScorerWithParameters:

@@ -77,10 +77,10 @@ def _call(scorer: "Scorer") -> Callable[[ScorerInput], Any]:
     inputs = tuple(name for name in names if name in _OF_INPUT)
     case_fields = tuple(name for name in names if name not in _OF_INPUT)
 
-    def call(scored: ScorerInput) -> Any:
-        arguments = {name: getattr(scored.case, name) for name in case_fields}
+    def call(scorer_input: ScorerInput) -> Any:
+        arguments = {name: getattr(scorer_input.case, name) for name in case_fields}
         for name in inputs:
-            arguments[name] = getattr(scored, name)
+            arguments[name] = getattr(scorer_input, name)
         return function(**arguments)
 
     return call
@@ -149,8 +149,8 @@ class Scorer:
     @property
     def takes_trajectory(self) -> bool:
         """Whether it is passed the steps of the attempt; only then are they read."""
-        takes = getattr(self.function, "takes_trajectory", None)
-        return takes if isinstance(takes, bool) else "trajectory" in parameters_of(self.function, self.name)
+        declared = getattr(self.function, "takes_trajectory", None)
+        return declared if isinstance(declared, bool) else "trajectory" in parameters_of(self.function, self.name)
 
     @property
     def is_async(self) -> bool:

@@ -1,7 +1,7 @@
 """Built-in scorers of trajectories: which tools an agent called, in which order and how, and how many steps it took.
 
-The tool calls of a trajectory are those that model replies ask for, and the steps of kind `tool`. A tool step that carries out
-a call which a model asked for is not counted again.
+The tool calls of a trajectory are those that model replies request, and the steps of kind `tool`. A tool step that executes a
+call requested by a model is not counted again.
 """
 
 import itertools
@@ -28,7 +28,7 @@ _MAX_VALUE: Final = 4_000
 _MAX_STEP: Final = 20_000
 """Characters of one step."""
 _MAX_TEXT: Final = 60_000
-"""Characters of the text of a trajectory; steps in its middle are left out."""
+"""Characters of the text of a trajectory; steps in the middle are omitted."""
 
 
 class MissingSteps(Fatal):
@@ -44,7 +44,7 @@ def _value(argument: Any, case: Case) -> Any:
 
 
 def _parsed(value: Any) -> Any:
-    """Return a value; a text that begins as JSON is parsed."""
+    """Return a value; a text that starts like JSON is parsed."""
     if not isinstance(value, str) or not value.lstrip().startswith(("[", "{")):
         return value
     try:
@@ -61,7 +61,7 @@ def _names(value: Any) -> list[str]:
     return list(cast("list[str]", names))
 
 
-def _called(calls: Sequence[ToolCall]) -> str:
+def _call_names(calls: Sequence[ToolCall]) -> str:
     return f"called: {', '.join(call.name for call in calls) or 'no tool'}"
 
 
@@ -87,7 +87,7 @@ class ToolsUsed(_Tools):
         calls = tool_calls(trajectory)
         names = {call.name for call in calls}
         missing = [name for name in _names(_value(self.tools, case)) if name not in names]
-        return passed(not missing, f"not called: {', '.join(missing)}; {_called(calls)}")
+        return passed(not missing, f"not called: {', '.join(missing)}; {_call_names(calls)}")
 
 
 @attrs.frozen
@@ -99,9 +99,9 @@ class ToolsInOrder(_Tools):
     def __call__(self, trajectory: list[StepDetails], case: Case) -> Score:
         """Score a trajectory."""
         calls = tool_calls(trajectory)
-        later = iter([call.name for call in calls])
-        missing = next((name for name in _names(_value(self.tools, case)) if name not in later), None)
-        return passed(missing is None, f"not called in this order: {missing}; {_called(calls)}")
+        remaining = iter([call.name for call in calls])
+        missing = next((name for name in _names(_value(self.tools, case)) if name not in remaining), None)
+        return passed(missing is None, f"not called in this order: {missing}; {_call_names(calls)}")
 
 
 @attrs.frozen
@@ -124,7 +124,7 @@ class ToolArgs(LocalScorerWithParameters):
         for name, arguments in _expected_calls(_value(self.calls, case)):
             differences = [_args_difference(call.arguments, arguments) for call in calls if call.name == name]
             if not differences:
-                return Score(value=False, reason=f"not called: {name}; {_called(calls)}")
+                return Score(value=False, reason=f"not called: {name}; {_call_names(calls)}")
             if None not in differences:
                 return Score(value=False, reason=f"{name}: {differences[-1]}")
         return Score(value=True)
@@ -167,7 +167,7 @@ class MaxSteps(LocalScorerWithParameters):
             raise UsageError(f"max_steps({value!r}): expected a number of steps, 1 or more")
 
     def __call__(self, trajectory: list[StepDetails]) -> Score:
-        """Score a trajectory; without any steps, nothing can be said."""
+        """Score a trajectory; raise `MissingSteps` if it has no steps."""
         if not trajectory:
             raise MissingSteps("the attempt has no recorded steps; record its calls with step or @durable")
         return passed(len(trajectory) <= self.steps, f"{len(trajectory)} steps")
@@ -224,7 +224,7 @@ def trajectory_text(trajectory: Iterable[StepDetails]) -> str:
     conversation: list[Message] = []
     texts: list[str] = []
     for step in trajectory:
-        failure = f" failed: {step.error}: {_cut(step.message)}" if step.error else ""
+        failure = f" failed: {step.error}: {_short(step.message)}" if step.error else ""
         lines = [f"{step.number}. {step.kind} {step.name}{failure}"]
         messages = messages_of(step.input) if step.kind == "model" else []
         reply = reply_of(step.output) if step.kind == "model" and not failure else None
@@ -233,30 +233,30 @@ def trajectory_text(trajectory: Iterable[StepDetails]) -> str:
             lines += map(_line, messages[len(list(pairs)) :])
             conversation = [*messages, reply] if reply is not None else messages
         else:
-            lines.append(f"input: {_cut(as_text(step.input))}")
+            lines.append(f"input: {_short(as_text(step.input))}")
         if not failure:
-            lines.append(f"output: {_cut(as_text(step.output))}" if reply is None else _line(reply))
-        texts.append(_cut("\n   ".join(lines), _MAX_STEP))
+            lines.append(f"output: {_short(as_text(step.output))}" if reply is None else _line(reply))
+        texts.append(_short("\n   ".join(lines), _MAX_STEP))
     return _shortened(texts)
 
 
 def _line(message: Message) -> str:
-    calls = "".join(f"\n   {message.role} calls {call.name}({_cut(as_text(call.arguments))})" for call in message.tool_calls)
-    return f"{message.role or 'message'}: {_cut(message.text)}{calls}"
+    calls = "".join(f"\n   {message.role} calls {call.name}({_short(as_text(call.arguments))})" for call in message.tool_calls)
+    return f"{message.role or 'message'}: {_short(message.text)}{calls}"
 
 
-def _cut(text: str, limit: int = _MAX_VALUE) -> str:
+def _short(text: str, limit: int = _MAX_VALUE) -> str:
     return text if len(text) <= limit else f"{text[:limit]}… ({len(text):,} characters)"
 
 
 def _shortened(texts: list[str]) -> str:
-    """Join the texts of steps; if that is too long, without those in the middle."""
+    """Join the texts of steps; if that is too long, those in the middle are omitted."""
     if sum(map(len, texts)) <= _MAX_TEXT:
         return "\n".join(texts)
     first, last = _fitting(texts, _MAX_TEXT // 2), _fitting(texts[::-1], _MAX_TEXT // 2)
-    return "\n".join([*texts[:first], f"… ({len(texts) - first - last} steps left out)", *texts[len(texts) - last :]])
+    return "\n".join([*texts[:first], f"… ({len(texts) - first - last} steps omitted)", *texts[len(texts) - last :]])
 
 
 def _fitting(texts: list[str], limit: int) -> int:
     """Return how many texts fit into a number of characters."""
-    return next(at for at, length in enumerate(itertools.accumulate(map(len, texts))) if length > limit)
+    return next(count for count, length in enumerate(itertools.accumulate(map(len, texts))) if length > limit)

@@ -1,4 +1,4 @@
-"""Exit codes when the user's code, the standard streams or the system misbehave: they mean what docs/guarantees.md says."""
+"""Exit codes when the user's code, the standard streams or the system fail: they are those of docs/guarantees.md."""
 
 import errno
 import inspect

@@ -190,7 +190,7 @@ async def test_retries_have_an_end(exc: Exception, policy: str) -> None:
 
 
 @pytest.mark.parametrize(("old", "new"), [(b'"value":true', b'"value":false'), (b'"output":"no"', b'"output":"yes"')])
-def test_a_changed_score_or_output_is_noticed(tmp_path: Path, old: bytes, new: bytes) -> None:
+def test_a_changed_score_or_output_is_detected(tmp_path: Path, old: bytes, new: bytes) -> None:
     """A score or an output cannot be changed undetected."""
     evaluation = define(Scripted(lambda value, _: Return("no" if value == "case-0" else "yes")), numbered_cases(2))
 

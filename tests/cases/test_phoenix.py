@@ -171,7 +171,7 @@ async def test_6_a_leaked_cancellation_loses_nothing() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-async def test_7_a_signal_is_noticed_while_every_slot_waits(number: signal.Signals) -> None:
+async def test_7_a_signal_is_detected_while_every_slot_waits(number: signal.Signals) -> None:
     """With every slot waiting, Ctrl-C takes effect at once: the run ends with the grace period."""
     disk = SimulatedDisk()
     before = trio.current_time()
@@ -346,7 +346,7 @@ def evaluate_dataframe(frame: Any, evaluators: list[Evaluator], executor: Callab
 
 @pytest.mark.parametrize("kind", [AsyncExecutor, SyncExecutor])
 def test_evaluate_dataframe_is_resumed(tmp_path: Path, kind: Any) -> None:
-    """Only rows without a score are evaluated again; scores are objects; a changed cell or evaluator is noticed."""
+    """Only rows without a score are evaluated again; scores are objects; a changed cell or evaluator is detected."""
     broken, calls = True, 0
 
     def count_words(row: dict[str, Any]) -> float:

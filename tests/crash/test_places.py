@@ -66,7 +66,7 @@ SCRIPT = textwrap.dedent(
     ],
 )
 @pytest.mark.parametrize("response", ["cancelled", "stuck"])
-def test_a_signal_stops_a_run_and_is_passed_on(  # noqa: PLR0917  # of its parameters, as pytest gives them
+def test_a_signal_stops_a_run_and_is_passed_on(  # noqa: PLR0917  # parametrized
     tmp_path: Path, place: str, number: signal.Signals, code: int, out: str, response: str
 ) -> None:
     """Wherever `run` is called, a signal stops it gracefully, and then takes its usual effect.

@@ -204,7 +204,7 @@ class SimulatedDisk(Files):
                 yield f"{path}/{name}", node
 
     def after_kill(self) -> "SimulatedDisk":
-        """Return the disk after the process was killed: written data is there, locks are released."""
+        """Return the disk after the process was killed: written data is kept, locks are released."""
         for _, inode in self.files():
             inode.holder = None
         return SimulatedDisk(self.root)

@@ -341,7 +341,7 @@ def test_other_records_do_not_wait_for_a_slow_blob(path: Path) -> None:
     assert [LONG] == outputs(path)
 
 
-def test_slow_blobs_are_noticed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_blobs_are_detected(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Writing counts as slow when the last four blobs took long, and no longer after a fast one."""
     writer = BlobWriter(path, UnsyncedDisk())
     path.mkdir()

@@ -267,14 +267,14 @@ def test_golden_journals_contain_every_event_type() -> None:
     assert {JournalRecovered, JournalSalvaged} == set(get_args(Event)) - kinds
 
 
-def test_the_same_events_still_make_the_same_bytes(tmp_path: Path) -> None:
+def test_the_same_events_give_the_same_bytes(tmp_path: Path) -> None:
     """The same events give the bytes of the golden journal."""
     write_golden(tmp_path / "run")
 
     assert content(GOLDEN) == {name: data for name, data in content(tmp_path / "run").items() if name != "LOCK"}
 
 
-def test_scorer_calls_still_make_the_same_bytes(tmp_path: Path) -> None:
+def test_scorer_calls_give_the_same_bytes(tmp_path: Path) -> None:
     """Scorer calls and a shared policy give the bytes of their golden journal, and are read back."""
     write_sync(tmp_path / "run", scorer_call_events())
 

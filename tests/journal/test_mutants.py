@@ -97,7 +97,7 @@ def test_the_checks_pass_without_mutants(check: Callable[[], None]) -> None:
     check()
 
 
-def test_a_writer_that_confirms_before_the_sync_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_writer_that_confirms_before_the_sync_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     """Mutant: a record is confirmed as soon as it is written."""
     monkeypatch.setattr(SegmentFile, "sync", lambda _: None)
 
@@ -105,7 +105,7 @@ def test_a_writer_that_confirms_before_the_sync_is_noticed(monkeypatch: pytest.M
         cut_power_after_confirmations()
 
 
-def test_a_writer_that_does_not_sync_directories_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_writer_that_does_not_sync_directories_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     """Mutant: the directory is not synced after a new file."""
     monkeypatch.setattr(SimulatedDisk, "sync_directory", lambda *_: None)
 
@@ -113,7 +113,7 @@ def test_a_writer_that_does_not_sync_directories_is_noticed(monkeypatch: pytest.
         cut_power_after_confirmations()
 
 
-def test_a_writer_without_a_watermark_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_writer_without_a_watermark_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     """Mutant: records do not carry the durable watermark."""
     encode = codec.encode
 
@@ -126,7 +126,7 @@ def test_a_writer_without_a_watermark_is_noticed(monkeypatch: pytest.MonkeyPatch
         flip_confirmed()
 
 
-def test_a_writer_that_ignores_partial_writes_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_writer_that_ignores_partial_writes_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     """Mutant: the rest of a partial write is not written."""
 
     def write_once(files: Files, fd: int, data: memoryview) -> memoryview:
@@ -139,7 +139,7 @@ def test_a_writer_that_ignores_partial_writes_is_noticed(monkeypatch: pytest.Mon
         write_partially()
 
 
-def test_a_writer_without_a_lock_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_writer_without_a_lock_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     """Mutant: every writer gets the lock."""
     monkeypatch.setattr(SimulatedDisk, "lock", lambda *_: True)
 
@@ -147,7 +147,7 @@ def test_a_writer_without_a_lock_is_noticed(monkeypatch: pytest.MonkeyPatch) -> 
         open_twice()
 
 
-def test_a_reader_that_does_not_check_hashes_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_that_does_not_check_hashes_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     """Mutant: a line is accepted with any hash."""
     truth = history()
     stored = {body[-64:]: h.decode() for body, h in filter(None, (chain.split(line[:-1]) for line in truth.lines))}

@@ -96,7 +96,7 @@ def test_a_link_is_rejected(state: Path, tmp_path: Path, *, is_dangling: bool) -
 
 
 @pytest.mark.parametrize("content", [b"", b"0" * 63 + b"\n", b"0" * 64, b"0" * 65 + b"\n", b"G" * 64 + b"\n", bytes(65)])
-def test_a_file_that_is_no_key_is_rejected(state: Path, content: bytes) -> None:
+def test_a_file_that_is_not_a_key_is_rejected(state: Path, content: bytes) -> None:
     """A file with other content is neither used nor overwritten."""
     state.parent.mkdir(parents=True)
     state.write_bytes(content)

@@ -144,7 +144,7 @@ def test_reader_has_the_run_id(tmp_path: Path) -> None:
 
 
 def test_closed_journal_has_no_torn_tail(tmp_path: Path) -> None:
-    """After the last record of a closed journal there is nothing."""
+    """A closed journal has no bytes after its last record."""
     write_sync(tmp_path / "run", whole_run())
     reader = read(tmp_path / "run")
 

@@ -74,7 +74,7 @@ async def write_around(
 
 @pytest.mark.parametrize("durability", ["sync", "os"])
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_changed_segment_is_noticed(path: Path, change: Callable[[Path], None], durability: Durability) -> None:
+def test_a_changed_segment_is_detected(path: Path, change: Callable[[Path], None], durability: Durability) -> None:
     """The writer stops, writes nothing more, and the error has the file, the last intact record and a hint."""
     intact, hint = CHANGES[change]
 
@@ -94,7 +94,7 @@ async def _resumed(path: Path) -> None:
 
 
 def test_a_truncated_segment_that_was_written_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If lines were written before the truncation was noticed, a resume would fail: the hint is to salvage."""
+    """If lines were written before the truncation was detected, a resume would fail: the hint is to salvage."""
     monkeypatch.setattr(segment_file, "CHECK_INTERVAL", 60.0)
 
     with pytest.raises(SegmentLost) as caught:
@@ -107,7 +107,7 @@ def test_a_truncated_segment_that_was_written_again(path: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("change", [remove_the_lock, move_the_directory, Path.unlink])
-def test_a_change_is_noticed_while_nothing_is_written(path: Path, change: Callable[[Path], None]) -> None:
+def test_a_change_is_detected_while_nothing_is_written(path: Path, change: Callable[[Path], None]) -> None:
     """Without records, the files are checked every few seconds, and the block is cancelled."""
 
     async def main() -> None:
@@ -136,7 +136,7 @@ def test_a_directory_that_is_moved_before_a_file_is_created(path: Path) -> None:
 
 
 def test_a_segment_that_is_lost_before_the_end(path: Path) -> None:
-    """A segment that is deleted after the last record is noticed when the journal is closed."""
+    """A segment that is deleted after the last record is detected when the journal is closed."""
 
     async def main() -> None:
         async with writing(path, new=True, clock=fake_clock(), files=UNSYNCED_DISK, in_thread=inline) as journal:

@@ -1,4 +1,4 @@
-"""Verification: an unchanged journal passes, and every change is found."""
+"""Verification: an unchanged journal passes, and every change is detected."""
 
 import shutil
 from collections.abc import Callable
@@ -46,7 +46,7 @@ def rewrite(path: Path, lines: list[bytes]) -> None:
     overwrite(segment(path), b"".join(lines))
 
 
-def is_noticed(path: Path, *, as_damage: bool = False) -> bool:
+def is_detected(path: Path, *, as_damage: bool = False) -> bool:
     """Return whether a change to a closed journal is detected, as damage or also as an incomplete last line."""
     try:
         result = verify(path)
@@ -77,7 +77,7 @@ def test_unchanged_journal_passes(tmp_path: Path) -> None:
 
 
 def test_zeroed_end_is_reported(tmp_path: Path) -> None:
-    """Zeroing the end of a sealed journal, seal included, is no damage; its length is reported, and a kept head reveals it."""
+    """Zeroing the end of a sealed journal, seal included, is not damage; its length is reported, and a kept head reveals it."""
     write_sync(tmp_path / "run", whole_run(20))
     head, file = verify(tmp_path / "run").head, segment(tmp_path / "run")
     data = file.read_bytes()
@@ -127,7 +127,7 @@ def test_missing_journal_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mask", [0x01, 0x20, 0x80])
-def test_every_flipped_bit_is_found(tmp_path: Path, mask: int) -> None:
+def test_every_flipped_bit_is_detected(tmp_path: Path, mask: int) -> None:
     """A flipped bit anywhere in a closed journal is detected; before the last line, as damage."""
     write_sync(tmp_path / "run", [started(), session(), *trial("a")], roll_at=900)
     last = list(read(tmp_path / "run"))[-1]
@@ -137,7 +137,7 @@ def test_every_flipped_bit_is_found(tmp_path: Path, mask: int) -> None:
         data = file.read_bytes()
         for byte in range(number + mask % 7, len(data), 7):
             flip(file, byte, mask)
-            if not is_noticed(tmp_path / "run", as_damage=(number, byte) < (last.segment, last.offset)):
+            if not is_detected(tmp_path / "run", as_damage=(number, byte) < (last.segment, last.offset)):
                 undetected.append((number, byte))
             overwrite(file, data)
 
@@ -157,7 +157,7 @@ EDITS: dict[str, Callable[[list[bytes], int], list[bytes]]] = {
 
 
 @pytest.mark.parametrize("edit", EDITS)
-def test_every_edited_line_is_found(tmp_path: Path, edit: str) -> None:
+def test_every_edited_line_is_detected(tmp_path: Path, edit: str) -> None:
     """A removed, repeated, swapped or edited line is damage, and the error has its position."""
     write_sync(tmp_path / "run", whole_run())
     lines = lines_of(tmp_path / "run")
@@ -170,13 +170,13 @@ def test_every_edited_line_is_found(tmp_path: Path, edit: str) -> None:
 
 
 @pytest.mark.parametrize("edit", EDITS)
-def test_edited_end_is_noticed(tmp_path: Path, edit: str) -> None:
+def test_edited_end_is_detected(tmp_path: Path, edit: str) -> None:
     """A change of the last two lines of a closed journal is detected, even if no confirmed record is lost."""
     write_sync(tmp_path / "run", whole_run())
     lines = lines_of(tmp_path / "run")
     rewrite(tmp_path / "run", EDITS[edit](lines, len(lines) - 2))
 
-    assert is_noticed(tmp_path / "run")
+    assert is_detected(tmp_path / "run")
 
 
 def test_intact_records_after_damage_are_counted(tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def test_intact_records_after_damage_are_counted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
-def test_missing_file_is_found(tmp_path: Path, number: int) -> None:
+def test_missing_file_is_detected(tmp_path: Path, number: int) -> None:
     """A missing segment before the last is named."""
     write_sync(tmp_path / "run", whole_run(4), roll_at=1000)
     segment(tmp_path / "run", number).unlink()
@@ -203,8 +203,8 @@ def test_missing_file_is_found(tmp_path: Path, number: int) -> None:
     assert result.segments == number - 1
 
 
-def test_exchanged_files_are_found(tmp_path: Path) -> None:
-    """Swapped segments, and a segment of another run, are found."""
+def test_exchanged_files_are_detected(tmp_path: Path) -> None:
+    """Swapped segments, and a segment of another run, are detected."""
     for name in ("run", "other"):
         write_sync(tmp_path / name, whole_run(4), roll_at=1000, run=RUN if name == "run" else RUN[::-1])
     second, third = (segment(tmp_path / "run", number).read_bytes() for number in (2, 3))
@@ -220,7 +220,7 @@ def test_exchanged_files_are_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("keep", [0, 1, 400, -1])
-def test_truncated_segment_is_found(tmp_path: Path, keep: int) -> None:
+def test_truncated_segment_is_detected(tmp_path: Path, keep: int) -> None:
     """A segment before the last must be complete."""
     write_sync(tmp_path / "run", whole_run(4), roll_at=1000)
     file = segment(tmp_path / "run", 2)
@@ -229,7 +229,7 @@ def test_truncated_segment_is_found(tmp_path: Path, keep: int) -> None:
     assert isinstance(verify(tmp_path / "run").problem, JournalDamaged)
 
 
-def test_missing_seal_is_found(tmp_path: Path) -> None:
+def test_missing_seal_is_detected(tmp_path: Path) -> None:
     """A segment before the last must be sealed."""
     write_sync(tmp_path / "run", whole_run(4), roll_at=1000)
     cut_tail(segment(tmp_path / "run", 2), 1)
@@ -239,8 +239,8 @@ def test_missing_seal_is_found(tmp_path: Path) -> None:
     assert "the file is not sealed, but another one follows" in str(problem)
 
 
-def test_lost_blob_is_found(tmp_path: Path) -> None:
-    """A missing or changed blob is found."""
+def test_lost_blob_is_detected(tmp_path: Path) -> None:
+    """A missing or changed blob is detected."""
     write_sync(tmp_path / "run", [started(), session(), Noted(name="a", value=LONG)])
     (blob,) = (tmp_path / "run" / "blobs").rglob("*.json")
     data = blob.read_bytes()

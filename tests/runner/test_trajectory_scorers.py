@@ -270,7 +270,7 @@ def test_the_text_of_a_trajectory_is_bounded() -> None:
     assert len(text) < 70_000
     assert text.startswith("1. tool s1\n")
     assert "\n100. tool s100\n" in text
-    assert "94 steps left out" in text
+    assert "94 steps omitted" in text
     messages = [{"role": "user", "content": "z" * 5_000}] * 50
     assert 10_000 < len(trajectory_text([asking(1, messages=messages), asking(2, messages=messages[:1] * 70)])) < 70_000
 
