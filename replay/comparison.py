@@ -5,6 +5,7 @@ scores are counted next to each difference and are never part of it. The text of
 """
 
 import hashlib
+import math
 import re
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
@@ -110,6 +111,8 @@ class Paired:
     """95 % confidence interval of the difference."""
     significant: bool = False
     """Whether the interval excludes 0."""
+    squared_differences: float | None = None
+    """Sum of the squared differences, if every value is 0 or 1."""
     scorer_changed: bool
     """Whether the two runs used different versions of the scorer."""
 
@@ -148,6 +151,8 @@ class Comparison:
     scores: Mapping[str, Paired]
     latency: Paired
     """Seconds per output, compared in the same way."""
+    completion: Paired
+    """Share of trials that were completed, compared in the same way: failed trials have no score."""
     groups: Mapping[str, Mapping[str, Paired]] | None
     """Group → scorer → the same for its cases; None if no grouping was requested."""
 
@@ -195,6 +200,7 @@ def compare(a: Side, b: Side, *, groups: Mapping[str, str] | None = None) -> Com
         scorers_only_b=[scorer for scorer in b.state.scores if not a.has(scorer)],
         scores=pairing.scores(pairing.cases),
         latency=pairing.latency(),
+        completion=pairing.completion(),
         groups=None if groups is None else pairing.grouped(groups),
     )
 
@@ -284,6 +290,16 @@ class _Pairing:
                 b.append(sum(times_b) / len(times_b))
         return _paired("number", a, b, cases=len(self.cases), scorer_changed=False)
 
+    def completion(self) -> Paired:
+        """Compare the share of each case's trials that were completed, among those that are done."""
+        a, b = array("d"), array("d")
+        for pair in self.cases.values():
+            done_a, done_b = ([trial.stage == "completed" for trial in trials if trial.stage in DONE] for trials in pair)
+            if done_a and done_b:
+                a.append(sum(done_a) / len(done_a))
+                b.append(sum(done_b) / len(done_b))
+        return _paired("pass", a, b, cases=len(self.cases), scorer_changed=False, is_share=True)
+
     def _scorer(self, scorer: str, cases: Mapping[str, _Pair]) -> Paired:
         a, b = array("d"), array("d")
         versions: tuple[set[str], set[str]] = set(), set()
@@ -337,5 +353,6 @@ def _paired(
         low=low,
         high=high,
         significant=low is not None and high is not None and (low > 0 or high < 0),
+        squared_differences=math.fsum(difference**2 for difference in differences) if is_share else None,
         scorer_changed=scorer_changed,
     )

@@ -143,10 +143,15 @@ def paired_shares(differences: Sequence[float]) -> Estimate:
     """
     n = len(differences)
     total = math.fsum(differences)
-    squares = math.fsum(difference * difference for difference in differences)
+    low, high = bonett_price(n, total, math.fsum(difference * difference for difference in differences))
+    return Estimate(total / n, (high - low) / (2 * Z), max(-1.0, low), min(1.0, high))
+
+
+def bonett_price(n: int, total: float, squares: float) -> tuple[float, float]:
+    """Return the interval of `paired_shares`, not clipped, from the sum of `n` differences and the sum of their squares."""
     middle = total / (n + 2)
-    error = math.sqrt(max(0.0, (squares + 2) / (n + 2) - middle**2) / (n + 2))
-    return Estimate(total / n, error, max(-1.0, middle - Z * error), min(1.0, middle + Z * error))
+    half = Z * math.sqrt(max(0.0, (squares + 2) / (n + 2) - middle**2) / (n + 2))
+    return middle - half, middle + half
 
 
 def pass_at(k: int, *, n: int, passed: int) -> float:

@@ -271,7 +271,7 @@ def summarize(state: RunState, *, groups: Mapping[str, str] | None = None) -> Su
         failed_by_reason=dict(Counter(trial.reason for trial in state.trials.values() if trial.stage == "failed")),
         scores=_scores(state.scores),
         unscored=unscored(state),
-        latency=latency(_times(state)),
+        latency=latency(times(state)),
         usage=dict(state.usage),
         unpriced_models={name: list(models) for name, models in state.unpriced_models.items()},
         usage_without_output=dict(state.usage_without_output),
@@ -329,7 +329,7 @@ def _trials(stages: Mapping[str, int], recovered: int) -> Trials:
     )
 
 
-def _times(state: RunState) -> Iterable[float]:
+def times(state: RunState) -> Iterable[float]:
     """Return the seconds of all current outputs."""
     if len(state.latencies) == state.stages["completed"] + state.stages["scoring"]:
         return state.latencies

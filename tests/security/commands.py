@@ -4,7 +4,6 @@
 """
 
 import json
-import os
 import resource
 import signal
 import sys
@@ -38,6 +37,7 @@ def commands(run: str, out: str) -> list[list[str]]:
     views = [[name, run] for name in ("ls", "status", "log", "verify", "show", "watch", "replay", "simulate")]
     data = [[name, run, "--json"] for name in ("ls", "status", "log", "verify", "show", "watch", "replay", "simulate")]
     others = [["show", run, "case-1"], ["show", run, "case-1", "--json"], ["show", run, "--definition"], ["diff", run, run]]
+    others += [["gate", run, "--baseline", run], ["gate", run, "--baseline", run, "--json"]]
     exports = [["export", run, "-f", name, "-o", f"{out}/{name}"] for name in FORMATS]
     others += [["status", run, "--by", "k"], ["report", run, "-o", f"{out}/report.html"]]
     copies = [["salvage", run, "-o", f"{out}/salvaged"], ["fork", run, "-o", f"{out}/forked"]]
@@ -63,27 +63,39 @@ def view(run: str) -> None:
     trio.run(first_message)
 
 
-def main(run: str, out: str, part: str, parts: str) -> None:
-    """Run every `parts`-th command, and write their exit codes and outputs and the forbidden actions as JSON into `out`."""
+def main(parts: str, *directories: str) -> None:
+    """Read the run in each directory with every `parts`-th command, beginning with another one in each of them.
+
+    Exit codes, outputs and forbidden actions are written as JSON into its folder `out`.
+    """
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    actions: list[str] = []
+
+    def record(event: str, arguments: tuple[Any, ...]) -> None:
+        if event in ACTIONS:
+            actions.append(f"{event} {arguments!r:.200}")
+        elif event == "exec" and arguments and getattr(arguments[0], "co_filename", "").startswith(directories):
+            actions.append(f"import of {arguments[0].co_filename}")
+
+    sys.addaudithook(record)
+    for number, directory in enumerate(directories):
+        signal.alarm(SECONDS)
+        results = read_with_all(f"{directory}/run", f"{directory}/out", number % int(parts), int(parts))
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        text = json.dumps({"results": results, "actions": actions, "peak_kb": peak})
+        Path(directory, "out", RESULTS).write_text(text)
+        actions.clear()
+
+
+def read_with_all(run: str, out: str, part: int, parts: int) -> dict[str, tuple[int, str]]:
+    """Run every `parts`-th command; return their exit codes and outputs."""
     from click.testing import CliRunner
 
     from journal.errors import JournalError
     from runner.cli import cli
 
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    signal.alarm(SECONDS)
-    actions: list[str] = []
-    temporary = os.path.dirname(run)
-
-    def record(event: str, arguments: tuple[Any, ...]) -> None:
-        if event in ACTIONS:
-            actions.append(f"{event} {arguments!r:.200}")
-        elif event == "exec" and arguments and getattr(arguments[0], "co_filename", "").startswith(temporary):
-            actions.append(f"import of {arguments[0].co_filename}")
-
-    sys.addaudithook(record)
     results: dict[str, tuple[int, str]] = {}
-    for command in commands(run, out)[int(part) :: int(parts)]:
+    for command in commands(run, out)[part::parts]:
         result = CliRunner().invoke(cli, command, color=True)
         is_bug = result.exception is not None and not isinstance(result.exception, SystemExit)
         results[" ".join(command)] = (
@@ -97,8 +109,7 @@ def main(run: str, out: str, part: str, parts: str) -> None:
         results["view"] = (2, "")
     except* Exception as exc:  # noqa: BLE001  # reported as a bug
         results["view"] = (70, repr(exc.exceptions))
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    Path(out, RESULTS).write_text(json.dumps({"results": results, "actions": actions, "peak_kb": peak}))
+    return results
 
 
 if __name__ == "__main__":

@@ -1,0 +1,212 @@
+"""Gates against a baseline: did a run get worse than an earlier one?
+
+Pure functions of two runs and some rules, so the same journals always give the same verdict. A score is compared over the cases
+that both runs have, with the 95 % confidence interval of its paired difference:
+
+- *passed* if the lower end of the interval is above the tolerated drop,
+- otherwise *regressed* if the upper end is below 0,
+- otherwise there is *too little evidence*.
+
+The share of completed trials passes if it drops by less than is tolerated: a run without failures needs no evidence.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final, Literal
+
+import attrs
+
+from replay.comparison import Comparison, Paired, Side, compare
+from replay.power import detectable_drop
+from replay.summary import latency, score_of, times, unscored
+
+Verdict = Literal["passed", "regressed", "too_little_evidence"]
+MAX_DROP: Final = 0.02
+"""Tolerated drop of a score without a rule of its own."""
+COMPLETED: Final = "completed"
+"""Name of the share of trials that were completed: failed trials have no score."""
+
+
+@attrs.frozen
+class ScoreRule:
+    """What a score must reach."""
+
+    max_drop: float | None = None
+    """Tolerated drop against the baseline."""
+    at_least: float | None = None
+    """Minimum of its mean."""
+
+
+@attrs.frozen
+class Limit:
+    """What an amount must not exceed."""
+
+    at_most: float | None = None
+    """Its maximum, in its own unit."""
+    at_most_ratio: float | None = None
+    """Its maximum relative to the baseline, per trial."""
+
+
+@attrs.frozen
+class Rules:
+    """The rules of a gate."""
+
+    scores: Mapping[str, ScoreRule] | None = None
+    """Scorer → its rule; None: every score of both runs may drop by `MAX_DROP`."""
+    limits: Mapping[str, Limit] = attrs.field(factory=dict[str, Limit])
+    """`cost`, `tokens` or `p95` → its limit."""
+
+
+@attrs.frozen(kw_only=True)
+class Check:
+    """One rule, and whether the run keeps it."""
+
+    name: str
+    """The score, `completed`, `cost`, `tokens` or `p95`."""
+    rule: Literal["max_drop", "at_least", "at_most", "at_most_ratio"]
+    bound: float
+    verdict: Verdict
+    baseline: float | None
+    value: float | None
+    n: int | None = None
+    """Cases compared."""
+    difference: float | None = None
+    low: float | None = None
+    high: float | None = None
+    """Run minus baseline, with its 95 % confidence interval."""
+    detectable: float | None = None
+    """The smallest drop that so many cases would show in 80 % of comparisons; None if it is unknown or they would show none."""
+
+
+@attrs.frozen
+class GateReport:
+    """The verdict on a run."""
+
+    verdict: Verdict
+    checks: tuple[Check, ...]
+    comparison: Comparison
+
+
+class NotComparable(Exception):
+    """The two runs cannot be compared; the message says why."""
+
+
+def gate(baseline: Side, run: Side, rules: Rules) -> GateReport:
+    """Check a run against a baseline.
+
+    Raises:
+        NotComparable: A run is not finished or has results of several versions, a scorer differs, or a rule has no values.
+        NothingInCommon: The runs have no trial with the same name and content.
+    """
+    for name, side in (("the baseline", baseline), ("the run", run)):
+        _check_uniform(name, side)
+    comparison = compare(baseline, run)
+    checks = (*_score_checks(comparison, run, rules), *_limit_checks(baseline, run, rules))
+    return GateReport(_worst(check.verdict for check in checks), checks, comparison)
+
+
+def _worst(verdicts: Iterable[Verdict]) -> Verdict:
+    found = set(verdicts)
+    worst: tuple[Verdict, ...] = ("regressed", "too_little_evidence")
+    return next((verdict for verdict in worst if verdict in found), "passed")
+
+
+def _check_uniform(name: str, side: Side) -> None:
+    """Reject a run that is not finished, or whose results are of several versions."""
+    state = side.state
+    if state.outcome != "finished":
+        raise NotComparable(f"{name} is not finished")
+    if state.from_older_task:
+        raise NotComparable(f"{name} has {state.from_older_task:,} outputs of an older version of the task")
+    for scorer, tally in state.scores.items():
+        if tally.versions > 1:
+            raise NotComparable(
+                f"{name} has scores of {tally.versions} versions of {scorer!r}; `evaljournal rescore` replaces them"
+            )
+    for scorer, missing in unscored(state).items():
+        raise NotComparable(f"{name} has {missing:,} outputs without a score of {scorer!r}; `evaljournal rescore` adds them")
+
+
+def _score_checks(comparison: Comparison, run: Side, rules: Rules) -> Iterator[Check]:
+    scores = {name: paired for name, paired in comparison.scores.items() if paired.kind != "label"}
+    named = dict.fromkeys(scores, ScoreRule(MAX_DROP)) if rules.scores is None else dict(rules.scores)
+    named.setdefault(COMPLETED, ScoreRule(MAX_DROP))
+    for name, rule in named.items():
+        paired = comparison.completion if name == COMPLETED else scores.get(name)
+        if paired is None or not paired.n:
+            raise NotComparable(f"the runs have no numbers of {name!r} in common")
+        if paired.scorer_changed:
+            raise NotComparable(f"the runs used different versions of the scorer {name!r}; re-score one of them")
+        if rule.max_drop is not None:
+            yield _drop(name, paired, rule.max_drop)
+        if rule.at_least is not None:
+            mean = paired.mean_b if name == COMPLETED else score_of(run.state.scores[name]).mean
+            yield _bounded(name, "at_least", rule.at_least, paired.mean_a, mean)
+
+
+def _drop(name: str, paired: Paired, tolerated: float) -> Check:
+    low, high = paired.low, paired.high
+    if paired.kind == "number" and not paired.changed:
+        low = high = 0.0  # Nothing differs.
+    verdict: Verdict = "too_little_evidence"
+    worst = paired.difference if name == COMPLETED else low  # Failures are counted, not estimated from a sample of outputs.
+    if worst is not None and worst > -tolerated:
+        verdict = "passed"
+    elif high is not None and high < 0:
+        verdict = "regressed"
+    return Check(
+        name=name,
+        rule="max_drop",
+        bound=tolerated,
+        verdict=verdict,
+        baseline=paired.mean_a,
+        value=paired.mean_b,
+        n=paired.n,
+        difference=paired.difference,
+        low=low,
+        high=high,
+        detectable=detectable_drop(paired, tolerated),
+    )
+
+
+def _limit_checks(baseline: Side, run: Side, rules: Rules) -> Iterator[Check]:
+    for name, limit in rules.limits.items():
+        before, after = _amount(name, baseline), _amount(name, run)
+        if limit.at_most is not None:
+            yield _bounded(name, "at_most", limit.at_most, before, after)
+        if limit.at_most_ratio is not None:
+            trials = (baseline.state.done, run.state.done) if name != "p95" else (1, 1)
+            ratio = None if not before or after is None else (after / trials[1]) / (before / trials[0])
+            yield _bounded(name, "at_most_ratio", limit.at_most_ratio, None, ratio)
+
+
+def _bounded(
+    name: str,
+    rule: Literal["at_least", "at_most", "at_most_ratio"],
+    bound: float,
+    baseline: float | None,
+    value: float | None,
+) -> Check:
+    if value is None:
+        raise NotComparable(f"there is no {name!r} to compare with {rule} = {bound:g}")
+    is_kept = value >= bound if rule == "at_least" else value <= bound
+    return Check(
+        name=name, rule=rule, bound=bound, verdict="passed" if is_kept else "regressed", baseline=baseline, value=value
+    )
+
+
+def _amount(name: str, side: Side) -> float | None:
+    """Return the cost, the tokens or the latency of a run; None if it is unknown."""
+    state = side.state
+    if name == "p95":
+        return latency(times(state)).p95
+    if name == "cost" and (unpriced := _sum(side, "unpriced_calls")):
+        raise NotComparable(f"the cost is incomplete: {unpriced:,.0f} calls have no price; pass --prices when you run")
+    parts = [_sum(side, part) for part in (("cost",) if name == "cost" else ("input_tokens", "output_tokens"))]
+    found = [part for part in parts if part is not None]
+    return sum(found) if found else _sum(side, "tokens")
+
+
+def _sum(side: Side, name: str) -> float | None:
+    """Return the sum of an amount over tasks and judges (`cost`, `judge.cost`); None if neither is recorded."""
+    found = [value for key, value in side.state.usage.items() if key.rpartition(".")[2] == name]
+    return sum(found) if found else None

@@ -1,0 +1,114 @@
+"""Statistical power: the smallest drop of a score that a comparison of so many cases would show.
+
+A drop is shown if the 95 % interval of the paired difference lies below 0 and reaches the tolerated drop. The smallest drop
+that would be shown in 80 % of comparisons is reported next to a verdict of too little evidence.
+"""
+
+import math
+from collections.abc import Callable
+from functools import lru_cache
+from statistics import NormalDist
+from typing import Final
+
+from replay.comparison import Paired
+from replay.statistics import bonett_price, t_quantile
+
+POWER: Final = 0.8
+"""Probability with which the smallest drop would be shown."""
+_Z_POWER: Final = NormalDist().inv_cdf(POWER)
+_MAX_EXACT: Final = 60
+"""Expected number of cases that differ up to which the probabilities are summed; above, the normal distribution is used."""
+_NEGLIGIBLE: Final = 6
+"""Standard deviations from the expected number beyond which probabilities are ignored."""
+_STEPS: Final = 24
+"""Bisections."""
+
+
+def detectable_drop(paired: Paired, tolerated: float = 0.0) -> float | None:
+    """Return the smallest drop that so many cases would show; None if they would show none."""
+    if paired.squared_differences is not None:
+        return detectable_share(paired.n, paired.squared_differences, tolerated)
+    return detectable_number(paired.n, paired.standard_error, tolerated)
+
+
+def detectable_number(n: int, error: float | None, tolerated: float = 0.0) -> float | None:
+    """Return the smallest drop of a mean that `n` cases would show, given the standard error of the paired difference."""
+    if n < 2 or not error:  # noqa: PLR2004  # one case has no standard error
+        return None
+    half = t_quantile(n - 1) * error
+    return max(half, tolerated - half) + _Z_POWER * error
+
+
+@lru_cache(maxsize=256)
+def detectable_share(n: int, squares: float, tolerated: float = 0.0) -> float | None:
+    """Return the smallest drop of a pass rate that `n` cases would show; None if they would show none.
+
+    `squares` is the sum of the squared differences: the number of cases that differ, if there are no repeats. At a drop, at
+    least as many cases differ as now, and at least as many as the drop itself requires.
+    """
+    is_whole = squares == int(squares)
+
+    def power(drop: float) -> float:
+        differing = min(1.0, max((squares + 1) / (n + 2), drop))  # One more: the next comparison may differ in more.
+        if is_whole and n * differing <= _MAX_EXACT:
+            return _exact_power(n, differing, drop, tolerated)
+        return _normal_power(n, differing, drop, tolerated)
+
+    return _smallest(power)
+
+
+def _smallest(power: Callable[[float], float]) -> float | None:
+    low, high = 0.0, 1.0
+    if power(high) < POWER:
+        return None
+    for _ in range(_STEPS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if power(middle) >= POWER else (middle, high)
+    return high
+
+
+def _normal_power(n: int, differing: float, drop: float, tolerated: float) -> float:
+    """Return the probability that a drop is shown; the number of broken cases minus that of fixed ones is normal."""
+    low, high = bonett_price(n, -n * drop, n * differing)
+    half = (high - low) / 2
+    needed = max(half, tolerated - half) * (n + 2)
+    spread = math.sqrt(max(n * (differing - drop**2), 1e-12))
+    return NormalDist().cdf((n * drop - needed) / spread)
+
+
+def _exact_power(n: int, differing: float, drop: float, tolerated: float) -> float:
+    """Return the same, summed over the numbers of cases that differ and that are broken."""
+    is_broken = (1 + drop / differing) / 2
+    expected, spread = n * differing, math.sqrt(n * differing * (1 - differing))
+    first = max(0, math.floor(expected - _NEGLIGIBLE * spread))
+    last = min(n, math.ceil(expected + _NEGLIGIBLE * spread) + 1)
+    return math.fsum(
+        _binomial(n, count, differing)
+        * math.fsum(_binomial(count, broken, is_broken) for broken in range(_fewest(n, count, tolerated), count + 1))
+        for count in range(first, last + 1)
+    )
+
+
+@lru_cache(maxsize=4096)
+def _fewest(n: int, differing: int, tolerated: float) -> int:
+    """Return the fewest broken cases, among those that differ, which show a drop."""
+    low, high = 0, differing + 1
+    while low < high:
+        broken = (low + high) // 2
+        if _is_shown(n, broken, differing - broken, tolerated):
+            high = broken
+        else:
+            low = broken + 1
+    return low
+
+
+def _is_shown(n: int, broken: int, fixed: int, tolerated: float) -> bool:
+    low, high = bonett_price(n, fixed - broken, fixed + broken)
+    return high < 0 and low <= -tolerated
+
+
+def _binomial(n: int, count: int, share: float) -> float:
+    if share in {0.0, 1.0}:
+        return float(count == n * share)
+    logarithm = math.lgamma(n + 1) - math.lgamma(count + 1) - math.lgamma(n - count + 1)
+    return math.exp(logarithm + count * math.log(share) + (n - count) * math.log1p(-share))

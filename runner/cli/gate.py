@@ -1,0 +1,137 @@
+"""The command `evaljournal gate`."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import click
+
+from journal.events import RunFinished
+from replay import LoadedRun
+from replay.comparison import NothingInCommon, Side, outputs
+from replay.gating import COMPLETED, Check, GateReport, NotComparable, Rules
+from replay.gating import gate as check_gate
+from replay.text import digits, plural, printable
+from replay.view_json import view_json
+from runner.cli._common import find_run, run_argument
+from runner.cli._display import exit_if_damaged, open_run, print_json
+from runner.cli._locate import run_start
+from runner.cli._output import echo
+from runner.definition.gate_rules import read_rules
+from runner.errors import UsageError
+from runner.run_paths import last_record, newest_first
+
+_NEWEST: Final = "newest"
+_EXIT_CODES: Final = {"passed": 0, "regressed": 1, "too_little_evidence": 5}
+
+
+@click.command()
+@run_argument
+@click.option(
+    "--baseline", metavar="RUN", required=True, help="The run to compare with; `newest`: the newest other finished one."
+)
+@click.option("--rules", metavar="FILE", type=click.Path(path_type=Path), help="TOML file with the rules; see docs/gate.md.")
+@click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON, with the hash of both journals.")
+def gate(path: Path, baseline: str, rules: Path | None, as_json: bool) -> None:
+    """Check whether a run got worse than a baseline.
+
+    Each score is compared over the cases that both runs have. Without --rules, it may drop by 0.02, and so may the share of
+    completed trials.
+
+    Exit codes: 0 passed, 1 regressed, 2 the runs cannot be compared, 4 a journal is damaged, 5 too little evidence.
+
+    \b
+    evaljournal gate --baseline newest
+    evaljournal gate runs/capitals/0002 --baseline runs/capitals/0001 --rules gate.toml
+    """
+    parsed = Rules() if rules is None else read_rules(rules)
+    base = _newest_other(path) if baseline == _NEWEST and not Path(baseline).exists() else find_run(baseline)
+    views = open_run(base), open_run(path)
+    for view in views:
+        exit_if_damaged(view.problem, quiet=as_json)
+    before, after = (Side(view.state, outputs(view.records())) for view in views)
+    try:
+        report = check_gate(before, after, parsed)
+    except (NotComparable, NothingInCommon) as exc:
+        raise UsageError(f"{path} and {base} cannot be compared: {exc}") from exc
+    if as_json:
+        print_json(_in_json(report, *views))
+    else:
+        echo("\n".join(_in_words(report, *views)))
+    sys.exit(_EXIT_CODES[report.verdict])
+
+
+def _newest_other(path: Path) -> Path:
+    """Return the newest finished run of the same evaluation, other than the run itself."""
+    start = run_start(path)
+    if start is None:
+        raise UsageError(f"{path} ends before its evaluation was recorded")
+    for other in newest_first(path.parent):
+        last = last_record(other)
+        if other.resolve() != path.resolve() and last is not None and isinstance(last.event, RunFinished):
+            began = run_start(other)
+            if began is not None and began[0].evaluation == start[0].evaluation:
+                return other
+    name = printable(start[0].evaluation)
+    raise UsageError(f"{path.parent} has no other finished run of {name!r}", hint="pass the path of a run to --baseline")
+
+
+def _in_json(report: GateReport, baseline: LoadedRun, run: LoadedRun) -> dict[str, object]:
+    runs = {name: {"path": str(view.path), "head": view.state.head} for name, view in (("baseline", baseline), ("run", run))}
+    comparison = report.comparison
+    return {
+        "verdict": report.verdict,
+        **runs,
+        "common": comparison.common,
+        "compared": comparison.compared,
+        "not_done": comparison.not_done,
+        "only_in_baseline": len(comparison.only_a),
+        "only_in_run": len(comparison.only_b),
+        "different_content": len(comparison.different_content),
+        "broken": len(comparison.broken),
+        "fixed": len(comparison.fixed),
+        "checks": [view_json(check) for check in report.checks],
+    }
+
+
+def _in_words(report: GateReport, baseline: LoadedRun, run: LoadedRun) -> Iterator[str]:
+    comparison = report.comparison
+    for name, view in (("baseline", baseline), ("run     ", run)):
+        yield f"{name}  {printable(str(view.path), 200)}  head {view.state.head}"
+    not_paired = [
+        *([f"{len(comparison.only_a):,} only in the baseline"] if comparison.only_a else ()),
+        *([f"{len(comparison.only_b):,} only in the run"] if comparison.only_b else ()),
+        *([f"{len(comparison.different_content):,} with other content"] if comparison.different_content else ()),
+    ]
+    excluded = f"; not compared: {', '.join(not_paired)}" if not_paired else ""
+    yield f"{plural(comparison.common, 'trial')} in common{excluded}"
+    for check in report.checks:
+        yield f"{check.verdict.replace('_', ' '):<20}{_sentence(check)}"
+    if comparison.broken or comparison.fixed:
+        yield f"{len(comparison.broken):,} broken, {len(comparison.fixed):,} fixed; `evaljournal diff` lists them"
+    yield report.verdict.replace("_", " ")
+
+
+def _sentence(check: Check) -> str:
+    """Describe a check: `exact 0.912 → 0.874: -0.038 (95 % CI -0.061 to -0.015, n = 300); drop tolerated: 0.02`."""
+    name = "completed trials" if check.name == COMPLETED else printable(check.name, 40)
+    if check.rule != "max_drop":
+        relation = {"at_least": "≥", "at_most": "≤", "at_most_ratio": "≤"}[check.rule]
+        unit = " × the baseline" if check.rule == "at_most_ratio" else ""
+        return f"{name} {_shown(check.value)}{unit} (required: {relation} {digits(check.bound, 4)})"
+    interval = (
+        "no interval" if check.low is None or check.high is None else f"95 % CI {_shown(check.low)} to {_shown(check.high)}"
+    )
+    words = (
+        f"{name} {_shown(check.baseline)} → {_shown(check.value)}: {_shown(check.difference)} ({interval}, n = {check.n:,}); "
+        f"drop tolerated: {digits(check.bound, 4)}"
+    )
+    if check.verdict == "too_little_evidence":
+        shown = "no drop" if check.detectable is None else f"a drop of {_shown(check.detectable)} or more"
+        words += f"; {plural(check.n or 0, 'case')} would show {shown}"
+    return words
+
+
+def _shown(value: float | None) -> str:
+    return "unknown" if value is None else digits(value, 3)

@@ -1,0 +1,190 @@
+"""`gate`: verdicts on a run against a baseline, their exit codes, and runs that cannot be compared."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import attrs
+import orjson
+import pytest
+from click.testing import CliRunner, Result
+
+from journal import Event
+from journal.events import RunFinished, RunStopped, TrialScored
+from replay.statistics import bonett_price
+from runner.cli import cli
+from tests.journal.samples import flip, segment, session, started, write_sync
+from tests.replay.trial_events import answered, failed
+
+N = 60
+
+
+def gate(*arguments: object) -> Result:
+    """Invoke the command."""
+    return CliRunner().invoke(cli, ["gate", *map(str, arguments)])
+
+
+def run(path: Path, passed: int, *, n: int = N, broken: int = 0, ending: Event | None = None, **changes: Any) -> Path:
+    """Write a run of `n` trials of which the first `passed` pass and the last `broken` fail."""
+    trials = [answered(f"case-{at}", {"exact": at < passed}) for at in range(n - broken)]
+    trials += [failed(f"case-{at}") for at in range(n - broken, n)]
+    start = attrs.evolve(started(), **changes)  # type: ignore[misc]  # a fact is an attrs class
+    last = ending or RunFinished(completed=0, failed=0, withdrawn=0, head="")
+    write_sync(path, [start, session(), *(event for trial in trials for event in trial), last])
+    return path
+
+
+def rules(path: Path, text: str) -> Path:
+    """Write a rules file."""
+    (path / "gate.toml").write_text(text)
+    return path / "gate.toml"
+
+
+@pytest.mark.parametrize(
+    ("passed", "verdict", "code"),
+    [(50, "too_little_evidence", 5), (45, "too_little_evidence", 5), (40, "regressed", 1), (60, "passed", 0)],
+)
+def test_the_verdict_follows_the_interval(tmp_path: Path, passed: int, verdict: str, code: int) -> None:
+    """Of 60 cases, 50 pass in the baseline: a tie and 5 broken cases are too little evidence, 10 broken are a regression."""
+    result = gate(run(tmp_path / "b", passed), "--baseline", run(tmp_path / "a", 50), "--json")
+    report = orjson.loads(result.stdout)
+    check = report["checks"][0]
+    low, high = bonett_price(N, passed - 50, abs(passed - 50))
+
+    assert (code, verdict) == (result.exit_code, report["verdict"])
+    assert ("exact", "max_drop", 0.02, N) == (check["name"], check["rule"], check["bound"], check["n"])
+    assert [pytest.approx(low), pytest.approx(high)] == [check["low"], check["high"]]
+    assert {32} == {len(report[name]["head"]) for name in ("baseline", "run")}
+
+
+def test_what_so_few_cases_would_show_is_printed(tmp_path: Path) -> None:
+    """Too little evidence names the smallest drop that would have been shown."""
+    result = gate(run(tmp_path / "b", 50), "--baseline", run(tmp_path / "a", 50))
+
+    assert 5 == result.exit_code
+    assert "60 cases would show a drop of 0.129 or more" in result.stdout
+    assert ["too little evidence"] == result.stdout.splitlines()[-1:]
+
+
+def test_failed_trials_are_a_regression(tmp_path: Path) -> None:
+    """Failed trials have no score, so their share is compared, too; a regression outranks too little evidence."""
+    result = gate(run(tmp_path / "b", 50, broken=20), "--baseline", run(tmp_path / "a", 50), "--json")
+    checks = {check["name"]: check["verdict"] for check in orjson.loads(result.stdout)["checks"]}
+
+    assert 1 == result.exit_code
+    assert {"exact": "too_little_evidence", "completed": "regressed"} == checks
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "verdicts"),
+    [
+        ("[score.exact]\nmax_drop = 0.2\n", 0, ["passed", "passed"]),
+        ("[score.exact]\nat_least = 0.9\n", 1, ["regressed", "passed"]),
+        ("[score.exact]\nat_least = 0.7\n[score.completed]\nmax_drop = 0.2\n", 0, ["passed", "passed"]),
+        ("[score.completed]\nmax_drop = 0.2\n[p95]\nat_most = 100\n", 0, ["passed", "passed"]),
+        ("[score.completed]\nmax_drop = 0.2\n[p95]\nat_most_ratio = 0.5\n", 1, ["passed", "regressed"]),
+    ],
+)
+def test_rules(tmp_path: Path, text: str, code: int, verdicts: list[str]) -> None:
+    """A rules file replaces the default for scores; the share of completed trials is always checked."""
+    file = rules(tmp_path, text)
+    result = gate(run(tmp_path / "b", 50), "--baseline", run(tmp_path / "a", 50), "--rules", file, "--json")
+
+    assert (code, verdicts) == (result.exit_code, [check["verdict"] for check in orjson.loads(result.stdout)["checks"]])
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "contains no rule"),
+        ("[score]\nexact = 1\n", "[score.exact] needs max_drop or at_least"),
+        ("[score.exact]\nmax_dorp = 0.2\n", "unknown key 'max_dorp'; did you mean 'max_drop'"),
+        ("[costs]\nat_most = 1\n", "unknown key 'costs'; did you mean 'cost'"),
+        ("[cost]\nat_most = -1\n", "expected a number that is not negative"),
+        ("[cost]\nat_most = nan\n", "expected a number that is not negative"),
+        ("[score.other]\nmax_drop = 0.2\n", "no numbers of 'other' in common"),
+        ("[cost]\nat_most = 5\n", "there is no 'cost'"),
+        ("not toml", "not valid TOML"),
+    ],
+)
+def test_a_wrong_rule_is_an_error(tmp_path: Path, text: str, problem: str) -> None:
+    """The file or the score is named, with exit code 2."""
+    result = gate(run(tmp_path / "b", 50), "--baseline", run(tmp_path / "a", 50), "--rules", rules(tmp_path, text))
+
+    assert 2 == result.exit_code
+    assert problem in result.stderr
+
+
+def test_an_unfinished_run_is_not_compared(tmp_path: Path) -> None:
+    """Its cases may differ from those of the baseline in more than chance."""
+    result = gate(run(tmp_path / "b", 50, ending=RunStopped(reason="interrupted")), "--baseline", run(tmp_path / "a", 50))
+
+    assert (2, True) == (result.exit_code, "the run is not finished" in result.stderr)
+
+
+@pytest.mark.parametrize("change", [{"from_older_task": 1}, {"versions": 2}, {"unscored": 1}])
+def test_results_of_several_versions_are_not_compared(tmp_path: Path, change: dict[str, int]) -> None:
+    """Outputs of an older task, scores of two versions of a scorer, and missing scores."""
+    start, trials = started(), [answered(f"case-{at}", {"exact": True}) for at in range(3)]
+    events = [event for trial in trials for event in trial]
+    if "versions" in change:
+        scored = next(event for event in events if isinstance(event, TrialScored))
+        events[events.index(scored)] = attrs.evolve(scored, version="other")  # type: ignore[misc]  # a fact is an attrs class
+    if "unscored" in change:
+        events = [event for event in events if not (isinstance(event, TrialScored) and event.trial == "case-1")]
+    first = [start, session(), *events]
+    if "from_older_task" in change:
+        adopted = attrs.evolve(session(2), adopted={"task_fingerprint": "new"})  # type: ignore[misc]  # the same
+        first += [RunStopped(reason="interrupted"), adopted]
+    write_sync(tmp_path / "b", [*first, RunFinished(completed=0, failed=0, withdrawn=0, head="")])
+    result = gate(tmp_path / "b", "--baseline", run(tmp_path / "a", 3, n=3))
+
+    assert 2 == result.exit_code
+    assert "the run has" in result.stderr
+
+
+def test_no_case_in_common(tmp_path: Path) -> None:
+    """Runs of other cases are not compared."""
+    other = tmp_path / "a"
+    write_sync(
+        other, [started(), session(), *answered("x", {"exact": True}), RunFinished(completed=0, failed=0, withdrawn=0, head="")]
+    )
+    result = gate(run(tmp_path / "b", 5), "--baseline", other)
+
+    assert 2 == result.exit_code
+    assert "no trial in common" in result.stderr
+
+
+def test_a_damaged_baseline(tmp_path: Path) -> None:
+    """Damage has its own exit code."""
+    baseline = run(tmp_path / "a", 50)
+    flip(segment(baseline), 3_000)
+
+    assert 4 == gate(run(tmp_path / "b", 50), "--baseline", baseline).exit_code
+
+
+def test_newest_is_the_newest_other_finished_run(tmp_path: Path) -> None:
+    """Unfinished runs, other evaluations and the run itself are skipped."""
+    runs = tmp_path / "runs"
+    expected = run(runs / "0001", 50)
+    run(runs / "0002", 50, ending=RunStopped(reason="interrupted"))
+    run(runs / "0003", 50, evaluation="other")
+    report = orjson.loads(gate(run(runs / "0004", 50), "--baseline", "newest", "--json").stdout)
+
+    assert str(expected) == report["baseline"]["path"]
+    alone = gate(run(tmp_path / "alone" / "0001", 50), "--baseline", "newest")
+    assert (2, True) == (alone.exit_code, "no other finished run of 'capitals'" in alone.stderr)
+
+
+def test_the_order_of_records_does_not_matter(tmp_path: Path) -> None:
+    """The same results in another order give the same checks."""
+    names = [f"case-{at}" for at in range(N)]
+    baseline, reports = run(tmp_path / "a", 50), []
+    for seed in range(2):
+        random.Random(seed).shuffle(names)
+        path = tmp_path / f"b{seed}"
+        trials = (event for name in names for event in answered(name, {"exact": int(name[5:]) < 45}))
+        write_sync(path, [started(), session(), *trials, RunFinished(completed=0, failed=0, withdrawn=0, head="")])
+        reports.append(orjson.loads(gate(path, "--baseline", baseline, "--json").stdout)["checks"])
+
+    assert reports[0] == reports[1]
