@@ -68,7 +68,8 @@ def _words(value: Any) -> Iterator[str]:
             yield from _words(orjson.loads(canonical(value, "input")))
 
 
-def _check_name(_: "Case[Any, Any]", __: "Attribute[str]", name: object) -> None:
+def check_name(name: object) -> None:
+    """Raise a UsageError if a case cannot have this name."""
     if not isinstance(name, str):
         raise UsageError(f"the name of a case must be a string, not {name!r}")
     if not name.strip():
@@ -77,6 +78,10 @@ def _check_name(_: "Case[Any, Any]", __: "Attribute[str]", name: object) -> None
         raise UsageError(f"the name {name[:40]!r}… has {len(name):,} characters; at most {MAX_NAME:,} are allowed")
     if not name.isprintable() and _UNPRINTABLE.search(name):  # isprintable is faster, but rejects a no-break space.
         raise UsageError(f"the name {name!r} contains a control character or a lone surrogate, which cannot be printed")
+
+
+def _validate_name(_: "Case[Any, Any]", __: "Attribute[str]", name: object) -> None:
+    check_name(name)
 
 
 @frozen(kw_only=True, slots=False)
@@ -90,7 +95,7 @@ class Case(Generic[InputT_co, ExpectedT_co]):
     metadata: Mapping[str, Any] = field(factory=dict[str, Any])
     """Anything else about the case."""
     name: str = field(
-        default=Factory(lambda case: content_name(case.input, case.fingerprint), takes_self=True), validator=_check_name
+        default=Factory(lambda case: content_name(case.input, case.fingerprint), takes_self=True), validator=_validate_name
     )
     """Unique in a dataset. Default: the first words of the input and some digits of the fingerprint."""
     input_name: str = field(default="input", eq=False, repr=False)

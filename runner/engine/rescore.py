@@ -19,7 +19,7 @@ from journal.threads import InThread, run_in_thread
 from replay import RunState, TrialState, fold
 from runner.concurrency import POLICIES
 from runner.concurrency.policy import Policy
-from runner.data.case import Case
+from runner.data.case import Case, check_name
 from runner.definition.settings import Settings
 from runner.engine.environment import Environment
 from runner.engine.executor import Executor
@@ -70,7 +70,10 @@ async def rescore(
     add_environment()
     environment = await in_thread(Environment.here)
     before = await in_thread(lambda: fold(read(path, load_blobs=False, files=files)))
-    if before.started is not None and not list(_unscored(before, scorers, again=again)):
+    unscored = [before.trials[trial].case for trial, _ in _unscored(before, scorers, again=again)]
+    for case in unscored:
+        check_name(case)  # Before anything is written: a foreign journal may have any name.
+    if before.started is not None and not unscored:
         return Rescored(Outcome(path, before, before.head, "", ""), 0, _count_outputs(before), 0)  # Nothing is written.
     clock = Clock()
     async with writing(path, new=False, clock=clock.read, files=files, in_thread=in_thread) as journal:

@@ -21,6 +21,7 @@ from journal.errors import JournalDamaged, WriteFailed
 from journal.events import Noted
 from journal.files import DISK
 from journal.reader import _Follower
+from replay import load
 from replay.text import escape_controls
 from runner.cli import cli
 from tests.journal.samples import (
@@ -336,6 +337,19 @@ def test_everything_printed_is_escaped_in_one_place() -> None:
         ]
 
         assert direct == (["click.echo"] if file.name == "_output.py" else []), file.name
+
+
+@pytest.mark.parametrize("name", ["case-\x1b[31m1", " "], ids=["control character", "blank"])
+def test_a_run_with_an_invalid_name_is_not_rescored(tmp_path: Path, name: str) -> None:
+    """A case that no dataset can have is found before a session is recorded in a finished run."""
+    run = tmp_path / "run"
+    written(run, [started(), session(), *trial("case-0"), *trial(name), finished(2)])
+    before = content(run)
+    result = evaljournal("rescore", run, "--score", "contains")
+
+    assert 2 == result.exit_code, result.output
+    assert before == content(run)
+    assert "finished" == load(run).state.outcome
 
 
 @pytest.mark.parametrize("command", ["resume", "rescore", "verify"])
