@@ -63,6 +63,13 @@ class MissingVariable(UsageError):
     """An environment variable that is needed is not set."""
 
 
+class InvalidSetting(UsageError):
+    """A journal has a setting that no run can have; the command line treats it as damage."""
+
+    def __init__(self, reason: object) -> None:
+        super().__init__(f"the journal has an invalid setting ({reason!s:.300})", hint="resume with a valid value for it")
+
+
 class RunFailed(Exception):
     """A run did not pass: it is not finished, trials failed, outputs are unscored, or a gate did not pass."""
 

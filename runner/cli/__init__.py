@@ -102,7 +102,7 @@ class _Commands(click.Group):
         with _exit_on_signal():
             from journal import errors  # noqa: PLC0415  # not needed for `--help`
             from runner.cli._errors import exit_code, render  # noqa: PLC0415  # the same
-            from runner.errors import UsageError  # noqa: PLC0415  # the same
+            from runner.errors import InvalidSetting, UsageError  # noqa: PLC0415  # the same
 
         try:
             with unwrap_exception_groups(), _flush_stdout():
@@ -112,7 +112,7 @@ class _Commands(click.Group):
         except UsageError as exc:
             from runner.cli._options import render_error  # noqa: PLC0415  # not needed for `--help`
 
-            raise CommandError(render_error(exc), USAGE) from exc
+            raise CommandError(render_error(exc), DAMAGED if isinstance(exc, InvalidSetting) else USAGE) from exc
         except KeyboardInterrupt:  # Before a run has started; a running one handles it itself.
             raise CommandError("interrupted", INTERRUPTED) from None
         except BrokenPipeError:

@@ -4,7 +4,7 @@ import codecs
 import os
 import sys
 from collections.abc import Generator, Iterable
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import click
 
@@ -44,11 +44,8 @@ def echo(text: str, *, err: bool = False) -> None:
     """Print text and a line feed, with control characters escaped."""
     from replay.text import escape_controls  # noqa: PLC0415  # not needed for `--help`
 
-    if err:
-        click.echo(escape_controls(text), err=True)
-    else:
-        with writing_output():
-            click.echo(escape_controls(text))
+    with nullcontext() if err else writing_output():
+        click.echo(escape_controls(text), err=err)
 
 
 def write_data(pieces: Iterable[bytes]) -> None:

@@ -9,7 +9,7 @@ import attrs
 from replay import RunState
 from replay.summary import score_of
 from replay.text import plural
-from runner.errors import UsageError
+from runner.errors import InvalidSetting, UsageError
 from runner.suggest import suggest
 
 _GATE: Final = re.compile(
@@ -73,10 +73,15 @@ class GateResult:
 
 
 def gate_results(state: RunState) -> list[GateResult]:
-    """Return the result of each gate of a run."""
-    gates = state.settings.get("fail_under")
-    texts = [str(gate) for gate in gates] if isinstance(gates, list) else []
-    return [GateResult(text, Gate.parse(text).problem(state) or "") for text in texts]
+    """Return the result of each gate of a run; raise `InvalidSetting` if a recorded one is invalid."""
+    texts = state.settings.get("fail_under") or []
+    if not isinstance(texts, list):
+        raise InvalidSetting(f"fail_under={texts!r:.80}: expected a list")
+    try:
+        gates = [Gate.parse(str(text)) for text in texts]
+    except UsageError as exc:
+        raise InvalidSetting(exc) from exc
+    return [GateResult(gate.text, gate.problem(state) or "") for gate in gates]
 
 
 def gate_problems(state: RunState) -> list[str]:

@@ -13,7 +13,7 @@ from replay.sessions import PINNED
 from replay.text import plural
 from runner.data.case import Trial
 from runner.definition.settings import EXPERIMENT_SETTINGS, Settings
-from runner.errors import UsageError
+from runner.errors import InvalidSetting, UsageError
 from runner.retries.retry import NUMBERS
 
 _EXAMPLES: Final = 5
@@ -46,7 +46,7 @@ def effective_settings(own: Settings, overrides: Mapping[str, Any], recorded: Ma
     try:
         settings = own.changed({**earlier_settings, "retry": numbers})
     except (UsageError, TypeError) as exc:
-        raise UsageError(f"the journal has an invalid setting ({exc})", hint="resume with a valid value for it") from exc
+        raise InvalidSetting(exc) from exc
     retry_names = {*numbers, *(retry if isinstance(retry, Mapping) else ())}
     names = [name for name in names if name in earlier_settings or name in overrides]
     return settings.changed(overrides), names + [f"retry.{name}" for name in NUMBERS if name in retry_names]

@@ -20,6 +20,7 @@ from replay import RunState, TrialState, fold
 from runner.concurrency import POLICIES
 from runner.concurrency.policy import Policy
 from runner.data.case import Case, check_name
+from runner.definition.gates import gate_results
 from runner.definition.settings import Settings
 from runner.engine.environment import Environment
 from runner.engine.executor import Executor
@@ -72,7 +73,8 @@ async def rescore(
     before = await in_thread(lambda: fold(read(path, load_blobs=False, files=files)))
     unscored = [before.trials[trial].case for trial, _ in _unscored(before, scorers, again=again)]
     for case in unscored:
-        check_name(case)  # Before anything is written: a foreign journal may have any name.
+        check_name(case)  # Before anything is written: a foreign journal may have any name, and any gate.
+    gate_results(before)
     if before.started is not None and not unscored:
         return Rescored(Outcome(path, before, before.head, "", ""), 0, _count_outputs(before), 0)  # Nothing is written.
     clock = Clock()

@@ -293,7 +293,7 @@ def test_a_long_gate_takes_no_time(tmp_path: Path, number: str) -> None:
     settings = {"slots": 1, "fail_under": [f"exact={number}"]}
     forge(tmp_path / "run", [opened(), {**members_of(started()), "settings": settings}, session(), *trial("a"), finished()])
 
-    assert 2 == evaljournal("watch", tmp_path / "run").exit_code
+    assert 4 == evaljournal("watch", tmp_path / "run").exit_code
 
 
 def test_a_wrong_type_is_damage(tmp_path: Path) -> None:
@@ -337,6 +337,21 @@ def test_everything_printed_is_escaped_in_one_place() -> None:
         ]
 
         assert direct == (["click.echo"] if file.name == "_output.py" else []), file.name
+
+
+@pytest.mark.parametrize("gates", [["exact=half"], [f"exact={'9' * 400_000}x"], [5], "exact=0.5", 5], ids=range(5))
+def test_an_invalid_gate_is_damage(tmp_path: Path, gates: Any) -> None:
+    """A recorded gate that no run can have exits with 4, and a finished run is not changed."""
+    run = tmp_path / "run"
+    settings = {"slots": 1, "fail_under": gates}
+    forge(run, [opened(), {**members_of(started()), "settings": settings}, session(), *trial("case-0"), finished()])
+    before = content(run)
+    words = [["watch"], ["watch", "--json"], ["resume"], ["rescore", "--score", "contains"]]
+    results = {" ".join(command): evaljournal(*command, run) for command in words}
+
+    assert dict.fromkeys(results, 4) == {command: result.exit_code for command, result in results.items()}
+    assert not [result.output for result in results.values() if len(result.stderr) > 1_000]
+    assert before == content(run)
 
 
 @pytest.mark.parametrize("name", ["case-\x1b[31m1", " "], ids=["control character", "blank"])
