@@ -99,6 +99,9 @@ def _above_stderr(fd: int) -> int:
 class Files:
     """The real file system."""
 
+    idle_check: float = 2.0
+    """Seconds between two checks whether another process has changed the files of a run, while nothing is written."""
+
     def open(self, path: str, flags: int, parents: int = 0) -> int:
         """Open a regular file; a new one is readable by its owner only. Child processes do not inherit it.
 

@@ -42,8 +42,6 @@ from journal.threads import InThread, run_in_thread
 
 T = TypeVar("T")
 
-IDLE_CHECK_INTERVAL: Final = 2.0
-"""Seconds between two checks of the files while no line is written."""
 PENDING_LIMIT: Final = 64 << 20
 """Bytes waiting to be written above which `wait_room` waits."""
 
@@ -233,7 +231,7 @@ class Journal:
             while not self._lines.is_empty:
                 await self._write(self._lines.take())
             if not self._is_ended:
-                with trio.move_on_after(IDLE_CHECK_INTERVAL) as idle:
+                with trio.move_on_after(self.files.idle_check) as idle:
                     await self._lines.wait_changed()
                 if idle.cancelled_caught and self._lines.is_empty:
                     await self._guarded(self._file.check)

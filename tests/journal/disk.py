@@ -5,6 +5,7 @@ Every file and directory has two versions: the one that the system shows, and th
 
 import errno
 import io
+import math
 import os
 import random
 from collections.abc import Callable, Iterator
@@ -45,6 +46,8 @@ class Folder:
 
 class SimulatedDisk(Files):
     """A file system in memory. `on_call` is called first in every call; it may raise, or return a limit for a write."""
+
+    idle_check = math.inf
 
     def __init__(self, root: Folder | None = None) -> None:
         self.root = root or Folder()

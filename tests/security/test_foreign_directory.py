@@ -358,7 +358,7 @@ def test_an_invalid_gate_is_damage(tmp_path: Path, gates: Any) -> None:
 def test_a_run_with_an_invalid_name_is_not_rescored(tmp_path: Path, name: str) -> None:
     """A case that no dataset can have is found before a session is recorded in a finished run."""
     run = tmp_path / "run"
-    written(run, [started(), session(), *trial("case-0"), *trial(name), finished(2)])
+    write_sync(run, [started(), session(), *trial("case-0"), *trial(name), finished(2)])
     before = content(run)
     result = evaljournal("rescore", run, "--score", "contains")
 
