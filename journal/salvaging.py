@@ -23,6 +23,7 @@ from journal.ownership import SignatureCopier
 from journal.recovery import intact_after
 from journal.scan import Scan, record_members
 from journal.staging import check_target, staged_run
+from journal.step_references import StepReferences
 from journal.threads import InThread, run_in_thread
 from journal.verification import verify
 from journal.writer import Journal, writing
@@ -57,7 +58,7 @@ async def salvage(
     seq = intact = kept = 0
     excluded: list[bytes] = []
     unreadable: set[str] = set()
-    signatures = SignatureCopier(source, files)
+    signatures, references = SignatureCopier(source, files), StepReferences()
     async with staged_run(target, files=files, in_thread=in_thread) as staging:
         async with writing(staging, new=True, clock=lambda: (record.at, record.t), files=files, in_thread=in_thread) as journal:
             for record in _intact_records(source, files, run, unreadable):
@@ -71,7 +72,7 @@ async def salvage(
                     # A record of this session is intact, so it did start; its process is unknown.
                     journal.append(events.SessionStarted(session=number, pid=0, host="", boot_id=""))
                 try:
-                    journal.append(_adapted(record.event, journal), key=key)
+                    references.add(record, journal.append(_adapted(references.adapted(record.event), journal), key=key))
                     kept += 1
                 except IllegalEvent:
                     excluded.append(encode(record.event, record.seq, record.at, record.t) + b"}\n")

@@ -14,6 +14,7 @@ from journal.files import DISK, Files
 from journal.lifecycle import Lifecycle
 from journal.ownership import SignatureCopier
 from journal.staging import check_target, staged_run
+from journal.step_references import StepReferences
 from journal.threads import InThread, run_in_thread
 from replay import LoadedRun, RunState, load
 
@@ -37,7 +38,7 @@ async def fork(
     state = RunState()
     records = source_run.records(load_blobs=True)
     current = next(records)  # The header of the source's first file.
-    signatures = SignatureCopier(source)
+    signatures, references = SignatureCopier(source), StepReferences()
     signatures.key_of(current)
     async with (
         staged_run(target, files=files, in_thread=in_thread) as staging,
@@ -48,7 +49,9 @@ async def fork(
             if isinstance(record.event, FileEvent | JournalRecovered):
                 continue  # These are about the files of the source.
             current = record
-            state.apply(journal.append(_adapted(record.event, origin, journal.head), key=key))
+            copy = journal.append(_adapted(references.adapted(record.event), origin, journal.head), key=key)
+            references.add(record, copy)
+            state.apply(copy)
             await journal.wait_room()
     return Forked(target, state, source_run.seq)
 

@@ -3,19 +3,21 @@
 import errno
 import itertools
 import os
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
 from journal import JournalError, Record, read, salvage, verify
 from journal.errors import DiskFull
-from journal.events import AttemptInterrupted, AttemptStarted, TrialEnqueued
+from journal.events import AttemptInterrupted, AttemptStarted, JournalRecovered, StepCompleted, StepReused, TrialEnqueued
 from journal.lifecycle import ENDED
 from replay import load
 from replay.auditing import audit
 from replay.state import RunState
-from runner import Case, Fatal, RateLimited, Retry, arun, evaluation
+from runner import Case, Fatal, RateLimited, Retry, arun, evaluation, step
 from runner.fork import fork
 from runner.recompute.rules import session_rules
 from runner.testing import Action, Fail, Hang, Return, Scripted, inline, repeatable
@@ -152,3 +154,82 @@ async def test_a_salvaged_run_repeats_lost_trials(tmp_path: Path) -> None:
     assert ("", 1) == (before.outcome, before.completed)
     assert ("finished", 2) == (outcome.state.outcome, outcome.state.completed)
     assert (True, ()) == (verify(tmp_path / "new").ok, audit(read(tmp_path / "new"), rules=session_rules).findings)
+
+
+STEPS = 5
+
+
+class StepAgent:
+    """An agent that makes one call per step; its calls are counted."""
+
+    def __init__(self) -> None:
+        self.calls: Counter[tuple[str, int]] = Counter()
+        self.__name__ = "agent"
+
+    async def __call__(self, name: str) -> str:
+        """Take all steps."""
+        reply = name
+        for number in range(STEPS):
+            reply = await step("turn", self.ask, name, number, reply)
+        return reply
+
+    async def ask(self, name: str, number: int, reply: str) -> str:
+        """Call a model; the first call of some steps is rate limited."""
+        self.calls[name, number] += 1
+        await trio.sleep(1)
+        if number in {1, 3} and self.calls[name, number] == 1:
+            raise RateLimited(1.0)
+        return f"{reply}.{number}"
+
+
+def tear(path: Path) -> None:
+    """Append a part of a record to a journal."""
+    with segment(path, len(list(path.glob("journal-*")))).open("ab") as file:
+        file.write(b'{"torn')
+
+
+async def interrupted_agent(path: Path, agent: StepAgent, files: FastDisk) -> Any:
+    """Run an agent on two cases in three sessions, with a torn record at the end of each of the first two."""
+    cases = [Case(name=name, input=name) for name in "ab"]
+    made: Any = evaluation(cases=cases, slots=2, timeout=60, loop="trio")(agent)
+    for session in range(2):
+        with trio.move_on_after(4.2):
+            await arun(made, path, resume=session > 0, files=files, policy="fixed", **repeatable())
+        tear(path)
+    return await arun(made, path, resume=True, files=files, policy="fixed", **repeatable())
+
+
+async def test_a_fork_inside_a_trajectory_continues_there(tmp_path: Path) -> None:
+    """Forked at any record, also of a run with several sessions, exactly the steps that were not completed are executed."""
+    old, files, agent = tmp_path / "old", FastDisk(), StepAgent()
+    whole = await interrupted_agent(old, agent, files)
+    made: Any = evaluation(cases=[Case(name=name, input=name) for name in "ab"], slots=2, timeout=60, loop="trio")(agent)
+    assert (2, 3) == (whole.state.completed, len(whole.state.sessions))
+    assert whole.state.steps.reused > STEPS
+    assert 2 == sum(isinstance(record.event, JournalRecovered) for record in read(old))
+    for at in range(3, len(list(read(old))) + 1, 5):
+        new = tmp_path / f"new-{at}"
+        await fork(old, new, at, files=files, in_thread=inline)
+        records = [record for record in read(old) if record.seq <= at]
+        kept = {(e.trial, e.output) for e in (r.event for r in records) if isinstance(e, StepCompleted)}
+        agent.calls = Counter(dict.fromkeys(agent.calls, 1))  # No rate limits.
+        before = Counter(agent.calls)
+        again = await arun(made, new, resume=True, files=files, policy="fixed", **repeatable())
+
+        assert outcome(whole.state) == outcome(again.state)
+        assert 2 * STEPS - len(kept) == (agent.calls - before).total()
+        assert (True, ()) == (verify(new).ok, audit(read(new), rules=session_rules).findings)
+
+
+async def test_a_salvaged_run_refers_to_its_own_steps(tmp_path: Path) -> None:
+    """After a lost record all others have new numbers; a reused step names the record of the step in the new run."""
+    old, new, files, agent = tmp_path / "old", tmp_path / "new", FastDisk(), StepAgent()
+    await interrupted_agent(old, agent, files)
+    lost = next(record for record in read(old) if isinstance(record.event, StepCompleted))
+    flip(segment(old, lost.segment), lost.offset + 60)
+    await salvage(old, new, files=files, in_thread=inline)
+    records = {record.seq: record.event for record in read(new)}
+    reused = [(event, records[event.of]) for event in records.values() if isinstance(event, StepReused)]
+
+    assert len(reused) > STEPS
+    assert all(isinstance(step, StepCompleted) and step.trial == event.trial for event, step in reused)
