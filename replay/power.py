@@ -36,7 +36,8 @@ def detectable_number(n: int, error: float | None, tolerated: float = 0.0) -> fl
     if n < 2 or not error:  # noqa: PLR2004  # one case has no standard error
         return None
     half = t_quantile(n - 1) * error
-    return max(half, tolerated - half) + _Z_POWER * error
+    shown = _Z_POWER + (_Z_POWER**3 + _Z_POWER) / (4 * (n - 1))  # Student's t, by the first term of its series.
+    return (max(half, tolerated - half) + shown * error) * (1 + 1 / (n - 1))  # The next standard error may be larger.
 
 
 @lru_cache(maxsize=256)
