@@ -14,6 +14,17 @@ import orjson
 from replay.text import as_text
 
 _DATA: Final = "data:"
+_FINISH_REASONS: Final = {
+    "completed": "stop",
+    "end_turn": "stop",
+    "stop_sequence": "stop",
+    "max_tokens": "length",
+    "max_output_tokens": "length",
+    "tool_calls": "tool_call",
+    "function_call": "tool_call",
+    "tool_use": "tool_call",
+}
+"""Names of the providers → those of OpenTelemetry's conventions, where they differ."""
 
 
 @attrs.frozen
@@ -51,15 +62,39 @@ def messages_of(step_input: object) -> list[Message]:
 
 def reply_of(step_output: object) -> Message | None:
     """Return the reply of a model; None if the output is not recognized."""
-    if isinstance(step_output, Mapping):
-        output = cast("Mapping[str, Any]", step_output)
-        if "status" in output and "body" in output:  # A recorded HTTP reply.
-            return reply_of(output["body"])
-        return _reply(output)
-    if not isinstance(step_output, str):
+    output = _body(step_output)
+    if isinstance(output, Mapping):
+        return _reply(cast("Mapping[str, Any]", output))
+    if not isinstance(output, str):
         return None
-    events = list(_events(step_output)) if _DATA in step_output[:10_000] else []
-    return _streamed(events) if events else Message("assistant", step_output)
+    events = list(_events(output)) if _DATA in output[:10_000] else []
+    return _streamed(events) if events else Message("assistant", output)
+
+
+def finish_reason_of(step_output: object) -> str:
+    """Return why a model stopped: `stop`, `length`, `tool_call`, or the provider's word; empty if it is unknown."""
+    output = _body(step_output)
+    events = list(_events(output)) if isinstance(output, str) else _mappings([output])
+    return next(filter(None, map(_finish_reason, reversed(list(events)))), "")
+
+
+def _finish_reason(reply: Mapping[str, Any]) -> str:
+    for part in (*_mappings(reply.get("choices")), *_mappings([reply.get("delta"), reply.get("response"), reply])):
+        reason = part.get("finish_reason") or part.get("stop_reason")
+        if reason is None and "output" in part:  # Of the Responses API.
+            is_call = any(item.get("type") == "function_call" for item in _mappings(part.get("output")))
+            details = part.get("incomplete_details")
+            reason = details.get("reason") if isinstance(details, Mapping) else "tool_use" if is_call else part.get("status")
+        if isinstance(reason, str):
+            return _FINISH_REASONS.get(reason, reason)
+    return ""
+
+
+def _body(step_output: object) -> object:
+    """Return the body of a recorded HTTP reply, and any other output unchanged."""
+    if isinstance(step_output, Mapping) and "status" in step_output and "body" in step_output:
+        return cast("Mapping[str, object]", step_output)["body"]
+    return step_output
 
 
 def _reply(output: Mapping[str, Any]) -> Message | None:

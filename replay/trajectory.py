@@ -38,6 +38,8 @@ class StepDetails:
     reusable: bool = True
     continues: int = 0
     """Number of the earlier step of the attempt whose lists are the beginning of those in `input`; 0: none, or reused."""
+    at: str = ""
+    """When it ended, in wall time."""
 
     @property
     def start(self) -> float:
@@ -82,6 +84,7 @@ class Trajectory:
                 within=event.within,
                 seq=record.seq,
                 t=record.t,
+                at=record.at,
                 elapsed=0.0,
                 reused_from=attempt,
                 continues=0,
@@ -94,6 +97,7 @@ class Trajectory:
                 within=event.within,
                 seq=record.seq,
                 t=record.t,
+                at=record.at,
                 elapsed=event.elapsed,
                 input=continued(self._inputs.get(event.continues), event.input),
                 continues=event.continues,

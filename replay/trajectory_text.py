@@ -91,15 +91,15 @@ def _result(step: StepDetails) -> Any:
 def _in_a_line(value: Any) -> str:
     if isinstance(value, Blob):
         return printable(value)
-    return one_line(_message_text(value, " ") if isinstance(value, Message) else as_text(value), _VALUE)
+    return one_line(message_in_words(value, " ") if isinstance(value, Message) else as_text(value), _VALUE)
 
 
-def _message_text(message: Message, separator: str) -> str:
-    return separator.join(filter(None, (message.text, *map(call_in_words, message.tool_calls))))
+def message_in_words(message: Message, separator: str = "\n") -> str:
+    """Return the text of a message and its tool calls."""
+    return separator.join(filter(None, (message.text, *map(_call_in_words, message.tool_calls))))
 
 
-def call_in_words(call: ToolCall) -> str:
-    """Return a tool call: `get_weather({"city":"Lima"})`."""
+def _call_in_words(call: ToolCall) -> str:
     return f"{call.name}({as_text(call.arguments)})"
 
 
@@ -116,7 +116,7 @@ def _complete(step: StepDetails, earlier: StepDetails | None) -> Iterator[str]:
             yield f"  {'':<{_LABEL}}({plural(len(before), 'message')} as in step {step.continues:,})"
             messages = messages[len(before) :]
         for message in messages:
-            yield from _block(message.role or "other", _message_text(message, "\n"))
+            yield from _block(message.role or "other", message_in_words(message))
     else:
         yield from _block("input", _text(step.input))
     if step.error:
@@ -124,7 +124,7 @@ def _complete(step: StepDetails, earlier: StepDetails | None) -> Iterator[str]:
     else:
         reply = _result(step)
         is_reply = isinstance(reply, Message)
-        yield from _block("reply" if is_reply else "output", _message_text(reply, "\n") if is_reply else _text(reply))
+        yield from _block("reply" if is_reply else "output", message_in_words(reply) if is_reply else _text(reply))
 
 
 def _text(value: Any) -> str:

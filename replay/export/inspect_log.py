@@ -6,48 +6,35 @@ epoch; its attempts and scores are events. Waits, which Inspect has no fields fo
 
 import hashlib
 import json
-import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Final
 from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 import orjson
 
-from replay.export.model_call import ModelCall, TaskModel
+from replay.export.inspect_events import (
+    model_name,
+    model_usage,
+    output_of,
+    sample_events,
+    sample_messages,
+    score_value,
+    target_of,
+    usage_of,
+    uuid_of,
+)
+from replay.export.model_call import TaskModel
 from replay.export.source import Source
 from replay.export.spool import Spool
 from replay.export.trial_index import TrialIndex
 from replay.summary import Score, score_of
 from replay.text import as_text
-from replay.trial import AttemptDetails, ScoreDetails, TrialDetails
+from replay.trial import AttemptDetails, TrialDetails
 from replay.trial_state import DONE
 
 _VERSION: Final = 2
 """Version of Inspect's format."""
-_NO_MODEL: Final = "none/none"
-"""Inspect's own value if it called no model."""
-_PROVIDERS: Final = {
-    "aws.bedrock": "bedrock",
-    "azure.ai.openai": "azureai",
-    "gcp.gemini": "google",
-    "gcp.vertex_ai": "vertex",
-    "mistral_ai": "mistral",
-    "x_ai": "grok",
-}
-"""Names of OpenTelemetry's conventions → Inspect's, where they differ."""
-_ROLES: Final = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
-"""Roles of messages → Inspect's; any other is `user`."""
-_PARAMETERS: Final = {
-    "temperature": float,
-    "top_p": float,
-    "frequency_penalty": float,
-    "presence_penalty": float,
-    "max_tokens": int,
-    "max_completion_tokens": int,
-    "seed": int,
-}
-"""Members of a request that Inspect's log has, and their types."""
 _STATUSES: Final = {"finished": "success", "interrupted": "cancelled", "deadline": "cancelled", "": "started"}
 """How the last session ended → Inspect's status; any other outcome is an error."""
 _NAME_BYTES: Final = 60_000
@@ -103,11 +90,6 @@ def _task(index: TrialIndex) -> TaskModel:
     return TaskModel.of(None if started is None else started.definition)
 
 
-def _model(call: ModelCall) -> str:
-    """Return the model as Inspect names it: `openai/gpt-4o`."""
-    return f"{_PROVIDERS.get(call.provider, call.provider)}/{call.model}" if call.model else _NO_MODEL
-
-
 def _entry(name: str, index: TrialIndex) -> ZipInfo:
     """Return the header of a file in the zip; it depends only on the run."""
     at = index.state.sessions[0].at if index.state.sessions else ""
@@ -138,13 +120,13 @@ def _header(index: TrialIndex) -> dict[str, Any]:
     git = environment.pop("git", None)
     repeats = state.settings.get("repeats", 1)
     samples = len({trial.case for trial in state.trials.values() if trial.stage != "withdrawn"})
-    model = _model(_task(index).call(None))
+    model = model_name(_task(index).call(None))
     spec = {
-        "eval_id": _uuid(index, "eval"),
+        "eval_id": uuid_of(index, "eval"),
         "run_id": index.source.run_id,
         "created": created,
         "task": name,
-        "task_id": _uuid(index, "task"),
+        "task_id": uuid_of(index, "task"),
         "task_version": started.task_fingerprint if started is not None and started.task_fingerprint else 0,
         "task_file": task.partition(":")[0] or None,
         "task_attribs": {},
@@ -170,7 +152,7 @@ def _header(index: TrialIndex) -> dict[str, Any]:
         "stats": {
             "started_at": created,
             "completed_at": state.at if state.outcome else "",
-            "model_usage": _usage(model, state.usage),
+            "model_usage": usage_of(model, state.usage),
         },
     }
     if header["status"] == "error":
@@ -196,7 +178,7 @@ def _sample(index: TrialIndex, trial: TrialDetails, task: TaskModel) -> dict[str
     sample: dict[str, Any] = {
         **_common(index, trial, task),
         "input": as_text(trial.input),
-        "target": _target(trial.expected),
+        "target": target_of(trial.expected),
         "metadata": {
             **(trial.metadata if isinstance(trial.metadata, dict) else {}),
             "evaljournal": {
@@ -208,93 +190,19 @@ def _sample(index: TrialIndex, trial: TrialDetails, task: TaskModel) -> dict[str
             },
         },
         "store": {},
-        "events": [
-            *(_model_event(index, trial, attempt, task) for attempt in trial.attempts),
-            *(_score_event(index, trial, score) for score in sorted(trial.scores.values(), key=lambda score: score.seq)),
-        ],
+        "events": sample_events(index, trial, task),
         "attachments": {},
-        "scores": {scorer: _score_value(score) for scorer, score in trial.scores.items()},
+        "scores": {scorer: score_value(score) for scorer, score in trial.scores.items()},
         "error_retries": [_attempt_error(attempt) for attempt in _retried(trial)] or None,
     }
     call = task.call(trial.request)
-    messages = _messages(index, trial, call)
     last = next((attempt for attempt in reversed(trial.attempts) if attempt.succeeded), None)
     if trial.stage == "completed" and last is not None:
-        messages.append(_answer(index, trial, last))
-        sample["output"] = _output(index, trial, last, _model(call)) | {"time": times.run_time}
+        sample["output"] = output_of(index, trial, last, model_name(call)) | {"time": times.run_time}
     elif trial.stage == "failed":
         sample["error"] = _attempt_error(trial.failures[-1]) if trial.failures else _error(trial.reason, "")
-    return {key: value for key, value in {**sample, "messages": messages}.items() if value is not None}
-
-
-def _messages(index: TrialIndex, trial: TrialDetails, call: ModelCall) -> list[dict[str, Any]]:
-    """Return the messages that were sent; without a recorded request, the input."""
-    return [
-        {
-            "id": _uuid(index, trial.trial, "input", str(at)),
-            "role": _ROLES.get(role, "user"),
-            "content": text,
-            "source": "input",
-        }
-        for at, (role, text) in enumerate(call.messages or (("user", as_text(trial.input)),))
-    ]
-
-
-def _answer(index: TrialIndex, trial: TrialDetails, attempt: AttemptDetails) -> dict[str, Any]:
-    number = str(attempt.span.attempt)
-    text = as_text(attempt.output)
-    return {"id": _uuid(index, trial.trial, "output", number), "role": "assistant", "content": text, "source": "generate"}
-
-
-def _output(index: TrialIndex, trial: TrialDetails, attempt: AttemptDetails, model: str) -> dict[str, Any]:
-    """Return the output of an attempt as that of a model."""
-    usage = _usage(model, attempt.total_usage).get(model)
-    output: dict[str, Any] = {"model": model, "choices": [], "completion": ""} | ({"usage": usage} if usage else {})
-    if attempt.succeeded:
-        is_truncated = trial.truncated and attempt is trial.attempts[-1]
-        message = _answer(index, trial, attempt)
-        output["choices"] = [{"message": message, "stop_reason": "max_tokens" if is_truncated else "stop"}]
-        output["completion"] = message["content"]
-    return output
-
-
-def _model_event(index: TrialIndex, trial: TrialDetails, attempt: AttemptDetails, task: TaskModel) -> dict[str, Any]:
-    span, call = attempt.span, task.call(attempt.request)
-    start, end = index.session_time(span.session, span.start), index.session_time(span.session, span.end)
-    parameters = {name: kind(call.parameters[name]) for name, kind in _PARAMETERS.items() if name in call.parameters}
-    max_tokens = parameters.pop("max_completion_tokens", None)
-    event = {
-        **_event(index, trial, "model", start, str(span.attempt)),
-        "model": _model(call),
-        "input": _messages(index, trial, call),
-        "tools": [],
-        "tool_choice": "none",
-        "config": parameters if max_tokens is None else {**parameters, "max_tokens": max_tokens},
-        "output": _output(index, trial, attempt, _model(call)) | {"time": round(span.end - span.start, 6)},
-        "completed": index.iso_time(end),
-        "working_time": round(span.end - span.start, 6),
-    }
-    if attempt.category:
-        event |= {"error": f"{attempt.error}: {attempt.message}", "traceback": attempt.traceback or None}
-    return event
-
-
-def _score_event(index: TrialIndex, trial: TrialDetails, score: ScoreDetails) -> dict[str, Any]:
     return {
-        **_event(index, trial, "score", index.wall_time(score.seq, score.t), score.scorer),
-        "score": _score_value(score),
-        "target": _target(trial.expected),
-        "scorer": score.scorer,
-    }
-
-
-def _event(index: TrialIndex, trial: TrialDetails, kind: str, at: int, key: str) -> dict[str, Any]:
-    """Return the members that all events have."""
-    return {
-        "event": kind,
-        "uuid": _uuid(index, trial.trial, kind, key),
-        "timestamp": index.iso_time(at),
-        "working_start": max(0.0, round((at - index.enqueued(trial.trial)) / 1_000_000_000, 6)),
+        key: value for key, value in {**sample, "messages": sample_messages(index, trial, call)}.items() if value is not None
     }
 
 
@@ -305,12 +213,12 @@ def _retried(trial: TrialDetails) -> list[AttemptDetails]:
 
 def _summary(index: TrialIndex, trial: TrialDetails, task: TaskModel) -> dict[str, Any]:
     last = trial.last_error
-    target = _target(trial.expected)
+    target = target_of(trial.expected)
     summary = {
         **_common(index, trial, task),
         "input": as_text(trial.input)[:_SUMMARY_CHARS],
         "target": target[:_SUMMARY_CHARS] if isinstance(target, str) else target,
-        "scores": {scorer: {"value": _score_value(score)["value"]} for scorer, score in trial.scores.items()},
+        "scores": {scorer: {"value": score_value(score)["value"]} for scorer, score in trial.scores.items()},
         "error": (f"{last.error}: {last.message}" if last else trial.reason) if trial.stage == "failed" else None,
         "retries": len(_retried(trial)) or None,
         "completed": True,
@@ -323,20 +231,13 @@ def _common(index: TrialIndex, trial: TrialDetails, task: TaskModel) -> dict[str
     return {
         "id": trial.case,
         "epoch": trial.repeat,
-        "uuid": _uuid(index, trial.trial),
+        "uuid": uuid_of(index, trial.trial),
         "started_at": trial.enqueued_at,
         "completed_at": trial.ended_at,
         "total_time": round((index.end_time(trial.trial) - index.enqueued(trial.trial)) / 1_000_000_000, 6),
         "working_time": round(trial.times.run_time, 6),
-        "model_usage": _usage(_model(task.call(trial.request)), trial.usage),
+        "model_usage": model_usage(trial, task.call(trial.request)),
     }
-
-
-def _score_value(score: ScoreDetails) -> dict[str, Any]:
-    """Return a score; that of a failed scorer is NaN, which means unscored in Inspect, with the error as its reason."""
-    if score.value is None:
-        return {"value": math.nan, "reason": score.error or "error", "explanation": f"{score.error}: {score.message}"}
-    return {"value": score.value, "explanation": score.reason} if score.reason else {"value": score.value}
 
 
 def _attempt_error(attempt: AttemptDetails) -> dict[str, Any]:
@@ -345,27 +246,3 @@ def _attempt_error(attempt: AttemptDetails) -> dict[str, Any]:
 
 def _error(message: str, traceback: str) -> dict[str, Any]:
     return {"message": message, "traceback": traceback, "traceback_ansi": traceback}
-
-
-def _usage(model: str, usage: Mapping[str, float]) -> dict[str, Any]:
-    """Return the tokens and cost of a model under Inspect's names; empty if there are none."""
-
-    def used(*names: str) -> float:
-        return sum(usage.get(name, 0) for name in names)
-
-    prompt, completion = used("input_tokens", "prompt_tokens"), used("output_tokens", "completion_tokens")
-    total = used("total_tokens") or used("tokens") or prompt + completion
-    if not total and "cost" not in usage:
-        return {}
-    tokens = {"input_tokens": int(prompt), "output_tokens": int(completion), "total_tokens": int(total)}
-    return {model: tokens | ({"total_cost": usage["cost"]} if "cost" in usage else {})}
-
-
-def _target(expected: Any) -> str | list[str]:
-    if isinstance(expected, list) and all(isinstance(item, str) for item in expected):
-        return expected
-    return "" if expected is None else as_text(expected)
-
-
-def _uuid(index: TrialIndex, *parts: str) -> str:
-    return hashlib.sha256("/".join((index.source.run_id, *parts)).encode()).hexdigest()[:22]

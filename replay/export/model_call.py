@@ -77,6 +77,12 @@ class TaskModel:
         return ModelCall(model, _provider(self.host), self.host, _messages(body.get("messages")), numbers)
 
 
+def call_of_step(step_input: Any) -> ModelCall:
+    """Return the model call of a step, as far as its request names it; the address is not recorded."""
+    call = TaskModel("", "").call(step_input)
+    return attrs.evolve(call, provider="anthropic") if call.model.startswith("claude") else call
+
+
 def _provider(host: str) -> str:
     return next((name for end, name in _PROVIDERS.items() if host == end or host.endswith(f".{end}")), _COMPATIBLE)
 

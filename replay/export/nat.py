@@ -7,15 +7,20 @@ is exported later are the same.
 
 import re
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Any, Final
 
 import orjson
 
 from replay.export.source import Source
 from replay.export.trial_index import TrialIndex
+from replay.model_messages import messages_of, reply_of
 from replay.summary import score_of
-from replay.trial import TrialDetails
+from replay.trajectory import StepDetails
+from replay.trajectory_text import message_in_words
+from replay.trial import AttemptDetails, TrialDetails
 from replay.trial_state import DONE
+from replay.usage import add
 
 LINES: Final = "workflow_output.jsonl"
 LIST: Final = "workflow_output.json"
@@ -28,6 +33,10 @@ _RESERVED: Final = (
     "expected_intermediate_steps",
     "error",
 )
+_STEP_TYPES: Final = {"model": "LLM_END", "tool": "TOOL_END"}
+_TOKENS: Final = (("input_tokens", "prompt_tokens"), ("output_tokens", "completion_tokens"))
+_MAX_TOKENS: Final = 1 << 52
+"""A larger number is in a forged journal."""
 _NAME_CHARS: Final = 200
 """Characters of a scorer's name in a file name."""
 
@@ -56,11 +65,53 @@ def item(trial: TrialDetails) -> dict[str, Any]:
         "answer": "" if trial.expected is None else trial.expected,  # As NAT writes it.
         **{f"metadata_{name}" if name in _RESERVED else name: value for name, value in metadata.items()},
         "generated_answer": trial.output if trial.stage == "completed" else "",
-        "intermediate_steps": [],
+        "intermediate_steps": [_step(trial, attempt, step) for attempt in trial.attempts[-1:] for step in attempt.steps],
         "expected_intermediate_steps": metadata.get("expected_intermediate_steps") or [],
     }
     fields.pop("metadata_expected_intermediate_steps", None)
     return fields if trial.stage == "completed" else fields | {"error": trial.failure}
+
+
+def _step(trial: TrialDetails, attempt: AttemptDetails, step: StepDetails) -> dict[str, Any]:
+    """Return the end of a step as one of NAT's `IntermediateStep`, which has the input, the output and the usage."""
+    number, ended = attempt.span.attempt, _timestamp(step.at)
+    request, result = step.input, f"{step.error}: {step.message}" if step.error else step.output
+    if step.kind == "model":
+        messages, reply = messages_of(step.input), reply_of(step.output)
+        request = messages[-1].text if messages else request
+        result = message_in_words(reply) if reply is not None else result
+    return {
+        "parent_id": f"{trial.trial}/{number}/{step.within}" if step.within else "root",
+        "function_ancestry": {"function_id": "root", "function_name": "root", "parent_id": None, "parent_name": None},
+        "payload": {
+            "event_type": _STEP_TYPES.get(step.kind, "FUNCTION_END"),
+            "event_timestamp": ended,
+            "span_event_timestamp": round(ended - step.elapsed, 6),
+            "framework": None,
+            "name": step.name,
+            "tags": None,
+            "metadata": {"step": step.number, "attempt": number, "outcome": step.outcome},
+            "data": {"input": request, "output": result, "chunk": None},
+            "usage_info": None if step.is_reused else _usage(step),
+            "UUID": f"{trial.trial}/{number}/{step.number}",
+        },
+    }
+
+
+def _usage(step: StepDetails) -> dict[str, Any]:
+    used: dict[str, float] = {}
+    add(used, step.usage)
+    prompt, completion = (int(min(used.get(a, used.get(b, 0)), _MAX_TOKENS)) for a, b in _TOKENS)
+    tokens = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+    return {"token_usage": tokens, "num_llm_calls": int(step.kind == "model"), "seconds_between_calls": 0}
+
+
+def _timestamp(at: str) -> float:
+    """Return a wall time in seconds since 1970; 0 if it is invalid."""
+    try:
+        return datetime.fromisoformat(at).timestamp()
+    except (ValueError, OverflowError):
+        return 0.0
 
 
 def file_names(scorers: list[str]) -> dict[str, str]:

@@ -1,21 +1,24 @@
 """OpenTelemetry spans, as requests to post to `/v1/traces`.
 
-A trial is a trace; its attempts are spans under the trial's span. Attributes have the names of OpenTelemetry's conventions for
-generative AI and of OpenInference, which Phoenix reads. Scores are events of the attempt that they belong to. All ids are
-derived from the run, so sending an export twice creates no duplicates.
+A trial is a trace; its attempts are spans under the trial's span, and steps are spans under that of their attempt. Attributes
+have the names of OpenTelemetry's conventions for generative AI and of OpenInference, which Phoenix reads. Scores are events of
+the attempt that they belong to. All ids are derived from the run, so sending an export twice creates no duplicates.
 """
 
 from collections.abc import Iterator
 from hashlib import sha256
 from typing import Any, Final
 
-from replay.export.model_call import ModelCall, TaskModel
+from replay.export.model_call import ModelCall, TaskModel, call_of_step
 from replay.export.otlp_encoding import json_requests, protobuf_requests
 from replay.export.source import Source
 from replay.export.trial_index import TrialIndex
+from replay.model_messages import Message, finish_reason_of, messages_of, reply_of
 from replay.text import as_text
 from replay.timeline_columns import Span
+from replay.trajectory import StepDetails
 from replay.trial import AttemptDetails, ScoreDetails, TrialDetails
+from replay.usage import add
 
 _INTERNAL, _CLIENT = 1, 3
 """Span kinds."""
@@ -55,7 +58,9 @@ def _spans(index: TrialIndex) -> Iterator[dict[str, Any]]:
     for trial in index.trials():
         yield _trial(index, trial)
         for attempt in trial.attempts:
-            yield _attempt(index, trial, attempt, task.call(attempt.request))
+            yield _attempt(index, trial, attempt, ModelCall() if attempt.steps else task.call(attempt.request))
+            numbers = {step.number for step in attempt.steps}
+            yield from (_step(index, attempt, step, step.within if step.within in numbers else 0) for step in attempt.steps)
 
 
 def _scope(index: TrialIndex) -> dict[str, Any]:
@@ -120,6 +125,8 @@ def _attempt(index: TrialIndex, trial: TrialDetails, attempt: AttemptDetails, ca
         "evaljournal.slot": span.slot,
         "evaljournal.session": span.session,
         "evaljournal.seq": span.seq,
+        "evaljournal.steps": len(attempt.steps) or None,
+        "evaljournal.reused_steps": attempt.reused_steps or None,
         "gen_ai.input.messages": _messages(*(call.messages or [("user", trial.input)])),
         **_content("input", trial.input),
     }
@@ -141,10 +148,81 @@ def _attempt(index: TrialIndex, trial: TrialDetails, attempt: AttemptDetails, ca
         if attempt.category not in {"timed_out", "interrupted"}:
             exception = {"type": attempt.error, "message": attempt.message, "stacktrace": attempt.traceback}
             events = [_event("exception", end, {f"exception.{name}": value for name, value in exception.items()})]
-    attributes |= _usage(attempt.total_usage)
+    attributes |= _usage(attempt.own_usage)  # That of steps is in their spans.
     name, kind = (f"chat {call.model}", _CLIENT) if call.model else (f"invoke_agent {agent}", _INTERNAL)
     result = _span(_ids(index, span.trial, span.attempt), name, kind, (start, end), attributes, status)
     return result | {"events": events} if events else result
+
+
+def _step(index: TrialIndex, attempt: AttemptDetails, step: StepDetails, within: int) -> dict[str, Any]:
+    """Return a step as a child of its attempt, or of the step that called it."""
+    span = attempt.span
+    attributes: dict[str, Any] = {
+        "evaljournal.trial": span.trial,
+        "evaljournal.attempt": span.attempt,
+        "evaljournal.step": step.number,
+        "evaljournal.seq": step.seq,
+        "evaljournal.reused_from": step.reused_from or None,
+        **_content("input", step.input),
+        **({} if step.error else _content("output", step.output)),
+    }
+    name, kind = step.name, _INTERNAL
+    match step.kind:
+        case "model":
+            operation = "embeddings" if step.name.startswith("embeddings") else "chat"
+            call = call_of_step(step.input)
+            attributes |= _model_step(step, call, operation)
+            name, kind = f"{operation} {call.model}" if call.model else step.name, _CLIENT
+        case "tool":
+            name = f"execute_tool {step.name}"
+            attributes |= {
+                "gen_ai.operation.name": "execute_tool",
+                "openinference.span.kind": "TOOL",
+                "gen_ai.tool.name": step.name,
+                "tool.name": step.name,
+                "gen_ai.tool.call.arguments": as_text(step.input),
+                "gen_ai.tool.call.result": None if step.error else as_text(step.output),
+            }
+        case _:
+            attributes["openinference.span.kind"] = "CHAIN"
+    if not step.is_reused:
+        used: dict[str, float] = {}
+        add(used, step.usage)
+        attributes |= _usage(used)
+    start, end = index.session_time(span.session, step.start), index.session_time(span.session, step.t)
+    status: dict[str, Any] = {"code": _OK}
+    if step.error:
+        status = {"code": _ERROR, "message": step.message}
+        attributes["error.type"] = step.error
+    ids = _ids(index, span.trial, span.attempt, step.number, within)
+    return _span(ids, name, kind, (min(start, end), end), attributes, status)
+
+
+def _model_step(step: StepDetails, call: ModelCall, operation: str) -> dict[str, Any]:
+    """Return the attributes of a step that calls a model, with its messages and tool calls."""
+    messages, reply = messages_of(step.input), reply_of(step.output)
+    attributes: dict[str, Any] = _model(call) if call.model else {"openinference.span.kind": "LLM"}
+    attributes["gen_ai.operation.name"] = operation
+    if messages:
+        attributes["gen_ai.input.messages"] = as_text([_message(message) for message in messages])
+    if reply is not None and operation == "chat":
+        reason = finish_reason_of(step.output)
+        answer = _message(reply) | {"role": "assistant", "finish_reason": reason or "stop"}
+        attributes["gen_ai.output.messages"] = as_text([answer])
+        attributes["gen_ai.response.finish_reasons"] = [reason] if reason else None
+    return attributes
+
+
+def _message(message: Message) -> dict[str, Any]:
+    """Return a message by the conventions of OpenTelemetry."""
+    parts: list[dict[str, Any]] = []
+    if message.role == "tool":
+        parts = [{"type": "tool_call_response", "response": message.text}]
+    elif message.text:
+        parts = [{"type": "text", "content": message.text}]
+    calls = message.tool_calls
+    parts += [{"type": "tool_call", "id": call.id, "name": call.name, "arguments": call.arguments} for call in calls]
+    return {"role": message.role or "user", "parts": parts}
 
 
 def _model(call: ModelCall) -> dict[str, Any]:
@@ -211,10 +289,13 @@ def _span(  # noqa: PLR0917  # the members of a span
     }
 
 
-def _ids(index: TrialIndex, trial: str, attempt: int = 0) -> dict[str, str]:
-    """Derive the ids of a span from the run; attempt 0 stands for the trial."""
+def _ids(index: TrialIndex, trial: str, attempt: int = 0, step: int = 0, within: int = 0) -> dict[str, str]:
+    """Derive the ids of a span from the run; attempt 0 stands for the trial, step 0 for the attempt."""
     name = f"{index.source.run_id}/{trial}"
-    trace, parent, span = (sha256(text.encode()).hexdigest() for text in (name, f"{name}/0", f"{name}/{attempt}"))
+    own, parent = f"{name}/{attempt}", f"{name}/0"
+    if step:
+        own, parent = f"{own}/{step}", f"{own}/{within}" if within else own
+    trace, parent, span = (sha256(text.encode()).hexdigest() for text in (name, parent, own))
     return {"traceId": trace[:32], "spanId": span[:16]} | ({"parentSpanId": parent[:16]} if attempt else {})
 
 

@@ -1,4 +1,4 @@
-"""Tables with one row per trial, attempt or event; and the formats that consist of rows.
+"""Tables with one row per trial, attempt, step or event; and the formats that consist of rows.
 
 Rows are produced one at a time, so memory does not grow with their contents. JSONL keeps every value as it is. In CSV and
 Parquet each column has one type; a column of mixed values holds text as it is and any other value as JSON.
@@ -23,7 +23,7 @@ from replay.text import as_text
 from replay.trial import TrialDetails, attempt_facts
 from replay.usage import is_amount, noted_usage
 
-Rows = Literal["trials", "attempts", "events"]
+Rows = Literal["trials", "attempts", "steps", "events"]
 Row = dict[str, Any]
 _MAX_INT64: Final = (1 << 63) - 1
 Kind = Literal["text", "time", "integer", "number", "boolean", "any"]
@@ -53,6 +53,8 @@ def table(source: Source, rows: Rows) -> Table:
             return _trials(source)
         case "attempts":
             return Table(_attempts(source), _columns(ATTEMPT))
+        case "steps":
+            return Table(_steps(source), _columns(STEP))
         case "events":
             return Table(_events(source), _EVENT_COLUMNS)
 
@@ -246,6 +248,58 @@ def _attempts(source: Source) -> Iterator[Row]:
                 row |= times | facts | {"outcome": event_type(event).removeprefix("attempt_"), "usage": usage}
                 yield row | {"traceback": row["traceback"] or None, "request": source.load(row["request"])}
     yield from in_flight.values()
+
+
+STEP: Final[dict[str, Kind]] = {
+    "trial": "text",
+    "attempt": "integer",
+    "step": "integer",
+    "within": "integer",
+    "name": "text",
+    "kind": "text",
+    "outcome": "text",
+    "reused_from": "integer",
+    "session": "integer",
+    "start": "number",
+    "ended_at": "time",
+    "end": "number",
+    "elapsed": "number",
+    "input": "any",
+    "output": "any",
+    "error": "text",
+    "message": "text",
+    "usage": "any",
+    "seq": "integer",
+}
+
+
+def _steps(source: Source) -> Iterator[Row]:
+    """Return the steps by trial and attempt, in the order of their starts, each with its complete input."""
+    index = TrialIndex.of(source)
+    for trial in index.trials() if index.state.steps else ():
+        for attempt in trial.attempts:
+            for step in sorted(attempt.steps, key=lambda step: step.number):
+                yield {
+                    "trial": trial.trial,
+                    "attempt": attempt.span.attempt,
+                    "step": step.number,
+                    "within": step.within or None,
+                    "name": step.name,
+                    "kind": step.kind,
+                    "outcome": step.outcome,
+                    "reused_from": step.reused_from or None,
+                    "session": attempt.span.session,
+                    "start": round(step.start, 6),
+                    "ended_at": step.at,
+                    "end": step.t,
+                    "elapsed": step.elapsed,
+                    "input": step.input,
+                    "output": step.output,
+                    "error": step.error or None,
+                    "message": step.message or None,
+                    "usage": step.usage,
+                    "seq": step.seq,
+                }
 
 
 def _merged(usage: Any, more: Any) -> Any:

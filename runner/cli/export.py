@@ -33,7 +33,7 @@ _HELP = "\n".join(["\b", *(f"{name:<13} {format_.description}" for name, format_
     help="One of the formats below (default: jsonl).",
 )
 @output_option("PATH", "Output file or directory (default: standard output).")
-@click.option("--rows", type=click.Choice(["trials", "attempts", "events"]), help="Rows of a table (default: trials).")
+@click.option("--rows", type=click.Choice(["trials", "attempts", "steps", "events"]), help="Rows of a table (default: trials).")
 @click.option("--force", is_flag=True, help="Replace existing files.")
 def export(path: Path, name: str, target: Path | None, rows: Rows | None, force: bool) -> None:
     """Export a run to another format; it may be running, stopped, finished or damaged.

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from replay.export import FORMATS, Files
-from replay.export.tables import ATTEMPT, TRIAL
+from replay.export.tables import ATTEMPT, STEP, TRIAL
 
 PAGE = (Path(__file__).parents[2] / "docs" / "export.md").read_text()
 
@@ -30,3 +30,4 @@ def test_columns() -> None:
     """The page lists every column."""
     assert ", ".join(f"`{name}`" for name in TRIAL) == generated("trials")
     assert ", ".join(f"`{name}`" for name in ATTEMPT) == generated("attempts")
+    assert ", ".join(f"`{name}`" for name in STEP) == generated("steps")

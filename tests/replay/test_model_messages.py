@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replay.model_messages import Message, ToolCall, messages_of, reply_of
+from replay.model_messages import Message, ToolCall, finish_reason_of, messages_of, reply_of
 
 CALL = ToolCall("weather", {"city": "Lima"}, "c1")
 FUNCTION = {"name": "weather", "arguments": '{"city": "Lima"}'}
@@ -138,4 +138,27 @@ ANY = st.recursive(
 def test_any_value_is_accepted(value: Any, is_stream: bool) -> None:  # noqa: FBT001
     """What a model or a server sends may have any shape."""
     reply_of(stream(value) if is_stream else value)
+    finish_reason_of(stream(value) if is_stream else value)
     messages_of(value)
+
+
+@pytest.mark.parametrize(
+    ("reply", "expected"),
+    [
+        ({"choices": [{"message": CHAT, "finish_reason": "tool_calls"}]}, "tool_call"),
+        ({"choices": [{"finish_reason": "length"}]}, "length"),
+        ({**ANTHROPIC, "stop_reason": "end_turn"}, "stop"),
+        ({"status": "completed", "output": RESPONSES}, "tool_call"),
+        ({"status": "completed", "output": RESPONSES[:2]}, "stop"),
+        ({"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}, "output": []}, "length"),
+        (stream(delta(content="x"), {"choices": [{"delta": {}, "finish_reason": "stop"}]}, {"choices": []}), "stop"),
+        (stream({"type": "message_delta", "delta": {"stop_reason": "max_tokens"}}, {"type": "message_stop"}), "length"),
+        (stream({"type": "response.completed", "response": {"status": "completed", "output": []}}), "stop"),
+        ("Lima", ""),
+        ({"content": "Lima"}, ""),
+        (None, ""),
+    ],
+)
+def test_finish_reasons(reply: Any, expected: str) -> None:
+    """The reason why a model stopped has one name for all APIs."""
+    assert expected == finish_reason_of(reply) == finish_reason_of({"status": 200, "body": reply})

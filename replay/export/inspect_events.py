@@ -1,0 +1,309 @@
+"""The events of a sample in an Inspect log: model calls, tool calls and scores.
+
+An attempt without steps is one model call. One with steps is a span that contains a model call or a tool call for each of them;
+a step that calls others, and any other step, is a span too.
+"""
+
+import hashlib
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import attrs
+
+from replay.export.model_call import ModelCall, TaskModel, call_of_step
+from replay.export.trial_index import TrialIndex
+from replay.model_messages import Message, finish_reason_of, messages_of, reply_of
+from replay.text import as_text
+from replay.trajectory import StepDetails, nested
+from replay.trial import AttemptDetails, ScoreDetails, TrialDetails
+from replay.usage import add, noted_usage
+
+_NO_MODEL: Final = "none/none"
+"""Inspect's own value if it called no model."""
+_PROVIDERS: Final = {
+    "aws.bedrock": "bedrock",
+    "azure.ai.openai": "azureai",
+    "gcp.gemini": "google",
+    "gcp.vertex_ai": "vertex",
+    "mistral_ai": "mistral",
+    "x_ai": "grok",
+}
+"""Names of OpenTelemetry's conventions → Inspect's, where they differ."""
+_ROLES: Final = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
+"""Roles of messages → Inspect's; any other is `user`."""
+_PARAMETERS: Final = {
+    "temperature": float,
+    "top_p": float,
+    "frequency_penalty": float,
+    "presence_penalty": float,
+    "max_tokens": int,
+    "max_completion_tokens": int,
+    "seed": int,
+}
+"""Members of a request that Inspect's log has, and their types."""
+_STOP_REASONS: Final = {"stop": "stop", "length": "max_tokens", "tool_call": "tool_calls", "content_filter": "content_filter"}
+
+
+def sample_events(index: TrialIndex, trial: TrialDetails, task: TaskModel) -> list[dict[str, Any]]:
+    """Return the events of a trial."""
+    events: list[dict[str, Any]] = []
+    for attempt in trial.attempts:
+        events += _step_events(index, trial, attempt) if attempt.steps else [_model_event(index, trial, attempt, task)]
+    return events + [_score_event(index, trial, score) for score in sorted(trial.scores.values(), key=lambda score: score.seq)]
+
+
+def sample_messages(index: TrialIndex, trial: TrialDetails, call: ModelCall) -> list[dict[str, Any]]:
+    """Return the conversation with the model in the last attempt, or the messages that were sent and the output."""
+    last = trial.attempts[-1] if trial.attempts else None
+    model_steps = [step for step in last.steps if step.kind == "model" and messages_of(step.input)] if last is not None else []
+    if model_steps:
+        step = model_steps[-1]
+        reply = reply_of(step.output)
+        messages = _step_messages(index, trial, [*messages_of(step.input), *([] if reply is None else [reply])])
+    else:
+        messages = request_messages(index, trial, call)
+    if last is not None and last.succeeded and trial.stage == "completed":
+        text = as_text(last.output)
+        if not model_steps or (messages[-1]["role"], messages[-1]["content"]) != ("assistant", text):
+            messages.append(answer(index, trial, last))
+    return messages
+
+
+def _step_events(index: TrialIndex, trial: TrialDetails, attempt: AttemptDetails) -> Iterator[dict[str, Any]]:
+    """Yield the events of an attempt with steps; each span ends after the steps that it contains."""
+    span, number = attempt.span, str(attempt.span.attempt)
+    callers = {step.within for step in attempt.steps}
+    start, end = index.session_time(span.session, span.start), index.session_time(span.session, span.end)
+    open_spans = [(uuid_of(index, trial.trial, "span", number), number, end)]
+    """Id, key and end of each span that contains the next step."""
+    yield _span_begin(index, trial, (open_spans[0][0], None, "agent", f"attempt {number}"), start, number)
+    for depth, step in nested(attempt.steps):
+        while len(open_spans) > depth + 1:
+            yield _span_end(index, trial, *open_spans.pop())
+        key = f"{number}/{step.number}"
+        began, ended = (index.session_time(span.session, t) for t in (step.start, step.t))
+        parent = open_spans[-1][0]
+        if step.kind not in {"model", "tool"} or step.number in callers:
+            identity = uuid_of(index, trial.trial, "span", key)
+            facts = {"input": step.input, "output": step.output} if step.kind == "other" else {}
+            names = (identity, parent, step.kind, step.name)
+            yield _span_begin(index, trial, names, began, key, **facts, **_error_of(step))
+            open_spans.append((identity, key, ended))
+            parent = identity
+        if step.kind in {"model", "tool"}:
+            event = {
+                **_event(index, trial, step.kind, began, key),
+                "span_id": parent,
+                "completed": index.iso_time(ended),
+                "working_time": step.elapsed,
+                "metadata": {"evaljournal": {"attempt": span.attempt, "step": step.number, "outcome": step.outcome}},
+            }
+            yield event | (_model_step(index, trial, step) if step.kind == "model" else _tool_step(key, step))
+    while open_spans:
+        if len(open_spans) == 1 and attempt.category:
+            error = {"message": f"{attempt.error}: {attempt.message}", "traceback": attempt.traceback, "traceback_ansi": ""}
+            yield _event(index, trial, "error", end, number) | {"span_id": open_spans[0][0], "error": error}
+        yield _span_end(index, trial, *open_spans.pop())
+
+
+def _span_begin(
+    index: TrialIndex, trial: TrialDetails, names: tuple[str, str | None, str, str], at: int, key: str, **facts: Any
+) -> dict[str, Any]:
+    identity, parent, kind, name = names
+    event = _event(index, trial, "span_begin", at, key)
+    event |= {"span_id": identity, "id": identity, "parent_id": parent, "type": kind, "name": name}
+    return event | ({"metadata": {"evaljournal": facts}} if facts else {})
+
+
+def _span_end(index: TrialIndex, trial: TrialDetails, identity: str, key: str, at: int) -> dict[str, Any]:
+    return _event(index, trial, "span_end", at, key) | {"span_id": identity, "id": identity}
+
+
+def _error_of(step: StepDetails) -> dict[str, Any]:
+    return {"error": f"{step.error}: {step.message}"} if step.error else {}
+
+
+def _model_step(index: TrialIndex, trial: TrialDetails, step: StepDetails) -> dict[str, Any]:
+    call, reply = call_of_step(step.input), reply_of(step.output)
+    model, messages = model_name(call), messages_of(step.input) or [Message("user", as_text(step.input))]
+    output: dict[str, Any] = {"model": model, "choices": [], "completion": "", "time": step.elapsed}
+    if not step.error:
+        reply = Message("assistant", as_text(step.output)) if reply is None else attrs.evolve(reply, role="assistant")
+        stop_reason = _STOP_REASONS.get(finish_reason_of(step.output), "unknown")
+        message = _step_messages(index, trial, [*messages, reply])[-1]
+        output |= {"choices": [{"message": message, "stop_reason": stop_reason}], "completion": reply.text}
+    used: dict[str, float] = {}
+    add(used, None if step.is_reused else step.usage)
+    output |= {"usage": usage} if (usage := usage_of(model, used).get(model)) else {}
+    return {
+        "model": model,
+        "input": _step_messages(index, trial, messages),
+        "tools": [],
+        "tool_choice": "auto",
+        "config": _config(call),
+        "output": output,
+        **({"cache": "read"} if step.is_reused else {}),
+        **_error_of(step),
+    }
+
+
+def _tool_step(key: str, step: StepDetails) -> dict[str, Any]:
+    error = {"type": "unknown", "message": f"{step.error}: {step.message}"}
+    return {
+        "type": "function",
+        "id": key,
+        "function": step.name,
+        "arguments": step.input if isinstance(step.input, dict) else {"input": step.input},
+        "result": "" if step.output is None else as_text(step.output),
+        **({"error": error, "failed": True} if step.error else {}),
+    }
+
+
+def _step_messages(index: TrialIndex, trial: TrialDetails, messages: list[Message]) -> list[dict[str, Any]]:
+    """Return messages as Inspect has them; one in the same place of several steps has the same id."""
+    return [_step_message(uuid_of(index, trial.trial, str(at), each.role, each.text), each) for at, each in enumerate(messages)]
+
+
+def _step_message(identity: str, message: Message) -> dict[str, Any]:
+    role = _ROLES.get(message.role, "user")
+    result: dict[str, Any] = {"id": identity, "role": role, "content": message.text}
+    result["source"] = "generate" if role == "assistant" else "input"
+    if role == "assistant" and message.tool_calls:
+        result["tool_calls"] = [
+            {
+                "id": call.id,
+                "function": call.name,
+                "arguments": call.arguments if isinstance(call.arguments, dict) else {"arguments": call.arguments},
+                "type": "function",
+            }
+            for call in message.tool_calls
+        ]
+    return result
+
+
+def _config(call: ModelCall) -> dict[str, Any]:
+    parameters = {name: kind(call.parameters[name]) for name, kind in _PARAMETERS.items() if name in call.parameters}
+    max_tokens = parameters.pop("max_completion_tokens", None)
+    return parameters if max_tokens is None else {**parameters, "max_tokens": max_tokens}
+
+
+def request_messages(index: TrialIndex, trial: TrialDetails, call: ModelCall) -> list[dict[str, Any]]:
+    """Return the messages that were sent; without a recorded request, the input."""
+    return [
+        {
+            "id": uuid_of(index, trial.trial, "input", str(at)),
+            "role": _ROLES.get(role, "user"),
+            "content": text,
+            "source": "input",
+        }
+        for at, (role, text) in enumerate(call.messages or (("user", as_text(trial.input)),))
+    ]
+
+
+def answer(index: TrialIndex, trial: TrialDetails, attempt: AttemptDetails) -> dict[str, Any]:
+    """Return the output of an attempt as a message."""
+    number = str(attempt.span.attempt)
+    text = as_text(attempt.output)
+    return {"id": uuid_of(index, trial.trial, "output", number), "role": "assistant", "content": text, "source": "generate"}
+
+
+def output_of(index: TrialIndex, trial: TrialDetails, attempt: AttemptDetails, model: str) -> dict[str, Any]:
+    """Return the output of an attempt as that of a model."""
+    usage = usage_of(model, attempt.total_usage).get(model)
+    output: dict[str, Any] = {"model": model, "choices": [], "completion": ""} | ({"usage": usage} if usage else {})
+    if attempt.succeeded:
+        is_truncated = trial.truncated and attempt is trial.attempts[-1]
+        message = answer(index, trial, attempt)
+        output["choices"] = [{"message": message, "stop_reason": "max_tokens" if is_truncated else "stop"}]
+        output["completion"] = message["content"]
+    return output
+
+
+def _model_event(index: TrialIndex, trial: TrialDetails, attempt: AttemptDetails, task: TaskModel) -> dict[str, Any]:
+    span, call = attempt.span, task.call(attempt.request)
+    start, end = index.session_time(span.session, span.start), index.session_time(span.session, span.end)
+    event = {
+        **_event(index, trial, "model", start, str(span.attempt)),
+        "model": model_name(call),
+        "input": request_messages(index, trial, call),
+        "tools": [],
+        "tool_choice": "none",
+        "config": _config(call),
+        "output": output_of(index, trial, attempt, model_name(call)) | {"time": round(span.end - span.start, 6)},
+        "completed": index.iso_time(end),
+        "working_time": round(span.end - span.start, 6),
+    }
+    if attempt.category:
+        event |= {"error": f"{attempt.error}: {attempt.message}", "traceback": attempt.traceback or None}
+    return event
+
+
+def _score_event(index: TrialIndex, trial: TrialDetails, score: ScoreDetails) -> dict[str, Any]:
+    return {
+        **_event(index, trial, "score", index.wall_time(score.seq, score.t), score.scorer),
+        "score": score_value(score),
+        "target": target_of(trial.expected),
+        "scorer": score.scorer,
+    }
+
+
+def _event(index: TrialIndex, trial: TrialDetails, kind: str, at: int, key: str) -> dict[str, Any]:
+    """Return the members that all events have."""
+    return {
+        "event": kind,
+        "uuid": uuid_of(index, trial.trial, kind, key),
+        "timestamp": index.iso_time(at),
+        "working_start": max(0.0, round((at - index.enqueued(trial.trial)) / 1_000_000_000, 6)),
+    }
+
+
+def score_value(score: ScoreDetails) -> dict[str, Any]:
+    """Return a score; that of a failed scorer is NaN, which means unscored in Inspect, with the error as its reason."""
+    if score.value is None:
+        return {"value": math.nan, "reason": score.error or "error", "explanation": f"{score.error}: {score.message}"}
+    return {"value": score.value, "explanation": score.reason} if score.reason else {"value": score.value}
+
+
+def usage_of(model: str, usage: Mapping[str, float]) -> dict[str, Any]:
+    """Return the tokens and cost of a model under Inspect's names; empty if there are none."""
+
+    def used(*names: str) -> float:
+        return sum(usage.get(name, 0) for name in names)
+
+    prompt, completion = used("input_tokens", "prompt_tokens"), used("output_tokens", "completion_tokens")
+    total = used("total_tokens") or used("tokens") or prompt + completion
+    if not total and "cost" not in usage:
+        return {}
+    tokens = {"input_tokens": int(prompt), "output_tokens": int(completion), "total_tokens": int(total)}
+    return {model: tokens | ({"total_cost": usage["cost"]} if "cost" in usage else {})}
+
+
+def model_usage(trial: TrialDetails, call: ModelCall) -> dict[str, Any]:
+    """Return the usage of a trial by model; that of steps by the model that each of them called."""
+    by_model: dict[str, dict[str, float]] = {}
+    for attempt in trial.attempts:
+        add(by_model.setdefault(model_name(call), {}), attempt.own_usage)
+        for step in attempt.steps:
+            if not step.is_reused and step.usage is not None:
+                add(by_model.setdefault(model_name(call_of_step(step.input)), {}), step.usage)
+    for name, value in trial.notes:
+        add(by_model.setdefault(model_name(call), {}), noted_usage(name, value))
+    return {name: used for model, sums in by_model.items() for name, used in usage_of(model, sums).items()}
+
+
+def model_name(call: ModelCall) -> str:
+    """Return the model as Inspect names it: `openai/gpt-4o`."""
+    return f"{_PROVIDERS.get(call.provider, call.provider)}/{call.model}" if call.model else _NO_MODEL
+
+
+def target_of(expected: Any) -> str | list[str]:
+    """Return the expected output as a target."""
+    if isinstance(expected, list) and all(isinstance(item, str) for item in expected):
+        return expected
+    return "" if expected is None else as_text(expected)
+
+
+def uuid_of(index: TrialIndex, *parts: str) -> str:
+    """Return an id that depends only on the run and these names."""
+    return hashlib.sha256("/".join((index.source.run_id, *parts)).encode()).hexdigest()[:22]
