@@ -1,9 +1,9 @@
-// A command-line agent in JavaScript: it calls a model with a tool, and prints its answer.
+// A command-line agent in JavaScript: it calls a model with a tool, and prints its last message.
 //
 // export OPENAI_API_KEY=…
 // evaljournal run --data examples/capitals.jsonl --command 'node examples/agent.mjs' --gateway --score contains
 //
-// The agent knows nothing of evaljournal. With --gateway, OPENAI_BASE_URL is the gateway of the run, which records each call.
+// The agent needs no change for evaljournal. With --gateway, OPENAI_BASE_URL is the gateway of the run, which records each call.
 
 import { readFileSync } from "node:fs";
 
@@ -23,12 +23,12 @@ async function ask(messages) {
 }
 
 const messages = [{ role: "user", content: JSON.parse(readFileSync(0)) }];
-let answer = await ask(messages);
-for (let turn = 0; answer.tool_calls && turn < 10; turn++) {
-  messages.push(answer);
-  for (const call of answer.tool_calls) {
+let message = await ask(messages);
+for (let turn = 0; message.tool_calls && turn < 10; turn++) {
+  messages.push(message);
+  for (const call of message.tool_calls) {
     messages.push({ role: "tool", tool_call_id: call.id, content: JSON.stringify({ population: 1000000 }) });
   }
-  answer = await ask(messages);
+  message = await ask(messages);
 }
-console.log(answer.content);
+console.log(message.content);

@@ -43,7 +43,7 @@ TOOLS: Any = [
 
 @evaluation(cases=CASES, timeout=120, durable="http")
 def agent(question: str) -> str:
-    """Call the model and the tools that it asks for, until it answers."""
+    """Call the model and the tools that it requests, until it returns an answer without tool calls."""
     messages: list[Any] = [{"role": "user", "content": question}]
     while True:
         reply = client.chat.completions.create(model="gpt-5-mini", messages=messages, tools=TOOLS)
