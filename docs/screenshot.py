@@ -19,10 +19,10 @@ TARGET = ROOT / "docs" / "report.png"
 WIDTH, HEIGHT = 1180, 1330
 
 
-def evaljournal(folder: Path, *words: str) -> None:
-    """Run `evaljournal` in a folder."""
+def evaljournal(directory: Path, *words: str) -> None:
+    """Run `evaljournal` in a directory."""
     code = "from runner.cli import main; main()"
-    subprocess.run([sys.executable, "-c", code, *words], cwd=folder, check=True, timeout=120)  # noqa: S603 - our own command
+    subprocess.run([sys.executable, "-c", code, *words], cwd=directory, check=True, timeout=120)  # noqa: S603 - our own command
 
 
 def take_screenshot(address: str) -> None:
@@ -43,11 +43,11 @@ def take_screenshot(address: str) -> None:
 def main() -> None:
     """Run the quick start and its report in a temporary directory."""
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        shutil.copytree(ROOT / "examples", folder / "examples", ignore=shutil.ignore_patterns("__pycache__"))
-        evaljournal(folder, "run", "examples/quickstart.py")
-        evaljournal(folder, "report")
-        take_screenshot((folder / "report.html").as_uri())
+        directory = Path(name)
+        shutil.copytree(ROOT / "examples", directory / "examples", ignore=shutil.ignore_patterns("__pycache__"))
+        evaljournal(directory, "run", "examples/quickstart.py")
+        evaljournal(directory, "report")
+        take_screenshot((directory / "report.html").as_uri())
     sys.stdout.write(f"{TARGET.relative_to(ROOT)}: {os.path.getsize(TARGET):,} bytes\n")
 
 

@@ -100,9 +100,9 @@ $ evaljournal verify
 
 def main() -> None:
     """Print the session, or replace it in the file named on the command line."""
-    with tempfile.TemporaryDirectory() as folder:
-        shutil.copytree(ROOT / "examples", Path(folder, "examples"), ignore=shutil.ignore_patterns("__pycache__"))
-        os.chdir(folder)
+    with tempfile.TemporaryDirectory() as directory:
+        shutil.copytree(ROOT / "examples", Path(directory, "examples"), ignore=shutil.ignore_patterns("__pycache__"))
+        os.chdir(directory)
         text = section().replace(f"{Path.cwd()}/", "")
         os.chdir(ROOT)
     if len(sys.argv) == 1:

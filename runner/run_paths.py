@@ -42,9 +42,9 @@ def newest_first(directory: Path) -> list[Path]:
 
 def next_path(name: str) -> Path:
     """Return the next free path for a run of an evaluation."""
-    folder = RUNS / name
-    numbers = [int(run.name) for run in folder.glob("[0-9]*") if run.name.isdecimal()]
-    return folder / f"{max(numbers, default=0) + 1:04}"
+    directory = RUNS / name
+    numbers = [int(run.name) for run in directory.glob("[0-9]*") if run.name.isdecimal()]
+    return directory / f"{max(numbers, default=0) + 1:04}"
 
 
 def next_paths(name: str) -> Iterator[Path]:

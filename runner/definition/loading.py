@@ -1,7 +1,7 @@
 """Import evaluations by reference: `evals/capitals.py`, `evals/capitals.py:capitals` or `package.module:capitals`.
 
-The user's folder is appended to `sys.path`, so that a `journal.py` or `runner.py` in it cannot replace our packages. Errors are
-`UsageError`s with a traceback of the user's code only.
+The user's directory is appended to `sys.path`, so that a `journal.py` or `runner.py` in it cannot replace our packages.
+Errors are `UsageError`s with a traceback of the user's code only.
 """
 
 import contextlib
@@ -119,9 +119,9 @@ def _import_module(name: str) -> ModuleType:
 def _import_file(path: Path) -> ModuleType:
     _check_file(path)
     path = path.resolve()
-    folder, name = _import_location(path)
-    _append(folder)
-    with _report_user_errors(str(path), folder):
+    directory, name = _import_location(path)
+    _append(directory)
+    with _report_user_errors(str(path), directory):
         package = name.rpartition(".")[0]
         if package:
             _check_package(importlib.import_module(package), path)
@@ -145,23 +145,23 @@ def _check_file(path: Path) -> None:
         hint = f", such as {' or '.join(map(str, examples))}" if examples else ""
         raise UsageError(f"{path} is a directory; pass a Python file{hint}")
     if not path.exists():
-        folder = path.parent if path.parent.is_dir() else Path()
-        hint = suggest(path.name, (file.name for file in folder.glob("*.py")), render=lambda name: str(folder / name))
+        directory = path.parent if path.parent.is_dir() else Path()
+        hint = suggest(path.name, (file.name for file in directory.glob("*.py")), render=lambda name: str(directory / name))
         raise UsageError(f"{path} does not exist{hint}")
     if path.suffix != ".py":
         raise UsageError(f"{path} is not a Python file; pass a file that ends with .py")
 
 
 def _import_location(path: Path) -> tuple[Path, str]:
-    """Return the folder from which a file is imported, and its module name: `evals.capitals` if evals is a package."""
-    folder, names = path.parent, [path.stem]
-    while (folder / "__init__.py").exists() and folder.name.isidentifier():
-        names.insert(0, folder.name)
-        folder = folder.parent
+    """Return the directory from which a file is imported, and its module name: `evals.capitals` if evals is a package."""
+    directory, names = path.parent, [path.stem]
+    while (directory / "__init__.py").exists() and directory.name.isidentifier():
+        names.insert(0, directory.name)
+        directory = directory.parent
     name = ".".join(names)
     if _is_taken(name, path):
         return path.parent, f"_evaluation_{path.stem}"
-    return folder, name
+    return directory, name
 
 
 def _is_taken(name: str, path: Path) -> bool:
@@ -177,18 +177,18 @@ def _check_package(package: ModuleType, path: Path) -> None:
     """Raise a UsageError if another package of the same name is imported: relative imports would use it."""
     file = getattr(package, "__file__", None)
     if file is None or not Path(file).exists() or not Path(file).samefile(path.parent / "__init__.py"):
-        raise UsageError(f"{path.parent} is hidden by another package {package.__name__!r}, {file}; rename the folder")
+        raise UsageError(f"{path.parent} is hidden by another package {package.__name__!r}, {file}; rename the directory")
 
 
-def _append(folder: Path) -> None:
-    """Append the user's folder to `sys.path`, after everything that is installed."""
-    if str(folder) not in sys.path:
-        sys.path.append(str(folder))
+def _append(directory: Path) -> None:
+    """Append the user's directory to `sys.path`, after everything that is installed."""
+    if str(directory) not in sys.path:
+        sys.path.append(str(directory))
         importlib.invalidate_caches()
 
 
 @contextlib.contextmanager
-def _report_user_errors(module_path: str, folder: Path) -> Generator[None]:
+def _report_user_errors(module_path: str, directory: Path) -> Generator[None]:
     """Turn errors of an import into UsageErrors with the user's own lines."""
     try:
         yield
@@ -200,7 +200,7 @@ def _report_user_errors(module_path: str, folder: Path) -> Generator[None]:
     except (Exception, SystemExit) as exc:
         lines = [*traceback.format_list(_user_frames(exc.__traceback__)), *traceback.format_exception_only(exc)]
         trace = "".join(lines).rstrip()
-        raise UsageError(f"{module_path} cannot be imported{_shadowed(exc, folder)}:\n{trace}") from exc
+        raise UsageError(f"{module_path} cannot be imported{_shadowed(exc, directory)}:\n{trace}") from exc
 
 
 def _user_frames(trace: TracebackType | None) -> traceback.StackSummary:
@@ -212,7 +212,7 @@ def _user_frames(trace: TracebackType | None) -> traceback.StackSummary:
     return traceback.StackSummary.from_list(frames)
 
 
-def _shadowed(exc: BaseException, folder: Path) -> str:
+def _shadowed(exc: BaseException, directory: Path) -> str:
     """Return a hint if a module of the user is hidden by another one with the same name."""
     if isinstance(exc, ImportError):
         name = exc.name
@@ -222,7 +222,7 @@ def _shadowed(exc: BaseException, folder: Path) -> str:
     loaded = getattr(sys.modules.get(top), "__file__", None)
     if not top or loaded is None:
         return ""
-    for file in (folder / f"{top}.py", folder / top / "__init__.py"):
+    for file in (directory / f"{top}.py", directory / top / "__init__.py"):
         if file.exists() and not file.samefile(loaded):
             owner = "evaljournal's own" if top in OWN_PACKAGES else "another"
             return f", perhaps because {file} is hidden by {owner} {top!r} ({loaded}); rename it"
