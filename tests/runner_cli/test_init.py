@@ -183,7 +183,7 @@ def test_scorers_may_be_functions() -> None:
         ("--data qa.jsonl --chat m --base-url http://h --prompt {qestion}", "did you mean {question}?"),
         ("--data qa.jsonl --chat m --base-url http://h --prompt @no.txt", "--prompt @no.txt: cannot be read"),
         ("--data qa.jsonl --command no-such-command", "command 'no-such-command' not found"),
-        ("--data qa.jsonl --command cat --score exat", "similarity or file.py:function; did you mean 'exact'"),
+        ("--data qa.jsonl --command cat --score exat", "max_steps or file.py:function; did you mean 'exact'"),
         ("--data qa.jsonl --command cat --score nope", "unknown scorer 'nope'; use exact, iexact, contains, one_of"),
         ("--data qa.jsonl --command cat --score exact:1", "exact takes no argument"),
         ("--data qa.jsonl --command cat --score no.py:f", "no.py does not exist"),

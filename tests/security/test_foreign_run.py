@@ -195,6 +195,7 @@ def test_other_commands_and_python_use_nothing_that_a_journal_names(tmp_path: Pa
             f"{PYTHON}SyncExecutor(len, journal='second-fork-of-{name}', options={{'adopt': True}}).run(['a'])",
             ["export", name, "-f", "csv"],
             ["diff", name, name],
+            ["gate", name, "--baseline", name],
             f"{PYTHON}runner.run(own.own, '{name}', resume=True, adopt=True, quiet=True)",
             f"{PYTHON}runner.rescore(own.own, '{name}', again=True)",
             ["resume", name, "--adopt"],
