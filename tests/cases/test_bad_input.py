@@ -172,11 +172,12 @@ def test_a_dataset_that_fails_half_way_is_resumed_once_fixed() -> None:
 @pytest.mark.usefixtures("working_directory")
 def test_an_output_that_is_not_json_is_reported() -> None:
     """Only its trial fails; the exit code is 1, and the message has the type and the position of the value."""
-    write_task("from runner import evaluation\n@evaluation(cases=[0, 1])\ndef task(n): return [n, object()] if n else n\n")
+    source = "@evaluation(cases=[0, 1])\ndef task(n): return {'n': [n, object()]} if n else n\n"
+    write_task(f"from runner import evaluation\n{source}")
     result = evaljournal("run", "task.py")
 
     assert (1, True) == (result.exit_code, "1 ok of 2 done" in result.stdout)
-    assert "Unserializable: output[1] of AttemptSucceeded cannot be written as JSON" in result.stdout
+    assert "Unserializable: output.n[1] of AttemptSucceeded cannot be written as JSON" in result.stdout
     assert {"unserializable"} == {event.reason for event in events_of("runs/task/0001") if isinstance(event, TrialFailed)}
 
 

@@ -83,7 +83,7 @@ def test_a_key_of_another_user_is_rejected(state: Path, monkeypatch: pytest.Monk
 @posix
 @pytest.mark.parametrize("is_dangling", [True, False])
 def test_a_link_is_rejected(state: Path, tmp_path: Path, *, is_dangling: bool) -> None:
-    """A symbolic link is neither followed nor replaced."""
+    """A symlink is neither followed nor replaced."""
     state.parent.mkdir(parents=True)
     if not is_dangling:
         (tmp_path / "target").write_text("0" * 64 + "\n")
