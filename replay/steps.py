@@ -56,6 +56,10 @@ class RecordedStep:
     name: str
     fingerprint: str
     usage: Any
+    number: int
+    """Its number in the attempt that executed it."""
+    within: tuple[int, int]
+    """The attempt that used it last, and the number of the step there that called it; 0: the task itself."""
 
 
 @attrs.define
@@ -87,7 +91,14 @@ class TrialSteps:
         self.is_productive = True
         if event.reusable:
             self.steps[record.seq] = RecordedStep(
-                record.seq, packed(record), event.attempt, event.name, event.fingerprint, event.usage
+                record.seq,
+                packed(record),
+                event.attempt,
+                event.name,
+                event.fingerprint,
+                event.usage,
+                event.step,
+                (event.attempt, event.within),
             )
         else:
             self.not_reusable += 1
@@ -161,6 +172,7 @@ class RunSteps:
         step = steps.steps.get(event.of) if steps is not None else None
         if step is not None:
             add(self.usage_saved, step.usage)
+            step.within = event.attempt, event.within
         return step
 
     @property

@@ -28,6 +28,10 @@ class RecordedResult:
     seq: int
     output: Any
     usage: Any = None
+    number: tuple[int, int] = attrs.field(default=(0, 0), kw_only=True)
+    """The attempt that executed it, and its number there."""
+    within: tuple[int, int] = attrs.field(default=(0, 0), kw_only=True)
+    """The attempt that used it last, and the number of the step that called it there; 0: the task itself."""
 
 
 @attrs.frozen
@@ -65,6 +69,10 @@ class AttemptSteps:
         self.is_step = is_step
         """Whether a request of an HTTP client is a step, by its method and its URL; None: none is."""
         self._results: dict[Key, deque[RecordedResult]] = {}
+        self._callers: dict[tuple[int, int], tuple[int, int]] = {}
+        """Number of a recorded result → its `within`."""
+        self._used: set[tuple[int, int]] = set()
+        """Numbers of the recorded results that were used."""
         self._inputs = RecordedInputs()
         self._with_inner_usage: set[int] = set()
         self._numbers = itertools.count(1)
@@ -73,6 +81,7 @@ class AttemptSteps:
         """Make the results of earlier attempts available, each for one step."""
         for key, result in results:
             self._results.setdefault(key, deque()).append(result)
+            self._callers[result.number] = result.within
 
     def begin(self, asked: Asked) -> "RunningStep":
         """Start a step."""
@@ -81,16 +90,27 @@ class AttemptSteps:
     def take(self, step: "RunningStep") -> RecordedResult | None:
         """Return the recorded result of a step, and record that it is used again; None if it must be executed."""
         results = self._results.get((step.asked.name, step.asked.input.fingerprint)) if step.asked.reusable else None
-        try:
-            result = results.popleft() if results else None
-        except IndexError:  # Another thread was first.
-            return None
+        result = self._next(results) if results else None
         if result is not None:
+            self._used.add(result.number)
             event = StepReused(trial=self._trial, attempt=self._attempt, step=step.number, of=result.seq, within=step.within)
             self._record(event)
             self._inputs.add(step.number, step.asked.input)
             self._add_usage(step, result.usage)
         return result
+
+    def _next(self, results: deque[RecordedResult]) -> RecordedResult | None:
+        """Remove and return the next result that is not part of one that was used."""
+        while True:
+            try:
+                result = results.popleft()
+            except IndexError:
+                return None
+            caller = result.within
+            while caller[1] and caller not in self._used:
+                caller = self._callers.get(caller, (0, 0))
+            if not caller[1]:
+                return result
 
     def complete(self, step: "RunningStep", output: Any, usage: Any) -> None:
         """Record the result of a step."""

@@ -23,7 +23,10 @@ def read_results(path: Path, steps: list[RecordedStep], files: Files) -> Iterato
                 yield (step.name, step.fingerprint), exc
                 continue
             assert isinstance(event, StepCompleted)
-            yield (step.name, step.fingerprint), RecordedResult(step.seq, event.output, event.usage)
+            yield (
+                (step.name, step.fingerprint),
+                RecordedResult(step.seq, event.output, event.usage, number=(step.attempt, step.number), within=step.within),
+            )
 
 
 def read_trajectory(path: Path, locations: Iterable[int], attempt: int, files: Files) -> list[StepDetails]:

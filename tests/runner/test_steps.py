@@ -16,6 +16,7 @@ import trio.testing
 from journal import read
 from journal.events import (
     AttemptStarted,
+    AttemptSucceeded,
     AttemptTimedOut,
     Noted,
     StepCompleted,
@@ -204,6 +205,31 @@ def test_equal_steps_are_used_once_each() -> None:
 
     assert [0, 1, 2] == [e.output for e in events(disk, StepCompleted)]
     assert 2 == len(events(disk, StepReused))
+
+
+def test_a_result_inside_a_reused_step_is_not_used_again() -> None:
+    """The result of the outer step contains it; an equal step elsewhere is a call of its own."""
+    results = iter(range(100))
+    errors = [RateLimited(1.0)]
+
+    async def roll() -> int:
+        await trio.lowlevel.checkpoint()
+        return next(results)
+
+    async def twice() -> int:
+        return sum([await step("roll", roll), await step("roll", roll)])
+
+    async def dice(_: Any) -> list[int]:
+        both = await step("twice", twice)
+        if errors:
+            raise errors.pop()
+        return [both, await step("roll", roll)]
+
+    disk = SimulatedDisk()
+    evaluate(dice, disk)
+
+    assert [[1, 2]] == [event.output for event in events(disk, AttemptSucceeded)]
+    assert 1 == len(events(disk, StepReused))
 
 
 def test_concurrent_steps_need_no_order() -> None:
