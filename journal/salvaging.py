@@ -29,6 +29,8 @@ from journal.verification import verify
 from journal.writer import Journal, writing
 
 EXCLUDED: Final = "excluded.jsonl"
+_MAX_SESSIONS: Final = 10_000
+"""Sessions of a run up to which lost ones are added; a forged record may have any number."""
 
 
 @attrs.frozen
@@ -68,7 +70,7 @@ async def salvage(
                 seq = record.seq
                 if isinstance(record.event, events.FileEvent | events.JournalSalvaged):
                     continue  # They describe the files of the source.
-                for number in range(journal.lifecycle.sessions + 1, _session_of(record.event, journal.lifecycle) + 1):
+                for number in _lost_sessions(record.event, journal.lifecycle):
                     # A record of this session is intact, so it did start; its process is unknown.
                     journal.append(events.SessionStarted(session=number, pid=0, host="", boot_id=""))
                 try:
@@ -98,6 +100,12 @@ def _adapted(event: events.Event, journal: Journal) -> events.Event:
     if (event.completed, event.failed, event.withdrawn) != (counts["completed"], counts["failed"], counts["withdrawn"]):
         raise IllegalEvent("RunFinished", "it counts trials that are lost")
     return attrs.evolve(event, head=journal.head if event.head else "")  # type: ignore[misc]  # a fact is an attrs class
+
+
+def _lost_sessions(event: events.Event, lifecycle: Lifecycle) -> range:
+    """Return the sessions whose start is lost and that must have started before this event; none if a number is implausible."""
+    missing = range(lifecycle.sessions + 1, _session_of(event, lifecycle) + 1)
+    return missing if len(missing) <= 1 or missing.stop <= _MAX_SESSIONS else range(0)
 
 
 def _session_of(event: events.Event, lifecycle: Lifecycle) -> int:

@@ -32,6 +32,8 @@ from replay.timeline_columns import (
 StepName = Literal["in_flight", "queued", "backing_off", "paused", "limit", "pace"]
 """The step functions; the pace is in starts per 1,000 s, and 0 if starts are not paced."""
 
+_MAX_STEP: Final = 1 << 62
+"""Maximum limit and pace; a forged one must fit into a column of 64 bits."""
 _TRIM_INTERVAL: Final = 4_096
 """Records between two moves of columns to disk."""
 
@@ -246,13 +248,13 @@ class Timeline:
         if event.key.startswith(events.SCORER_PREFIX):
             return  # It limits scorer calls, not attempts.
         self._limits[event.key] = event.after
-        self._limit.put(sum(self._limits.values()), t, seq)
+        self._limit.put(_bounded(sum(self._limits.values())), t, seq)
 
     def _on_pace_changed(self, event: events.PaceChanged, t: float, seq: int) -> None:
         if event.key.startswith(events.SCORER_PREFIX):
             return
-        self._paces[event.key] = round(1_000 * (event.after or 0.0))
-        self._pace.put(sum(self._paces.values()), t, seq)
+        self._paces[event.key] = _bounded(1_000 * (event.after or 0.0))
+        self._pace.put(_bounded(sum(self._paces.values())), t, seq)
 
     def _on_intake_paused(self, event: events.IntakePaused, t: float, seq: int) -> None:
         is_open = event.reason in PROBING
@@ -273,6 +275,10 @@ _HANDLERS: Final = handlers(Timeline)
 _BETWEEN = (events.JournalRecovered, events.JournalSalvaged, events.RunStarted, events.Extension)
 BETWEEN_SESSIONS: Final = frozenset({*get_args(events.FileEvent), *_BETWEEN})
 """Events that may be recorded between two sessions, with the next session's `t`; they have no place on the axis."""
+
+
+def _bounded(number: float) -> int:
+    return round(max(-_MAX_STEP, min(number, _MAX_STEP)))
 
 
 def _seconds_between(before: str, after: str) -> float:

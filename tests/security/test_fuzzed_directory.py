@@ -315,6 +315,21 @@ def test_a_report_of_a_very_long_duration(tmp_path: Path, event: str, member: st
     assert 0 == result.exit_code, result.output
 
 
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    ("event", "member"), [("limit_changed", "after"), ("pace_changed", "after"), ("session_started", "session")]
+)
+@pytest.mark.parametrize("value", ["large", "huge"])
+def test_a_very_large_number(tmp_path: Path, event: str, member: str, value: str) -> None:
+    """A number that no run reaches neither ends a page early nor makes `salvage` write without end."""
+    at = next(at for at, members in enumerate(event_samples()) if members["type"] == event)
+    write_changed(tmp_path / "run", at, member, value)
+    salvaged = CliRunner().invoke(cli, ["salvage", str(tmp_path / "run"), "-o", str(tmp_path / "new")])
+
+    assert salvaged.exit_code in CODES, salvaged.output
+    commands.view(str(tmp_path / "run"))
+
+
 def test_sizes(forks: Forks, tmp_path: Path) -> None:
     """A sparse file of 50 GB and 8 MiB of line feeds take neither much memory nor time."""
     segments = [("journal-000002.jsonl", kind) for kind in ("tail of line feeds", "tail of 50 GB", "tail of hashes")]
