@@ -55,7 +55,9 @@ def _doubt(started: RunStarted) -> str:
     """Return why recomputed decisions may differ: another release may have other policies."""
     version = installed_version()
     recorded = started.environment.get("evaljournal", version)
-    return "" if recorded == version or not version else f"the run was started by evaljournal {recorded}, and this is {version}"
+    if recorded == version or not version:
+        return ""
+    return f"the run was started by evaljournal {recorded}, and this is {version}; only that release can reproduce it"
 
 
 _FINAL: Final = (AttemptSucceeded, TrialScored, ScoringFailed)
