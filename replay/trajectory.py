@@ -43,8 +43,8 @@ class StepDetails:
 
     @property
     def start(self) -> float:
-        """When it started, in seconds of its session."""
-        return self.t - self.elapsed
+        """When it started, in seconds of its session; `elapsed` of a foreign record may be any number."""
+        return max(0.0, self.t - self.elapsed)
 
     @property
     def outcome(self) -> str:

@@ -37,7 +37,8 @@ MARK: Final = (
 """The first bytes of every page."""
 
 _MODULES: Final = (
-    *("format", "dom", "run", "policy", "chart", "history", "trials", "breakdown", "summary", "sections", "drawer", "page"),
+    *("format", "dom", "run", "policy", "chart", "history", "trials", "breakdown", "summary", "sections", "steps", "drawer"),
+    "page",
 )
 _SCRIPTS: Final = ("uPlot.iife.min.js", *(f"{name}.js" for name in _MODULES))
 _STYLES: Final = {"uPlot.min.css": "", "page.css": "", "dark.css": ' id="dark" media="screen and (prefers-color-scheme: dark)"'}

@@ -15,7 +15,9 @@ from typing import Any, Final, NamedTuple, get_args
 import orjson
 
 from journal.lifecycle import STAGES
-from replay.export.page_content import MICRO, STAGE_NUMBERS, TYPES, Content, microseconds
+from replay.export.page_content import STAGE_NUMBERS, TYPES, Content
+from replay.export.page_steps import KINDS, PageSteps
+from replay.export.page_text import MICRO, microseconds
 from replay.scratch import Column, Scratch, Values
 from replay.state import RunState
 from replay.timeline import StepName
@@ -91,6 +93,7 @@ def columns(content: Content, state: RunState, cursor: Cursor = Cursor()) -> dic
         "errors": _json(content.errors, range(failed, len(content.error_seq))),
         "error_groups": [[category, error, example] for (category, error, _), (_, example) in content.groups.items()],
         "spans": _spans(content, spans),
+        **({"steps": _steps(content.steps, first)} if len(content.steps) else {}),
         "trials": _trials(content, trials, state),
         "series": {name: _series(content, name, at) for name, at in zip(_SERIES, cursor.series, strict=True)},
     }
@@ -113,6 +116,26 @@ def _spans(content: Content, indexes: Sequence[int]) -> dict[str, Any]:
         "queue_time": _micro(spans.waits(spans.queued, indexes)),
         "backoff_time": _micro(spans.waits(spans.backed_off, indexes)),
         "details": _json(content.details, indexes, b"0"),
+    }
+
+
+def _steps(steps: PageSteps, first: int) -> dict[str, Any]:
+    begin = bisect_right(steps.seq, first)
+    return {
+        "names": list(steps.names),
+        "kinds": KINDS,
+        "omitted": steps.omitted,
+        "seq": _deltas(steps.seq.values(begin)),
+        "span": _deltas(steps.span.values(begin)),
+        "number": steps.number.values(begin),
+        "within": steps.within.values(begin),
+        "name": steps.name.values(begin),
+        "kind": steps.kind.values(begin),
+        "outcome": steps.outcome.values(begin),
+        "of": steps.of.values(begin),
+        "end": _deltas(steps.end.values(begin)),
+        "duration": steps.duration.values(begin),
+        "content": _json(steps.content, range(begin, len(steps)), b"0"),
     }
 
 

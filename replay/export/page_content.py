@@ -5,18 +5,17 @@ the run's state and its timeline; what grows with the run is on disk. `page_colu
 """
 
 import hashlib
-import json
 import math
 import re
 from typing import Any, Final
 
 import orjson
 
-from journal import Blob, Event, Record, events
-from journal.blobs import PARENTS, location
-from journal.codec import MAX_TIME, TYPE_NAMES
-from journal.files import DISK
+from journal import Event, Record, events
+from journal.codec import TYPE_NAMES
 from journal.lifecycle import STAGES, TRIAL
+from replay.export.page_steps import PageSteps
+from replay.export.page_text import MICRO, Text, microseconds, page_text, truncated
 from replay.handlers import handlers
 from replay.loaded_run import LoadedRun
 from replay.scratch import Column, Scratch, Values
@@ -30,7 +29,6 @@ FULL_SIZE: Final = 64 << 20
 """Bytes of a journal above which values are truncated to less than `VALUE_LENGTH`, so that a browser can open the page. For
 larger journals, this is also the maximum number of characters of all inputs, and of all outputs."""
 MIN_VALUE_LENGTH: Final = 40
-MICRO: Final = 1_000_000
 TYPES: Final = (*TYPE_NAMES.values(), "x-")
 """The names of event types, in the order of their numbers on a page."""
 
@@ -57,14 +55,6 @@ _LIMITS: Final = frozenset({events.RunStarted, events.SessionStarted, events.Lim
 _NUMBERS: Final = re.compile(r"\d+(?:\.\d+)?|0x[0-9a-f]+|[0-9a-f]{8}-[0-9a-f-]{27}")
 """Parts of an error message that differ between occurrences of the same error."""
 
-Text = str | list[str] | dict[str, Any] | None
-"""A value on a page: a text, the JSON of another value in a list of one, or `beginning` and `length` of a truncated one."""
-
-
-def microseconds(seconds: float) -> int:
-    """Return a recorded duration as a number of 64 bits; unlike `t`, a duration in a foreign record may be any number."""
-    return round(max(-MAX_TIME, min(seconds, MAX_TIME)) * MICRO)
-
 
 def value_length(size: int, trials: int = 0) -> int:
     """Return how many characters of each value a page has, for a journal of `size` bytes with this many trials."""
@@ -80,8 +70,7 @@ class Content:
         """Prepare for a journal of `size` bytes."""
         scratch = Scratch()
         self.timeline = Timeline(scratch)
-        self._size = size
-        self._length = value_length(size)
+        self._size, self._length = size, value_length(size)
 
         # One entry for each event.
         self.t = Column[int]("q", scratch)
@@ -126,6 +115,8 @@ class Content:
         """Error, usage, notes and retry of an attempt."""
         self.changed_spans = Column[int]("q", scratch), Column[int]("l", scratch)
         """Records that changed an attempt, and the attempt."""
+
+        self.steps = PageSteps(scratch)
 
         self.errors = Values(scratch)
         """Category, type, message, traceback and group of every distinct error."""
@@ -201,8 +192,7 @@ class Content:
     def _on_attempt_started(self, event: events.AttemptStarted, number: int, record: Record) -> None:
         span = self._open[number] = len(self.timeline.spans) - 1
         self._mark_changed(record.seq, span)
-        if event.request is not None:
-            self.details[span] = {"request": self._text(event.request)}
+        self._detail(span, request=self._text(event.request), reuses=event.reuses or None)
 
     def _attempt_ended(self, event: events.AttemptEnd, number: int, record: Record) -> None:
         span = self._open.pop(number, None)
@@ -224,6 +214,12 @@ class Content:
         if self.timeline.times.span[number] >= 0:
             self._detail(self.timeline.times.span[number], **attempt_facts(event))
 
+    def _step_ended(self, event: events.StepEvent, number: int, record: Record) -> None:
+        if (span := self._open.get(number)) is not None:
+            self.steps.add(event, span, record, self._length)
+
+    _on_step_completed = _on_step_failed = _on_step_reused = _step_ended
+
     def _on_retry_scheduled(self, event: events.RetryScheduled, number: int, record: Record) -> None:
         due = microseconds(self.timeline.times.now + event.delay)
         self._backoff_of[number] = len(self.backoffs)
@@ -237,7 +233,7 @@ class Content:
         scorer = self.scorers.setdefault(event.scorer, len(self.scorers))
         self._log_score(record.seq, scorer, 1, event.value)
         if event.reason or self.score_reasons[number]:
-            self._reason(number, scorer, _truncate(event.reason, self._length) if event.reason else None)
+            self._reason(number, scorer, truncated(event.reason, self._length) if event.reason else None)
 
     def _on_scoring_failed(self, event: events.ScoringFailed, number: int, _: Record) -> None:
         scorer = self.scorers.setdefault(event.scorer, len(self.scorers))
@@ -335,14 +331,7 @@ class Content:
         values.append(float(value) if is_summable(value) else math.nan)
 
     def _text(self, value: Any) -> Text:
-        if value is None:
-            return None
-        if isinstance(value, str):
-            return _truncate(value, self._length)
-        if isinstance(value, Blob):
-            return _beginning(value, self._length)
-        text = orjson.dumps(value).decode()
-        return [text] if len(text) <= self._length else {"beginning": text[: self._length], "length": len(text)}
+        return page_text(value, self._length)
 
     def _shorten(self, value: Any) -> Any:
         """Return a number as it is, and at most `_NOTE` characters of anything else."""
@@ -351,28 +340,6 @@ class Content:
         text = self._text(value)
         text = text["beginning"] if isinstance(text, dict) else text[0] if isinstance(text, list) else text or ""
         return text if len(text) <= _NOTE else f"{text[: _NOTE - 1]}…"
-
-
-def _truncate(text: str, length: int) -> Text:
-    return text if len(text) <= length else {"beginning": text[:length], "length": len(text)}
-
-
-def _beginning(blob: Blob, length: int) -> Text:
-    """Read the beginning of a blob. Its hash is not checked here; `verify` does that."""
-    try:
-        with DISK.read(str(blob.path / location(blob.sha256)), PARENTS) as stream:
-            text = stream.read(4 * length).decode(errors="ignore")
-    except OSError:
-        return {"beginning": "", "length": blob.bytes}
-    if text.startswith('"'):
-        text = text[1 : length + 1]
-        for cut in range(12):  # The text may end within an escape sequence, or a pair of them.
-            try:
-                text = json.loads(f'"{text[: len(text) - cut]}"')
-                break
-            except ValueError:
-                continue
-    return {"beginning": text[:length], "length": blob.bytes}
 
 
 _HANDLERS: Final = handlers(Content)

@@ -92,7 +92,7 @@ class Drawer {
   status(run, trial, label) {
     const { trials } = run, reason = trials.reason[trial] ? ` (${spaced(trials.reason[trial])})` : "";
     return [
-      el("p", { class: "status" }, label ? el("b", { text: `${label} ` }) : "", stageMark(run.stageOf(trial)), `${reason}, ${plural(trials.attempts[trial].length, "attempt")}`, trials.recovered[trial] ? ", recovered after a failure" : ""),
+      el("p", { class: "status" }, label ? el("b", { text: `${label} ` }) : "", stageMark(run.stageOf(trial)), `${reason}, ${plural(trials.attempts[trial].length, "attempt")}${stepCount(run, trial)}`, trials.recovered[trial] ? ", recovered after a failure" : ""),
       el("p", { class: "faint", text: `waited ${microseconds(trials.queue_time[trial])} · backoff ${microseconds(trials.backoff_time[trial])} · in attempts ${microseconds(trials.run_time[trial])} · scoring ${microseconds(trials.scoring_time[trial])}` }),
     ];
   }
@@ -138,7 +138,7 @@ class Drawer {
   attempt(run, span) {
     const { spans } = run, trial = spans.trial[span], details = spans.details[span] || {}, outcome = run.outcomeOf(span);
     const error = details.error === undefined ? null : run.errors[details.error];
-    const notes = [...(details.usage === undefined ? [] : [["usage", details.usage]]), ...(details.notes || [])];
+    const notes = [...(details.usage === undefined ? [] : [["usage", details.usage]]), ...(details.notes || []).filter(([name]) => name !== NOT_REUSED)];
     const line = (text) => el("p", { class: "faint", text });
     return el("li", {},
       el("div", { class: "attempt-head" }, outcomeMark(outcome, { "aria-hidden": "true" }),
@@ -146,11 +146,13 @@ class Drawer {
         link(`seq ${grouped(spans.seq[span])}`, () => this.onSeq(run, spans.seq[span]), { title: "Show the state at the start of this attempt" })),
       line(`waited ${microseconds(spans.queue_time[span])} · backoff ${microseconds(spans.backoff_time[span])} · slot ${spans.slot[span]} · session ${spans.session[span]}`),
       details.request === undefined ? "" : el("details", {}, el("summary", { text: "Request" }), this.content(details.request, run, trial)),
+      stepList(run, span, this),
       error ? el("pre", { class: "error", tabindex: 0, text: visible(`${error[1]}: ${error[2]}`) }) : "",
       error && error[3] ? el("details", {}, el("summary", { text: "Traceback" }), el("pre", { tabindex: 0, text: visible(error[3]) })) : "",
       details.retry_after === undefined ? "" : line(`Retry-After: ${duration(details.retry_after)}`),
       details.late_outcome ? line(`returned late (${spaced(details.late_outcome)}); result discarded`) : "",
       details.retry_in === undefined ? "" : line(`retry in ${duration(details.retry_in)} (${spaced(details.retry_reason)})`),
+      ...(details.notes || []).filter(([name]) => name === NOT_REUSED).map(([, value]) => line(notReusedText(value))),
       notes.length ? line(notes.map(([name, value]) => `${oneLine(name, 40)} ${typeof value === "number" ? number(value) : oneLine(value, 200)}`).join(" · ")) : "",
       details.more_notes ? line(`and ${plural(details.more_notes, "more note")}; in full: ${run.info.show} ${quoted(run.trials.name[trial])}`) : "");
   }

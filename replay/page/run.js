@@ -42,6 +42,11 @@ class Run {
     this.base = []; // Where t = 0 of each session is on that axis.
     this.checkpoints = [new Int32Array(16 + COUNTS.length)];
     this.spans = { trial: [], attempt: [], slot: [], session: [], start: [], duration: [], outcome: [], seq: [], end_seq: [], queue_time: [], backoff_time: [], details: [] };
+    this.steps = { seq: [], span: [], number: [], within: [], name: [], kind: [], outcome: [], of: [], end: [], duration: [], content: [] };
+    this.stepsOf = new Map(); // Attempt → its steps, in the order in which they ended.
+    this.stepNames = [];
+    this.stepKinds = [];
+    this.stepsOmitted = 0;
     this.lanes = []; // Slot → its attempts, in order.
     this.trials = { name: [], case: [], stage: [], recovered: [], elapsed: [], queue_time: [], backoff_time: [], run_time: [], scoring_time: [], reason: [], input: [], expected: [], metadata: [], output: [], scores: [], score_reasons: [], attempts: [] };
     this.numbers = new Map(); // Name → number of a trial.
@@ -66,6 +71,7 @@ class Run {
     this.addTrials(columns.trials);
     this.addSpans(columns.spans);
     this.addScores(columns.score_log);
+    if (columns.steps) this.addSteps(columns.steps);
     for (const [name, points] of Object.entries(columns.series)) {
       const series = (this.series[name] ||= { x: [], value: [] });
       const sessions = cumulative(points.session), values = cumulative(points.value);
@@ -140,6 +146,17 @@ class Run {
       }
     });
     for (let slot = 0; slot < this.lanes.length; slot++) this.lanes[slot] ||= [];
+  }
+
+  addSteps(columns) {
+    Object.assign(this, { stepNames: columns.names, stepKinds: columns.kinds, stepsOmitted: columns.omitted });
+    const decoded = { ...columns, seq: cumulative(columns.seq), span: cumulative(columns.span), end: cumulative(columns.end) };
+    decoded.seq.forEach((_, index) => {
+      for (const [name, column] of Object.entries(this.steps)) column.push(decoded[name][index]);
+      const span = decoded.span[index];
+      if (!this.stepsOf.has(span)) this.stepsOf.set(span, []);
+      this.stepsOf.get(span).push(this.steps.seq.length - 1);
+    });
   }
 
   addScores(columns) {

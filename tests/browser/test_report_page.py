@@ -15,6 +15,9 @@ from journal.events import (
     Noted,
     RunFinished,
     RunStarted,
+    StepCompleted,
+    StepFailed,
+    StepReused,
     TrialCompleted,
     TrialEnqueued,
     TrialFailed,
@@ -89,6 +92,20 @@ HOSTILE = [
 ]
 
 
+def hostile_steps(trial: str, text: str) -> list[Event]:
+    """Return steps in which every text is hostile: a model call, a tool call, one that failed, and one that reuses nothing."""
+    facts: dict[str, Any] = {"trial": trial, "attempt": 1, "name": text[:1_000], "fingerprint": "f", "elapsed": 0.1}
+    request = {"messages": [{"role": text[:100], "content": text}], "__proto__": text[:100]}
+    reply = {"content": text, "tool_calls": [{"function": {"name": text[:100], "arguments": text[:1_000]}}]}
+    return [
+        StepCompleted(**facts, step=1, kind="model", input=request, output=reply, usage={text[:50]: 1, "__proto__": 2}),
+        StepCompleted(**facts, step=2, kind="tool", input={text[:50]: text}, output=[text], within=1),
+        StepFailed(**facts, step=3, input=text, error=text[:100], message=text, within=3, continues=7),
+        StepReused(trial=trial, attempt=1, step=4, of=4, within=99),
+        Noted(name="evaljournal.step_not_reused", value={"step": text[:100], "problem": text[:100]}, trial=trial, attempt=1),
+    ]
+
+
 def hostile_run(path: Path) -> Path:
     """Write a run in which every untrusted text is hostile."""
     events: list[Event] = [
@@ -114,6 +131,7 @@ def hostile_run(path: Path) -> Path:
             TrialEnqueued(trial=name, case=name, repeat=1, input=text, expected=[text], metadata=meta, fingerprint="f"),
             AttemptStarted(trial=name, attempt=1, slot=0),
             Noted(name=text[:100], value=text[:100], trial=name, attempt=1),
+            *hostile_steps(name, text),
         ]
         if number % 3:
             events += [

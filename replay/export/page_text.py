@@ -1,0 +1,55 @@
+"""Values as text of limited length, and times in whole microseconds, as a page has them."""
+
+import json
+from typing import Any, Final
+
+import orjson
+
+from journal import Blob
+from journal.blobs import PARENTS, location
+from journal.codec import MAX_TIME
+from journal.files import DISK
+
+MICRO: Final = 1_000_000
+Text = str | list[str] | dict[str, Any] | None
+"""A value on a page: a text, the JSON of another value in a list of one, or `beginning` and `length` of a truncated one."""
+
+
+def microseconds(seconds: float) -> int:
+    """Return a recorded duration as a number of 64 bits; unlike `t`, a duration in a foreign record may be any number."""
+    return round(max(-MAX_TIME, min(seconds, MAX_TIME)) * MICRO)
+
+
+def page_text(value: Any, length: int) -> Text:
+    """Return a value with at most `length` characters."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return truncated(value, length)
+    if isinstance(value, Blob):
+        return _beginning(value, length)
+    text = orjson.dumps(value).decode()
+    return [text] if len(text) <= length else {"beginning": text[:length], "length": len(text)}
+
+
+def truncated(text: str, length: int) -> Text:
+    """Return a text, or its beginning and its length if it is longer."""
+    return text if len(text) <= length else {"beginning": text[:length], "length": len(text)}
+
+
+def _beginning(blob: Blob, length: int) -> Text:
+    """Read the beginning of a blob. Its hash is not checked here; `verify` does that."""
+    try:
+        with DISK.read(str(blob.path / location(blob.sha256)), PARENTS) as stream:
+            text = stream.read(4 * length).decode(errors="ignore")
+    except OSError:
+        return {"beginning": "", "length": blob.bytes}
+    if text.startswith('"'):
+        text = text[1 : length + 1]
+        for cut in range(12):  # The text may end within an escape sequence, or a pair of them.
+            try:
+                text = json.loads(f'"{text[: len(text) - cut]}"')
+                break
+            except ValueError:
+                continue
+    return {"beginning": text[:length], "length": blob.bytes}
