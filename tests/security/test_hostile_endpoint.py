@@ -15,9 +15,9 @@ import orjson
 import pytest
 import trio
 
-from journal.events import AttemptFailed, ScorerCallFailed
+from journal.events import NOTE_PREFIX, AttemptFailed, ScorerCallFailed
 from replay import load
-from runner import Case, scorers
+from runner import Case, note, scorers
 from runner.data.exact_json import read_json
 from runner.secrets import SecretValues, mask, mask_keys, mask_output, mask_values
 from runner.tasks import reply_memory
@@ -360,6 +360,8 @@ SECRET_PIECES: Final = (
         "?key=",
         "&code=",
         "--token ",
+        "-u ",
+        "TOKEN=",
         "-----BEGIN PRIVATE KEY-----",
         "-----END ",
         "{a}",
@@ -414,6 +416,25 @@ def test_no_input_is_too_strange(fuzz: Callable[[int], None], count: int, monkey
         except BaseException as exc:
             exc.add_note(f"seed {seed}")
             raise
+
+
+STEERING: Final = ("quota", "finish_reason", "unauthorized", "masked", "judge", "usage")
+"""What the engine and the views read from notes of their own."""
+
+
+@pytest.mark.parametrize("prefix", ["", NOTE_PREFIX])
+def test_notes_from_a_reply_do_not_steer_the_engine(prefix: str, path: Path) -> None:
+    """A task that notes whatever a reply contains cannot use a name of the engine; other names mean nothing to it."""
+
+    def task(value: str) -> str:
+        note(**{f"{prefix}{name}": "length" for name in STEERING})
+        return value
+
+    outcome = run_real(define_real(task), path)
+    state = outcome.state
+
+    assert ("", int(not prefix), int(bool(prefix)), 0) == (outcome.stopped, state.completed, state.failed, state.truncated)
+    assert {"": [], NOTE_PREFIX: ["evaljournal.UsageError"]}[prefix] == [event.error for event in events(path, AttemptFailed)]
 
 
 @pytest.mark.parametrize("depth", [200, 300, 1_020, 5_000])
