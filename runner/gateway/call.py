@@ -22,7 +22,7 @@ from runner.gateway.providers import Route
 from runner.retries.classify import classify
 from runner.secrets import mask
 from runner.steps.attempt_steps import Asked, RunningStep
-from runner.steps.model_calls import NO_SDK_RETRY, ReplyReader, asked, replayed
+from runner.steps.model_calls import KEY_HEADERS, NO_SDK_RETRY, ReplyReader, asked, replayed
 from runner.tasks.client import Client
 from runner.tasks.reply import IncompleteReply, NoResponse, Redirected, check_values
 from runner.tasks.reply_memory import MAX_BYTES, ReplyMemory, ReplyTooLarge
@@ -41,6 +41,9 @@ _OWN: Final = frozenset(
     {b"host", b"authorization", b"x-api-key", b"cookie", b"user-agent", b"accept-encoding", b"expect", b"proxy-authorization"}
 )
 """Request headers that the gateway sends itself, or that are not meant for the provider."""
+_TELEMETRY: Final = b"x-stainless-"
+"""How the headers start with which SDKs describe themselves."""
+_COMPARED: Final = {name.encode(): name for name in KEY_HEADERS}
 _NOT_FORWARDED: Final = _HOP_BY_HOP | _OWN
 _NOT_RETURNED: Final = _HOP_BY_HOP | {b"set-cookie", _NO_RETRY[0]}
 
@@ -104,8 +107,8 @@ class Call:
     async def _asked(self, body: bytes) -> Asked:
         def parse() -> Asked:
             check_values(body, what="the request")
-            headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in self.request.headers}
-            return asked(self.route.method, self.route.provider.url(self.target), headers, body)
+            headers = {name: value.decode("latin-1") for key, value in self.request.headers if (name := _COMPARED.get(key))}
+            return asked(self.route.method, f"{self.route.origin}{self.target}", headers, body)
 
         with ReplyMemory("the request", places=self.places) as memory:
             await memory.add(len(body))
@@ -115,7 +118,11 @@ class Call:
         route, connection = self.route, self.connection
         if route.provider.needs_key:
             raise KeyMissing(f"{route.provider.needs_key} is not set in the environment of the run; set it, then resume")
-        sent = [header for header in self.request.headers.raw_items() if header[0].lower() not in _NOT_FORWARDED]
+        sent = [
+            header
+            for header in self.request.headers
+            if header[0] not in _NOT_FORWARDED and not header[0].startswith(_TELEMETRY)
+        ]
         content = body if route.method == "POST" else None
         chunks: list[bytes] = []
         with ReplyMemory(small=LONG_STREAM, places=self.places) as memory:

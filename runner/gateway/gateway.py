@@ -19,7 +19,7 @@ from runner.tasks import OnLateResult, Task
 from runner.tasks.client import Client
 from runner.tasks.function import FunctionTask
 from runner.tasks.gateway_env import set_gateway_env
-from runner.tasks.reply_memory import LARGE_REPLIES, MAX_BYTES
+from runner.tasks.reply_memory import LARGE_REPLIES, MAX_BYTES, SMALL
 
 HOST: Final = "127.0.0.1"
 MAX_CONNECTIONS: Final = 2_000
@@ -88,10 +88,13 @@ class Gateway:
             message = f"the request is larger than {MAX_BYTES // 1024 // 1024} MiB"
             await connection.reject(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, message)
             return
-        call = Call(attempt, route, client, request, route.provider.target(route.path, query), connection, self._places)
+        call = Call(attempt, route, client, request, route.target_with(query), connection, self._places)
         with attempt.call() as scope, connection.cancel_on_disconnect(scope):
-            async with self._memory.reserve(length):
+            if length is not None and length <= SMALL:
                 await call.make()
+            else:
+                async with self._memory.reserve(length or MAX_BYTES):
+                    await call.make()
         if scope.cancelled_caught:
             await connection.end_cancelled(HTTPStatus.FORBIDDEN, "the attempt has ended")
 

@@ -6,7 +6,7 @@ listed here, never an address.
 
 import os
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, Self
 
 import attrs
 
@@ -64,16 +64,6 @@ class Provider:
     needs_key: str = ""
     """The environment variable that must be set before it can be called; empty if nothing is missing."""
 
-    def target(self, path: str, query: str) -> str:
-        """Return path and query of a call, behind those of the base URL."""
-        base, _, own_query = self.address.target.partition("?")
-        queries = "&".join(part for part in (own_query, query) if part)
-        return f"{base.rstrip('/')}{path}{'?' if queries else ''}{queries}"
-
-    def url(self, target: str) -> str:
-        """Return the complete URL of a call."""
-        return f"{self.address.origin}{target}"
-
     def shown(self, path: str) -> str:
         """Return the URL of a path with secrets masked."""
         return f"{self.address.shown.partition('?')[0].rstrip('/')}{path}"
@@ -87,11 +77,22 @@ class Route:
     method: str
     path: str
     """Path after the base URL of the provider."""
+    is_recorded: bool
+    """Whether its calls are steps."""
+    origin: str
+    target: str
+    """Path and query at the provider."""
 
-    @property
-    def is_recorded(self) -> bool:
-        """Whether its calls are steps."""
-        return is_model_call(self.method, self.path)
+    @classmethod
+    def of(cls, provider: Provider, method: str, path: str) -> Self:
+        """Return the route to a path of a provider."""
+        base, question_mark, query = provider.address.target.partition("?")
+        target = f"{base.rstrip('/')}{path}{question_mark}{query}"
+        return cls(provider, method, path, is_model_call(method, path), str(provider.address.origin), target)
+
+    def target_with(self, query: str) -> str:
+        """Return path and query at the provider of a call with a query of its own."""
+        return f"{self.target}{'&' if '?' in self.target else '?'}{query}" if query else self.target
 
 
 def providers_from_environment() -> list[Provider]:
@@ -117,7 +118,7 @@ def _provider(kind: _Kind) -> Provider:
 
 def routes(provider: Provider) -> dict[str, Route]:
     """Return what an agent may call of a provider, by the path after the token of its attempt."""
-    return {f"{provider.kind.prefix}{path}": Route(provider, method, path) for path, method in provider.kind.paths.items()}
+    return {f"{provider.kind.prefix}{path}": Route.of(provider, method, path) for path, method in provider.kind.paths.items()}
 
 
 def agent_environment(base: str, kept: Mapping[str, str]) -> dict[str, str]:

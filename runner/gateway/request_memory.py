@@ -6,8 +6,6 @@ from typing import Final
 
 import trio
 
-from runner.tasks.reply_memory import MAX_BYTES, SMALL
-
 TOTAL: Final = 512 * 1024 * 1024
 """Bytes of all large bodies together; further ones wait until calls end."""
 
@@ -20,9 +18,8 @@ class RequestMemory:
         self._changed = trio.lowlevel.ParkingLot()
 
     @asynccontextmanager
-    async def reserve(self, length: int | None) -> AsyncGenerator[None]:
-        """Reserve memory for a body of this length; None: unknown."""
-        size = MAX_BYTES if length is None else length if length > SMALL else 0
+    async def reserve(self, size: int) -> AsyncGenerator[None]:
+        """Reserve memory for a body for the duration of the block."""
         while size > self._free:
             await self._changed.park()
         self._free -= size
@@ -30,5 +27,4 @@ class RequestMemory:
             yield
         finally:
             self._free += size
-            if size:
-                self._changed.unpark_all()
+            self._changed.unpark_all()

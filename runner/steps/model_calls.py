@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 NO_SDK_RETRY: Final = ("x-should-retry", "false")
 """A header of a reply with which the SDKs of OpenAI and Anthropic do not retry by themselves; evaljournal does."""
 
-_KEY_HEADERS: Final = ("anthropic-version", "anthropic-beta", "content-type")
+KEY_HEADERS: Final = ("anthropic-version", "anthropic-beta", "content-type")
+"""Request headers that are compared."""
 _MAX_NAME: Final = 200
 _IDENTITY: Final = frozenset({"", "identity"})
 _ZLIB: Final = {"gzip": zlib.MAX_WBITS | 16, "x-gzip": zlib.MAX_WBITS | 16, "deflate": zlib.MAX_WBITS}
@@ -61,7 +62,7 @@ def asked(method: str, url: str, headers: Mapping[str, str], body: bytes) -> Ask
         name = mask(f"{method} {parts.hostname or ''}{parts.path}")
         value = {"method": method, "url": url} | ({"body": content} if body else {})
     name = name[:_MAX_NAME]
-    key = orjson.dumps([method, url, [headers.get(header) for header in _KEY_HEADERS]]) + body
+    key = orjson.dumps([method, url, [headers.get(header) for header in KEY_HEADERS]]) + body
     try:
         recorded = step_input(value, name, key=key)
     except (UsageError, Unserializable):  # Such as a number of more than 64 bits.

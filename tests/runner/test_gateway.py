@@ -1,24 +1,20 @@
 """The gateway: an agent in any language calls models through it, and each call is a step of its attempt."""
 
-import json
 import shutil
 import sys
 from collections.abc import Callable
-from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import pytest
 
 from journal.events import AttemptFailed, AttemptSucceeded, RunStopped, StepCompleted, StepFailed, StepReused
 from runner import Endpoint, Retry, UsageError, gateway_env, verify
 from runner.tasks.command import Command
-from tests.runs import define_real, events, outputs, run_real
+from tests.gateway import KEY, ask, evaluate, statuses
+from tests.runs import events, outputs
 from tests.server import Server
 
-KEY: Final = "sk-the-real-key-0123456789"
-RETRY: Final = Retry(errors=1, rate_limits=30.0, base_delay=0.01)
 PYTHON_AGENT: Final = """
 import json, os, sys, urllib.request
 conversation = []
@@ -57,40 +53,6 @@ def provider(server: Server, name: str, monkeypatch: pytest.MonkeyPatch) -> Call
         monkeypatch.setenv("ANTHROPIC_API_KEY", f"{KEY}-of-anthropic")
 
     return use
-
-
-def ask(question: str, path: str = "/chat/completions", **more: Any) -> tuple[int, dict[str, str], Any]:
-    """Ask a model through the gateway; return status, headers and body of the reply."""
-    url = urlsplit(gateway_env()["OPENAI_BASE_URL"] + path)
-    connection = HTTPConnection(url.netloc, timeout=20)
-    try:
-        body = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": question}], **more}
-        connection.request("POST", url.path, json.dumps(body), {"Content-Type": "application/json"})
-        reply = connection.getresponse()
-        headers = {name.lower(): value for name, value in reply.getheaders()}
-        content = reply.read()
-        return reply.status, headers, json.loads(content) if "json" in headers.get("content-type", "") else content
-    finally:
-        connection.close()
-
-
-def answer(question: str) -> str:
-    """Ask a model through the gateway; return its answer, or raise."""
-    status, _, body = ask(question)
-    if status != 200:
-        raise RuntimeError(f"status {status}")
-    return str(body["choices"][0]["message"]["content"])
-
-
-def statuses(questions: list[str]) -> list[int]:
-    """An agent that asks all questions, whatever happens, and returns the statuses."""
-    return [ask(question)[0] for question in questions]
-
-
-def evaluate(task: Any, path: Path, *questions: str, **options: Any) -> Any:
-    """Run an agent that gets a list of questions, and calls models through the gateway."""
-    defined = define_real(task, [{"id": "it", "input": list(questions)}], gateway=True, **{"retry": RETRY, **options})
-    return run_real(defined, path)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,306 @@
+"""The gateway gets invalid requests, too many or too large ones, and agents that leave or stay too long."""
+
+import json
+import os
+import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from journal.events import AttemptFailed, AttemptTimedOut, StepCompleted, StepFailed
+from runner import Case
+from runner.gateway import call, connection, gateway
+from tests.gateway import KEY, TIMEOUT, ask, evaluate, gateway_address, scripted_provider
+from tests.runs import define_real, events, outputs, run_real
+from tests.server import Server
+
+REPLY = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}"
+
+
+@pytest.fixture
+def _provider(server: Server, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", server.url(name, "ok", "v1"))
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+
+
+def exchange(request: bytes) -> bytes:
+    """Send bytes to the gateway; return all that it sends until it closes the connection."""
+    url = gateway_address()
+    with socket.create_connection((url.hostname, url.port), timeout=TIMEOUT) as client:
+        client.sendall(request)
+        received = b""
+        while data := client.recv(65_536):
+            received += data
+    return received
+
+
+def status(reply: bytes) -> int:
+    """The status of a reply."""
+    return int(reply.split(b" ", 2)[1])
+
+
+def request(target: str, method: str = "POST", headers: str = "", body: str = "{}") -> bytes:
+    """A request after which the connection is closed."""
+    return (
+        f"{method} {target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{headers}Content-Length: {len(body)}\r\n\r\n{body}"
+    ).encode()
+
+
+@pytest.mark.usefixtures("_provider")
+def test_only_known_paths_of_attempts_in_flight_are_forwarded(path: Path, server: Server, name: str) -> None:
+    """Another path, method, token or host gets an error that names the problem, and the provider gets nothing."""
+
+    def agent(_: Any) -> list[int]:
+        url = gateway_address("")
+        token = url.path.split("/")[1]
+        wrong = ("0" if token[-1] != "0" else "1").join([token[:-1], ""])
+        return [
+            status(exchange(request(target, method)))
+            for target, method in [
+                (f"{url.path}/files", "POST"),
+                (f"{url.path}/chat/completions/../../files", "POST"),
+                (f"{url.path}/chat%2Fcompletions", "POST"),
+                (f"{url.path}//chat/completions", "POST"),
+                (f"/{token}/openai/v2/chat/completions", "POST"),
+                (f"/{token}", "POST"),
+                (f"{url.path}/chat/completions", "GET"),
+                (f"{url.path}/chat/completions", "DELETE"),
+                (url.path.replace(token, wrong) + "/chat/completions", "POST"),
+                ("/openai/v1/chat/completions", "POST"),
+                ("/", "GET"),
+                ("*", "OPTIONS"),
+                ("http://127.0.0.1:9/v1/chat/completions", "POST"),
+                (f"http://127.0.0.1:9{url.path}/chat/completions", "POST"),
+                ("127.0.0.1:9", "CONNECT"),
+            ]
+        ]
+
+    evaluate(agent, path)
+
+    assert [[404] * 6 + [405] * 2 + [403] * 7] == outputs(path)
+    assert [] == server.seen(name)
+    assert [] == events(path, StepFailed)
+
+
+@pytest.mark.usefixtures("_provider")
+def test_an_error_names_the_paths(path: Path) -> None:
+    """SDKs show the message of an error."""
+
+    def agent(_: Any) -> Any:
+        body = exchange(request(f"{gateway_address('').path}/files")).partition(b"\r\n\r\n")[2]
+        return json.loads(body)["error"]["message"]
+
+    evaluate(agent, path)
+
+    assert "/openai/v1/chat/completions" in outputs(path)[0]
+
+
+@pytest.mark.usefixtures("_provider")
+@pytest.mark.parametrize(
+    ("head", "expected"),
+    [
+        ("garbage\r\n\r\n", 400),
+        ("POST {path} HTTP/1.1\r\n\r\n", 400),  # without Host
+        ("POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n", 400),
+        ("POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 1, 2\r\n\r\n", 400),
+        ("POST {path} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip\r\n\r\n", 501),
+        ("POST {path} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nnonsense\r\n", 400),
+        ("POST {path} HTTP/1.1\r\nHost: x\r\nX: {large}\r\n\r\n", 431),
+        ("POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\n", 413),
+    ],
+)
+def test_invalid_requests(path: Path, head: str, expected: int) -> None:
+    """What is not HTTP, or too large, gets a status, and the connection is closed."""
+
+    def agent(_: Any) -> int:
+        text = head.replace("{path}", gateway_address().path).replace("{large}", "x" * 2 * connection.MAX_HEAD)
+        return status(exchange(text.encode()))
+
+    evaluate(agent, path)
+
+    assert [expected] == outputs(path)
+
+
+@pytest.mark.usefixtures("_provider")
+def test_a_large_body_without_a_length_is_rejected(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is read up to the limit."""
+    monkeypatch.setattr(call, "MAX_BYTES", 300_000)
+
+    def agent(_: Any) -> int:
+        head = f"POST {gateway_address().path} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
+        return status(exchange(head + b"186a0\r\n%b\r\n" % (b"x" * 100_000) * 9))
+
+    evaluate(agent, path)
+
+    assert [413] == outputs(path)
+
+
+@pytest.mark.usefixtures("_provider")
+def test_a_body_with_too_many_values_is_rejected(path: Path) -> None:
+    """Parsed, it would take a hundred times its size."""
+
+    def agent(_: Any) -> int:
+        return ask("a", values=[0] * 1_000_001)[0]
+
+    evaluate(agent, path)
+
+    assert [413] == outputs(path)
+
+
+@pytest.mark.usefixtures("_provider")
+def test_large_bodies_wait_for_each_other(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All are answered, although only a few fit into memory at once."""
+    monkeypatch.setattr("runner.gateway.request_memory.TOTAL", 1_500_000)
+
+    def agent(_: Any) -> int:
+        url = gateway_address()
+        with ThreadPoolExecutor(3) as pool:
+            replies = pool.map(lambda _: ask("x" * 1_200_000, url)[0], range(3), timeout=TIMEOUT)
+            return list(replies).count(200)
+
+    evaluate(agent, path)
+
+    assert [3] == outputs(path)
+
+
+@pytest.mark.usefixtures("_provider")
+def test_many_connections(path: Path) -> None:
+    """200 connections at once are answered, those without a request are closed with the run, and none is left open."""
+    before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
+
+    def agent(_: Any) -> int:
+        url = gateway_address()
+        body = b'{"model": "m", "messages": [{"role": "user", "content": "a"}]}'
+        head = f"POST {url.path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+        clients = [socket.create_connection((url.hostname, url.port), timeout=TIMEOUT) for _ in range(200)]
+        idle = [socket.create_connection((url.hostname, url.port), timeout=TIMEOUT) for _ in range(50)]
+        for client in clients:
+            client.sendall(head + body)
+        replies = [client.recv(65_536) for client in clients]
+        for client in clients + idle:
+            client.close()
+        return sum(reply.startswith(b"HTTP/1.1 200 ") for reply in replies)
+
+    evaluate(agent, path)
+
+    assert [200] == outputs(path)
+    assert 200 == len(events(path, StepCompleted))
+    assert not before or len(os.listdir("/proc/self/fd")) <= before + 2
+
+
+@pytest.mark.usefixtures("_provider")
+def test_too_many_connections_are_rejected(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They get 503."""
+    monkeypatch.setattr(gateway, "MAX_CONNECTIONS", 2)
+
+    def agent(_: Any) -> int:
+        url = gateway_address()
+        with (
+            socket.create_connection((url.hostname, url.port), timeout=TIMEOUT) as first,
+            socket.create_connection((url.hostname, url.port), timeout=TIMEOUT) as second,
+        ):
+            for client in (first, second):
+                client.sendall(request(f"{url.path}/files")[:20])
+            return ask("a")[0]
+
+    evaluate(agent, path)
+
+    assert [503] == outputs(path)
+
+
+def test_an_agent_that_disconnects(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its call is cancelled at the provider, and the step has failed; the attempt goes on."""
+    asked, closed = threading.Event(), threading.Event()
+
+    def answer(client: socket.socket, received: bytes) -> None:
+        if b"again" in received:
+            client.sendall(REPLY)
+            return
+        asked.set()
+        if client.recv(1) == b"":
+            closed.set()
+
+    def agent(_: Any) -> int:
+        url = gateway_address()
+        with socket.create_connection((url.hostname, url.port), timeout=TIMEOUT) as client:
+            client.sendall(request(url.path))
+            assert asked.wait(TIMEOUT)
+        assert closed.wait(TIMEOUT)
+        return ask("again")[0]
+
+    with scripted_provider(answer) as url:
+        monkeypatch.setenv("OPENAI_BASE_URL", url)
+        evaluate(agent, path)
+
+    assert [200] == outputs(path)
+    assert ["evaljournal.AgentDisconnected"] == [step.error for step in events(path, StepFailed)]
+    assert [] == events(path, AttemptFailed)
+
+
+def test_a_call_in_flight_ends_with_its_attempt(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is cancelled at the provider; the connection gets 403, and so does a later call with the same address."""
+    asked, closed = threading.Event(), threading.Event()
+    late: list[int] = []
+    threads: list[threading.Thread] = []
+
+    def answer(client: socket.socket, _: bytes) -> None:
+        asked.set()
+        if client.recv(1) == b"":
+            closed.set()
+
+    def agent(_: Any) -> str:
+        url = gateway_address()
+        client = socket.create_connection((url.hostname, url.port), timeout=TIMEOUT)
+        client.sendall(request(url.path))
+        assert asked.wait(TIMEOUT)
+
+        def stay() -> None:
+            with client:
+                late.append(status(client.recv(65_536)))
+            with socket.create_connection((url.hostname, url.port), timeout=TIMEOUT) as second:
+                second.sendall(request(url.path))
+                late.append(status(second.recv(65_536)))
+
+        threads.append(threading.Thread(target=stay))
+        threads[0].start()
+        return "done"
+
+    def is_done(output: str) -> bool:
+        threads[0].join(TIMEOUT)
+        return output == "done"
+
+    with scripted_provider(answer) as url:
+        monkeypatch.setenv("OPENAI_BASE_URL", url)
+        it = define_real(agent, gateway=True)
+        it.score(is_done)
+        run_real(it, path)
+        assert closed.wait(TIMEOUT)
+
+    assert ["done"] == outputs(path)
+    assert [403, 403] == late
+
+
+@pytest.mark.usefixtures("_provider")
+def test_a_thread_that_was_abandoned_gets_no_answer(path: Path) -> None:
+    """After its timeout, a function that is still running cannot call models, nor record steps."""
+    is_abandoned, has_asked = threading.Event(), threading.Event()
+    late: list[int] = []
+
+    def agent(case: str) -> str:
+        if case == "slow":
+            is_abandoned.wait(TIMEOUT)
+            late.append(ask("late")[0])
+            has_asked.set()
+        is_abandoned.set()
+        has_asked.wait(TIMEOUT)
+        return case
+
+    cases = [Case(name=name, input=name) for name in ("slow", "next")]
+    run_real(define_real(agent, cases, gateway=True, timeout=0.5, slots=1), path)
+
+    assert "slow" in [timed_out.trial for timed_out in events(path, AttemptTimedOut)]
+    assert [403] == late
+    assert [] == events(path, StepCompleted)
