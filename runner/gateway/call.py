@@ -5,10 +5,10 @@ recorded before its last event is sent. So an agent never acts on a complete rep
 """
 
 import time
-from collections.abc import Iterable
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Iterable
+from contextlib import aclosing, suppress
 from http import HTTPStatus
-from typing import Final
+from typing import Any, Final
 
 import attrs
 import h11
@@ -24,7 +24,7 @@ from runner.secrets import mask
 from runner.steps.attempt_steps import Asked, RunningStep
 from runner.steps.model_calls import KEY_HEADERS, NO_SDK_RETRY, ReplyReader, asked, replayed
 from runner.tasks.client import Client
-from runner.tasks.reply import IncompleteReply, NoResponse, Redirected, check_values
+from runner.tasks.reply import IncompleteReply, InvalidReply, NoResponse, Redirected, check_values
 from runner.tasks.reply_memory import MAX_BYTES, ReplyMemory, ReplyTooLarge
 
 LAST_REPLY: Final = 1.0
@@ -32,6 +32,9 @@ LAST_REPLY: Final = 1.0
 
 LONG_STREAM: Final = 16 * 1024 * 1024
 """Bytes of a reply that is read without waiting for others; a stream takes several hundred bytes for each token."""
+
+REST: Final = 1.0
+"""Seconds in which a provider must end a stream after its last event, or its connection is closed."""
 
 _NO_RETRY: Final = (NO_SDK_RETRY[0].encode(), NO_SDK_RETRY[1].encode())
 _HOP_BY_HOP: Final = frozenset(
@@ -58,7 +61,7 @@ class AgentDisconnected(Exception):
     """The agent closed the connection before the reply was complete."""
 
 
-@attrs.frozen
+@attrs.define
 class Call:
     """A call of an attempt."""
 
@@ -71,36 +74,34 @@ class Call:
     connection: Connection
     places: trio.Semaphore
     """For large requests and replies."""
+    _is_recorded: bool = attrs.field(init=False, default=False)
+    """Whether a complete reply was recorded."""
 
     async def make(self) -> None:
         """Read the request, and answer it."""
         attempt, connection = self.attempt, self.connection
         try:
             body = await connection.body(MAX_BYTES)
-        except RequestTooLarge as exc:
+            question = await self._asked(body) if self.route.is_recorded else None
+        except (RequestTooLarge, ReplyTooLarge) as exc:
             await connection.reject(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, str(exc), _NO_RETRY)
             return
         if attempt.failure is not None:
             await connection.reject(HTTPStatus.SERVICE_UNAVAILABLE, f"the attempt failed: {attempt.failure}", _NO_RETRY)
             return
-        step: RunningStep | None = None
-        if self.route.is_recorded:
-            try:
-                question = await self._asked(body)
-            except ReplyTooLarge as exc:
-                await connection.reject(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, str(exc), _NO_RETRY)
-                return
-            step = attempt.steps.begin(question)
-            if (earlier := attempt.steps.take(step)) is not None:
-                status, headers, content = replayed(earlier.output)
-                await connection.send(status, _returned((n.encode(), v.encode()) for n, v in headers.items()), content)
-                return
+        step = None if question is None else attempt.steps.begin(question)
+        if step is not None and (earlier := attempt.steps.take(step)) is not None:
+            await self._replay(earlier.output)
+            return
         try:
             await self._forward(step, body)
         except (NoResponse, ReplyTooLarge, KeyMissing) as exc:
-            await self._end(step, exc)
+            if self._is_recorded:
+                await connection.finish()  # The provider failed after the last event of a stream.
+            else:
+                await self._end(step, exc)
         except (trio.Cancelled, trio.BrokenResourceError, trio.ClosedResourceError):
-            if step is not None and connection.is_closed:
+            if step is not None and connection.is_closed and not self._is_recorded:
                 attempt.steps.fail(step, AgentDisconnected("the agent closed the connection before the reply was complete"))
             raise
 
@@ -113,6 +114,15 @@ class Call:
         with ReplyMemory("the request", places=self.places) as memory:
             await memory.add(len(body))
             return await memory.parse(parse)
+
+    async def _replay(self, recorded: Any) -> None:
+        """Send a reply that an earlier attempt recorded."""
+        try:
+            status, headers, content = replayed(recorded)
+        except InvalidReply as exc:
+            await self._end(None, exc)
+            return
+        await self.connection.send(status, _returned((name.encode(), text.encode()) for name, text in headers.items()), content)
 
     async def _forward(self, step: RunningStep | None, body: bytes) -> None:
         route, connection = self.route, self.connection
@@ -129,7 +139,6 @@ class Call:
             async with self.client.stream(route.method, content, *sent, target=self.target) as response:
                 headers = list(_returned(response.headers))
                 reader = _reader(response)
-                is_recorded = False
                 if reader.is_stream and reader.is_success:
                     await connection.begin(response.status, headers)
                 async with aclosing(response.aiter_stream()) as stream:
@@ -139,33 +148,45 @@ class Call:
                         if not connection.has_begun:
                             chunks.append(chunk)
                             continue
-                        if not is_recorded and reader.is_complete:
-                            is_recorded = await self._record(step, reader, memory)
+                        if reader.is_complete:
+                            await self._record(step, reader, memory)
                         await connection.send_chunk(chunk)
+                        if self._is_recorded:
+                            await self._pass_rest(stream)
+                            break
             reader.end()
-            is_complete = is_recorded or await self._record(step, reader, memory)
-        if not is_complete:
+            if not self._is_recorded:
+                await self._record(step, reader, memory)
+        if not self._is_recorded:
             await self._end(step, reader.error(route.provider.shown(route.path)), response, b"".join(chunks))
         elif connection.has_begun:
             await connection.finish()
         else:
             await connection.send(response.status, headers, b"".join(chunks))
 
-    async def _record(self, step: RunningStep | None, reader: ReplyReader, memory: ReplyMemory) -> bool:
-        """Record a reply and, with `write_ahead`, wait until it is on disk; return whether it was complete."""
+    async def _pass_rest(self, stream: AsyncIterator[bytes]) -> None:
+        """Read what follows the last event: SDKs disconnect then, but the connection to the provider can be used again."""
+        with trio.move_on_after(REST, shield=True):
+            async for chunk in stream:
+                with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+                    await self.connection.send_chunk(chunk)
+
+    async def _record(self, step: RunningStep | None, reader: ReplyReader, memory: ReplyMemory) -> None:
+        """Record a reply if it is complete and, with `write_ahead`, wait until it is on disk."""
         if step is None:
-            return reader.is_success
+            self._is_recorded = reader.is_success
+            return
         result = await memory.parse(lambda: (reader.recorded(), reader.usage() or None) if reader.is_complete else None)
         if result is None:
-            return False
+            return
         steps = self.attempt.steps
         steps.complete(step, *result)
+        self._is_recorded = True
         if steps.wait_durable is not None:
             try:
                 await steps.wait_durable()
             except JournalError as exc:  # The run ends because of it.
                 raise Disconnected from exc
-        return True
 
     async def _end(
         self, step: RunningStep | None, exc: Exception, response: httpcore2.Response | None = None, body: bytes = b""
@@ -178,7 +199,7 @@ class Call:
         ends = (
             failure.category in {"rate_limited", "unavailable"}
             or failure.stop_run
-            or isinstance(exc, NoResponse | ReplyTooLarge | Redirected)
+            or isinstance(exc, NoResponse | ReplyTooLarge | Redirected | InvalidReply)
         )
         no_retry = [_NO_RETRY] if ends else []
         try:

@@ -13,10 +13,11 @@ import pytest
 from journal.events import AttemptFailed, AttemptTimedOut, StepCompleted, StepFailed
 from runner import Case
 from runner.gateway import call, connection, gateway
-from tests.gateway import KEY, TIMEOUT, ask, evaluate, gateway_address, scripted_provider
+from tests.gateway import KEY, TIMEOUT, ask, chunk, evaluate, gateway_address, scripted_provider
 from tests.runs import define_real, events, outputs, run_real
 from tests.server import Server
 
+STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 REPLY = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}"
 
 
@@ -211,7 +212,8 @@ def test_too_many_connections_are_rejected(path: Path, monkeypatch: pytest.Monke
     assert [503] == outputs(path)
 
 
-def test_an_agent_that_disconnects(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("begun", [b"", STREAM + chunk("data: {}\n\n")], ids=["no reply", "a stream"])
+def test_an_agent_that_disconnects(path: Path, monkeypatch: pytest.MonkeyPatch, begun: bytes) -> None:
     """Its call is cancelled at the provider, and the step has failed; the attempt goes on."""
     asked, closed = threading.Event(), threading.Event()
 
@@ -219,6 +221,7 @@ def test_an_agent_that_disconnects(path: Path, monkeypatch: pytest.MonkeyPatch) 
         if b"again" in received:
             client.sendall(REPLY)
             return
+        client.sendall(begun)
         asked.set()
         if client.recv(1) == b"":
             closed.set()
@@ -228,6 +231,7 @@ def test_an_agent_that_disconnects(path: Path, monkeypatch: pytest.MonkeyPatch) 
         with socket.create_connection((url.hostname, url.port), timeout=TIMEOUT) as client:
             client.sendall(request(url.path))
             assert asked.wait(TIMEOUT)
+            assert not begun or client.recv(65_536)
         assert closed.wait(TIMEOUT)
         return ask("again")[0]
 

@@ -1,0 +1,267 @@
+"""Real SDKs through the gateway, streams as they arrive, and what is reused after a kill."""
+
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import closing
+from http.client import HTTPConnection
+from pathlib import Path
+from subprocess import DEVNULL
+from typing import Any, Final
+
+import pytest
+import trustme
+from click.testing import CliRunner
+
+from journal.events import AttemptFailed, StepCompleted, StepFailed, StepReused
+from runner import gateway_env, verify
+from runner.cli import cli
+from runner.testing import events_of
+from tests.gateway import RETRY, TIMEOUT, ask, chunk, evaluate, gateway_address, scripted_provider, statuses
+from tests.processes import ROOT, Process
+from tests.runs import define_real, events, outputs, run_real
+from tests.sdk_agents import (
+    CLIENTS,
+    KEY,
+    TURNS,
+    Agent,
+    Turn,
+    chat,
+    chat_async_streamed,
+    chat_streamed,
+    make_client,
+    message,
+    message_async,
+    message_streamed,
+    responses,
+    responses_streamed,
+)
+from tests.server import Server, serving
+
+STREAM: Final = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+DONE: Final = "data: [DONE]\n\n"
+PIECE: Final = 'data: {"model": "gpt-4o-mini", "choices": [{"index": 0, "delta": {"content": "Lima"}}]}\n\n'
+
+
+@pytest.fixture
+def provider(server: Server, name: str, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Let the test server be both providers; each call takes its next step."""
+
+    def use(steps: str) -> None:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url(name, steps, "api/v1"))
+        monkeypatch.setenv("OPENAI_API_KEY", f"{KEY}-openai")
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", server.url(name, steps, "api"))
+        monkeypatch.setenv("ANTHROPIC_API_KEY", f"{KEY}-anthropic")
+
+    return use
+
+
+def client_of(turn: Turn) -> Any:
+    """A client of an SDK for the gateway."""
+    kind = CLIENTS[turn]
+    is_openai = kind.__module__.startswith("openai")
+    url = gateway_env()["OPENAI_BASE_URL" if is_openai else "ANTHROPIC_BASE_URL"]
+    return make_client(url.removesuffix("/v1"), kind)
+
+
+@pytest.mark.filterwarnings("ignore:Async generator:ResourceWarning")  # The OpenAI SDK leaves its own open.
+@pytest.mark.parametrize(
+    ("turn", "loop"),
+    [
+        (chat, None),
+        (chat_streamed, None),
+        (responses, None),
+        (responses_streamed, None),
+        (message, None),
+        (message_streamed, None),
+        (chat_async_streamed, "trio"),
+        (message_async, "asyncio"),
+    ],
+)
+def test_an_agent_continues_after_a_rate_limit(  # noqa: PLR0917  # fixtures
+    path: Path, server: Server, name: str, provider: Callable[[str], None], turn: Turn, loop: Any
+) -> None:
+    """Its next attempt gets the recorded replies as the SDK read them before; the SDK itself does not retry."""
+    ok = "sse" if "streamed" in turn.__name__ else "ok"
+    provider(f"{ok},{ok},429:0.05,{ok}")
+    agent = Agent(lambda: client_of(turn), turn)
+    it = define_real(agent.awaited if loop else agent.plain, "lima", loop=loop, gateway=True, retry=RETRY, write_ahead=True)
+    outcome = run_real(it, path, durability="sync")
+
+    assert ["LIMA 0 1"] == outputs(path)
+    assert TURNS + 1 == len(server.seen(name))
+    assert (TURNS, 1, 2) == tuple(len(events(path, kind)) for kind in (StepCompleted, StepFailed, StepReused))
+    assert agent.seen[0] == agent.seen[1][:2]
+    assert {"input_tokens": 1000 * TURNS, "output_tokens": 100 * TURNS}.items() <= dict(outcome.state.usage).items()
+    assert ["rate_limited"] == [failed.category for failed in events(path, AttemptFailed)]
+    assert verify(path).ok
+    assert not [file for file in path.rglob("*.jsonl") if KEY.encode() in file.read_bytes()]
+
+
+def test_embeddings_and_models(path: Path, server: Server, name: str, provider: Callable[[str], None]) -> None:
+    """Embeddings are steps; a list of models is forwarded and not recorded."""
+    provider('raw:{"data":[]}')
+
+    def agent(_: Any) -> int:
+        with client_of(chat) as client:
+            vectors = client.embeddings.create(model="m", input="lima", encoding_format="float").data
+            return len(vectors) + len(client.models.list().data)
+
+    evaluate(agent, path)
+
+    assert [0] == outputs(path)
+    assert ["embeddings m"] == [step.name for step in events(path, StepCompleted)]
+    assert ["POST", "GET"] == [call["method"] for call in server.seen(name)]
+
+
+def read_stream(on_chunk: Callable[[bytes], None]) -> None:
+    """Ask for a stream through the gateway; pass on each part as it arrives."""
+    url = gateway_address()
+    connection = HTTPConnection(url.netloc, timeout=TIMEOUT)
+    with closing(connection):
+        connection.request("POST", url.path, '{"model": "m", "stream": true, "messages": []}')
+        with connection.getresponse() as reply:
+            while data := reply.read1():
+                on_chunk(data)
+
+
+def test_a_stream_is_passed_on_as_it_arrives(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The agent reads the first piece before the provider sends the second; the step is recorded before the last."""
+    has_read = threading.Event()
+    recorded: list[int] = []
+
+    def answer(client: socket.socket, _: bytes) -> None:
+        client.sendall(STREAM + chunk(PIECE))
+        assert has_read.wait(TIMEOUT)
+        client.sendall(chunk(DONE) + b"0\r\n\r\n")
+
+    def agent(_: Any) -> str:
+        parts: list[bytes] = []
+
+        def on_chunk(data: bytes) -> None:
+            parts.append(data)
+            recorded.append(sum(isinstance(event, StepCompleted) for event in events_of(path)))
+            has_read.set()
+
+        read_stream(on_chunk)
+        return b"".join(parts).decode()
+
+    with scripted_provider(answer) as url:
+        monkeypatch.setenv("OPENAI_BASE_URL", url)
+        evaluate(agent, path, write_ahead=True, durability="sync")
+
+    assert [PIECE + DONE] == outputs(path)
+    assert [0, 1] == recorded
+    assert 1 == len(events(path, StepCompleted))
+
+
+def test_an_agent_that_leaves_after_the_last_event(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As SDKs do: the call is complete, and its connection to the provider is used again."""
+    has_left, requests = threading.Event(), list[bytes]()
+
+    def answer(client: socket.socket, received: bytes) -> None:
+        requests.append(received)
+        client.sendall(STREAM + chunk(PIECE) + chunk(DONE))
+        assert has_left.wait(TIMEOUT)
+        client.sendall(b"0\r\n\r\n")
+        requests.append(client.recv(65_536))
+        client.sendall(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}")
+
+    def agent(_: Any) -> int:
+        url = gateway_address()
+        with socket.create_connection((url.hostname, url.port), timeout=TIMEOUT) as client:
+            client.sendall(f"POST {url.path} HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{{}}".encode())
+            received = b""
+            while DONE.encode() not in received:
+                received += client.recv(65_536)
+        has_left.set()
+        return ask("again")[0]
+
+    with scripted_provider(answer) as url:
+        monkeypatch.setenv("OPENAI_BASE_URL", url)
+        evaluate(agent, path)
+
+    assert [200] == outputs(path)
+    assert (2, 0) == (len(events(path, StepCompleted)), len(events(path, StepFailed)))
+    assert b"again" in requests[1]
+
+
+@pytest.mark.parametrize(
+    ("end", "error", "category"),
+    [
+        ("", "evaljournal.NoResponse", "unavailable"),
+        ('data: {"error": {"message": "overloaded", "code": 503}}\n\n', "evaljournal.ErrorReply", "unavailable"),
+        ('data: {"error": {"message": "flagged"}}\n\n', "evaljournal.ErrorReply", None),
+    ],
+    ids=["truncated", "overloaded", "flagged"],
+)
+def test_a_stream_that_does_not_end_well(
+    path: Path, monkeypatch: pytest.MonkeyPatch, end: str, error: str, category: str | None
+) -> None:
+    """It is passed on up to there, is a failed step, and ends the attempt if the provider is at fault."""
+    parts: list[bytes] = []
+
+    def answer(client: socket.socket, _: bytes) -> None:
+        client.sendall(STREAM + chunk(PIECE) + (chunk(end) + b"0\r\n\r\n" if end else b""))
+
+    def agent(_: Any) -> str:
+        try:
+            read_stream(parts.append)
+        except OSError:
+            return "truncated"
+        return "read"
+
+    with scripted_provider(answer) as url:
+        monkeypatch.setenv("OPENAI_BASE_URL", url)
+        evaluate(agent, path, retry={"errors": 0})
+
+    assert b"".join(parts).startswith(PIECE.encode())
+    assert [error] == [step.error for step in events(path, StepFailed)]
+    assert ([] if category is None else [category]) == [failed.category for failed in events(path, AttemptFailed)]
+
+
+def test_certificates_of_providers_are_checked(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A provider that cannot prove its name gets no key."""
+    certificate = tmp_path / "certificate.pem"
+    trustme.CA().issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(certificate)
+    with serving(str(certificate)) as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url("gateway", "ok", "v1"))
+        evaluate(statuses, path, "a", retry={"errors": 0})
+    (failed,) = events(path, AttemptFailed)
+
+    assert "evaljournal.NoResponse" == failed.error
+    assert "certificate" in failed.message
+
+
+def test_a_killed_run_pays_no_completed_call_again(
+    tmp_path: Path, server: Server, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`kill -9` of the run, in the middle of an agent; `resume` answers the recorded calls from the journal."""
+    (tmp_path / "agent.sh").write_text(
+        "for turn in 1 2 3 4 5; do\n"
+        '  curl -sS --json "{\\"model\\": \\"m\\", \\"messages\\": [{\\"role\\": \\"user\\", \\"content\\": \\"$turn\\"}]}"'
+        ' "$OPENAI_BASE_URL/chat/completions" > reply.json || exit 1\n'
+        "  echo $turn\n"
+        "done\n"
+    )
+    (tmp_path / "cases.jsonl").write_text('{"id": "a", "input": "a"}\n')
+    monkeypatch.setenv("OPENAI_BASE_URL", server.url(name, "wait:0.1", "v1"))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    agent = ["--data", "cases.jsonl", "--command", "sh agent.sh", "--gateway", "--write-ahead", "-o", "it"]
+    with Process([sys.executable, "-m", "evaljournal", "run", *agent], stdout=DEVNULL, stderr=DEVNULL) as process:
+        until = time.monotonic() + TIMEOUT
+        while len(server.seen(name)) < 3 and time.monotonic() < until:
+            time.sleep(0.01)
+        process.kill()
+        process.wait()
+    completed = len(events(tmp_path / "it", StepCompleted))
+    result = CliRunner().invoke(cli, ["resume", "it"])
+
+    assert 0 == result.exit_code, result.output
+    assert 2 <= completed < 5
+    assert completed == len(events(tmp_path / "it", StepReused))
+    assert 5 <= len(server.seen(name)) <= 6, "at most the call in flight was repeated"
+    assert ["1\n2\n3\n4\n5"] == outputs(tmp_path / "it")
+    assert verify(tmp_path / "it").ok
