@@ -65,7 +65,7 @@ from runner.concurrency.start import Start, Wave
 
 _NEVER: Final = float("inf")
 _QUIET: Final = 64
-"""Starts without a 429 after which the next 429 pauses starts until it is processed."""
+"""Starts without a 429 after which the next 429 pauses starts until it is processed, unless random ones are as frequent."""
 
 
 class Adaptive:
@@ -274,18 +274,18 @@ class Adaptive:
             self._limited[start.order] = start
             if len(self._limited) > 4 * LATEST:
                 self._limited = {n: other for n, other in self._limited.items() if n > start.order - 2 * LATEST}
-        for other in self._calls.values():
-            # The endpoint did not work on the rejected call, so there was one less in flight.
-            if other.order > start.order:
-                other.in_flight -= 1
 
     def _defer(self, start: Start, failure: Failed | TimedOut) -> None:
         elapsed = self._now - start.t
         if isinstance(failure, Failed):
             self._quick = max(elapsed, (1 - SMOOTHING) * self._quick)
+            for other in self._calls.values():
+                if other.order > start.order:  # The endpoint did not work on the failed call, so there was one less in flight.
+                    other.in_flight -= 1
         wait = SETTLE * min(elapsed, 1.0) if isinstance(failure, Failed) else 0.0
         if isinstance(failure, Failed) and failure.category == "rate_limited":
-            if self._started - self._last_429 >= _QUIET or self._pause.is_settling:
+            is_first = self._started - self._last_429 >= _QUIET and _QUIET * self._background.share < 1
+            if is_first or self._pause.is_settling:
                 self._changes += self._pause.settle(self._now, wait)
             self._last_429 = self._started
         heapq.heappush(self._failures, (self._now + wait, start.order, start, self._now, failure))
@@ -444,13 +444,22 @@ class Adaptive:
             if self._pace.is_confirmed(start):
                 self._learn_rate(start, arrived, retry_after, in_a_row=False)
         elif may_be_in_flight and self._in_flight.explains(start, self._now):
-            self._pace.missed += 1
-            is_tested = self._in_flight.is_doubtful and self._unexplained(start)
-            if not is_tested and self._in_flight.is_over():
-                self._learn_limit(start)
+            self._over_limit(start, arrived)
         else:
             self._pace.missed += 1
             self._unexplained(start)
+
+    def _over_limit(self, start: Start, arrived: float) -> None:
+        """Lower the limit after enough 429s above it; if they continue clearly below it, a rate limit is the reason."""
+        self._pace.missed += 1
+        is_tested = self._in_flight.is_doubtful and self._unexplained(start)
+        if is_tested or not self._in_flight.is_over():
+            return
+        if not self._in_flight.is_below(start):
+            self._learn_limit(start)
+        elif self._in_flight.is_refuted:
+            self._in_flight.doubt(self._now)
+            self._learn_rate(start, arrived, None, in_a_row=False)
 
     def _probe_rate_limited(self, start: Start, arrived: float, retry_after: float | None) -> None:
         breaker = self._breaker
@@ -485,6 +494,8 @@ class Adaptive:
             self._suspend("every call is rate limited")
             return
         seen = f"{seen}; pacing at {pace.estimate or 0.0:.3g}/s"
+        if not pace.searching and self._in_flight.follow_pace(start.in_flight):
+            self._show_limit("rate_limit", seen)
         if retry_after is None or not in_a_row:
             self._changes += self._pause.begin(self._now, pace.rest(start, self._now), "rate_limited", seen)
         else:

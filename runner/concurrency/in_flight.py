@@ -34,13 +34,12 @@ from runner.concurrency.constants import (
     OVERLOAD_CUT,
     OVERLOAD_SHARE,
     OVERLOAD_TIMEOUTS,
+    PACED_LIMIT,
     PER_ROUND_TRIP,
     SHORTEST_RUN,
     SURE_SHARE,
     TIMEOUT_CUT,
     UNPROVEN_LIMIT,
-    WITHIN_LIMIT,
-    WITHIN_SHARE,
 )
 from runner.concurrency.start import Start
 
@@ -57,6 +56,8 @@ class InFlight:
     phase: Literal["climbing", "holding", "trying"] = "climbing"
     held: int = 0
     """The limit that is known to be good, while holding or trying."""
+    found: int = 0
+    """The limit when it was found; it may have been lowered since."""
     by_latency: bool = False
     """Whether latency, not a 429, is the evidence against a higher limit."""
     upward: bool = True
@@ -73,8 +74,6 @@ class InFlight:
     """Accepted starts above `held` since the test began."""
     over: int = 0
     """Rate-limited starts above that, since it last rose."""
-    within: int = 0
-    """Rate-limited starts within the known limit, since it was found."""
     first_over: int = 0
     """The first of them."""
     last_over: int = 0
@@ -198,10 +197,10 @@ class InFlight:
         elif t - self.since >= max(patience, LIMIT_TEST_TIMEOUT):
             # Nothing could be compared, because something else limited the starts.
             self.phase, self.since, self.limit, self.upward = "holding", t, self.held, True
-            self.period = min(2 * self.period, 2 * LIMIT_TEST_LATEST)
+            self.period = min(2 * self.period, LIMIT_TEST_LATEST)
 
     def _good(self) -> int:
-        return self.accepted - self.accepted // 16  # Some were accepted because others had just ended.
+        return self.accepted - max(self.accepted // 16, 1)  # Some were accepted because others had just ended.
 
     def ends_test(self, start: Start) -> bool:
         """Return whether a 429 ends the test of a higher limit."""
@@ -214,25 +213,17 @@ class InFlight:
         self.over = 0
 
     def is_above(self, start: Start, t: float) -> bool:
-        """Return whether a start had more in flight than were ever accepted."""
-        return t >= self.doubt_until and start.in_flight > max(self.accepted, LEAST_SHOWN)
+        """Return whether a start had at least as many in flight as were ever accepted."""
+        return t >= self.doubt_until and start.in_flight > max(self.accepted - 1, LEAST_SHOWN)
 
     def explains(self, start: Start, t: float) -> bool:
         """Return whether too many in flight may explain a 429: as many were never accepted, or nearly as many are held."""
         if t < self.doubt_until or start.in_flight <= LEAST_SHOWN:
             return False
-        if start.in_flight <= max(self._good(), self.held):
-            if not self.held or self.by_latency:
-                return False
-            is_near = start.in_flight > NEAR_LIMIT * self.held
-            if not is_near:
-                self.within += 1
-                if self.within >= WITHIN_LIMIT and self.within > WITHIN_SHARE * self.over_share * (start.order - self.lesson):
-                    self.doubt(t)
-                    return False
-            if not is_near:
-                return False
-        if start.order - self.last_over > max(OVER_WITHIN, self.limit // 2):
+        is_near = self.held > 0 and not self.by_latency and start.in_flight > NEAR_LIMIT * self.held
+        if start.in_flight <= max(self._good(), self.held) and not is_near:
+            return False
+        if not self.over or start.order - self.last_over > max(OVER_WITHIN, self.limit // 2):
             self.over, self.first_over = 0, start.order
         self.over += 1
         self.last_over = start.order
@@ -241,6 +232,29 @@ class InFlight:
     def is_over(self) -> bool:
         """Return whether there were enough rate-limited starts above the accepted load."""
         return self.over >= min(OVER_LIMIT, self.limit)
+
+    @property
+    def _share(self) -> float:
+        return self.over / (self.last_over - self.first_over + 1)
+
+    def is_below(self, start: Start) -> bool:
+        """Return whether a rate-limited start is clearly below the limit that was found last."""
+        return self.phase == "holding" and not self.by_latency and start.in_flight <= self.found - max(1, self.found // 16)
+
+    @property
+    def is_refuted(self) -> bool:
+        """Whether so many calls were rate limited below that limit that a rate limit is the reason."""
+        return self.over >= 2 * OVER_LIMIT and self._share >= SURE_SHARE
+
+    def follow_pace(self, in_flight: int) -> bool:
+        """Lower an unmeasured limit to twice what a pace needs, and return whether it was higher.
+
+        More slots would only be used if the endpoint became slower.
+        """
+        before = self.limit
+        if self.phase == "climbing":
+            self.limit = min(self.limit, max(PACED_LIMIT * in_flight, CHECKED_LEAST))
+        return self.limit < before
 
     def doubt(self, t: float) -> None:
         """Discard a limit that a rate limit explains better, and attribute no 429 to the number in flight for a while."""
@@ -251,7 +265,7 @@ class InFlight:
     def limited(self, start: Start, t: float, newest: int) -> str:
         """Hold the limit just below what was rate limited; return the evidence."""
         limit = max(min(start.in_flight - 1, self.limit), 1)
-        self.over_share = self.over / (self.last_over - self.first_over + 1) if self.over >= OVER_LIMIT else 1.0
+        self.over_share = self._share if self.over >= OVER_LIMIT else 1.0
         self._hold(limit, t, newest)
         return f"429 at {start.in_flight} in flight, {self.accepted} accepted before"
 
@@ -260,9 +274,11 @@ class InFlight:
 
     def _hold(self, limit: int, t: float, newest: int) -> None:
         self.period = min(2 * self.period, LIMIT_TEST_LATEST) if self._is_held(limit) else LIMIT_TEST_SOONEST
+        if self.phase != "holding" or self.by_latency or limit > self.found:
+            self.found = limit
         self.phase, self.since, self.held, self.lesson = "holding", t, limit, newest
         self.limit, self.by_latency, self.over, self.accepted = limit, False, 0, min(self.accepted, limit)
-        self.timeouts = self.successes = self.within = 0
+        self.timeouts = self.successes = 0
 
     def measure_lower(self, t: float, newest: int, limit: int) -> None:
         """Measure a lower load now, to compare it with the current one."""
@@ -277,7 +293,7 @@ class InFlight:
         if is_worth == self.upward:
             self.held, self.period = self.limit, LIMIT_TEST_SOONEST
         else:
-            self.upward, self.period = not self.upward, min(2 * self.period, 2 * LIMIT_TEST_LATEST)
+            self.upward, self.period = not self.upward, min(2 * self.period, LIMIT_TEST_LATEST)
         self.limit, self.phase, self.since, self.lesson = self.held, "holding", t, newest
         self.was_climbing = False
         if is_checked:

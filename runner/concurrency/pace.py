@@ -21,8 +21,9 @@ from runner.concurrency.constants import (
     CONTAMINATED,
     ENOUGH,
     FIRST_BELIEF,
-    FIRST_PACE,
+    FIRST_PACE_GROWTH,
     FLATTEST_SWING,
+    LAST_FIRST_PACE,
     LATE,
     MEASURED_SHORTEST,
     PLATEAU_CALLS,
@@ -129,9 +130,9 @@ class Pace:
             self.estimate *= 1 + min(SEARCH_GROWTH * gap * (1 + (t - self.since) / SEARCH_DOUBLING), SEARCH_STEP)
 
     def quicken(self) -> None:
-        """Start faster after the first success of a run; after the second, as the slots allow."""
+        """Start faster after an answer at the beginning of a run, and finally as the slots allow."""
         if self.fixed is not None:
-            self.fixed = 4 * self.fixed if self.fixed < 2 * FIRST_PACE else None
+            self.fixed = FIRST_PACE_GROWTH * self.fixed if self.fixed < LAST_FIRST_PACE else None
 
     def echo(self) -> None:
         """Count a 429 of an earlier start; it may have used a token, so one start is skipped."""

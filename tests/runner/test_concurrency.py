@@ -101,16 +101,17 @@ def test_the_first_limit(most: int, trials: int | None, first: int) -> None:
 
 
 def test_the_first_starts_of_a_long_run_are_spread() -> None:
-    """A run of more than 1,000 trials starts 20 a second; two successes end that, and the pace is recorded."""
+    """A run of more than 1,000 trials starts 20 a second, and a quarter more after each success; the ninth ends that."""
     drive = Drive(is_spread=True)
     names = [drive.start() for _ in range(21)]
 
     assert 1.0 == pytest.approx(drive.t)
-    for name in names[:2]:
+    for name in names[:9]:
         drive.succeed(name)
-    assert 13 == len(drive.fill())
+    assert 20 == len(drive.fill())
     paces = [(change.after, change.reason) for change in drive.changes() if isinstance(change, PaceChanged)]
-    assert [(20.0, "start"), (80.0, "start"), (None, "no_limit")] == paces
+    assert [(20.0, "start"), (25.0, "start"), (31.25, "start")] == paces[:3]
+    assert [(119.209, "start"), (None, "no_limit")] == paces[8:]
 
 
 def test_a_shorter_run_is_not_spread() -> None:
@@ -148,26 +149,42 @@ def test_a_limit_on_calls_in_flight_is_found_and_kept() -> None:
     assert limited < 0.04 * drive.count
 
 
-def test_a_rate_limit_is_paced() -> None:
-    """Against a bucket of 10/s most starts are accepted, and the pace is published."""
-    tokens, filled = 20.0, 0.0
+def bucket(rate: float, burst: float, seconds: Callable[[], float]) -> Answer:
+    """Return an endpoint with a rate limit."""
+    tokens, filled = burst, 0.0
 
-    def bucket(t: float, _: int) -> float | None:
+    def answer(t: float, _: int) -> float | None:
         nonlocal tokens, filled
-        tokens, filled = min(20.0, tokens + 10 * (t - filled)), t
+        tokens, filled = min(burst, tokens + rate * (t - filled)), t
         if tokens < 1:
             return None
         tokens -= 1
-        return 1.0
+        return seconds()
 
+    return answer
+
+
+def test_a_rate_limit_is_paced() -> None:
+    """Against a bucket of 10/s most starts are accepted, the pace is published, and unused slots are not kept."""
     drive = Drive(100)
-    limited = drive.run(300.0, bucket)
+    limited = drive.run(300.0, bucket(10, 20.0, lambda: 1.0))
 
     accepted = drive.count - limited
     assert accepted > 0.97 * 10 * 300
     assert limited < 0.03 * accepted
     paces = [change.after for change in drive.changes() if isinstance(change, PaceChanged) and change.after is not None]
     assert 8 < paces[-1] < 13
+    assert drive.policy.limit < 26
+
+
+def test_a_rate_limit_without_retry_after_is_not_taken_for_one_on_calls_in_flight() -> None:
+    """429s clearly below the limit in flight that was just found show a rate limit; the limit is not lowered step by step."""
+    drive, chance = Drive(1000), random.Random(3)
+    limited = drive.run(60.0, bucket(22, 31.0, lambda: chance.uniform(1.0, 6.0)))
+
+    lowered = [change for change in drive.changes() if isinstance(change, LimitChanged) and change.reason == "in_flight"]
+    assert len(lowered) < 4
+    assert limited < 60
 
 
 def test_a_lone_429_changes_nothing() -> None:
@@ -222,6 +239,17 @@ def test_random_429s_do_not_lower_the_limit_again_and_again() -> None:
 
     assert 32 == drive.policy.limit
     assert pytest.approx(0.05, abs=0.03) == drive.policy._background.share
+
+
+def test_expected_random_429s_do_not_hold_up_starts() -> None:
+    """Once 5 % of random 429s were found, the next one is no reason to wait."""
+    drive = Drive(20)
+    drive.policy._background.share = 0.05
+    name = drive.fill().pop()
+    drive.t += 0.1
+    drive.rate_limit(name)
+
+    assert [] == drive.pauses
 
 
 def test_retry_after_pauses_the_key_when_most_calls_are_rate_limited() -> None:

@@ -10,6 +10,15 @@ def _start(order: int, in_flight: int, limit: int = 64) -> Start:
     return Start(trial=str(order), order=order, t=0.0, in_flight=in_flight, limit=limit, group=group, wave=wave)
 
 
+def test_one_call_beyond_the_limit_may_have_been_accepted() -> None:
+    """A call that starts just before another end is seen may be accepted; the 429s at the same load still show the limit."""
+    machine = InFlight(most=100, limit=32)
+    machine.accept(8)
+
+    assert machine.is_above(_start(9, 8), 1.0)
+    assert not machine.is_above(_start(10, 7), 1.0)
+
+
 def test_a_second_overload_at_no_higher_load_is_remembered_for_longer() -> None:
     """The first may have been an outage."""
     machine = InFlight(most=100, limit=64)
