@@ -15,6 +15,7 @@ import pytest
 from journal.events import AttemptFailed, StepCompleted, StepFailed, StepReused
 from replay import load
 from runner import Endpoint, RateLimited, Retry, UsageError, durable, verify
+from runner.engine.recorder import LateRecorder
 from runner.steps import http_clients
 from tests.runs import define_real, events, outputs, run_real
 from tests.sdk_agents import (
@@ -41,9 +42,23 @@ from tests.server import Server
 RETRY: Final = Retry(rate_limits=30.0, errors=3, base_delay=0.01)
 
 
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[None]:
+    """Has an element for each time that a step has waited until it is on disk."""
+    done: list[None] = []
+    wait = LateRecorder._wait_durable
+
+    async def wait_and_count(self: LateRecorder) -> None:
+        await wait(self)
+        done.append(None)
+
+    monkeypatch.setattr(LateRecorder, "_wait_durable", wait_and_count)
+    return done
+
+
 @pytest.mark.filterwarnings("ignore:Async generator:ResourceWarning")  # The OpenAI SDK leaves its own open.
 @pytest.mark.parametrize(
-    ("turn", "loop"),
+    "kind",
     [
         (chat, None),
         (chat_streamed, None),
@@ -58,9 +73,13 @@ RETRY: Final = Retry(rate_limits=30.0, errors=3, base_delay=0.01)
         (message_async_streamed, "asyncio"),
         (message_async_streamed, "trio"),
     ],
+    ids=lambda kind: f"{kind[0].__name__}-{kind[1]}",
 )
-def test_an_agent_continues_after_a_rate_limit(path: Path, server: Server, name: str, turn: Turn, loop: Any) -> None:
+def test_an_agent_continues_after_a_rate_limit(
+    path: Path, server: Server, name: str, waits: list[None], kind: tuple[Turn, Any]
+) -> None:
     """Its next attempt gets the recorded replies as the SDK read them before; the SDK itself does not retry."""
+    turn, loop = kind
     ok = "sse" if "streamed" in turn.__name__ else "ok"
     url = server.url(name, f"{ok},{ok},429:0.05,{ok}", "api")
     agent = Agent(lambda: make_client(url, CLIENTS[turn]), turn)
@@ -72,6 +91,7 @@ def test_an_agent_continues_after_a_rate_limit(path: Path, server: Server, name:
     assert TURNS + 1 == len(server.seen(name))
     assert (TURNS, 1, 2) == tuple(len(events(path, kind)) for kind in (StepCompleted, StepFailed, StepReused))
     assert agent.seen[0] == agent.seen[1][:2]
+    assert TURNS == len(waits)
     assert {"input_tokens": 1000 * TURNS, "output_tokens": 100 * TURNS}.items() <= dict(outcome.state.usage).items()
     assert ["rate_limited"] == [e.category for e in events(path, AttemptFailed)]
     assert verify(path).ok
