@@ -56,6 +56,7 @@ class RecordedStep:
     name: str
     fingerprint: str
     usage: Any
+    """That of the steps inside it included."""
     number: int
     """Its number in the attempt that executed it."""
     within: tuple[int, int]
@@ -76,10 +77,13 @@ class TrialSteps:
     """Whether the attempt in flight has completed a step."""
     not_reusable: int = 0
     """Completed steps of the attempt in flight that may not be reused."""
+    inner_usage: dict[int, dict[str, Any]] = attrs.field(factory=dict[int, dict[str, Any]])
+    """Step in flight → usage of the steps inside it."""
 
     def start(self, attempt: int, reuses: int) -> int:
         """Start an attempt; return how many completed calls it has to repeat, because it may not reuse them."""
         repeated, self.not_reusable, self.is_productive = self.not_reusable, 0, False
+        self.inner_usage.clear()
         if not reuses:
             repeated += len(self.steps)
             self.first, self.spent = attempt, 0.0
@@ -89,6 +93,11 @@ class TrialSteps:
     def add(self, event: events.StepCompleted, record: Record) -> None:
         """Add a step that was completed."""
         self.is_productive = True
+        usage = event.usage
+        if (inner := self.inner_usage.pop(event.step, None)) is not None:
+            add(inner, usage)
+            usage = inner
+        self.add_inner_usage(event.within, usage)
         if event.reusable:
             self.steps[record.seq] = RecordedStep(
                 record.seq,
@@ -96,12 +105,17 @@ class TrialSteps:
                 event.attempt,
                 event.name,
                 event.fingerprint,
-                event.usage,
+                usage,
                 event.step,
                 (event.attempt, event.within),
             )
         else:
             self.not_reusable += 1
+
+    def add_inner_usage(self, within: int, usage: Any) -> None:
+        """Add the usage of a step to that of the step which contains it, if one does."""
+        if within and usage is not None:
+            add(self.inner_usage.setdefault(within, {}), usage)
 
     def __iter__(self) -> Iterator[RecordedStep]:
         return iter(self.steps.values())
@@ -170,9 +184,10 @@ class RunSteps:
         self.reused += 1
         steps = self.open.get(event.trial)
         step = steps.steps.get(event.of) if steps is not None else None
-        if step is not None:
+        if steps is not None and step is not None:
             add(self.usage_saved, step.usage)
             step.within = event.attempt, event.within
+            steps.add_inner_usage(event.within, step.usage)
         return step
 
     @property

@@ -305,7 +305,9 @@ def test_usage_of_a_call_inside_a_step_is_counted_once(path: Path, server: Serve
     run_failing_once(path, ask)
 
     assert [("chat.completions gpt-4o-mini", 1), ("ask", 0)] == [(e.name, e.within) for e in events(path, StepCompleted)]
-    assert 1000 == load(path).state.usage["input_tokens"]
+    state = load(path).state
+    assert 1000 == state.usage["input_tokens"] == state.steps.usage_saved["input_tokens"]
+    assert not any(state.usage_without_output.values())
 
 
 def test_aiohttp(path: Path, server: Server, name: str) -> None:
