@@ -21,6 +21,7 @@ _LIBRARIES: Final = ("httpx", "httpx2")
 _OTHER_TRANSPORTS: Final = "AiohttpTransport"
 """Name of the transports for aiohttp, which the SDKs contain."""
 _KEY_HEADERS: Final = ("authorization", "x-api-key", "api-key", "x-goog-api-key")
+_UNREADABLE: Final = frozenset({"br", "zstd"})
 _READABLE: Final = "gzip, deflate"
 """The encodings of replies that can be recorded as text."""
 _wrapped: Final[set[type]] = set()
@@ -115,19 +116,25 @@ def _response(module: ModuleType, recorded: Any) -> Any:
     return module.Response(status, headers=headers, stream=module.ByteStream(content))
 
 
+def _headers(message: Any) -> dict[str, str]:
+    """Return the headers of a request or a response with lower-case names; the library's own class is slow."""
+    return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in message.headers.raw}
+
+
 class _Call:
     """A request that is a step, and its reply while it is read."""
 
     def __init__(self, steps: AttemptSteps, request: Any, body: bytes) -> None:
         self.steps = steps
         self._url = str(request.url)
-        self.step: RunningStep = steps.begin(asked(request.method, self._url, request.headers, body))
+        headers = _headers(request)
+        self.step: RunningStep = steps.begin(asked(request.method, self._url, headers, body))
         self._reader: ReplyReader
         self._is_recorded = False
         for name in _KEY_HEADERS:
-            if value := request.headers.get(name):
+            if value := headers.get(name):
                 add_secret(value.rpartition(" ")[2])
-        if {"br", "zstd"} & {coding.strip() for coding in request.headers.get("accept-encoding", "").split(",")}:
+        if not _UNREADABLE.isdisjoint(headers.get("accept-encoding", "").replace(" ", "").split(",")):
             request.headers["accept-encoding"] = _READABLE
 
     def open(self, response: Any) -> bool:
@@ -135,7 +142,7 @@ class _Call:
         if response.has_redirect_location:
             return False
         is_framed = response.extensions.get("http_version") == b"HTTP/2"
-        self._reader = ReplyReader(response.status_code, response.headers, ends_by_closing=False if is_framed else None)
+        self._reader = ReplyReader(response.status_code, _headers(response), ends_by_closing=False if is_framed else None)
         if not self._reader.is_success:
             name, value = NO_SDK_RETRY
             response.headers[name] = value

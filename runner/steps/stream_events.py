@@ -1,5 +1,6 @@
 """Server-sent events of a model's reply, read while they arrive: which one is the last, errors, and usage."""
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -10,7 +11,8 @@ from runner.tasks.reply import ErrorReply, error_code
 
 _LAST: Final = frozenset({"message_stop", "response.completed", "response.incomplete"})
 _FAILED: Final = frozenset({"error", "response.failed", "response.cancelled"})
-_PARSED: Final = (b'"usage"', b'"error"', *(f'"{kind}"'.encode() for kind in _LAST | _FAILED))
+_ENDS: Final = _LAST | _FAILED
+_PARSED: Final = re.compile(f'"(?:usage|{"|".join(map(re.escape, _ENDS))})"'.encode())
 """Only data that contains one of these is parsed."""
 _EXCERPT: Final = 500
 
@@ -64,7 +66,7 @@ class StreamEvents:
         if data == b"[DONE]":
             self.is_done = True
             return
-        if event not in _LAST | _FAILED and not any(marker in data for marker in _PARSED):
+        if event not in _ENDS and _PARSED.search(data) is None:
             return
         value = _parsed(data)
         event = event or str(value.get("type", ""))

@@ -1,9 +1,7 @@
 """Tokens and cost of a model's reply, as the APIs of OpenAI and Anthropic report them."""
 
 from collections.abc import Mapping
-from typing import Any
 
-from runner.data.templates import MissingField, find
 from runner.tasks.prices import DEFAULT_PRICES, Price, price_of, read_prices
 
 
@@ -37,13 +35,12 @@ def usage_of_response(response: object) -> dict[str, float | str]:
     return priced_usage(response["usage"], str(response.get("model") or ""), read_prices(DEFAULT_PRICES))
 
 
-def _count(provider_usage: Any, *paths: str) -> int | None:
+def _count(provider_usage: object, *paths: str) -> int | None:
     """Return the first count that is reported."""
     for path in paths:
-        try:
-            number = find(provider_usage, path)
-        except MissingField:
-            continue
+        number = provider_usage
+        for name in path.split("."):
+            number = number.get(name) if isinstance(number, Mapping) else None
         if isinstance(number, int | float) and not isinstance(number, bool) and number >= 0:
             return int(number)
     return None
