@@ -138,7 +138,8 @@ _SHAPES: Final = (
     _Shape(
         tuple(f"{name}=" for name in ("key", "token", "secret", "password", "passwd")),
         re.compile(
-            rf"((?<![A-Za-z0-9_])[A-Z0-9_]{{0,60}}(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD)=)({_QUOTE})?"
+            r"((?<![A-Za-z0-9_])(?:(?:[A-Z0-9_]{0,60}_)?(?:API)?(?:KEY|TOKEN|SECRET)|[A-Z0-9_]{0,60}PASSW(?:OR)?D)=)"
+            rf"({_QUOTE})?"
             rf"(?!{_NUMBER}(?![^\s\"']))(?(2){_INSIDE}|{_BARE})"
         ),
     ),

@@ -45,6 +45,8 @@ def test_a_key_is_known_by_its_look(secret: str, around: str) -> None:
         ("https://x/y?X-Amz-Signature=0123&X-Amz-Date=2026", "https://x/y?X-Amz-Signature=***&X-Amz-Date=2026"),
         ("postgres://eva:pa55@db.example.com/runs", "postgres://***@db.example.com/runs"),
         ("OPENAI_API_KEY=0123 is not valid", "OPENAI_API_KEY=*** is not valid"),
+        ("PGPASSWORD=hunter2 psql", "PGPASSWORD=*** psql"),
+        ("curl -u eva:hunter2 -ueva:hunter2 --user 'eva:hunter2'", "curl -u eva:*** -ueva:*** --user 'eva:***'"),
         ("Client(api_key='0123', retries=2)", "Client(api_key='***', retries=2)"),
         ("aws_secret_access_key = wJalrXUtnFEMI/K7MDENG", "aws_secret_access_key = ***"),
         ("password: hunter2, user: eva", "password: ***, user: eva"),
@@ -72,6 +74,9 @@ def test_a_secret_is_known_by_its_place(text: str, masked: str) -> None:
         "task-based evaluation of sklearn",
         "user@example.com wrote: see http://[::1]:8080/path",
         "api_key=''",
+        "MONKEY=banana",
+        "docker run -u 1000:1000 -p 80:80",
+        "curl -u https://example.com -u localhost:8080",
     ],
 )
 def test_other_texts_stay(text: str) -> None:

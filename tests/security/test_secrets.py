@@ -18,6 +18,7 @@ from journal.events import AttemptFailed, AttemptStarted, AttemptSucceeded, Note
 from runner import Case, Score, note, rescore, secrets
 from runner.cli import cli
 from runner.secrets import SecretValues, add_secret, mask, mask_output, mask_values
+from runner.steps.inputs import step_input
 from runner.tasks.address import Address
 from runner.tasks.chat import Chat
 from runner.tasks.command import Command
@@ -204,6 +205,19 @@ def test_fingerprints_do_not_depend_on_keys(monkeypatch: pytest.MonkeyPatch) -> 
 
     assert first == second
     assert first[3] != other[3]
+
+
+def test_steps_do_not_depend_on_keys() -> None:
+    """A step whose input contains a key has the same fingerprint on a machine with another key."""
+    keys = ("no/form/of-one=4711", "no/form/of-another=4712", "sk-0123456789ab")
+    for key in keys[:2]:
+        add_secret(key)
+    steps = [step_input({"url": f"http://127.0.0.1:1/{key}", "messages": [f"use {key}"]}, "ask") for key in keys]
+    other = step_input({"url": "http://127.0.0.1:1/", "messages": ["use ***"]}, "ask")
+
+    assert 1 == len({step.fingerprint for step in steps})
+    assert other.fingerprint != steps[0].fingerprint
+    assert not [key for key in keys if any(key.encode() in step.content for step in steps)]
 
 
 def test_a_key_in_an_argument_is_not_recorded(path: Path) -> None:
