@@ -314,8 +314,8 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
             "--durable WHAT",
             "Requests of a Python task that are steps: 'http' for model calls, or an address for other requests; repeatable.",
             "settings",
-            '["http"]',
             multiple=True,
+            in_file=False,
         ),
         Option(
             "--reuse-steps WHEN",

@@ -115,10 +115,13 @@ def _watch_clients(evaluation: Evaluation[Any, Any, Any], settings: Settings) ->
     """Let the HTTP clients of the task record steps; raise a `UsageError` if it has none."""
     from runner.steps.http_clients import watch_clients  # noqa: PLC0415  # an HTTP client is slow to import
 
+    problem = ""
     if isinstance(evaluation.task, OpenableTask):
-        raise UsageError("is for tasks that are Python functions", setting="durable", value=settings.durable)
-    if settings.gateway and MODEL_CALLS in settings.durable:
-        raise UsageError("the gateway records the same calls; use one of them", setting="durable", value=settings.durable)
+        problem = "the task must be a Python function; a command can call models through the gateway"
+    elif settings.gateway and MODEL_CALLS in settings.durable:
+        problem = "the gateway records the same calls; use one of them"
+    if problem:
+        raise UsageError(problem, setting="durable", value=", ".join(settings.durable))
     watch_clients()
 
 

@@ -36,7 +36,7 @@ class DurableRequests:
         parts = urlsplit(url)
         if self.has_model_calls and model_endpoint(method, parts.path) is not None:
             return True
-        if not self._addresses:
+        if not self._addresses or method.upper() == "HEAD":  # Its reply has no body.
             return False
         origin, path = (parts.scheme, parts.hostname or "", parts.port or _PORTS.get(parts.scheme, 0)), f"{parts.path}/"
         return any(origin == listed and path.startswith(f"{prefix}/") for listed, prefix in self._addresses)

@@ -4,6 +4,7 @@ Requests and replies are untrusted. Headers are not recorded, because they conta
 """
 
 import base64
+import json
 import zlib
 from collections.abc import Iterator, Mapping
 from functools import cached_property
@@ -15,6 +16,7 @@ import orjson
 
 from journal.errors import Unserializable
 from runner.data.exact_json import read_json
+from runner.data.fingerprint import canonical
 from runner.errors import UsageError
 from runner.secret_shapes import mask_shapes
 from runner.secrets import mask, mask_output
@@ -176,11 +178,13 @@ class ReplyReader:
 
     @cached_property
     def _json(self) -> Any:
-        """The complete body as a JSON value; None if it is none."""
+        """The complete body as a JSON value; None if it is none. It may contain NaN and half characters, as in Python."""
         self._reply.body = self._body
         try:
             return self._reply.json() if self._is_json and self._is_decoded else None
-        except (InvalidReply, ReplyTooLarge):
+        except InvalidReply:
+            return _lenient_json(self._body)
+        except ReplyTooLarge:
             return None
 
     @property
@@ -212,7 +216,7 @@ class ReplyReader:
             if not self._is_decoded:
                 raise UnicodeError
             text = content.decode()
-            recorded["body"] = text if (body := _storable(self._json)) is None else body
+            recorded["body"] = self._json if _is_storable(self._json) else text
         except UnicodeError:
             recorded["base64"] = base64.b64encode(content).decode()
             if not self._is_decoded:
@@ -225,24 +229,36 @@ class ReplyReader:
         return usage_of_response(self._json if self._events is None else self._events.response)
 
 
-def _storable(value: Any) -> Any:
-    """Return a JSON object or list that the journal stores without loss; otherwise None."""
-    if not isinstance(value, dict | list):
-        return None
+def _lenient_json(content: bytes) -> Any:
     try:
-        orjson.dumps(value)
-    except TypeError:  # A number of more than 64 bits, or too many levels.
+        return json.loads(content)
+    except (ValueError, RecursionError):
         return None
-    return value
+
+
+def _is_storable(value: Any) -> bool:
+    """Whether a value is a JSON object or list that the journal stores without loss."""
+    if not isinstance(value, dict | list):
+        return False
+    try:
+        canonical(value, "the reply")
+    except UsageError:  # NaN, half a character, a number of more than 64 bits, or too many levels.
+        return False
+    return True
+
+
+def _visible(value: Any) -> str:
+    """Return the characters of a header's value that every client accepts."""
+    return "".join(character for character in str(value) if " " <= character <= "~")
 
 
 def replayed(recorded: Any) -> tuple[int, dict[str, str], bytes]:
     """Return the status, the headers and the body of a recorded reply."""
     try:
-        status, headers = int(recorded["status"]), {"content-type": str(recorded["content_type"])}
+        status, headers = int(recorded["status"]), {"content-type": _visible(recorded["content_type"])}
         if "base64" in recorded:
             content = base64.b64decode(recorded["base64"], validate=True)
-            headers |= {"content-encoding": recorded["content_encoding"]} if "content_encoding" in recorded else {}
+            headers |= {"content-encoding": _visible(recorded["content_encoding"])} if "content_encoding" in recorded else {}
         else:
             body = recorded["body"]
             content = body.encode() if isinstance(body, str) else orjson.dumps(body)

@@ -193,6 +193,8 @@ def test_a_stream_with_an_error_is_never_complete(error: bytes) -> None:
         b'{"big": 123456789012345678901234567890}',
         b'{"float": 0.1234567890123456789012}',
         b"[" * 300 + b"]" * 300,
+        b'{"logprob": NaN, "usage": {"prompt_tokens": 1}}',
+        b'{"text": "\\ud83d"}',
     ],
 )
 def test_json_is_replayed_as_the_same_value(body: bytes) -> None:
@@ -203,7 +205,7 @@ def test_json_is_replayed_as_the_same_value(body: bytes) -> None:
 
     assert reader.is_complete
     assert (200, "application/json", len(content)) == (status, headers["content-type"], int(headers["content-length"]))
-    assert json.loads(body) == json.loads(content)
+    assert repr(json.loads(body)) == repr(json.loads(content))
 
 
 @pytest.mark.parametrize(
@@ -212,6 +214,7 @@ def test_json_is_replayed_as_the_same_value(body: bytes) -> None:
         ({"content-type": "text/plain; charset=latin-1"}, "Bogotá".encode("latin-1")),
         ({"content-type": "text/plain"}, "Bogotá\r\n".encode()),
         ({"content-type": "application/json", "content-encoding": "br"}, b"\x8b\x01\x80\xff{}\x03"),
+        ({"content-type": "text/plain; name=\xe9\x7f"}, b"x"),
         ({}, b""),
     ],
 )
@@ -222,7 +225,7 @@ def test_other_replies_are_replayed_byte_by_byte(headers: dict[str, str], body: 
 
     assert reader.is_complete
     assert (200, body) == (status, content)
-    assert headers.items() <= replayed_headers.items()
+    assert {name: value.replace("\xe9\x7f", "") for name, value in headers.items()}.items() <= replayed_headers.items()
 
 
 @pytest.mark.parametrize("coding", ["gzip", "deflate", "raw"])
