@@ -66,6 +66,36 @@ class Trajectory:
         self._inputs: dict[int, Any] = {}
         """Number of a step of the attempt in flight → its input."""
         self._attempt = 0
+        self._callers: dict[int, tuple[int, int]] = {}
+        """Record of a completed step → the attempt that used it last, and the number of the step there that called it."""
+        self._records: dict[tuple[int, int], int] = {}
+        """Attempt and number of a step → the record that completed it."""
+        self._unused: set[int] = set()
+
+    @property
+    def unused(self) -> int:
+        """Completed steps that the attempt in flight may reuse and has not, on their own or with the step around them."""
+        return len(self._unused)
+
+    def start(self, event: events.AttemptStarted) -> None:
+        """Start an attempt; `apply` does not need it, but `unused` does."""
+        steps = self._completed.items() if event.reuses else ()
+        self._unused = {seq for seq, (attempt, step) in steps if attempt >= event.reuses and step.reusable}
+
+    def _use(self, seq: int, event: events.StepCompleted | events.StepReused) -> None:
+        self._records[event.attempt, event.step] = seq
+        self._callers[seq] = event.attempt, event.within
+        if self._unused and isinstance(event, events.StepReused):
+            self._unused = {other for other in self._unused if other != seq and not self._is_inside(other, seq)}
+
+    def _is_inside(self, seq: int, outer: int) -> bool:
+        """Return whether a step was called by another, directly or not."""
+        for _ in self._records:  # In a forged journal, steps may call one another in a circle.
+            caller = self._records.get(self._callers[seq])
+            if caller is None or caller == outer:
+                return caller is not None
+            seq = caller
+        return False
 
     def apply(self, record: Record) -> StepDetails | None:
         """Return the step that a record completed, failed or reused; None if it is unknown what was reused."""
@@ -78,6 +108,7 @@ class Trajectory:
             attempt, step = self._completed.get(event.of, (0, None))
             if step is None:
                 return None
+            self._use(event.of, event)
             details = attrs.evolve(
                 step,
                 number=event.step,
@@ -105,6 +136,7 @@ class Trajectory:
             )
             if isinstance(event, events.StepCompleted):
                 self._completed[record.seq] = event.attempt, details
+                self._use(record.seq, event)
         self._inputs[event.step] = details.input
         return details
 

@@ -48,7 +48,7 @@ def trajectory_lines(attempt: AttemptDetails, *, full: bool) -> Iterator[str]:
 
 def reuse_in_words(attempt: AttemptDetails) -> str:
     """Return what an attempt reused of those before: `reused 9 of 12 steps and diverged at step 10`."""
-    reused = f"reused {attempt.reused_steps:,} of {plural(attempt.reusable_steps, 'step')}"
+    reused = f"reused {attempt.reused_steps:,} of {plural(attempt.reused_steps + attempt.unused_steps, 'step')}"
     if attempt.diverged_at:
         return f"{reused} and diverged at step {attempt.diverged_at:,}"
     return f"{reused} and continued at step {attempt.first_executed:,}" if attempt.first_executed else reused

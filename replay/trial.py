@@ -82,8 +82,8 @@ class AttemptDetails:
     """The first attempt whose steps it may reuse; 0: none."""
     spent: float = 0.0
     """Seconds of the attempts whose steps it may reuse."""
-    reusable_steps: int = 0
-    """Completed steps of earlier attempts that it may reuse."""
+    unused_steps: int = 0
+    """Completed steps of earlier attempts that it may reuse and has not reused."""
     steps: list[StepDetails] = attrs.field(factory=list)
     """In the order in which they ended."""
 
@@ -136,7 +136,7 @@ class AttemptDetails:
     @property
     def diverged_at(self) -> int:
         """Number of the step from which it took another path than the attempts before; 0 if it reused all of their steps."""
-        return self.first_executed if self.reused_steps < self.reusable_steps else 0
+        return self.first_executed if self.unused_steps else 0
 
 
 @attrs.frozen
@@ -264,10 +264,11 @@ class TrialDetails:
             attempt.apply(event)
             if isinstance(event, events.StepEvent) and (step := self._trajectory.apply(record)) is not None:
                 attempt.steps.append(step)
+                attempt.unused_steps = self._trajectory.unused
             if isinstance(event, events.AttemptStarted):
                 attempt.request = self.request
-                earlier = self.attempts[max(0, event.reuses - 1) : number - 1] if event.reuses else ()
-                attempt.reusable_steps = sum(step.outcome == "completed" and step.reusable for a in earlier for step in a.steps)
+                self._trajectory.start(event)
+                attempt.unused_steps = self._trajectory.unused
 
     def finish(self, timeline: Timeline) -> None:
         """Copy the final times and spans from the timeline, after the last record."""

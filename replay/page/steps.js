@@ -40,11 +40,24 @@ function stepCount(run, trial) {
 
 // What an attempt reused of those before: the same as replay.trajectory_text.reuse_in_words.
 function reuseText(run, span, steps) {
-  const { outcome, number } = run.steps, { attempt, trial, details } = run.spans, first = details[span]?.reuses;
+  const { outcome, number, within, span: spans } = run.steps, { attempt, trial, details } = run.spans, first = details[span]?.reuses;
   if (!first || run.stepsOmitted) return "";
   const earlier = run.trials.attempts[trial[span]].filter((other) => attempt[other] >= first && attempt[other] < attempt[span]);
-  const reusable = earlier.flatMap((other) => run.stepsOf.get(other) || []).filter((step) => outcome[step] === 0).length;
-  const reused = steps.filter((step) => outcome[step] === STEP_REUSED).length;
+  const before = earlier.flatMap((other) => run.stepsOf.get(other) || []), caller = new Map(), byNumber = new Map();
+  for (const step of before) { // Each use of a step replaces its caller.
+    const source = sourceOf(run, step);
+    byNumber.set(`${spans[step]} ${number[step]}`, source);
+    if (source >= 0) caller.set(source, `${spans[step]} ${within[step]}`);
+  }
+  const reusedSteps = steps.filter((step) => outcome[step] === STEP_REUSED), reused = reusedSteps.length, used = new Set(reusedSteps.map((step) => sourceOf(run, step)));
+  const isUsed = (step) => { // Reused, or inside a step that was.
+    for (let depth = 0; step !== undefined && depth <= before.length; depth++) {
+      if (used.has(step)) return true;
+      step = byNumber.get(caller.get(step));
+    }
+    return false;
+  };
+  const reusable = reused + before.filter((step) => outcome[step] === 0 && !isUsed(step)).length;
   const executed = steps.filter((step) => outcome[step] !== STEP_REUSED && outcome[step] !== STEP_NOT_REUSABLE).map((step) => number[step]);
   const how = !executed.length ? "" : ` and ${reused < reusable ? "diverged" : "continued"} at step ${grouped(Math.min(...executed))}`;
   return `reused ${grouped(reused)} of ${plural(reusable, "step")}${how}`;

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from journal.events import AttemptStarted, StepCompleted
+from journal.events import AttemptInterrupted, AttemptStarted, StepCompleted, StepReused
 from replay.trajectory import StepDetails, nested
 from tests.journal.samples import enqueued, session, started, write_sync
 from tests.replay.agent_run import QUESTION, agent_run, completed
@@ -47,8 +47,8 @@ def test_json() -> None:
     ]
     assert ["system", "user", "assistant", "tool"] == [each["role"] for each in second["steps"][2]["input"]["messages"]]
     assert 1 == len(second["steps"][2]["input"]["tools"])
-    assert [(0, 0, 0), (2, 2, 0)] == [
-        (attempt["reusable_steps"], attempt["reused_steps"], attempt["diverged_at"]) for attempt in (first, second)
+    assert [(0, 0, 0), (2, 0, 0)] == [
+        (attempt["reused_steps"], attempt["unused_steps"], attempt["diverged_at"]) for attempt in (first, second)
     ]
 
 
@@ -56,9 +56,32 @@ def test_divergence() -> None:
     """An attempt that does not ask what was recorded has diverged at its first executed step."""
     attempt = shown("route")["attempts"][1]
 
-    assert (2, 1, 2) == (attempt["reusable_steps"], attempt["reused_steps"], attempt["diverged_at"])
+    assert (1, 1, 2) == (attempt["reused_steps"], attempt["unused_steps"], attempt["diverged_at"])
     assert "reused 1 of 2 steps and diverged at step 2" in lines("route")
     assert "reused 2 of 2 steps and continued at step 3" in lines("weather")
+
+
+def test_a_reused_step_includes_the_steps_inside_it(tmp_path: Path) -> None:
+    """The steps that a reused step had called are not executed again, and do not count as divergence."""
+    calls = [completed("a", 1, 3, "inner", output=3, within=2), completed("a", 1, 2, "middle", output=2, within=1)]
+    write_sync(
+        tmp_path / "nested",
+        [
+            started(),
+            session(),
+            enqueued("a"),
+            AttemptStarted(trial="a", attempt=1, slot=0),
+            *calls,
+            completed("a", 1, 1, "outer", output=1),
+            AttemptInterrupted(trial="a", attempt=1, reason="stopped"),
+            AttemptStarted(trial="a", attempt=2, slot=0, reuses=1),
+            StepReused(trial="a", attempt=2, step=1, of=8),
+            completed("a", 2, 2, "next", output=4),
+        ],
+    )
+    attempt = orjson.loads(evaljournal("show", "nested", "a", "--json").stdout)["attempts"][1]
+
+    assert (1, 0, 0) == (attempt["reused_steps"], attempt["unused_steps"], attempt["diverged_at"])
 
 
 def test_short() -> None:
