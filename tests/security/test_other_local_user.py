@@ -35,6 +35,28 @@ def test_reports_and_exports_are_private(tmp_path: Path, arguments: list[str]) -
     assert {0o600} == {mode(file) for file in (out.iterdir() if out.is_dir() else [out])}
 
 
+def test_the_files_of_nat_output_are_private(tmp_path: Path) -> None:
+    """What a run writes with `--nat-output` is as private as its journal."""
+    (tmp_path / "qa.jsonl").write_text('{"id": "peru", "input": "Peru?"}\n')
+    words = [
+        "run",
+        "--data",
+        f"{tmp_path}/qa.jsonl",
+        "--command",
+        "cat",
+        "-o",
+        f"{tmp_path}/run",
+        "--nat-output",
+        f"{tmp_path}/out",
+    ]
+    result = CliRunner().invoke(cli, words)
+
+    assert 0 == result.exit_code, result.output
+    files = [*(tmp_path / "out").iterdir()]
+    assert {"workflow_output.json", "workflow_output.jsonl"} <= {file.name for file in files}
+    assert {0o600} == {mode(file) for file in files}
+
+
 def test_the_browser_is_not_started_with_the_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The browser gets a private file that forwards to the address; the file is deleted at the end."""
     run = eventful_run(tmp_path / "run")
