@@ -7,15 +7,16 @@ import shlex
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
 from replay import load
+from tests.processes import ROOT, Process
 from tests.server import Server
 
-ROOT: Final = Path(__file__).parent.parent
 EXAMPLES: Final = ROOT / "examples"
 
 
@@ -82,6 +83,30 @@ def test_agents(tmp_path: Path, server: Server, sdk: str, end: str) -> None:
     assert 2 * 3 == len(server.seen(name))
     assert 2 * (3 + 2) == state.steps.completed
     assert 2 * 3 * 1000 == state.usage["input_tokens"]
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("sdk", "end"), [("openai", "v1"), ("anthropic", "api")])
+def test_an_agent_that_is_killed(tmp_path: Path, server: Server, sdk: str, end: str) -> None:
+    """`resume` repeats only the call that was in flight."""
+    name = f"example-{sdk}-killed"
+    url = server.url(name, "tools,tools,tools,tools,hang,tools", end)
+    environment = {f"{sdk.upper()}_BASE_URL": url, f"{sdk.upper()}_API_KEY": "test-key-1234", "PYTHONPATH": str(ROOT)}
+    options: dict[str, Any] = {"cwd": tmp_path, "env": {**os.environ, **environment}, "stdout": subprocess.DEVNULL}
+    command = [sys.executable, "-m", "evaljournal", "run", str(EXAMPLES / f"{sdk}_agent.py"), "--slots", "1", "--write-ahead"]
+    with Process(command, **options, stderr=subprocess.DEVNULL) as process:
+        deadline = time.monotonic() + 60
+        while len(server.seen(name)) < 5:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        process.kill()
+    [path] = tmp_path.glob("runs/*/0001")
+    subprocess.run([*command[:3], "resume", str(path)], check=True, timeout=60, **options)
+    state = load(path).state
+
+    assert 2 == state.completed
+    assert 3 + 3 + 1 == len(server.seen(name))
+    assert (2 * (3 + 2), 2) == (state.steps.completed, state.steps.reused)
 
 
 def test_plain_function(tmp_path: Path) -> None:
