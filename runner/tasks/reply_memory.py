@@ -36,10 +36,10 @@ class ReplyTooLarge(Fatal):
 class ReplyMemory:
     """The memory of one reply, until it is parsed."""
 
-    def __init__(self, what: str = "the reply", *, small: int = SMALL, places: trio.Semaphore | None = None) -> None:
-        """Account for a reply; one of more than `small` bytes takes one of `places` (default: those of the run's tasks)."""
+    def __init__(self, what: str = "the reply", *, small: int | None = None, places: trio.Semaphore | None = None) -> None:
+        """Account for a reply; one of more than `small` bytes (default: `SMALL`) takes one of `places` (those of the run)."""
         self._what = what
-        self._small = small
+        self._small = SMALL if small is None else small
         self._places = places
         self._size = 0
         self._place: trio.Semaphore | None = None
