@@ -108,16 +108,20 @@ def steps_in_words(steps: Steps, per_second: float | None = None) -> str:
     failed = f" ({steps.failed:,} failed)" if steps.failed else ""
     pace = "" if per_second is None else f", {digits(per_second, 2)}/s"
     executed = f"{plural(steps.completed + steps.failed, 'step')}{failed}{pace}"
-    return f"{executed} · {saved_in_words(steps)}" if steps.reused else executed
+    return f"{executed} · {_saved_in_words(steps)}" if steps.reused else executed
 
 
-def saved_in_words(steps: Steps) -> str:
-    """Return what reused steps have saved: `41 steps reused, $3.12 not paid again`; tokens if their cost is unknown."""
-    saved = billed_usage(steps.usage_saved)
-    cost = f", {money(saved['cost'])} not paid again" if saved.get("cost") else ""
-    if not cost and saved:
-        cost = f", {usage_in_words(saved, {})} not used again"
-    return f"{plural(steps.reused, 'step')} reused{cost}"
+def saved_usage(steps: Steps) -> dict[str, float]:
+    """Return the cost that reused steps have saved; if it is unknown, the tokens."""
+    cost = {name: value for name, value in steps.usage_saved.items() if name == "cost" and value}
+    return cost or {name: value for name, value in steps.usage_saved.items() if "token" in name.lower()}
+
+
+def _saved_in_words(steps: Steps) -> str:
+    """Return what reused steps have saved: `41 steps reused, $3.12 not paid again`."""
+    saved = saved_usage(steps)
+    amount = money(saved["cost"]) if "cost" in saved else usage_in_words(saved, {})
+    return f"{plural(steps.reused, 'step')} reused{f', {amount} not paid again' if saved else ''}"
 
 
 def truncated_lines(state: RunState) -> Iterator[str]:

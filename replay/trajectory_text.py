@@ -15,6 +15,7 @@ from replay.usage import is_amount
 
 _VALUE: Final = 60
 """Characters of an input or an output in a line."""
+_ERROR: Final = 200
 _NAME: Final = 40
 _LABEL: Final = 10
 _UNITS: Final = {
@@ -64,7 +65,7 @@ def not_reused_in_words(note: Any) -> str:
 def _short(step: StepDetails, depth: int) -> str:
     how = "reused" if step.is_reused else duration(step.elapsed)
     name = f"{'  ' * depth}{printable(step.name, _NAME)}"
-    result = f"failed: {one_line(f'{step.error}: {step.message}', _VALUE)}" if step.error else _in_a_line(_result(step))
+    result = f"failed: {one_line(f'{step.error}: {step.message}', _ERROR)}" if step.error else _in_a_line(_result(step))
     return f"{step.number:>4,}  {step.kind:<5}  {how:>8}  {name}  {_in_a_line(_request(step))} → {result}{_usage(step)}"
 
 

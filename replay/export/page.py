@@ -27,7 +27,7 @@ from replay.export.page_columns import Cursor, columns, encoded
 from replay.export.page_content import Content
 from replay.loaded_run import LoadedRun
 from replay.summary import Score, Summary, summarize
-from replay.summary_text import billed_usage
+from replay.summary_text import billed_usage, saved_usage
 from replay.text import escape_controls, plural, printable
 from replay.view_json import view_json
 
@@ -78,7 +78,7 @@ class PageRun:
             "summary": view_json(summary),
             "usage": billed_usage(summary.usage),
             "usage_without_output": billed_usage(summary.usage_without_output),
-            **({} if summary.steps is None else {"usage_saved": billed_usage(summary.steps.usage_saved)}),
+            **({} if summary.steps is None else {"usage_saved": saved_usage(summary.steps)}),
             "audit": {
                 **view_json(self.audit, without="findings"),
                 "ok": self.audit.ok,

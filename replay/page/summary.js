@@ -46,9 +46,9 @@ function summaryTiles({ info }) {
   tiles.push(tile("attempts", grouped(attempts.started), countList([[attempts.failed, "failed"], [attempts.timed_out, "timed out"], [attempts.interrupted, "interrupted"], [attempts.returned_late, "returned late"]]) || "none failed",
     attempts.repeated_calls ? `${plural(attempts.repeated_calls, "call")} may have been paid for twice` : ""));
   if (steps) {
-    const saved = Object.entries(info.usage_saved), cost = saved.find(([name]) => name === "cost");
+    const saved = Object.entries(info.usage_saved).map(([name, value]) => (name === "cost" ? money(value) : amount(name, value)));
     tiles.push(tile("steps", grouped(steps.completed + steps.failed), steps.failed ? `${grouped(steps.failed)} failed` : "none failed",
-      steps.reused ? `${plural(steps.reused, "step")} reused${cost ? `, ${money(cost[1])} not paid again` : saved.length ? `, ${usageText(saved.slice(0, 3))} not used again` : ""}` : ""));
+      steps.reused ? `${plural(steps.reused, "step")} reused${saved.length ? `, ${saved.slice(0, 3).join(" · ")} not paid again` : ""}` : ""));
   }
   return tiles;
 }

@@ -62,8 +62,8 @@ def test_without_a_cost_the_saved_tokens_are_shown() -> None:
     state.steps.completed, state.steps.reused = 1, 2
     assert "  1 step · 2 steps reused" in final_report(state, path="r").splitlines()
 
-    state.steps.usage_saved.update({"input_tokens": 1200})
-    assert "  1 step · 2 steps reused, input_tokens 1,200 not used again" in final_report(state, path="r").splitlines()
+    state.steps.usage_saved.update({"input_tokens": 1200, "unpriced_calls": 1})
+    assert "  1 step · 2 steps reused, input_tokens 1,200 not paid again" in final_report(state, path="r").splitlines()
 
 
 @pytest.mark.parametrize(("reuses", "calls"), [(1, 1), (0, 3)])
