@@ -42,6 +42,8 @@ class HistoryView {
     this.field = el("input", { type: "number", min: 1, max: this.run.seq, value: this.seq, id: "seq", "aria-label": "Record number", onchange: () => (this.field.value ? this.go(Number(this.field.value)) : this.show()) });
     this.event = el("p", { class: "event", id: "event", "aria-live": "polite" });
     this.counters = Object.fromEntries(COUNTERS.map(([name]) => [name, el("dd", { "data-counter": name })]));
+    this.stepCounter = el("dd", {});
+    this.stepCell = el("div", { id: "step-counter", hidden: true }, el("dt", { text: "steps" }), this.stepCounter);
     this.scoreLine = el("p", { class: "state-line" });
     this.decisionLine = el("p", { class: "state-line", id: "decision" });
     this.running = el("ul", { class: "slots", "aria-label": "Attempts in flight" });
@@ -58,7 +60,7 @@ class HistoryView {
         el("button", { type: "button", "aria-label": "Next record", onclick: () => this.step(1), text: "→" }),
         el("label", {}, "record ", this.field, el("span", { class: "of" }))),
       this.event, this.decisionLine,
-      el("dl", { class: "counters" }, COUNTERS.map(([name, label]) => el("div", {}, el("dt", { text: label }), this.counters[name]))),
+      el("dl", { class: "counters" }, COUNTERS.map(([name, label]) => el("div", {}, el("dt", { text: label }), this.counters[name])), this.stepCell),
       this.scoreLine, el("div", { class: "sides" }, this.running, this.backingOff), this.decisionList);
     this.area.addEventListener("pointerdown", (event) => this.grab(event));
     this.area.addEventListener("pointermove", (event) => this.hover(event));
@@ -185,6 +187,8 @@ class HistoryView {
     const state = run.stateAt(seq);
     const counts = { ...state.trials, limit: state.limit, attempts: state.attempts.started };
     for (const [name] of COUNTERS) setText(this.counters[name], counts[name] === null ? NONE : grouped(counts[name]));
+    this.stepCell.hidden = !run.info.summary.steps;
+    setText(this.stepCounter, grouped(state.steps.completed + state.steps.failed));
     const scores = Object.entries(state.scores).filter(([, score]) => score.mean !== null).slice(0, 4);
     setText(this.scoreLine, scores.length ? `scores so far: ${scores.map(([name, score]) => this.scoreText(name, score)).join(" · ")}` : "no scores yet");
     this.describe();
