@@ -20,10 +20,14 @@ import trio
 
 from runner.notes import engine_note
 from runner.tasks.address import Address
+from runner.tasks.http11 import Http11Connection, Response
 from runner.tasks.reply import BadStatus, NoResponse, Redirected, Reply
 from runner.tasks.reply_memory import ReplyMemory
 
 T = TypeVar("T")
+
+AnyResponse = Response | httpcore2.Response
+"""A reply without its body; with a proxy, httpcore's."""
 
 _MAX_IDLE: Final = 60.0
 """Seconds after which an unused connection is closed."""
@@ -118,14 +122,17 @@ class _Request(httpcore2.Request):
     ) -> None:
         self.method = method.encode()
         self.url = url
+        self.target = url.target
         self.headers = headers
+        self.content = content
         self.stream = _Body(content)
         self.extensions = extensions
+        self.read_timeout: float | None = extensions["timeout"]["read"]
 
 
 @attrs.define(eq=False)
 class _Connection:
-    http: httpcore2.AsyncConnectionInterface
+    http: Http11Connection | httpcore2.AsyncConnectionInterface
     stream: _Stream | None
     """None if it goes through a proxy."""
     idle_since: float | None = None
@@ -136,6 +143,8 @@ class _Connection:
         """Whether something was received after the end of the reply."""
         if self.stream is not None and self.stream.has_unread:
             return True
+        if isinstance(self.http, Http11Connection):
+            return self.http.has_unread
         http: Any = self.http
         while (inner := getattr(http, "_connection", None)) is not None:  # A proxy's connection is wrapped.
             http = inner
@@ -210,7 +219,7 @@ class Client:
     @asynccontextmanager
     async def stream(
         self, method: str, content: bytes | None, *headers: tuple[bytes, bytes], target: str
-    ) -> AsyncGenerator[httpcore2.Response]:
+    ) -> AsyncGenerator[AnyResponse]:
         """Make one call; yields its response, whatever its status, and the body is read as it arrives: `aiter_stream`."""
         try:
             connection, response = await self._send(self._request(method, content, headers, target))
@@ -234,9 +243,7 @@ class Client:
         url = self._url if target is None else _Url(self._address.origin, target)
         return _Request(method, url, sent, content, self._extensions)
 
-    async def _exchange(
-        self, request: _Request, started: float, memory: ReplyMemory
-    ) -> tuple[httpcore2.Response, bytes, float]:
+    async def _exchange(self, request: _Request, started: float, memory: ReplyMemory) -> tuple[AnyResponse, bytes, float]:
         """Send a request; return the response, its body and the time to its first byte."""
         try:
             connection, response = await self._send(request)
@@ -250,7 +257,7 @@ class Client:
         await self._keep(connection)
         return response, body, first_byte
 
-    async def _send(self, request: _Request) -> tuple[_Connection, httpcore2.Response]:
+    async def _send(self, request: _Request) -> tuple[_Connection, AnyResponse]:
         """Send a request on an idle connection or a new one; return it, and the response without its body."""
         connection = await self._idle_connection() or await self._new_connection()
         try:
@@ -274,7 +281,7 @@ class Client:
         if self._proxy is not None:
             return _Connection(self._proxy.create_connection(self._address.origin), None)
         stream = await self._connect()
-        return _Connection(httpcore2.AsyncHTTP11Connection(self._address.origin, stream), stream)
+        return _Connection(Http11Connection(stream), stream)
 
     async def _connect(self) -> _Stream:
         origin, timeout = self._address.origin, self._timeouts["connect"]
@@ -308,7 +315,7 @@ class Client:
             await _drop(self._idle.popleft().http)
 
 
-async def _response(connection: _Connection, request: _Request) -> httpcore2.Response:
+async def _response(connection: _Connection, request: _Request) -> AnyResponse:
     """Send a request; return the response without its body. The connection is closed on an error."""
     try:
         return await connection.http.handle_async_request(request)
@@ -317,13 +324,13 @@ async def _response(connection: _Connection, request: _Request) -> httpcore2.Res
         raise
 
 
-async def _drop(connection: httpcore2.AsyncConnectionInterface | trio.abc.AsyncResource) -> None:
+async def _drop(connection: Http11Connection | httpcore2.AsyncConnectionInterface | trio.abc.AsyncResource) -> None:
     """Close a connection without waiting for the peer."""
     with trio.CancelScope(deadline=-math.inf, shield=True):
         await connection.aclose()
 
 
-async def _body(response: httpcore2.Response, started: float, memory: ReplyMemory) -> tuple[bytes, float]:
+async def _body(response: AnyResponse, started: float, memory: ReplyMemory) -> tuple[bytes, float]:
     """Read a body up to the size limit; return it and the time to its first byte."""
     chunks: list[bytes] = []
     first = 0.0

@@ -124,6 +124,31 @@ def test_bytes_that_come_later(tls: ssl.SSLContext) -> None:
     assert NUMBERS == exchange(answer_twice, pause=0.02, tls=tls)[0]
 
 
+async def answer_in_chunks_after_100(stream: trio.abc.Stream, _: int, __: int, body: bytes) -> bool:
+    await stream.send_all(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n")
+    await stream.send_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1;a=b\r\n%b\r\n0\r\nTrailer: x\r\n\r\n" % body)
+    return True
+
+
+def test_informational_replies_and_trailers() -> None:
+    """They are skipped, and the connection is used again."""
+    assert (NUMBERS, 1) == exchange(answer_in_chunks_after_100)
+
+
+@pytest.mark.parametrize(
+    "sent", [b"nonsense\r\n\r\n", b"HTTP/1.1 101 Switching Protocols\r\n\r\n", b"HTTP/1.1 200 OK\r\nX: " + b"x" * 200_000]
+)
+def test_invalid_replies(sent: bytes) -> None:
+    """What is not HTTP, switches the protocol or never ends is no reply."""
+
+    async def handler(stream: trio.abc.Stream, *_: object) -> bool:
+        await stream.send_all(sent)
+        return True
+
+    with pytest.raises(NoResponse):
+        exchange(handler)
+
+
 async def close_at_second_request(stream: trio.abc.Stream, _: int, request: int, body: bytes) -> bool:
     if not request:
         await stream.send_all(reply(body))
