@@ -56,11 +56,16 @@ _LONG = r"(?:digest|aws4-hmac-sha256)\s[^\r\n]*"  # schemes with several parts
 
 
 def _group_markers(markers: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """Group markers by a character that few texts contain: searching for one character is fastest."""
+    """Group markers by something that few texts contain, so that most markers need no search of their own.
+
+    A marker that contains another one is omitted: a text with it has the other one, too.
+    """
+    unique = dict.fromkeys(markers)
     groups: dict[str, tuple[str, ...]] = {}
-    for marker in dict.fromkeys(markers):
-        guard = next((character for character in "@=_-" if character in marker), "")
-        groups[guard] = (*groups.get(guard, ()), marker)
+    for marker in unique:
+        if not any(other in marker for other in unique if other != marker):
+            guard = next((guard for guard in ("key", "token", *"@=_-") if guard in marker), "")
+            groups[guard] = (*groups.get(guard, ()), marker)
     return groups
 
 
