@@ -11,19 +11,18 @@ from http import HTTPStatus
 from typing import Any, Final
 
 import attrs
-import h11
-import httpcore2
 import trio
 
 from journal.errors import JournalError
 from runner.gateway.attempts import GatewayAttempt
-from runner.gateway.connection import Connection, Disconnected, RequestTooLarge
+from runner.gateway.connection import Connection, Disconnected
+from runner.gateway.heads import RequestHead
 from runner.gateway.providers import Route
 from runner.retries.classify import classify
 from runner.secrets import mask
 from runner.steps.attempt_steps import Asked, RunningStep
 from runner.steps.model_calls import KEY_HEADERS, NO_SDK_RETRY, ReplyReader, asked, replayed
-from runner.tasks.client import Client
+from runner.tasks.client import AnyResponse, Client
 from runner.tasks.reply import IncompleteReply, InvalidReply, NoResponse, Redirected, check_values
 from runner.tasks.reply_memory import MAX_BYTES, ReplyMemory, ReplyTooLarge
 
@@ -68,7 +67,7 @@ class Call:
     attempt: GatewayAttempt
     route: Route
     client: Client
-    request: h11.Request
+    request: RequestHead
     target: str
     """Path and query at the provider."""
     connection: Connection
@@ -83,7 +82,7 @@ class Call:
         try:
             body = await connection.body(MAX_BYTES)
             question = await self._asked(body) if self.route.is_recorded else None
-        except (RequestTooLarge, ReplyTooLarge) as exc:
+        except ReplyTooLarge as exc:
             await connection.reject(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, str(exc), _NO_RETRY)
             return
         if attempt.failure is not None:
@@ -189,7 +188,7 @@ class Call:
                 raise Disconnected from exc
 
     async def _end(
-        self, step: RunningStep | None, exc: Exception, response: httpcore2.Response | None = None, body: bytes = b""
+        self, step: RunningStep | None, exc: Exception, response: AnyResponse | None = None, body: bytes = b""
     ) -> None:
         """Record that a step failed, send the reply to the agent, and end the attempt unless the agent is at fault."""
         connection = self.connection
@@ -218,7 +217,7 @@ class Call:
                 self.attempt.fail(exc)
 
 
-def _reader(response: httpcore2.Response) -> ReplyReader:
+def _reader(response: AnyResponse) -> ReplyReader:
     headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in response.headers}
     return ReplyReader(response.status, headers)
 

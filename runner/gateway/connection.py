@@ -2,11 +2,13 @@
 
 from collections.abc import Awaitable, Callable, Generator, Iterable
 from contextlib import contextmanager
+from http import HTTPStatus
 from typing import Final
 
-import h11
 import orjson
 import trio
+
+from runner.gateway.heads import InvalidRequest, RequestHead, reply_head
 
 MAX_HEAD: Final = 64 * 1024
 """Bytes of a request's line and headers."""
@@ -15,16 +17,20 @@ IDLE_TIMEOUT: Final = 120.0
 LINGER: Final = 1.0
 """Seconds for which what an agent still sends is discarded, so that it can read why it was rejected."""
 _CHUNK: Final = 65_536
-
-Headers = Iterable[tuple[bytes, bytes]]
+_MAX_LINE: Final = 1024
+"""Bytes of the line before a chunk, or after the last one."""
+_END: Final = b"\r\n\r\n"
 
 
 class Disconnected(Exception):
-    """The agent has closed the connection, or does not speak HTTP."""
+    """The agent has closed the connection, or the reply cannot be completed."""
 
 
-class RequestTooLarge(Exception):
+class RequestTooLarge(InvalidRequest):
     """The body of a request is too large."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"the request is larger than {limit // 1024 // 1024} MiB", HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
 
 
 class Connection:
@@ -32,7 +38,6 @@ class Connection:
 
     def __init__(self, stream: trio.SocketStream) -> None:
         self._stream = stream
-        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD)
         self._received = bytearray()
         self.is_closed = False
         """Whether the agent has closed the connection."""
@@ -40,36 +45,45 @@ class Connection:
         """Set when something was received, or the connection was closed."""
         self._consumed = trio.Event()
         self._call: trio.CancelScope | None = None
+        self._head: RequestHead | None = None
+        self._is_body_read = False
+        self.has_begun = False
+        """Whether a part of the reply was sent."""
+        self._is_complete = False
+        """Whether all of the reply was sent."""
 
-    async def serve(self, answer: Callable[["Connection", h11.Request], Awaitable[None]]) -> None:
+    async def serve(self, answer: Callable[["Connection", RequestHead], Awaitable[None]]) -> None:
         """Answer requests until the agent or the gateway closes the connection."""
         try:
             async with self._stream, trio.open_nursery() as nursery:
                 nursery.start_soon(self._receive)
-                await self._serve(answer)
+                while await self._serve_request(answer):
+                    pass
                 nursery.cancel_scope.cancel()
-        except* (Disconnected, trio.BrokenResourceError, trio.ClosedResourceError, h11.LocalProtocolError):
+        except* (Disconnected, InvalidRequest, trio.BrokenResourceError, trio.ClosedResourceError):
             pass
 
-    async def _serve(self, answer: Callable[["Connection", h11.Request], Awaitable[None]]) -> None:
-        request: object = None
-        while True:
-            try:
-                with trio.move_on_after(IDLE_TIMEOUT):
-                    request = await self._next_event()
-                if not isinstance(request, h11.Request):
-                    return
-                await answer(self, request)
-            except h11.RemoteProtocolError as exc:
-                await self.reject(exc.error_status_hint, f"not a valid HTTP request: {exc}")
-            if self._http.our_state is not h11.DONE or self._http.their_state is not h11.DONE:
-                await self._linger()
-                return
-            self._http.start_next_cycle()
-            request = None
+    async def _serve_request(self, answer: Callable[["Connection", RequestHead], Awaitable[None]]) -> bool:
+        """Answer a request; return whether there may be another one."""
+        self._head, self.has_begun, self._is_complete = None, False, False
+        try:
+            with trio.move_on_after(IDLE_TIMEOUT):
+                self._head = head = RequestHead.parse(await self._until(_END, MAX_HEAD))
+                self._is_body_read = head.length == 0
+            if self._head is None:
+                return False
+            await answer(self, self._head)
+        except InvalidRequest as exc:
+            if self.has_begun:
+                raise
+            await self.reject(exc.status, str(exc))
+        if self._is_complete and self._is_body_read and self._head is not None and self._head.keeps_alive:
+            return True
+        await self._linger()
+        return False
 
     async def _receive(self) -> None:
-        """Read what arrives, also during a call, to notice that the agent disconnects."""
+        """Read what arrives, also during a call, to detect that the agent disconnects."""
         while True:
             try:
                 data = await self._stream.receive_some(_CHUNK)
@@ -86,20 +100,29 @@ class Connection:
                 self._consumed = trio.Event()
                 await self._consumed.wait()
 
-    async def _next_event(self) -> object:
-        """Return the next event of h11, other than `NEED_DATA`."""
-        while True:
-            event = self._http.next_event()
-            if event is not h11.NEED_DATA:
-                return event
-            if not self._received and not self.is_closed:
-                self._changed = trio.Event()
-                await self._changed.wait()
-            if self.is_closed and not self._received:
-                raise Disconnected
-            self._http.receive_data(bytes(self._received))
-            self._received.clear()
-            self._consumed.set()
+    async def _wait_received(self) -> None:
+        if self.is_closed:
+            raise Disconnected
+        self._consumed.set()
+        self._changed = trio.Event()
+        await self._changed.wait()
+
+    def _take(self, count: int) -> bytes:
+        taken = bytes(self._received[:count])
+        del self._received[:count]
+        return taken
+
+    async def _until(self, end: bytes, limit: int) -> bytes:
+        """Return what is received up to and with `end`."""
+        searched = 0
+        while (found := self._received.find(end, searched)) < 0:
+            searched = max(0, len(self._received) - len(end) + 1)
+            if searched > limit:
+                break
+            await self._wait_received()
+        if found > limit or found < 0:
+            raise InvalidRequest(f"more than {limit:,} bytes", HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+        return self._take(found + len(end))
 
     @contextmanager
     def cancel_on_disconnect(self, call: trio.CancelScope) -> Generator[None]:
@@ -114,40 +137,65 @@ class Connection:
 
     async def body(self, limit: int) -> bytes:
         """Read the body of the request; raise a `RequestTooLarge` if it has more than `limit` bytes."""
-        if self._http.they_are_waiting_for_100_continue:
-            await self._send(h11.InformationalResponse(status_code=100, headers=[]))
-        chunks: list[bytes] = []
+        head = self._head
+        assert head is not None
+        if head.expects_continue and not self._received:
+            await self._stream.send_all(b"HTTP/1.1 100 Continue\r\n\r\n")
+        body = await (self._chunks(limit) if head.length is None else self._exactly(head.length))
+        self._is_body_read = True
+        return body
+
+    async def _exactly(self, length: int) -> bytes:
+        parts: list[bytes] = []
+        while length > 0:
+            if not self._received:
+                await self._wait_received()
+            parts.append(self._take(length))
+            length -= len(parts[-1])
+        return b"".join(parts)
+
+    async def _chunks(self, limit: int) -> bytes:
+        parts: list[bytes] = []
         size = 0
-        while not isinstance(event := await self._next_event(), h11.EndOfMessage):
-            if not isinstance(event, h11.Data):
-                raise Disconnected
-            size += len(event.data)
+        while True:
+            text = (await self._until(b"\r\n", _MAX_LINE)).partition(b";")[0].strip()
+            if not text or len(text) > 16 or not all(letter in b"0123456789abcdefABCDEF" for letter in text):  # noqa: PLR2004  # 64 bits
+                raise InvalidRequest("a chunk does not start with its size")
+            length = int(text, 16)
+            size += length
             if size > limit:
-                raise RequestTooLarge(f"the request is larger than {limit // 1024 // 1024} MiB")
-            chunks.append(bytes(event.data))
-        return b"".join(chunks)
+                raise RequestTooLarge(limit)
+            if length == 0:
+                break
+            parts.append(await self._exactly(length))
+            if await self._exactly(2) != b"\r\n":
+                raise InvalidRequest("a chunk is longer than its size")
+        while await self._until(b"\r\n", _MAX_LINE) != b"\r\n":
+            pass  # Headers after the body.
+        return b"".join(parts)
 
-    @property
-    def has_begun(self) -> bool:
-        """Whether a part of the reply was sent."""
-        return self._http.our_state is not h11.SEND_RESPONSE
-
-    async def send(self, status: int, headers: Headers, body: bytes) -> None:
+    async def send(self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> None:
         """Send a complete reply."""
-        head = h11.Response(status_code=status, headers=[*headers, (b"content-length", b"%d" % len(body))])
-        await self._send(head, h11.Data(data=body), h11.EndOfMessage())
+        head = reply_head(status, [*headers, (b"content-length", b"%d" % len(body)), *self._closing()])
+        self.has_begun = self._is_complete = True
+        await self._stream.send_all(head + body)
 
-    async def begin(self, status: int, headers: Headers) -> None:
+    async def begin(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
         """Send the head of a reply whose length is unknown."""
-        await self._send(h11.Response(status_code=status, headers=list(headers)))
+        framing = [(b"transfer-encoding", b"chunked")] if self._is_chunked else []
+        head = reply_head(status, [*headers, *framing, *self._closing()])
+        self.has_begun = True
+        await self._stream.send_all(head)
 
     async def send_chunk(self, chunk: bytes) -> None:
         """Send a part of the body."""
-        await self._send(h11.Data(data=chunk))
+        await self._stream.send_all(b"%x\r\n%b\r\n" % (len(chunk), chunk) if self._is_chunked else chunk)
 
     async def finish(self) -> None:
         """Mark the end of a reply whose length was unknown."""
-        await self._send(h11.EndOfMessage())
+        self._is_complete = self._is_chunked  # Otherwise, the closed connection marks it.
+        if self._is_chunked:
+            await self._stream.send_all(b"0\r\n\r\n")
 
     async def reject(self, status: int, message: str, *headers: tuple[bytes, bytes]) -> None:
         """Send an error in the form that the SDKs of OpenAI and Anthropic read."""
@@ -159,11 +207,17 @@ class Connection:
         """Reject a request whose call was cancelled, if that is still possible; the connection cannot be used again."""
         if not self.is_closed and not self.has_begun:
             with trio.move_on_after(LINGER):
-                await self.reject(status, message, (b"connection", b"close"))
+                await self.reject(status, message)
         raise Disconnected
 
-    async def _send(self, *events: h11.Event) -> None:
-        await self._stream.send_all(b"".join(self._http.send(event) or b"" for event in events))
+    @property
+    def _is_chunked(self) -> bool:
+        return self._head is not None and self._head.is_chunkable
+
+    def _closing(self) -> list[tuple[bytes, bytes]]:
+        """Return the header that announces that the connection will be closed, if it will."""
+        is_kept = self._is_body_read and self._head is not None and self._head.keeps_alive
+        return [] if is_kept else [(b"connection", b"close")]
 
     async def _linger(self) -> None:
         """Close our side, and discard what the agent still sends: closing at once could destroy the reply on its way."""
@@ -171,6 +225,4 @@ class Connection:
             await self._stream.send_eof()
             while not self.is_closed:
                 self._received.clear()
-                self._consumed.set()
-                self._changed = trio.Event()
-                await self._changed.wait()
+                await self._wait_received()

@@ -6,12 +6,12 @@ from http import HTTPStatus
 from typing import Any, Final
 
 import attrs
-import h11
 import trio
 
 from runner.gateway.attempts import GatewayAttempt, GatewayAttempts
 from runner.gateway.call import Call
-from runner.gateway.connection import Connection
+from runner.gateway.connection import Connection, RequestTooLarge
+from runner.gateway.heads import RequestHead
 from runner.gateway.providers import Provider, Route, agent_environment, common_environment, routes
 from runner.gateway.request_memory import RequestMemory
 from runner.steps.attempt_steps import current_steps
@@ -67,8 +67,8 @@ class Gateway:
         finally:
             self._connections -= 1
 
-    async def _answer(self, connection: Connection, request: h11.Request) -> None:
-        path, _, query = request.target.decode("ascii").partition("?")
+    async def _answer(self, connection: Connection, request: RequestHead) -> None:
+        path, _, query = request.target.partition("?")
         _, _, token_and_path = path.partition("/")
         token, slash, rest = token_and_path.partition("/")
         attempt = self._attempts.find(token)
@@ -80,14 +80,12 @@ class Gateway:
             await connection.reject(HTTPStatus.NOT_FOUND, f"{slash}{rest} is not forwarded; paths: {', '.join(self._routes)}")
             return
         route, client = found
-        if request.method != route.method.encode():
+        if request.method != route.method:
             await connection.reject(HTTPStatus.METHOD_NOT_ALLOWED, f"use {route.method}", (b"allow", route.method.encode()))
             return
-        length = _length(request)
+        length = request.length
         if length is not None and length > MAX_BYTES:
-            message = f"the request is larger than {MAX_BYTES // 1024 // 1024} MiB"
-            await connection.reject(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, message)
-            return
+            raise RequestTooLarge(MAX_BYTES)
         call = Call(attempt, route, client, request, route.target_with(query), connection, self._places)
         with attempt.call() as scope, connection.cancel_on_disconnect(scope):
             if length is not None and length <= SMALL:
@@ -99,15 +97,7 @@ class Gateway:
             await connection.end_cancelled(HTTPStatus.FORBIDDEN, "the attempt has ended")
 
 
-def _length(request: h11.Request) -> int | None:
-    """Return the length of a body; None if it is unknown."""
-    headers = dict(request.headers)
-    if b"transfer-encoding" in headers:
-        return None
-    return int(headers.get(b"content-length", b"0"))
-
-
-async def _reject_connection(connection: Connection, _: h11.Request) -> None:
+async def _reject_connection(connection: Connection, _: RequestHead) -> None:
     await connection.reject(HTTPStatus.SERVICE_UNAVAILABLE, f"more than {MAX_CONNECTIONS:,} connections")
 
 
