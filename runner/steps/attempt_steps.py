@@ -69,19 +69,18 @@ class AttemptSteps:
         self.is_step = is_step
         """Whether a request of an HTTP client is a step, by its method and its URL; None: none is."""
         self._results: dict[Key, deque[RecordedResult]] = {}
-        self._callers: dict[tuple[int, int], tuple[int, int]] = {}
-        """Number of a recorded result → its `within`."""
-        self._used: set[tuple[int, int]] = set()
-        """Numbers of the recorded results that were used."""
-        self._inputs = RecordedInputs()
+        self.inputs = RecordedInputs()
+        """Of the steps that ended."""
         self._with_inner_usage: set[int] = set()
         self._numbers = itertools.count(1)
 
     def offer(self, results: Iterable[tuple[Key, RecordedResult]]) -> None:
-        """Make the results of earlier attempts available, each for one step."""
+        """Make the results of earlier attempts available, each for one step; not those inside a step that was completed."""
+        results = list(results)
+        completed = {result.number for _, result in results}
         for key, result in results:
-            self._results.setdefault(key, deque()).append(result)
-            self._callers[result.number] = result.within
+            if result.within not in completed:
+                self._results.setdefault(key, deque()).append(result)
 
     def begin(self, asked: Asked) -> "RunningStep":
         """Start a step."""
@@ -90,27 +89,16 @@ class AttemptSteps:
     def take(self, step: "RunningStep") -> RecordedResult | None:
         """Return the recorded result of a step, and record that it is used again; None if it must be executed."""
         results = self._results.get((step.asked.name, step.asked.input.fingerprint)) if step.asked.reusable else None
-        result = self._next(results) if results else None
+        try:
+            result = results.popleft() if results else None
+        except IndexError:  # Another thread was first.
+            return None
         if result is not None:
-            self._used.add(result.number)
             event = StepReused(trial=self._trial, attempt=self._attempt, step=step.number, of=result.seq, within=step.within)
             self._record(event)
-            self._inputs.add(step.number, step.asked.input)
+            self.inputs.add(step.number, step.asked.input)
             self._add_usage(step, result.usage)
         return result
-
-    def _next(self, results: deque[RecordedResult]) -> RecordedResult | None:
-        """Remove and return the next result that is not part of one that was used."""
-        while True:
-            try:
-                result = results.popleft()
-            except IndexError:
-                return None
-            caller = result.within
-            while caller[1] and caller not in self._used:
-                caller = self._callers.get(caller, (0, 0))
-            if not caller[1]:
-                return result
 
     def complete(self, step: "RunningStep", output: Any, usage: Any) -> None:
         """Record the result of a step."""
@@ -132,8 +120,8 @@ class AttemptSteps:
 
     def _facts(self, step: "RunningStep") -> dict[str, Any]:
         asked = step.asked
-        recorded, continues = self._inputs.shortened(asked.input)
-        self._inputs.add(step.number, asked.input)
+        recorded, continues = self.inputs.shortened(asked.input)
+        self.inputs.add(step.number, asked.input)
         return {
             "trial": self._trial,
             "attempt": self._attempt,

@@ -46,11 +46,11 @@ class _Definition:
     key: Callable[..., Any] | None
     usage: Callable[[Any], Any] | None
 
-    def asked(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Asked:
+    def asked(self, steps: AttemptSteps, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Asked:
         """Return what a call asks."""
         value: Any = _named(self.function, args, kwargs) if self.key is None else self.key(*args, **kwargs)
         try:
-            return Asked(self.name, self.kind, step_input(value, self.name), self.reuse)
+            return Asked(self.name, self.kind, step_input(value, self.name, earlier=steps.inputs), self.reuse)
         except (UsageError, Unserializable) as exc:
             raise StepNotRecordable(f"{exc}; pass key=…, a function of the arguments that returns what the step asks") from exc
 
@@ -170,7 +170,7 @@ def _plain_step(definition: _Definition) -> Callable[..., Any]:
         steps = current_steps()
         if steps is None:
             return definition.function(*args, **kwargs)
-        running = steps.begin(definition.asked(args, kwargs))
+        running = steps.begin(definition.asked(steps, args, kwargs))
         if (earlier := steps.take(running)) is not None:
             return earlier.output
         leave = running.enter()
@@ -195,7 +195,7 @@ def _async_step(definition: _Definition) -> Callable[..., Any]:
         steps = current_steps()
         if steps is None:
             return await definition.function(*args, **kwargs)
-        running = steps.begin(definition.asked(args, kwargs))
+        running = steps.begin(definition.asked(steps, args, kwargs))
         if (earlier := steps.take(running)) is not None:
             return earlier.output
         return await _finished(definition, steps, running, definition.function(*args, **kwargs))

@@ -18,6 +18,8 @@ from runner.secrets import mask_values, may_contain_secrets
 _CANDIDATES: Final = 8
 """Earlier inputs that are compared: the last ones with lists, also of agents that run at the same time."""
 _EMPTY: Final = b"[]"
+_LONG: Final = 1_024
+"""Bytes from which a list is compared with earlier ones before it is searched."""
 
 
 @attrs.frozen
@@ -28,32 +30,51 @@ class StepInput:
     members: Mapping[str, bytes]
     """The JSON of each member, if it is an object."""
     fingerprint: str
+    is_plain: bool = False
+    """Whether nothing in it resembles a secret or NaN."""
 
 
-def step_input(value: Any, name: str, *, key: bytes | None = None) -> StepInput:
+def step_input(value: Any, name: str, *, key: bytes | None = None, earlier: "RecordedInputs | None" = None) -> StepInput:
     """Return what a step asks; raise `UsageError` or `Unserializable` if it is not JSON.
 
-    `key` identifies it instead of its JSON.
+    `key` identifies it instead of its JSON. What a list has in common with one in `earlier` is not searched for secrets again,
+    which takes longer than everything else.
     """
     described = f"the input of step {name!r}"
     try:
-        content, members = _serialized(value, described)
+        content, members, new = _serialized(value, described, earlier)
     except UsageError:
         value = to_json(value)
-        content, members = _serialized(value, described)
-    if may_contain_secrets(content.decode()):
-        content, members = _serialized(mask_values(value), described)
-    return StepInput(content, members, digest(content if key is None else key))
+        content, members, new = _serialized(value, described, earlier)
+    has_secrets = may_contain_secrets(new.decode())
+    if has_secrets:
+        content, members, new = _serialized(mask_values(value), described, None)
+    return StepInput(content, members, digest(content if key is None else key), not has_secrets and b"null" not in new)
 
 
-def _serialized(value: Any, name: str) -> tuple[bytes, dict[str, bytes]]:
+def _serialized(value: Any, name: str, earlier: "RecordedInputs | None") -> tuple[bytes, dict[str, bytes], bytes]:
+    """Return the JSON of a value, that of its members, and the former without what is in an earlier input."""
     if value.__class__ is not dict:
-        return canonical(value, name), {}
+        content = canonical(value, name)
+        return content, {}, content
     for key in value:
         if not isinstance(key, str):
             raise UsageError(f"{name} has the key {key!r}; JSON keys must be strings")
-    members = {key: canonical(value[key], f"{name}.{key}") for key in sorted(value)}
-    return b"{%b}" % b",".join([b"%b:%b" % (orjson.dumps(key), content) for key, content in members.items()]), members
+    members: dict[str, bytes] = {}
+    common: dict[str, int] = {}
+    for key in sorted(value):
+
+        def checked(content: bytes, key: str = key) -> int:
+            if earlier is not None and len(content) > _LONG:
+                common[key] = earlier.common(key, content)
+            return common.get(key, 0)
+
+        members[key] = canonical(value[key], f"{name}.{key}", checked)
+    names = {key: orjson.dumps(key) for key in members}
+    content = b"{%b}" % b",".join([b"%b:%b" % (names[key], member) for key, member in members.items()])
+    if not any(common.values()):
+        return content, members, content
+    return content, members, b",".join([b"%b:%b" % (names[key], members[key][common.get(key, 0) :]) for key in members])
 
 
 class RecordedInputs:
@@ -67,6 +88,14 @@ class RecordedInputs:
         """Add the input of a step that ended."""
         if b"[" in asked.content:
             self._recent = (*self._recent[1 - _CANDIDATES :], (number, asked))
+
+    def common(self, key: str, content: bytes) -> int:
+        """Return how many bytes a list has in common with one of an earlier input in which nothing resembles a secret."""
+        for _, earlier in reversed(self._recent):
+            before = earlier.members.get(key, b"") if earlier.is_plain else b""
+            if before[:1] == b"[" and content.startswith(before[:-1]):
+                return len(before) - 1
+        return 0
 
     def shortened(self, asked: StepInput) -> tuple[Any, int]:
         """Return what is recorded of an input, and the number of the step that it continues; 0: none."""

@@ -1,0 +1,52 @@
+"""What a step asks, when it continues the list of an earlier step: the same fingerprint, and nothing is overlooked."""
+
+import math
+from typing import Any
+
+import pytest
+
+from runner import UsageError
+from runner.steps.inputs import RecordedInputs, StepInput, step_input
+
+LONG = [{"role": "user", "content": f"message {number} " + "words " * 40} for number in range(20)]
+
+
+def after(messages: Any) -> tuple[RecordedInputs, StepInput]:
+    """Return the inputs of an attempt whose first step has ended, and the input of that step."""
+    inputs, first = RecordedInputs(), step_input({"messages": messages}, "ask")
+    inputs.add(1, first)
+    return inputs, first
+
+
+def test_a_common_beginning_changes_nothing() -> None:
+    """The input is the same as without an earlier step, and only the new elements are recorded."""
+    inputs, _ = after(LONG)
+    value = {"messages": [*LONG, {"role": "user", "content": "more"}], "seed": 1}
+    asked = step_input(value, "ask", earlier=inputs)
+
+    assert step_input(value, "ask") == asked
+    assert ({"messages": [{"role": "user", "content": "more"}], "seed": 1}, 1) == inputs.shortened(asked)
+
+
+@pytest.mark.parametrize("messages", [LONG, LONG[:1], [{"role": "user", "content": "the password: hunter22"}, *LONG]])
+def test_a_secret_after_a_common_beginning_is_masked(messages: list[Any]) -> None:
+    """New elements are searched, whatever precedes them."""
+    inputs, _ = after(messages)
+    key = "sk-proj-abcdefghijklmnopqrstuvwxyz0123456789ABCD"
+    asked = step_input({"messages": [*messages, {"role": "user", "content": key}], "model": "m"}, "ask", earlier=inputs)
+    named = step_input({"messages": messages, "api_key": "abcdefgh12345678"}, "ask", earlier=inputs)
+
+    assert key.encode() not in asked.content
+    assert b"abcdefgh12345678" not in named.content
+    assert b"hunter22" not in asked.content
+
+
+@pytest.mark.parametrize("before", [None, 1.5])
+def test_nan_is_rejected(before: Any) -> None:
+    """NaN is written as null; it is found after a common beginning, and in the place of a null."""
+    inputs, _ = after([*LONG, before])
+
+    with pytest.raises(UsageError):
+        step_input({"messages": [*LONG, before, math.nan]}, "ask", earlier=inputs)
+    with pytest.raises(UsageError):
+        step_input({"messages": [*LONG, math.nan, "more"]}, "ask", earlier=inputs)
