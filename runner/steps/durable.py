@@ -57,32 +57,38 @@ class _Definition:
     def recorded(self, step: RunningStep, result: Any) -> Any:
         """Record the result of a step; return it as a later attempt will read it: a tuple as a list."""
         try:
-            output = _as_json(result, self.name)
+            output = _as_json(result, f"the result of step {self.name!r}")
             if sent_secrets:
                 output = mask_output(output)
+            usage = self._usage_of(step, result, output)
         except (UsageError, Unserializable) as exc:
             error = StepNotRecordable(f"{exc}; return JSON values from a step, such as the text of a reply")
             step.steps.fail(step, error)
             raise error from exc
-        if self.usage is not None:
-            usage = to_json(self.usage(result))
-        else:
-            usage = None if step.steps.has_inner_usage(step) else usage_of_response(output) or None
+        except Exception as exc:  # Of the user's `usage`.
+            step.steps.fail(step, exc)
+            raise
         step.steps.complete(step, output, usage)
         return output
 
+    def _usage_of(self, step: RunningStep, result: Any, output: Any) -> Any:
+        if self.usage is not None:
+            return _as_json(self.usage(result), f"the usage of step {self.name!r}")
+        return None if step.steps.has_inner_usage(step) else usage_of_response(output) or None
+
 
 def _as_json(value: Any, name: str) -> Any:
-    if value is None or value.__class__ in (str, bool, int):
+    """Return a value as the journal returns it; `name` is its name in errors."""
+    if value is None or value.__class__ is bool or (value.__class__ is str and value.isascii()):
         return value
     try:
         text = orjson.dumps(value, option=orjson.OPT_PASSTHROUGH_DATACLASS)
         has_null = b"null" in text
     except TypeError:
         value = to_json(value)
-        text, has_null = canonical(value, f"the result of step {name!r}"), False
+        text, has_null = canonical(value, name), False
     if has_null:
-        canonical(value, f"the result of step {name!r}")  # NaN would be read as null.
+        canonical(value, name)  # NaN would be read as null.
     return orjson.loads(text)
 
 
@@ -140,6 +146,8 @@ def durable(
     """
     if function is None:
         return functools.partial(durable, name=name, kind=kind, reuse=reuse, key=key, usage=usage)
+    if name is not None and not _is_name(name):
+        raise UsageError(f"the name of a step must be a text, not {name!r}")
     if kind not in _KINDS:
         raise UsageError(f"kind must be one of {', '.join(map(repr, _KINDS))}, not {kind!r}")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
@@ -151,12 +159,17 @@ def durable(
     return functools.wraps(function)(wrapper)
 
 
+def _is_name(name: object) -> bool:
+    """Whether a value is a text that the journal can store."""
+    return isinstance(name, str) and bool(name) and (name.isascii() or name.encode(errors="ignore").decode() == name)
+
+
 def step(name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """Make one call of a function a step; see `durable`, which has more options.
 
     `await step("plan", ask, question)` calls `ask(question)`; for a plain function, omit `await`.
     """
-    if not name or callable(name):
+    if not _is_name(name):
         raise UsageError('the first argument of step is its name: step("plan", ask, question)')
     if not callable(function):
         raise UsageError(f"step({name!r}, …) calls a function; it got {type(function).__name__}")

@@ -226,7 +226,8 @@ class ReplyReader:
 
     def usage(self) -> dict[str, float | str]:
         """Return the tokens and their cost; empty if the reply does not report them."""
-        return usage_of_response(self._json if self._events is None else self._events.response)
+        usage = usage_of_response(self._json if self._events is None else self._events.response)
+        return usage if _is_storable(usage) else {}
 
 
 def _lenient_json(content: bytes) -> Any:

@@ -1,8 +1,12 @@
 """Tokens and cost of a model's reply, as the APIs of OpenAI and Anthropic report them."""
 
 from collections.abc import Mapping
+from typing import Final
 
 from runner.tasks.prices import DEFAULT_PRICES, Price, price_of, read_prices
+
+_MAX_COUNT: Final = 2**53
+"""A larger count, or an infinite one, is an error of the server; the journal could not store every sum of them."""
 
 
 def priced_usage(provider_usage: object, model: str, prices: Mapping[str, Price]) -> dict[str, float | str]:
@@ -41,6 +45,6 @@ def _count(provider_usage: object, *paths: str) -> int | None:
         number = provider_usage
         for name in path.split("."):
             number = number.get(name) if isinstance(number, Mapping) else None
-        if isinstance(number, int | float) and not isinstance(number, bool) and number >= 0:
+        if isinstance(number, int | float) and not isinstance(number, bool) and 0 <= number <= _MAX_COUNT:
             return int(number)
     return None

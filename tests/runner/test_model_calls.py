@@ -6,6 +6,8 @@ from typing import Any, Final
 
 import orjson
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from runner.secrets import add_secret
 from runner.steps.model_calls import ReplyReader, asked, is_model_call, replayed
@@ -279,3 +281,47 @@ def test_a_recorded_result_that_is_no_reply(recorded: Any) -> None:
     """It is a clear error."""
     with pytest.raises(Exception, match="not a reply"):
         replayed(recorded)
+
+
+NUMBERS: Final[st.SearchStrategy[Any]] = st.sampled_from([0, -1, 7, 10**30, 1e300, True, None, "x", [], {}])
+PARTS: Final = st.sampled_from(
+    [
+        *(b"data: ", b"event: ", b"[DONE]", b"message_stop", b"error", b"\n", b"\r", b"\n\n", b"\x00", b"\xff", b'"\\ud83d"'),
+        *(b"{", b"}", b'"usage"', b'"model"', b":", b",", b"NaN", b"Infinity", b"9" * 30, b'"type"', b'"message"', b"[", b"]"),
+    ]
+)
+
+
+@given(
+    st.sampled_from(["application/json", "text/event-stream", "text/plain", "é"]),
+    st.sampled_from(["", "gzip", "deflate", "br"]),
+    st.lists(st.one_of(PARTS, st.binary(max_size=6)), max_size=30),
+    st.booleans(),
+)
+@settings(max_examples=150, deadline=None)
+def test_any_reply(media: str, coding: str, parts: list[bytes], is_split: bool) -> None:  # noqa: FBT001
+    """Whatever a server sends, reading it raises nothing; a complete reply can be stored and replayed."""
+    headers = {"content-type": media, "content-encoding": coding, "content-length": "1"}
+    reader = read(headers, *(parts if is_split else [b"".join(parts)]))
+    stored = orjson.loads(orjson.dumps([reader.recorded(), reader.usage()]))[0]
+
+    assert reader.is_complete is not reader.has_failed
+    if reader.is_complete and not coding and media != "application/json":
+        assert b"".join(parts) == replayed(stored)[2]
+
+
+@given(NUMBERS, NUMBERS, st.sampled_from(["gpt-4o-mini", "", 3, None, "\ud83d"]), st.booleans())
+@settings(max_examples=100, deadline=None)
+def test_any_usage(first: Any, second: Any, model: Any, is_stream: bool) -> None:  # noqa: FBT001
+    """Counts that are no numbers, or too large, are ignored; the usage can always be stored."""
+    reply = {"model": model, "usage": {"prompt_tokens": first, "completion_tokens": second, "input_tokens": first}}
+    text = json.dumps(reply).encode()
+    usage = (read(STREAM, b"data: " + text + b"\n\n") if is_stream else read(JSON, text)).usage()
+
+    assert usage == orjson.loads(orjson.dumps(usage))
+    assert all(value < 1e18 for value in usage.values() if isinstance(value, int | float))
+
+
+def test_infinite_usage() -> None:
+    """Python's JSON reads it."""
+    assert {"output_tokens": 7} == read(JSON, b'{"usage":{"prompt_tokens":Infinity,"completion_tokens":7}}').usage()

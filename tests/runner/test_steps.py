@@ -332,7 +332,10 @@ def test_the_first_result_is_what_the_journal_returns() -> None:
     assert [[1, {"b": 2, "a": [3]}]] == seen
 
 
-@pytest.mark.parametrize(("arguments", "result"), [((object(),), 1), ((1,), object()), ((1,), float("nan"))])
+@pytest.mark.parametrize(
+    ("arguments", "result"),
+    [((object(),), 1), ((1,), object()), ((1,), float("nan")), ((1,), "\ud83d"), ((1,), 10**40), ((10**40,), 1)],
+)
 def test_what_is_not_json_is_an_error_that_is_not_retried(arguments: tuple[Any, ...], result: Any) -> None:
     """The error names the step and says what to do."""
 
@@ -346,6 +349,22 @@ def test_what_is_not_json_is_an_error_that_is_not_retried(arguments: tuple[Any, 
 
     assert "fatal" == failed.reason
     assert "step 'odd'" in outcome.state.trials["a"].error
+
+
+@pytest.mark.parametrize("usage", [object(), float("nan"), {"cost": 10**40}, KeyError("no usage")])
+def test_usage_that_is_not_json_is_an_error_of_the_task(path: Path, usage: Any) -> None:
+    """The step has failed, and the run goes on, also where the step is recorded from another thread."""
+
+    def read_usage(_: Any) -> Any:
+        if isinstance(usage, Exception):
+            raise usage
+        return usage
+
+    outcome = run_real(define_real(durable(usage=read_usage)(ask_plainly), [Case(name="a", input=1)]), path)
+
+    assert 1 == outcome.state.failed
+    assert ["ask_plainly"] == [e.name for e in events(path, StepFailed)]
+    assert [] == events(path, StepCompleted)
 
 
 def test_a_key_replaces_arguments_that_are_not_json() -> None:
@@ -545,6 +564,10 @@ def test_outside_an_attempt_a_step_is_a_plain_call() -> None:
     [
         lambda: step(ask_plainly, 1),  # type: ignore[arg-type]
         lambda: step("", ask_plainly),
+        lambda: step("\ud83d", ask_plainly),
+        lambda: step(3, ask_plainly),  # type: ignore[arg-type]
+        lambda: durable(name="")(ask_plainly),
+        lambda: durable(name="\ud83d")(ask_plainly),
         lambda: step("a", 3),  # type: ignore[arg-type]
         lambda: durable(kind="x")(ask_plainly),  # type: ignore[call-overload]
     ],
