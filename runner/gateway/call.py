@@ -108,7 +108,8 @@ class Call:
         def parse() -> Asked:
             check_values(body, what="the request")
             headers = {name: value.decode("latin-1") for key, value in self.request.headers if (name := _COMPARED.get(key))}
-            return asked(self.route.method, f"{self.route.origin}{self.target}", headers, body)
+            url = f"{self.route.origin}{self.target}"
+            return asked(self.route.method, url, headers, body, earlier=self.attempt.steps.inputs)
 
         with ReplyMemory("the request", places=self.places) as memory:
             await memory.add(len(body))

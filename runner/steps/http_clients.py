@@ -128,12 +128,12 @@ class _Call:
         self.steps = steps
         self._url = str(request.url)
         headers = _headers(request)
-        self.step: RunningStep = steps.begin(asked(request.method, self._url, headers, body))
-        self._reader: ReplyReader
-        self._is_recorded = False
         for name in _KEY_HEADERS:
             if value := headers.get(name):
                 add_secret(value.rpartition(" ")[2])
+        self.step: RunningStep = steps.begin(asked(request.method, self._url, headers, body, earlier=steps.inputs))
+        self._reader: ReplyReader
+        self._is_recorded = False
         if not _UNREADABLE.isdisjoint(headers.get("accept-encoding", "").replace(" ", "").split(",")):
             request.headers["accept-encoding"] = _READABLE
 

@@ -22,7 +22,7 @@ from runner.secret_shapes import mask_shapes
 from runner.secrets import mask, mask_output
 from runner.steps.attempt_steps import Asked
 from runner.steps.durable_requests import model_endpoint
-from runner.steps.inputs import step_input
+from runner.steps.inputs import RecordedInputs, step_input
 from runner.steps.stream_events import StreamEvents
 from runner.tasks.reply import BadStatus, IncompleteReply, InvalidReply, Redirected, Reply
 from runner.tasks.reply_memory import MAX_BYTES, SMALL, ReplyTooLarge
@@ -46,8 +46,8 @@ def is_model_call(method: str, path: str) -> bool:
     return model_endpoint(method, path) is not None
 
 
-def asked(method: str, url: str, headers: Mapping[str, str], body: bytes) -> Asked:
-    """Return what a request asks; `headers` have lower-case names.
+def asked(method: str, url: str, headers: Mapping[str, str], body: bytes, *, earlier: RecordedInputs | None = None) -> Asked:
+    """Return what a request asks; `headers` have lower-case names, and `earlier` are the inputs of earlier steps.
 
     Two requests ask the same only if method, URL, body and some headers are equal, byte by byte. In the URL of a model call,
     keys are not compared: they may be replaced between two sessions.
@@ -66,7 +66,7 @@ def asked(method: str, url: str, headers: Mapping[str, str], body: bytes) -> Ask
     name = name[:_MAX_NAME]
     key = orjson.dumps([method, url, [headers.get(header) for header in KEY_HEADERS]]) + body
     try:
-        recorded = step_input(value, name, key=key)
+        recorded = step_input(value, name, key=key, earlier=earlier)
     except (UsageError, Unserializable):  # Such as a number of more than 64 bits.
         recorded = step_input(_text(body), name, key=key)
     return Asked(name, "tool" if endpoint is None else "model", recorded, reusable=True)
