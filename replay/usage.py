@@ -7,12 +7,18 @@ from journal.events import NOTE_PREFIX
 
 _JUDGE: Final = f"{NOTE_PREFIX}judge"
 """The note of a judge's call."""
+_MAX_INTEGER: Final = 1 << 53
 _UNPRICED_MODEL: Final = "unpriced_model"
 
 
 def is_amount(value: object) -> TypeGuard[float]:
     """Return whether a value is a number that can be added up; booleans are not."""
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def as_integer(amount: float) -> int:
+    """Return a number of tokens as an integer that JSON can hold; in a foreign journal it may be any number."""
+    return int(max(-_MAX_INTEGER, min(amount, _MAX_INTEGER)))
 
 
 def noted_usage(name: str, value: Any) -> Any:

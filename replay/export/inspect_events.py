@@ -6,7 +6,7 @@ a step that calls others, and any other step, is a span too.
 
 import hashlib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 import attrs
@@ -17,7 +17,7 @@ from replay.model_messages import Message, finish_reason_of, messages_of, reply_
 from replay.text import as_text
 from replay.trajectory import StepDetails, nested
 from replay.trial import AttemptDetails, ScoreDetails, TrialDetails
-from replay.usage import add, noted_usage
+from replay.usage import add, as_integer, noted_usage
 
 _NO_MODEL: Final = "none/none"
 """Inspect's own value if it called no model."""
@@ -32,14 +32,14 @@ _PROVIDERS: Final = {
 """Names of OpenTelemetry's conventions → Inspect's, where they differ."""
 _ROLES: Final = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 """Roles of messages → Inspect's; any other is `user`."""
-_PARAMETERS: Final = {
+_PARAMETERS: Final[dict[str, Callable[[float], float]]] = {
     "temperature": float,
     "top_p": float,
     "frequency_penalty": float,
     "presence_penalty": float,
-    "max_tokens": int,
-    "max_completion_tokens": int,
-    "seed": int,
+    "max_tokens": as_integer,
+    "max_completion_tokens": as_integer,
+    "seed": as_integer,
 }
 """Members of a request that Inspect's log has, and their types."""
 _STOP_REASONS: Final = {"stop": "stop", "length": "max_tokens", "tool_call": "tool_calls", "content_filter": "content_filter"}
@@ -275,7 +275,8 @@ def usage_of(model: str, usage: Mapping[str, float]) -> dict[str, Any]:
     total = used("total_tokens") or used("tokens") or prompt + completion
     if not total and "cost" not in usage:
         return {}
-    tokens = {"input_tokens": int(prompt), "output_tokens": int(completion), "total_tokens": int(total)}
+    counts = {"input_tokens": prompt, "output_tokens": completion, "total_tokens": total}
+    tokens = {name: as_integer(count) for name, count in counts.items()}
     return {model: tokens | ({"total_cost": usage["cost"]} if "cost" in usage else {})}
 
 

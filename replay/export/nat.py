@@ -20,7 +20,7 @@ from replay.trajectory import StepDetails
 from replay.trajectory_text import message_in_words
 from replay.trial import AttemptDetails, TrialDetails
 from replay.trial_state import DONE
-from replay.usage import add
+from replay.usage import add, as_integer
 
 LINES: Final = "workflow_output.jsonl"
 LIST: Final = "workflow_output.json"
@@ -35,8 +35,6 @@ _RESERVED: Final = (
 )
 _STEP_TYPES: Final = {"model": "LLM_END", "tool": "TOOL_END"}
 _TOKENS: Final = (("input_tokens", "prompt_tokens"), ("output_tokens", "completion_tokens"))
-_MAX_TOKENS: Final = 1 << 52
-"""A larger number is in a forged journal."""
 _NAME_CHARS: Final = 200
 """Characters of a scorer's name in a file name."""
 
@@ -101,7 +99,7 @@ def _step(trial: TrialDetails, attempt: AttemptDetails, step: StepDetails) -> di
 def _usage(step: StepDetails) -> dict[str, Any]:
     used: dict[str, float] = {}
     add(used, step.usage)
-    prompt, completion = (int(min(used.get(a, used.get(b, 0)), _MAX_TOKENS)) for a, b in _TOKENS)
+    prompt, completion = (as_integer(used.get(a, used.get(b, 0))) for a, b in _TOKENS)
     tokens = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
     return {"token_usage": tokens, "num_llm_calls": int(step.kind == "model"), "seconds_between_calls": 0}
 

@@ -11,8 +11,11 @@ import pyarrow.parquet  # type: ignore[import-untyped]  # it has no types
 import pytest
 from pydantic import BaseModel, ConfigDict
 
+from replay import load
+from replay.export import FORMATS, Source
+from replay.export.trial_index import TrialIndex
 from tests.journal.samples import session, started, trial, write_sync
-from tests.replay.agent_run import ANSWER, MODEL, QUESTION, USAGE, agent_run
+from tests.replay.agent_run import ANSWER, MODEL, QUESTION, USAGE, agent_run, completed
 from tests.replay.eventful_run import exported, exported_files
 
 with warnings.catch_warnings():
@@ -267,3 +270,27 @@ def test_inspect_data_frames(run: Path, tmp_path: Path) -> None:
     events = events_df(str(tmp_path / "run.eval"), quiet=True)
 
     assert (4, 3) == tuple(sum(events["event"] == kind) for kind in ("model", "tool"))
+
+
+def test_exports_and_show_have_the_same_attempts(run: Path) -> None:
+    """What an export reads of a trial is what `show` reads, also about reused steps."""
+    with Source(run) as source:
+        index = TrialIndex.of(source)
+        for name in ("weather", "route"):
+            pairs = list(zip(index.trial(name).attempts, load(run).trial(name).attempts, strict=True))
+            assert [True] * 2 == [one.steps == other.steps for one, other in pairs]
+            assert [(0, 0.0), (1, 0.004)] == [(one.reuses, one.spent) for one, _ in pairs]
+            assert [other.diverged_at for _, other in pairs] == [one.diverged_at for one, _ in pairs]
+
+
+@pytest.mark.parametrize("amount", [1e308, -1e308, 1.5])
+def test_any_number_of_tokens(tmp_path: Path, amount: float) -> None:
+    """A number that is no count of tokens can be exported in every format."""
+    request = {"model": "m", "messages": [], "max_tokens": amount, "seed": amount}
+    step = completed("a", 1, 1, "ask", kind="model", input=request, output="b", usage={"input_tokens": amount})
+    life = trial("a")
+    write_sync(tmp_path / "foreign", [started(), session(), *life[:2], step, *life[2:]])
+
+    assert all(exported(tmp_path / "foreign", name) for name in FORMATS)
+    (tmp_path / "run.eval").write_bytes(exported(tmp_path / "foreign", "inspect"))
+    assert 1 == len(read_eval_log_sample(str(tmp_path / "run.eval"), "a", 1).model_usage)
