@@ -85,8 +85,8 @@ class PageSteps:
             content["shortened"] = 1
             return content
         is_model = event.kind == "model"
-        messages = messages_of(event.input) if is_model and not isinstance(event.input, Blob) else []
-        if messages:
+        messages = messages_of(event.input) if is_model and isinstance(event.input, dict) else []
+        if messages and isinstance(event.input, dict):
             has_prompt = event.continues and any(event.input.get(name) for name in ("system", "instructions"))
             content["messages"] = self._messages(messages[1:] if has_prompt else messages, length)  # The prompt is the same.
         else:
