@@ -11,6 +11,7 @@ import attrs
 from replay.export.chrome_trace import chrome_trace
 from replay.export.inspect_log import inspect
 from replay.export.junit import junit
+from replay.export.markdown import markdown
 from replay.export.nat import nat
 from replay.export.otlp import otlp, otlp_proto
 from replay.export.parquet import MissingExtra, parquet
@@ -54,6 +55,7 @@ FORMATS: Final[dict[str, Format]] = {
     "parquet": TableFile("a Parquet file (needs the extra `parquet`)", parquet, is_text=False),
     "nat": Files("the files of NeMo Agent Toolkit's `nat eval`, in a directory", nat),
     "junit": File("JUnit XML for CI: a failed trial is an error, a false score is a failure", junit),
+    "markdown": File("Markdown for a pull request: the results, and the trials that did not pass", markdown),
     "chrome-trace": File("a trace for Perfetto: slots, counters, retries, pauses", chrome_trace),
     "otlp": File("OpenTelemetry spans as OTLP JSON, one request per line", otlp),
     "otlp-proto": Files("OpenTelemetry spans as OTLP protobuf, one request per file, in a directory", otlp_proto),

@@ -26,7 +26,9 @@ def junit(source: Source) -> Iterator[bytes]:
     """Write the run as one test suite."""
     index = TrialIndex.of(source)
     state, started = index.state, index.state.started
-    outcomes: dict[str, Outcome] = {name: _outcome(trial) for name, trial in state.trials.items() if trial.stage != "withdrawn"}
+    outcomes: dict[str, Outcome] = {
+        name: outcome_of(trial) for name, trial in state.trials.items() if trial.stage != "withdrawn"
+    }
     counts = Counter(outcomes.values())
     name = started.evaluation if started is not None and started.evaluation.strip() else "evaluation"
     first = state.sessions[0] if state.sessions else None
@@ -55,7 +57,8 @@ def junit(source: Source) -> Iterator[bytes]:
     yield b"  <system-out/>\n  <system-err/>\n</testsuite>\n</testsuites>\n"
 
 
-def _outcome(trial: TrialState) -> Outcome:
+def outcome_of(trial: TrialState) -> Outcome:
+    """Return the result of a trial as a test case."""
     if trial.stage not in DONE:
         return "skipped"
     if trial.stage == "failed" or trial.unscored:
