@@ -18,7 +18,15 @@ from journal import Event, Journal, Record
 from journal.clock import system_clock
 from journal.codec import Blobs
 from journal.errors import Unserializable
-from journal.events import AttemptInterrupted, AttemptReturnedLate, Noted, RunFinished, StepEvent
+from journal.events import (
+    AttemptInterrupted,
+    AttemptReturnedLate,
+    Noted,
+    RunFinished,
+    StepEvent,
+    StepFailed,
+    StepReused,
+)
 from replay import RunState
 from replay.summary import forked_sessions
 from runner.data.to_json import to_json
@@ -127,9 +135,16 @@ class LateRecorder:
         )
 
     def _record_step(self, work: TrialWork, attempt: int, event: StepEvent) -> None:
-        """Record a step, unless its attempt has ended: it was abandoned."""
-        if work.state.stage == "running" and work.state.attempts == attempt:
+        """Record a step, unless its attempt has ended: it was abandoned. One that cannot be stored is recorded as failed."""
+        if work.state.stage != "running" or work.state.attempts != attempt:
+            return
+        try:
             self.record(event)
+        except (Unserializable, RecursionError) as exc:  # Such as a value that is nested too deeply in the record.
+            if not isinstance(event, StepReused):
+                names = ("trial", "attempt", "step", "name", "kind", "fingerprint", "elapsed", "within")
+                error, facts = describe(exc), {name: getattr(event, name) for name in names}
+                self.record(StepFailed(**facts, error=error.type, message=error.message))
 
     async def _wait_durable(self) -> None:
         await self._recorder.journal.wait_durable(self._recorder.journal.appended)

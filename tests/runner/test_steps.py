@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import json
 import random
 import threading
 from collections import Counter
@@ -365,6 +366,24 @@ def test_usage_that_is_not_json_is_an_error_of_the_task(path: Path, usage: Any) 
     assert 1 == outcome.state.failed
     assert ["ask_plainly"] == [e.name for e in events(path, StepFailed)]
     assert [] == events(path, StepCompleted)
+
+
+@pytest.mark.parametrize("levels", [252, 253, 254])
+def test_values_that_are_nested_too_deeply_for_a_record(path: Path, levels: int) -> None:
+    """They are JSON, but not inside an event; the step is recorded as failed, and the run goes on."""
+    value: Any = json.loads("[" * levels + "]" * levels)
+
+    def agent(_: Any) -> int:
+        step("argument", lambda value: len(value), value)  # noqa: PLW0108  # its parameter has a name
+        step("result", lambda: value)
+        return 1
+
+    outcome = run_real(define_real(agent, [Case(name="a", input=1)]), path)
+    recorded = [e.name for e in events(path, StepCompleted)] + [e.name for e in events(path, StepFailed)]
+
+    assert 1 == outcome.state.completed
+    assert ["argument", "result"] == sorted(recorded)
+    assert verify(path).ok
 
 
 def test_a_key_replaces_arguments_that_are_not_json() -> None:
