@@ -30,7 +30,7 @@ from runner.concurrency.constants import (
     GROWTH_PER_PROOF,
     HUNG_CALLS,
     HUNG_LATENCIES,
-    HUNG_LEAST,
+    HUNG_SECONDS,
     LATEST,
     LATEST_LIMITED,
     LATEST_SHARE,
@@ -71,13 +71,13 @@ _QUIET: Final = 64
 class Adaptive:
     """Limits, paces and pauses the starts of one rate-limit key."""
 
-    def __init__(self, most: int, *, trials: int | None = None) -> None:
-        """Allow at most `most` attempts in flight; `trials` is the number of trials, if known."""
-        if most < 1:
-            raise ValueError(f"a policy needs at least one slot, not {most!r}")
+    def __init__(self, slots: int, *, trials: int | None = None) -> None:
+        """Allow at most `slots` attempts in flight; `trials` is the number of trials, if known."""
+        if slots < 1:
+            raise ValueError(f"a policy needs at least one slot, not {slots!r}")
         is_short = trials is not None and trials <= SHORT_RUN
         first = max(FIRST_LIMIT, trials) if trials is not None and trials <= SHORTEST_RUN else FIRST_LIMIT
-        self.limit = min(first, most)
+        self.limit = min(first, slots)
         """Attempts that may be in flight."""
         self._now = 0.0
         self._started = 0
@@ -86,21 +86,21 @@ class Adaptive:
         """Trial → its attempt in flight, in the order of starts."""
         self._failures: list[tuple[float, int, Start, float, Failed | TimedOut]] = []
         """Heap of failures to process: when, order, start, time of arrival, failure."""
-        self._quick = 0.1
+        self._failure_seconds = 0.1
         """Recent seconds from a start to its failure, near the maximum."""
-        self._alive = 0
+        self._newest_accepted = 0
         """The newest start that was answered, or is in flight for longer than failures take."""
         self._last_answered = 0
         """The newest start that was answered."""
         self._limited: dict[int, Start] = {}
-        """The latest rate-limited starts after `_lesson`, by their order."""
+        """The latest rate-limited starts after `_last_change`, by their order."""
         self._all_limited = 0
         """429s processed so far."""
         self._rate_limits: Counter[str] = Counter()
         """Trial → rate limits in a row."""
         self._last_limited: dict[str, int] = {}
         """Trial → its last rate-limited start."""
-        self._lesson = 0
+        self._last_change = 0
         """The newest start when a 429 last changed a limit or a pace; earlier starts cannot change it again."""
         self._last_ending = 0.0
         self._wave = Wave(0.0)
@@ -111,20 +111,20 @@ class Adaptive:
         self._shown_pace: float | None = None
         self._changes: list[PolicyEvent] = []
         self._pace = Pace(fixed=None if is_short else FIRST_PACE)
-        self._in_flight = InFlight(most=most, limit=self.limit, check_from=6 * most, is_short=is_short)
+        self._in_flight = InFlight(slots=slots, limit=self.limit, check_from=6 * slots, is_short=is_short)
         self._latency = Latency()
         self._breaker = Breaker()
         self._background = Background(longest_test=trials / SHORT_TEST if trials and is_short else _NEVER)
         self._pause = Pause()
 
     @property
-    def most(self) -> int:
+    def slots(self) -> int:
         """The limit never exceeds this; it changes while several runs share the policy."""
-        return self._in_flight.most
+        return self._in_flight.slots
 
-    @most.setter
-    def most(self, most: int) -> None:
-        self._in_flight.most = most
+    @slots.setter
+    def slots(self, slots: int) -> None:
+        self._in_flight.slots = slots
 
     def take(self, signal: Signal) -> Decision:
         """Process a signal; return the decision."""
@@ -195,7 +195,7 @@ class Adaptive:
         if self._latency.mean is None or len(self._calls) < HUNG_CALLS:
             return _NEVER
         oldest = next(iter(self._calls.values())).t
-        return max(self._last_ending, oldest) + max(HUNG_LATENCIES * self._latency.mean, HUNG_LEAST)
+        return max(self._last_ending, oldest) + max(HUNG_LATENCIES * self._latency.mean, HUNG_SECONDS)
 
     def _open_hung(self) -> None:
         evidence = f"no response to {len(self._calls)} calls for {self._now - self._last_ending:.1f} s"
@@ -227,7 +227,7 @@ class Adaptive:
         if probe:
             self._breaker.probe_started(self._now)
         if self._started == self._background.test_to:
-            self._test_over = self._now + 2 * self._quick
+            self._test_over = self._now + 2 * self._failure_seconds
         return probe
 
     def _flow(self, in_flight: int) -> float:
@@ -267,10 +267,10 @@ class Adaptive:
 
     def _note_rate_limited(self, start: Start) -> None:
         self._rate_limits[start.trial] += 1
-        start.is_repeated = self._last_limited.get(start.trial, self._alive) < self._alive
-        if start.order > self._lesson:
+        start.is_repeated = self._last_limited.get(start.trial, self._newest_accepted) < self._newest_accepted
+        if start.order > self._last_change:
             self._last_limited[start.trial] = start.order
-        if self._rate_limits[start.trial] < POISONED and start.order > self._lesson:
+        if self._rate_limits[start.trial] < POISONED and start.order > self._last_change:
             self._limited[start.order] = start
             if len(self._limited) > 4 * LATEST:
                 self._limited = {n: other for n, other in self._limited.items() if n > start.order - 2 * LATEST}
@@ -278,7 +278,7 @@ class Adaptive:
     def _defer(self, start: Start, failure: Failed | TimedOut) -> None:
         elapsed = self._now - start.t
         if isinstance(failure, Failed):
-            self._quick = max(elapsed, (1 - SMOOTHING) * self._quick)
+            self._failure_seconds = max(elapsed, (1 - SMOOTHING) * self._failure_seconds)
             for other in self._calls.values():
                 if other.order > start.order:  # The endpoint did not work on the failed call, so there was one less in flight.
                     other.in_flight -= 1
@@ -301,8 +301,8 @@ class Adaptive:
         """Record that the endpoint answered; return whether that closed the breaker."""
         self._last_answered = max(self._last_answered, start.order)
         if not self._background.is_testing:
-            self._pace.quicken()
-        self._alive = max(self._alive, start.order)
+            self._pace.speed_up()
+        self._newest_accepted = max(self._newest_accepted, start.order)
         self._see_accepted(start)
         return self._close(start)
 
@@ -332,11 +332,11 @@ class Adaptive:
         if machine.phase == "climbing":
             self._show_limit("climbing", "slots in use, and calls succeed", coarse=True)
         else:
-            self._show_limit("trying", f"{machine.held} held for {machine.period:.0f} s")
+            self._show_limit("trying", f"{machine.known_limit} held for {machine.period:.0f} s")
 
     def _weigh_latency(self, start: Start, elapsed: float | None) -> None:
         machine, latency = self._in_flight, self._latency
-        compared = latency.ended(start, elapsed, machine.lesson)
+        compared = latency.ended(start, elapsed, machine.last_lowered)
         if compared is None:
             return
         newest = (compared.high, compared.high_seconds) if compared.newest_is_high else (compared.low, compared.low_seconds)
@@ -368,15 +368,15 @@ class Adaptive:
 
     def _see_survivors(self) -> None:
         """Count calls as accepted that are in flight for longer than failures take."""
-        latest = self._now - 1.2 * self._quick
-        newest = self._alive
+        latest = self._now - 1.2 * self._failure_seconds
+        newest = self._newest_accepted
         for start in reversed(self._calls.values()):
-            if start.order <= self._alive:
+            if start.order <= self._newest_accepted:
                 break
             if start.t <= latest and not start.probe:
                 newest = max(newest, start.order)
                 self._see_accepted(start)
-        self._alive = newest
+        self._newest_accepted = newest
 
     def _unavailable(self, start: Start, *, is_timeout: bool) -> None:
         breaker = self._breaker
@@ -385,13 +385,13 @@ class Adaptive:
                 self._suspend(breaker.probe_failed(self._now))
             return
         if is_timeout:
-            seen = self._in_flight.timed_out(start, self._now, self._started)
-            if seen is not None:
-                self._show_limit("timeouts", seen)
+            evidence = self._in_flight.timed_out(start, self._now, self._started)
+            if evidence is not None:
+                self._show_limit("timeouts", evidence)
                 return  # A lower load may suffice; if those calls time out too, the endpoint is unavailable.
         if not breaker.count(start, self._now, answered=self._last_answered, in_flight=len(self._calls) + 1):
             return
-        latest = self._now - 1.2 * self._quick
+        latest = self._now - 1.2 * self._failure_seconds
         survivors = sum(other.t <= latest for other in self._calls.values() if other.order > self._last_answered)
         evidence = breaker.open_unless(0 if is_timeout else survivors, self._now, self._started)
         if evidence is not None:
@@ -412,25 +412,27 @@ class Adaptive:
             self._probe_rate_limited(start, arrived, retry_after)
         elif self._rate_limits[start.trial] >= POISONED:
             self._pace.missed += 1  # The trial may be the reason.
-        elif start.order <= self._lesson:
-            self._pace.echo()
+        elif start.order <= self._last_change:
+            self._pace.count_earlier_429()
         else:
             latest = [self._limited[n] for n in range(start.order - LATEST + 1, start.order + 1) if n in self._limited]
-            most = min(max(LATEST_LIMITED, self._background.expected(LATEST)), LATEST - 1)
-            is_most = len(latest) >= max(most, LATEST_SHARE * min(LATEST, start.order))
+            needed = min(max(LATEST_LIMITED, self._background.expected(LATEST)), LATEST - 1)
+            mostly_limited = len(latest) >= max(needed, LATEST_SHARE * min(LATEST, start.order))
             if not self._last_answered and self._pace.fixed and len(latest) >= FIRST_LIMITED:
-                is_most = is_most or latest[-FIRST_LIMITED].order > start.order - FIRST_LIMITED
-            if start.is_repeated and not is_most:
+                mostly_limited = mostly_limited or latest[-FIRST_LIMITED].order > start.order - FIRST_LIMITED
+            if start.is_repeated and not mostly_limited:
                 self._pace.missed += 1  # It was rate limited before, and others were not: the trial may be the reason.
             else:
-                self._explain(start, arrived, retry_after, latest, is_most=is_most)
+                self._explain(start, arrived, retry_after, latest, mostly_limited=mostly_limited)
 
-    def _explain(self, start: Start, arrived: float, retry_after: float | None, latest: list[Start], *, is_most: bool) -> None:
-        """Explain a 429; `is_most`: most of the latest starts were rate limited, and `latest` are those."""
+    def _explain(
+        self, start: Start, arrived: float, retry_after: float | None, latest: list[Start], *, mostly_limited: bool
+    ) -> None:
+        """Explain a 429; `mostly_limited`: most of the latest starts were rate limited, and `latest` are those."""
         may_be_in_flight = retry_after is None
         if may_be_in_flight and self._in_flight.ends_test(start):
             self._learn_limit(start)
-        elif is_most:
+        elif mostly_limited:
             if may_be_in_flight and self._in_flight.is_above(latest[0], self._now):
                 self._learn_limit(latest[0])
                 return
@@ -453,7 +455,7 @@ class Adaptive:
         """Lower the limit after enough 429s above it; if they continue clearly below it, a rate limit is the reason."""
         self._pace.missed += 1
         is_tested = self._in_flight.is_doubtful and self._unexplained(start)
-        if is_tested or not self._in_flight.is_over():
+        if is_tested or not self._in_flight.is_shown():
             return
         if not self._in_flight.is_below(start):
             self._learn_limit(start)
@@ -472,7 +474,7 @@ class Adaptive:
 
     def _learn_limit(self, start: Start) -> None:
         self._pace.missed += 1
-        self._lesson = self._started
+        self._last_change = self._started
         self._limited.clear()
         self._last_limited.clear()
         self._cancel_test()
@@ -481,25 +483,25 @@ class Adaptive:
     def _learn_rate(self, start: Start, arrived: float, retry_after: float | None, *, in_a_row: bool) -> None:
         pace = self._pace
         self._cancel_test()
-        self._lesson = self._started
+        self._last_change = self._started
         self._limited.clear()
         self._last_limited.clear()
         pace.fixed = None
         pause = min(retry_after or 0.0, LONGEST_PAUSE)
-        seen = pace.learn(start, self._now, flow=self._flow(start.in_flight), pause=pause)
-        if seen is None:
+        evidence = pace.learn(start, self._now, flow=self._flow(start.in_flight), pause=pause)
+        if evidence is None:
             # Nothing is accepted, so no rate can be measured: probe until something is.
             probe_at = None if retry_after is None else arrived + retry_after
             self._breaker.begin("all_rate_limited", arrived, self._now, self._started, probe_at=probe_at)
             self._suspend("every call is rate limited")
             return
-        seen = f"{seen}; pacing at {pace.estimate or 0.0:.3g}/s"
+        evidence = f"{evidence}; pacing at {pace.estimate or 0.0:.3g}/s"
         if not pace.searching and self._in_flight.follow_pace(start.in_flight):
-            self._show_limit("rate_limit", seen)
+            self._show_limit("rate_limit", evidence)
         if retry_after is None or not in_a_row:
-            self._changes += self._pause.begin(self._now, pace.rest(start, self._now), "rate_limited", seen)
+            self._changes += self._pause.begin(self._now, pace.restart_at(start, self._now), "rate_limited", evidence)
         else:
-            self._changes += self._pause.retry_after(arrived, retry_after, seen)
+            self._changes += self._pause.retry_after(arrived, retry_after, evidence)
         pace.wait(self._pause.earliest(self._now))
 
     def _unexplained(self, start: Start) -> bool:
@@ -534,8 +536,8 @@ class Adaptive:
     # Recorded changes.
 
     def _show_limit(self, reason: str, evidence: str, *, coarse: bool = False) -> None:
-        before, after = self.limit, min(max(self._in_flight.limit, 1), self._in_flight.most)
-        if after == before or (coarse and before < after < min(before + before // COARSE, self._in_flight.most)):
+        before, after = self.limit, min(max(self._in_flight.limit, 1), self._in_flight.slots)
+        if after == before or (coarse and before < after < min(before + before // COARSE, self._in_flight.slots)):
             return
         self.limit = after
         self._changes.append(LimitChanged(before=before, after=after, reason=reason, evidence=evidence))

@@ -5,7 +5,7 @@ it is multiplied by a ratio below 1; two overloads within a short time reduce it
 slowly: from 1 to 100 slots takes a quarter of an hour.
 
 An overload is a rate limit, an unavailable endpoint or a timeout; an error of the task itself is not. The target stays within
-[1, most].
+[1, slots].
 """
 
 from journal.events import LimitChanged, PolicyEvent
@@ -23,7 +23,7 @@ class Aimd:
 
     def __init__(
         self,
-        most: int,
+        slots: int,
         *,
         initial: float = 3.0,
         window_seconds: float = 5.0,
@@ -34,17 +34,17 @@ class Aimd:
         smoothing: float = _SMOOTHING,
         trials: int | None = None,  # noqa: ARG002  # not used
     ) -> None:
-        """Keep the limit between 1 and `most`, starting at `initial`."""
-        if most < 1:
-            raise ValueError(f"a policy needs at least one slot, not {most!r}")
-        self.most = most
+        """Keep the limit between 1 and `slots`, starting at `initial`."""
+        if slots < 1:
+            raise ValueError(f"a policy needs at least one slot, not {slots!r}")
+        self.slots = slots
         self.window_seconds = window_seconds
         self.increase_step = increase_step
         self.decrease_ratio = decrease_ratio
         self.collapse_window_seconds = collapse_window_seconds
         self.collapse_error_threshold = collapse_error_threshold
         self.smoothing = smoothing
-        self.target = min(max(initial, 1.0), float(most))
+        self.target = min(max(initial, 1.0), float(slots))
         """The limit before rounding down."""
         self.latency: float | None = None
         """Exponential moving average of the seconds of a success; only shown."""
@@ -123,6 +123,6 @@ class Aimd:
 
     def _move(self, target: float, evidence: str) -> list[PolicyEvent]:
         before = self.limit
-        self.target = min(max(target, 1.0), float(self.most))
+        self.target = min(max(target, 1.0), float(self.slots))
         after = self.limit
         return [LimitChanged(before=before, after=after, reason="window", evidence=evidence)] if after != before else []

@@ -10,10 +10,10 @@ import math
 from attrs import define
 
 from runner.concurrency.constants import (
-    ENOUGH,
+    MEASURED_CALLS,
     MEMORY,
     TEST_EXPECTED,
-    TEST_LEAST,
+    TEST_SHORTEST,
     TEST_SIGNS,
     TEST_TOLERATED,
     TESTED_SHARE,
@@ -80,7 +80,7 @@ class Background:
             self.share = min(self.share, self.observed)
         accepted = order - self.first_sign.order - (all_limited - self.limited_before)
         seconds = start.t - self.first_sign.t
-        if self.limited < TEST_SIGNS + self.expected(starts) or accepted < max(ENOUGH, in_flight) or seconds <= 0:
+        if self.limited < TEST_SIGNS + self.expected(starts) or accepted < max(MEASURED_CALLS, in_flight) or seconds <= 0:
             return False
         # Between two 429s a rate limit grants exactly its rate.
         self.rate = accepted / seconds
@@ -89,7 +89,7 @@ class Background:
     def begin_test(self, newest: int) -> None:
         """Test the starts after `newest`."""
         self.test_from = newest + 1
-        self.test_to = newest + max(int(TEST_EXPECTED / self.observed), TEST_LEAST)
+        self.test_to = newest + max(int(TEST_EXPECTED / self.observed), TEST_SHORTEST)
         self.signs, self.limited = self.limited, 0
 
     def end_test(self) -> bool:

@@ -11,8 +11,8 @@ answered, does not count: the trial may be the reason.
 from attrs import define, field
 
 from runner.concurrency.constants import (
-    FAILURES_LEAST,
-    FAILURES_MOST,
+    FAILURES_HIGHEST,
+    FAILURES_LOWEST,
     OUTNUMBER,
     PROBE_LATEST,
     PROBE_PATIENCE,
@@ -46,7 +46,7 @@ class Breaker:
             return False
         self.failures = {order: when for order, when in self.failures.items() if order > answered}
         self.failures[start.order] = t
-        return len(self.failures) >= min(FAILURES_MOST, max(FAILURES_LEAST, 2 * in_flight))
+        return len(self.failures) >= min(FAILURES_HIGHEST, max(FAILURES_LOWEST, 2 * in_flight))
 
     def open_unless(self, survivors: int, t: float, newest: int) -> str | None:
         """Open the breaker unless too many calls are still in flight; return the evidence if it opens."""

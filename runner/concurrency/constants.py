@@ -7,7 +7,7 @@ independent evidence, so check a change with seeds that were not used before. Mo
 from typing import Final
 
 # The limit on attempts in flight.
-LEAST_SHOWN: Final = 3
+LARGEST_UNSHOWN: Final = 3
 """Limits on attempts in flight up to this are not inferred: a small token bucket looks the same."""
 FIRST_LIMIT: Final = 32
 """The first limit. With 16, short runs took 1.6 times as long; with 100, the mean of ordinary scenarios fell by 5 points."""
@@ -34,13 +34,13 @@ BUSY: Final = 0.85
 LIMIT_TEST_SOONEST, LIMIT_TEST_LATEST = 5.0, 120.0
 """Seconds between two tests of another limit; doubled while the outcome is the same. Each test costs a 429: with at most 60, a
 limit of 15 calls of 5 s rejected 1.06 % instead of 0.9 %."""
-CHECKED_LEAST: Final = 8
+SMALLEST_COMPARED: Final = 8
 """Limits below this are not compared with a lower one: that would cost a third of them."""
 LIMIT_TEST_TIMEOUT: Final = 20.0
 """Seconds, and twelve mean latencies, after which a test without a result is abandoned."""
 NEAR_LIMIT: Final = 0.9
 """429s at more than this share of a known limit belong to it: calls overlap a little more than the client can see."""
-OVER_LIMIT, OVER_WITHIN = 3, 15
+LIMITED_ABOVE, LIMITED_WITHIN = 3, 15
 """Rate-limited starts above the highest accepted load that show a limit in flight, and starts between two of them."""
 DOUBT: Final = 100.0
 """Seconds for which no 429 is attributed to the number in flight, after a rate limit explained them better."""
@@ -59,10 +59,10 @@ CEILING_SHARE, CEILING_SOONEST, CEILING_LATEST = 0.85, 120.0, 1200.0
 happens again at no higher load. The first time it may have been an outage; each overload costs a timeout."""
 
 # Latency.
-GROUP_LEAST, GROUP_MOST = 12, 64
+GROUP_SMALLEST, GROUP_LARGEST = 12, 64
 """Starts in a group: as many as the limit, within these bounds. Smaller groups are too noisy: with at most 32, chance made a
 run of 2,000 trials with a judge take 1.24 times as long as with a fixed limit."""
-LEFT_OUT: Final = 8
+GROUP_IGNORED: Final = 8
 """One in this many attempts of a group is ignored, the slowest: it may hang."""
 GROUP_SAMPLES: Final = 6
 """Minimum number of latencies in a group."""
@@ -99,7 +99,7 @@ PLATEAU_CALLS: Final = 200
 """Calls to the middle of the longest plateau on slow endpoints, so that one 429 per plateau stays below 0.5 %."""
 SLOWEST: Final = 1 / 60
 """Starts per second below which the pace never falls."""
-ENOUGH: Final = 8
+MEASURED_CALLS: Final = 8
 """Accepted calls between two 429s that make a measurement; fewer only bound the rate."""
 MEASURED_SHORTEST: Final = 2.0
 """Seconds of the shortest measurement."""
@@ -131,7 +131,7 @@ TEST_EXPECTED: Final = 10
 occur: with 6, and one tolerated, 1 % of random 429s were taken for a rate limit in one of three tests."""
 TEST_TOLERATED: Final = 2
 """429s in a test up to which most of those before it were about a rate limit, and only so many are random."""
-TEST_LEAST: Final = 30
+TEST_SHORTEST: Final = 30
 """Starts of the shortest test."""
 SHORT_TEST: Final = 5
 """In a short run, a test may use one in this many trials; a longer test costs more than it saves."""
@@ -139,14 +139,14 @@ MEMORY: Final = 1000
 """Starts after which counts of random 429s are halved."""
 
 # The circuit breaker.
-FAILURES_MOST, FAILURES_LEAST, OUTNUMBER = 12, 4, 1.5
+FAILURES_HIGHEST, FAILURES_LOWEST, OUTNUMBER = 12, 4, 1.5
 """Failures that open it: twice what is in flight, within these bounds, and this many times the calls that are still in flight,
 so that up to half of all calls may fail without opening it."""
 PROBE_SOONEST, PROBE_LATEST = 1.0, 30.0
 """Seconds between two probes; a tenth of the outage so far in between."""
 PROBE_PATIENCE: Final = 10.0
 """Seconds after which another probe is sent although the previous one has not ended."""
-HUNG_LATENCIES, HUNG_LEAST, HUNG_CALLS = 6.0, 5.0, 4
+HUNG_LATENCIES, HUNG_SECONDS, HUNG_CALLS = 6.0, 5.0, 4
 """If no call ends for this many mean latencies and seconds, with at least this many in flight, there is no response.
 A study used 10 latencies; 6 looked better on a few seeds."""
 

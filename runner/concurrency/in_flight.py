@@ -18,25 +18,25 @@ from runner.concurrency.constants import (
     CEILING_LATEST,
     CEILING_SHARE,
     CEILING_SOONEST,
-    CHECKED_LEAST,
     DOUBT,
-    ENOUGH,
     FAST_GROWTH,
     FIRST_LIMIT,
-    LEAST_SHOWN,
+    LARGEST_UNSHOWN,
     LIMIT_TEST_LATEST,
     LIMIT_TEST_SOONEST,
     LIMIT_TEST_TIMEOUT,
+    LIMITED_ABOVE,
+    LIMITED_WITHIN,
+    MEASURED_CALLS,
     NEAR_LIMIT,
     OTHER_LOAD,
-    OVER_LIMIT,
-    OVER_WITHIN,
     OVERLOAD_CUT,
     OVERLOAD_SHARE,
     OVERLOAD_TIMEOUTS,
     PACED_LIMIT,
     PER_ROUND_TRIP,
     SHORTEST_RUN,
+    SMALLEST_COMPARED,
     SURE_SHARE,
     TIMEOUT_CUT,
     UNPROVEN_LIMIT,
@@ -48,15 +48,15 @@ from runner.concurrency.start import Start
 class InFlight:
     """The limit, and the evidence against a higher one."""
 
-    most: int
+    slots: int
     """The limit never exceeds this."""
     limit: int = FIRST_LIMIT
     is_short: bool = False
     """Whether the run is too short for measuring a lower load first."""
     phase: Literal["climbing", "holding", "trying"] = "climbing"
-    held: int = 0
+    known_limit: int = 0
     """The limit that is known to be good, while holding or trying."""
-    found: int = 0
+    first_known: int = 0
     """The limit when it was found; it may have been lowered since."""
     by_latency: bool = False
     """Whether latency, not a 429, is the evidence against a higher limit."""
@@ -68,21 +68,21 @@ class InFlight:
     """When the current phase began."""
     period: float = LIMIT_TEST_SOONEST
     """Seconds to hold before the next test."""
-    accepted: int = 0
+    highest_accepted: int = 0
     """Most attempts in flight at the start of a call that was accepted."""
-    above: int = 0
-    """Accepted starts above `held` since the test began."""
-    over: int = 0
-    """Rate-limited starts above that, since it last rose."""
-    first_over: int = 0
+    accepted_above: int = 0
+    """Accepted starts above `known_limit` since the test began."""
+    limited_above: int = 0
+    """Rate-limited starts above `highest_accepted`, since it last rose."""
+    first_limited_above: int = 0
     """The first of them."""
-    last_over: int = 0
+    last_limited_above: int = 0
     """The newest of them."""
-    over_share: float = 1.0
+    limited_share: float = 1.0
     """Share of the starts that were rate limited when the limit was found."""
     doubt_until: float = 0.0
     """Until then no 429 is attributed to the number in flight: the last such 429 was due to the rate."""
-    lesson: int = 0
+    last_lowered: int = 0
     """The newest start when the limit was last lowered; earlier starts cannot lower it again."""
     check_from: int = 0
     """The start from which on a lower load may be measured, if none has been."""
@@ -92,9 +92,9 @@ class InFlight:
     """The load that was an overload; the limit stays clearly below it until `ceiling_until`."""
     ceiling_until: float = 0.0
     timeouts: int = 0
-    """Starts after `lesson` that timed out."""
+    """Starts after `last_lowered` that timed out."""
     successes: int = 0
-    """Starts after `lesson` that succeeded."""
+    """Starts after `last_lowered` that succeeded."""
     growth: int = 0
     """Successes since the limit last grew, above `threshold`."""
 
@@ -106,25 +106,25 @@ class InFlight:
     @property
     def is_unchecked(self) -> bool:
         """Whether the limit is at its maximum and was never compared with a lower one."""
-        is_at_most = self.limit == self.most and self.limit >= CHECKED_LEAST
-        return self.phase == "climbing" and (is_at_most or self.threshold is not None)
+        uses_all_slots = self.limit == self.slots and self.limit >= SMALLEST_COMPARED
+        return self.phase == "climbing" and (uses_all_slots or self.threshold is not None)
 
     @property
     def is_doubtful(self) -> bool:
         """Whether fewer than half of the starts were rate limited when the limit was found: the 429s may have been random."""
-        return self.held > 0 and self.over_share < SURE_SHARE
+        return self.known_limit > 0 and self.limited_share < SURE_SHARE
 
     def accept(self, in_flight: int) -> None:
         """Record that a call was accepted with this many in flight."""
-        self.above += in_flight > self.held
-        if in_flight > self.accepted:
-            self.accepted, self.over = in_flight, 0
-            if self.held and not self.by_latency and self._good() > self.held + 1:
+        self.accepted_above += in_flight > self.known_limit
+        if in_flight > self.highest_accepted:
+            self.highest_accepted, self.limited_above = in_flight, 0
+            if self.known_limit and not self.by_latency and self._surely_accepted() > self.known_limit + 1:
                 self.release()
 
     def succeeded(self, start: Start, t: float, proven: int, *, patience: float) -> None:
         """Raise the limit if it is used, up to `proven`; abandon a test without a result after `patience` seconds."""
-        self.successes += start.order > self.lesson
+        self.successes += start.order > self.last_lowered
         is_far = self.limit >= UNPROVEN_LIMIT and self.limit > PER_ROUND_TRIP * start.limit
         if is_far or start.wave.load < BUSY * start.limit or start.in_flight < start.limit // 2:
             return
@@ -132,7 +132,7 @@ class InFlight:
             allowed = min(max(proven, self._unproven), self._highest(t))
             self.limit = max(self.limit, min(self.limit + self._step(), allowed))
         elif self.phase == "trying" and not self.by_latency:
-            if self.above >= max(ENOUGH, 2 * self.held):
+            if self.accepted_above >= max(MEASURED_CALLS, 2 * self.known_limit):
                 self.phase, self.period = "climbing", LIMIT_TEST_SOONEST
         elif t - self.since >= self.period:
             self._next(t, patience)
@@ -140,8 +140,8 @@ class InFlight:
     def _highest(self, t: float) -> int:
         """Return the highest limit that may be tried now."""
         if self.ceiling is None or t >= self.ceiling_until:
-            return self.most
-        return min(self.most, max(int(CEILING_SHARE * self.ceiling), 1))
+            return self.slots
+        return min(self.slots, max(int(CEILING_SHARE * self.ceiling), 1))
 
     @property
     def _unproven(self) -> int:
@@ -160,14 +160,14 @@ class InFlight:
 
     def timed_out(self, start: Start, t: float, newest: int) -> str | None:
         """Count a timeout; lower the limit after several, and return the evidence."""
-        if start.order <= self.lesson:
+        if start.order <= self.last_lowered:
             return None
         self.timeouts += 1
         if self.timeouts < OVERLOAD_TIMEOUTS or self.timeouts < OVERLOAD_SHARE * (self.timeouts + self.successes):
             return None
-        seen = f"{self.timeouts} calls timed out and {self.successes} succeeded"
+        evidence = f"{self.timeouts} calls timed out and {self.successes} succeeded"
         self.overloaded(start.in_flight, t, newest, cut=TIMEOUT_CUT)
-        return seen
+        return evidence
 
     def overloaded(self, load: int, t: float, newest: int, *, cut: float = OVERLOAD_CUT) -> None:
         """Lower the limit: the endpoint is overloaded or does not respond at `load`."""
@@ -176,75 +176,79 @@ class InFlight:
         self.threshold = self.limit = max(min(int(cut * load), self.limit), 1)
         self.period = LIMIT_TEST_SOONEST
         self.check_from = newest + 2 * self.limit
-        self.phase, self.held, self.by_latency, self.since, self.lesson = "climbing", 0, False, t, newest
+        self.phase, self.known_limit, self.by_latency, self.since, self.last_lowered = "climbing", 0, False, t, newest
         self.timeouts = self.successes = self.growth = 0
 
     def _next(self, t: float, patience: float) -> None:
         """Change the phase from holding to trying, or from trying to climbing."""
         highest = self._highest(t)
         if self.phase == "holding" and not self.by_latency:
-            if self.held < highest:
-                self.phase, self.since, self.above, self.limit = "trying", t, 0, self.held + 1
+            if self.known_limit < highest:
+                self.phase, self.since, self.accepted_above, self.limit = "trying", t, 0, self.known_limit + 1
         elif self.phase == "holding":
-            if self.upward and self.held < highest < OTHER_LOAD * self.held:
-                self.held = self.limit = highest  # Too close to be compared, and below the overload.
+            if self.upward and self.known_limit < highest < OTHER_LOAD * self.known_limit:
+                self.known_limit = self.limit = highest  # Too close to be compared, and below the overload.
                 self.since, self.upward = t, False
                 return
             self.phase, self.since = "trying", t
-            self.upward = (self.upward or self.held == 1) and self.held < highest
-            step = max(1, self.held // (4 if self.upward else 3))
-            self.limit = min(self.held + step, highest) if self.upward else max(self.held - step, 1)
+            self.upward = (self.upward or self.known_limit == 1) and self.known_limit < highest
+            step = max(1, self.known_limit // (4 if self.upward else 3))
+            self.limit = min(self.known_limit + step, highest) if self.upward else max(self.known_limit - step, 1)
         elif t - self.since >= max(patience, LIMIT_TEST_TIMEOUT):
             # Nothing could be compared, because something else limited the starts.
-            self.phase, self.since, self.limit, self.upward = "holding", t, self.held, True
+            self.phase, self.since, self.limit, self.upward = "holding", t, self.known_limit, True
             self.period = min(2 * self.period, LIMIT_TEST_LATEST)
 
-    def _good(self) -> int:
-        return self.accepted - max(self.accepted // 16, 1)  # Some were accepted because others had just ended.
+    def _surely_accepted(self) -> int:
+        return self.highest_accepted - max(self.highest_accepted // 16, 1)  # Some were accepted because others had just ended.
 
     def ends_test(self, start: Start) -> bool:
         """Return whether a 429 ends the test of a higher limit."""
-        return self.phase == "trying" and not self.by_latency and start.in_flight > self.held
+        return self.phase == "trying" and not self.by_latency and start.in_flight > self.known_limit
 
     def release(self) -> None:
         """Discard the limit: the number in flight was not the reason."""
-        if self.held and not self.by_latency:
-            self.held, self.phase, self.limit = 0, "climbing", max(self.limit, min(self._good(), self.most))
-        self.over = 0
+        if self.known_limit and not self.by_latency:
+            self.known_limit, self.phase, self.limit = 0, "climbing", max(self.limit, min(self._surely_accepted(), self.slots))
+        self.limited_above = 0
 
     def is_above(self, start: Start, t: float) -> bool:
         """Return whether a start had at least as many in flight as were ever accepted."""
-        return t >= self.doubt_until and start.in_flight > max(self.accepted - 1, LEAST_SHOWN)
+        return t >= self.doubt_until and start.in_flight > max(self.highest_accepted - 1, LARGEST_UNSHOWN)
 
     def explains(self, start: Start, t: float) -> bool:
         """Return whether too many in flight may explain a 429: as many were never accepted, or nearly as many are held."""
-        if t < self.doubt_until or start.in_flight <= LEAST_SHOWN:
+        if t < self.doubt_until or start.in_flight <= LARGEST_UNSHOWN:
             return False
-        is_near = self.held > 0 and not self.by_latency and start.in_flight > NEAR_LIMIT * self.held
-        if start.in_flight <= max(self._good(), self.held) and not is_near:
+        is_near = self.known_limit > 0 and not self.by_latency and start.in_flight > NEAR_LIMIT * self.known_limit
+        if start.in_flight <= max(self._surely_accepted(), self.known_limit) and not is_near:
             return False
-        if not self.over or start.order - self.last_over > max(OVER_WITHIN, self.limit // 2):
-            self.over, self.first_over = 0, start.order
-        self.over += 1
-        self.last_over = start.order
+        if not self.limited_above or start.order - self.last_limited_above > max(LIMITED_WITHIN, self.limit // 2):
+            self.limited_above, self.first_limited_above = 0, start.order
+        self.limited_above += 1
+        self.last_limited_above = start.order
         return True
 
-    def is_over(self) -> bool:
+    def is_shown(self) -> bool:
         """Return whether there were enough rate-limited starts above the accepted load."""
-        return self.over >= min(OVER_LIMIT, self.limit)
+        return self.limited_above >= min(LIMITED_ABOVE, self.limit)
 
     @property
     def _share(self) -> float:
-        return self.over / (self.last_over - self.first_over + 1)
+        return self.limited_above / (self.last_limited_above - self.first_limited_above + 1)
 
     def is_below(self, start: Start) -> bool:
         """Return whether a rate-limited start is clearly below the limit that was found last."""
-        return self.phase == "holding" and not self.by_latency and start.in_flight <= self.found - max(1, self.found // 16)
+        return (
+            self.phase == "holding"
+            and not self.by_latency
+            and start.in_flight <= self.first_known - max(1, self.first_known // 16)
+        )
 
     @property
     def is_refuted(self) -> bool:
         """Whether so many calls were rate limited below that limit that a rate limit is the reason."""
-        return self.over >= 2 * OVER_LIMIT and self._share >= SURE_SHARE
+        return self.limited_above >= 2 * LIMITED_ABOVE and self._share >= SURE_SHARE
 
     def follow_pace(self, in_flight: int) -> bool:
         """Lower an unmeasured limit to twice what a pace needs, and return whether it was higher.
@@ -253,49 +257,49 @@ class InFlight:
         """
         before = self.limit
         if self.phase == "climbing":
-            self.limit = min(self.limit, max(PACED_LIMIT * in_flight, CHECKED_LEAST))
+            self.limit = min(self.limit, max(PACED_LIMIT * in_flight, SMALLEST_COMPARED))
         return self.limit < before
 
     def doubt(self, t: float) -> None:
         """Discard a limit that a rate limit explains better, and attribute no 429 to the number in flight for a while."""
-        if self.held and not self.by_latency:
-            self.held, self.phase = 0, "climbing"
+        if self.known_limit and not self.by_latency:
+            self.known_limit, self.phase = 0, "climbing"
         self.doubt_until = t + DOUBT
 
     def limited(self, start: Start, t: float, newest: int) -> str:
         """Hold the limit just below what was rate limited; return the evidence."""
         limit = max(min(start.in_flight - 1, self.limit), 1)
-        self.over_share = self._share if self.over >= OVER_LIMIT else 1.0
+        self.limited_share = self._share if self.limited_above >= LIMITED_ABOVE else 1.0
         self._hold(limit, t, newest)
-        return f"429 at {start.in_flight} in flight, {self.accepted} accepted before"
+        return f"429 at {start.in_flight} in flight, {self.highest_accepted} accepted before"
 
-    def _is_held(self, limit: int) -> bool:
-        return self.phase != "climbing" and abs(limit - self.held) <= max(1, self.held // 10)
+    def _is_known(self, limit: int) -> bool:
+        return self.phase != "climbing" and abs(limit - self.known_limit) <= max(1, self.known_limit // 10)
 
     def _hold(self, limit: int, t: float, newest: int) -> None:
-        self.period = min(2 * self.period, LIMIT_TEST_LATEST) if self._is_held(limit) else LIMIT_TEST_SOONEST
-        if self.phase != "holding" or self.by_latency or limit > self.found:
-            self.found = limit
-        self.phase, self.since, self.held, self.lesson = "holding", t, limit, newest
-        self.limit, self.by_latency, self.over, self.accepted = limit, False, 0, min(self.accepted, limit)
-        self.timeouts = self.successes = 0
+        self.period = min(2 * self.period, LIMIT_TEST_LATEST) if self._is_known(limit) else LIMIT_TEST_SOONEST
+        if self.phase != "holding" or self.by_latency or limit > self.first_known:
+            self.first_known = limit
+        self.phase, self.since, self.known_limit, self.last_lowered = "holding", t, limit, newest
+        self.limit, self.by_latency, self.highest_accepted = limit, False, min(self.highest_accepted, limit)
+        self.limited_above = self.timeouts = self.successes = 0
 
     def measure_lower(self, t: float, newest: int, limit: int) -> None:
         """Measure a lower load now, to compare it with the current one."""
         if not self.is_comparing:
-            self.held, self.was_climbing = self.limit, self.phase == "climbing"
-        self.phase, self.by_latency, self.upward, self.since, self.lesson = "trying", True, False, t, newest
-        self.limit = max(min(limit, self.held - 1), 1)
+            self.known_limit, self.was_climbing = self.limit, self.phase == "climbing"
+        self.phase, self.by_latency, self.upward, self.since, self.last_lowered = "trying", True, False, t, newest
+        self.limit = max(min(limit, self.known_limit - 1), 1)
 
     def compared(self, t: float, newest: int, *, is_worth: bool) -> None:
         """Keep the better of the two loads of a test."""
         is_checked = is_worth and not self.upward and self.was_climbing
         if is_worth == self.upward:
-            self.held, self.period = self.limit, LIMIT_TEST_SOONEST
+            self.known_limit, self.period = self.limit, LIMIT_TEST_SOONEST
         else:
             self.upward, self.period = not self.upward, min(2 * self.period, LIMIT_TEST_LATEST)
-        self.limit, self.phase, self.since, self.lesson = self.held, "holding", t, newest
+        self.limit, self.phase, self.since, self.last_lowered = self.known_limit, "holding", t, newest
         self.was_climbing = False
         if is_checked:
-            self.phase, self.held, self.by_latency = "climbing", 0, False
+            self.phase, self.known_limit, self.by_latency = "climbing", 0, False
         self.check_from = newest + int(self.period) * 8 * self.limit

@@ -12,10 +12,10 @@ from attrs import define
 from runner.concurrency.constants import (
     BUSY,
     DECISIVE,
-    GROUP_LEAST,
-    GROUP_MOST,
+    GROUP_IGNORED,
+    GROUP_LARGEST,
     GROUP_SAMPLES,
-    LEFT_OUT,
+    GROUP_SMALLEST,
     OTHER_LOAD,
     SAME_LOAD,
     SLOWER,
@@ -74,7 +74,7 @@ class Latency:
         """Return the group of a start."""
         group = self.group
         if group is None or group.started == group.size:
-            group = self.group = Group(first=order, size=min(max(limit, GROUP_LEAST), GROUP_MOST))
+            group = self.group = Group(first=order, size=min(max(limit, GROUP_SMALLEST), GROUP_LARGEST))
         group.started += 1
         return group
 
@@ -85,11 +85,11 @@ class Latency:
         self.quickest = usual + SMOOTHING * (elapsed - usual) if elapsed < usual else 1.01 * usual
         return elapsed <= SLOWER * usual
 
-    def ended(self, start: Start, elapsed: float | None, lesson: int) -> Comparison | None:
+    def ended(self, start: Start, elapsed: float | None, last_lowered: int) -> Comparison | None:
         """Add an attempt that ended to its group; return the comparison if that completes the group and there is one.
 
-        `elapsed` is None if it does not count for the latency. Groups that began before the start `lesson` are ignored: they
-        ran under another limit.
+        `elapsed` is None if it does not count for the latency. Groups that began before the start `last_lowered` are ignored:
+        they ran under another limit.
         """
         group = start.group
         if elapsed is None:
@@ -103,8 +103,8 @@ class Latency:
         # If something other than the limit delayed starts, the load depended on the latency, not the other way round.
         if (
             group.is_evaluated
-            or group.samples < max(group.size - group.size // LEFT_OUT, GROUP_SAMPLES)
-            or group.first <= lesson
+            or group.samples < max(group.size - group.size // GROUP_IGNORED, GROUP_SAMPLES)
+            or group.first <= last_lowered
             or group.load < BUSY * group.limit
         ):
             return None

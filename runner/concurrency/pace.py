@@ -19,12 +19,12 @@ from attrs import define, field
 from runner.concurrency.constants import (
     CONFIRM,
     CONTAMINATED,
-    ENOUGH,
     FIRST_BELIEF,
     FIRST_PACE_GROWTH,
     FLATTEST_SWING,
     LAST_FIRST_PACE,
     LATE,
+    MEASURED_CALLS,
     MEASURED_SHORTEST,
     PLATEAU_CALLS,
     PLATEAU_LONGEST,
@@ -129,12 +129,12 @@ class Pace:
             # The longer the search, the further away the limit must be.
             self.estimate *= 1 + min(SEARCH_GROWTH * gap * (1 + (t - self.since) / SEARCH_DOUBLING), SEARCH_STEP)
 
-    def quicken(self) -> None:
+    def speed_up(self) -> None:
         """Start faster after an answer at the beginning of a run, and finally as the slots allow."""
         if self.fixed is not None:
             self.fixed = FIRST_PACE_GROWTH * self.fixed if self.fixed < LAST_FIRST_PACE else None
 
-    def echo(self) -> None:
+    def count_earlier_429(self) -> None:
         """Count a 429 of an earlier start; it may have used a token, so one start is skipped."""
         self.missed += 1
         if self.estimate is not None and self.anchor is not None:
@@ -158,7 +158,7 @@ class Pace:
         granted, seconds = max(start.order - order - self.missed, 0), start.t - since
         is_measured = self.anchor is not None
         # On some endpoints rejected calls use tokens too, so a short measurement is inexact.
-        is_enough = granted >= ENOUGH and seconds >= MEASURED_SHORTEST
+        is_enough = granted >= MEASURED_CALLS and seconds >= MEASURED_SHORTEST
         if self.estimate is None:
             self._search(FIRST_BELIEF * max(max(granted, 1) / max(seconds + pause, 0.5), flow), t)
         elif not is_measured:
@@ -186,7 +186,7 @@ class Pace:
     def _count_from(self, start: Start) -> None:
         self.anchor, self.missed, self.lowest = start, 0, self.estimate or SLOWEST
 
-    def rest(self, start: Start, t: float) -> float:
+    def restart_at(self, start: Start, t: float) -> float:
         """Return when to start again after a 429 without Retry-After: the bucket refills a little first."""
         return t + t - start.t + min(1 / (self.estimate or 1.0), 5.0)
 
@@ -209,7 +209,7 @@ class Pace:
             self.since = t
 
     def _shortest(self, rate: float) -> float:
-        return max(PLATEAU_SHORTEST, ENOUGH / rate)
+        return max(PLATEAU_SHORTEST, MEASURED_CALLS / rate)
 
     def _settle(self, rate: float, pace: float, t: float) -> None:
         """Begin a plateau around a measured rate; `pace` is the pace at the 429."""

@@ -54,7 +54,7 @@ class Shared:
     def resize(self) -> None:
         """Allow the policy as many slots as all runs have together; each run is limited by its own."""
         if self.members:
-            self.policy.most = sum(member.slots for member in self.members)  # type: ignore[attr-defined]  # a shared one has it
+            self.policy.slots = sum(member.slots for member in self.members)  # type: ignore[attr-defined]  # a shared one has it
 
 
 class Member:

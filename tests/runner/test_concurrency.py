@@ -17,8 +17,8 @@ Answer = Callable[[float, int], float | None]
 class Drive:
     """An executor of a few lines."""
 
-    def __init__(self, most: int = 100, *, trials: int | None = None, is_spread: bool = False) -> None:
-        self.policy = Adaptive(most, trials=trials)
+    def __init__(self, slots: int = 100, *, trials: int | None = None, is_spread: bool = False) -> None:
+        self.policy = Adaptive(slots, trials=trials)
         if not is_spread:
             self.policy._pace.fixed = None  # The first starts of a long run are spread, which has a test of its own.
         self.t = 0.0
@@ -93,11 +93,13 @@ class Drive:
         return [change for change in self.changes() if isinstance(change, IntakePaused)]
 
 
-@pytest.mark.parametrize(("most", "trials", "first"), [(100, None, FIRST_LIMIT), (8, None, 8), (100, 60, 60), (100, 5_000, 32)])
-def test_the_first_limit(most: int, trials: int | None, first: int) -> None:
+@pytest.mark.parametrize(
+    ("slots", "trials", "first"), [(100, None, FIRST_LIMIT), (8, None, 8), (100, 60, 60), (100, 5_000, 32)]
+)
+def test_the_first_limit(slots: int, trials: int | None, first: int) -> None:
     """The first limit is 32, at most the slots; a run of at most 200 trials may start all of them at once."""
-    assert first == Adaptive(most, trials=trials).limit == len(Drive(most, trials=trials).fill())
-    assert trials is None or trials > SHORTEST_RUN or first == min(trials, most)
+    assert first == Adaptive(slots, trials=trials).limit == len(Drive(slots, trials=trials).fill())
+    assert trials is None or trials > SHORTEST_RUN or first == min(trials, slots)
 
 
 def test_the_first_starts_of_a_long_run_are_spread() -> None:

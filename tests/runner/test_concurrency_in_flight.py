@@ -12,7 +12,7 @@ def _start(order: int, in_flight: int, limit: int = 64) -> Start:
 
 def test_one_call_beyond_the_limit_may_have_been_accepted() -> None:
     """A call that starts just before another end is seen may be accepted; the 429s at the same load still show the limit."""
-    machine = InFlight(most=100, limit=32)
+    machine = InFlight(slots=100, limit=32)
     machine.accept(8)
 
     assert machine.is_above(_start(9, 8), 1.0)
@@ -21,7 +21,7 @@ def test_one_call_beyond_the_limit_may_have_been_accepted() -> None:
 
 def test_a_second_overload_at_no_higher_load_is_remembered_for_longer() -> None:
     """The first may have been an outage."""
-    machine = InFlight(most=100, limit=64)
+    machine = InFlight(slots=100, limit=64)
     machine.overloaded(64, 10.0, newest=80)
     first = machine.ceiling_until
     machine.overloaded(40, 90.0, newest=200)
@@ -31,7 +31,7 @@ def test_a_second_overload_at_no_higher_load_is_remembered_for_longer() -> None:
 
 def test_timeouts_lower_the_limit_further_than_silence() -> None:
     """Many timeouts cut the limit to a third of the load."""
-    machine = InFlight(most=100, limit=60)
+    machine = InFlight(slots=100, limit=60)
     evidence = [machine.timed_out(_start(order, 60), 60.0, newest=60) for order in (1, 2, 3)]
 
     assert [None, None, "3 calls timed out and 0 succeeded"] == evidence
@@ -40,7 +40,7 @@ def test_timeouts_lower_the_limit_further_than_silence() -> None:
 
 def test_a_lower_load_that_brings_less_lets_the_limit_climb_on() -> None:
     """Measuring a lower load while climbing does not end the climb."""
-    machine = InFlight(most=1000, limit=120)
+    machine = InFlight(slots=1000, limit=120)
     machine.measure_lower(10.0, 500, 70)
     machine.compared(18.0, 640, is_worth=True)
 
@@ -49,7 +49,7 @@ def test_a_lower_load_that_brings_less_lets_the_limit_climb_on() -> None:
 
 def test_a_lower_load_that_brings_as_much_is_kept() -> None:
     """The limit stays there, and the next trial is of even less."""
-    machine = InFlight(most=1000, limit=120)
+    machine = InFlight(slots=1000, limit=120)
     machine.measure_lower(10.0, 500, 70)
     machine.compared(18.0, 640, is_worth=False)
 
@@ -58,7 +58,7 @@ def test_a_lower_load_that_brings_as_much_is_kept() -> None:
 
 def test_a_higher_limit_is_kept_after_two_round_trips_without_a_429() -> None:
     """A trial is decided by accepted calls, not by time: random 429s would end every long trial."""
-    machine = InFlight(most=100, limit=32, phase="holding", held=32)
+    machine = InFlight(slots=100, limit=32, phase="holding", known_limit=32)
     machine.succeeded(_start(1, 32, 32), 10.0, 100, patience=1.0)
     for _ in range(63):
         machine.accept(33)
