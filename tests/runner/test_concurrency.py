@@ -370,6 +370,17 @@ def test_background_errors_do_not_open_the_breaker() -> None:
     assert [] == drive.pauses
 
 
+@pytest.mark.parametrize("end", [Drive.fail, Drive.rate_limit])
+def test_a_quick_failure_was_no_load(end: Callable[[Drive, str], Decision]) -> None:
+    """The endpoint did not work on a call that it rejected, so calls that started after it had one less beside them."""
+    drive = Drive(20)
+    first, second = drive.start(), drive.start()
+    drive.t += 0.1
+    end(drive, first)
+
+    assert 1 == drive.policy._calls[second].in_flight
+
+
 def test_calls_that_never_end_count_as_no_response() -> None:
     """If nothing ends for ten times the mean latency, only probes start, beside the calls that hang."""
     drive = Drive(16)
