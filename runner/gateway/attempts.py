@@ -24,7 +24,8 @@ class GatewayAttempt:
         self.scope: Final = trio.CancelScope()
         """Of the task."""
         self._ends_at_once = ends_at_once
-        self._calls: set[trio.CancelScope] = set()
+        self.calls: Final = set[trio.CancelScope]()
+        """The calls in flight."""
 
     def fail(self, failure: Exception) -> None:
         """End the attempt because a provider did not answer; the first failure counts."""
@@ -32,19 +33,9 @@ class GatewayAttempt:
         if self._ends_at_once:
             self.scope.cancel()
 
-    @contextmanager
-    def call(self) -> Generator[trio.CancelScope]:
-        """Make a call of the attempt; it is cancelled when the attempt ends."""
-        with trio.CancelScope() as scope:
-            self._calls.add(scope)
-            try:
-                yield scope
-            finally:
-                self._calls.discard(scope)
-
     def close(self) -> None:
         """Cancel the calls in flight."""
-        for scope in self._calls:
+        for scope in self.calls:
             scope.cancel()
 
 

@@ -1,7 +1,7 @@
 """One HTTP/1.1 connection of an agent to the gateway: requests in, replies out, and whether the agent is still there."""
 
-from collections.abc import Awaitable, Callable, Generator, Iterable
-from contextlib import contextmanager
+import math
+from collections.abc import Awaitable, Callable, Iterable
 from http import HTTPStatus
 from typing import Final
 
@@ -44,7 +44,10 @@ class Connection:
         self._changed = trio.Event()
         """Set when something was received, or the connection was closed."""
         self._consumed = trio.Event()
-        self._call: trio.CancelScope | None = None
+        self.call: trio.CancelScope | None = None
+        """The call in flight, which is cancelled when the agent disconnects."""
+        self._scope = trio.CancelScope()
+        self._idle_since = math.inf
         self._head: RequestHead | None = None
         self._is_body_read = False
         self.has_begun = False
@@ -56,6 +59,7 @@ class Connection:
         """Answer requests until the agent or the gateway closes the connection."""
         try:
             async with self._stream, trio.open_nursery() as nursery:
+                self._scope = nursery.cancel_scope
                 nursery.start_soon(self._receive)
                 while await self._serve_request(answer):
                     pass
@@ -63,16 +67,20 @@ class Connection:
         except* (Disconnected, InvalidRequest, trio.BrokenResourceError, trio.ClosedResourceError):
             pass
 
+    def close_if_idle(self) -> None:
+        """Close the connection if it has waited too long for a request."""
+        if trio.current_time() - self._idle_since > IDLE_TIMEOUT:
+            self._scope.cancel()
+
     async def _serve_request(self, answer: Callable[["Connection", RequestHead], Awaitable[None]]) -> bool:
         """Answer a request; return whether there may be another one."""
         self._head, self.has_begun, self._is_complete = None, False, False
         try:
-            with trio.move_on_after(IDLE_TIMEOUT):
-                self._head = head = RequestHead.parse(await self._until(_END, MAX_HEAD))
-                self._is_body_read = head.length == 0
-            if self._head is None:
-                return False
-            await answer(self, self._head)
+            self._idle_since = trio.current_time()
+            self._head = head = RequestHead.parse(await self._until(_END, MAX_HEAD))
+            self._idle_since = math.inf
+            self._is_body_read = head.length == 0
+            await answer(self, head)
         except InvalidRequest as exc:
             if self.has_begun:
                 raise
@@ -93,8 +101,8 @@ class Connection:
             self._received += data
             self._changed.set()
             if not data:
-                if self._call is not None:
-                    self._call.cancel()
+                if self.call is not None:
+                    self.call.cancel()
                 return
             if len(self._received) >= _CHUNK:
                 self._consumed = trio.Event()
@@ -123,17 +131,6 @@ class Connection:
         if found > limit or found < 0:
             raise InvalidRequest(f"more than {limit:,} bytes", HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
         return self._take(found + len(end))
-
-    @contextmanager
-    def cancel_on_disconnect(self, call: trio.CancelScope) -> Generator[None]:
-        """Cancel a call if the agent disconnects during the block."""
-        self._call = call
-        if self.is_closed:
-            call.cancel()
-        try:
-            yield
-        finally:
-            self._call = None
 
     async def body(self, limit: int) -> bytes:
         """Read the body of the request; raise a `RequestTooLarge` if it has more than `limit` bytes."""

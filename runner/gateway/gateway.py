@@ -23,6 +23,8 @@ from runner.tasks.reply_memory import LARGE_REPLIES, MAX_BYTES, SMALL
 
 HOST: Final = "127.0.0.1"
 MAX_CONNECTIONS: Final = 2_000
+SWEEP: Final = 10.0
+"""Seconds between two searches for idle connections."""
 CONNECT_TIMEOUT: Final = 10.0
 """Seconds to connect to a provider."""
 
@@ -37,7 +39,7 @@ class Gateway:
     _memory: RequestMemory = attrs.field(init=False, factory=RequestMemory)
     _places: trio.Semaphore = attrs.field(init=False, factory=lambda: trio.Semaphore(LARGE_REPLIES))
     _environment: Mapping[str, str] = attrs.field(init=False, factory=lambda: common_environment(HOST))
-    _connections: int = attrs.field(init=False, default=0)
+    _connections: set[Connection] = attrs.field(init=False, factory=set[Connection])
 
     async def call(self, task: Task, value: Any, on_late: OnLateResult) -> Any:
         """Call a task for the attempt in this context; while it runs, it may call the gateway."""
@@ -61,11 +63,19 @@ class Gateway:
 
     async def serve(self, stream: trio.SocketStream) -> None:
         """Answer the requests on a connection."""
-        self._connections += 1
+        connection = Connection(stream)
+        self._connections.add(connection)
         try:
-            await Connection(stream).serve(self._answer if self._connections <= MAX_CONNECTIONS else _reject_connection)
+            await connection.serve(self._answer if len(self._connections) <= MAX_CONNECTIONS else _reject_connection)
         finally:
-            self._connections -= 1
+            self._connections.discard(connection)
+
+    async def close_idle_connections(self) -> None:
+        """Close connections that wait too long for a request, until cancelled."""
+        while True:
+            await trio.sleep(SWEEP)
+            for connection in self._connections:
+                connection.close_if_idle()
 
     async def _answer(self, connection: Connection, request: RequestHead) -> None:
         path, _, query = request.target.partition("?")
@@ -87,12 +97,20 @@ class Gateway:
         if length is not None and length > MAX_BYTES:
             raise RequestTooLarge(MAX_BYTES)
         call = Call(attempt, route, client, request, route.target_with(query), connection, self._places)
-        with attempt.call() as scope, connection.cancel_on_disconnect(scope):
-            if length is not None and length <= SMALL:
-                await call.make()
-            else:
-                async with self._memory.reserve(length or MAX_BYTES):
+        with trio.CancelScope() as scope:
+            attempt.calls.add(scope)
+            connection.call = scope
+            if connection.is_closed:
+                scope.cancel()
+            try:
+                if length is not None and length <= SMALL:
                     await call.make()
+                else:
+                    async with self._memory.reserve(length or MAX_BYTES):
+                        await call.make()
+            finally:
+                attempt.calls.discard(scope)
+                connection.call = None
         if scope.cancelled_caught:
             await connection.end_cancelled(HTTPStatus.FORBIDDEN, "the attempt has ended")
 
@@ -132,6 +150,7 @@ async def open_gateway(providers: Sequence[Provider]) -> AsyncGenerator[Gateway]
         gateway = Gateway(listener.socket.getsockname()[1], forwarded)
         nursery = await stack.enter_async_context(trio.open_nursery())
         nursery.start_soon(trio.serve_listeners, gateway.serve, [listener])
+        nursery.start_soon(gateway.close_idle_connections)
         try:
             yield gateway
         finally:

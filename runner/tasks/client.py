@@ -225,8 +225,7 @@ class Client:
             connection, response = await self._send(self._request(method, content, headers, target))
             try:
                 yield response
-                with trio.CancelScope(shield=True):
-                    await response.aclose()  # Closes the connection, too, unless the body was read to its end.
+                await response.aclose()  # Closes the connection, too, unless the body was read to its end.
             except BaseException:
                 await _drop(connection.http)
                 raise

@@ -308,3 +308,23 @@ def test_a_thread_that_was_abandoned_gets_no_answer(path: Path) -> None:
     assert "slow" in [timed_out.trial for timed_out in events(path, AttemptTimedOut)]
     assert [403] == late
     assert [] == events(path, StepCompleted)
+
+
+@pytest.mark.usefixtures("_provider")
+def test_idle_connections_are_closed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those with half a request; a call in flight is not idle."""
+    monkeypatch.setattr(connection, "IDLE_TIMEOUT", 0.05)
+    monkeypatch.setattr(gateway, "SWEEP", 0.01)
+
+    def agent(_: Any) -> list[str]:
+        url = gateway_address()
+        received = []
+        for sent in (b"", request(url.path)[:30]):
+            with socket.create_connection((url.hostname, url.port), timeout=TIMEOUT) as client:
+                client.sendall(sent)
+                received.append(client.recv(65_536).decode())
+        return received
+
+    evaluate(agent, path)
+
+    assert [["", ""]] == outputs(path)
