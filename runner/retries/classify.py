@@ -83,8 +83,11 @@ _TOO_LARGE = "request too large"
 
 _RATE_LIMITED = {"RateLimitError", "TooManyRequests", "TooManyRequestsException", "ResourceExhausted"}
 
-_THROTTLED = ("throttl", "toomanyrequests", "slowdown", "requestlimitexceeded")
-"""Parts of AWS error codes, whose status is sometimes 400."""
+_THROTTLED = ("throttl", "toomanyrequests", "slowdown", "requestlimitexceeded", "rate_limit")
+"""Parts of error codes of AWS, whose status is sometimes 400, and of error events in streams."""
+
+_OVERLOADED = {"overloaded_error", "api_error", "server_error", "timeout_error"}
+"""Error codes of events in streams, which have no status."""
 
 _UNAVAILABLE_BY_LIBRARY = {
     "httpx": ("TransportError", "ConnectError", "ReadError", "WriteError", "RemoteProtocolError"),
@@ -282,7 +285,7 @@ def _by_shape(exc: BaseException, now: float) -> Failure | None:
     if names & _WRONG_ADDRESS or isinstance(exc, ssl.SSLCertVerificationError):
         return Failure(category="fatal")
     network = isinstance(exc, socket.gaierror | ssl.SSLError) or (isinstance(exc, OSError) and exc.errno in _NETWORK)
-    if network or names & _UNAVAILABLE:
+    if network or names & _UNAVAILABLE or code in _OVERLOADED:
         return Failure(category="unavailable", retry_after=wait)
     return None
 

@@ -72,7 +72,7 @@ class StreamEvents:
         event = event or str(value.get("type", ""))
         if event in _FAILED or value.get("error"):
             message = excerpt(data.decode("utf-8", "replace"), _EXCERPT)
-            self.error = ErrorReply(f"the stream contains an error: {message}", error_code(value))
+            self.error = ErrorReply(f"the stream contains an error: {message}", error_code(value.get("response") or value))
         elif event in _LAST and value:
             self.is_done = True
         for part in (value, value.get("message"), value.get("response")):

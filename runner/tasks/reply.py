@@ -92,14 +92,14 @@ def _code_of(reply: "Reply") -> object:
         error = orjson.loads(reply.body[:SMALL])["error"]
     except (ValueError, TypeError, KeyError):
         return None
-    return error_code(error) or (error.get("type") if isinstance(error, dict) else None)
+    return error_code(error)
 
 
 def error_code(error: object) -> object:
-    """Return the code in an error object of a provider; None if it has none."""
+    """Return the code in an error object of a provider, otherwise its type; None if it has none."""
     while isinstance(error, dict) and isinstance(error.get("error"), dict):
         error = error["error"]
-    return error.get("code") if isinstance(error, dict) else None
+    return error.get("code") or error.get("type") if isinstance(error, dict) else None
 
 
 @attrs.define

@@ -42,6 +42,7 @@ from tests.server import Server, serving
 
 STREAM: Final = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 DONE: Final = "data: [DONE]\n\n"
+OVERLOADED: Final = 'event: error\ndata: {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}\n\n'
 PIECE: Final = 'data: {"model": "gpt-4o-mini", "choices": [{"index": 0, "delta": {"content": "Lima"}}]}\n\n'
 
 
@@ -193,9 +194,10 @@ def test_an_agent_that_leaves_after_the_last_event(path: Path, monkeypatch: pyte
     [
         ("", "evaljournal.NoResponse", "unavailable"),
         ('data: {"error": {"message": "overloaded", "code": 503}}\n\n', "evaljournal.ErrorReply", "unavailable"),
+        (OVERLOADED, "evaljournal.ErrorReply", "unavailable"),
         ('data: {"error": {"message": "flagged"}}\n\n', "evaljournal.ErrorReply", None),
     ],
-    ids=["truncated", "overloaded", "flagged"],
+    ids=["truncated", "code", "overloaded", "flagged"],
 )
 def test_a_stream_that_does_not_end_well(
     path: Path, monkeypatch: pytest.MonkeyPatch, end: str, error: str, category: str | None
