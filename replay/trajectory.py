@@ -66,10 +66,12 @@ class Trajectory:
         self._inputs: dict[int, Any] = {}
         """Number of a step of the attempt in flight → its input."""
         self._attempt = 0
+        self._places: dict[int, list[tuple[int, int]]] = {}
+        """Record of a completed step → attempt and number of each of its uses."""
         self._callers: dict[int, tuple[int, int]] = {}
-        """Record of a completed step → the attempt that used it last, and the number of the step there that called it."""
-        self._records: dict[tuple[int, int], int] = {}
-        """Attempt and number of a step → the record that completed it."""
+        """The same → attempt and number of the step that used it last."""
+        self._called: dict[tuple[int, int], list[int]] = {}
+        """Attempt and number of a step → the completed steps that it used."""
         self._unused: set[int] = set()
 
     @property
@@ -83,19 +85,23 @@ class Trajectory:
         self._unused = {seq for seq, (attempt, step) in steps if attempt >= event.reuses and step.reusable}
 
     def _use(self, seq: int, event: events.StepCompleted | events.StepReused) -> None:
-        self._records[event.attempt, event.step] = seq
-        self._callers[seq] = event.attempt, event.within
+        caller = self._callers[seq] = event.attempt, event.within
+        self._places.setdefault(seq, []).append((event.attempt, event.step))
+        if event.within:
+            self._called.setdefault(caller, []).append(seq)
         if self._unused and isinstance(event, events.StepReused):
-            self._unused = {other for other in self._unused if other != seq and not self._is_inside(other, seq)}
+            self._unused -= self._with_inner(seq)
 
-    def _is_inside(self, seq: int, outer: int) -> bool:
-        """Return whether a step was called by another, directly or not."""
-        for _ in self._records:  # In a forged journal, steps may call one another in a circle.
-            caller = self._records.get(self._callers[seq])
-            if caller is None or caller == outer:
-                return caller is not None
-            seq = caller
-        return False
+    def _with_inner(self, seq: int) -> set[int]:
+        """Return a completed step and the completed steps inside it."""
+        found, pending = set[int](), [seq]
+        while pending:
+            step = pending.pop()
+            if step not in found:  # In a forged journal, steps may call one another in a circle.
+                found.add(step)
+                places = self._places[step]
+                pending += [inner for place in places for inner in self._called.get(place, ()) if self._callers[inner] == place]
+        return found
 
     def apply(self, record: Record) -> StepDetails | None:
         """Return the step that a record completed, failed or reused; None if it is unknown what was reused."""
