@@ -7,7 +7,7 @@ import pytest
 
 from tests.browser.conftest import OpenTab, Tab
 from tests.browser.pages import capitals, command_json, write_report
-from tests.replay.agent_run import ANSWER, QUESTION, agent_run
+from tests.replay.agent_run import ANSWER, QUESTION, agent_run, nested_run
 
 
 @pytest.fixture
@@ -92,6 +92,14 @@ def test_divergence_and_unreadable_results_are_reported(tab: Tab) -> None:
 
     assert "reused 1 of 2 steps and diverged at step 2" in tab.text("#drawer")
     assert "step walk is executed again; its result could not be read: blobs/ab/cd is missing" in tab.text("#drawer")
+
+
+def test_a_reused_step_includes_the_steps_inside_it(tmp_path: Path, open_tab: OpenTab) -> None:
+    """Steps inside a reused step do not count as left unused."""
+    tab = open_tab(write_report(tmp_path / "report.html", nested_run(tmp_path / "run")) + "#trial=a")
+    tab.page.wait_for_selector("#drawer:not([hidden])")
+
+    assert ["reused 1 of 1 step and continued at step 2"] == tab.texts(".trajectory > p:not(.step-legend)")
 
 
 def test_the_record_of_a_step(tab: Tab, tmp_path: Path) -> None:

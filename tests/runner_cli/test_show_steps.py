@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from journal.events import AttemptInterrupted, AttemptStarted, StepCompleted, StepReused
+from journal.events import AttemptStarted, StepCompleted
 from replay.trajectory import StepDetails, nested
 from tests.journal.samples import enqueued, session, started, write_sync
-from tests.replay.agent_run import QUESTION, agent_run, completed
+from tests.replay.agent_run import QUESTION, agent_run, completed, nested_run
 from tests.runner_cli.test_commands import evaljournal
 
 
@@ -63,25 +63,11 @@ def test_divergence() -> None:
 
 def test_a_reused_step_includes_the_steps_inside_it(tmp_path: Path) -> None:
     """The steps that a reused step had called are not executed again, and do not count as divergence."""
-    calls = [completed("a", 1, 3, "inner", output=3, within=2), completed("a", 1, 2, "middle", output=2, within=1)]
-    write_sync(
-        tmp_path / "nested",
-        [
-            started(),
-            session(),
-            enqueued("a"),
-            AttemptStarted(trial="a", attempt=1, slot=0),
-            *calls,
-            completed("a", 1, 1, "outer", output=1),
-            AttemptInterrupted(trial="a", attempt=1, reason="stopped"),
-            AttemptStarted(trial="a", attempt=2, slot=0, reuses=1),
-            StepReused(trial="a", attempt=2, step=1, of=8),
-            completed("a", 2, 2, "next", output=4),
-        ],
-    )
+    nested_run(tmp_path / "nested")
     attempt = orjson.loads(evaljournal("show", "nested", "a", "--json").stdout)["attempts"][1]
 
     assert (1, 0, 0) == (attempt["reused_steps"], attempt["unused_steps"], attempt["diverged_at"])
+    assert "reused 1 of 1 step and continued at step 2" in evaljournal("show", "nested", "a").stdout
 
 
 def test_short() -> None:
