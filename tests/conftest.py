@@ -25,6 +25,7 @@ if sys.platform == "win32":  # These need POSIX signals, terminals or commands.
         "cases/test_phoenix.py",
         "journal/test_crash.py",
         "runner/test_command.py",
+        "runner/test_gateway*.py",
         "runner/test_executors_*.py",
         "runner/test_signals.py",
         "runner_cli/test_*.py",

@@ -3,15 +3,18 @@
 import shutil
 import sys
 from collections.abc import Callable
+from contextlib import closing
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import pytest
 
 from journal.events import AttemptFailed, AttemptSucceeded, RunStopped, StepCompleted, StepFailed, StepReused
 from runner import Endpoint, Retry, UsageError, gateway_env, verify
 from runner.tasks.command import Command
-from tests.gateway import KEY, ask, evaluate, statuses
+from tests.gateway import KEY, TIMEOUT, ask, evaluate, statuses
 from tests.runs import events, outputs
 from tests.server import Server
 
@@ -97,6 +100,37 @@ def test_keys_stay_in_the_process_of_the_run(
     assert "/***-" in variables["OPENAI_BASE_URL"], "the token is masked"
     assert "127.0.0.1" in variables["NO_PROXY"].split(",")
     assert KEY.encode() not in journal
+
+
+def test_headers_that_the_provider_gets(path: Path, server: Server, name: str, provider: Callable[[str], None]) -> None:
+    """Those of the API are forwarded; logins, cookies, telemetry and what belongs to the connection are not."""
+    provider("ok")
+
+    def agent(_: Any) -> int:
+        url = urlsplit(gateway_env()["ANTHROPIC_BASE_URL"] + "/v1/messages?beta=true")
+        headers = {
+            "anthropic-version": "2023-06-01",
+            "Anthropic-Beta": "b",
+            "Idempotency-Key": "i",
+            "x-api-key": "dummy",
+            "Authorization": "Bearer dummy",
+            "Cookie": "c",
+            "X-Stainless-Lang": "python",
+            "Accept-Encoding": "gzip",
+            "Keep-Alive": "5",
+        }
+        with closing(HTTPConnection(url.netloc, timeout=TIMEOUT)) as connection:
+            connection.request("POST", f"{url.path}?{url.query}", '{"messages": [{"content": "a"}]}', headers)
+            return connection.getresponse().status
+
+    evaluate(agent, path)
+    (call,) = server.seen(name)
+
+    assert [200] == outputs(path)
+    assert call["target"].endswith("/anthropic/v1/messages?beta=true")
+    assert {"anthropic-version": "2023-06-01", "anthropic-beta": "b", "idempotency-key": "i"}.items() <= call["headers"].items()
+    assert {"x-api-key": f"{KEY}-of-anthropic", "accept-encoding": "identity"}.items() <= call["headers"].items()
+    assert call["headers"].keys().isdisjoint({"authorization", "cookie", "x-stainless-lang", "keep-alive"})
 
 
 def test_a_rate_limit_ends_the_attempt(path: Path, server: Server, name: str, provider: Callable[[str], None]) -> None:
