@@ -215,7 +215,7 @@ class StepCompleted:
     elapsed: float
     """Seconds, measured by the monotonic clock."""
     usage: Json = None
-    within: int = 0
+    parent: int = 0
     """Number of the step that called it; 0: the task itself."""
     continues: int = 0
     """Number of the earlier step of this attempt whose lists precede those in `input`; 0: none."""
@@ -238,7 +238,7 @@ class StepFailed:
     """Type of the exception."""
     message: str
     elapsed: float
-    within: int = 0
+    parent: int = 0
     continues: int = 0
 
 
@@ -249,9 +249,9 @@ class StepReused:
     trial: str
     attempt: int
     step: int
-    of: int
+    completed_seq: int
     """The record of the step that was completed."""
-    within: int = 0
+    parent: int = 0
 
 
 @fact

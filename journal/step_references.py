@@ -17,10 +17,10 @@ class StepReferences:
         """Return an event that names the record of a step in the copy; raise `IllegalEvent` if that step was not copied."""
         if not isinstance(event, StepReused):
             return event
-        copy = self._copies.get(event.trial, {}).get(event.of)
+        copy = self._copies.get(event.trial, {}).get(event.completed_seq)
         if copy is None:
             raise IllegalEvent("StepReused", "the step that it reuses is lost")
-        return attrs.evolve(event, of=copy)  # type: ignore[misc]  # a fact is an attrs class
+        return attrs.evolve(event, completed_seq=copy)  # type: ignore[misc]  # a fact is an attrs class
 
     def add(self, source: Record, copy: Record) -> None:
         """Keep the number of a record that was copied, if a later one may refer to it."""

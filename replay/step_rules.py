@@ -43,12 +43,12 @@ class StepRules:
                 yield f"step {event.step} of {event.trial!r} continues step {event.continues}, which had not ended"
         else:
             steps, reused = self._state.steps.open.get(event.trial), self._reused.setdefault(event.trial, set())
-            step = None if steps is None else steps.steps.get(event.of)
+            step = None if steps is None else steps.steps.get(event.completed_seq)
             if step is None or step.attempt == event.attempt:
-                yield f"{event.trial!r} reuses record {event.of}, which is no step of an earlier attempt that it may reuse"
-            elif event.of in reused:
-                yield f"{event.trial!r} reuses record {event.of} twice in attempt {event.attempt}"
-            reused.add(event.of)
+                yield f"{event.trial!r} reuses record {event.completed_seq}, which is not a step that it may reuse"
+            elif event.completed_seq in reused:
+                yield f"{event.trial!r} reuses record {event.completed_seq} twice in attempt {event.attempt}"
+            reused.add(event.completed_seq)
         numbers.add(event.step)
 
     def forget(self, trial: str) -> None:

@@ -59,7 +59,7 @@ class RecordedStep:
     """That of the steps inside it included."""
     number: int
     """Its number in the attempt that executed it."""
-    within: tuple[int, int]
+    parent: tuple[int, int]
     """The attempt that used it last, and the number of the step there that called it; 0: the task itself."""
 
 
@@ -97,7 +97,7 @@ class TrialSteps:
         if (inner := self.inner_usage.pop(event.step, None)) is not None:
             add(inner, usage)
             usage = inner
-        self.add_inner_usage(event.within, usage)
+        self.add_inner_usage(event.parent, usage)
         if event.reusable:
             self.steps[record.seq] = RecordedStep(
                 record.seq,
@@ -107,15 +107,15 @@ class TrialSteps:
                 event.fingerprint,
                 usage,
                 event.step,
-                (event.attempt, event.within),
+                (event.attempt, event.parent),
             )
         else:
             self.not_reusable += 1
 
-    def add_inner_usage(self, within: int, usage: Any) -> None:
+    def add_inner_usage(self, parent: int, usage: Any) -> None:
         """Add the usage of a step to that of the step which contains it, if one does."""
-        if within and usage is not None:
-            add(self.inner_usage.setdefault(within, {}), usage)
+        if parent and usage is not None:
+            add(self.inner_usage.setdefault(parent, {}), usage)
 
     def __iter__(self) -> Iterator[RecordedStep]:
         return iter(self.steps.values())
@@ -183,11 +183,11 @@ class RunSteps:
         """Count a step that was reused, and return it; None if it is unknown."""
         self.reused += 1
         steps = self.open.get(event.trial)
-        step = steps.steps.get(event.of) if steps is not None else None
+        step = steps.steps.get(event.completed_seq) if steps is not None else None
         if steps is not None and step is not None:
             add(self.usage_saved, step.usage)
-            step.within = event.attempt, event.within
-            steps.add_inner_usage(event.within, step.usage)
+            step.parent = event.attempt, event.parent
+            steps.add_inner_usage(event.parent, step.usage)
         return step
 
     @property

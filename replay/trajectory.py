@@ -19,7 +19,7 @@ class StepDetails:
     name: str
     kind: str
     """`model`, `tool` or `other`."""
-    within: int
+    parent: int
     """Number of the step that called it; 0: the task itself."""
     seq: int
     """The record of its end."""
@@ -111,14 +111,14 @@ class Trajectory:
             self._attempt = event.attempt
             self._inputs.clear()
         if isinstance(event, events.StepReused):
-            attempt, step = self._completed.get(event.of, (0, None))
+            attempt, step = self._completed.get(event.completed_seq, (0, None))
             if step is None:
                 return None
             self._use(event.of, event)
             details = attrs.evolve(
                 step,
                 number=event.step,
-                within=event.within,
+                parent=event.parent,
                 seq=record.seq,
                 t=record.t,
                 at=record.at,
@@ -131,7 +131,7 @@ class Trajectory:
                 number=event.step,
                 name=event.name,
                 kind=event.kind,
-                within=event.within,
+                parent=event.parent,
                 seq=record.seq,
                 t=record.t,
                 at=record.at,
@@ -156,8 +156,8 @@ def nested(steps: Iterable[StepDetails]) -> Iterator[tuple[int, StepDetails]]:
     numbers = {step.number for step in ordered}
     called: defaultdict[int, list[StepDetails]] = defaultdict(list)
     for step in ordered:
-        is_called = 0 < step.within < step.number and step.within in numbers  # In a forged journal it may be any number.
-        called[step.within if is_called else 0].append(step)
+        is_called = 0 < step.parent < step.number and step.parent in numbers  # In a forged journal it may be any number.
+        called[step.parent if is_called else 0].append(step)
     pending = [(0, step) for step in reversed(called.pop(0, ()))]
     while pending:
         depth, step = pending.pop()

@@ -73,7 +73,7 @@ def sample_messages(index: TrialIndex, trial: TrialDetails, call: ModelCall) -> 
 def _step_events(index: TrialIndex, trial: TrialDetails, attempt: AttemptDetails) -> Iterator[dict[str, Any]]:
     """Yield the events of an attempt with steps; each span ends after the steps that it contains."""
     span, number = attempt.span, str(attempt.span.attempt)
-    callers = {step.within for step in attempt.steps}
+    callers = {step.parent for step in attempt.steps}
     start, end = index.session_time(span.session, span.start), index.session_time(span.session, span.end)
     open_spans = [(uuid_of(index, trial.trial, "span", number), number, end)]
     """Id, key and end of each span that contains the next step."""

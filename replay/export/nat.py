@@ -79,7 +79,7 @@ def _step(trial: TrialDetails, attempt: AttemptDetails, step: StepDetails) -> di
         request = messages[-1].text if messages else request
         result = message_in_words(reply) if reply is not None else result
     return {
-        "parent_id": f"{trial.trial}/{number}/{step.within}" if step.within else "root",
+        "parent_id": f"{trial.trial}/{number}/{step.parent}" if step.parent else "root",
         "function_ancestry": {"function_id": "root", "function_name": "root", "parent_id": None, "parent_name": None},
         "payload": {
             "event_type": _STEP_TYPES.get(step.kind, "FUNCTION_END"),

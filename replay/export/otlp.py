@@ -60,7 +60,7 @@ def _spans(index: TrialIndex) -> Iterator[dict[str, Any]]:
         for attempt in trial.attempts:
             yield _attempt(index, trial, attempt, ModelCall() if attempt.steps else task.call(attempt.request))
             numbers = {step.number for step in attempt.steps}
-            yield from (_step(index, attempt, step, step.within if step.within in numbers else 0) for step in attempt.steps)
+            yield from (_step(index, attempt, step, step.parent if step.parent in numbers else 0) for step in attempt.steps)
 
 
 def _scope(index: TrialIndex) -> dict[str, Any]:
@@ -154,7 +154,7 @@ def _attempt(index: TrialIndex, trial: TrialDetails, attempt: AttemptDetails, ca
     return result | {"events": events} if events else result
 
 
-def _step(index: TrialIndex, attempt: AttemptDetails, step: StepDetails, within: int) -> dict[str, Any]:
+def _step(index: TrialIndex, attempt: AttemptDetails, step: StepDetails, parent_step: int) -> dict[str, Any]:
     """Return a step as a child of its attempt, or of the step that called it."""
     span = attempt.span
     attributes: dict[str, Any] = {
@@ -194,7 +194,7 @@ def _step(index: TrialIndex, attempt: AttemptDetails, step: StepDetails, within:
     if step.error:
         status = {"code": _ERROR, "message": step.message}
         attributes["error.type"] = step.error
-    ids = _ids(index, span.trial, span.attempt, step.number, within)
+    ids = _ids(index, span.trial, span.attempt, step.number, parent_step)
     return _span(ids, name, kind, (min(start, end), end), attributes, status)
 
 
@@ -289,12 +289,12 @@ def _span(  # noqa: PLR0917  # the members of a span
     }
 
 
-def _ids(index: TrialIndex, trial: str, attempt: int = 0, step: int = 0, within: int = 0) -> dict[str, str]:
+def _ids(index: TrialIndex, trial: str, attempt: int = 0, step: int = 0, parent_step: int = 0) -> dict[str, str]:
     """Derive the ids of a span from the run; attempt 0 stands for the trial, step 0 for the attempt."""
     name = f"{index.source.run_id}/{trial}"
     own, parent = f"{name}/{attempt}", f"{name}/0"
     if step:
-        own, parent = f"{own}/{step}", f"{own}/{within}" if within else own
+        own, parent = f"{own}/{step}", f"{own}/{parent_step}" if parent_step else own
     trace, parent, span = (sha256(text.encode()).hexdigest() for text in (name, parent, own))
     return {"traceId": trace[:32], "spanId": span[:16]} | ({"parentSpanId": parent[:16]} if attempt else {})
 

@@ -35,7 +35,7 @@ class PageSteps:
     """The steps that have ended, one entry for each."""
 
     def __init__(self, scratch: Scratch) -> None:
-        self.seq, self.span, self.number, self.within, self.of, self.end, self.duration, self.name = (
+        self.seq, self.span, self.number, self.parent, self.completed_seq, self.end, self.duration, self.name = (
             Column[int]("q", scratch) for _ in range(8)
         )
         """The record, the attempt, the number, the number of the caller, the record of the step that is reused (0: none), the
@@ -55,16 +55,16 @@ class PageSteps:
             self.omitted += 1
             return
         if isinstance(event, events.StepReused):
-            of, duration, name, kind = event.of, 0, 0, 0
+            completed_seq, duration, name, kind = event.completed_seq, 0, 0, 0
         else:
-            of, duration, kind = 0, microseconds(event.elapsed), KINDS.index(event.kind)
+            completed_seq, duration, kind = 0, microseconds(event.elapsed), KINDS.index(event.kind)
             name = self.names.setdefault(printable(event.name, _NAME), len(self.names))
             self.content[len(self)] = self._content(event, length)
         self.seq.append(record.seq)
         self.span.append(span)
         self.number.append(event.step)
-        self.within.append(event.within)
-        self.of.append(of)
+        self.parent.append(event.parent)
+        self.completed_seq.append(completed_seq)
         self.end.append(microseconds(record.t))
         self.duration.append(duration)
         self.name.append(name)

@@ -42,7 +42,7 @@ class Run {
     this.base = []; // Where t = 0 of each session is on that axis.
     this.checkpoints = [new Int32Array(16 + COUNTS.length)];
     this.spans = { trial: [], attempt: [], slot: [], session: [], start: [], duration: [], outcome: [], seq: [], end_seq: [], queue_time: [], backoff_time: [], details: [] };
-    this.steps = { seq: [], span: [], number: [], within: [], name: [], kind: [], outcome: [], of: [], end: [], duration: [], content: [] };
+    this.steps = { seq: [], span: [], number: [], parent: [], name: [], kind: [], outcome: [], completed_seq: [], end: [], duration: [], content: [] };
     this.stepsOf = new Map(); // Attempt → its steps, in the order in which they ended.
     this.stepNames = [];
     this.stepKinds = [];

@@ -7,18 +7,18 @@ const STEP_FAILED = 1, STEP_REUSED = 2, STEP_NOT_REUSABLE = 3; // 0: completed.
 
 // The step whose content a step has: itself, or the completed one that it reuses; -1 if that is not on the page.
 function sourceOf(run, step) {
-  const { seq, of, outcome } = run.steps;
+  const { seq, completed_seq, outcome } = run.steps;
   if (outcome[step] !== STEP_REUSED) return step;
-  const index = lastIndex(seq, of[step]);
-  return index >= 0 && seq[index] === of[step] && outcome[index] !== STEP_REUSED ? index : -1;
+  const index = lastIndex(seq, completed_seq[step]);
+  return index >= 0 && seq[index] === completed_seq[step] && outcome[index] !== STEP_REUSED ? index : -1;
 }
 
 // Steps in the order of their starts, each after the one that called it, as [depth, step]; as replay.trajectory.nested.
 function nestedSteps(run, steps) {
-  const { number, within } = run.steps, ordered = [...steps].sort((a, b) => number[a] - number[b]);
+  const { number, parent } = run.steps, ordered = [...steps].sort((a, b) => number[a] - number[b]);
   const numbers = new Set(ordered.map((step) => number[step])), called = new Map();
   for (const step of ordered) {
-    const caller = within[step] > 0 && within[step] < number[step] && numbers.has(within[step]) ? within[step] : 0;
+    const caller = parent[step] > 0 && parent[step] < number[step] && numbers.has(parent[step]) ? parent[step] : 0;
     if (!called.has(caller)) called.set(caller, []);
     called.get(caller).push(step);
   }

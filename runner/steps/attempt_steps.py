@@ -30,7 +30,7 @@ class RecordedResult:
     usage: Any = None
     number: tuple[int, int] = attrs.field(default=(0, 0), kw_only=True)
     """The attempt that executed it, and its number there."""
-    within: tuple[int, int] = attrs.field(default=(0, 0), kw_only=True)
+    parent: tuple[int, int] = attrs.field(default=(0, 0), kw_only=True)
     """The attempt that used it last, and the number of the step that called it there; 0: the task itself."""
 
 
@@ -79,12 +79,12 @@ class AttemptSteps:
         results = list(results)
         completed = {result.number for _, result in results}
         for key, result in results:
-            if result.within not in completed:
+            if result.parent not in completed:
                 self._results.setdefault(key, deque()).append(result)
 
     def begin(self, asked: Asked) -> "RunningStep":
         """Start a step."""
-        return RunningStep(self, asked, next(self._numbers), _within.get(), self._now())
+        return RunningStep(self, asked, next(self._numbers), _parent.get(), self._now())
 
     def take(self, step: "RunningStep") -> RecordedResult | None:
         """Return the recorded result of a step, and record that it is used again; None if it must be executed."""
@@ -94,7 +94,9 @@ class AttemptSteps:
         except IndexError:  # Another thread was first.
             return None
         if result is not None:
-            event = StepReused(trial=self._trial, attempt=self._attempt, step=step.number, of=result.seq, within=step.within)
+            event = StepReused(
+                trial=self._trial, attempt=self._attempt, step=step.number, completed_seq=result.seq, parent=step.parent
+            )
             self._record(event)
             self.inputs.add(step.number, step.asked.input)
             self._add_usage(step, result.usage)
@@ -116,7 +118,7 @@ class AttemptSteps:
 
     def _add_usage(self, step: "RunningStep", usage: Any) -> None:
         if usage or self.has_inner_usage(step):
-            self._with_inner_usage.add(step.within)
+            self._with_inner_usage.add(step.parent)
 
     def _facts(self, step: "RunningStep") -> dict[str, Any]:
         asked = step.asked
@@ -131,7 +133,7 @@ class AttemptSteps:
             "fingerprint": asked.input.fingerprint,
             "input": recorded,
             "elapsed": round(self._now() - step.began, 6),
-            "within": step.within,
+            "parent": step.parent,
             "continues": continues,
         }
 
@@ -143,17 +145,17 @@ class RunningStep:
     steps: AttemptSteps
     asked: Asked
     number: int
-    within: int
+    parent: int
     """Number of the step that started it; 0: the task itself."""
     began: float
 
     def enter(self) -> Callable[[], None]:
         """Make steps that start in this context part of this one; return what ends that."""
-        token = _within.set(self.number)
-        return lambda: _within.reset(token)
+        token = _parent.set(self.number)
+        return lambda: _parent.reset(token)
 
 
-_within: Final[ContextVar[int]] = ContextVar("evaljournal_step", default=0)
+_parent: Final[ContextVar[int]] = ContextVar("evaljournal_step", default=0)
 _steps: Final[ContextVar[AttemptSteps | None]] = ContextVar("evaljournal_steps", default=None)
 
 

@@ -25,7 +25,7 @@ def read_results(path: Path, steps: list[RecordedStep], files: Files) -> Iterato
             assert isinstance(event, StepCompleted)
             yield (
                 (step.name, step.fingerprint),
-                RecordedResult(step.seq, event.output, event.usage, number=(step.attempt, step.number), within=step.within),
+                RecordedResult(step.seq, event.output, event.usage, number=(step.attempt, step.number), parent=step.parent),
             )
 
 

@@ -99,9 +99,9 @@ def hostile_steps(trial: str, text: str) -> list[Event]:
     reply = {"content": text, "tool_calls": [{"function": {"name": text[:100], "arguments": text[:1_000]}}]}
     return [
         StepCompleted(**facts, step=1, kind="model", input=request, output=reply, usage={text[:50]: 1, "__proto__": 2}),
-        StepCompleted(**facts, step=2, kind="tool", input={text[:50]: text}, output=[text], within=1),
-        StepFailed(**facts, step=3, input=text, error=text[:100], message=text, within=3, continues=7),
-        StepReused(trial=trial, attempt=1, step=4, of=4, within=99),
+        StepCompleted(**facts, step=2, kind="tool", input={text[:50]: text}, output=[text], parent=1),
+        StepFailed(**facts, step=3, input=text, error=text[:100], message=text, parent=3, continues=7),
+        StepReused(trial=trial, attempt=1, step=4, completed_seq=4, parent=99),
         Noted(name="evaljournal.step_not_reused", value={"step": text[:100], "problem": text[:100]}, trial=trial, attempt=1),
     ]
 

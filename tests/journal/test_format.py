@@ -54,7 +54,7 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "v1"
 """A run in two sessions, three segments, with a blob."""
 CALLS = GOLDEN.with_name("v1-calls")
 """Scorer calls and a shared policy, which were added to version 1 later."""
-HEAD = "fdcb3f394906facb825f7977c537267e"
+HEAD = "f37c6447f7823878d5ba6ea4805db236"
 """Hash of the last record of the golden journal."""
 
 ROOT = Path(__file__).parents[2]
@@ -185,7 +185,7 @@ def golden_events() -> list[list[Event]]:
             input={"messages": ["Quito?", "Ecuador"]},
             output=None,
             elapsed=0.125,
-            within=3,
+            parent=3,
             reusable=False,
         ),
         StepCompleted(
@@ -207,7 +207,7 @@ def golden_events() -> list[list[Event]]:
     second: list[Event] = [
         session(2),
         AttemptStarted(trial="quito", attempt=3, slot=0, reuses=2, spent=0.5, reserved={"cost": 0.25}),
-        StepReused(trial="quito", attempt=3, step=1, of=24),
+        StepReused(trial="quito", attempt=3, step=1, completed_seq=24),
         AttemptFailed(trial="quito", attempt=3, error="ValueError", message="no", category="fatal", elapsed=0.1),
         TrialFailed(trial="quito", attempts=3, reason="fatal"),
         attrs.evolve(enqueued("sucre"), variant="mini"),  # type: ignore[misc]  # the same

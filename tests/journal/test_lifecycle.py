@@ -87,7 +87,7 @@ def event_of(kind: type[Event], name: str = "a", attempts: int = 0, sessions: in
         AttemptReturnedLate(**current, outcome="failed", elapsed=9.0),
         StepCompleted(**step, output=1),
         StepFailed(**step, error="E", message="m"),
-        StepReused(**current, step=1, of=7),
+        StepReused(**current, step=1, completed_seq=7),
         RetryScheduled(**next_attempt, delay=0.5, reason="error"),
         ScorerCallStarted(trial=name, scorer="exact", call=1),
         ScorerCallFailed(trial=name, scorer="exact", call=1, error="E", message="m", category="error", elapsed=0.5),

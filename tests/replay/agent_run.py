@@ -78,10 +78,10 @@ def first_session() -> Iterator[Event]:
     )
     yield RetryScheduled(trial="weather", attempt=2, delay=0.001, reason="rate_limited")
     yield AttemptStarted(trial="weather", attempt=2, slot=0, reuses=1, spent=0.004)
-    yield StepReused(trial="weather", attempt=2, step=1, of=6)
-    yield StepReused(trial="weather", attempt=2, step=2, of=7)
+    yield StepReused(trial="weather", attempt=2, step=1, completed_seq=6)
+    yield StepReused(trial="weather", attempt=2, step=2, completed_seq=7)
     yield completed("weather", 2, 3, MODEL, kind="model", input=tail, output=replied(content=ANSWER), usage=USAGE, continues=1)
-    yield completed("weather", 2, 5, "units", kind="tool", input={"of": "°C"}, output="Celsius", within=4, reusable=False)
+    yield completed("weather", 2, 5, "units", kind="tool", input={"of": "°C"}, output="Celsius", parent=4, reusable=False)
     yield completed("weather", 2, 4, "check", input={"answer": ANSWER}, output=True, elapsed=0.002)
     yield AttemptSucceeded(trial="weather", attempt=2, output=ANSWER, elapsed=0.006)
     yield TrialScored(trial="weather", scorer="exact", version="v1", value=True, elapsed=0.0)
@@ -98,7 +98,7 @@ def second_session() -> Iterator[Event]:
     yield AttemptStarted(trial="route", attempt=2, slot=0, reuses=1, spent=0.004)
     problem = "blobs/ab/cd is missing"
     yield Noted(name="evaljournal.step_not_reused", value={"step": "walk", "problem": problem}, trial="route", attempt=2)
-    yield StepReused(trial="route", attempt=2, step=1, of=22)
+    yield StepReused(trial="route", attempt=2, step=1, completed_seq=22)
     yield completed("route", 2, 2, "walk", kind="tool", input={"steps": 2}, output="very tired", usage=USAGE)
 
 

@@ -60,7 +60,7 @@ def test_rows(run: Path) -> None:
     assert [None, None, 1, 1] == [table[number]["reused_from"] for number in (0, 2, 3, 4)]
     assert ("BadStatus", "429 Too Many Requests", None) == tuple(table[2][name] for name in ("error", "message", "output"))
     assert 4 == len(table[5]["input"]["messages"]) == len(table[2]["input"]["messages"])
-    assert (4, {"of": "°C"}, "Celsius") == tuple(table[7][name] for name in ("within", "input", "output"))
+    assert (4, {"of": "°C"}, "Celsius") == tuple(table[7][name] for name in ("parent", "input", "output"))
     assert (USAGE, "2026-11-15T00:00:00.006000Z", 0.005) == tuple(table[0][name] for name in ("usage", "ended_at", "start"))
 
 

@@ -42,7 +42,7 @@ def test_columns(tmp_path: Path) -> None:
 
     assert [1, 2, 3, 1, 2, 3, 5, 4, 1, 2, 3, 1, 2] == steps["number"]
     assert [0, 0, 1, 2, 2, 0, 3, 0, 0, 0, 3, 2, 0] == steps["outcome"]
-    assert [0, 0, 0, 6, 7, 0, 0, 0, 0, 0, 0, 22, 0] == steps["of"]
+    assert [0, 0, 0, 6, 7, 0, 0, 0, 0, 0, 0, 22, 0] == steps["completed_seq"]
     assert ["chat.completions gpt-5-mini", "get_weather", "units", "check", "plan", "walk", "rest"] == steps["names"]
     assert [0, 1, 0] == [steps["kind"][at] for at in (0, 1, 2)]
     assert ([["assistant", 'get_weather({"city":"Lima"})'], ["tool", '{"celsius":21}']], 1) == (

@@ -229,7 +229,7 @@ async def test_a_salvaged_run_refers_to_its_own_steps(tmp_path: Path) -> None:
     flip(segment(old, lost.segment), lost.offset + 60)
     await salvage(old, new, files=files, in_thread=inline)
     records = {record.seq: record.event for record in read(new)}
-    reused = [(event, records[event.of]) for event in records.values() if isinstance(event, StepReused)]
+    reused = [(event, records[event.completed_seq]) for event in records.values() if isinstance(event, StepReused)]
 
     assert len(reused) > STEPS
     assert all(isinstance(step, StepCompleted) and step.trial == event.trial for event, step in reused)

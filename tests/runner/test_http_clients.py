@@ -306,7 +306,7 @@ def test_usage_of_a_call_inside_a_step_is_counted_once(path: Path, server: Serve
     ask = durable(kind="model", name="ask")(lambda: post(url).json())
     run_failing_once(path, ask)
 
-    assert [("chat.completions gpt-4o-mini", 1), ("ask", 0)] == [(e.name, e.within) for e in events(path, StepCompleted)]
+    assert [("chat.completions gpt-4o-mini", 1), ("ask", 0)] == [(e.name, e.parent) for e in events(path, StepCompleted)]
     state = load(path).state
     assert 1000 == state.usage["input_tokens"] == state.steps.usage_saved["input_tokens"]
     assert not any(state.usage_without_output.values())

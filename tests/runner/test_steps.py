@@ -428,7 +428,7 @@ def test_nested_steps() -> None:
     evaluate(agent, disk)
 
     assert [("inner", 2, 1), ("inner", 3, 1), ("outer", 1, 0), ("inner", 4, 0)] == [
-        (e.name, e.step, e.within) for e in events(disk, StepCompleted)
+        (e.name, e.step, e.parent) for e in events(disk, StepCompleted)
     ]
 
 

@@ -35,7 +35,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_json() -> None:
     """JSON has every step with its complete input, and what each attempt reused."""
     first, second = shown("weather")["attempts"]
-    facts = ("number", "within", "kind", "outcome", "reused_from", "elapsed")
+    facts = ("number", "parent", "kind", "outcome", "reused_from", "elapsed")
 
     assert [
         (1, 0, "model", "completed", 0, 0.001),
@@ -127,13 +127,13 @@ def test_hostile_text(tmp_path: Path, steps: str, kind: Any) -> None:
 def test_every_step_is_shown_once(numbers: list[tuple[int, int]]) -> None:
     """Whatever a journal names as the caller of a step, each step is yielded once, and after its caller."""
     steps = [
-        StepDetails(number=number, name="", kind="other", within=within, seq=0, t=0.0, elapsed=0.0, input=None)
-        for number, within in numbers
+        StepDetails(number=number, name="", kind="other", parent=parent, seq=0, t=0.0, elapsed=0.0, input=None)
+        for number, parent in numbers
     ]
     yielded = list(nested(steps))
 
-    assert sorted(numbers) == sorted((step.number, step.within) for _, step in yielded)
+    assert sorted(numbers) == sorted((step.number, step.parent) for _, step in yielded)
     seen: set[int] = set()
     for depth, step in yielded:
-        assert depth == 0 or step.within in seen
+        assert depth == 0 or step.parent in seen
         seen.add(step.number)

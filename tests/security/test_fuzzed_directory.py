@@ -98,9 +98,9 @@ def event_samples() -> list[dict[str, Any]]:
         *enqueued,
         events.AttemptStarted(attempt=1, **start),
         events.Noted(name="evaljournal.quota", value={"remaining": 1}, trial="case-1", attempt=1),
-        events.StepCompleted(**step, step=1, input={"messages": ["a"]}, output="b", usage=usage, within=0, continues=0),
-        events.StepCompleted(**step, step=2, input={"messages": ["b"]}, output="c", within=3, continues=1, reusable=False),
-        events.StepFailed(**step, step=4, input={"messages": []}, error="OSError", message="no", within=3, continues=2),
+        events.StepCompleted(**step, step=1, input={"messages": ["a"]}, output="b", usage=usage, parent=0, continues=0),
+        events.StepCompleted(**step, step=2, input={"messages": ["b"]}, output="c", parent=3, continues=1, reusable=False),
+        events.StepFailed(**step, step=4, input={"messages": []}, error="OSError", message="no", parent=3, continues=2),
         events.AttemptFailed(
             **a, **failure, attempt=1, traceback="t", location="w:1", category="rate_limited", usage=usage, worker="w"
         ),
@@ -108,7 +108,7 @@ def event_samples() -> list[dict[str, Any]]:
         events.IntakePaused(until=5.0, reason="retry_after", evidence="e", key="k"),
         events.IntakeResumed(reason="retry_after", evidence="e", key="k"),
         events.AttemptStarted(attempt=2, reuses=1, spent=0.5, **start),
-        events.StepReused(**a, attempt=2, step=1, of=11, within=0),
+        events.StepReused(**a, attempt=2, step=1, completed_seq=11, parent=0),
         events.AttemptTimedOut(**a, attempt=2, timeout=0.5, elapsed=0.5, usage=usage, worker="w"),
         events.AttemptReturnedLate(**a, attempt=2, outcome="succeeded", elapsed=0.5),
         events.RetryScheduled(**a, attempt=3, delay=0.5, reason="timed_out"),
