@@ -17,7 +17,7 @@ class Rules(Protocol):
     """The policies and retries of one session, rebuilt from its settings; they depend only on the records they are given."""
 
     @property
-    def doubt(self) -> str:
+    def caveat(self) -> str:
         """Why they may differ from the rules that were in force, such as another release; empty if there is no reason."""
         ...
 
@@ -33,7 +33,7 @@ class Rules(Protocol):
         """Return what the policy of a rate-limit key decides at `t` without a new record."""
         ...
 
-    def closed(self, key: str, t: float) -> str:
+    def block_reason(self, key: str, t: float) -> str:
         """Return why no attempt of a rate-limit key may start at `t`; empty if one may."""
         ...
 

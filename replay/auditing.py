@@ -136,21 +136,21 @@ class Auditor:
         )
 
     def _on_step_completed(self, event: events.StepEvent, record: Record) -> None:
-        self._find_all(record, "steps", self._steps.end(event))
+        self._add_all(record, "steps", self._steps.end(event))
 
     _on_step_failed = _on_step_reused = _on_step_completed
 
-    def _find_all(self, record: Record, check: str, messages: Iterable[str]) -> None:
+    def _add_all(self, record: Record, check: str, messages: Iterable[str]) -> None:
         for message in messages:
-            self._find(record, check, message)
+            self._add(record, check, message)
 
-    def _find(self, record: Record, check: str, message: str) -> None:
+    def _add(self, record: Record, check: str, message: str) -> None:
         self._count += 1
         if len(self._findings) < MAX_FINDINGS:
             self._findings.append(Finding(record.seq, check, message))
 
     def _stop(self, record: Record, message: str) -> None:
-        self._find(record, "lifecycle", message)
+        self._add(record, "lifecycle", message)
         self._notes[f"nothing after record {record.seq:,} was checked"] = None
         self._is_over, self._open = True, self._lifecycle.open
 
@@ -163,7 +163,7 @@ class Auditor:
         elif self._lifecycle.stage == "in_session" or isinstance(event, events.RunStopped | events.RunFinished):
             if record.t < self._t:
                 message = f"its time, {record.t:.6f} s, is earlier than the previous record's, {self._t:.6f} s"
-                self._find(record, "time", message)
+                self._add(record, "time", message)
             check = _CHECKS.get(event.__class__)
             if check is not None:
                 check(self, event, record)
@@ -215,15 +215,15 @@ class Auditor:
         name, count = (event.trial, event.scorer), self._count
         subject = f"call of {event.scorer!r} for {event.trial!r}"
         if name in self._in_flight:
-            self._find(record, "calls", f"{subject} starts while call {self._calls[name]} is in flight")
+            self._add(record, "calls", f"{subject} starts while call {self._calls[name]} is in flight")
             self._in_flight.end(name)
         expected = self._calls.get(name, 0) + 1
         if event.call != expected:
-            self._find(record, "calls", f"{subject}: expected call {expected}, got call {event.call}")
+            self._add(record, "calls", f"{subject}: expected call {expected}, got call {event.call}")
         self._calls[name] = event.call
         due = self._state.delayed_calls.get(name, 0.0)
         if record.t < due - TIME_TOLERANCE:
-            self._find(record, "delay", f"{subject} starts at {record.t:.6f} s, before its backoff ends at {due:.6f} s")
+            self._add(record, "delay", f"{subject} starts at {record.t:.6f} s, before its backoff ends at {due:.6f} s")
         in_flight = self._in_flight.start(name, event.key)
         self._check_room(subject, event.key, in_flight, record)
         self._check_open(subject, event.key, record, checked=count != self._count)
@@ -233,7 +233,7 @@ class Auditor:
         name = event.trial, event.scorer
         if name not in self._in_flight or event.call != self._calls[name]:
             message = f"call {event.call} of {event.scorer!r} for {event.trial!r} fails, but is not in flight"
-            self._find(record, "calls", message)
+            self._add(record, "calls", message)
             return
         self._check_call_end(name, event.elapsed, record)
 
@@ -273,22 +273,22 @@ class Auditor:
         state, count = self._state, self._count
         holder = self._slots.get(event.slot)
         if holder is not None:
-            self._find(record, "slots", f"{event.trial!r} starts in slot {event.slot}, which {holder!r} still holds")
+            self._add(record, "slots", f"{event.trial!r} starts in slot {event.slot}, which {holder!r} still holds")
         self._slots[event.slot] = event.trial
         if state.repeated_error.stops_run(state.settings):
-            self._find(record, "stop", f"{event.trial!r} starts, although the first trials had failed with the same error")
+            self._add(record, "stop", f"{event.trial!r} starts, although the first trials had failed with the same error")
         self._steps.forget(event.trial)
         if state.steps.open or event.reuses or event.spent:
-            self._find_all(record, "steps", self._steps.start(event))
+            self._add_all(record, "steps", self._steps.start(event))
         in_flight, subject = self._in_flight.start(event.trial, event.key), repr(event.trial)
         is_known = self._check_room(subject, event.key, in_flight, record)
         if is_known and not 0 <= event.slot < max(self._highest + self._hung, len(self._slots)):
             message = f"{event.trial!r} starts in slot {event.slot}, but there were never more than {self._highest} slots"
-            self._find(record, "slots", message)
+            self._add(record, "slots", message)
         due = state.backing_off.get(event.trial, 0.0)
         if record.t < due - TIME_TOLERANCE:
             message = f"{event.trial!r} starts at {record.t:.6f} s, before its backoff ends at {due:.6f} s"
-            self._find(record, "delay", message)
+            self._add(record, "delay", message)
         self._check_open(subject, event.key, record, checked=count != self._count)
         (self._shared_trials.add if event.key in self._shared else self._shared_trials.discard)(event.trial)
         self._inform(record, event.key)
@@ -298,10 +298,10 @@ class Auditor:
         until, reason, _ = self._state.pauses.get(key, Pause(0.0, ""))
         if record.t < until - TIME_TOLERANCE:
             message = f"{subject} starts at {record.t:.6f} s, while starts are paused until {until:.6f} s ({reason!r})"
-            self._find(record, "intake", message)
+            self._add(record, "intake", message)
         limit = self._state.limits.get(key, in_flight)
         if in_flight > limit and reason not in PROBING:  # A probe may start although hung attempts fill every slot.
-            self._find(record, "limit", f"{subject} starts with {in_flight} in flight, above the limit of {limit}")
+            self._add(record, "limit", f"{subject} starts with {in_flight} in flight, above the limit of {limit}")
             return False
         return key in self._state.limits
 
@@ -310,9 +310,9 @@ class Auditor:
         rules = self._rules
         if checked or rules is None or key in self._shared:
             return
-        closed = self._ask(record, lambda: rules.closed(key, record.t + TIME_TOLERANCE), "")
-        if closed:
-            self._disagree(record, f"{subject} starts, but the policy does not allow it: {closed}")
+        block_reason = self._call_rules(record, lambda: rules.block_reason(key, record.t + TIME_TOLERANCE), "")
+        if block_reason:
+            self._report_decision(record, f"{subject} starts, but the policy does not allow it: {block_reason}")
 
     def _check_end(self, event: events.AttemptEnd, record: Record) -> None:
         _, slot, since, _ = self._state.running[event.trial]
@@ -330,14 +330,14 @@ class Auditor:
         if isinstance(event, events.AttemptTimedOut):
             timeout = self._steps.timeout(event.trial, self._state.settings.get("timeout", event.timeout))
             if event.elapsed < event.timeout - TIME_TOLERANCE:
-                self._find(record, "elapsed", f"timed out after {event.elapsed:g} s, before its timeout of {event.timeout:g} s")
+                self._add(record, "elapsed", f"timed out after {event.elapsed:g} s, before its timeout of {event.timeout:g} s")
             if timeout != event.timeout:
-                self._find(record, "elapsed", f"its timeout is {event.timeout:g} s, but the settings have timeout={timeout!r}")
+                self._add(record, "elapsed", f"its timeout is {event.timeout:g} s, but the settings have timeout={timeout!r}")
 
     def _check_elapsed(self, record: Record, elapsed: float, earliest: float, latest: float, since: str) -> None:
         if not earliest - TIME_TOLERANCE <= elapsed <= latest + TIME_TOLERANCE:
             message = f"elapsed is {elapsed:.6f} s, but {max(earliest, 0):.6f} to {latest:.6f} s have passed since {since}"
-            self._find(record, "elapsed", message)
+            self._add(record, "elapsed", message)
 
     def _inform(self, record: Record, key: str | None) -> None:
         """Pass a record to the policy of a rate-limit key, unless the policy is shared with another run."""
@@ -346,7 +346,7 @@ class Auditor:
         self._require_no_due(record)
         rules = self._rules
         if rules is not None:
-            self._expect(record, self._ask(record, lambda: rules.take(record), ()))
+            self._expect(record, self._call_rules(record, lambda: rules.take(record), ()))
 
     def _expect(self, record: Record, decisions: Sequence[events.PolicyEvent]) -> None:
         self._due.extend((record.seq, decision) for decision in decisions)
@@ -355,7 +355,9 @@ class Auditor:
         """Report a decision that was due and is missing before this record."""
         if self._due:
             seq, expected = self._due[0]
-            self._disagree(record, f"missing before this record: after record {seq:,} the policy decides {_in_words(expected)}")
+            self._report_decision(
+                record, f"missing before this record: after record {seq:,} the policy decides {_in_words(expected)}"
+            )
 
     def _check_decision(self, event: events.PolicyEvent, record: Record) -> None:
         self._check_invariants(event, record)
@@ -366,18 +368,18 @@ class Auditor:
             self._not_reproduced += 1
             return
         if event.key not in self._state.limits:
-            self._expect(record, [self._ask(record, lambda: rules.begin(event.key), event)])
+            self._expect(record, [self._call_rules(record, lambda: rules.begin(event.key), event)])
         elif not self._due:
-            self._expect(record, self._ask(record, lambda: rules.elapse(event.key, record.t), ()))
+            self._expect(record, self._call_rules(record, lambda: rules.elapse(event.key, record.t), ()))
         if not self._due:
-            self._disagree(record, f"the policy does not decide {_in_words(event)}")
+            self._report_decision(record, f"the policy does not decide {_in_words(event)}")
             return
         seq, expected = self._due.popleft()
         if expected == event:
             self._reproduced += 1
         else:
             message = f"the policy decides {_in_words(expected)}, but the record is {_in_words(event)}"
-            self._disagree(record, f"after record {seq:,} {message}")
+            self._report_decision(record, f"after record {seq:,} {message}")
 
     _on_limit_changed = _on_pace_changed = _on_intake_paused = _on_intake_resumed = _check_decision
 
@@ -391,12 +393,12 @@ class Auditor:
             slots = slots_of(state, event.key)
             if event.before != state.limits.get(event.key, event.before):
                 message = f"it changes a limit of {event.before}, but the limit was {state.limits[event.key]}"
-                self._find(record, "limit", message)
+                self._add(record, "limit", message)
             is_own = event.key not in self._shared  # A shared policy may use the slots of all runs.
             if event.after < 1 or (is_own and slots is not None and event.after > slots):
-                self._find(record, "limit", f"it sets a limit of {event.after}, but the settings have slots={slots!r}")
+                self._add(record, "limit", f"it sets a limit of {event.after}, but the settings have slots={slots!r}")
         elif isinstance(event, events.IntakeResumed) and event.key not in state.pauses:
-            self._find(record, "intake", "it ends a pause, but starts were not paused")
+            self._add(record, "intake", "it ends a pause, but starts were not paused")
         elif isinstance(event, events.IntakePaused) and event.reason == NO_RESPONSE:
             self._in_flight.exclude_hung(event.key)
             self._hung = len(self._slots)
@@ -405,45 +407,45 @@ class Auditor:
         rules, trial = self._rules, self._state.trials[event.trial]
         if rules is None:
             return
-        expected = self._ask(record, lambda: rules.settle(event, trial), event)
+        expected = self._call_rules(record, lambda: rules.settle(event, trial), event)
         if expected == event:
             self._reproduced += 1
         elif event.trial in self._shared_trials:
             self._not_reproduced += 1  # This journal does not record whether the attempt was a probe.
         else:
             message = f"the retry rules decide {_in_words(expected)}, but the record is {_in_words(event)}"
-            self._differ(record, "retry", f"after attempt {trial.attempts} of {event.trial!r} {message}")
+            self._report_difference(record, "retry", f"after attempt {trial.attempts} of {event.trial!r} {message}")
 
     _on_retry_scheduled = _on_trial_failed = _check_settlement
 
-    def _ask(self, record: Record, ask: Callable[[], T], default: T) -> T:
+    def _call_rules(self, record: Record, call: Callable[[], T], default: T) -> T:
         try:
-            return ask()
+            return call()
         except Exception as exc:  # noqa: BLE001  # forged values must not end an audit
-            self._disagree(record, f"the rules cannot process this record ({type(exc).__name__}: {exc})")
+            self._report_decision(record, f"the rules cannot process this record ({type(exc).__name__}: {exc})")
             return default
 
-    def _disagree(self, record: Record, message: str) -> None:
+    def _report_decision(self, record: Record, message: str) -> None:
         """Report a wrong decision, once per session: every later decision depends on it."""
         n = len(self._state.sessions)
-        self._differ(record, "policy", message)
+        self._report_difference(record, "policy", message)
         self._notes[f"decisions of session {n} after record {record.seq:,} were not recomputed: they depend on it"] = None
         self._rules = None
         self._due.clear()
 
-    def _differ(self, record: Record, check: str, message: str) -> None:
-        doubt = self._rules.doubt if self._rules is not None else ""
-        if doubt:
-            self._notes[f"record {record.seq:,}: {message}; but {doubt}"] = None
+    def _report_difference(self, record: Record, check: str, message: str) -> None:
+        caveat = self._rules.caveat if self._rules is not None else ""
+        if caveat:
+            self._notes[f"record {record.seq:,}: {message}; but {caveat}"] = None
         else:
-            self._find(record, check, message)
+            self._add(record, check, message)
 
     def _check_same_error(self, event: events.RunStopped, record: Record) -> None:
         if event.reason == "same_error":
             if self._state.repeated_error.stops_run(self._state.settings):
                 self._reproduced += 1
             else:
-                self._find(record, "stop", "it stops the run for the same error, but the first trials did not fail with one")
+                self._add(record, "stop", "it stops the run for the same error, but the first trials did not fail with one")
 
     def _check_end_of_run(self, event: events.RunStopped | events.RunFinished, record: Record) -> None:
         if isinstance(event, events.RunFinished):
@@ -461,11 +463,11 @@ class Auditor:
         counts = {"completed": state.completed, "failed": state.failed, "withdrawn": state.stages["withdrawn"]}
         for name, count in counts.items():
             if getattr(event, name) != count:
-                self._find(record, "totals", f"it has {getattr(event, name):,} {name}, but a recount gives {count:,}")
+                self._add(record, "totals", f"it has {getattr(event, name):,} {name}, but a recount gives {count:,}")
         if event.elapsed is not None and abs(event.elapsed - state.elapsed) > TIME_TOLERANCE:
-            self._find(record, "totals", f"it has {event.elapsed} s, but the sessions took {state.elapsed} s")
+            self._add(record, "totals", f"it has {event.elapsed} s, but the sessions took {state.elapsed} s")
         if event.head not in ("", self._hash):
-            self._find(record, "totals", f"its head is {event.head!r}, but the head before it is {self._hash!r}")
+            self._add(record, "totals", f"its head is {event.head!r}, but the head before it is {self._hash!r}")
 
 
 def _in_words(event: Event) -> str:

@@ -82,7 +82,7 @@ def lines(comparison: Comparison, *, limit: int | None) -> Iterator[str]:
 def _datasets(comparison: Comparison) -> str:
     lists = {"only in A": comparison.only_a, "only in B": comparison.only_b}
     lists["with the same name and different content"] = comparison.different_content
-    differences = [f"{len(names):,} {where}" for where, names in lists.items() if names]
+    differences = [f"{len(names):,} {description}" for description, names in lists.items() if names]
     if not differences:
         return f"the same {plural(comparison.common, 'trial')} in both runs"
     return f"{plural(comparison.common, 'common trial')}, {', '.join(differences)}"

@@ -43,8 +43,8 @@ def final_summary(state: RunState, *, path: Path | str, total: int | None = None
     """
     summary = summarize(state)
     name = printable(state.started.evaluation) if state.started else "the run"
-    progress, where = progress_in_words(state, total), printable(str(path), 500)
-    lines = [f"{name} {ending_in_words(state, stopped)}: {progress} done, in {where}"]
+    progress, directory = progress_in_words(state, total), printable(str(path), 500)
+    lines = [f"{name} {ending_in_words(state, stopped)}: {progress} done, in {directory}"]
     if detail:
         lines.append(f"  {one_line(detail, 500)}")
     if state.sessions:
@@ -125,14 +125,14 @@ def _events(state: RunState, detail: str) -> Iterator[str]:
         counts = [f"{count:,} × {words.get(reason) or spaced(reason)}" for reason, count in state.retries.most_common()]
         yield f"{plural(sum(state.retries.values()), 'retry', 'retries')}: {', '.join(counts)}"
     if state.interrupted:
-        were = "was" if state.interrupted == 1 else "were"
+        verb = "was" if state.interrupted == 1 else "were"
         calls = "its call" if state.interrupted == 1 else "their calls"
         repeated = f"; if repeated, {calls} may be paid for twice"
         if attempts := state.repeated_attempts:
-            all_of = "" if attempts == state.interrupted else f"{attempts:,} "
+            count = "" if attempts == state.interrupted else f"{attempts:,} "
             paid = f"up to {plural(state.repeated_calls, 'call')} may have been paid for twice"
-            repeated = f" and {all_of}repeated; {paid}"
-        yield f"{plural(state.interrupted, 'attempt')} {were} interrupted{repeated}"
+            repeated = f" and {count}repeated; {paid}"
+        yield f"{plural(state.interrupted, 'attempt')} {verb} interrupted{repeated}"
     if state.outcome == "unauthorized" and (unauthorized := state.unauthorized_scorer) is not None:
         message = f": {one_line(unauthorized.message, 200)}" if unauthorized.message not in detail else ""
         yield f"scorer {printable(unauthorized.scorer, 24)}: unauthorized{message}"
@@ -141,8 +141,8 @@ def _events(state: RunState, detail: str) -> Iterator[str]:
     if error is not None and is_last and error.message not in detail:
         yield f"no output since the last error{', ' if error.consecutive > 1 else ': '}{summary_text.error_in_words(error)}"
     if state.running:
-        kept = _kept_steps(state)
-        after = f"continued after {plural(kept, 'completed step')}" if kept else "repeated"
+        reusable = _reusable_steps(state)
+        after = f"continued after {plural(reusable, 'completed step')}" if reusable else "repeated"
         yield f"{plural(len(state.running), 'attempt')} in flight at the end, to be {after} on resume"
     if crashed := crashes(state):
         yield f"{crashed:,} of {plural(len(state.sessions), 'session')} {CRASHED}"
@@ -152,7 +152,7 @@ def _events(state: RunState, detail: str) -> Iterator[str]:
         yield f"the journal was recovered {plural(state.recoveries, 'time')} after a crash; unfinished bytes are in torn/"
 
 
-def _kept_steps(state: RunState) -> int:
+def _reusable_steps(state: RunState) -> int:
     """Return how many completed steps of the attempts in flight are reused when the run is resumed."""
     if not keeps_steps(state.settings.get("reuse_steps", ""), "interrupted"):
         return 0

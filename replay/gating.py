@@ -58,7 +58,7 @@ class Rules:
 
 @attrs.frozen(kw_only=True)
 class Check:
-    """One rule, and whether the run keeps it."""
+    """One rule, and whether the run passes it."""
 
     name: str
     """The score, `completed`, `cost`, `tokens` or `p95`."""
@@ -87,7 +87,7 @@ class GateReport:
 
 
 class NotComparable(Exception):
-    """The two runs cannot be compared; the message says why."""
+    """The two runs cannot be compared, for the reason in the message."""
 
 
 def gate(baseline: Side, run: Side, rules: Rules) -> GateReport:
@@ -105,9 +105,9 @@ def gate(baseline: Side, run: Side, rules: Rules) -> GateReport:
 
 
 def _worst(verdicts: Iterable[Verdict]) -> Verdict:
-    found = set(verdicts)
-    worst: tuple[Verdict, ...] = ("regressed", "too_little_evidence")
-    return next((verdict for verdict in worst if verdict in found), "passed")
+    unique = set(verdicts)
+    order: tuple[Verdict, ...] = ("regressed", "too_little_evidence")
+    return next((verdict for verdict in order if verdict in unique), "passed")
 
 
 def _check_uniform(name: str, side: Side) -> None:
@@ -188,9 +188,9 @@ def _bounded(
 ) -> Check:
     if value is None:
         raise NotComparable(f"there is no {name!r} to compare with {rule} = {bound:g}")
-    is_kept = value >= bound if rule == "at_least" else value <= bound
+    is_passed = value >= bound if rule == "at_least" else value <= bound
     return Check(
-        name=name, rule=rule, bound=bound, verdict="passed" if is_kept else "regressed", baseline=baseline, value=value
+        name=name, rule=rule, bound=bound, verdict="passed" if is_passed else "regressed", baseline=baseline, value=value
     )
 
 
@@ -202,11 +202,11 @@ def _amount(name: str, side: Side) -> float | None:
     if name == "cost" and (unpriced := _sum(side, "unpriced_calls")):
         raise NotComparable(f"the cost is incomplete: {unpriced:,.0f} calls have no price; pass --prices when you run")
     parts = [_sum(side, part) for part in (("cost",) if name == "cost" else ("input_tokens", "output_tokens"))]
-    found = [part for part in parts if part is not None]
-    return sum(found) if found else _sum(side, "tokens")
+    sums = [part for part in parts if part is not None]
+    return sum(sums) if sums else _sum(side, "tokens")
 
 
 def _sum(side: Side, name: str) -> float | None:
     """Return the sum of an amount over tasks and judges (`cost`, `judge.cost`); None if neither is recorded."""
-    found = [value for key, value in side.state.usage.items() if key.rpartition(".")[2] == name]
-    return sum(found) if found else None
+    amounts = [value for key, value in side.state.usage.items() if key.rpartition(".")[2] == name]
+    return sum(amounts) if amounts else None

@@ -89,9 +89,9 @@ def pace_in_words(pace: float) -> str:
 
 def limit_in_words(limit: int, slots: int | None, evidence: str = "") -> str:
     """Return a limit as `concurrency limit 16 of 100: 429 at 17 in flight`."""
-    of = "" if slots is None else f" of {slots:,}"
-    because = f": {printable(' '.join(evidence.split()), _EVIDENCE_CHARS)}" if evidence else ""
-    return f"concurrency limit {limit:,}{of}{because}"
+    maximum = "" if slots is None else f" of {slots:,}"
+    reason = f": {printable(' '.join(evidence.split()), _EVIDENCE_CHARS)}" if evidence else ""
+    return f"concurrency limit {limit:,}{maximum}{reason}"
 
 
 def _attempt_reasons(state: RunState, keys: list[str], now: float, ready: int, total: int | None) -> Iterator[Reason]:

@@ -1,7 +1,7 @@
 """Messages and tool calls in the recorded input and output of a model step.
 
 Requests and replies of OpenAI (chat completions, Responses) and Anthropic are recognized, streamed ones included. They are
-foreign data: any value may have any type, and what is not recognized is left out.
+foreign data: any value may have any type, and what is not recognized is omitted.
 """
 
 from collections.abc import Iterator, Mapping
@@ -29,7 +29,7 @@ _FINISH_REASONS: Final = {
 
 @attrs.frozen
 class ToolCall:
-    """A tool call that a model asked for."""
+    """A tool call that a model requested."""
 
     name: str
     arguments: Any

@@ -85,14 +85,14 @@ def _exact_power(n: int, differing: float, drop: float, tolerated: float) -> flo
     last = min(n, math.ceil(expected + _NEGLIGIBLE * spread) + 1)
     return math.fsum(
         _binomial(n, count, differing)
-        * math.fsum(_binomial(count, broken, is_broken) for broken in range(_fewest(n, count, tolerated), count + 1))
+        * math.fsum(_binomial(count, broken, is_broken) for broken in range(_min_broken(n, count, tolerated), count + 1))
         for count in range(first, last + 1)
     )
 
 
 @lru_cache(maxsize=4096)
-def _fewest(n: int, differing: int, tolerated: float) -> int:
-    """Return the fewest broken cases, among those that differ, which show a drop."""
+def _min_broken(n: int, differing: int, tolerated: float) -> int:
+    """Return the minimum of broken cases, among those that differ, that show a drop."""
     low, high = 0, differing + 1
     while low < high:
         broken = (low + high) // 2

@@ -157,13 +157,13 @@ def _pace(state: RunState, *, now: float, total: int | None, done_before: int) -
 def stopping_in_words(state: RunState, reason: str, left: float) -> str:
     """Return how many attempts are in flight in a run that is being stopped, and how long they may still take."""
     in_flight = len(state.running) + state.stages["scoring"]
-    because, again = ("", " again") if reason == "interrupted" else (f"{_STOP_REASONS.get(reason, printable(reason))}; ", "")
+    cause, again = ("", " again") if reason == "interrupted" else (f"{_STOP_REASONS.get(reason, printable(reason))}; ", "")
     if not in_flight:
-        return f"{because}no attempt in flight"
+        return f"{cause}no attempt in flight"
     attempts = f"{plural(in_flight, 'attempt')} in flight"
     if left <= 0:
-        return f"{because}interrupting {attempts}"
-    return f"{because}{attempts}, {duration(left)} left; press Ctrl-C{again} to interrupt {'it' if in_flight == 1 else 'them'}"
+        return f"{cause}interrupting {attempts}"
+    return f"{cause}{attempts}, {duration(left)} left; press Ctrl-C{again} to interrupt {'it' if in_flight == 1 else 'them'}"
 
 
 _Row = tuple[str, str, str]
@@ -188,8 +188,8 @@ def _rows(state: RunState, now: float, durable: int, total: int | None) -> Itera
     if state.latencies:
         recent = latency(state.latencies[-_RECENT_OUTPUTS:])
         outputs = plural(recent.count, "output")
-        of = outputs if recent.count == len(state.latencies) else f"the last {outputs}"
-        yield "latency", summary_text.latency_in_words(recent, of, "p50", "p95"), ""
+        scope = outputs if recent.count == len(state.latencies) else f"the last {outputs}"
+        yield "latency", summary_text.latency_in_words(recent, scope, "p50", "p95"), ""
     yield from (("outputs", sentence, "yellow") for sentence in summary_text.truncated_lines(state))
     usage = summary_text.billed_usage(state.usage)
     if usage:

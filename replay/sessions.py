@@ -18,8 +18,8 @@ def adopted_changes(before: RunStarted, now: RunStarted) -> Iterator[str]:
     old, new = dict(before.scorers), dict(now.scorers)
     for scorer in {**old, **new}:
         if old.get(scorer) != new.get(scorer):
-            how = " (new)" if scorer not in old else " (removed)" if scorer not in new else ""
-            yield f"scorer {scorer}{how}"
+            change = " (new)" if scorer not in old else " (removed)" if scorer not in new else ""
+            yield f"scorer {scorer}{change}"
 
 
 @attrs.define

@@ -44,9 +44,9 @@ class RunState:
     t: float = 0.0
     _ended_at: float = 0.0
     """`t` of the previous record; at the start of a session, the last of the previous session."""
-    _earlier: float = 0.0
+    _earlier_seconds: float = 0.0
     """Seconds of the sessions before the current one."""
-    _final: float | None = None
+    _end_t: float | None = None
     """`t` of the record that ended the current session; the file is closed after it."""
     head: str = ""
     """The hash of the last record."""
@@ -146,7 +146,7 @@ class RunState:
     @property
     def elapsed(self) -> float:
         """Seconds of all sessions up to the last record; the time between sessions does not count."""
-        return round(self._earlier + (self.t if self._final is None else self._final), 6)
+        return round(self._earlier_seconds + (self.t if self._end_t is None else self._end_t), 6)
 
     @property
     def total(self) -> int:
@@ -238,8 +238,8 @@ class RunState:
         for trial, due in self.backing_off.items():  # `t` restarts; the rest of a backoff still applies.
             self.backing_off[trial] = max(0.0, due - self._ended_at)
         if self.sessions:
-            self._earlier += self._ended_at if self._final is None else self._final
-        self._final, self._previous_end = None, self._ended_at
+            self._earlier_seconds += self._ended_at if self._end_t is None else self._end_t
+        self._end_t, self._previous_end = None, self._ended_at
         self.steps.before_session = self.steps.executed
         self.sessions.append(Session(number=event.session, seq=record.seq, at=record.at, pid=event.pid, host=event.host))
         if event.adopted is not None:
@@ -471,7 +471,7 @@ class RunState:
         self._end("finished")
 
     def _end(self, outcome: str) -> None:
-        self.outcome, self._final = outcome, self.t
+        self.outcome, self._end_t = outcome, self.t
         if self.sessions:
             self.sessions[-1].outcome = outcome
 

@@ -1,7 +1,7 @@
 """The completed steps of open trials: which of them the next attempt may reuse, and what that saves.
 
-A step is recognized by its trial, its name and its fingerprint, never by its position: code that takes another path asks
-again, which costs money, but is never wrong.
+A step is recognized by its trial, its name and its fingerprint, never by its position: code that takes another path makes a
+new call and never gets the result of a different one.
 """
 
 from array import array
@@ -23,11 +23,11 @@ NOT_REUSED: Final = f"{events.NOTE_PREFIX}step_not_reused"
 """The note that a completed step is executed again because its result cannot be read: `step` and `problem`."""
 _TRANSIENT: Final = frozenset({"interrupted", "rate_limited", "unavailable", "fatal"})
 """Ends that are not the task's fault. A fatal failure ends its trial, unless it stopped the run: unauthorized, or no credit."""
-_LEAST: Final = 0.1
-"""Part of its timeout that an attempt gets at least, however long the attempts were whose steps it reuses."""
+_MIN_TIMEOUT: Final = 0.1
+"""Minimum part of its timeout that an attempt gets, however long the attempts were whose steps it reuses."""
 
 
-def keeps_steps(reuse: str, ending: str) -> bool:
+def keeps_steps(reuse: str, end: str) -> bool:
     """Return whether steps are reused after an attempt with this end: `interrupted`, or the category of its failure."""
     match reuse:
         case "never":
@@ -35,14 +35,14 @@ def keeps_steps(reuse: str, ending: str) -> bool:
         case "always":
             return True
         case "interrupted":
-            return ending == "interrupted"
+            return end == "interrupted"
         case _:
-            return ending in _TRANSIENT
+            return end in _TRANSIENT
 
 
 def remaining_timeout(timeout: float | None, spent: float) -> float | None:
     """Return the timeout of an attempt that reuses steps of attempts which took `spent` seconds; None: no timeout."""
-    return timeout if timeout is None or not spent else round(max(timeout - spent, timeout * _LEAST), 6)
+    return timeout if timeout is None or not spent else round(max(timeout - spent, timeout * _MIN_TIMEOUT), 6)
 
 
 @attrs.define
@@ -126,8 +126,8 @@ def first_reused(steps: TrialSteps | None, trial: TrialState, reuse: str) -> int
     if steps is None:
         return 0
     history = trial.retry_history
-    ending = "interrupted" if trial.stage == "interrupted" or history is None else history.category
-    return steps.first if keeps_steps(reuse, ending) else 0
+    end = "interrupted" if trial.stage == "interrupted" or history is None else history.category
+    return steps.first if keeps_steps(reuse, end) else 0
 
 
 @attrs.define(eq=False)

@@ -290,7 +290,7 @@ def unscored(state: RunState) -> dict[str, int]:
     """Return, for each scorer of the run, the number of completed trials that it has neither scored nor failed to score."""
     declared = state.started.scorers if state.started else {}
     scorers = set(declared)
-    if not state.stages["scoring"]:  # A scorer with as many scores as completed trials has missed none.
+    if not state.stages["scoring"]:  # A scorer with as many scores as completed trials lacks none.
         scorers -= {name for name, tally in state.scores.items() if tally.scored == state.completed}
     missing: Counter[str] = Counter()
     for trial in state.trials.values() if scorers else ():
@@ -378,12 +378,12 @@ def _pass_at_k(tally: Tally) -> list[PassK]:
 
 def _pass_k(k: int, passes: Mapping[tuple[int, int], int]) -> PassK:
     """Return the means over all cases with at least `k` values; each case counts once."""
-    enough = [(n, passed, cases) for (n, passed), cases in passes.items() if n >= k]
-    count = sum(cases for _, _, cases in enough)
-    trials = sum(n * cases for n, _, cases in enough)
+    eligible = [(n, passed, cases) for (n, passed), cases in passes.items() if n >= k]
+    count = sum(cases for _, _, cases in eligible)
+    trials = sum(n * cases for n, _, cases in eligible)
     estimates: list[float | None] = []
     for formula in (pass_at, pass_all):
-        values = [(formula(k, n=n, passed=passed), cases) for n, passed, cases in enough]
+        values = [(formula(k, n=n, passed=passed), cases) for n, passed, cases in eligible]
         mean = sum(value * cases for value, cases in values) / count
         scatter = (trials / count) ** 2 * sum(cases * (value - mean) ** 2 for value, cases in values)
         estimate = mean_of_shares(mean, n=trials, cases=count, scatter=scatter)

@@ -67,9 +67,9 @@ def _versions(versions: int, from_older_version: int) -> str:
 def _labels(score: Score) -> str:
     shown = list(islice(score.labels.items(), _LABELS))
     shares = ", ".join(f"{printable(label, 24)} {100 * count / score.scored:.0f} %" for label, count in shown)
-    others = len(score.labels) - len(shown)
-    more = f" and {plural(others, 'more label')}" if others else ""
-    return f"{shares}{more}  of {score.scored:,} scored"
+    omitted = len(score.labels) - len(shown)
+    omitted_labels = f" and {plural(omitted, 'more label')}" if omitted else ""
+    return f"{shares}{omitted_labels}  of {score.scored:,} scored"
 
 
 def pass_lines(scores: Mapping[str, Score]) -> Iterator[str]:
@@ -146,8 +146,8 @@ def _amount(name: str, value: float, models: Sequence[str]) -> str:
     if name in {"unpriced_calls", "judge.unpriced_calls"}:
         names = [printable(model, 40) for model in models[:_MODELS]]
         names += [f"{len(models) - _MODELS} more"] if len(models) > _MODELS else []
-        of = f" ({', '.join(names)})" if names else ""
-        return f"{plural(int(value), label.replace('unpriced_calls', 'call'))} without a price{of}"
+        listed = f" ({', '.join(names)})" if names else ""
+        return f"{plural(int(value), label.replace('unpriced_calls', 'call'))} without a price{listed}"
     return f"{label} {money(value) if 'cost' in name.lower() else number(value)}"
 
 
@@ -158,8 +158,8 @@ def adopted_lines(state: RunState) -> Iterator[str]:
             yield f"session {session.number} adopted changes: {printable(', '.join(session.adopted), 200)}"
     if state.from_older_task:
         outputs = plural(state.stages["completed"] + state.stages["scoring"], "output")
-        are = "is" if state.from_older_task == 1 else "are"
-        yield f"{state.from_older_task:,} of {outputs} {are} from an older version of the task"
+        verb = "is" if state.from_older_task == 1 else "are"
+        yield f"{state.from_older_task:,} of {outputs} {verb} from an older version of the task"
 
 
 def version_notes(state: RunState) -> Iterator[str]:

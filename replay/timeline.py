@@ -1,7 +1,7 @@
 """The concurrency history of a run: which attempt held which slot when, and what the other trials waited for.
 
-A `Timeline` applies records in order, as `RunState` does. Attempts are spans; counts, limits and paces are step
-functions. Seconds are those of `t`, which restarts with each session; `offset` puts all sessions on one axis.
+A `Timeline` applies records in order, as `RunState` does. Attempts are spans; counts, limits and paces are series of points.
+Seconds are those of `t`, which restarts with each session; `offset` puts all sessions on one axis.
 """
 
 import heapq
@@ -21,18 +21,18 @@ from replay.timeline_columns import (
     QUEUED,
     RUNNING,
     SCORING,
+    Point,
+    Series,
     SessionTime,
     Span,
     Spans,
-    Step,
-    StepFunction,
     TrialTimes,
 )
 
-StepName = Literal["in_flight", "queued", "backing_off", "paused", "limit", "pace"]
-"""The step functions; the pace is in starts per 1,000 s, and 0 if starts are not paced."""
+SeriesName = Literal["in_flight", "queued", "backing_off", "paused", "limit", "pace"]
+"""The series; the pace is in starts per 1,000 s, and 0 if starts are not paced."""
 
-_MAX_STEP: Final = 1 << 62
+_MAX_VALUE: Final = 1 << 62
 """Maximum limit and pace; a forged one must fit into a column of 64 bits."""
 _TRIM_INTERVAL: Final = 4_096
 """Records between two moves of columns to disk."""
@@ -48,10 +48,10 @@ class Timeline:
         self.times = TrialTimes(scratch)
         self.spans = Spans(self.times.names, scratch)
         self.seq = 0
-        self._steps: dict[str, StepFunction] = {name: StepFunction(scratch) for name in get_args(StepName)}
-        self._in_flight, self._queued, self._backing_off, self._paused, self._limit, self._pace = self._steps.values()
+        self._series: dict[str, Series] = {name: Series(scratch) for name in get_args(SeriesName)}
+        self._in_flight, self._queued, self._backing_off, self._paused, self._limit, self._pace = self._series.values()
         self._counts = (None, self._queued, self._backing_off, self._in_flight, None)
-        """Stage → the step function that counts its trials."""
+        """Stage → the series that counts its trials."""
         self._limits: dict[str, int] = {}
         self._paces: dict[str, int] = {}
         self._pauses: dict[str, float] = {}
@@ -85,27 +85,27 @@ class Timeline:
         if not self.seq % _TRIM_INTERVAL:
             self._scratch.trim()
 
-    def steps(self, name: StepName, session: int | None = None) -> list[Step]:
-        """Return a step function for one session, in seconds of its `t`; or for all sessions, on one axis.
+    def points(self, name: SeriesName, session: int | None = None) -> list[Point]:
+        """Return the points of a series for one session, in seconds of its `t`; or for all sessions, on one axis.
 
         Between two sessions every value is 0.
         """
-        steps = self._steps[name]
+        series = self._series[name]
         if session is not None:
             if not 1 <= session <= len(self.sessions):
                 raise ValueError(f"there is no session {session}; there are {len(self.sessions)}")
-            return list(steps.steps(session))
-        joined: list[Step] = []
+            return list(series.points(session))
+        joined: list[Point] = []
         for session_time in self.sessions:
             if joined and joined[-1][1]:
                 before = self.sessions[session_time.number - 2]
                 joined.append((before.offset + before.end, 0, session_time.seq - 1))
-            joined += ((session_time.offset + t, value, seq) for t, value, seq in steps.steps(session_time.number))
+            joined += ((session_time.offset + t, value, seq) for t, value, seq in series.points(session_time.number))
         return joined
 
-    def step_function(self, name: StepName) -> StepFunction:
-        """Return a step function, which can be read piece by piece."""
-        return self._steps[name]
+    def series(self, name: SeriesName) -> Series:
+        """Return a series, which can be read in parts."""
+        return self._series[name]
 
     def attempts(self, trial: str) -> list[Span]:
         """Return the attempts of a trial, in order."""
@@ -135,11 +135,11 @@ class Timeline:
             times.spent[before][number] += t - times.since[number]
         times.stage[number] = stage
         times.since[number] = t
-        left, entered = self._counts[before], self._counts[stage]
-        if left is not None:
-            left.put(left.last - 1, t, seq)
-        if entered is not None:
-            entered.put(entered.last + 1, t, seq)
+        old_count, new_count = self._counts[before], self._counts[stage]
+        if old_count is not None:
+            old_count.put(old_count.last - 1, t, seq)
+        if new_count is not None:
+            new_count.put(new_count.last + 1, t, seq)
 
     def _begin_session(self, record: Record) -> None:
         """Start a session: `t` restarts, and attempts in flight ended with their process."""
@@ -155,8 +155,8 @@ class Timeline:
         self._limits.clear()
         self._paces.clear()
         self._pauses.clear()
-        for steps in self._steps.values():
-            steps.begins.append(len(steps.t))
+        for series in self._series.values():
+            series.starts.append(len(series.t))
         counts = Counter(self.times.stage[number] for number in self._open)
         self._in_flight.put(0, t, seq)
         self._queued.put(counts[QUEUED], t, seq)
@@ -278,7 +278,7 @@ BETWEEN_SESSIONS: Final = frozenset({*get_args(events.FileEvent), *_BETWEEN})
 
 
 def _bounded(number: float) -> int:
-    return round(max(-_MAX_STEP, min(number, _MAX_STEP)))
+    return round(max(-_MAX_VALUE, min(number, _MAX_VALUE)))
 
 
 def _seconds_between(before: str, after: str) -> float:

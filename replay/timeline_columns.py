@@ -1,4 +1,4 @@
-"""Storage of a timeline: attempts, times of trials and step functions, in columns.
+"""Storage of a timeline: attempts, times of trials and series, in columns.
 
 A run can have millions of events, so numbers are kept in columns and become objects only when they are read.
 """
@@ -12,7 +12,7 @@ import attrs
 from journal.events import AttemptStarted
 from replay.scratch import Column, Scratch
 
-Step = tuple[float, int, int]
+Point = tuple[float, int, int]
 """A time, the value from then on, and the last record before it."""
 
 OUTCOMES: Final = ("", "succeeded", "failed", "rate_limited", "unavailable", "fatal", "timed_out", "interrupted")
@@ -158,15 +158,15 @@ class Spans(Sequence[Span]):
         self.end_seq[index] = seq
 
 
-class StepFunction:
+class Series:
     """A number that changes over time, in all sessions."""
 
     def __init__(self, scratch: Scratch) -> None:
         self.t = Column[float]("d", scratch)
         self.value = Column[int]("q", scratch)
         self.seq = Column[int]("q", scratch)
-        self.begins: list[int] = []
-        """Index of the first step of each session."""
+        self.starts: list[int] = []
+        """Index of the first point of each session."""
         self.last = 0
         """The current value."""
 
@@ -177,11 +177,11 @@ class StepFunction:
         self.value.append(value)
         self.seq.append(seq)
 
-    def steps(self, session: int) -> Iterator[Step]:
-        """Return the steps of one session."""
-        end = self.begins[session] if session < len(self.begins) else len(self.t)
-        steps = range(self.begins[session - 1], end)
-        return zip(self.t.select(steps), self.value.select(steps), self.seq.select(steps), strict=True)
+    def points(self, session: int) -> Iterator[Point]:
+        """Return the points of one session."""
+        end = self.starts[session] if session < len(self.starts) else len(self.t)
+        points = range(self.starts[session - 1], end)
+        return zip(self.t.select(points), self.value.select(points), self.seq.select(points), strict=True)
 
 
 class TrialNumbers:

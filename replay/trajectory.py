@@ -183,19 +183,19 @@ def continued(earlier: Any, tail: Any) -> Any:
 
 
 def tool_calls(steps: Iterable[StepDetails]) -> list[ToolCall]:
-    """Return the tool calls of a trajectory: those that model replies ask for, and the steps of kind `tool`.
+    """Return the tool calls of a trajectory: those that model replies request, and the steps of kind `tool`.
 
-    A tool step that carries out a call which a model asked for is not counted again; both have the same name.
+    A tool step that executes a call which a model requested is not counted again; both have the same name.
     """
     calls: list[ToolCall] = []
-    asked: Counter[str] = Counter()
+    requested: Counter[str] = Counter()
     for step in steps:
         if step.kind == "tool":
-            if asked[step.name]:
-                asked[step.name] -= 1
+            if requested[step.name]:
+                requested[step.name] -= 1
             else:
                 calls.append(ToolCall(step.name, step.input))
         elif step.kind == "model" and not step.error and (reply := reply_of(step.output)) is not None:
             calls += reply.tool_calls
-            asked.update(call.name for call in reply.tool_calls)
+            requested.update(call.name for call in reply.tool_calls)
     return calls

@@ -63,10 +63,10 @@ def not_reused_in_words(note: Any) -> str:
 
 
 def _short(step: StepDetails, depth: int) -> str:
-    how = "reused" if step.is_reused else duration(step.elapsed)
+    elapsed = "reused" if step.is_reused else duration(step.elapsed)
     name = f"{'  ' * depth}{printable(step.name, _NAME)}"
-    result = f"failed: {one_line(f'{step.error}: {step.message}', _ERROR)}" if step.error else _in_a_line(_result(step))
-    return f"{step.number:>4,}  {step.kind:<5}  {how:>8}  {name}  {_in_a_line(_request(step))} → {result}{_usage(step)}"
+    result = f"failed: {one_line(f'{step.error}: {step.message}', _ERROR)}" if step.error else _one_line(_result(step))
+    return f"{step.number:>4,}  {step.kind:<5}  {elapsed:>8}  {name}  {_one_line(_request(step))} → {result}{_usage(step)}"
 
 
 def _usage(step: StepDetails) -> str:
@@ -79,7 +79,7 @@ def _usage(step: StepDetails) -> str:
 
 
 def _request(step: StepDetails) -> Any:
-    """Return what a step asked, or the last message that it sent to a model."""
+    """Return the input of a step, or the last message that it sent to a model."""
     messages = messages_of(step.input) if step.kind == "model" else []
     return messages[-1] if messages else step.input
 
@@ -89,7 +89,7 @@ def _result(step: StepDetails) -> Any:
     return step.output if reply is None else reply
 
 
-def _in_a_line(value: Any) -> str:
+def _one_line(value: Any) -> str:
     if isinstance(value, Blob):
         return printable(value)
     return one_line(message_in_words(value, " ") if isinstance(value, Message) else as_text(value), _VALUE)
@@ -106,8 +106,8 @@ def _call_in_words(call: ToolCall) -> str:
 
 def _complete(step: StepDetails, earlier: StepDetails | None) -> Iterator[str]:
     """Yield all messages of a step, without those of the step that it continues."""
-    how = f"reused from attempt {step.reused_from}" if step.is_reused else f"{step.outcome} after {duration(step.elapsed)}"
-    yield f"step {step.number:,}  {step.kind}  {printable(step.name, 200)}  {how} · seq {step.seq:,}{_usage(step)}"
+    outcome = f"reused from attempt {step.reused_from}" if step.is_reused else f"{step.outcome} after {duration(step.elapsed)}"
+    yield f"step {step.number:,}  {step.kind}  {printable(step.name, 200)}  {outcome} · seq {step.seq:,}{_usage(step)}"
     if step.is_reused:
         return
     messages = messages_of(step.input) if step.kind == "model" else []

@@ -187,8 +187,8 @@ class TrialState:
         if flat and scorer in flat[::3]:
             scores, flat = self.scores, ()
             earlier = scores.pop(scorer)
-            for other, (its_version, its_value) in scores.items():
-                flat = shared.add(flat, other, its_version, its_value)
+            for other, (other_version, other_value) in scores.items():
+                flat = shared.add(flat, other, other_version, other_value)
         self._scores = shared.add(flat, scorer, version, value)
         return earlier
 

@@ -85,8 +85,8 @@ class WaitLog:
         if last or name != _FIRST_CALLS:  # The first calls of other scorers still wait.
             self._ready.pop(name, None)
             self._waits.pop(name, None)
-        own = [wait for (wait_key, _), wait in waits.items() if wait_key == key and wait.seconds > _MIN_WAIT]
-        return sorted(own, key=lambda wait: -wait.seconds)
+        reasons = [wait for (wait_key, _), wait in waits.items() if wait_key == key and wait.seconds > _MIN_WAIT]
+        return sorted(reasons, key=lambda wait: -wait.seconds)
 
     def _pass_time(self, now: float) -> None:
         state = self._state
@@ -94,21 +94,21 @@ class WaitLog:
         for name, ready in self._ready.items():
             waits = self._waits.setdefault(name, {})
             for key in keys:
-                for begin, end in self._pieces(key, max(ready, self._t), now):
-                    reason = self._reason(name, key, begin)
+                for start, end in self._pieces(key, max(ready, self._t), now):
+                    reason = self._reason(name, key, start)
                     if reason is not None:
                         kind, text = reason
                         before = waits.get((key, kind))
-                        waits[key, kind] = Wait(kind, (before.seconds if before else 0.0) + end - begin, text)
+                        waits[key, kind] = Wait(kind, (before.seconds if before else 0.0) + end - start, text)
 
-    def _pieces(self, key: str, begin: float, end: float) -> Iterator[tuple[float, float]]:
+    def _pieces(self, key: str, start: float, end: float) -> Iterator[tuple[float, float]]:
         """Split an interval where a pause of the key expires."""
         pause = self._state.pauses.get(key)
-        if pause is not None and begin < pause.until < end:
-            yield begin, pause.until
-            begin = pause.until
-        if end > begin:
-            yield begin, end
+        if pause is not None and start < pause.until < end:
+            yield start, pause.until
+            start = pause.until
+        if end > start:
+            yield start, end
 
     def _reason(self, name: str, key: str, at: float) -> tuple[str, str] | None:
         """Return what delays starts of a rate-limit key at a time: the reason, and the reason in words."""

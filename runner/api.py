@@ -65,7 +65,7 @@ def run(
     run_session = _in_own_thread if is_in_a_loop() else lambda session: in_trio(session.run)
     handled_signals = () if signals is False or not is_main_thread else STOP_SIGNALS
     if handled_signals:
-        session.leave = session.options.leave or (lambda outcome: os._exit(3) if outcome.stopped else None)
+        session.on_unresponsive = session.options.on_unresponsive or (lambda outcome: os._exit(3) if outcome.stopped else None)
     received_signals: list[int] = []
 
     def stop(number: int, _: object) -> None:
@@ -143,8 +143,8 @@ def run_async(call: Callable[[], Awaitable[T]]) -> T:
 def _in_own_thread(session: Session) -> Outcome:
     """Run a session next to a loop that runs in this thread. If its last attempts do not end, its thread is abandoned."""
 
-    def call(leave: Callable[[Outcome], None]) -> Outcome:
-        session.leave = leave
+    def call(deliver: Callable[[Outcome], None]) -> Outcome:
+        session.on_unresponsive = deliver
         return in_trio(session.run)
 
     return _in_new_thread(call)

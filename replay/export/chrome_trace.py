@@ -12,10 +12,10 @@ import orjson
 from journal import events
 from replay.export.source import Source
 from replay.export.trial_index import TrialIndex
-from replay.timeline import StepName, Timeline
+from replay.timeline import SeriesName, Timeline
 from replay.timeline_columns import Span
 
-_COUNTERS: Final[dict[StepName, str]] = {
+_COUNTERS: Final[dict[SeriesName, str]] = {
     "in_flight": "in flight",
     "limit": "limit",
     "queued": "queued",
@@ -43,7 +43,7 @@ def _events(source: Source, timeline: Timeline) -> Iterator[dict[str, Any]]:
         yield _attempt(span, timeline)
     for session in timeline.sessions:
         for name, label in _COUNTERS.items():
-            for t, value, _ in timeline.step_function(name).steps(session.number):
+            for t, value, _ in timeline.series(name).points(session.number):
                 time = _microseconds(timeline, session.number, t)
                 yield {"ph": "C", "pid": session.number, "ts": time, "name": label, "args": {label: value}}
     yield from _instants(source, timeline)

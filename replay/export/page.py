@@ -53,14 +53,14 @@ _Scored = TypeVar("_Scored", Score, Paired)
 class PageRun:
     """A run on a page."""
 
-    history: LoadedRun
+    run: LoadedRun
     content: Content
     audit: Audit
 
     def data(self, cursor: Cursor = Cursor()) -> dict[str, Any]:  # noqa: B008  # immutable
         """Return the data of the page, with all columns or only what has changed since the cursor."""
-        state, path, started = self.history.state, self.history.path, self.history.state.started
-        status, problem = self.history.status, self.history.problem
+        state, path, started = self.run.state, self.run.path, self.run.state.started
+        status, problem = self.run.status, self.run.problem
         path = Path(escape_controls(str(path)))  # It need not be valid UTF-8.
         summary, quoted = summarize(state), shlex.quote(str(path))
         next_verb = {"running": "watch", "damaged": "verify"}.get(status)
@@ -74,7 +74,7 @@ class PageRun:
             "show": f"evaljournal show {quoted}",
             "verify": f"evaljournal verify {quoted}",
             "head": state.head,
-            "total": self.history.total,
+            "total": self.run.total,
             "summary": view_json(summary),
             "usage": billed_usage(summary.usage),
             "usage_without_output": billed_usage(summary.usage_without_output),

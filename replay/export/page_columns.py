@@ -20,14 +20,14 @@ from replay.export.page_steps import KINDS, PageSteps
 from replay.export.page_text import MICRO, microseconds
 from replay.scratch import Column, Scratch, Values
 from replay.state import RunState
-from replay.timeline import StepName
+from replay.timeline import SeriesName
 from replay.timeline_columns import BACKING_OFF, OUTCOMES, QUEUED, RUNNING, SCORING
 from replay.trial_state import TrialState
 from replay.view_json import view_json
 
 _BATCH: Final = 4_096
 """Entries of a column that are encoded at once."""
-_SERIES: Final[tuple[StepName, ...]] = get_args(StepName)
+_SERIES: Final[tuple[SeriesName, ...]] = get_args(SeriesName)
 
 
 class Cursor(NamedTuple):
@@ -49,7 +49,7 @@ class Cursor(NamedTuple):
     @classmethod
     def end(cls, content: Content) -> "Cursor":
         """Return the cursor of a page that has everything."""
-        return cls(len(content.t), tuple(len(content.timeline.step_function(name).t) for name in _SERIES))
+        return cls(len(content.t), tuple(len(content.timeline.series(name).t) for name in _SERIES))
 
 
 def columns(content: Content, state: RunState, cursor: Cursor = Cursor()) -> dict[str, Any]:  # noqa: B008  # immutable
@@ -169,18 +169,18 @@ def _trials(content: Content, indexes: Sequence[int], state: RunState) -> dict[s
     }
 
 
-def _series(content: Content, name: StepName, first: int) -> dict[str, Any]:
-    """Return a step function in the seconds of each session; of several values at one time, only the last."""
-    function = content.timeline.step_function(name)
+def _series(content: Content, name: SeriesName, first: int) -> dict[str, Any]:
+    """Return a series in the seconds of each session; of several values at one time, only the last."""
+    series = content.timeline.series(name)
     scratch = Scratch()
     points = {column: Column[int]("q", scratch) for column in ("t", "value", "session")}
     add = [column.append for column in points.values()]
-    for session, (begin, end) in enumerate(pairwise((*function.begins, len(function.t))), start=1):
-        steps = range(max(begin, first), end)
-        for at, (t, same) in enumerate(
-            groupby(zip(_micro(function.t.select(steps)), function.value.select(steps), strict=True), itemgetter(0))
+    for session, (start, end) in enumerate(pairwise((*series.starts, len(series.t))), start=1):
+        indexes = range(max(start, first), end)
+        for at, (t, group) in enumerate(
+            groupby(zip(_micro(series.t.select(indexes)), series.value.select(indexes), strict=True), itemgetter(0))
         ):
-            *_, (_, value) = same
+            *_, (_, value) = group
             for append, number in zip(add, (t, value, session), strict=True):
                 append(number)
             if not at % _BATCH:

@@ -134,16 +134,16 @@ class Content:
         self._open: dict[int, int] = {}
         """Trial → its attempt in flight."""
 
-    def apply(self, history: LoadedRun, record: Record) -> None:
-        """Apply the next record, to the history and to the content."""
-        event, seq, state, timeline = record.event, record.seq, history.state, self.timeline
+    def apply(self, run: LoadedRun, record: Record) -> None:
+        """Apply the next record, to the run and to the content."""
+        event, seq, state, timeline = record.event, record.seq, run.state, self.timeline
         kind = event.__class__
         number, move, flag = -1, 0, 0
         name: str = event.trial if kind in _TRIAL_EVENTS else ""  # type: ignore[union-attr]  # these events have a trial
         trial = state.trials.get(name)
         before = STAGE_NUMBERS[trial.stage] if trial is not None else 0
         scores = trial.scores if trial is not None and kind in _SCORE_EVENTS else None
-        history.apply(record)
+        run.apply(record)
         timeline.apply(record)
         if kind in _TRIAL_EVENTS:
             number = timeline.times.numbers[name]

@@ -1,4 +1,4 @@
-// The scheduler's history: attempts by slot, concurrency and queue over time, and a scrubber that shows the state after any record.
+// The concurrency history: attempts by slot, concurrency and queue over time, and a scrubber that shows the state after any record.
 "use strict";
 
 const COUNTERS = [
@@ -52,7 +52,7 @@ class HistoryView {
     this.idle = el("p", { class: "idle", id: "idle" });
     this.decisionList = el("div", {});
     this.element = el("section", { "aria-labelledby": "history-title" },
-      sectionHead("history-title", "Scheduler history", ["Drag over the lanes, or ", el("kbd", { text: "←" }), " ", el("kbd", { text: "→" }), " for one record at a time; ", el("kbd", { text: "+" }), " ", el("kbd", { text: "−" }), " ", el("kbd", { text: "0" }), " to zoom"]),
+      sectionHead("history-title", "Concurrency history", ["Drag over the lanes, or ", el("kbd", { text: "←" }), " ", el("kbd", { text: "→" }), " for one record at a time; ", el("kbd", { text: "+" }), " ", el("kbd", { text: "−" }), " ", el("kbd", { text: "0" }), " to zoom"]),
       this.area, this.legend, this.idle,
       el("div", { class: "scrubber" },
         el("button", { type: "button", "aria-label": "Previous record", onclick: () => this.step(-1), text: "←" }),

@@ -127,10 +127,10 @@ def terminal(*, stderr: bool = False) -> "Console":
     return Console(stderr=stderr, highlight=False, markup=False, emoji=False)
 
 
-def print_screen(history: LoadedRun, now: float | None = None) -> None:
+def print_screen(run: LoadedRun, now: float | None = None) -> None:
     """Print the screen as of a time (in the seconds of `t`; default: that of the last record)."""
     console = terminal()
-    screen = render_screen(history, history.state.t if now is None else now, console.width)
+    screen = render_screen(run, run.state.t if now is None else now, console.width)
     with writing_output():
         console.print(screen)
 
@@ -145,16 +145,16 @@ def age(state: RunState, now: float) -> float:
         return 0.0
 
 
-def render_screen(history: LoadedRun, now: float, width: int) -> "Group":
+def render_screen(run: LoadedRun, now: float, width: int) -> "Group":
     """Render the screen that the run itself draws."""
-    with reject_invalid_record(history.path, lambda: history.seq):
+    with reject_invalid_record(run.path, lambda: run.seq):
         return panel(
-            history.state,
+            run.state,
             now=now,
-            durable=history.durable,
-            total=history.total,
+            durable=run.durable,
+            total=run.total,
             width=width,
-            done_before=history.done_before,
-            title=str(history.path),
-            show_pace=history.problem is None,
+            done_before=run.done_before,
+            title=str(run.path),
+            show_pace=run.problem is None,
         )

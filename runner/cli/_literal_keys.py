@@ -97,11 +97,11 @@ def _shell_command(words: list[str], masked: list[str], variable: str) -> str | 
 
 
 def _in_double_quotes(masked: str, variable: str) -> str:
-    """Return a word for a shell. Quotes begin at the variable if possible: a quoted `NAME=…` would not set a variable."""
+    """Return a word for a shell. Quotes start at the variable if possible: a quoted `NAME=…` would not set a variable."""
     before, _, after = masked.partition(MASK)
-    begin, quoted = (before, "") if re.fullmatch(r"[\w@%+=:,./-]*", before) else ("", before)
+    unquoted, quoted = (before, "") if re.fullmatch(r"[\w@%+=:,./-]*", before) else ("", before)
     escaped = re.sub(r'([\\"$`])', r"\\\1", quoted + MASK + after)
-    return f'{begin}"{_with_variable(escaped, variable)}"'
+    return f'{unquoted}"{_with_variable(escaped, variable)}"'
 
 
 def _with_variable(masked: str, variable: str) -> str:

@@ -98,12 +98,10 @@ def showing(*, transient: bool = False) -> Generator[Show]:
     """Show a run on standard output, as a screen or in lines; the last frame remains unless `transient`."""
     if not is_screen(sys.stdout):
         printer = ProgressPrinter()
-        yield lambda history, now: printer.update(
-            history.state, now=now, durable=history.durable, total=history.total, before=history.done_before
-        )
+        yield lambda run, now: printer.update(run.state, now=now, durable=run.durable, total=run.total, before=run.done_before)
         return
     from rich.live import Live  # noqa: PLC0415  # slow to import
 
     console = terminal()
     with Live(console=console, auto_refresh=False, transient=transient) as screen:
-        yield lambda history, now: redraw(screen, render_screen(history, now, console.width))
+        yield lambda run, now: redraw(screen, render_screen(run, now, console.width))

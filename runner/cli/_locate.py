@@ -105,11 +105,11 @@ def _foreign_run(path: Path, verb: str, task: str, problem: str) -> UsageError:
     lines = [printable(_BLANKS.sub(_count_blanks, line), _MAX_ESCAPED) for line in _option_lines(task[:_MAX_SHOWN])]
     if len(task) > _MAX_SHOWN:
         lines.append(f"… and {len(task) - _MAX_SHOWN:,} more characters; {command('log', path, ' --json')} prints them")
-    whose = (
+    origin = (
         f"cannot be recognized as your own ({problem})" if problem else "was not started or last resumed by you on this machine"
     )
     return UsageError(
-        "\n  ".join([f"{path} {whose}. Its journal names what `{verb}` would import or execute:", *lines])
+        "\n  ".join([f"{path} {origin}. Its journal names what `{verb}` would import or execute:", *lines])
         + f"\nNothing was executed. If you trust it, add --trust: {command(verb, path, ' --trust')}"
         + f"\nTo use an evaluation of your own: {command(verb, path, ' --task REFERENCE')}"
     )

@@ -200,7 +200,7 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
         Option("--command LINE", "Run a command; the input is JSON on standard input, or {input}.", "command", '"./answer.sh"'),
         Option("--shell", "Run the command in a shell.", "command"),
         Option("--output-format FORMAT", "Output of the command: text or json (default: text).", "command.output", '"text"'),
-        Option("--gateway", "Forward the model calls of the command, and record each as a step; keys stay here.", "settings"),
+        Option("--gateway", "Forward the model calls of the command, and record each as a step; it gets no keys.", "settings"),
         Option("--output-key COLUMN", "No calls; read the outputs from this column of the dataset.", "output_key", '"output"'),
     ),
     "Prompt": (
@@ -348,11 +348,11 @@ def is_definition(option: Option) -> bool:
     return bool(option.targets) and not _is_setting(option, experiment=True)
 
 
-def _decorator(wanted: Callable[[Option], bool], *, defaults: bool = True) -> Callable[[F], F]:
+def _decorator(selects: Callable[[Option], bool], *, defaults: bool = True) -> Callable[[F], F]:
     def decorate(function: F) -> F:
         for group, options in reversed(list(TABLE.items())):
             for option in reversed(options):
-                if wanted(option):
+                if selects(option):
                     function = option.decorate(function, group, option.help if defaults else option.text)
         return function
 

@@ -34,7 +34,7 @@ def discard_output() -> None:
 
 
 def flush_output() -> None:
-    """Flush standard output, so that a full disk or a closed pipe is noticed before the exit code is chosen."""
+    """Flush standard output, so that a full disk or a closed pipe is detected before the exit code is chosen."""
     if sys.stdout is not None:  # None if it was closed before the start.
         with writing_output():
             sys.stdout.flush()

@@ -12,23 +12,23 @@ from runner.recompute.rules import session_rules
 
 
 class PageReader:
-    """The content of a page and the audit so far; both use the state of the history."""
+    """The content of a page and the audit so far; both use the state of the run."""
 
     def __init__(self, size: int) -> None:
         """Prepare for a journal of `size` bytes."""
         self.content = Content(size)
         self._auditor: Auditor | None = None
 
-    def apply(self, history: LoadedRun, record: Record) -> None:
-        """Apply a record to the history and the content, after it was audited against the state before it."""
+    def apply(self, run: LoadedRun, record: Record) -> None:
+        """Apply a record to the run and the content, after it was audited against the state before it."""
         if self._auditor is None:
-            self._auditor = Auditor(session_rules, history.state)
+            self._auditor = Auditor(session_rules, run.state)
         self._auditor.apply(record)
-        self.content.apply(history, record)
+        self.content.apply(run, record)
 
-    def run(self, history: LoadedRun) -> PageRun:
+    def run(self, run: LoadedRun) -> PageRun:
         """Return the run as it is now."""
-        return PageRun(history=history, content=self.content, audit=(self._auditor or Auditor()).result())
+        return PageRun(run=run, content=self.content, audit=(self._auditor or Auditor()).result())
 
 
 def journal_size(path: Path) -> int:

@@ -31,18 +31,18 @@ UPDATE_INTERVAL: Final = 0.5
 LOCK_INTERVAL: Final = 1.0
 """Seconds between two checks whether a process still writes the run."""
 HEARTBEAT: Final = 15.0
-"""Seconds without an update after which a comment is sent, to notice a closed connection."""
+"""Seconds without an update after which a comment is sent, to detect a closed connection."""
 REQUEST_TIMEOUT: Final = 10.0
 """Seconds within which a request must be complete."""
 _CHUNK: Final = 65_536
 _POLICY: Final = policy(connect="'self'") + "; frame-ancestors 'none'"
 
 
-class LiveRun:
+class FollowedRun:
     """A run as far as its journal has been read, and an event that is set when it changes."""
 
     def __init__(self, path: Path, size: int) -> None:
-        self.history = LoadedRun(path)
+        self.run = LoadedRun(path)
         self._reader = PageReader(size)
         self._is_live = False
         self._changed = trio.Event()
@@ -52,27 +52,27 @@ class LiveRun:
     @property
     def page_run(self) -> PageRun:
         """The run as it is now. After its last record it has ended, even if the process still holds the lock."""
-        self.history.is_live = self._is_live and not self.history.state.outcome
-        return self._reader.run(self.history)
+        self.run.is_live = self._is_live and not self.run.state.outcome
+        return self._reader.run(self.run)
 
     async def follow(self) -> None:
         """Read the journal and follow it as it grows; if it is damaged, record the problem and return."""
-        path = self.history.path
+        path = self.run.path
         self._is_live = await trio.to_thread.run_sync(is_held, path)
         last = await trio.to_thread.run_sync(last_record, path)
         last_seq = 1 if last is None else last.seq
         try:
-            with reject_invalid_record(path, lambda: self.history.seq + 1):
+            with reject_invalid_record(path, lambda: self.run.seq + 1):
                 async with aclosing(follow(path, load_blobs=False)) as records:
                     async for record in records:
-                        self._reader.apply(self.history, record)
+                        self._reader.apply(self.run, record)
                         if record.seq >= last_seq:
                             self._caught_up.set()
                         self._notify()
         except (JournalDamaged, InvalidRecord) as exc:
-            self.history.problem = exc
+            self.run.problem = exc
         except NotAJournal as exc:
-            self.history.problem = InvalidRecord(path, self.history.seq + 1, str(exc))
+            self.run.problem = InvalidRecord(path, self.run.seq + 1, str(exc))
         self._caught_up.set()
         self._notify()
 
@@ -80,7 +80,7 @@ class LiveRun:
         """Check periodically whether a process writes the run."""
         while True:
             await trio.sleep(LOCK_INTERVAL)
-            is_live = await trio.to_thread.run_sync(is_held, self.history.path)
+            is_live = await trio.to_thread.run_sync(is_held, self.run.path)
             if is_live != self._is_live:
                 self._is_live = is_live
                 self._notify()
@@ -117,7 +117,7 @@ class _Response:
 class Server:
     """Answers requests for the page and for its events."""
 
-    def __init__(self, live: LiveRun, port: int, token: str | None = None) -> None:
+    def __init__(self, live: FollowedRun, port: int, token: str | None = None) -> None:
         self._live = live
         self._token = token or secrets.token_urlsafe(24)
         self._port = port
@@ -139,7 +139,7 @@ class Server:
                 if request is not None:
                     await self._send(stream, connection, self._respond(request), with_body=request.method != b"HEAD")
         except* (trio.BrokenResourceError, trio.ClosedResourceError, h11.RemoteProtocolError, h11.LocalProtocolError):
-            pass  # The browser closed or reset the connection, or the client does not speak HTTP.
+            pass  # The browser closed or reset the connection, or the client does not use HTTP.
 
     def _respond(self, request: h11.Request) -> _Response | Cursor:  # noqa: PLR0911  # one return for each response
         """Return a response, or the cursor after which the client gets events."""
@@ -155,7 +155,7 @@ class Server:
             case []:
                 return _Response(307, "the address ends with a /\n", headers=(("location", f"/{self._token}/"),))
             case [b""]:
-                return _Response(200, live_page(self._live.history.path.name).decode(), "text/html")
+                return _Response(200, live_page(self._live.run.path.name).decode(), "text/html")
             case [b"events"]:
                 return Cursor.parse(headers.get(b"last-event-id", b"").decode("latin-1"))
             case _:
@@ -221,7 +221,7 @@ def _headers(content_type: str) -> list[tuple[str, str]]:
 
 async def serve(path: Path, size: int, port: int, *, ready: Callable[[str], object], token: str | None = None) -> None:
     """Serve a run until cancelled; `ready` is called with the address."""
-    live = LiveRun(path, size)
+    live = FollowedRun(path, size)
     try:
         (listener,) = await trio.open_tcp_listeners(port, host=HOST)
     except OSError as exc:

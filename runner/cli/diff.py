@@ -46,19 +46,19 @@ def diff(a: Path, b: Path, by: str | None, show_all: bool, as_json: bool) -> Non
         print_json({**paths, **problems, **view_json(comparison)})
     else:
         for name, view in zip("AB", runs, strict=True):
-            echo(f"{name}  {_which(view)}")
+            echo(f"{name}  {_describe(view)}")
         for line in lines(comparison, limit=None if show_all else _LISTED):
             echo(line)
     for view in runs:
         exit_if_damaged(view.problem, quiet=as_json)
 
 
-def _which(view: LoadedRun) -> str:
+def _describe(view: LoadedRun) -> str:
     """Describe a run: its evaluation, status and counts."""
     state = view.state
     name = printable(state.started.evaluation) if state.started else "not started"
     failed = f", {state.failed:,} failed" if state.failed else ""
     older = f"; {plural(state.from_older_task, 'output')} from an older version of the task" if state.from_older_task else ""
     total = total_trials(state)
-    of = "" if total is None else f" of {total:,}"
-    return f"{printable(str(view.path), 200)}: {name}, {short_ending(view)}, {state.completed:,} ok{failed}{of}{older}"
+    planned = "" if total is None else f" of {total:,}"
+    return f"{printable(str(view.path), 200)}: {name}, {short_ending(view)}, {state.completed:,} ok{failed}{planned}{older}"

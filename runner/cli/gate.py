@@ -70,8 +70,8 @@ def _newest_other(path: Path) -> Path:
     for other in newest_first(path.parent):
         last = last_record(other)
         if other.resolve() != path.resolve() and last is not None and isinstance(last.event, RunFinished):
-            began = run_start(other)
-            if began is not None and began[0].evaluation == start[0].evaluation:
+            other_start = run_start(other)
+            if other_start is not None and other_start[0].evaluation == start[0].evaluation:
                 return other
     name = printable(start[0].evaluation)
     raise UsageError(f"{path.parent} has no other finished run of {name!r}", hint="pass the path of a run to --baseline")

@@ -123,15 +123,15 @@ def _find_wall(path: Path, wanted: datetime) -> int:
     raise UsageError(f"{path} has no state at {text}; its last record is at {last}")
 
 
-async def play_back(history: LoadedRun, speed: float, show: Show) -> None:
+async def play_back(run: LoadedRun, speed: float, show: Show) -> None:
     """Show a run from its start, at a multiple of its speed."""
-    played = LoadedRun(history.path)
-    began = trio.current_time()
-    for record in history.records():
+    played = LoadedRun(run.path)
+    start = trio.current_time()
+    for record in run.records():
         if isinstance(record.event, SessionStarted):  # The seconds start at 0; the gap between sessions is skipped.
-            began = trio.current_time() - record.t / speed
+            start = trio.current_time() - record.t / speed
         elif played.state.sessions:
-            while record.t > (now := (trio.current_time() - began) * speed):
+            while record.t > (now := (trio.current_time() - start) * speed):
                 show(played, now)
                 await trio.sleep(FRAME)
         played.apply(record)

@@ -41,20 +41,20 @@ def report(path: Path, other: Path | None, target: Path, then_open: bool, force:
     evaljournal report runs/capitals/0001 runs/capitals/0002 -o compared.html
     """
     check_target(target, directory=False, force=force or is_page(target))
-    runs = [read_page_run(path)] + ([read_page_run(other)] if other is not None else [])
-    write_atomically(target, page([run.data() for run in runs], _comparison(runs)))
-    paths = " and ".join(str(run.history.path) for run in runs)
+    page_runs = [read_page_run(path)] + ([read_page_run(other)] if other is not None else [])
+    write_atomically(target, page([page_run.data() for page_run in page_runs], _comparison(page_runs)))
+    paths = " and ".join(str(page_run.run.path) for page_run in page_runs)
     echo(f"{target}: report of {paths}, {target.stat().st_size / 1e6:,.2f} MB", err=True)
     if then_open:
         webbrowser.open(target.resolve().as_uri())
-    for run in runs:
-        exit_if_damaged(run.history.problem)
+    for page_run in page_runs:
+        exit_if_damaged(page_run.run.problem)
 
 
-def _comparison(runs: list[PageRun]) -> dict[str, Any] | None:
-    if len(runs) == 1:
+def _comparison(page_runs: list[PageRun]) -> dict[str, Any] | None:
+    if len(page_runs) == 1:
         return None
-    return comparison_data(compare(*(Side(run.history.state, outputs(run.history.records())) for run in runs)))
+    return comparison_data(compare(*(Side(page_run.run.state, outputs(page_run.run.records())) for page_run in page_runs)))
 
 
 def read_page_run(path: Path) -> PageRun:

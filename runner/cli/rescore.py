@@ -69,7 +69,7 @@ def rescore(
     outcome, names = done.outcome, [scorer.name for scorer in scorers]
     text = f"{plural(done.outputs, 'output')} re-scored by {', '.join(names)}"
     text += f"; {done.current:,} already scored" if done.current else ""
-    text += f"; {done.left:,} left: run the same command again" if done.left else ""
+    text += f"; {done.unscored:,} not scored; run the same command again" if done.unscored else ""
     echo(text, err=True)
     state = outcome.state
     stopped = outcome.stopped or ("" if state.outcome == "finished" else state.outcome or "interrupted")

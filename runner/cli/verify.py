@@ -125,9 +125,9 @@ def _warnings(verification: RunVerification) -> list[str]:
         return []
     if is_held(result.path):
         return [f"{'; '.join(tail)}: a process is writing the journal"]
-    kept = (
+    hint = (
         ""
         if result.expected_at is not None
         else f"; compare with a saved head: {command('verify', result.path, ' --expect-head HASH')}"
     )
-    return [f"{'; '.join(tail)}: the run was interrupted, or the end of the journal was changed{kept}"]
+    return [f"{'; '.join(tail)}: the run was interrupted, or the end of the journal was changed{hint}"]

@@ -68,14 +68,14 @@ def _watch_live(path: Path, *, quiet: bool) -> LoadedRun:
     if not has_ended:
         echo(f"the run continues; watch it with {command('watch', path)}", err=True)
         sys.exit(UNFINISHED)
-    return watcher.history if watcher.has_read_all else open_run(path)
+    return watcher.run if watcher.has_read_all else open_run(path)
 
 
 class RunWatcher:
     """Follows a run through its files."""
 
     def __init__(self, path: Path) -> None:
-        self.history = LoadedRun(path)
+        self.run = LoadedRun(path)
         self.has_read_all = False
         """Whether the last record was read; otherwise the end of the journal is torn or damaged."""
         self._is_broken = False
@@ -90,39 +90,39 @@ class RunWatcher:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._read)
             while not await self._is_over():
-                if self.history.seq >= max(last_seq, 1):  # Do not play back what was recorded before.
-                    show(self.history, self._now())
+                if self.run.seq >= max(last_seq, 1):  # Do not play back what was recorded before.
+                    show(self.run, self._now())
                 await trio.sleep(FRAME)
             nursery.cancel_scope.cancel()
 
     async def _read(self) -> None:
         try:
-            with reject_invalid_record(self.history.path, lambda: self.history.seq + 1):
-                async for record in follow(self.history.path, load_blobs=False):
-                    self.history.apply(record)
-                    self._record_at = self._clock.now() - age(self.history.state, self._clock.wall())
+            with reject_invalid_record(self.run.path, lambda: self.run.seq + 1):
+                async for record in follow(self.run.path, load_blobs=False):
+                    self.run.apply(record)
+                    self._record_at = self._clock.now() - age(self.run.state, self._clock.wall())
         except (JournalDamaged, InvalidRecord):
             self._is_broken = True  # Reading it from the start reports the damage.
 
     def _now(self) -> float:
         """Return the current time of the run, in the seconds of `t`."""
-        return self.history.state.t + max(0.0, self._clock.now() - self._record_at)
+        return self.run.state.t + max(0.0, self._clock.now() - self._record_at)
 
     async def _is_over(self) -> bool:
         """Return whether the process has ended and all its records are read."""
         now = self._clock.now()
         if self._is_broken:
             return True
-        if now - max(self._checked_at, -math.inf if self.history.state.outcome else self._record_at) < SILENCE:
+        if now - max(self._checked_at, -math.inf if self.run.state.outcome else self._record_at) < SILENCE:
             return False
         self._checked_at = now
-        if await trio.to_thread.run_sync(is_held, self.history.path):
+        if await trio.to_thread.run_sync(is_held, self.run.path):
             return False
         last = await self._last()
-        self.has_read_all = 0 < last <= self.history.seq
+        self.has_read_all = 0 < last <= self.run.seq
         return self.has_read_all or not last
 
     async def _last(self) -> int:
         """Return the number of the last record; 0 if the end of the journal is torn or damaged."""
-        last = await trio.to_thread.run_sync(last_record, self.history.path)
+        last = await trio.to_thread.run_sync(last_record, self.run.path)
         return 0 if last is None else last.seq

@@ -1,1 +1,1 @@
-"""The engine: run, resume and re-score an evaluation, and record every step."""
+"""The engine: run, resume and re-score an evaluation, and record every event."""

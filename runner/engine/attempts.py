@@ -36,7 +36,7 @@ class Attempts:
     """The task of a session, and the slots of its attempts."""
 
     def __init__(
-        self, task: Task, scheduler: Scheduler, late: LateRecorder, *, most_failures: float, in_thread: InThread
+        self, task: Task, scheduler: Scheduler, late: LateRecorder, *, max_failures: float, in_thread: InThread
     ) -> None:
         self._task = task
         self._request = getattr(task, "request", None) if scheduler.settings.record_requests else None
@@ -48,7 +48,7 @@ class Attempts:
         self._recorder = scheduler.recorder
         self._record, self._now = scheduler.recorder.record, scheduler.recorder.clock.now
         self._slots = Slots()
-        self._failures, self._most_failures = 0, most_failures
+        self._failures, self._max_failures = 0, max_failures
 
     async def attempt(self, work: TrialWork, scope: CallScope) -> bool:
         """Make one attempt; return whether it gave an output."""
@@ -63,7 +63,7 @@ class Attempts:
         )
         started = self._record(event)
         work.timeout = remaining_timeout(self._settings.timeout, spent)
-        work.began = started.t
+        work.started_at = started.t
         self._scheduler.inform_policy(started, work)
         if self._settings.write_ahead:
             await self._recorder.journal.wait_durable(started.seq)
@@ -220,13 +220,13 @@ class Attempts:
                 self._record(event)
                 self._failures += 1
                 self._scheduler.release()
-                if self._failures > self._most_failures:
+                if self._failures > self._max_failures:
                     self._scheduler.shutdown.stop("failed_fast", f"{plural(self._failures, 'trial')} failed")
                 self._scheduler.stop_on_same_error()
 
-    def _returned_late(self, trial: str, attempt: int, began: float, outcome: LateOutcome) -> None:
-        elapsed = round(self._now() - began, 6)
+    def _returned_late(self, trial: str, attempt: int, started_at: float, outcome: LateOutcome) -> None:
+        elapsed = round(self._now() - started_at, 6)
         self._late.record(events.AttemptReturnedLate(trial=trial, attempt=attempt, outcome=outcome, elapsed=elapsed))
 
     def _elapsed(self, work: TrialWork) -> float:
-        return round(self._now() - work.began, 6)
+        return round(self._now() - work.started_at, 6)

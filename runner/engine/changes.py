@@ -93,9 +93,9 @@ def changed_cases(state: RunState, trials: Iterable[Trial]) -> Iterator[str]:
         removed.pop(trial.case.name, None)
         if trial.id in recorded and recorded[trial.id].fingerprint != trial.case.fingerprint:
             changed[trial.case.name] = None
-    for names, what in ((changed, "changed"), (removed, "removed")):
+    for names, change in ((changed, "changed"), (removed, "removed")):
         if names:
-            yield f"{plural(len(names), 'case')} {what}: {examples(names)}"
+            yield f"{plural(len(names), 'case')} {change}: {examples(names)}"
     if not changed and not removed:
         yield "the cases run so far are unchanged; others were added, changed or removed"
 

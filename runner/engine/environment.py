@@ -30,7 +30,7 @@ class Environment:
     """Why there is no key."""
 
     @classmethod
-    def here(cls) -> "Environment":
+    def current(cls) -> "Environment":
         """Return the environment of this process."""
         key, problem = None, ""
         try:
@@ -38,7 +38,7 @@ class Environment:
         except KeyUnavailable as exc:
             problem = exc.message
         host, versions = socket.gethostname(), _versions()
-        return cls(pid=os.getpid(), host=host, boot_id=_boot(), versions=versions, key=key, key_problem=problem)
+        return cls(pid=os.getpid(), host=host, boot_id=_boot_id(), versions=versions, key=key, key_problem=problem)
 
     def warn_without_key(self) -> None:
         """Print a warning if the records of this session cannot be signed."""
@@ -59,7 +59,7 @@ def _versions() -> dict[str, str]:
     return versions
 
 
-def _boot() -> str:
+def _boot_id() -> str:
     """Return the boot id of the machine; empty if the system has none."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()

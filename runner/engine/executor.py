@@ -1,6 +1,6 @@
-"""The executor of a session: workers take jobs from the scheduler, make attempts and scorer calls, and record every step.
+"""The executor of a session: workers take jobs from the scheduler, make attempts and scorer calls, and record every event.
 
-A worker is a trio task that takes the next job, carries it to its end or its next wait, and parks when there is nothing to do.
+A worker takes the next job, carries it to its end or its next wait, and parks when there is nothing to do.
 """
 
 import math
@@ -42,7 +42,7 @@ class Executor:
         policy: Callable[[str], Policy],
         settings: Settings,
         *,
-        most_failures: float,
+        max_failures: float,
         in_thread: InThread,
     ) -> None:
         """Call `policy` with a rate-limit key for the policy of its lane; without a task, outputs are only scored."""
@@ -55,7 +55,7 @@ class Executor:
         self.scheduler = Scheduler(recorder, settings, policy, self.shutdown, loop=loop, start_worker=self._start_worker)
         late = LateRecorder(recorder, loop, self.shutdown)
         self._attempts = (
-            None if task is None else Attempts(task, self.scheduler, late, most_failures=most_failures, in_thread=in_thread)
+            None if task is None else Attempts(task, self.scheduler, late, max_failures=max_failures, in_thread=in_thread)
         )
         self._scoring = Scoring(scorers, self.scheduler, late, in_thread) if scorers else None
         self._intake = Intake(self.scheduler, in_thread)
@@ -70,19 +70,19 @@ class Executor:
         self._abandoned: dict[CallScope, str] = {}
         """Calls that did not respond to their timeout, and are still running."""
 
-    async def run(self, trials: TrialSource, *, leave: Callable[[], Any] | None = None) -> None:
+    async def run(self, trials: TrialSource, *, on_unresponsive: Callable[[], Any] | None = None) -> None:
         """Run all trials, unless the session is stopped.
 
-        `leave` is awaited if a call does not respond to its cancellation. If it returns, the call is waited for.
+        `on_unresponsive` is awaited if a call does not respond to its cancellation. If it returns, the call is waited for.
         """
         try:
-            await self._run(trials, leave)
+            await self._run(trials, on_unresponsive)
         finally:
             self._recorder.journal.on_segment_lost = None
             self._end()  # What returns from now on is not recorded.
             self.scheduler.leave_shared()
 
-    async def _run(self, trials: TrialSource, leave: Callable[[], Any] | None) -> None:
+    async def _run(self, trials: TrialSource, on_unresponsive: Callable[[], Any] | None) -> None:
         if self._attempts is not None and self._settings.limit_key is None:
             self.scheduler.open_lane("", trials=True)
         for scorer in self._scorers:
@@ -98,8 +98,8 @@ class Executor:
                 nursery.start_soon(self._stop_at_deadline, self._settings.deadline)
             await self.shutdown.wait_over()
             await self._wait_idle(trio.CancelScope(), self._settings.grace, self._abandoned)
-            if self.unresponsive and leave is not None:
-                await leave()
+            if self.unresponsive and on_unresponsive is not None:
+                await on_unresponsive()
             nursery.cancel_scope.cancel()
 
     def _start_worker(self) -> None:

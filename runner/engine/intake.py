@@ -222,7 +222,7 @@ class PendingTrials:
         return work
 
     def _settle(self, work: TrialWork, state: TrialState) -> TrialWork | None:
-        """Make the decision that the last session did not record; it is the same one."""
+        """Make the decision that the last session did not record, by the same rules."""
         event = settle(work.trial, state, self._settings.retry, self._settings.seed)
         self._recorder.record(event)
         if isinstance(event, TrialFailed):

@@ -75,20 +75,20 @@ class NatOutput:
 
     async def keep(self, run: Path) -> None:
         """Append each trial that is done, until cancelled."""
-        own = trio.CapacityLimiter(1)  # Threads of the user must not delay it.
+        limiter = trio.CapacityLimiter(1)  # Threads of the user must not delay it.
         try:
             while not await trio.Path(run, segments.name(1)).exists():  # noqa: ASYNC110  # there is no event for a new file
                 await trio.sleep(POLL_INTERVAL)
-            await trio.to_thread.run_sync(self._begin, run, limiter=own)
+            await trio.to_thread.run_sync(self._start, run, limiter=limiter)
             send, receive = trio.open_memory_channel[Record](_BUFFER)
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(_pass_on, run, send)
+                nursery.start_soon(_forward, run, send)
                 while True:
                     batch = [await receive.receive()]
                     with contextlib.suppress(trio.WouldBlock):
                         while True:
                             batch.append(receive.receive_nowait())
-                    await trio.to_thread.run_sync(self._take, batch, limiter=own)
+                    await trio.to_thread.run_sync(self._apply, batch, limiter=limiter)
         except Exception as exc:  # noqa: BLE001  # the run continues
             self._log_failure("is no longer updated", run, exc)
 
@@ -113,14 +113,14 @@ class NatOutput:
         self.directory.mkdir(parents=True, exist_ok=True)
         write_atomically(self.directory / OWNER, [f"{run}\n".encode()])
 
-    def _begin(self, run: Path) -> None:
+    def _start(self, run: Path) -> None:
         source = Source(run)
         self._claim(source.run_id)
         self._index = index = TrialIndex.of(source)
         self._retried = {trial for trial in index.ended() if index.state.trials[trial].stage not in self._stages}
         self._write()
 
-    def _take(self, records: list[Record]) -> None:
+    def _apply(self, records: list[Record]) -> None:
         """Apply records, and write the trials that are done."""
         index = self._index
         assert index is not None
@@ -177,7 +177,7 @@ class NatOutput:
                 _log.error("%s: the output of %s could not be read: %s", self._lines, trial, exc)
 
 
-async def _pass_on(run: Path, send: "trio.MemorySendChannel[Record]") -> None:
+async def _forward(run: Path, send: "trio.MemorySendChannel[Record]") -> None:
     async with contextlib.aclosing(follow(run, load_blobs=False)) as records:
         async for record in records:
             await send.send(record)

@@ -56,12 +56,12 @@ class Options:
     """Started with the run and cancelled at its end."""
     listener: Callable[[Record], None] | None = None
     """Called with every record; it must neither wait nor raise."""
-    leave: Callable[[Any], object] | None = None
+    on_unresponsive: Callable[[Any], object] | None = None
     """Called in the main thread with the recorded outcome if a call does not respond to cancellation; it may end the
     process. Default: a stopped run exits with 3, and a finished one waits for the call."""
     limits: Callable[[int], Policy] | None = None
     """Returns the policy for a number of slots, instead of the one that the settings name."""
-    environment: Callable[[], Environment] = attrs.field(factory=lambda: Environment.here)
+    environment: Callable[[], Environment] = attrs.field(factory=lambda: Environment.current)
     """Returns the versions and the process that are recorded."""
     files: Files = DISK
     """File operations of the journal; tests replace them."""
@@ -89,7 +89,7 @@ class RunOptions(SettingOptions, total=False):
     next_path: Callable[[], Path] | None
     observer: Callable[[LiveRun], Awaitable[None]] | None
     listener: Callable[[Record], None] | None
-    leave: Callable[[Any], object] | None
+    on_unresponsive: Callable[[Any], object] | None
     limits: Callable[[int], Policy] | None
     environment: Callable[[], Environment]
     files: Files

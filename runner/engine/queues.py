@@ -42,8 +42,8 @@ class Lane:
     """When the policy may allow the next start, unless something happens before."""
     counted: int = 0
     """The limit that is included in the sums of `Queues`."""
-    at: float = math.inf
-    """When to ask the policy whether the passing of time has changed something."""
+    next_check: float = math.inf
+    """When to ask the policy whether its decision has changed with time."""
 
     def put(self, job: Job) -> None:
         """Queue a job; one whose delay is over goes to the front, unless it `is_last`."""

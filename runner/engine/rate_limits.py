@@ -23,7 +23,7 @@ THREAD_SLOTS: Final = 32
 
 @runtime_checkable
 class Identified(Protocol):
-    """A task or a scorer that knows the endpoint and the API key of its calls."""
+    """A task or a scorer with the identity of the rate limit of its calls."""
 
     @property
     def rate_limit_identity(self) -> str:

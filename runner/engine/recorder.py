@@ -1,6 +1,6 @@
 """The recorder of a session, its clock and its loop.
 
-An event is appended to the journal and applied to the live state in one step, so the two cannot differ. Wall time is only
+An event is appended to the journal and applied to the live state together, so the two cannot differ. Wall time is only
 displayed; durations are measured with the monotonic clock.
 """
 
@@ -45,13 +45,13 @@ class Clock:
 
     def __init__(self, wall: Callable[[], float] = time.time) -> None:
         self._time = trio.lowlevel.current_clock().current_time  # Cheaper than `trio.current_time`.
-        self.began = self._time()
+        self.start = self._time()
         self.wall = wall
-        self.read = system_clock(self._time, wall, start=self.began)  # A second reading would be later.
+        self.read = system_clock(self._time, wall, start=self.start)  # A second reading would be later.
 
     def now(self) -> float:
         """Return the seconds since the session started."""
-        return self._time() - self.began
+        return self._time() - self.start
 
 
 class RunLoop:
@@ -122,7 +122,7 @@ class LateRecorder:
             self._recorder.record(event)
 
     def sink(self, work: TrialWork) -> Sink:
-        """Return what takes the notes of the attempt or the scorer call in flight."""
+        """Return a function that records notes of the attempt or the scorer call in flight."""
         return partial(self._loop.call, self._note, work.trial, work.state.attempts)
 
     def steps(self, work: TrialWork, *, wait: bool, is_step: Callable[[str, str], bool] | None) -> AttemptSteps:

@@ -47,7 +47,7 @@ class Rescored:
     """Outputs that were scored by at least one scorer."""
     current: int
     """Outputs that already had a score from the current version of every scorer."""
-    left: int
+    unscored: int
     """Outputs that were not scored because the re-scoring was stopped."""
 
 
@@ -69,7 +69,7 @@ async def rescore(
     if not scorers:
         raise UsageError("the evaluation has no scorer", hint="add one: --score exact, --judge MODEL, or @….score in Python")
     add_environment()
-    environment = await in_thread(Environment.here)
+    environment = await in_thread(Environment.current)
     before = await in_thread(lambda: fold(read(path, load_blobs=False, files=files)))
     unscored = [before.trials[trial].case for trial, _ in _unscored(before, scorers, again=again)]
     for case in unscored:
@@ -103,7 +103,7 @@ async def rescore(
             own = [scorer.with_defaults(scorer.retry, settings.timeout) for scorer in scorers]
             keys = scorer_keys(own, None, None)
             opened = [await opener.scorer(scorer, keys[scorer.name]) for scorer in own]
-            executor = Executor(recorder, None, opened, policy, settings, most_failures=0, in_thread=in_thread)
+            executor = Executor(recorder, None, opened, policy, settings, max_failures=0, in_thread=in_thread)
             await _execute(executor, outputs, signals=signals)
         scored = executor.scheduler.completed
         reason = None if scored == outputs.total else executor.shutdown.reason

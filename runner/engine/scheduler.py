@@ -268,27 +268,27 @@ class Scheduler:
 
     def _set_timer(self, lane: Lane, now: float) -> None:
         """Ask the policy again when the passing of time may change its decision, although its limit is reached."""
-        if lane.at == math.inf and lane.busy >= lane.steering.limit and (lane.trials or lane.calls):
+        if lane.next_check == math.inf and lane.busy >= lane.steering.limit and (lane.trials or lane.calls):
             gate = lane.steering.may_start(now)
             if not gate.open and gate.at is not None:
                 self._ask_policy_at(lane, gate.at)
 
     def _ask_policy_at(self, lane: Lane, at: float) -> None:
-        lane.at = at + TICK
-        self.timer.schedule(lane.at)
+        lane.next_check = at + TICK
+        self.timer.schedule(lane.next_check)
 
     def _fire(self, at: float) -> None:
         """Ask the policies whose time has come, and wake a worker for the jobs that are due."""
         self._fired_at = at
         for lane in self.queues.lanes.values():
-            if lane.at <= at:
-                lane.at = math.inf
+            if lane.next_check <= at:
+                lane.next_check = math.inf
                 now = int(self._now() * 1e6 + 0.5) / 1e6  # Rounded as in the journal.
                 if self.is_open and (events := lane.steering.elapse(now)):
                     lane.closed_until = 0.0
                     self._apply(lane, events, now)
                 self._set_timer(lane, now)
-            self.timer.schedule(lane.at)
+            self.timer.schedule(lane.next_check)
         if self.queues.delayed:
             self.timer.schedule(self.queues.put_due(max(self._now(), at)))
         self.wake(for_probe=True)

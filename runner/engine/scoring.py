@@ -80,7 +80,7 @@ class Scoring:
             return []
 
     async def _compute(self, scorer: Scorer, work: TrialWork, scored: ScorerInput) -> None:
-        began = self._clock.now()
+        started_at = self._clock.now()
         compute: Callable[[], Any] = partial(scorer.call, scored)
         try:
             is_slow = getattr(scorer.function, "is_slow", None)
@@ -95,9 +95,9 @@ class Scoring:
             else:
                 value = compute()
         except Exception as exc:  # noqa: BLE001  # recorded as the failure of this score
-            self._fail(scorer, work, describe(exc), self._since(began))
+            self._fail(scorer, work, describe(exc), self._elapsed(started_at))
         else:
-            self._record_scores(scorer, work, value, self._since(began))
+            self._record_scores(scorer, work, value, self._elapsed(started_at))
 
     async def call(self, call: ScorerCall, scope: CallScope) -> None:
         """Call a scorer once."""
@@ -105,7 +105,7 @@ class Scoring:
         call.number += 1
         event = events.ScorerCallStarted(trial=call.work.trial, scorer=scorer.name, call=call.number, key=call.key)
         started = self._record(event)
-        call.began = started.t
+        call.started_at = started.t
         scheduler.inform_policy(started, call)
         if scheduler.settings.write_ahead:
             await scheduler.recorder.journal.wait_durable(started.seq)
@@ -119,11 +119,11 @@ class Scoring:
         self._scheduler.queues.lanes[call.key].end(call)
         if self._scheduler.shutdown.is_over:
             return
-        elapsed = self._since(call.began)
+        elapsed = self._elapsed(call.started_at)
         match outcome:
             case Returned():
                 self._record_scores(scorer, work, outcome.output, elapsed, call)
-                self._done(work)
+                self._end_scorer(work)
             case TimedOut():
                 error = Description(type="TimedOut", message=f"no score within {scorer.timeout:g} s", traceback="")
                 self._settle(call, error, None, elapsed)
@@ -167,7 +167,7 @@ class Scoring:
         call.rate_limits = call.rate_limits + 1 if category == "rate_limited" else 0
         if isinstance(decision, NoRetry):
             self._fail(scorer, work, error, elapsed)
-            self._done(work)
+            self._end_scorer(work)
             return
         call.retry_history.count_retry(decision.reason, decision.delay)
         call.delay, call.is_last = decision.delay, decision.reason == "probe" or call.rate_limits >= POISONED
@@ -219,10 +219,10 @@ class Scoring:
         if call is not None:
             self._scheduler.inform_policy(record, call)
 
-    def _done(self, work: TrialWork) -> None:
+    def _end_scorer(self, work: TrialWork) -> None:
         work.unscored -= 1
         if not work.unscored:
             self._scheduler.complete(work)
 
-    def _since(self, began: float) -> float:
-        return round(self._clock.now() - began, 6)
+    def _elapsed(self, started_at: float) -> float:
+        return round(self._clock.now() - started_at, 6)

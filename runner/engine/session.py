@@ -61,7 +61,7 @@ class Outcome:
     stopped: str
     """Why the run is not finished; empty if it is."""
     detail: str
-    """More about the reason, as text."""
+    """Details of the reason."""
 
     @property
     def gates(self) -> list[GateResult]:
@@ -105,15 +105,15 @@ class Session:
     def __init__(self, evaluation: Evaluation[Any, Any, Any], path: Path, **options: Any) -> None:
         self.evaluation = evaluation
         self.path = path
-        settings, others = ({field.name for field in attrs.fields(kind)} for kind in (Settings, Options))
+        setting_names, option_names = ({field.name for field in attrs.fields(kind)} for kind in (Settings, Options))
         for name in options:
-            if name not in settings | others:
-                raise UsageError(f"unknown option {name!r}{suggest(name, settings | others, limit=1)}")
-        self.overrides = {name: value for name, value in options.items() if name in settings}
+            if name not in setting_names | option_names:
+                raise UsageError(f"unknown option {name!r}{suggest(name, setting_names | option_names, limit=1)}")
+        self.overrides = {name: value for name, value in options.items() if name in setting_names}
         """Settings of this run that replace the evaluation's own."""
-        self.options = Options(**{name: value for name, value in options.items() if name in others})
-        self.leave: Callable[[Outcome], object] | None = None
-        """Leaves a run whose last calls do not end. Without it, or if it returns for a finished run, they are waited for."""
+        self.options = Options(**{name: value for name, value in options.items() if name in option_names})
+        self.on_unresponsive: Callable[[Outcome], object] | None = None
+        """Called with the outcome if calls do not end. Without it, or if it returns for a finished run, they are waited for."""
         self.is_started = False
         self._interrupts = 0
         self._unhandled_interrupts = 0
@@ -233,7 +233,7 @@ class Session:
             task, scorers = await self._open_tasks(stack, plan, journal.run)
             policy = policies(self.evaluation, settings, plan.scorer_slots, recorder, options.limits)
             limit = settings.failure_limit(plan.total)
-            executor = Executor(recorder, task, scorers, policy, settings, most_failures=limit, in_thread=self._in_thread)
+            executor = Executor(recorder, task, scorers, policy, settings, max_failures=limit, in_thread=self._in_thread)
             now, shutdown = recorder.clock.now, executor.shutdown
 
             def stopping() -> tuple[str, float] | None:
@@ -293,7 +293,10 @@ class Session:
             trio.lowlevel.current_trio_token().run_sync_soon(self._handle_interrupt)
         is_done = False
         try:
-            await executor.run(trials, leave=partial(self._leave, executor, trials, recorder) if self.leave else None)
+            await executor.run(
+                trials,
+                on_unresponsive=partial(self._abandon_calls, executor, trials, recorder) if self.on_unresponsive else None,
+            )
             is_done = True
         finally:
             self._executor = None
@@ -316,9 +319,9 @@ class Session:
         finally:
             self._observed.set()
 
-    async def _leave(self, executor: Executor, trials: PendingTrials, recorder: Recorder) -> None:
-        """Leave although a call does not end: with everything synced, and the screen restored."""
-        assert self.leave is not None
+    async def _abandon_calls(self, executor: Executor, trials: PendingTrials, recorder: Recorder) -> None:
+        """End the session although a call does not end: sync all records, restore the screen and call `on_unresponsive`."""
+        assert self.on_unresponsive is not None
         with trio.CancelScope(shield=True):
             outcome = self._outcome = self._record_end(recorder, trials, executor.shutdown)
             await recorder.journal.wait_durable(recorder.state.seq)
@@ -326,10 +329,10 @@ class Session:
             with trio.move_on_after(_OBSERVER_GRACE):
                 await self._observed.wait()
             sys.stderr.write(f"not responding to cancellation, abandoned: {', '.join(map(printable, executor.unresponsive))}\n")
-            if outcome.stopped and self.options.leave is None:
+            if outcome.stopped and self.options.on_unresponsive is None:
                 sys.stderr.write(f"all records are on disk; to continue: {self.options.how_to_resume(self.path)}\n")
             sys.stderr.flush()
-            self.leave(outcome)
+            self.on_unresponsive(outcome)
             if outcome.stopped:
                 await trio.sleep_forever()  # In a thread of its own, which is abandoned.
 

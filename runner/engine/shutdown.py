@@ -20,7 +20,7 @@ class Shutdown:
         self.reason: StopReason | None = None
         """Why the session was stopped; None while it is not."""
         self.detail = ""
-        """More about the reason, as text."""
+        """Details of the reason."""
         self.grace_ends = math.inf
         """When calls in flight are cancelled, in the seconds of `t`."""
         self.grace_scope = trio.CancelScope()

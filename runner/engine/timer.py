@@ -9,20 +9,20 @@ from runner.engine.recorder import Clock
 
 
 class Timer:
-    """Calls a function at the earliest of the scheduled times; one task waits, so scheduling costs one comparison."""
+    """Calls a function at the earliest of the scheduled times; scheduling costs one comparison."""
 
     def __init__(self, clock: Clock, function: Callable[[float], None]) -> None:
         """Call `function` with the scheduled time, even if a rounded clock is slightly behind it."""
         self._clock = clock
         self._function = function
         self._at = math.inf
-        self._moved = trio.Event()
+        self._rescheduled = trio.Event()
 
     def schedule(self, when: float) -> None:
         """Fire at `when`, in the seconds of the session's clock, or earlier if it is scheduled earlier; once."""
         if when < self._at:
             self._at = when
-            self._moved.set()
+            self._rescheduled.set()
 
     def schedule_in(self, seconds: float) -> float:
         """Fire after some seconds; return when that is."""
@@ -33,9 +33,9 @@ class Timer:
     async def run(self) -> None:
         """Wait and fire, until cancelled."""
         while True:
-            moved = self._moved = trio.Event()
-            with trio.CancelScope(deadline=self._clock.began + self._at):
-                await moved.wait()
-            if not moved.is_set():
+            rescheduled = self._rescheduled = trio.Event()
+            with trio.CancelScope(deadline=self._clock.start + self._at):
+                await rescheduled.wait()
+            if not rescheduled.is_set():
                 at, self._at = self._at, math.inf
                 self._function(at)

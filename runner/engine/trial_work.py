@@ -18,7 +18,7 @@ from runner.steps.durable import durable
 class _Queued:
     """What the executor keeps of a job between and during its calls."""
 
-    began: float = 0.0
+    started_at: float = 0.0
     """When the call in flight started, in the seconds of `t`."""
     rate_limits: int = 0
     """Consecutive rate-limited calls in this session."""

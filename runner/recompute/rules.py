@@ -40,7 +40,7 @@ def session_rules(started: RunStarted, settings: Mapping[str, Any], trials: int)
         policy("")
     except (ValueError, TypeError, KeyError, UsageError) as exc:
         return f"invalid settings ({exc})"
-    return SessionRules(policy, retry, seed, _doubt(started))
+    return SessionRules(policy, retry, seed, _caveat(started))
 
 
 def _policy_of_key(name: str, slots: int, settings: Mapping[str, Any], trials: int, key: str) -> Policy:
@@ -51,7 +51,7 @@ def _policy_of_key(name: str, slots: int, settings: Mapping[str, Any], trials: i
     return new_policy(name, slots, settings, trials)
 
 
-def _doubt(started: RunStarted) -> str:
+def _caveat(started: RunStarted) -> str:
     """Return why recomputed decisions may differ: another release may have other policies."""
     version = installed_version()
     recorded = started.environment.get("evaljournal", version)
@@ -66,7 +66,7 @@ _FINAL: Final = (AttemptSucceeded, TrialScored, ScoringFailed)
 class SessionRules:
     """The policies and retries of one session; an audit's `Rules`."""
 
-    def __init__(self, policy: Callable[[str], Policy], retry: Retry, seed: int, doubt: str) -> None:
+    def __init__(self, policy: Callable[[str], Policy], retry: Retry, seed: int, caveat: str) -> None:
         self._new_policy = policy
         self._steerings: dict[str, Steering] = {}
         """By rate-limit key."""
@@ -74,7 +74,7 @@ class SessionRules:
         """Trial → the steering of its last attempt, until it succeeds; call → that of the scorer, until it returns."""
         self._retry = retry
         self._seed = seed
-        self.doubt = doubt
+        self.caveat = caveat
 
     def begin(self, key: str) -> PolicyEvent:
         """Return the first limit of a rate-limit key."""
@@ -100,7 +100,7 @@ class SessionRules:
         """Return what the policy decides at time `t`, without a new record."""
         return self._steerings[key].elapse(t) if key in self._steerings else []
 
-    def closed(self, key: str, t: float) -> str:
+    def block_reason(self, key: str, t: float) -> str:
         """Return why no attempt or call may start; empty if one may."""
         if key not in self._steerings:
             return "no limit was set before"

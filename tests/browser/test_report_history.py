@@ -1,4 +1,4 @@
-"""The scheduler's history on a report: the scrubber agrees with `replay --at`, and the chart names what kept slots idle."""
+"""The concurrency history on a report: the scrubber agrees with `replay --at`, and the chart names what kept slots idle."""
 
 import itertools
 import random

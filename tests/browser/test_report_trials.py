@@ -34,13 +34,13 @@ def trial(name: str, *, output: str, expected: str, passed: bool = False) -> lis
 
 
 def test_results_come_first(tmp_path: Path, open_tab: OpenTab) -> None:
-    """The summary is followed by the trials, the breakdown, the errors, the scheduler's history and the audit."""
+    """The summary is followed by the trials, the breakdown, the errors, the concurrency history and the audit."""
     headings = "h1, #summary h3:first-child, h2"
     tab = open_tab(write_report(tmp_path / "report.html", capitals(tmp_path / "run")))
 
     titles = [title for title in tab.texts(headings) if title]
     assert ["exact", "trials", "latency", "attempts"] == titles[1:5]
-    assert ["Trials", "Results by level", "Errors", "Scheduler history", "Where the time went", "Audit"] == titles[5:]
+    assert ["Trials", "Results by level", "Errors", "Concurrency history", "Where the time went", "Audit"] == titles[5:]
     both = open_tab(write_report(tmp_path / "both.html", capitals(tmp_path / "a"), capitals(tmp_path / "b")))
     assert ["B compared with A", "Trials in A and B", "Results by level"] == both.texts("h2")[:3]
 

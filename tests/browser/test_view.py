@@ -152,14 +152,14 @@ def test_updates_add_up(seed: int, tmp_path: Path, open_tab: OpenTab) -> None:
     The times of trials that are not done are excluded: they are sent when something happens to the trial.
     """
     run = random_run(tmp_path / "run", seed, 150)
-    history, content, cursor = LoadedRun(run), Content(), Cursor()
+    loaded, content, cursor = LoadedRun(run), Content(), Cursor()
     parts = []
 
     def part(cursor: Cursor) -> Any:
-        return orjson.loads(b"".join(encoded({"columns": columns(content, history.state, cursor)})))
+        return orjson.loads(b"".join(encoded({"columns": columns(content, loaded.state, cursor)})))
 
     for record in read(run):
-        content.apply(history, record)
+        content.apply(loaded, record)
         if record.seq % 7 == 0:
             parts.append(part(cursor))
             cursor = Cursor.parse(str(Cursor.end(content)))

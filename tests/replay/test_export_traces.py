@@ -68,7 +68,7 @@ def test_counters(run: Path) -> None:
     timeline = load(run).timeline()
     counted = [event["args"]["in flight"] for event in events_of(run, "C") if event["name"] == "in flight"]
 
-    assert [value for session in (1, 2) for _, value, _ in timeline.steps("in_flight", session)] == counted
+    assert [value for session in (1, 2) for _, value, _ in timeline.points("in_flight", session)] == counted
     assert {"in flight", "limit", "queued", "in backoff"} == {event["name"] for event in events_of(run, "C")}
 
 

@@ -260,7 +260,7 @@ async def test_replayed_screen_equals_the_live_screen(tmp_path: Path, monkeypatc
     timeline = replayed.timeline()
     for span in timeline.spans:
         in_flight, limit = (
-            [value for _, value, seq in timeline.steps(name, session=span.session) if seq <= span.seq][-1]
+            [value for _, value, seq in timeline.points(name, session=span.session) if seq <= span.seq][-1]
             for name in ("in_flight", "limit")
         )
         assert in_flight <= limit
@@ -277,6 +277,6 @@ async def test_timeline_shows_the_real_concurrency(tmp_path: Path) -> None:
     await arun(evaluation(cases=cases, slots=5, loop="trio")(ask), tmp_path / "run", policy="fixed", **repeatable())
     timeline = load(tmp_path / "run").timeline()
 
-    assert task.max_in_flight == max(value for _, value, _ in timeline.steps("in_flight"))
+    assert task.max_in_flight == max(value for _, value, _ in timeline.points("in_flight"))
     assert task.max_in_flight == len({span.slot for span in timeline.spans})
     assert {(times.run_time, times.attempts) for times in timeline.times.values()} <= {(1.0, 1), (2.0, 1), (3.0, 1)}

@@ -63,7 +63,7 @@ def test_page_agrees_with_replay(tmp_path: Path) -> None:
     (run_data,) = data_of(tmp_path / "report.html")["runs"]
     assert orjson.loads(orjson.dumps(attrs.asdict(summarize(load(run).state)))) == run_data["summary"]
     assert ("stopped", 50, 50) == (run_data["status"], run_data["columns"]["seq"], len(run_data["columns"]["events"]["t"]))
-    limits = load(run).timeline().steps("limit")
+    limits = load(run).timeline().points("limit")
     assert [value for _, value, _ in limits if value] == list(_cumulative(run_data["columns"]["series"]["limit"]["value"]))
 
 

@@ -76,15 +76,15 @@ def test_trial_numbers() -> None:
 def test_timeline_on_disk(seed: int, request: pytest.FixtureRequest) -> None:
     """A timeline in the file is the same as one in memory."""
 
-    def timeline() -> tuple[object, ...]:
-        history = Timeline()
+    def build() -> tuple[object, ...]:
+        timeline = Timeline()
         for record in random_records(seed, 300):
-            history.apply(record)
-        return list(history.spans), dict(history.times), history.steps("in_flight"), history.steps("queued")
+            timeline.apply(record)
+        return list(timeline.spans), dict(timeline.times), timeline.points("in_flight"), timeline.points("queued")
 
-    in_memory = timeline()
+    in_memory = build()
     request.getfixturevalue("small_blocks")
-    assert in_memory == timeline()
+    assert in_memory == build()
 
 
 def test_page_on_disk(tmp_path: Path, request: pytest.FixtureRequest) -> None:

@@ -23,12 +23,12 @@ from journal.events import (
     TrialCompleted,
 )
 from replay import RunState, Span, Timeline, Times
-from replay.timeline import StepName
-from replay.timeline_columns import Step
+from replay.timeline import SeriesName
+from replay.timeline_columns import Point
 from tests.journal.samples import enqueued, examples, session, started
 from tests.replay.random_runs import random_records
 
-NAMES: tuple[StepName, ...] = get_args(StepName)
+NAMES: tuple[SeriesName, ...] = get_args(SeriesName)
 
 
 def apply_all(records: Iterable[Record]) -> Timeline:
@@ -88,23 +88,23 @@ def test_times() -> None:
 
 def test_backoff_ends_with_its_delay() -> None:
     """A trial is in backoff until its delay is over, and queued from then on."""
-    history = timeline_of(*RETRIED)
+    timeline = timeline_of(*RETRIED)
 
-    assert [(0.0, 0, 2), (4.0, 1, 7), (9.0, 0, 7)] == history.steps("backing_off", session=1)
-    assert [(0.0, 0, 2), (1.0, 1, 4), (3.0, 0, 5), (9.0, 1, 7), (9.5, 0, 8)] == history.steps("queued", session=1)
+    assert [(0.0, 0, 2), (4.0, 1, 7), (9.0, 0, 7)] == timeline.points("backing_off", session=1)
+    assert [(0.0, 0, 2), (1.0, 1, 4), (3.0, 0, 5), (9.0, 1, 7), (9.5, 0, 8)] == timeline.points("queued", session=1)
 
 
 def test_open_attempt() -> None:
     """An attempt without an end lasts until the last record."""
-    history = timeline_of(*RETRIED[:5], (7.0, enqueued("b")))
+    timeline = timeline_of(*RETRIED[:5], (7.0, enqueued("b")))
 
-    assert (3.0, 7.0, "", 0) == history.spans[0][4:7] + history.spans[0][8:9]
-    assert 4.0 == history.times["a"].run_time
+    assert (3.0, 7.0, "", 0) == timeline.spans[0][4:7] + timeline.spans[0][8:9]
+    assert 4.0 == timeline.times["a"].run_time
 
 
 def test_pause() -> None:
     """A pause ends at its `until` or with a record; a later one of the same key replaces it."""
-    history = timeline_of(
+    timeline = timeline_of(
         (0.0, started()),
         (0.0, session()),
         (1.0, IntakePaused(until=3.0, reason="retry_after")),
@@ -115,12 +115,12 @@ def test_pause() -> None:
         (8.0, IntakePaused(until=8.0, reason="retry_after")),
     )
 
-    assert [(0.0, 0, 2), (1.0, 1, 3), (2.0, 2, 5), (4.0, 1, 5), (7.0, 0, 7)] == history.steps("paused", session=1)
+    assert [(0.0, 0, 2), (1.0, 1, 3), (2.0, 2, 5), (4.0, 1, 5), (7.0, 0, 7)] == timeline.points("paused", session=1)
 
 
 def test_open_breaker() -> None:
     """An open circuit breaker pauses intake beyond the next probe, until a record closes it."""
-    history = timeline_of(
+    timeline = timeline_of(
         (0.0, started()),
         (0.0, session()),
         (1.0, IntakePaused(until=3.0, reason="unavailable")),
@@ -128,12 +128,12 @@ def test_open_breaker() -> None:
         (9.0, IntakeResumed(reason="unavailable")),
     )
 
-    assert [(0.0, 0, 2), (1.0, 1, 3), (9.0, 0, 5)] == history.steps("paused", session=1)
+    assert [(0.0, 0, 2), (1.0, 1, 3), (9.0, 0, 5)] == timeline.points("paused", session=1)
 
 
 def test_pace() -> None:
     """The pace is in thousandths of a start per second, summed over the keys of attempts; 0 if starts are not paced."""
-    history = timeline_of(
+    timeline = timeline_of(
         (0.0, started()),
         (0.0, session()),
         (1.0, PaceChanged(after=4.25, reason="rate_limit")),
@@ -143,13 +143,13 @@ def test_pace() -> None:
         (0.5, session(2)),
     )
 
-    assert [(1.0, 4250, 3), (2.0, 5250, 4), (3.0, 1000, 6)] == history.steps("pace", session=1)
-    assert [(0.5, 0, 7)] == history.steps("pace", session=2)
+    assert [(1.0, 4250, 3), (2.0, 5250, 4), (3.0, 1000, 6)] == timeline.points("pace", session=1)
+    assert [(0.5, 0, 7)] == timeline.points("pace", session=2)
 
 
 def test_limits_of_several_keys_add_up() -> None:
     """The limit is the sum over all rate-limit keys, from their first record; simultaneous changes stay in order."""
-    history = timeline_of(
+    timeline = timeline_of(
         (0.0, started()),
         (0.0, session()),
         (1.0, LimitChanged(before=0, after=4, reason="start")),
@@ -157,7 +157,7 @@ def test_limits_of_several_keys_add_up() -> None:
         (5.0, LimitChanged(before=4, after=1, reason="rate_limited")),
     )
 
-    assert [(1.0, 4, 3), (1.0, 6, 4), (5.0, 3, 5)] == history.steps("limit", session=1)
+    assert [(1.0, 4, 3), (1.0, 6, 4), (5.0, 3, 5)] == timeline.points("limit", session=1)
 
 
 INTERRUPTED = (
@@ -174,34 +174,34 @@ INTERRUPTED = (
 
 def resumed(at: str) -> Timeline:
     """Return the timeline of the interrupted run after it was resumed at this time."""
-    history = timeline_of(*INTERRUPTED)
+    timeline = timeline_of(*INTERRUPTED)
     remainder: tuple[tuple[float, Event], ...] = (
         (0.2, SegmentOpened(format="", version="", run="", segment=2)),
         (0.5, session(2)),
         (4.0, enqueued("d")),
     )
-    for seq, (t, event) in enumerate(remainder, start=history.seq + 1):
-        history.apply(Record(seq, at, t, event, 0, "", 2, 0))
-    return history
+    for seq, (t, event) in enumerate(remainder, start=timeline.seq + 1):
+        timeline.apply(Record(seq, at, t, event, 0, "", 2, 0))
+    return timeline
 
 
 def test_attempt_of_a_dead_process() -> None:
     """An attempt whose process died lasts to the end of its session, with or without a record of it."""
-    history = resumed("2026-11-15T00:01:00.500000Z")
+    timeline = resumed("2026-11-15T00:01:00.500000Z")
 
-    assert (1, 5.0, 6.0, "interrupted", 9, 12) == history.spans[1][3:9]
-    assert [(0.5, 0, 12)] == history.steps("in_flight", session=2)
-    history.apply(Record(14, "", 5.0, AttemptInterrupted(trial="b", attempt=1, reason="process_died"), 0, "", 2, 0))
-    assert (1, 5.0, 6.0, "interrupted", 9, 14) == history.spans[1][3:9]
+    assert (1, 5.0, 6.0, "interrupted", 9, 12) == timeline.spans[1][3:9]
+    assert [(0.5, 0, 12)] == timeline.points("in_flight", session=2)
+    timeline.apply(Record(14, "", 5.0, AttemptInterrupted(trial="b", attempt=1, reason="process_died"), 0, "", 2, 0))
+    assert (1, 5.0, 6.0, "interrupted", 9, 14) == timeline.spans[1][3:9]
 
 
 def test_waits_continue_in_the_next_session() -> None:
     """The remaining delay applies in the next session; the time between sessions does not count."""
-    history = resumed("2026-11-15T00:01:00.500000Z")
+    timeline = resumed("2026-11-15T00:01:00.500000Z")
 
-    assert [(0.5, 2, 12), (3.0, 3, 12), (4.0, 4, 13)] == history.steps("queued", session=2)
-    assert Times(queue_time=2.0 + 1.0, backoff_time=2.0 + 2.5, run_time=1.0, scoring_time=0.0, attempts=1) == history.times["a"]
-    assert Times(queue_time=0.0 + 3.5, backoff_time=0.0, run_time=0.0, scoring_time=0.0, attempts=0) == history.times["c"]
+    assert [(0.5, 2, 12), (3.0, 3, 12), (4.0, 4, 13)] == timeline.points("queued", session=2)
+    assert Times(queue_time=3.0, backoff_time=2.0 + 2.5, run_time=1.0, scoring_time=0.0, attempts=1) == timeline.times["a"]
+    assert Times(queue_time=0.0 + 3.5, backoff_time=0.0, run_time=0.0, scoring_time=0.0, attempts=0) == timeline.times["c"]
 
 
 @pytest.mark.parametrize(
@@ -214,23 +214,23 @@ def test_waits_continue_in_the_next_session() -> None:
 )
 def test_sessions_never_overlap(at: str, offset: float) -> None:
     """The wall clock gives the time between sessions; if it went back, they follow each other at once."""
-    history = resumed(at)
+    timeline = resumed(at)
 
-    assert [(1, 0.0, 6.0, 0.0), (2, 0.5, 4.0, offset)] == [(s.number, s.start, s.end, s.offset) for s in history.sessions]
+    assert [(1, 0.0, 6.0, 0.0), (2, 0.5, 4.0, offset)] == [(s.number, s.start, s.end, s.offset) for s in timeline.sessions]
 
 
 def test_gap_between_sessions() -> None:
     """On the common axis every value is 0 after the end of a session."""
-    history = resumed("2026-11-15T00:01:00.500000Z")
+    timeline = resumed("2026-11-15T00:01:00.500000Z")
 
-    assert [(5.0, 1, 9), (6.0, 0, 11), (60.5, 0, 12)] == history.steps("in_flight")[-3:]
-    assert [(0.5, 2, 3), (6.0, 0, 11)] == history.steps("limit")
+    assert [(5.0, 1, 9), (6.0, 0, 11), (60.5, 0, 12)] == timeline.points("in_flight")[-3:]
+    assert [(0.5, 2, 3), (6.0, 0, 11)] == timeline.points("limit")
 
 
 def test_missing_session() -> None:
     """A missing session is an error that shows how many there are."""
     with pytest.raises(ValueError, match="there is no session 2; there are 1"):
-        timeline_of(*RETRIED).steps("queued", session=2)
+        timeline_of(*RETRIED).points("queued", session=2)
 
 
 @pytest.mark.parametrize(
@@ -249,16 +249,16 @@ def test_unknown_references(facts: list[tuple[float, Event]], missing: str) -> N
 
 def test_time_does_not_go_back() -> None:
     """A record whose `t` goes back counts as simultaneous with the previous one."""
-    history = timeline_of((0.0, session()), (5.0, enqueued("a")), (2.0, start()), (1.0, success()))
+    timeline = timeline_of((0.0, session()), (5.0, enqueued("a")), (2.0, start()), (1.0, success()))
 
-    assert (5.0, 5.0) == (history.spans[0].start, history.spans[0].end)
+    assert (5.0, 5.0) == (timeline.spans[0].start, timeline.spans[0].end)
 
 
-def area(steps: Iterable[Step], end: float) -> float:
+def area(points: Iterable[Point], end: float) -> float:
     """Return the integral of a step function."""
     total = last = 0.0
     value = 0
-    for t, following, _ in steps:
+    for t, following, _ in points:
         total += value * (t - last)
         last, value = t, following
     return total + value * (end - last)
@@ -268,14 +268,14 @@ def area(steps: Iterable[Step], end: float) -> float:
 @examples(60)
 def test_timeline_agrees_with_state(seed: int) -> None:
     """After every record of any run: open spans are in flight, each in its own slot, and the state has the same counts."""
-    history, state = Timeline(), RunState()
+    timeline, state = Timeline(), RunState()
     for record in random_records(seed):
-        history.apply(record)
+        timeline.apply(record)
         state.apply(record)
-        spans = [span for span in history.spans if not span.outcome]
+        spans = [span for span in timeline.spans if not span.outcome]
         last = (
-            {name: (history.steps(name, session=len(history.sessions)) or [(0.0, 0, 0)])[-1][1] for name in NAMES}
-            if history.sessions
+            {name: (timeline.points(name, session=len(timeline.sessions)) or [(0.0, 0, 0)])[-1][1] for name in NAMES}
+            if timeline.sessions
             else {}
         )
 
@@ -286,37 +286,37 @@ def test_timeline_agrees_with_state(seed: int) -> None:
         assert 0 <= dead
         waiting = stages["queued"] + stages["interrupted"] + stages["backing_off"] + dead
         assert waiting == last.get("queued", 0) + last.get("backing_off", 0)
-        assert record.seq == history.seq
+        assert record.seq == timeline.seq
 
 
 @given(st.integers(0, 10_000))
 @examples(60)
 def test_times_are_the_areas_under_the_steps(seed: int) -> None:
     """The times of all trials add up to the areas under the step functions."""
-    history = apply_all(random_records(seed, length=400))
+    timeline = apply_all(random_records(seed, length=400))
 
     spent = {
-        name: sum(area(history.steps(name, session=part.number), part.end) for part in history.sessions)
+        name: sum(area(timeline.points(name, session=part.number), part.end) for part in timeline.sessions)
         for name in ("in_flight", "queued", "backing_off")
     }
-    assert sum(times.run_time for times in history.times.values()) == pytest.approx(spent["in_flight"])
-    assert sum(times.queue_time for times in history.times.values()) == pytest.approx(spent["queued"])
-    assert sum(times.backoff_time for times in history.times.values()) == pytest.approx(spent["backing_off"])
-    assert sum(span.end - span.start for span in history.spans) == pytest.approx(spent["in_flight"])
+    assert sum(times.run_time for times in timeline.times.values()) == pytest.approx(spent["in_flight"])
+    assert sum(times.queue_time for times in timeline.times.values()) == pytest.approx(spent["queued"])
+    assert sum(times.backoff_time for times in timeline.times.values()) == pytest.approx(spent["backing_off"])
+    assert sum(span.end - span.start for span in timeline.spans) == pytest.approx(spent["in_flight"])
 
 
 @given(st.integers(0, 10_000))
 @examples(60)
 def test_steps_are_in_order_and_within_their_session(seed: int) -> None:
     """Times and records never go back, every step lies within its session, and sessions never overlap."""
-    history = apply_all(random_records(seed))
+    timeline = apply_all(random_records(seed))
 
     for name in NAMES:
-        for part in history.sessions:
-            steps = history.steps(name, session=part.number)
-            assert steps == sorted(steps, key=lambda step: (step[0], step[2]))
-            assert all(part.start <= t <= part.end and value >= 0 and seq >= part.seq for t, value, seq in steps)
-        axis = [t for t, _, _ in history.steps(name)]
+        for part in timeline.sessions:
+            points = timeline.points(name, session=part.number)
+            assert points == sorted(points, key=lambda step: (step[0], step[2]))
+            assert all(part.start <= t <= part.end and value >= 0 and seq >= part.seq for t, value, seq in points)
+        axis = [t for t, _, _ in timeline.points(name)]
         assert axis == pytest.approx(sorted(axis))
 
 
@@ -324,10 +324,10 @@ def test_steps_are_in_order_and_within_their_session(seed: int) -> None:
 @examples(60)
 def test_no_attempt_starts_above_the_limit(seed: int) -> None:
     """No attempt starts above the limit; attempts in flight when it decreases may exceed it."""
-    history = apply_all(random_records(seed))
+    timeline = apply_all(random_records(seed))
 
-    for span in history.spans:
+    for span in timeline.spans:
         then = {
-            name: [value for _, value, seq in history.steps(name, session=span.session) if seq <= span.seq] for name in NAMES
+            name: [value for _, value, seq in timeline.points(name, session=span.session) if seq <= span.seq] for name in NAMES
         }
         assert then["in_flight"][-1] <= then["limit"][-1]

@@ -233,7 +233,7 @@ def test_outputs_are_rescored(tmp_path: Path) -> None:
     done, state = names["done"], load(path).state
     again = runner.rescore(names["it"], path)
 
-    assert (3, 0, 0) == (done.outputs, done.current, done.left)
+    assert (3, 0, 0) == (done.outputs, done.current, done.unscored)
     assert (0.0, 3) == (state.scores["right"].mean, len(state.latencies))
     assert (0, 3) == (again.outputs, again.current)
     assert 3 == runner.rescore(names["it"], path, again=True).outputs

@@ -162,7 +162,7 @@ async def test_rescoring_goes_through_the_executor(tmp_path: Path) -> None:
     again = await rescore(tmp_path / "run", list(it.scorers.values()), in_thread=inline)
     result = audit(read(tmp_path / "run"), rules=session_rules)
 
-    assert (20, 0, "") == (done.outputs, done.left, done.outcome.stopped)
+    assert (20, 0, "") == (done.outputs, done.unscored, done.outcome.stopped)
     assert (0, 20) == (again.outputs, again.current)
     assert 5 == most
     assert 20 == sum(isinstance(event, AttemptStarted) for event in events_of(tmp_path / "run"))

@@ -678,7 +678,7 @@ async def test_the_end_of_a_run_does_not_wait_for_an_abandoned_task() -> None:
     it = define(shielding(seconds=1_000), numbered_cases(2), slots=1, timeout=3, retry=Retry(timeouts=0))
     session = Session(it, PATH, **repeatable(), files=disk, policy="fixed", grace=2)
     began = trio.current_time()
-    session.leave = lambda outcome: left.append((trio.current_time() - began, outcome))
+    session.on_unresponsive = lambda outcome: left.append((trio.current_time() - began, outcome))
     outcome = await session.run()
 
     assert [(9.0, "")] == [(round(seconds, 6), left_with.stopped) for seconds, left_with in left]

@@ -651,7 +651,7 @@ def test_an_unauthorized_judge_stops_the_rescoring(server: Server, name: str) ->
     again = evaljournal(*line)
 
     assert 3 == rejected.exit_code
-    assert "0 outputs re-scored by judge; 3 left: run the same command again" in rejected.stderr
+    assert "0 outputs re-scored by judge; 3 not scored; run the same command again" in rejected.stderr
     assert "every other call would fail in the same way: evaljournal.BadStatus: 401" in rejected.stdout
     assert "\n  scorer judge: unauthorized\n" in rejected.stdout
     assert "unauthorized" == events("runs/qa/0001", RunStopped)[-1].reason

@@ -166,7 +166,7 @@ def kept(path: Path, events: list[Event], **options: bool) -> tuple[NatOutput, l
     """Start to update the files of a new run; return the coming records too."""
     write_sync(path, [started(), session()])
     output = NatOutput(Path("nat"), **options)
-    output._begin(path)
+    output._start(path)
     write_sync(path, events, new=False)
     return output, list(read(path, load_blobs=False))
 
@@ -177,7 +177,7 @@ def test_it_grows_with_every_batch() -> None:
     ends = [number for number, record in enumerate(records) if type(record.event).__name__ == "TrialCompleted"]
     seen = [ids()]
     for batch in (records[: ends[0]], records[ends[0] : ends[0] + 1], records[ends[0] + 1 :]):
-        output._take(batch)
+        output._apply(batch)
         seen.append(ids())
 
     assert [[], [], ["a"], ["a", "b"]] == seen
@@ -187,7 +187,7 @@ def test_a_failed_write_is_repeated(monkeypatch: pytest.MonkeyPatch, caplog: pyt
     """A failed write is repeated with the next trial; a partial line is removed; each change of state is logged in a line."""
     output, records = kept(Path("run"), [session(2), *trial("a"), *trial("b"), *trial("c"), *trial("d")])
     ends = [number for number, record in enumerate(records) if type(record.event).__name__ == "TrialCompleted"]
-    output._take(records[: ends[0] + 1])
+    output._apply(records[: ends[0] + 1])
     append = NatOutput._append
 
     def half(self: NatOutput, data: bytes) -> None:
@@ -196,10 +196,10 @@ def test_a_failed_write_is_repeated(monkeypatch: pytest.MonkeyPatch, caplog: pyt
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(NatOutput, "_append", half)
-    output._take(records[ends[0] + 1 : ends[1] + 1])
-    output._take(records[ends[1] + 1 : ends[2] + 1])
+    output._apply(records[ends[0] + 1 : ends[1] + 1])
+    output._apply(records[ends[1] + 1 : ends[2] + 1])
     monkeypatch.setattr(NatOutput, "_append", append)
-    output._take(records[ends[2] + 1 :])
+    output._apply(records[ends[2] + 1 :])
 
     assert ["a", "b", "c", "d"] == ids()
     assert [
@@ -216,10 +216,10 @@ def test_a_removed_file_is_written_again() -> None:
     """A removed file is written again, with all trials."""
     output, records = kept(Path("run"), [session(2), *trial("a"), *trial("b"), *trial("c")])
     ends = [number for number, record in enumerate(records) if type(record.event).__name__ == "TrialCompleted"]
-    output._take(records[: ends[0] + 1])
+    output._apply(records[: ends[0] + 1])
     Path("nat/workflow_output.jsonl").unlink()
-    output._take(records[ends[0] + 1 : ends[1] + 1])
-    output._take(records[ends[1] + 1 :])
+    output._apply(records[ends[0] + 1 : ends[1] + 1])
+    output._apply(records[ends[1] + 1 :])
 
     assert ["a", "b", "c"] == ids()
 
@@ -234,7 +234,7 @@ def test_an_error_in_one_trial(monkeypatch: pytest.MonkeyPatch, caplog: pytest.L
 
     monkeypatch.setattr("runner.engine.nat_output.line", printed)
     output, records = kept(Path("run"), [session(2), *trial("a"), *trial("b")])
-    output._take(records)
+    output._apply(records)
 
     assert ["b"] == ids()
     assert "the output of a could not be read" in caplog.text
@@ -247,8 +247,8 @@ def test_a_retried_trial_is_written_once() -> None:
     write_sync(Path("run"), first_session(), clock=minute_clock(0))
     write_sync(Path("run"), second_session(), new=False, clock=minute_clock(10))
     plain, again = NatOutput(Path("nat")), NatOutput(Path("again"), retry_failed=True)
-    plain._begin(Path("run"))
-    again._begin(Path("run"))
+    plain._start(Path("run"))
+    again._start(Path("run"))
     before = ids("again")
     answered = AttemptSucceeded(trial="chad", attempt=3, output="N'Djamena", elapsed=0.1)
     started_event = AttemptStarted(trial="chad", attempt=3, slot=0)
@@ -256,7 +256,7 @@ def test_a_retried_trial_is_written_once() -> None:
     done = trial("chad")[-1]
     done.attempts = 3  # type: ignore[misc,union-attr]  # the last event of a life
     write_sync(Path("run"), [session(3), asked, started_event, answered, done], new=False, clock=minute_clock(20))
-    again._take(list(read("run", load_blobs=False)))
+    again._apply(list(read("run", load_blobs=False)))
 
     assert ["peru", "chad", "chad#2", "oslo"] == ids("nat")
     assert ["peru", "chad#2", "oslo"] == before
@@ -266,7 +266,7 @@ def test_a_retried_trial_is_written_once() -> None:
 def test_two_runs_started_at_once() -> None:
     """Of two runs that start at once in one directory, the second writes nothing there."""
     write_sync(Path("run"), [started(), session(), *trial("a")])
-    NatOutput(Path("nat"))._begin(Path("run"))
+    NatOutput(Path("nat"))._start(Path("run"))
     before = Path("nat/workflow_output.jsonl").read_bytes()
     write_sync(Path("other"), [started(), session(), *trial("b")], run="f" * 32)
     other = NatOutput(Path("nat"))

@@ -212,7 +212,7 @@ def test_playback_speed(slow_run: Path, times: float) -> None:
 
     async def main() -> float:
         began = trio.current_time()
-        await play_back(load(slow_run), times, lambda history, now: shown.append((history.seq, now)))
+        await play_back(load(slow_run), times, lambda run, now: shown.append((run.seq, now)))
         return trio.current_time() - began
 
     took = trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
@@ -282,20 +282,20 @@ async def test_a_run_is_watched_until_its_process_ends(left_out: int, torn: byte
     watching = RunWatcher(path)
     shown: list[int] = []
 
-    def show(history: LoadedRun, now: float) -> None:
+    def show(run: LoadedRun, now: float) -> None:
         """Let the run go on a little whenever it is looked at, and die in the end."""
-        shown.append(history.seq)
+        shown.append(run.seq)
         written_ = len(lines_of(path))
         if written_ < len(lines) - left_out:
             overwrite(segment(path), b"".join(lines[: written_ + 1]))
         elif lock.is_held:
             overwrite(segment(path), b"".join(lines[:written_]) + torn)
             lock.release()
-        assert now >= history.state.t
+        assert now >= run.state.t
 
     await watching.show_until_end(show)
     assert (False, not torn) == (is_held(path), watching.has_read_all)
-    assert len(lines) - left_out == watching.history.seq
+    assert len(lines) - left_out == watching.run.seq
     assert (5, sorted(shown)) == (shown[0], shown)
 
 
@@ -308,7 +308,7 @@ async def test_a_watcher_notices_damage() -> None:
     watching = RunWatcher(path)
     await watching.show_until_end(lambda _, __: None)
 
-    assert (9, False, True) == (watching.history.seq, watching.has_read_all, lock.is_held)
+    assert (9, False, True) == (watching.run.seq, watching.has_read_all, lock.is_held)
     lock.release()
 
 

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from journal.files import DISK
 from journal.lock import Lock
 from runner.cli import cli
-from runner.cli._server import LiveRun, Server
+from runner.cli._server import FollowedRun, Server
 from tests.journal.samples import content, flip, lines_of, segment
 from tests.replay.eventful_run import eventful_run
 
@@ -25,7 +25,7 @@ def respond(path: Path, request: str, limit: int = 1 << 20) -> tuple[int, str, s
     """Send a raw request; return the status, the headers and the body, of an event stream up to the first event."""
 
     async def main() -> bytes:
-        live = LiveRun(path, 0)
+        live = FollowedRun(path, 0)
         ours, theirs = trio.testing.memory_stream_pair()
         answer = b""
         async with trio.open_nursery() as nursery:

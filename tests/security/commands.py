@@ -51,10 +51,10 @@ def view(run: str) -> None:
 
     from replay.export.page_columns import Cursor
     from runner.cli._page import journal_size
-    from runner.cli._server import LiveRun
+    from runner.cli._server import FollowedRun
 
     async def first_message() -> None:
-        live = LiveRun(Path(run), journal_size(Path(run)))
+        live = FollowedRun(Path(run), journal_size(Path(run)))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(live.follow)
             async with aclosing(live.messages(Cursor())) as messages:

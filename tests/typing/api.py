@@ -151,14 +151,14 @@ assert_type(run(capitals, only="f*", retry=Retry(errors=1), adopt=True, on_ambig
 assert_type(verify("runs/capitals/0001", expect_head="1570f2fd").ok, bool)
 assert_type(rescore(capitals), Rescored)
 assert_type(rescore(capitals, "runs/capitals/0001", again=True), Rescored)
-history = load("runs/capitals/0001", at=725)
-assert_type(history.trials["fr"].stage, str)
-assert_type(next(history.outputs()), tuple[str, Any])
-assert_type(history.timeline().spans[0], Span)
-assert_type(history.timeline().spans[1:], list[Span])
-assert_type(history.timeline().times["fr"].queue_time, float)
-assert_type(history.timeline().steps("in_flight", session=1), list[tuple[float, int, int]])
-history.timeline().steps("speed")  # type: ignore[arg-type]
+loaded = load("runs/capitals/0001", at=725)
+assert_type(loaded.trials["fr"].stage, str)
+assert_type(next(loaded.outputs()), tuple[str, Any])
+assert_type(loaded.timeline().spans[0], Span)
+assert_type(loaded.timeline().spans[1:], list[Span])
+assert_type(loaded.timeline().times["fr"].queue_time, float)
+assert_type(loaded.timeline().points("in_flight", session=1), list[tuple[float, int, int]])
+loaded.timeline().points("speed")  # type: ignore[arg-type]
 load("runs/capitals/0001", at="725")  # type: ignore[arg-type]
 
 
