@@ -85,9 +85,9 @@ class Trajectory:
         self._unused = {seq for seq, (attempt, step) in steps if attempt >= event.reuses and step.reusable}
 
     def _use(self, seq: int, event: events.StepCompleted | events.StepReused) -> None:
-        caller = self._callers[seq] = event.attempt, event.within
+        caller = self._callers[seq] = event.attempt, event.parent
         self._places.setdefault(seq, []).append((event.attempt, event.step))
-        if event.within:
+        if event.parent:
             self._called.setdefault(caller, []).append(seq)
         if self._unused and isinstance(event, events.StepReused):
             self._unused -= self._with_inner(seq)
@@ -114,7 +114,7 @@ class Trajectory:
             attempt, step = self._completed.get(event.completed_seq, (0, None))
             if step is None:
                 return None
-            self._use(event.of, event)
+            self._use(event.completed_seq, event)
             details = attrs.evolve(
                 step,
                 number=event.step,
