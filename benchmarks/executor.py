@@ -54,12 +54,12 @@ def _ours(directory: Path, task: Callable[[int], Any], count: int, slots: int, l
         for number in range(count):
             yield Case(name=f"c{number}", input=number)
 
-    it: Any = evaluation(cases=cases, slots=slots, loop=loop, timeout=None, name="benchmark")(task)
+    defined: Any = evaluation(cases=cases, slots=slots, loop=loop, timeout=None, name="benchmark")(task)
     path = directory / "run"
     shutil.rmtree(path, ignore_errors=True)
     gc.collect()
     wall, cpu = time.perf_counter(), time.process_time()
-    outcome = run(it, path, policy="fixed")
+    outcome = run(defined, path, policy="fixed")
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     assert outcome.state.completed == count
     return wall, cpu
@@ -184,8 +184,8 @@ def long_run(directory: str, count: int) -> None:
                 marks.append(time.process_time())
             yield Case(name=f"c{number}", input=number)
 
-    it: Any = evaluation(cases=cases, slots=10, loop="trio", timeout=None, name="benchmark")(_nothing)
-    outcome = run(it, Path(directory) / "long", policy="fixed")
+    defined: Any = evaluation(cases=cases, slots=10, loop="trio", timeout=None, name="benchmark")(_nothing)
+    outcome = run(defined, Path(directory) / "long", policy="fixed")
     marks.append(time.process_time())
     assert outcome.state.completed == count
     halves = [(end - begin) / (count // 2) * 1e6 for begin, end in itertools.pairwise(marks)]

@@ -56,9 +56,9 @@ def measure(figures: Figures, calls: int) -> None:
 def _agent(path: Path, what: str, calls: int) -> tuple[dict[str, float], float]:
     """Run the agent; return its figures and the CPU seconds of this process."""
     command = Command([sys.executable, "-m", "benchmarks._gateway_load", what, str(calls)], output="json")
-    it: Any = evaluation(cases=[Case(name="agent", input="")], gateway=True, name="benchmark")(command)
+    defined: Any = evaluation(cases=[Case(name="agent", input="")], gateway=True, name="benchmark")(command)
     cpu = time.process_time()
-    run(it, path)
+    run(defined, path)
     cpu = time.process_time() - cpu
     (ended,) = (event for event in events_of(path) if isinstance(event, AttemptSucceeded))
     return dict(ended.output), cpu

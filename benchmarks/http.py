@@ -64,12 +64,12 @@ def _ours(directory: Path, url: str, slots: int, count: int) -> tuple[float, flo
         for number in range(count):
             yield Case(name=f"c{number}", input=f"The capital of country {number}?")
 
-    it: Any = evaluation(cases=cases, slots=slots, timeout=30, name="benchmark")(Endpoint(url, output_path="output"))
+    defined: Any = evaluation(cases=cases, slots=slots, timeout=30, name="benchmark")(Endpoint(url, output_path="output"))
     path = directory / "run"
     shutil.rmtree(path, ignore_errors=True)
     gc.collect()
     wall, cpu = time.perf_counter(), time.process_time()
-    outcome = run(it, path, policy="fixed")
+    outcome = run(defined, path, policy="fixed")
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     assert outcome.state.completed == count
     return count / wall, cpu / count

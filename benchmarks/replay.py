@@ -128,7 +128,7 @@ def _run(path: Path, *, watched: bool) -> float:
         return number
 
     cases = [Case(name=f"c{number}", input=number) for number in range(3000)]
-    it: Any = evaluation(cases=cases, slots=20, loop="trio", timeout=None, name="benchmark")(nap)
+    defined: Any = evaluation(cases=cases, slots=20, loop="trio", timeout=None, name="benchmark")(nap)
     onlookers: list[subprocess.Popen[bytes]] = []
 
     async def invite(_: LiveRun) -> None:
@@ -137,7 +137,7 @@ def _run(path: Path, *, watched: bool) -> float:
             onlookers.append(await trio.to_thread.run_sync(subprocess.Popen, [sys.executable, "-c", program, str(path)]))
 
     began = time.process_time()
-    trio.run(partial(arun, it, path, policy="fixed", observer=invite))
+    trio.run(partial(arun, defined, path, policy="fixed", observer=invite))
     seconds = time.process_time() - began
     for observer in onlookers:
         assert observer.wait(60) == 0

@@ -52,18 +52,22 @@ class Forks:
     """Processes that run one script and start at once: a first process imports what it needs, and forks for each of them."""
 
     def __init__(self, script: Path) -> None:
-        self._socket, theirs = socket.socketpair()
-        with theirs:
-            self._server = Process([sys.executable, str(script), str(ROOT)], stdin=theirs, env=small_environment())
+        self._socket, child_end = socket.socketpair()
+        with child_end:
+            self._server = Process([sys.executable, str(script), str(ROOT)], stdin=child_end, env=small_environment())
 
     def start(self, *arguments: object) -> "Forked":
         """Start a process, after the end of the one before it; `forked_arguments` returns its arguments to the script."""
         self._socket.settimeout(TIMEOUT)
         pipes = [os.pipe(), os.pipe()]
-        socket.send_fds(self._socket, [json.dumps([str(each) for each in arguments]).encode()], [theirs for _, theirs in pipes])
-        for _, theirs in pipes:
-            os.close(theirs)
-        return Forked(self._socket, *(ours for ours, _ in pipes))
+        socket.send_fds(
+            self._socket,
+            [json.dumps([str(argument) for argument in arguments]).encode()],
+            [end for _, end in pipes],
+        )
+        for _, child_end in pipes:
+            os.close(child_end)
+        return Forked(self._socket, *(parent_end for parent_end, _ in pipes))
 
     def close(self) -> None:
         self._socket.close()
@@ -73,9 +77,9 @@ class Forks:
 class Forked:
     """A process of `Forks`."""
 
-    def __init__(self, server: socket.socket, out: int, err: int) -> None:
+    def __init__(self, server: socket.socket, stdout: int, err: int) -> None:
         self._server = server
-        self.stdout, self._stderr = open(out, encoding="utf-8"), open(err, encoding="utf-8")  # noqa: SIM115  # closed in `end`
+        self.stdout, self._stderr = open(stdout, encoding="utf-8"), open(err, encoding="utf-8")  # noqa: SIM115  # closed in `end`
         self._pid = self._receive()
         self._is_running = True
 
@@ -92,8 +96,8 @@ class Forked:
         self._server.settimeout(timeout)
         code = self._receive()
         self._is_running = False
-        with self.stdout as out, self._stderr as err:
-            return code, out.read(), err.read()
+        with self.stdout as stdout, self._stderr as err:
+            return code, stdout.read(), err.read()
 
     def close(self) -> None:
         """Kill the process if it is still running."""

@@ -41,9 +41,9 @@ def numbered_cases(count: int, first: int = 0) -> list[Case[str, str]]:
     return [Case(name=f"case-{number}", input=f"case-{number}", expected="yes") for number in numbers]
 
 
-async def run_virtual(it: AnyEvaluation, disk: SimulatedDisk, *, signals: bool = False, **options: Any) -> Outcome:
+async def run_virtual(defined: AnyEvaluation, disk: SimulatedDisk, *, signals: bool = False, **options: Any) -> Outcome:
     """Run an evaluation in one order, on a disk in memory; with `signals`, they stop it as they do in `runner.run`."""
-    session = Session(it, PATH, **{**repeatable(), "files": disk, **options})
+    session = Session(defined, PATH, **{**repeatable(), "files": disk, **options})
     with handle_signals(lambda *_: session.interrupt(), *(STOP_SIGNALS if signals else ())):
         with trio.fail_after(1_000_000):  # Virtual seconds.
             return await session.run()
@@ -57,9 +57,9 @@ def define_real(task: Callable[[Any], Any], cases: Any = "lima", **options: Any)
     return defined
 
 
-def run_real(it: AnyEvaluation, path: Path, **options: Any) -> Outcome:
+def run_real(defined: AnyEvaluation, path: Path, **options: Any) -> Outcome:
     """Run an evaluation in real time under a fixed limit, without fsync and with a short grace."""
-    return run(it, path, **{"durability": "os", "policy": "fixed", "grace": 0.5, **options})
+    return run(defined, path, **{"durability": "os", "policy": "fixed", "grace": 0.5, **options})
 
 
 def events(run: SimulatedDisk | Path, kind: type[E]) -> list[E]:
@@ -90,7 +90,7 @@ def signal_after(seconds: float, *, times: int = 1, number: signal.Signals = sig
     return {"signals": True, "observer": send}
 
 
-async def run_killed(it: AnyEvaluation, disk: SimulatedDisk, *, after: float, **options: Any) -> SimulatedDisk:
+async def run_killed(defined: AnyEvaluation, disk: SimulatedDisk, *, after: float, **options: Any) -> SimulatedDisk:
     """Run an evaluation; return the disk that the next process finds if this one is killed after some seconds."""
     disks: list[SimulatedDisk] = []
     with trio.CancelScope() as scope:
@@ -100,11 +100,11 @@ async def run_killed(it: AnyEvaluation, disk: SimulatedDisk, *, after: float, **
             disks.append(copy.deepcopy(disk))
             scope.cancel()
 
-        await run_virtual(it, disk, observer=kill, **options)
+        await run_virtual(defined, disk, observer=kill, **options)
     return disks[0].after_kill()
 
 
-def run_until_power_cut(it: AnyEvaluation, disk: SimulatedDisk, seq: int, **options: Any) -> Outcome | None:
+def run_until_power_cut(defined: AnyEvaluation, disk: SimulatedDisk, seq: int, **options: Any) -> Outcome | None:
     """Run an evaluation until the power fails after record `seq`; return None if it did."""
     append = writer.Journal.append
 
@@ -119,7 +119,7 @@ def run_until_power_cut(it: AnyEvaluation, disk: SimulatedDisk, seq: int, **opti
         return record
 
     async def main() -> Outcome:
-        return await Session(it, PATH, **{**repeatable(), "files": disk, **options}).run()
+        return await Session(defined, PATH, **{**repeatable(), "files": disk, **options}).run()
 
     writer.Journal.append = append_or_fail  # type: ignore[method-assign]
     try:
@@ -152,11 +152,11 @@ def flaky_step(value: str, times: int) -> Action:
 def flaky_evaluation(count: int, first: int = 0) -> tuple[AnyEvaluation, Scripted]:
     """Return an evaluation with a flaky task and a scorer that waits, and its task."""
     task = Scripted(flaky_step)
-    it = define(task, numbered_cases(count, first), slots=3, timeout=5)
+    evaluation = define(task, numbered_cases(count, first), slots=3, timeout=5)
 
-    @it.score
+    @evaluation.score
     async def length(output: str, case: Any) -> float:
         await trio.lowlevel.checkpoint()
         return float(len(output))
 
-    return it, task
+    return evaluation, task

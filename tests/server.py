@@ -108,11 +108,11 @@ class Connection(asyncio.Protocol):
             self._relay = asyncio.ensure_future(self._tunnel(int(target.rpartition(":")[2])))
             return
         path = target.split("/", 3)[3] if "://" in target else target  # A proxy gets the absolute URL.
-        name, _, rest = unquote(path).lstrip("/").partition("/")
-        if not rest:
+        name, _, script_and_end = unquote(path).lstrip("/").partition("/")
+        if not script_and_end:
             self._json(200, _seen[name])
             return
-        steps, _, end = rest.partition("/")
+        steps, _, end = script_and_end.partition("/")
         peer = self._transport.get_extra_info("peername")[1]
         _seen[name].append(
             {

@@ -140,7 +140,7 @@ def test_parameters_of_tasks_without_code() -> None:
         RecordedOutput: ["output_key"],
         Judge: ["chat", "rubric", "choices", "timeout"],
     } == {
-        task: [each.name for each in attrs.fields(task) if each.init]
+        task: [field.name for field in attrs.fields(task) if field.init]
         for task in (Endpoint, Chat, Command, RecordedOutput, Judge)
     }
     assert (
@@ -152,7 +152,7 @@ def test_parameters_of_tasks_without_code() -> None:
 
 def test_every_setting_has_a_flag() -> None:
     """Each setting, retry budget and task parameter has a command-line flag, and so a key in the configuration file."""
-    flags = {option.removeprefix("--").replace("-", "_") for each in run.params for option in each.opts}
+    flags = {option.removeprefix("--").replace("-", "_") for parameter in run.params for option in parameter.opts}
     settings = {field.name for field in attrs.fields(Settings)} - {
         "loop",
         "retry",

@@ -20,22 +20,22 @@ from tests.server import Server
 EXAMPLES: Final = ROOT / "examples"
 
 
-def run_example(name: str, folder: Path, **environment: str) -> Path:
+def run_example(name: str, directory: Path, **environment: str) -> Path:
     """Run an example with the command line; return the path of its run."""
-    return run_in(folder, str(EXAMPLES / name), **environment)
+    return run_in(directory, str(EXAMPLES / name), **environment)
 
 
-def run_in(folder: Path, *arguments: str, **environment: str) -> Path:
+def run_in(directory: Path, *arguments: str, **environment: str) -> Path:
     """Run `evaljournal run` in a folder; return the path of its run."""
     subprocess.run(
         [sys.executable, "-m", "evaljournal", "run", *arguments],
-        cwd=folder,
+        cwd=directory,
         env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
         check=True,
         capture_output=True,
         timeout=60,
     )
-    [path] = folder.glob("runs/*/0001")
+    [path] = directory.glob("runs/*/0001")
     return path
 
 

@@ -45,14 +45,14 @@ PHRASES: Final = (
     "whoever",
 )
 ALLOWED: Final = ("connection refused",)
-_FOUND: Final = re.compile(
+_PATTERN: Final = re.compile(
     "|".join(["; else ", *(r"\b" + phrase.replace(" ", r"\s+") + r"\b" for phrase in (*ALLOWED, *PHRASES))]), re.IGNORECASE
 )
 
 
 def phrases_in(text: str) -> Iterator[tuple[int, str]]:
     """Yield each phrase in a text, with its line."""
-    for match in _FOUND.finditer(text):
+    for match in _PATTERN.finditer(text):
         phrase = " ".join(match[0].lower().split())
         if phrase not in ALLOWED:
             yield text.count("\n", 0, match.start()) + 1, phrase
@@ -72,8 +72,8 @@ def findings(path: Path) -> list[str]:
     """Return `file, line N: phrase` for each phrase in a file."""
     source = path.read_text(encoding="utf-8")
     texts = _texts_of_python(source) if path.suffix == ".py" else [(1, source)]
-    found = {(first + line - 1, phrase) for first, text in texts for line, phrase in phrases_in(text)}
-    return [f"{path.relative_to(ROOT)}, line {line}: {phrase}" for line, phrase in sorted(found)]
+    phrases = {(first + line - 1, phrase) for first, text in texts for line, phrase in phrases_in(text)}
+    return [f"{path.relative_to(ROOT)}, line {line}: {phrase}" for line, phrase in sorted(phrases)]
 
 
 def _files() -> Iterator[Path]:
@@ -104,13 +104,15 @@ def test_help(name: str) -> None:
 def test_the_test() -> None:
     """A phrase is found in a docstring, an f-string and a comment, across a line break; an allowed phrase is not."""
     source = '"""First.\n\nIn the\nair."""\nx = f"{1} is ill"  # Nobody.\ny = "Connection refused"; z = "N; else 4"\n'
-    found = sorted((first + line - 1, phrase) for first, text in _texts_of_python(source) for line, phrase in phrases_in(text))
+    phrases = sorted(
+        (first + line - 1, phrase) for first, text in _texts_of_python(source) for line, phrase in phrases_in(text)
+    )
 
-    assert [(3, "in the air"), (5, "is ill"), (5, "nobody"), (6, "; else")] == found
+    assert [(3, "in the air"), (5, "is ill"), (5, "nobody"), (6, "; else")] == phrases
 
 
 if __name__ == "__main__":
-    wanted = [Path(argument).resolve() for argument in sys.argv[1:]] or [ROOT]
-    lines = [line for path in _files() if any(path.is_relative_to(each) for each in wanted) for line in findings(path)]
+    paths = [Path(argument).resolve() for argument in sys.argv[1:]] or [ROOT]
+    lines = [line for path in _files() if any(path.is_relative_to(wanted) for wanted in paths) for line in findings(path)]
     sys.stdout.write("\n".join(lines or ["no phrases found"]) + "\n")
     sys.exit(bool(lines))

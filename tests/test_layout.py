@@ -84,7 +84,11 @@ def package_of(name: str) -> str | None:
 def wrong_imports(package: str, source: str) -> list[str]:
     """List the imports of a module that point to a later package."""
     targets = ((line, name, package_of(name)) for line, name in imports(source))
-    return [f"line {line}: {name}" for line, name, to in targets if to and ORDER.index(to) > ORDER.index(package)]
+    return [
+        f"line {line}: {name}"
+        for line, name, to_package in targets
+        if to_package and ORDER.index(to_package) > ORDER.index(package)
+    ]
 
 
 @pytest.mark.parametrize("package", ORDER)

@@ -24,13 +24,13 @@ def python(*arguments: str, path: Path, cwd: Path) -> subprocess.CompletedProces
     )
 
 
-def install_foreign(folder: Path, name: str, *, distribution: str | None) -> Path:
+def install_foreign(directory: Path, name: str, *, distribution: str | None) -> Path:
     """Write a package as another distribution would install it."""
-    file = folder / name / "__init__.py"
+    file = directory / name / "__init__.py"
     file.parent.mkdir(parents=True)
     file.write_text("splitters = ()\n")
     if distribution is not None:
-        info = folder / f"{distribution.replace('-', '_')}-1.0.dist-info"
+        info = directory / f"{distribution.replace('-', '_')}-1.0.dist-info"
         info.mkdir()
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n")
         (info / "RECORD").write_text(f"{name}/__init__.py,,\n")

@@ -101,7 +101,7 @@ def measure_real(row: Row, policy: str = "adaptive", seed: int = 0) -> Result:
     async def simulated(number: int) -> int:
         return await task.call(number)
 
-    it: Any = evaluation(
+    defined: Any = evaluation(
         cases=cases,
         loop="trio",
         slots=row.slots,
@@ -115,10 +115,10 @@ def measure_real(row: Row, policy: str = "adaptive", seed: int = 0) -> Result:
         async def judged(output: Any) -> bool:
             return bool(await judge.call(output))
 
-        it.score(judged)
+        defined.score(judged)
 
     async def main() -> Any:
-        return await arun(it, Path("simulation"), **repeatable(seed), files=NoDisk())
+        return await arun(defined, Path("simulation"), **repeatable(seed), files=NoDisk())
 
     state = trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0)).state
     poison = row.endpoint.poison

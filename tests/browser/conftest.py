@@ -57,7 +57,7 @@ class Tab:
         }"""
         return dict(self.evaluate(script, trial))
 
-    def go(self, seq: int) -> None:
+    def go_to(self, seq: int) -> None:
         """Move the scrubber to a record and wait until it is shown."""
         self.page.fill("#seq", str(seq))
         self.page.press("#seq", "Enter")

@@ -39,7 +39,7 @@ def test_scrubber_agrees_with_replay(seed: int, tmp_path: Path, open_tab: OpenTa
 
     for seq in random.Random(seed).sample(range(2, last + 1), 10):
         replayed = command_json("replay", str(run), "--at", str(seq))
-        tab.go(seq)
+        tab.go_to(seq)
 
         expected = {name: replayed["trials"][name] for name in COUNTERS} | {"attempts": replayed["attempts"]["started"]}
         assert expected | {"limit": replayed["limit"]} == tab.counters()
@@ -96,7 +96,7 @@ def test_zoom_keeps_the_scrubber_in_view(tmp_path: Path, open_tab: OpenTab) -> N
     tab = open_tab(write_report(tmp_path / "report.html", random_run(tmp_path / "run", 5)))
     full = tab.evaluate("() => page.history.view")
 
-    tab.go(100)
+    tab.go_to(100)
     tab.page.keyboard.press("Escape")
     for key in "+++":
         tab.page.keyboard.press(key)
@@ -104,7 +104,7 @@ def test_zoom_keeps_the_scrubber_in_view(tmp_path: Path, open_tab: OpenTab) -> N
     assert high - low < (full[1] - full[0]) / 3
     assert low <= tab.evaluate("() => page.run.x[99]") <= high
     last = tab.evaluate("() => page.run.seq")
-    tab.go(last)
+    tab.go_to(last)
     low, high = tab.evaluate("() => page.history.view")
     assert low <= tab.evaluate("seq => page.run.x[seq - 1]", last) <= high
     tab.page.keyboard.press("Escape")
@@ -135,7 +135,7 @@ def test_last_decision(tmp_path: Path, open_tab: OpenTab) -> None:
     pause = next(record for record in read(run) if isinstance(record.event, IntakePaused))
     tab = open_tab(write_report(tmp_path / "report.html", run))
 
-    tab.go(pause.seq)
+    tab.go_to(pause.seq)
     assert f"last decision: seq {pause.seq} · paused for" in tab.text("#decision")
     assert isinstance(pause.event, IntakePaused)
     assert pause.event.evidence in tab.text("#decision")
@@ -223,6 +223,6 @@ def test_record_shows_pause_and_pace(tmp_path: Path, open_tab: OpenTab) -> None:
     """A record shows the pause and the pace in force; the list of decisions has the pace."""
     tab = open_tab(write_report(tmp_path / "report.html", paused_run(tmp_path / "run")))
 
-    tab.go(8)
+    tab.go_to(8)
     assert tab.text("#event").endswith("· Retry-After: 12 s · pace: 4.2 starts/s")
     assert "pace unlimited → 4.21/s" in tab.text("table.decisions")

@@ -92,8 +92,8 @@ def test_filters_search_and_sort(tmp_path: Path, open_tab: OpenTab) -> None:
 
 def test_scorers_are_in_the_order_of_the_definition(tmp_path: Path, open_tab: OpenTab) -> None:
     """The columns of scorers do not depend on which one scored first."""
-    begin = attrs.evolve(started(), scorers={"exact": "v1", "tone": "v1"})  # type: ignore[misc]  # a fact is an attrs class
-    write_sync(tmp_path / "run", [begin, session(), *answered("a", {"tone": "rude", "exact": True})])
+    run_started = attrs.evolve(started(), scorers={"exact": "v1", "tone": "v1"})  # type: ignore[misc]  # a fact is an attrs class
+    write_sync(tmp_path / "run", [run_started, session(), *answered("a", {"tone": "rude", "exact": True})])
     tab = open_tab(write_report(tmp_path / "report.html", tmp_path / "run") + "#trial=a")
 
     assert ["exact", "tone"] == tab.texts("[data-sort^=score]")
@@ -172,8 +172,8 @@ def test_controls_keep_the_focus(tmp_path: Path, open_tab: OpenTab) -> None:
 
 def test_difference_is_marked(tmp_path: Path, open_tab: OpenTab) -> None:
     """The drawer marks the words that differ between expected and actual output."""
-    life = trial("a", output="Cusco is the capital", expected="Lima is the capital")
-    write_sync(tmp_path / "run", [started(), session(), *life])
+    events = trial("a", output="Cusco is the capital", expected="Lima is the capital")
+    write_sync(tmp_path / "run", [started(), session(), *events])
 
     tab = open_tab(write_report(tmp_path / "report.html", tmp_path / "run") + "#trial=a")
 
@@ -184,20 +184,20 @@ def test_difference_is_marked(tmp_path: Path, open_tab: OpenTab) -> None:
 
 def test_no_difference_is_marked_in_a_passed_trial(tmp_path: Path, open_tab: OpenTab) -> None:
     """An output that passed may differ from the expected one; nothing is struck through."""
-    life = trial("a", output="The capital is Lima", expected="Lima", passed=True)
-    write_sync(tmp_path / "run", [started(), session(), *life])
+    events = trial("a", output="The capital is Lima", expected="Lima", passed=True)
+    write_sync(tmp_path / "run", [started(), session(), *events])
     tab = open_tab(write_report(tmp_path / "report.html", tmp_path / "run") + "#trial=a")
     assert ([], []) == (tab.texts("mark.removed"), tab.texts("mark.added"))
 
 
 def test_drawer_shows_request_and_all_notes(tmp_path: Path, open_tab: OpenTab) -> None:
     """The request of an attempt is shown as text, and of several notes with one name each one; the definition is below."""
-    life = trial("a", output="Lima", expected="Lima", passed=True)
-    life[1] = AttemptStarted(trial="a", attempt=1, slot=0, request={"body": {"q": "<b>Peru</b>"}})
-    life[2:2] = [Noted(name="step", value=value, trial="a", attempt=1) for value in ("search", "read", "answer")]
+    events = trial("a", output="Lima", expected="Lima", passed=True)
+    events[1] = AttemptStarted(trial="a", attempt=1, slot=0, request={"body": {"q": "<b>Peru</b>"}})
+    events[2:2] = [Noted(name="step", value=value, trial="a", attempt=1) for value in ("search", "read", "answer")]
     definition = {"task": {"name": "chat", "prompt": "Answer: {input}\n<i>briefly</i>"}}
-    begin = attrs.evolve(started(), definition=definition)  # type: ignore[misc]  # a fact is an attrs class
-    write_sync(tmp_path / "run", [begin, session(), *life])
+    run_started = attrs.evolve(started(), definition=definition)  # type: ignore[misc]  # a fact is an attrs class
+    write_sync(tmp_path / "run", [run_started, session(), *events])
 
     tab = open_tab(write_report(tmp_path / "report.html", tmp_path / "run") + "#trial=a")
     request = tab.evaluate("() => document.querySelector('.attempts details pre').textContent")
@@ -341,7 +341,7 @@ def test_unscored_outputs_are_counted(tmp_path: Path, open_tab: OpenTab) -> None
 def test_truncated_outputs_are_counted(tmp_path: Path, open_tab: OpenTab) -> None:
     """The summary has the number of outputs that the token limit truncated."""
     path, note = tmp_path / "run", Noted(name="evaljournal.finish_reason", value="length", trial="peru", attempt=1)
-    life = answered("peru")
-    write_sync(path, [started(), session(), *life[:2], note, *life[2:]])
+    events = answered("peru")
+    write_sync(path, [started(), session(), *events[:2], note, *events[2:]])
 
     assert "1 truncated by the token limit" in open_tab(write_report(tmp_path / "report.html", path)).text("#summary")

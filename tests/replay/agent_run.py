@@ -32,12 +32,12 @@ USAGE: Final = {"input_tokens": 100, "output_tokens": 20, "cost": 0.25}
 TOOLS: Final = [{"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object", "properties": {}}}}]
 
 
-def asked(*messages: Any) -> dict[str, Any]:
+def request(*messages: Any) -> dict[str, Any]:
     """Return the request of a chat completion."""
     return {"model": "gpt-5-mini", "messages": list(messages), "temperature": 0.5, "tools": TOOLS}
 
 
-def replied(**message: Any) -> dict[str, Any]:
+def reply(**message: Any) -> dict[str, Any]:
     """Return the recorded reply of a chat completion."""
     reason = "tool_calls" if "tool_calls" in message else "stop"
     choice = {"index": 0, "finish_reason": reason, "message": {"role": "assistant", "content": None, **message}}
@@ -56,10 +56,10 @@ def first_session() -> Iterator[Event]:
     """Return the events before the process died; records 6, 7 and 22 to 24 are completed steps."""
     user = {"role": "user", "content": QUESTION}
     yield from (started(), session(1), enqueued("weather"), AttemptStarted(trial="weather", attempt=1, slot=0))
-    first = replied(tool_calls=[CALL])
-    yield completed("weather", 1, 1, MODEL, kind="model", input=asked(SYSTEM, user), output=first, usage=USAGE)
+    first = reply(tool_calls=[CALL])
+    yield completed("weather", 1, 1, MODEL, kind="model", input=request(SYSTEM, user), output=first, usage=USAGE)
     yield completed("weather", 1, 2, "get_weather", kind="tool", input={"city": "Lima"}, output={"celsius": 21})
-    tail = {**asked(first["body"]["choices"][0]["message"], TOOL_REPLY), "tools": []}
+    tail = {**request(first["body"]["choices"][0]["message"], TOOL_REPLY), "tools": []}
     yield StepFailed(
         trial="weather",
         attempt=1,
@@ -80,7 +80,7 @@ def first_session() -> Iterator[Event]:
     yield AttemptStarted(trial="weather", attempt=2, slot=0, reuses=1, spent=0.004)
     yield StepReused(trial="weather", attempt=2, step=1, completed_seq=6)
     yield StepReused(trial="weather", attempt=2, step=2, completed_seq=7)
-    yield completed("weather", 2, 3, MODEL, kind="model", input=tail, output=replied(content=ANSWER), usage=USAGE, continues=1)
+    yield completed("weather", 2, 3, MODEL, kind="model", input=tail, output=reply(content=ANSWER), usage=USAGE, continues=1)
     yield completed("weather", 2, 5, "units", kind="tool", input={"of": "°C"}, output="Celsius", parent=4, reusable=False)
     yield completed("weather", 2, 4, "check", input={"answer": ANSWER}, output=True, elapsed=0.002)
     yield AttemptSucceeded(trial="weather", attempt=2, output=ANSWER, elapsed=0.006)

@@ -32,7 +32,7 @@ from replay.export import FORMATS, File, Rows, Source, TableFile
 from tests.journal.samples import enqueued, session, started, write_sync
 
 FORMULA = '=HYPERLINK("http://evil.example","click")'
-NASTY = 'a <b> & "c"\x00\x1b[31m\r\n\ttab ] ]> \ufffe 🙂'
+UNSAFE = 'a <b> & "c"\x00\x1b[31m\r\n\ttab ] ]> \ufffe 🙂'
 LARGE = "x" * 300_000
 """Large enough for a blob."""
 
@@ -107,8 +107,8 @@ def second_session() -> list[Event]:
         TrialWithdrawn(trial="gone", reason="removed"),
         AttemptStarted(trial="chad#2", attempt=2, slot=0),
         AttemptStarted(trial="oslo", attempt=1, slot=1),
-        AttemptSucceeded(trial="chad#2", attempt=2, output={"answer": NASTY}, elapsed=0.5),
-        scored("chad#2", "exact", value=False, reason=NASTY),
+        AttemptSucceeded(trial="chad#2", attempt=2, output={"answer": UNSAFE}, elapsed=0.5),
+        scored("chad#2", "exact", value=False, reason=UNSAFE),
         TrialCompleted(trial="chad#2", attempts=2),
         AttemptSucceeded(trial="oslo", attempt=1, output=LARGE, elapsed=0.5),
         ScoringFailed(trial="oslo", scorer="exact", version="v1", error="ValueError", message="no verdict", elapsed=0.1),

@@ -227,11 +227,11 @@ def test_run_on_a_full_disk_passes() -> None:
     full = 0
     for writes in range(3, 60, 3):
         evaluation, _ = flaky_evaluation(12)
-        disk, left = SimulatedDisk(), [writes]
+        disk, remaining = SimulatedDisk(), [writes]
 
-        def before(call: str, left: list[int] = left) -> int | None:
-            left[0] -= call == "write"
-            if call == "write" and left[0] == 0:
+        def before(call: str, remaining: list[int] = remaining) -> int | None:
+            remaining[0] -= call == "write"
+            if call == "write" and remaining[0] == 0:
                 raise OSError(28, "no space")
             return None
 
@@ -357,9 +357,9 @@ def shorter_elapsed(events: list[TimedEvent]) -> list[TimedEvent]:
     raise AssertionError("no attempt can be shortened")
 
 
-def changing(kind: type, n: int = 0, *, where: Mapping[str, Any] | None = None, **fields: Any) -> Change:
+def changing(kind: type, n: int = 0, *, values: Mapping[str, Any] | None = None, **fields: Any) -> Change:
     """Replace fields of the n-th event of a type, of those with the values in `where`."""
-    return lambda events: changed(events, index_of(events, kind, n, **(where or {})), **fields)
+    return lambda events: changed(events, index_of(events, kind, n, **(values or {})), **fields)
 
 
 def removing(kind: type, n: int = 0) -> Change:
@@ -563,10 +563,10 @@ NUMBERS = st.sampled_from([0, -1, 1, 10**18, -(10**18), 1e300, -1e300, 1e-300, 5
 def test_any_number(choices: list[tuple[int, int, float]]) -> None:
     """Any numbers in the records can be audited."""
     events = recorded_events()
-    for which, field, number in choices:
-        at = which % len(events)
+    for place, field, number in choices:
+        at = place % len(events)
         t, event = events[at]
-        kinds = {each.name: each.type for each in fields_of(type(event))}
+        kinds = {field.name: field.type for field in fields_of(type(event))}
         names = [name for name, kind in kinds.items() if "float" in str(kind) or kind is int]
         if names:
             name = names[field % len(names)]

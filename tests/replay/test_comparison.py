@@ -40,7 +40,7 @@ def scored(scorer: str, values: Iterable[Any], **more: Any) -> Side:
 def kinds(comparison: Comparison) -> dict[str, list[str]]:
     """Return the trials of each kind of change."""
     return {
-        kind: [each.trial for each in changes]
+        kind: [change.trial for change in changes]
         for kind, changes in (
             ("fixed", comparison.fixed),
             ("broken", comparison.broken),
@@ -114,9 +114,9 @@ def test_failed_in_one_run() -> None:
 def test_memory_addresses_in_errors() -> None:
     """Memory addresses in errors are ignored; the rest of the message is compared."""
     messages = ("<object at 0x7f3a2c> is not JSON", "<object at 0x7F99> is not JSON", "code 0x80070005", "code 0x80070006")
-    was, now, code, other = (side(failed("a", message=message)) for message in messages)
+    before, now, code, other = (side(failed("a", message=message)) for message in messages)
 
-    assert (1, 0) == (compare(was, now).unchanged, len(compare(was, now).changed))
+    assert (1, 0) == (compare(before, now).unchanged, len(compare(before, now).changed))
     assert (0, 1) == (compare(code, other).unchanged, len(compare(code, other).changed))
 
 
@@ -328,9 +328,9 @@ def test_control_characters() -> None:
 def test_counts_and_symmetry(ends: list[tuple[Any, Any]]) -> None:
     """Each trial is counted exactly once; with the runs swapped, the difference changes its sign."""
 
-    def run(which: int) -> Side:
+    def run(index: int) -> Side:
         trials: list[list[Event]] = []
-        for at, end in enumerate(each[which] for each in ends):
+        for at, end in enumerate(ends_of_trial[index] for ends_of_trial in ends):
             match end:
                 case "absent":
                     pass

@@ -17,11 +17,15 @@ def generated(name: str) -> str:
 def test_table_of_formats() -> None:
     """The page lists every format, in order and with its description."""
     rows = ["| format | what it is | destination |", "|---|---|---|"]
-    for name, each in FORMATS.items():
-        where = (
-            "a directory" if isinstance(each, Files) else "a file, or standard output" if each.is_text else "a file, or a pipe"
+    for name, format_ in FORMATS.items():
+        destination = (
+            "a directory"
+            if isinstance(format_, Files)
+            else "a file, or standard output"
+            if format_.is_text
+            else "a file, or a pipe"
         )
-        rows.append(f"| `{name}` | {each.description} | {where} |")
+        rows.append(f"| `{name}` | {format_.description} | {destination} |")
 
     assert "\n".join(rows) == generated("formats")
 

@@ -11,7 +11,7 @@ import pytest
 
 from journal.events import Noted, RunStopped
 from tests.journal.samples import finished, forge, opened, session, started, trial, write_sync
-from tests.replay.eventful_run import FORMULA, LARGE, NASTY, eventful_run, exported
+from tests.replay.eventful_run import FORMULA, LARGE, UNSAFE, eventful_run, exported
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Warnings of Inspect's own imports.
@@ -47,7 +47,9 @@ def test_sample(file: str) -> None:
     peru = read_eval_log_sample(file, "peru", 1)
 
     assert ("The capital of Peru?", "Lima", "Lima") == (peru.input, peru.target, peru.output.completion)
-    assert [("user", "The capital of Peru?"), ("assistant", "Lima")] == [(each.role, each.content) for each in peru.messages]
+    assert [("user", "The capital of Peru?"), ("assistant", "Lima")] == [
+        (message.role, message.content) for message in peru.messages
+    ]
     assert {"exact": True, "tone": "polite", "closeness": 1.0} == {
         name: score.value for name, score in (peru.scores or {}).items()
     }
@@ -132,7 +134,7 @@ def test_failed_trial(file: str) -> None:
 
     assert chad.error is not None
     assert ("timeout: timed out after 30 s", {}, "") == (chad.error.message, chad.scores, chad.output.completion)
-    assert ["RateLimited: slow down"] == [each.message for each in chad.error_retries or ()]
+    assert ["RateLimited: slow down"] == [retry.message for retry in chad.error_retries or ()]
 
 
 def test_values(file: str) -> None:
@@ -140,7 +142,7 @@ def test_values(file: str) -> None:
     again, oslo = read_eval_log_sample(file, "chad", 2), read_eval_log_sample(file, "oslo", 1)
 
     assert ('{"q":"Chad?"}', ["N'Djamena"]) == (again.input, again.target)
-    assert {"answer": NASTY} == orjson.loads(again.output.completion)
+    assert {"answer": UNSAFE} == orjson.loads(again.output.completion)
     assert (FORMULA, LARGE) == (oslo.input, oslo.output.completion)
 
 
@@ -161,9 +163,9 @@ def test_summaries(file: str) -> None:
     summaries = read_eval_log_sample_summaries(file)
 
     assert {("peru", None), ("chad", "timeout: timed out after 30 s"), ("chad", None), ("oslo", None)} == {
-        (each.id, each.error) for each in summaries
+        (summary.id, summary.error) for summary in summaries
     }
-    assert all(each.completed for each in summaries)
+    assert all(summary.completed for summary in summaries)
 
 
 @pytest.mark.parametrize(

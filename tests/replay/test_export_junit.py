@@ -59,14 +59,14 @@ def test_schema(run: Path) -> None:
     root = ET.fromstring(exported(run, "junit"))  # noqa: S314  # our own
     suite = root[0]
 
-    assert ("testsuites", {}, ["testsuite"]) == (root.tag, root.attrib, [each.tag for each in root])
-    assert ["properties", *["testcase"] * 5, "system-out", "system-err"] == [each.tag for each in suite]
+    assert ("testsuites", {}, ["testsuite"]) == (root.tag, root.attrib, [child.tag for child in root])
+    assert ["properties", *["testcase"] * 5, "system-out", "system-err"] == [child.tag for child in suite]
     for element in suite.iter():
         required = REQUIRED.get(element.tag, set())
         assert required <= set(element.attrib) <= required | ALLOWED.get(element.tag, set())
     assert all(len(case) <= 1 for case in suite.iter("testcase"))
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d", suite.attrib["timestamp"])
-    assert all(re.fullmatch(r"\d+\.\d{3}", each.attrib["time"]) for each in (suite, *suite.iter("testcase")))
+    assert all(re.fullmatch(r"\d+\.\d{3}", child.attrib["time"]) for child in (suite, *suite.iter("testcase")))
 
 
 @examples(60)

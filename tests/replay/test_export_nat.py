@@ -8,7 +8,7 @@ import pytest
 
 from replay.export.nat import file_names
 from tests.journal.samples import session, started, trial, write_sync
-from tests.replay.eventful_run import FORMULA, LARGE, NASTY, exported_files, scored
+from tests.replay.eventful_run import FORMULA, LARGE, UNSAFE, exported_files, scored
 
 
 def test_item(run: Path) -> None:
@@ -52,7 +52,7 @@ def test_lines(run: Path) -> None:
         lines, key=lambda item: str(item["id"])
     )
     assert ["peru", "chad", "chad#2", "oslo"] == [line["id"] for line in lines]
-    assert [LARGE, {"answer": NASTY}, FORMULA] == [
+    assert [LARGE, {"answer": UNSAFE}, FORMULA] == [
         lines[3]["generated_answer"],
         lines[2]["generated_answer"],
         lines[3]["question"],
@@ -68,7 +68,7 @@ def test_scorer_file(run: Path) -> None:
         "eval_output_items": [
             {"id": "peru", "score": 1.0, "reasoning": None, "error": None},
             {"id": "chad", "score": None, "reasoning": None, "error": "timed_out: timeout: timed out after 30 s"},
-            {"id": "chad#2", "score": 0.0, "reasoning": NASTY, "error": None},
+            {"id": "chad#2", "score": 0.0, "reasoning": UNSAFE, "error": None},
             {"id": "oslo", "score": None, "reasoning": None, "error": "ValueError: no verdict"},
         ],
     } == content

@@ -86,10 +86,10 @@ def test_a_run_without_steps_has_no_rows(tmp_path: Path) -> None:
 def spans(run: Path) -> list[dict[str, Any]]:
     """Return the exported spans, with their attributes as a dict."""
     requests = map(orjson.loads, exported(run, "otlp").splitlines())
-    found = [span for request in requests for span in request["resourceSpans"][0]["scopeSpans"][0]["spans"]]
-    for span in found:
+    spans = [span for request in requests for span in request["resourceSpans"][0]["scopeSpans"][0]["spans"]]
+    for span in spans:
         span["attributes"] = {item["key"]: next(iter(item["value"].values())) for item in span["attributes"]}
-    return found
+    return spans
 
 
 def test_spans(run: Path) -> None:
@@ -247,12 +247,14 @@ def test_inspect_reads_model_and_tool_events(sample: EvalSample) -> None:
 
 def test_inspect_has_spans(sample: EvalSample) -> None:
     """Attempts and steps that call others are spans, which Inspect can arrange as a tree."""
-    begun = [event for event in sample.events if isinstance(event, SpanBeginEvent)]
+    starts = [event for event in sample.events if isinstance(event, SpanBeginEvent)]
     ended = [event.id for event in sample.events if isinstance(event, SpanEndEvent)]
 
-    assert [("agent", "attempt 1"), ("agent", "attempt 2"), ("other", "check")] == [(event.type, event.name) for event in begun]
-    assert sorted(event.id for event in begun) == sorted(ended)
-    assert begun[1].id == begun[2].parent_id
+    assert [("agent", "attempt 1"), ("agent", "attempt 2"), ("other", "check")] == [
+        (event.type, event.name) for event in starts
+    ]
+    assert sorted(event.id for event in starts) == sorted(ended)
+    assert starts[1].id == starts[2].parent_id
     assert ["attempt 1", "attempt 2"] == [getattr(node, "name", "") for node in event_tree(sample.events)][:2]
 
 

@@ -20,7 +20,7 @@ from journal import Event
 from journal.events import AttemptStarted, Noted, TrialCompleted, TrialScored
 from replay.export import FORMATS, Rows, Source, TableFile
 from tests.journal.samples import enqueued, lines_of, session, started, trial, write_sync
-from tests.replay.eventful_run import FORMULA, LARGE, NASTY, exported, scored
+from tests.replay.eventful_run import FORMULA, LARGE, UNSAFE, exported, scored
 
 
 @pytest.fixture(autouse=True)
@@ -129,7 +129,7 @@ def test_csv(run: Path) -> None:
     )
     assert {"difficulty": "easy", "id": 7} == orjson.loads(peru["metadata"])
     assert ('{"q":"Chad?"}', "", "") == (chad["input"], chad["output"], chad["score.exact"])
-    assert (NASTY, {"answer": NASTY}) == (again["reason.exact"], orjson.loads(again["output"]))
+    assert (UNSAFE, {"answer": UNSAFE}) == (again["reason.exact"], orjson.loads(again["output"]))
     assert (FORMULA, LARGE) == (oslo["input"], oslo["output"])
 
 
@@ -168,7 +168,7 @@ def test_parquet(run: Path) -> None:
         peru[name] for name in ("repeat", "score.exact", "score.tone", "score.closeness", "usage.tokens", "queue_time")
     )
     assert (None, None, "timed_out") == (chad["output"], chad["score.exact"], chad["reason"])
-    assert NASTY == again["reason.exact"]
+    assert UNSAFE == again["reason.exact"]
     assert (FORMULA, LARGE, {"exact": "ValueError: no verdict"}) == (
         oslo["input"],
         oslo["output"],
@@ -306,8 +306,8 @@ def peak_of(path: Path, name: str) -> int:
     format_ = FORMATS[name]
     tracemalloc.start()
     with Source(path) as source:
-        made = format_.write(source, "trials") if isinstance(format_, TableFile) else format_.write(source)
-        for piece in made:
+        pieces = format_.write(source, "trials") if isinstance(format_, TableFile) else format_.write(source)
+        for piece in pieces:
             deque(piece[1] if isinstance(piece, tuple) else (), maxlen=0)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()

@@ -17,7 +17,7 @@ from replay import load
 from replay.export import Source, otlp_encoding
 from replay.export.otlp import otlp_proto
 from tests.journal.samples import RUN, session, started, trial, write_sync
-from tests.replay.eventful_run import LARGE, NASTY, eventful_run, exported
+from tests.replay.eventful_run import LARGE, UNSAFE, eventful_run, exported
 
 
 def events_of(path: Path, *phases: str) -> list[dict[str, Any]]:
@@ -111,7 +111,7 @@ def spans_of(path: Path) -> list[Any]:
 
 
 def attributes(part: Any) -> dict[str, Any]:
-    return {each.key: getattr(each.value, each.value.WhichOneof("value")) for each in part.attributes}
+    return {attribute.key: getattr(attribute.value, attribute.value.WhichOneof("value")) for attribute in part.attributes}
 
 
 def test_collector_reads_the_request(run: Path) -> None:
@@ -192,7 +192,7 @@ def test_scores_are_events(run: Path) -> None:
         "gen_ai.evaluation.name": "exact",
         "gen_ai.evaluation.score.label": "fail",
         "gen_ai.evaluation.score.value": 0.0,
-        "gen_ai.evaluation.explanation": NASTY,
+        "gen_ai.evaluation.explanation": UNSAFE,
     } == results["chad#2"][0]
 
 
@@ -234,7 +234,7 @@ def test_protobuf_equals_json(run: Path) -> None:
 
 def test_protobuf_values(tmp_path: Path) -> None:
     """Negative and large integers, booleans, floats and any text keep their values."""
-    metadata = {"text": NASTY}
+    metadata = {"text": UNSAFE}
     usage = {"cost": -0.5, "a": -3, "b": 2**63 - 1, "c": 0}
     life = trial("a")
     life[0] = attrs.evolve(life[0], metadata=metadata)  # type: ignore[misc]  # a fact is an attrs class
@@ -251,17 +251,17 @@ def test_protobuf_values(tmp_path: Path) -> None:
 @pytest.mark.parametrize("limit", [1, 3_000, 12_000])
 def test_requests_are_split(run: Path, monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
     """Requests are below the limit, unless one span is larger; together they have all spans."""
-    whole = spans_of(run)
+    unsplit = spans_of(run)
     monkeypatch.setattr(otlp_encoding, "MAX_BODY", limit)
     bodies, lines = protobuf_requests(run), exported(run, "otlp").splitlines()
     parsed = [ExportTraceServiceRequest.FromString(body).resource_spans[0] for body in bodies]
     counts = [len(part.scope_spans[0].spans) for part in parsed]
 
-    assert whole == [span for part in parsed for span in part.scope_spans[0].spans]
+    assert unsplit == [span for part in parsed for span in part.scope_spans[0].spans]
     assert all(len(body) <= limit or count == 1 for body, count in zip(bodies, counts, strict=True))
     assert [RUN] * len(bodies) == [attributes(part.resource)["evaljournal.run"] for part in parsed]
     json_counts = [len(orjson.loads(line)["resourceSpans"][0]["scopeSpans"][0]["spans"]) for line in lines]
-    assert len(whole) == sum(json_counts)
+    assert len(unsplit) == sum(json_counts)
     assert all(len(line) < limit or count == 1 for line, count in zip(lines, json_counts, strict=True))
     assert len(bodies) > 1 < len(lines)
 
@@ -348,7 +348,7 @@ def test_the_trial_has_input_and_output(run: Path) -> None:
 def test_large_integers_are_text(run: Path) -> None:
     """Integers and times are strings, as the protocol's JSON requires."""
     spans = orjson.loads(exported(run, "otlp"))["resourceSpans"][0]["scopeSpans"][0]["spans"]
-    values = [each["value"] for span in spans for each in span["attributes"]]
+    values = [attribute["value"] for span in spans for attribute in span["attributes"]]
 
     assert all(isinstance(span["startTimeUnixNano"], str) and isinstance(span["endTimeUnixNano"], str) for span in spans)
     assert all(isinstance(value["intValue"], str) for value in values if "intValue" in value)

@@ -137,13 +137,13 @@ def test_busy_slots() -> None:
 
 
 @pytest.mark.parametrize(
-    "over", [RunStopped(reason="interrupted"), SessionStarted(session=2, pid=1, host="here", boot_id="b1")]
+    "last_event", [RunStopped(reason="interrupted"), SessionStarted(session=2, pid=1, host="here", boot_id="b1")]
 )
-def test_decisions_end_with_their_session(over: Event) -> None:
+def test_decisions_end_with_their_session(last_event: Event) -> None:
     """Decisions of a policy do not apply after the run has stopped or in the next session."""
     decided: list[Event] = [PaceChanged(after=1.0, reason="rate_limit"), IntakePaused(until=500.0, reason="unavailable")]
 
-    assert [] == texts([START, *queued("a"), *decided, over])
+    assert [] == texts([START, *queued("a"), *decided, last_event])
 
 
 def test_several_keys() -> None:
@@ -193,9 +193,9 @@ def test_json() -> None:
 
 def test_line_has_three_reasons() -> None:
     """Further reasons are counted, so that a line stays short."""
-    found = [Reason(reason="pace", text=text) for text in "abcde"]
+    idle = [Reason(reason="pace", text=text) for text in "abcde"]
 
-    assert ("a · b · c · 2 more", "") == (one_line(found), one_line([]))
+    assert ("a · b · c · 2 more", "") == (one_line(idle), one_line([]))
 
 
 @pytest.mark.parametrize("reason", sorted(PROBING))

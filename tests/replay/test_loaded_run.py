@@ -81,13 +81,13 @@ def test_load_at_a_missing_record(run: Path, at: int, message: str) -> None:
 
 def test_outputs(tmp_path: Path) -> None:
     """Outputs are in the order of their trials, large ones included; withdrawn trials are excluded."""
-    slow, quick, gone = trial("slow", "x" * 300_000), trial("quick", None), trial("gone", 1)
+    slow, quick, withdrawn = trial("slow", "x" * 300_000), trial("quick", None), trial("gone", 1)
     events = [
         started(),
         session(),
         slow[0],
         quick[0],
-        *gone,
+        *withdrawn,
         TrialWithdrawn(trial="gone", reason="removed"),
         *quick[1:],
         *slow[1:],
@@ -171,7 +171,7 @@ def test_trial(tmp_path: Path) -> None:
     assert (0.001, 0.0) == pytest.approx((first.span.queue_time, first.span.backoff_time))
     assert (0.0, 0.001) == pytest.approx((second.span.queue_time, second.span.backoff_time))
     assert {"exact": True} == {name: score.value for name, score in loaded.scores.items()}
-    assert loaded.times.run_time == pytest.approx(sum(each.span.end - each.span.start for each in loaded.attempts))
+    assert loaded.times.run_time == pytest.approx(sum(attempt.span.end - attempt.span.start for attempt in loaded.attempts))
 
 
 def test_trial_with_a_missing_blob(tmp_path: Path) -> None:
@@ -204,9 +204,9 @@ def truncate_randomly(path: Path, dice: random.Random) -> None:
     """Truncate the journal at a random place in its last session, between two lines or within one; or not at all."""
     last = max(path.glob("journal-*.jsonl"))
     lines = last.read_bytes().splitlines(keepends=True)
-    left = len(lines) - dice.choice([0, 2, 3, 5])
-    if left < len(lines):
-        overwrite(last, b"".join(lines[:left]) + dice.choice([b"", lines[left][:30]]))
+    remaining = len(lines) - dice.choice([0, 2, 3, 5])
+    if remaining < len(lines):
+        overwrite(last, b"".join(lines[:remaining]) + dice.choice([b"", lines[remaining][:30]]))
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -245,8 +245,8 @@ async def test_replayed_screen_equals_the_live_screen(tmp_path: Path, monkeypatc
     for session_number in range(4):
         if session_number:
             truncate_randomly(path, dice)
-            left = sum(line.endswith(b"\n") for line in lines_of(path))
-            live_screens = {seq: screen for seq, screen in live_screens.items() if seq <= left}  # The others were lost.
+            remaining = sum(line.endswith(b"\n") for line in lines_of(path))
+            live_screens = {seq: screen for seq, screen in live_screens.items() if seq <= remaining}  # The others were lost.
         await arun(evaluated, path, resume=bool(session_number), grace=0.5, **repeatable(seed))
 
     replayed = LoadedRun(path)

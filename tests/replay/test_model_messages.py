@@ -127,14 +127,14 @@ def test_requests(request_body: Any, expected: list[Message]) -> None:
 KEYS = ["choices", "message", "delta", "content", "tool_calls", "function", "name", "arguments", "output", "type", "role"]
 KEYS += ["status", "body", "messages", "input", "system", "text", "content_block", "index", "response"]
 TYPES = ["function_call", "tool_use", "tool_result", "text", "response.completed", "function_call_output"]
-ANY = st.recursive(
+ANY_JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.sampled_from(TYPES) | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=4),
     max_leaves=20,
 )
 
 
-@given(ANY, st.booleans())
+@given(ANY_JSON, st.booleans())
 def test_any_value_is_accepted(value: Any, is_stream: bool) -> None:  # noqa: FBT001
     """What a model or a server sends may have any shape."""
     reply_of(stream(value) if is_stream else value)

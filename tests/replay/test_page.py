@@ -120,11 +120,11 @@ def test_policy_allows_only_our_scripts_and_styles(tmp_path: Path) -> None:
 
 def test_scripts_create_no_markup_from_text() -> None:
     """No script uses an API that turns text into elements or code."""
-    ours = [file for file in PAGE.glob("*.js") if not file.name.startswith("uPlot")]
+    scripts = [file for file in PAGE.glob("*.js") if not file.name.startswith("uPlot")]
 
     forbidden = r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|DOMParser|srcdoc|setHTML"
-    assert len(ours) > 1
-    assert [] == [file.name for file in ours if re.search(forbidden, file.read_text())]
+    assert len(scripts) > 1
+    assert [] == [file.name for file in scripts if re.search(forbidden, file.read_text())]
     assert [] == [file.name for file in PAGE.iterdir() if file.suffix in {".js", ".css"} and "</s" in file.read_text()]
 
 
@@ -144,7 +144,7 @@ def test_contrast(sheets: tuple[str, ...]) -> None:
     assert [] == [name for name in outcomes if _contrast(colours[name], colours["ground"]) < 3]
 
 
-def _contrast(one: str, other: str) -> float:
+def _contrast(first: str, second: str) -> float:
     """Return the contrast ratio of two colours as defined by WCAG."""
 
     def luminance(colour: str) -> float:
@@ -152,7 +152,7 @@ def _contrast(one: str, other: str) -> float:
         red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
         return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
-    darker, lighter = sorted((luminance(one), luminance(other)))
+    darker, lighter = sorted((luminance(first), luminance(second)))
     return (lighter + 0.05) / (darker + 0.05)
 
 
@@ -232,18 +232,18 @@ def test_values_of_many_trials(planned: int, tmp_path: Path, monkeypatch: pytest
 def test_report_replaces_only_a_report(tmp_path: Path) -> None:
     """An earlier report is replaced; any other file, a directory and a run are not."""
     run = eventful_run(tmp_path / "run")
-    target, mine = tmp_path / "report.html", tmp_path / "mine.html"
-    mine.write_text("<p>mine</p>")
+    target, other_file = tmp_path / "report.html", tmp_path / "mine.html"
+    other_file.write_text("<p>mine</p>")
 
     assert [0, 0] == [report(run, "-o", target).exit_code, report(run, "-o", target).exit_code]
-    rejected = report(run, "-o", mine)
-    assert (2, "<p>mine</p>") == (rejected.exit_code, mine.read_text())
-    assert f"{mine} exists; pass --force to replace it" in rejected.output
+    rejected = report(run, "-o", other_file)
+    assert (2, "<p>mine</p>") == (rejected.exit_code, other_file.read_text())
+    assert f"{other_file} exists; pass --force to replace it" in rejected.output
     assert 2 == report(run, "-o", run / "report.html").exit_code
     assert 2 == report(run, "-o", tmp_path).exit_code
     assert 2 == report(run, "-o", tmp_path / "nowhere" / "report.html").exit_code
-    assert 0 == report(run, "-o", mine, "--force").exit_code
-    assert is_page(mine)
+    assert 0 == report(run, "-o", other_file, "--force").exit_code
+    assert is_page(other_file)
 
 
 def test_directory_without_a_journal(tmp_path: Path) -> None:
@@ -286,8 +286,8 @@ def test_illegal_events(seed: int, tmp_path: Path) -> None:
     dice = random.Random(seed)
     events = [record.event for record in random_records(seed, 120) if not isinstance(record.event, FileEvent)]
     for _ in range(5):
-        one, other = dice.randrange(len(events)), dice.randrange(len(events))
-        events[one], events[other] = events[other], events[one]
+        first, second = dice.randrange(len(events)), dice.randrange(len(events))
+        events[first], events[second] = events[second], events[first]
     run = forge(tmp_path / "run", [opened(), *events])
 
     result = report(run, "-o", tmp_path / "report.html")

@@ -13,7 +13,7 @@ from replay.export import page_steps
 from replay.export.page_columns import Cursor, columns, encoded
 from replay.export.page_content import Content
 from tests.journal.samples import enqueued, session, started, write_sync
-from tests.replay.agent_run import agent_run, asked, completed
+from tests.replay.agent_run import agent_run, completed, request
 
 
 def page_of(path: Path) -> tuple[Content, LoadedRun]:
@@ -98,7 +98,7 @@ def test_the_text_of_steps_is_limited(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_long_conversations_are_shortened(tmp_path: Path) -> None:
     """Of many messages the last ones are shown; each gets its share of the characters."""
     messages = [{"role": "user", "content": "y" * 2_000} for _ in range(80)]
-    path = long_run(tmp_path / "run", steps=1, chars=1, kind="model", input=asked(*messages))
+    path = long_run(tmp_path / "run", steps=1, chars=1, kind="model", input=request(*messages))
     (content,) = steps_of(*page_of(path))["content"]
 
     assert ["", "(30 earlier messages)"] == content["messages"][0]

@@ -71,7 +71,7 @@ def drawn(state: RunState, *, now: float = 0.0, total: int | None = None, width:
 
 def row(lines: list[str], label: str) -> str:
     """Return the panel's text after a label."""
-    return next(each[9:] for each in lines if each.startswith(f"{label:<9}"))
+    return next(line[9:] for line in lines if line.startswith(f"{label:<9}"))
 
 
 def test_panel() -> None:
@@ -144,9 +144,9 @@ def test_unauthorized_scorer() -> None:
         Noted(name="evaljournal.unauthorized", value={"scorer": "judge", "message": "\x1b[31m401"}, trial="z", attempt=1),
         Noted(name="evaljournal.unauthorized", value=[1]),
     ]
-    over, interrupted = run_state([*ok("z"), *noted, RunStopped(reason="unauthorized")]), run_state([*ok("z"), *noted])
+    stopped, interrupted = run_state([*ok("z"), *noted, RunStopped(reason="unauthorized")]), run_state([*ok("z"), *noted])
 
-    assert "\n  scorer judge: unauthorized: \\x1b[31m401\n" in final_report(over, path="r")
+    assert "\n  scorer judge: unauthorized: \\x1b[31m401\n" in final_report(stopped, path="r")
     assert "judge" not in final_report(interrupted, path="r")
 
 
@@ -158,7 +158,7 @@ def test_last_error() -> None:
 
     assert "2 in a row, the last 1 min 59 s ago: timed out after 5 s" == row(drawn(state, now=125.5), "error")
     assert "2 in a row, the last 3 s ago: timed out after 5 s" == row(drawn(recovered, now=9.5), "error")
-    assert not [each for each in drawn(recovered, now=125.5) if each.startswith("error")]
+    assert not [line for line in drawn(recovered, now=125.5) if line.startswith("error")]
     assert "\n  no output since the last error, 2 in a row: timed out after 5 s\n" in final_report(state, path="r")
     assert "the last error" not in final_report(recovered, path="r")
     assert None is run_state([*errors, SessionStarted(session=2, pid=1, host="here", boot_id="b1")]).last_error
@@ -241,18 +241,18 @@ def test_longest_attempts() -> None:
     """The four attempts that have run longest are shown, the longest first."""
     names = [f"t{number}" for number in range(9)]
     state = run_state([*queued(*names), *(attempt_started(name, slot=at) for at, name in enumerate(names))])
-    expected = [each.partition("attempt")[0].split()[-1] for each in drawn(state, now=30.0) if " attempt 1 " in each]
+    expected = [line.partition("attempt")[0].split()[-1] for line in drawn(state, now=30.0) if " attempt 1 " in line]
 
     assert ["t0", "t1", "t2", "t3"] == expected
 
 
 def test_ended_pause() -> None:
     """A pause that has ended, by its time or by a record, is not shown."""
-    over = run_state([IntakePaused(until=5.0, reason="retry_after")])
+    expired = run_state([IntakePaused(until=5.0, reason="retry_after")])
     lifted = run_state([IntakePaused(until=50.0, reason="retry_after"), IntakeResumed(reason="retry_after")])
 
-    assert "paused" not in drawn(over, now=6.0, total=9)[1]
-    assert "waiting for cases: 9 to come" == row(drawn(over, now=6.0, total=9), "waiting")
+    assert "paused" not in drawn(expired, now=6.0, total=9)[1]
+    assert "waiting for cases: 9 to come" == row(drawn(expired, now=6.0, total=9), "waiting")
     assert "waiting for cases: 9 to come" == row(drawn(lifted, now=6.0, total=9), "waiting")
 
 
@@ -302,10 +302,10 @@ def test_control_characters() -> None:
     state = state_with_control_characters()
     console = Console(file=(out := io.StringIO()), width=300, force_terminal=True, color_system=None)
     console.print(panel(state, now=1.0, durable=1, total=None, width=300, title=CONTROL))
-    everything = [out.getvalue(), line(state, now=1.0, durable=1, total=9), final_report(state, path=CONTROL, detail=CONTROL)]
+    texts = [out.getvalue(), line(state, now=1.0, durable=1, total=9), final_report(state, path=CONTROL, detail=CONTROL)]
 
-    assert "[bold]red" in everything[0]
-    assert all(char == "\n" or char.isprintable() for text in everything for char in text)
+    assert "[bold]red" in texts[0]
+    assert all(char == "\n" or char.isprintable() for text in texts for char in text)
 
 
 def test_progress_line() -> None:

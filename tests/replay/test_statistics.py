@@ -76,14 +76,14 @@ def test_wilson(counts: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("passed", "of", "low", "high"),
+    ("passed", "total", "low", "high"),
     [(0, 10, 0.0, 0.2775), (10, 10, 0.7225, 1.0), (5, 10, 0.2366, 0.7634), (81, 263, 0.2553, 0.3662), (1, 1, 0.2065, 1.0)],
 )
-def test_proportion(passed: int, of: int, low: float, high: float) -> None:
+def test_proportion(passed: int, total: int, low: float, high: float) -> None:
     """Pass or fail, one trial per case: the values are those of published tables."""
-    estimate = estimated(tallied(((str(at), at < passed) for at in range(of)), repeats=False))
+    estimate = estimated(tallied(((str(at), at < passed) for at in range(total)), repeats=False))
 
-    assert (passed / of, low, high) == (estimate.mean, round(estimate.low or 0.0, 4), round(estimate.high or 0.0, 4))
+    assert (passed / total, low, high) == (estimate.mean, round(estimate.low or 0.0, 4), round(estimate.high or 0.0, 4))
 
 
 def has_students_interval(values: Iterable[float]) -> bool:
@@ -231,7 +231,7 @@ def test_equal_differences(n: int, low: float | None) -> None:
     """Six or more equal differences have an interval of width 0; fewer have none."""
     estimate = paired_numbers([0.3 - 0.2] * n)
 
-    assert (low, low) == tuple(None if each is None else round(each, 9) for each in (estimate.low, estimate.high))
+    assert (low, low) == tuple(None if bound is None else round(bound, 9) for bound in (estimate.low, estimate.high))
 
 
 def test_no_estimate() -> None:
@@ -245,12 +245,12 @@ SCORES = st.tuples(st.sampled_from("abcde"), st.one_of(st.booleans(), NUMBERS, s
 
 @examples(100)
 @given(st.lists(SCORES, max_size=25), st.lists(SCORES, max_size=10))
-def test_removed_values(kept: list[tuple[str, object]], superseded: list[tuple[str, object]]) -> None:
+def test_removed_values(remaining: list[tuple[str, object]], superseded: list[tuple[str, object]]) -> None:
     """A tally from which values were removed equals the tally of the others."""
-    tally = tallied([*superseded, *kept])
+    tally = tallied([*superseded, *remaining])
     for case, value in superseded:
         tally.add(value, -1, case=case)
-    alone = tallied(kept)
+    alone = tallied(remaining)
 
     assert (alone.kind, alone.scored, alone.numbers, alone.out_of_range, alone.cases) == (
         tally.kind,
@@ -294,8 +294,8 @@ def test_largest_numbers() -> None:
     estimate = estimated(tally)
 
     assert all(
-        math.isfinite(each)
-        for each in (estimate.mean, estimate.standard_error or 0.0, estimate.low or 0.0, estimate.high or 0.0)
+        math.isfinite(number)
+        for number in (estimate.mean, estimate.standard_error or 0.0, estimate.low or 0.0, estimate.high or 0.0)
     )
 
 

@@ -54,11 +54,11 @@ def summary_of(*trials: list[Event]) -> Summary:
 
 def test_scores_are_in_the_order_of_the_definition() -> None:
     """The order of the scorers is that of `run_started`, whichever scored first; adopted scorers change it."""
-    begin = attrs.evolve(started(), scorers={"exact": "v1", "judge": "v1", "tone": "v1"})  # type: ignore[misc]  # a fact
+    run_started = attrs.evolve(started(), scorers={"exact": "v1", "judge": "v1", "tone": "v1"})  # type: ignore[misc]  # a fact
     scored = answered("a", {"tone": "rude", "other": 1, "judge.style": 0.5, "judge.length": 1, "exact": PASS})
     adopted = attrs.evolve(session(), session=2, adopted={"scorers": {"tone": "v1", "exact": "v1"}})  # type: ignore[misc]  # as above
     first = list(records(scored))
-    first[0] = first[0]._replace(event=begin)
+    first[0] = first[0]._replace(event=run_started)
     later = first[-1]._replace(seq=len(first) + 1, event=adopted)
 
     assert ["exact", "judge.style", "judge.length", "tone", "other"] == list(summarize(fold(first)).scores)
@@ -273,14 +273,16 @@ def test_mixed_scores() -> None:
 def test_pass_at_k() -> None:
     """pass@k and pass^k are means over the cases with at least k trials, with the number of those cases."""
     verdicts = {"a": [PASS, PASS, FAIL], "b": [FAIL, FAIL, FAIL], "c": [PASS, PASS, PASS], "d": [PASS]}
-    trials = [answered(case, {"exact": each}, repeat=at) for case, all_ in verdicts.items() for at, each in enumerate(all_, 1)]
+    trials = [
+        answered(case, {"exact": verdict}, repeat=at) for case, all_ in verdicts.items() for at, verdict in enumerate(all_, 1)
+    ]
     exact = summary_of(*trials).scores["exact"]
     counts = [(3, 2), (3, 0), (3, 3)]
 
-    assert [(1, 4), (2, 3), (3, 3)] == [(each.k, each.cases) for each in exact.pass_at_k]
-    for each in exact.pass_at_k[1:]:
-        assert math.isclose(sum(pass_at(each.k, n=n, passed=passed) for n, passed in counts) / 3, each.at_least_one)
-        assert math.isclose(sum(pass_all(each.k, n=n, passed=passed) for n, passed in counts) / 3, each.all)
+    assert [(1, 4), (2, 3), (3, 3)] == [(estimate.k, estimate.cases) for estimate in exact.pass_at_k]
+    for estimate in exact.pass_at_k[1:]:
+        assert math.isclose(sum(pass_at(estimate.k, n=n, passed=passed) for n, passed in counts) / 3, estimate.at_least_one)
+        assert math.isclose(sum(pass_all(estimate.k, n=n, passed=passed) for n, passed in counts) / 3, estimate.all)
     assert (10, 4, 6) == (exact.numbers, exact.cases, exact.passed)
 
 
@@ -289,14 +291,14 @@ def test_pass_at_1_is_the_mean() -> None:
     verdicts = itertools.product(range(12), range(1, 5))
     trials = [answered(f"c{case}", {"exact": (case * at) % 5 < 2}, repeat=at) for case, at in verdicts]
     exact = summary_of(*trials).scores["exact"]
-    once = exact.pass_at_k[0]
+    first = exact.pass_at_k[0]
 
     assert pytest.approx((exact.mean, exact.low, exact.high)) == (
-        once.at_least_one,
-        once.at_least_one_low,
-        once.at_least_one_high,
+        first.at_least_one,
+        first.at_least_one_low,
+        first.at_least_one_high,
     )
-    assert pytest.approx((exact.mean, exact.low, exact.high)) == (once.all, once.all_low, once.all_high)
+    assert pytest.approx((exact.mean, exact.low, exact.high)) == (first.all, first.all_low, first.all_high)
 
 
 def test_repeats_added_on_resume() -> None:
@@ -347,7 +349,7 @@ def test_number_of_scorer_versions(steps: list[Any]) -> None:
     for scores, numbers in ((summary.scores, (0, 1, 2, 3)), (groups["0"].scores, (0, 2)), (groups["1"].scores, (1, 3))):
         versions = [versions_by_trial[number] for number in numbers if number in versions_by_trial]
         counted = (scores["exact"].versions, scores["exact"].from_older_version) if "exact" in scores else (0, 0)
-        assert (len(set(versions)), sum(each != last for each in versions)) == counted
+        assert (len(set(versions)), sum(version != last for version in versions)) == counted
 
 
 def test_scores_of_several_versions() -> None:
@@ -391,8 +393,8 @@ def test_unscored_outputs() -> None:
 
 def test_withdrawn_trial() -> None:
     """A withdrawn trial is counted as withdrawn only: in no mean, and not as recovered."""
-    gone = answered("b", {"exact": FAIL, "judge": ValueError()}, failures=1)
-    summary = summary_of(answered("a", {"exact": PASS}), gone, [TrialWithdrawn(trial="b", reason="removed")])
+    withdrawn = answered("b", {"exact": FAIL, "judge": ValueError()}, failures=1)
+    summary = summary_of(answered("a", {"exact": PASS}), withdrawn, [TrialWithdrawn(trial="b", reason="removed")])
 
     assert (1, 1, 0, 1) == (
         summary.trials.enqueued,
@@ -567,17 +569,17 @@ def test_groups_add_up(trials: list[tuple[str, Any]], repeats: int) -> None:
                 events += answered(case, {"s": value}, repeat=repeat, failures=at % 2, metadata=metadata)
             case _:
                 events.append(enqueued(case, repeat, metadata=metadata))
-    whole = grouped(events, "part")
-    parts = list((whole.groups or {}).values())
+    total = grouped(events, "part")
+    parts = list((total.groups or {}).values())
 
     for name in ("enqueued", "with_output", "completed", "failed", "recovered", "open"):
-        assert getattr(whole.trials, name) == sum(getattr(part.trials, name) for part in parts)
-    assert whole.trials.enqueued == whole.trials.completed + whole.trials.failed + whole.trials.open
+        assert getattr(total.trials, name) == sum(getattr(part.trials, name) for part in parts)
+    assert total.trials.enqueued == total.trials.completed + total.trials.failed + total.trials.open
     scores = [part.scores["s"] for part in parts if "s" in part.scores]
-    if "s" in whole.scores:
+    if "s" in total.scores:
         for name in ("scored", "numbers", "cases"):
-            assert getattr(whole.scores["s"], name) == sum(getattr(score, name) for score in scores)
-        assert whole.scores["s"].labels.get("x", 0) == sum(score.labels.get("x", 0) for score in scores)
+            assert getattr(total.scores["s"], name) == sum(getattr(score, name) for score in scores)
+        assert total.scores["s"].labels.get("x", 0) == sum(score.labels.get("x", 0) for score in scores)
 
 
 @pytest.mark.parametrize("at", range(0, 40, 3))

@@ -327,7 +327,7 @@ def test_no_attempt_starts_above_the_limit(seed: int) -> None:
     timeline = apply_all(random_records(seed))
 
     for span in timeline.spans:
-        then = {
+        values_at_start = {
             name: [value for _, value, seq in timeline.points(name, session=span.session) if seq <= span.seq] for name in NAMES
         }
-        assert then["in_flight"][-1] <= then["limit"][-1]
+        assert values_at_start["in_flight"][-1] <= values_at_start["limit"][-1]

@@ -56,8 +56,8 @@ def audited(trials: int) -> Auditor:
     return auditor
 
 
-@pytest.mark.parametrize(("read", "most"), [(folded, 300), (audited, 340)])
-def test_memory_of_a_completed_trial(read: Callable[[int], Any], most: int) -> None:
+@pytest.mark.parametrize(("read", "max_bytes"), [(folded, 300), (audited, 340)])
+def test_memory_of_a_completed_trial(read: Callable[[int], Any], max_bytes: int) -> None:
     """A completed trial takes at most 300 bytes, its name and its place in a dict included, and 340 in an audit."""
     read(1)  # Imports and caches.
     gc.collect()
@@ -69,7 +69,7 @@ def test_memory_of_a_completed_trial(read: Callable[[int], Any], most: int) -> N
     finally:
         tracemalloc.stop()
     del result
-    assert size / TRIALS < most
+    assert size / TRIALS < max_bytes
 
 
 def test_equal_scores_are_kept_once() -> None:

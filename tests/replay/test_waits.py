@@ -32,8 +32,8 @@ Moment = tuple[float, Event]
 def waits(*events: Moment, slots: int = 2) -> list[list[tuple[str, float, str]]]:
     """Return what each start of trial `a` waited for, the longest first."""
     log, waits_by_start = WaitLog("a"), list[list[Wait]]()
-    begin = attrs.evolve(started(), settings={"slots": slots})  # type: ignore[misc]  # a fact is an attrs class
-    before: list[Moment] = [(0.0, begin), (0.0, session())]
+    run_started = attrs.evolve(started(), settings={"slots": slots})  # type: ignore[misc]  # a fact is an attrs class
+    before: list[Moment] = [(0.0, run_started), (0.0, session())]
     for seq, (t, event) in enumerate([*before, *events], start=1):
         waited = log.apply(Record(seq, "2026-11-15T00:00:00.000000Z", t, event, 0, "", 1, 0))
         if isinstance(event, AttemptStarted | ScorerCallStarted) and event.trial == "a":
@@ -57,7 +57,7 @@ def test_waits_for_the_policy(decision: Event, wait: tuple[str, float, str]) -> 
 
 def test_busy_slots() -> None:
     """When the limit is reached, a trial waits for a slot; if the limit is lower than the slots, for the limit."""
-    story: list[Moment] = [
+    moments: list[Moment] = [
         (1.0, START),
         *((1.0, enqueued(name)) for name in "bca"),
         (1.0, attempt_started("b")),
@@ -65,8 +65,8 @@ def test_busy_slots() -> None:
         (4.0, attempt_started("a")),
     ]
 
-    assert [[("limit", 3.0, "all 2 slots busy")]] == waits(*story)
-    assert [[("limit", 3.0, "concurrency limit 2 of 8")]] == waits(*story, slots=8)
+    assert [[("limit", 3.0, "all 2 slots busy")]] == waits(*moments)
+    assert [[("limit", 3.0, "concurrency limit 2 of 8")]] == waits(*moments, slots=8)
 
 
 def test_pause_that_ends_by_itself() -> None:
@@ -84,23 +84,23 @@ def test_backoff_is_no_wait() -> None:
     """Only the time after the delay counts as waiting."""
     failed = AttemptFailed(trial="a", attempt=1, error="E", message="", category="rate_limited", elapsed=1.0)
     again = RetryScheduled(trial="a", attempt=2, delay=5.0, reason="rate_limited")
-    story: list[Moment] = [(1.0, START), (1.0, enqueued("a")), (1.0, attempt_started("a")), (2.0, failed), (2.0, again)]
-    story += [(2.0, IntakePaused(until=30.0, reason="retry_after")), (9.0, attempt_started("a", 2))]
+    moments: list[Moment] = [(1.0, START), (1.0, enqueued("a")), (1.0, attempt_started("a")), (2.0, failed), (2.0, again)]
+    moments += [(2.0, IntakePaused(until=30.0, reason="retry_after")), (9.0, attempt_started("a", 2))]
 
-    assert [[], [("pause", 2.0, "Retry-After")]] == waits(*story)
+    assert [[], [("pause", 2.0, "Retry-After")]] == waits(*moments)
 
 
 def test_other_keys_do_not_count() -> None:
     """Waits for other rate-limit keys do not count."""
     paused: list[Moment] = [(1.0, IntakePaused(until=9.0, reason="retry_after", key=key)) for key in ("x", "y")]
-    story: list[Moment] = [(1.0, enqueued("a")), *paused, (2.0, IntakeResumed(reason="retry_after", key="x"))]
+    moments: list[Moment] = [(1.0, enqueued("a")), *paused, (2.0, IntakeResumed(reason="retry_after", key="x"))]
 
-    assert [[("pause", 1.0, "Retry-After")]] == waits(*story, (5.0, attempt_started("a", key="x")))
+    assert [[("pause", 1.0, "Retry-After")]] == waits(*moments, (5.0, attempt_started("a", key="x")))
 
 
 def test_waits_start_over_in_a_new_session() -> None:
     """The time between sessions, and decisions of the previous policy, do not count."""
-    story: list[Moment] = [
+    moments: list[Moment] = [
         (1.0, IntakePaused(until=9.0, reason="retry_after")),
         (1.0, enqueued("a")),
         (4.0, enqueued("b")),
@@ -108,7 +108,7 @@ def test_waits_start_over_in_a_new_session() -> None:
     ]
 
     assert [[("pause", 3.0, "Retry-After"), ("pace", 2.0, "pace: 3 starts/s")]] == waits(
-        *story, (1.0, PaceChanged(after=3.0, reason="rate_limit")), (3.0, attempt_started("a"))
+        *moments, (1.0, PaceChanged(after=3.0, reason="rate_limit")), (3.0, attempt_started("a"))
     )
 
 
@@ -118,7 +118,7 @@ def test_scorer_calls() -> None:
     failed = ScorerCallFailed(
         trial="a", scorer="judge", call=1, error="E", message="", category="rate_limited", elapsed=1.0, delay=2.0
     )
-    story: list[Moment] = [
+    moments: list[Moment] = [
         (0.0, START),
         (1.0, enqueued("a")),
         (1.0, attempt_started("a")),
@@ -131,4 +131,4 @@ def test_scorer_calls() -> None:
         (13.0, TrialCompleted(trial="a", attempts=1)),
     ]
 
-    assert [[], [("pace", 3.0, "pace: 0.5 starts/s")], [("pause", 4.0, "Retry-After")]] == waits(*story)
+    assert [[], [("pace", 3.0, "pace: 0.5 starts/s")], [("pause", 4.0, "Retry-After")]] == waits(*moments)

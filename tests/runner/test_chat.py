@@ -25,8 +25,8 @@ def notes(path: Path, name: str) -> list[Any]:
 
 def sent(server: Server, name: str) -> dict[str, Any]:
     """Return the body of the only call."""
-    (seen,) = server.seen(name)
-    return dict(json.loads(seen["body"]))
+    (request,) = server.seen(name)
+    return dict(json.loads(request["body"]))
 
 
 def test_a_prompt_is_filled_in(server: Server, path: Path, name: str) -> None:
@@ -60,10 +60,13 @@ def test_a_prompt_is_filled_in(server: Server, path: Path, name: str) -> None:
 
 def test_the_input_may_be_a_conversation(server: Server, path: Path, name: str) -> None:
     """Without a prompt, a text is the user's message, and a list of messages is sent as it is."""
-    talk = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}]
-    run_real(define_real(Chat("small", base_url=server.url(name, "ok", "v1"), system="s"), [Case(name="a", input=talk)]), path)
+    conversation = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}]
+    run_real(
+        define_real(Chat("small", base_url=server.url(name, "ok", "v1"), system="s"), [Case(name="a", input=conversation)]),
+        path,
+    )
 
-    assert [{"role": "system", "content": "s"}, *talk] == sent(server, name)["messages"]
+    assert [{"role": "system", "content": "s"}, *conversation] == sent(server, name)["messages"]
 
 
 def test_messages_come_from_a_file(server: Server, path: Path, name: str, tmp_path: Path) -> None:
@@ -84,7 +87,7 @@ def test_a_case_may_name_its_model(server: Server, path: Path, name: str) -> Non
     cases = [{"question": "q", "model": model} for model in ("gpt-4o", "small")]
     outcome = run_real(define_real(chat, cases), path, limit_key="model")
 
-    assert {"gpt-4o", "small"} == {json.loads(seen["body"])["model"] for seen in server.seen(name)}
+    assert {"gpt-4o", "small"} == {json.loads(request["body"])["model"] for request in server.seen(name)}
     assert {"gpt-4o", "small"} == set(outcome.state.limits)
     assert 0.0035 == outcome.state.usage["cost"]
 
@@ -103,7 +106,7 @@ def test_openai_key_is_not_sent_elsewhere(server: Server, path: Path, name: str,
     run_real(define_real(Chat("small", base_url=server.url(name, "ok", "v1"))), path)
     run_real(define_real(Chat("small", base_url=server.url(name, "ok", "v1"), key_env="OTHER_KEY")), path.with_name("2"))
 
-    assert [None, "Bearer a-key-for-the-other"] == [seen["headers"].get("authorization") for seen in server.seen(name)]
+    assert [None, "Bearer a-key-for-the-other"] == [request["headers"].get("authorization") for request in server.seen(name)]
     assert b"a-key-for" not in b"".join(file.read_bytes() for file in path.parent.rglob("journal-*"))
 
 
@@ -132,7 +135,7 @@ def test_tokens_have_a_price(server: Server, path: Path, name: str, model: str, 
     outcome = run_real(define_real(Chat(model, base_url=server.url(name, "ok", "v1"))), path)
 
     assert [cost] == [usage.get("cost") for usage in notes(path, "usage")]
-    assert (1000, 100, cost or 0) == tuple(outcome.state.usage[each] for each in ("input_tokens", "output_tokens", "cost"))
+    assert (1000, 100, cost or 0) == tuple(outcome.state.usage[name] for name in ("input_tokens", "output_tokens", "cost"))
 
 
 def test_a_price_is_that_of_the_model_in_the_reply(server: Server, path: Path, name: str) -> None:
@@ -283,7 +286,7 @@ def test_the_fingerprint_depends_on_the_prompt(monkeypatch: pytest.MonkeyPatch) 
 
     assert first == Chat("small", base_url="http://h/v1", prompt="a", key_env="MY_KEY").fingerprint
     others: list[dict[str, Any]] = [{"prompt": "b"}, {"prompt": "a", "temperature": 1.0}, {"prompt": "a", "system": "s"}]
-    assert 4 == len({first, *(Chat("small", base_url="http://h/v1", **each).fingerprint for each in others)})
+    assert 4 == len({first, *(Chat("small", base_url="http://h/v1", **other).fingerprint for other in others)})
 
 
 def openai_task(url: str) -> Any:
@@ -325,7 +328,7 @@ def test_exceptions_of_sdks_are_classified(
 ) -> None:
     """Exceptions of the SDKs are classified in both loops, without importing the SDKs."""
     stops = steps == "401"
-    cases = [Case(name=each, input="lima") for each in ("ab" if stops else "a")]  # The second case is not called.
+    cases = [Case(name=name, input="lima") for name in ("ab" if stops else "a")]  # The second case is not called.
     outcome = run_real(define_real(sdk(server.url(name, steps, "v1")), cases, loop=loop, slots=1), path)
 
     answered = [(event.output, None) for event in events(path, AttemptSucceeded)]

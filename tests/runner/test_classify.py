@@ -175,7 +175,7 @@ def test_a_request_above_the_quota_is_fatal() -> None:
 def test_properties_that_raise_are_ignored() -> None:
     """An exception whose properties raise, as those of some SDKs do, is classified without them."""
 
-    class BitesError(Exception):
+    class BrokenError(Exception):
         @property
         def response(self) -> object:
             raise RuntimeError("the response was not set")
@@ -183,16 +183,16 @@ def test_properties_that_raise_are_ignored() -> None:
         def __str__(self) -> str:
             raise RuntimeError("nor was the text")
 
-    assert "error" == classify(BitesError(), now=NOW).category
-    assert "(str() of it raised RuntimeError)" == describe(BitesError()).message
+    assert "error" == classify(BrokenError(), now=NOW).category
+    assert "(str() of it raised RuntimeError)" == describe(BrokenError()).message
 
 
 def test_a_cycle_of_causes_ends() -> None:
     """Two exceptions that cause each other are classified."""
-    one, two = RuntimeError(), ValueError()
-    one.__cause__, two.__cause__ = two, one
+    first, second = RuntimeError(), ValueError()
+    first.__cause__, second.__cause__ = second, first
 
-    assert "error" == classify(one, now=NOW).category
+    assert "error" == classify(first, now=NOW).category
 
 
 @pytest.mark.parametrize(
@@ -357,24 +357,24 @@ def test_the_innermost_line_of_the_users_code_is_described() -> None:
     assert "" == describe(OSError("no")).location
 
 
-def their_task(_: str) -> str:
+def user_task(_: str) -> str:
     """Fail in the user's own code."""
     raise ValueError("no")
 
 
-async def their_trio_task(value: str) -> str:
+async def user_trio_task(value: str) -> str:
     """The same, for trio."""
     await trio.lowlevel.checkpoint()
-    return their_task(value)
+    return user_task(value)
 
 
-async def their_asyncio_task(value: str) -> str:
+async def user_asyncio_task(value: str) -> str:
     """The same, for asyncio."""
     await asyncio.sleep(0)
-    return their_task(value)
+    return user_task(value)
 
 
-@pytest.mark.parametrize("task", [their_task, their_trio_task, their_asyncio_task])
+@pytest.mark.parametrize("task", [user_task, user_trio_task, user_asyncio_task])
 def test_a_traceback_begins_in_the_users_code(tmp_path: Path, task: Any) -> None:
     """Frames before the task are omitted, in threads and in either loop; those of its own calls are kept."""
     run(evaluation(cases=["a"], retry=Retry(errors=0))(task), tmp_path / "run")

@@ -34,8 +34,8 @@ async def _exchange(handler: Handler, count: int, pause: float, tls: ssl.SSLCont
         async with stream:
             while chunk := bytes(await stream.receive_some()):
                 read += chunk
-                head, found, body = read.partition(b"\r\n\r\n")
-                if not found or len(body) < int(head.lower().partition(b"content-length: ")[2].split(b"\r")[0]):
+                head, separator, body = read.partition(b"\r\n\r\n")
+                if not separator or len(body) < int(head.lower().partition(b"content-length: ")[2].split(b"\r")[0]):
                     continue
                 read = b""
                 if not await handler(stream, number, requests, body):

@@ -24,23 +24,23 @@ from runner.recompute.verification import verify
 from runner.testing import SimulatedEndpoint
 from tests.journal.disk import SimulatedDisk
 from tests.runner.test_policy_timer import hung_run
-from tests.runner.test_registry import at_once, evaluation_of, fresh
+from tests.runner.test_registry import at_once, evaluation_of, new_identity
 from tests.runs import PATH, AnyEvaluation, define_real, events, flaky_evaluation, numbered_cases, run_virtual
 
 T = TypeVar("T")
 
-STEP = 0.005
+PAUSE = 0.005
 """Seconds for which the process is preempted."""
 
 
 class SteppingClock:
     """A virtual clock that moves on before some of its readings."""
 
-    def __init__(self, steps: Callable[[int], float]) -> None:
+    def __init__(self, pauses: Callable[[int], float]) -> None:
         """Move on by `steps(number)` seconds before each reading."""
         self.clock = trio.testing.MockClock(autojump_threshold=0)
         self.readings = 0
-        self._steps = steps
+        self._pauses = pauses
         self._read = self.clock.current_time
         self.clock.current_time = self._current_time  # type: ignore[method-assign]  # the class is final
 
@@ -52,22 +52,22 @@ class SteppingClock:
 
     def _current_time(self) -> float:
         self.readings += 1
-        self.clock.jump(self._steps(self.readings))
+        self.clock.jump(self._pauses(self.readings))
         return self._read()
 
 
-def flaky_run(steps: Callable[[int], float]) -> tuple[int, list[SimulatedDisk]]:
+def flaky_run(pauses: Callable[[int], float]) -> tuple[int, list[SimulatedDisk]]:
     """Run an evaluation with failures, retries and scores; return how often the clock was read, and the disk."""
-    clock, disk = SteppingClock(steps), SimulatedDisk()
+    clock, disk = SteppingClock(pauses), SimulatedDisk()
     clock.run(functools.partial(run_virtual, flaky_evaluation(5)[0], disk))
     return clock.readings, [disk]
 
 
-def shared_runs(steps: Callable[[int], float]) -> tuple[int, list[SimulatedDisk]]:
+def shared_runs(pauses: Callable[[int], float]) -> tuple[int, list[SimulatedDisk]]:
     """Run two evaluations that share a policy."""
-    endpoint, identity = SimulatedEndpoint(lambda _: "yes", latency=0.5, rate=8.0, burst=4, retry_after=1.0), fresh()
+    endpoint, identity = SimulatedEndpoint(lambda _: "yes", latency=0.5, rate=8.0, burst=4, retry_after=1.0), new_identity()
     runs = [evaluation_of(endpoint, 12, identity) for _ in range(2)]
-    clock = SteppingClock(steps)
+    clock = SteppingClock(pauses)
     disks = clock.run(functools.partial(at_once, runs, stagger=1.0, policy="adaptive"))
     return clock.readings, disks
 
@@ -90,7 +90,7 @@ def test_preempted_between_any_two_readings(runs: Callable[..., tuple[int, list[
     assert [] == findings(disks)
 
     for place in range(1, (first or readings) + 1):
-        assert [] == findings(runs(lambda number, place=place: STEP if number == place else 0.0)[1]), place
+        assert [] == findings(runs(lambda number, place=place: PAUSE if number == place else 0.0)[1]), place
 
 
 @pytest.mark.parametrize("runs", [flaky_run, shared_runs])
@@ -98,7 +98,7 @@ def test_preempted_before_every_reading(runs: Callable[..., tuple[int, list[Simu
     """A run that is preempted before every reading of the clock, for a while each time, has no findings."""
     chance = random.Random(0)
 
-    assert [] == findings(runs(lambda _: chance.random() * STEP)[1])
+    assert [] == findings(runs(lambda _: chance.random() * PAUSE)[1])
 
 
 class Joined:
@@ -121,7 +121,7 @@ def test_a_run_that_joins_while_time_decides(monkeypatch: pytest.MonkeyPatch) ->
         return lane
 
     monkeypatch.setattr(Queues, "open", open_shared)
-    disk = SteppingClock(lambda _: STEP).run(hung_run)
+    disk = SteppingClock(lambda _: PAUSE).run(hung_run)
 
     assert [IntakePaused] == [type(event) for event in events(disk, IntakePaused)]
     assert [] == findings([disk])
@@ -167,7 +167,7 @@ def _instant() -> AnyEvaluation:
     return define_real(task, numbered_cases(10), loop="trio", slots=4)
 
 
-class Talkative(Exception):
+class NotingError(Exception):
     """An error whose text makes a note."""
 
     def __str__(self) -> str:
@@ -180,7 +180,7 @@ def test_a_note_while_an_ending_is_recorded(path: Path) -> None:
 
     async def task(value: str) -> str:
         await trio.lowlevel.checkpoint()
-        raise Talkative
+        raise NotingError
 
     run(define_real(task, loop="trio"), path, durability="os")
 

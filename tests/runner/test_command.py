@@ -197,41 +197,41 @@ def test_the_fingerprint_depends_on_the_script(script: Callable[[str], str]) -> 
     assert 3 == len({first, changed, Command(f"{script('echo 2')} -v").fingerprint})
 
 
-FAMILY = """
+PROCESSES = """
 (trap '' TERM HUP INT; echo $$ >> {pids}; exec sleep 60) &
 echo $! >> {pids}
 echo $$ >> {pids}
 """
 
 
-def family(folder: Path) -> list[int]:
-    file = folder / "pids"
+def process_ids(directory: Path) -> list[int]:
+    file = directory / "pids"
     return [int(line) for line in file.read_text().split()] if file.exists() else []
 
 
 @pytest.mark.parametrize("stubborn", ["", "trap '' TERM"])
 def test_a_timeout_ends_the_whole_group(path: Path, tmp_path: Path, script: Callable[[str], str], stubborn: str) -> None:
     """After a timeout the command and its children are ended, even if they ignore signals."""
-    line = script(f"{stubborn}\n{FAMILY.format(pids=tmp_path / 'pids')}\nsleep 60; sleep 60")
-    began = time.monotonic()
+    line = script(f"{stubborn}\n{PROCESSES.format(pids=tmp_path / 'pids')}\nsleep 60; sleep 60")
+    start = time.monotonic()
     run_real(define_real(Command(line), timeout=0.3), path)
 
     assert 1 == len(events(path, AttemptTimedOut))
     assert [] == events(path, AttemptReturnedLate)
-    assert time.monotonic() - began < 5
-    assert 3 == len(family(tmp_path))
-    assert wait_until(lambda: not any(is_alive(pid) for pid in family(tmp_path)))
+    assert time.monotonic() - start < 5
+    assert 3 == len(process_ids(tmp_path))
+    assert wait_until(lambda: not any(is_alive(pid) for pid in process_ids(tmp_path)))
 
 
 def test_remaining_children_are_ended(path: Path, tmp_path: Path, script: Callable[[str], str]) -> None:
     """If a command ends before its children, its output counts, and the children are ended."""
-    line = script(f"{FAMILY.format(pids=tmp_path / 'pids')}\necho done")
-    began = time.monotonic()
+    line = script(f"{PROCESSES.format(pids=tmp_path / 'pids')}\necho done")
+    start = time.monotonic()
     run_real(define_real(Command(line)), path)
 
     assert ["done"] == outputs(path)
-    assert time.monotonic() - began < 5
-    assert wait_until(lambda: not any(is_alive(pid) for pid in family(tmp_path)))
+    assert time.monotonic() - start < 5
+    assert wait_until(lambda: not any(is_alive(pid) for pid in process_ids(tmp_path)))
 
 
 def test_a_number_that_would_be_rounded_fails(path: Path) -> None:
@@ -262,16 +262,16 @@ print(outcome.stopped)
 
 def test_nothing_is_left_running_after_an_interrupt(path: Path, tmp_path: Path, script: Callable[[str], str]) -> None:
     """Ctrl-C ends the run and all of its processes; attempts in flight are recorded as interrupted."""
-    line = script(f"{FAMILY.format(pids=tmp_path / 'pids')}\nsleep 60")
+    line = script(f"{PROCESSES.format(pids=tmp_path / 'pids')}\nsleep 60")
     process = Process([PYTHON, "-c", INTERRUPTED, line, str(path)], stdout=subprocess.PIPE)
     with process:
-        assert wait_until(lambda: len(family(tmp_path)) == 9)
+        assert wait_until(lambda: len(process_ids(tmp_path)) == 9)
         os.kill(process.pid, signal.SIGINT)
         output, _ = process.communicate(timeout=10)
 
     assert "interrupted\n" == output
     assert 3 == len(events(path, AttemptInterrupted))
-    assert wait_until(lambda: not any(is_alive(pid) for pid in family(tmp_path)))
+    assert wait_until(lambda: not any(is_alive(pid) for pid in process_ids(tmp_path)))
 
 
 def test_a_command_evaluation_can_be_called() -> None:

@@ -26,17 +26,17 @@ def plateau(*, period: float) -> Pace:
 def test_429s_that_a_plateau_needs(period: float, granted: int, needed: int) -> None:
     """One 429 is enough where all was granted that the measured rate allows; earlier ones may be random, so it takes three."""
     pace = plateau(period=period)
-    seen = [pace.is_confirmed(start(100 + granted + n + 1, 20.0)) for n in range(needed)]
+    confirmed = [pace.is_confirmed(start(100 + granted + n + 1, 20.0)) for n in range(needed)]
 
-    assert [False] * (needed - 1) + [True] == seen
+    assert [False] * (needed - 1) + [True] == confirmed
 
 
 def test_a_rate_that_was_measured_too_high_is_measured_again() -> None:
     """A pace slightly above the limit gets a 429 every 11 starts, each before one is due; the third is a measurement."""
     pace = plateau(period=20.0)
-    seen = [pace.is_confirmed(start(100 + 11 * n, 10.0 + 11 * n / RATE + 5.0)) for n in (1, 2, 3)]
+    confirmed = [pace.is_confirmed(start(100 + 11 * n, 10.0 + 11 * n / RATE + 5.0)) for n in (1, 2, 3)]
 
-    assert [False, False, True] == seen
+    assert [False, False, True] == confirmed
 
 
 def test_a_short_measurement_goes_on() -> None:

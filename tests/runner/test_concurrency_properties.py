@@ -11,12 +11,12 @@ from journal.events import FailureCategory
 from runner.concurrency import POLICIES
 from runner.concurrency.policy import Decision, Failed, Interrupted, Policy, Signal, Started, Succeeded, TimedOut
 
-MOST = 40
-EVERY = pytest.mark.parametrize("make", [pytest.param(make, id=name) for name, make in POLICIES.items()])
+SLOTS = 40
+EVERY_POLICY = pytest.mark.parametrize("make", [pytest.param(make, id=name) for name, make in POLICIES.items()])
 
-Step = tuple[str, float, int, float | None]
+Action = tuple[str, float, int, float | None]
 seconds = st.one_of(st.sampled_from([0.0, 0.001, 0.1, 1.0, 5.0, 60.0]), st.floats(0, 1000))
-steps = st.tuples(
+scripts = st.tuples(
     st.sampled_from(["start", "start", "start", "ok", "ok", "limited", "limited", "unavailable", "error", "slow", "cut"]),
     st.floats(-1, 30) | st.sampled_from([0.0, 0.01, 0.2]),
     st.integers(0, 60),
@@ -24,13 +24,13 @@ steps = st.tuples(
 )
 
 
-def signals(script: list[Step]) -> Iterator[Signal]:
+def signals(script: list[Action]) -> Iterator[Signal]:
     """Return the signals of a script: attempts start in order and end in any order, some that never started."""
     failures: dict[str, FailureCategory] = {"limited": "rate_limited", "unavailable": "unavailable", "error": "error"}
     t, started = 0.0, 0
-    for kind, dt, which, after in script:
+    for kind, dt, index, after in script:
         t += dt
-        attempt = str(started - which)
+        attempt = str(started - index)
         if kind == "start":
             started += 1
             yield Started(t=t, attempt=str(started))
@@ -44,22 +44,22 @@ def signals(script: list[Step]) -> Iterator[Signal]:
             yield Interrupted(t=t, attempt=attempt)
 
 
-@EVERY
+@EVERY_POLICY
 @settings(max_examples=60, deadline=None, derandomize=True)
-@given(script=st.lists(steps, max_size=150))
-def test_the_limit_stays_within_bounds(make: Callable[[int], Policy], script: list[Step]) -> None:
+@given(script=st.lists(scripts, max_size=150))
+def test_the_limit_stays_within_bounds(make: Callable[[int], Policy], script: list[Action]) -> None:
     """Whatever comes, the limit is between 1 and the slots."""
-    policy = make(MOST)
+    policy = make(SLOTS)
     for signal in signals(script):
-        assert 1 <= policy.take(signal).limit <= MOST
+        assert 1 <= policy.take(signal).limit <= SLOTS
 
 
-@EVERY
+@EVERY_POLICY
 @settings(max_examples=60, deadline=None, derandomize=True)
-@given(script=st.lists(steps, max_size=150))
-def test_the_gate_never_stays_closed(make: Callable[[int], Policy], script: list[Step]) -> None:
+@given(script=st.lists(scripts, max_size=150))
+def test_the_gate_never_stays_closed(make: Callable[[int], Policy], script: list[Action]) -> None:
     """When all attempts have ended and nothing more happens, a start is allowed within minutes."""
-    policy = make(MOST)
+    policy = make(SLOTS)
     sent = list(signals(script))
     for signal in sent:
         policy.take(signal)
@@ -67,34 +67,34 @@ def test_the_gate_never_stays_closed(make: Callable[[int], Policy], script: list
     for signal in sent:
         if isinstance(signal, Started):
             policy.take(Interrupted(t=now, attempt=signal.attempt))
-    asked, gate = now, policy.may_start(now)
+    asked_at, gate = now, policy.may_start(now)
     for _ in range(20):
         if gate.open:
             break
         assert gate.at is not None
-        asked = gate.at
-        policy.elapse(asked)
-        gate = policy.may_start(asked)
+        asked_at = gate.at
+        policy.elapse(asked_at)
+        gate = policy.may_start(asked_at)
 
     assert gate.open
-    assert asked - now <= 240
+    assert asked_at - now <= 240
 
 
-@EVERY
+@EVERY_POLICY
 @settings(max_examples=60, deadline=None, derandomize=True)
-@given(script=st.lists(steps, max_size=150), asked=st.lists(st.integers(0, 150), max_size=20))
+@given(script=st.lists(scripts, max_size=150), elapse_at=st.lists(st.integers(0, 150), max_size=20))
 def test_time_that_passes_is_found_by_whichever_comes_first(
-    make: Callable[[int], Policy], script: list[Step], asked: list[int]
+    make: Callable[[int], Policy], script: list[Action], elapse_at: list[int]
 ) -> None:
     """Calling `elapse` on the way changes when a decision is found, and nothing else."""
-    straight, timed = make(MOST), make(MOST)
+    untimed, timed = make(SLOTS), make(SLOTS)
     changes: tuple[list[object], list[object]] = ([], [])
     t = 0.0
     for place, signal in enumerate(signals(script)):
-        if place in asked and signal.t > t:
+        if place in elapse_at and signal.t > t:
             changes[1].extend(timed.elapse(t + (signal.t - t) / 2).changes)
         t = max(t, signal.t)
-        first, second = straight.take(signal), timed.take(signal)
+        first, second = untimed.take(signal), timed.take(signal)
         changes[0].extend(first.changes)
         changes[1].extend(second.changes)
         assert (first.limit, first.probe) == (second.limit, second.probe)
@@ -102,19 +102,19 @@ def test_time_that_passes_is_found_by_whichever_comes_first(
     assert changes[0] == changes[1]
 
 
-@EVERY
+@EVERY_POLICY
 @settings(max_examples=30, deadline=None, derandomize=True)
-@given(script=st.lists(steps, max_size=150))
-def test_the_same_signals_give_the_same_decisions(make: Callable[[int], Policy], script: list[Step]) -> None:
+@given(script=st.lists(scripts, max_size=150))
+def test_the_same_signals_give_the_same_decisions(make: Callable[[int], Policy], script: list[Action]) -> None:
     """Decisions follow from the signals alone, and asking whether something may start changes nothing."""
 
-    def decisions(policy: Policy, *, ask: bool) -> Iterator[Decision]:
+    def decisions(policy: Policy, *, asks: bool) -> Iterator[Decision]:
         for signal in signals(script):
-            if ask:
+            if asks:
                 for t in (signal.t, signal.t + 100.0, signal.t):
                     policy.may_start(t)
             yield policy.take(signal)
 
-    first = make(MOST)
+    first = make(SLOTS)
     second = copy.deepcopy(first)
-    assert list(decisions(first, ask=False)) == list(decisions(second, ask=True))
+    assert list(decisions(first, asks=False)) == list(decisions(second, asks=True))

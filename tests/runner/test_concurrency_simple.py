@@ -10,10 +10,10 @@ from runner.concurrency.fixed import Fixed
 from runner.concurrency.policy import Failed, Started, Succeeded, TimedOut
 
 
-def one(policy: Aimd, t: float, *, well: bool) -> int:
+def attempt(policy: Aimd, t: float, *, succeeds: bool) -> int:
     """Let one attempt begin and end, and return the limit."""
     policy.take(Started(t=t, attempt="a"))
-    if well:
+    if succeeds:
         return policy.take(Succeeded(t=t, attempt="a", elapsed=1.0)).limit
     return policy.take(TimedOut(t=t, attempt="a")).limit
 
@@ -53,7 +53,7 @@ def test_aimd_adds_a_step_per_calm_window() -> None:
     """Every window with a success and no trouble adds 0.5."""
     policy = Aimd(100, initial=4.0)
     for k in range(9):
-        one(policy, 5.0 * k, well=True)
+        attempt(policy, 5.0 * k, succeeds=True)
 
     assert policy.target == 4.0 + 8 * 0.5
 
@@ -61,10 +61,10 @@ def test_aimd_adds_a_step_per_calm_window() -> None:
 def test_aimd_halves_after_a_window_with_trouble() -> None:
     """One error in a window halves the target when the window is over, once."""
     policy = Aimd(100, initial=40.0)
-    one(policy, 0.0, well=True)
-    one(policy, 1.0, well=False)
+    attempt(policy, 0.0, succeeds=True)
+    attempt(policy, 1.0, succeeds=False)
     assert policy.target == 40.0
-    one(policy, 5.0, well=True)
+    attempt(policy, 5.0, succeeds=True)
 
     assert policy.target == 20.0
 
@@ -72,7 +72,7 @@ def test_aimd_halves_after_a_window_with_trouble() -> None:
 def test_aimd_collapses_after_frequent_failures() -> None:
     """Two errors within 15 s collapse the target to 1, with evidence."""
     policy = Aimd(100, initial=40.0)
-    one(policy, 0.0, well=False)
+    attempt(policy, 0.0, succeeds=False)
     policy.take(Started(t=14.0, attempt="b"))
     decision = policy.take(Failed(t=14.9, attempt="b", category="unavailable"))
 
@@ -94,11 +94,11 @@ def test_aimd_stays_within_its_maximum() -> None:
     """After hours of success the target is at its maximum, so the first failure takes effect at once."""
     policy = Aimd(10, initial=9.0)
     for k in range(2000):
-        one(policy, 5.0 * k, well=True)
+        attempt(policy, 5.0 * k, succeeds=True)
     assert policy.target == 10.0
-    one(policy, 10_000.0, well=False)
+    attempt(policy, 10_000.0, succeeds=False)
 
-    assert one(policy, 10_005.0, well=True) == 5
+    assert attempt(policy, 10_005.0, succeeds=True) == 5
 
 
 def test_aimd_shows_a_smoothed_latency() -> None:
@@ -111,15 +111,15 @@ def test_aimd_shows_a_smoothed_latency() -> None:
     assert policy.latency == pytest.approx(1.2)
 
 
-@pytest.mark.parametrize("trouble", [0.02, 0.05, 0.1])
-def test_aimd_settles_where_steps_and_halvings_balance(trouble: float) -> None:
+@pytest.mark.parametrize("failures", [0.02, 0.05, 0.1])
+def test_aimd_settles_where_steps_and_halvings_balance(failures: float) -> None:
     """With trouble in a part r of the windows, the mean target is a(1 - r) / ((1 - b) r), within 10 %."""
     chance = random.Random(1)
     policy = Aimd(10_000, collapse_error_threshold=1_000_000)
     targets = []
     for k in range(30_000):
-        one(policy, 5.0 * k, well=chance.random() >= trouble)
+        attempt(policy, 5.0 * k, succeeds=chance.random() >= failures)
         targets.append(policy.target)
 
-    expected = 0.5 * (1 - trouble) / (0.5 * trouble)
+    expected = 0.5 * (1 - failures) / (0.5 * failures)
     assert sum(targets[5000:]) / len(targets[5000:]) == pytest.approx(expected, rel=0.1)

@@ -24,9 +24,9 @@ CASES = [
 ]
 
 
-def write(folder: Path, name: str, content: str | bytes) -> Path:
+def write(directory: Path, name: str, content: str | bytes) -> Path:
     """Write a file, byte for byte."""
-    path = folder / name
+    path = directory / name
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     return path
 
@@ -283,31 +283,31 @@ def test_iterables(wrap: Any) -> None:
 
 def test_a_generator_is_read_lazily() -> None:
     """A generator is read only as needed, and its errors are raised when they are reached."""
-    taken = 0
+    yielded = 0
 
     def endless() -> Iterator[dict[str, Any]]:
-        nonlocal taken
+        nonlocal yielded
         while True:
-            taken += 1
-            yield {"id": min(taken, 3), "input": taken}
+            yielded += 1
+            yield {"id": min(yielded, 3), "input": yielded}
 
     trials = iter(Dataset(endless()).select())
 
-    assert 0 == taken
+    assert 0 == yielded
     assert ["1", "2", "3"] == [next(trials).id for _ in range(3)]
-    assert 3 == taken
+    assert 3 == yielded
     with pytest.raises(UsageError, match=r"case 4: the id '3' is already used by an earlier case"):
         next(trials)
 
 
 def test_a_generator_is_read_once() -> None:
     """A generator that was used up is not an empty dataset; a function that returns one can be read again."""
-    used = Dataset(iter(["1?"]))
+    generator = Dataset(iter(["1?"]))
     again = Dataset(lambda: iter(["1?"]))
 
-    assert [1, 1, 1] == [len(list(used.select())), len(list(again.select())), len(list(again.select()))]
+    assert [1, 1, 1] == [len(list(generator.select())), len(list(again.select())), len(list(again.select()))]
     with pytest.raises(UsageError, match="pass a function that returns one"):
-        list(used.select())
+        list(generator.select())
     with pytest.raises(UsageError, match="the dataset has no cases"):
         list(Dataset(iter([])).select())
 
@@ -342,7 +342,7 @@ def names(selection: Selection, source: Source | None = None) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("selection", "left"),
+    ("selection", "expected"),
     [
         (Selection(only="geo/*"), ["geo/paris", "geo/rome", "geo/Rome"]),
         (Selection(only=["geo/r*", "bio/*"]), ["geo/rome", "bio/cell"]),
@@ -353,9 +353,9 @@ def names(selection: Selection, source: Source | None = None) -> list[str]:
         (Selection(only="*/*", limit=100), ["geo/paris", "geo/rome", "geo/Rome", "bio/cell"]),
     ],
 )
-def test_selection(selection: Selection, left: list[str]) -> None:
+def test_selection(selection: Selection, expected: list[str]) -> None:
     """Names are chosen by wildcards that know capitals from small letters, and the limit counts what is left."""
-    assert left == names(selection)
+    assert expected == names(selection)
 
 
 def test_a_selection_of_nothing() -> None:
@@ -415,11 +415,11 @@ def test_seeds_differ() -> None:
 def test_shuffling_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file larger than one block is shuffled into the same order, without holding it."""
     path = write(tmp_path, "n.jsonl", "".join(f'{{"id": {n}, "input": {n}}}\n' for n in range(100)))
-    whole = names(Selection(shuffle=True), path)
+    expected = names(Selection(shuffle=True), path)
     for block in (1, 7, 100):
         monkeypatch.setattr(room, "_BLOCK", block)
 
-        assert whole == names(Selection(shuffle=True), path)
+        assert expected == names(Selection(shuffle=True), path)
 
 
 def test_repeats() -> None:
@@ -442,11 +442,11 @@ def test_repeats_do_not_clash(ids: list[str]) -> None:
 def test_fingerprints() -> None:
     """A dataset is the same whatever its order, and another as soon as one letter of one case differs."""
 
-    def of(source: list[Case]) -> str | None:
+    def fingerprint(source: list[Case]) -> str | None:
         return Dataset(source).select().fingerprint
 
-    assert of(CASES) == of(CASES[::-1])
-    assert of(CASES) == of([CASES[0], Case(name="b", input="2?", expected="two", metadata={"topic": "odd"})])
+    assert fingerprint(CASES) == fingerprint(CASES[::-1])
+    assert fingerprint(CASES) == fingerprint([CASES[0], Case(name="b", input="2?", expected="two", metadata={"topic": "odd"})])
     changed: list[list[Case]] = [
         [CASES[0]],
         [CASES[0], Case(name="c", input="2?", expected="two", metadata={"topic": "odd"})],
@@ -459,19 +459,19 @@ def test_fingerprints() -> None:
         ],
     ]
 
-    assert 7 == len({of(source) for source in [CASES, *changed]})
+    assert 7 == len({fingerprint(source) for source in [CASES, *changed]})
     assert Dataset(iter(CASES)).select().fingerprint is None
 
 
 def test_fingerprints_hold_across_processes(tmp_path: Path) -> None:
     """Another process, with another seed for Python's hashes and another folder, finds the same."""
     path = write(tmp_path, "qa.jsonl", LINES)
-    here = Dataset(path).select()
+    local = Dataset(path).select()
     code = "import sys; from runner.data.dataset import Dataset; print(Dataset(sys.argv[1]).select().fingerprint)"
     other = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, check=True, timeout=60)
 
-    assert (2, "d5e3974e19d9c26c") == (here.cases, here.fingerprint)
-    assert here.fingerprint == other.stdout.strip()
+    assert (2, "d5e3974e19d9c26c") == (local.cases, local.fingerprint)
+    assert local.fingerprint == other.stdout.strip()
 
 
 def test_a_large_file_streams(tmp_path: Path) -> None:

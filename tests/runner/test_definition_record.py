@@ -86,13 +86,13 @@ def test_source_of_functions(path: Path) -> None:
     def answer(value: str, *, suffix: str) -> str:
         return value + suffix
 
-    it = define_real(functools.partial(answer, suffix="!"), [Case(name="a", input="a")], name="it")
+    defined = define_real(functools.partial(answer, suffix="!"), [Case(name="a", input="a")], name="it")
 
-    @it.score
+    @defined.score
     def is_short(output: str) -> bool:
         return len(output) < 5
 
-    run_real(it, path)
+    run_real(defined, path)
     (started,) = events(path, RunStarted)
     assert "return value + suffix" in started.definition["task"]["source"]
     assert {"suffix": "!"} == started.definition["task"]["keyword_arguments"]
@@ -155,13 +155,13 @@ def test_large_requests_are_blobs(server: Server, path: Path, name: str) -> None
 def test_an_edit_is_shown_as_a_diff(path: Path) -> None:
     """A changed prompt is shown line by line; `--adopt` records the new definition."""
 
-    def it(prompt: str) -> AnyEvaluation:
+    def defined(prompt: str) -> AnyEvaluation:
         return define_real(
             Chat("small", base_url="http://127.0.0.1:9/v1", prompt=prompt), [Case(name="a", input="a")], name="it"
         )
 
-    run(it("Answer briefly:\n{input}"), path, fail_fast=True, retry={"errors": 0, "timeouts": 0}, grace=0)
-    changed = it("Answer in one word:\n{input}")
+    run(defined("Answer briefly:\n{input}"), path, fail_fast=True, retry={"errors": 0, "timeouts": 0}, grace=0)
+    changed = defined("Answer in one word:\n{input}")
     with pytest.raises(RunChanged) as raised:
         run(changed, path, resume=True, retry_failed=True)
     assert ["the task has changed", "-    Answer briefly:", "+    Answer in one word:"] == [

@@ -37,11 +37,11 @@ from tests.runs import AnyEvaluation, define_real, events, outputs, run_real
 from tests.server import BIG, Server, serving
 
 
-def run_fast(it: AnyEvaluation, path: Path, *, rate: float, **options: Any) -> Outcome:
+def run_fast(defined: AnyEvaluation, path: Path, *, rate: float, **options: Any) -> Outcome:
     """Run an evaluation under the adaptive policy, on a clock that is `rate` times as fast as the real one."""
 
     async def main() -> Outcome:
-        return await arun(it, path, durability="os", grace=0.5, policy="adaptive", **options)
+        return await arun(defined, path, durability="os", grace=0.5, policy="adaptive", **options)
 
     return trio.run(main, clock=trio.testing.MockClock(rate=rate))
 
@@ -57,9 +57,9 @@ def test_the_input_is_sent_as_json(server: Server, path: Path, name: str) -> Non
     cases = [Case(name="a", input="x"), Case(name="b", input={"q": 1})]
     run_real(define_real(Endpoint(server.url(name, "ok")), cases, slots=1), path)
 
-    assert ['{"input":"x"}', '{"q":1}'] == [seen["body"] for seen in server.seen(name)]
-    assert {"POST"} == {seen["method"] for seen in server.seen(name)}
-    assert {"application/json"} == {seen["headers"]["content-type"] for seen in server.seen(name)}
+    assert ['{"input":"x"}', '{"q":1}'] == [request["body"] for request in server.seen(name)]
+    assert {"POST"} == {request["method"] for request in server.seen(name)}
+    assert {"application/json"} == {request["headers"]["content-type"] for request in server.seen(name)}
 
 
 def test_a_body_is_filled_in(server: Server, path: Path, name: str) -> None:
@@ -68,11 +68,11 @@ def test_a_body_is_filled_in(server: Server, path: Path, name: str) -> None:
     body = {"question": "{question}", "n": "{context.n.1}", "text": "Q: {question} {{}} {context}", "k": 5}
     run_real(define_real(Endpoint(server.url(name, "ok"), body=body), rows), path)
 
-    (seen,) = server.seen(name)
+    (request,) = server.seen(name)
     expected = (
         '{"question":"the \\"capital\\"}, {input}","n":2,"text":"Q: the \\"capital\\"}, {input} {} {\\"n\\":[1,2]}","k":5}'
     )
-    assert expected == seen["body"]
+    assert expected == request["body"]
 
 
 @pytest.mark.parametrize(
@@ -114,15 +114,15 @@ def test_columns_with_spaces_are_fields(server: Server, path: Path, name: str) -
     body = {"q": "{Question text}", "n": "{No. of words}", "u": "{user.name}"}
     run_real(define_real(Endpoint(server.url(name, "ok"), body=body), cases), path)
 
-    assert ['{"q":"1?","n":2,"u":"Eva"}'] == [seen["body"] for seen in server.seen(name)]
+    assert ['{"q":"1?","n":2,"u":"Eva"}'] == [request["body"] for request in server.seen(name)]
 
 
 def test_get_sends_parameters(server: Server, path: Path, name: str) -> None:
     """With GET, the members of the body are query parameters."""
     run_real(define_real(Endpoint(f"{server.url(name, 'ok')}?v=1", method="GET", body={"q": "{input}", "n": 2}), "a&b"), path)
 
-    (seen,) = server.seen(name)
-    assert ("GET", "", "v=1&q=a%26b&n=2") == (seen["method"], seen["body"], seen["target"].partition("?")[2])
+    (request,) = server.seen(name)
+    assert ("GET", "", "v=1&q=a%26b&n=2") == (request["method"], request["body"], request["target"].partition("?")[2])
 
 
 @pytest.mark.parametrize(
@@ -142,8 +142,8 @@ def test_a_url_is_filled_in(
     rows = [{"id": "a/..?b é&", "question": "x&y=#", "topic": [1]}]
     run_real(define_real(Endpoint(server.url(name, "ok", end), method=method, body=body), rows), path)
 
-    (seen,) = server.seen(name)
-    assert sent == (seen["target"].removeprefix(f"/{name}/ok/"), seen["body"])
+    (request,) = server.seen(name)
+    assert sent == (request["target"].removeprefix(f"/{name}/ok/"), request["body"])
 
 
 def test_an_unknown_field_in_a_url_is_an_error_before_the_start(path: Path) -> None:
@@ -160,8 +160,8 @@ def test_a_trial_has_one_idempotency_key(server: Server, path: Path, name: str) 
     quick = Retry(base_delay=0.01, max_delay=0.01)
     run_real(define_real(Endpoint(server.url(name + "2", "500,ok")), "a", retry=quick), path.with_name("2"))
 
-    keys = [seen["headers"]["idempotency-key"] for seen in server.seen(name)]
-    others = [seen["headers"]["idempotency-key"] for seen in server.seen(name + "2")]
+    keys = [request["headers"]["idempotency-key"] for request in server.seen(name)]
+    others = [request["headers"]["idempotency-key"] for request in server.seen(name + "2")]
     assert 2 == len(set(keys))
     assert 2 == len(others)
     assert 1 == len(set(others))
@@ -174,8 +174,8 @@ def test_connections_are_reused(server: Server, path: Path, name: str) -> None:
     run_real(define_real(Endpoint(server.url(name, "ok")), cases, slots=1), path)
     run_real(define_real(Endpoint(server.url(name + "4", "wait:0.005")), cases, slots=4), path.with_name("4"))
 
-    assert 1 == len({seen["connection"] for seen in server.seen(name)})
-    assert 4 == len({seen["connection"] for seen in server.seen(name + "4")})
+    assert 1 == len({request["connection"] for request in server.seen(name)})
+    assert 4 == len({request["connection"] for request in server.seen(name + "4")})
 
 
 @pytest.mark.parametrize("steps", ["goodbye", "last"])
@@ -193,7 +193,7 @@ def test_a_closed_connection_is_replaced(server: Server, path: Path, name: str, 
     outcome = run_real(define_real(Endpoint(server.url(name, steps)), cases, slots=1), path)
 
     assert 5 == outcome.state.completed
-    assert 5 == len({seen["connection"] for seen in server.seen(name)})
+    assert 5 == len({request["connection"] for request in server.seen(name)})
 
 
 @pytest.mark.parametrize(
@@ -238,9 +238,9 @@ def test_a_stream_is_timed(server: Server, path: Path, name: str) -> None:
 
 def test_an_empty_reply_is_an_output(server: Server, path: Path, name: str) -> None:
     """An empty reply is recorded as output and not repeated."""
-    it = define_real(Endpoint(server.url(name, "empty"), output_path="output"), [Case(name="a", input=1)])
-    outcome = run_real(it, path)
-    again = run_real(it, path, resume=True)
+    defined = define_real(Endpoint(server.url(name, "empty"), output_path="output"), [Case(name="a", input=1)])
+    outcome = run_real(defined, path)
+    again = run_real(defined, path, resume=True)
 
     assert [""] == outputs(path)
     assert (1, 0, 1) == (outcome.state.completed, outcome.state.failed, again.state.completed)
@@ -343,8 +343,8 @@ def test_an_unreachable_host_is_unavailable(path: Path, url: str) -> None:
 
 def test_a_connection_has_its_own_timeout(path: Path) -> None:
     """A connection attempt ends after its own timeout, within that of the attempt."""
-    with socket.create_server(("127.0.0.1", 0)) as deaf:  # It never accepts.
-        url = f"https://127.0.0.1:{deaf.getsockname()[1]}/"
+    with socket.create_server(("127.0.0.1", 0)) as listener:  # It never accepts.
+        url = f"https://127.0.0.1:{listener.getsockname()[1]}/"
         run_real(define_real(Endpoint(url, connect_timeout=0.05)), path)
 
     assert ("unavailable", True) == (failure(path).category, "ConnectTimeout" in failure(path).message)
@@ -408,7 +408,7 @@ def test_a_proxy_from_the_environment_is_used(server: Server, path: Path, name: 
     first, *others = server.seen(name)
     assert (f"http://nowhere.invalid:80/{name}/echo,ok/x", "nowhere.invalid") == (first["target"], first["headers"]["host"])
     assert "Basic bWU6cGFzcy1waHJhc2UtMg==" == first["headers"]["proxy-authorization"]
-    assert 1 == len({seen["connection"] for seen in (first, *others)})
+    assert 1 == len({request["connection"] for request in (first, *others)})
     assert 3 == len(outputs(path))
     written = b"".join(file.read_bytes() for file in path.rglob("*") if file.is_file())
     assert b"pass-phrase-2" not in written
@@ -428,10 +428,10 @@ def test_tls_goes_through_a_tunnel(
     server: Server, secure: tuple[Server, Path], path: Path, name: str, proxied: pytest.MonkeyPatch
 ) -> None:
     """Through a tunnel, TLS is checked against the host behind it, and the connection is reused."""
-    behind, trusted = secure
+    tls_server, trusted = secure
     proxied.setenv("HTTPS_PROXY", server.root)
     proxied.setenv("SSL_CERT_FILE", str(trusted))
-    url = behind.url(name, "ok").replace("127.0.0.1", "nowhere.invalid")
+    url = tls_server.url(name, "ok").replace("127.0.0.1", "nowhere.invalid")
     cases = [Case(name=str(n), input="lima") for n in range(3)]
     run_real(define_real(Endpoint(url, output_path="output"), cases, slots=1), path)
 
@@ -495,13 +495,13 @@ def test_a_fixed_key_is_used_for_all_trials(server: Server, path: Path, name: st
     """Trials that met a 401 are repeated with all of their retries when the run is resumed."""
     cases = [Case(name=str(n), input=n) for n in range(8)]
     endpoint = Endpoint(server.url(name, "401,401,401,401,500,ok"))
-    it = define_real(endpoint, cases, slots=4, retry=Retry(errors=1, base_delay=0.01))
+    defined = define_real(endpoint, cases, slots=4, retry=Retry(errors=1, base_delay=0.01))
     stops = 0
-    outcome = run_real(it, path, policy=policy)
+    outcome = run_real(defined, path, policy=policy)
     while outcome.stopped == "unauthorized":
         stops += 1
         assert (0, 0) == (outcome.state.completed, outcome.state.failed)
-        outcome = run_real(it, path, policy=policy, resume=True)
+        outcome = run_real(defined, path, policy=policy, resume=True)
 
     assert 1 <= stops <= 4
     assert ("", 8, 0) == (outcome.stopped, outcome.state.completed, outcome.state.failed)
@@ -512,10 +512,10 @@ def test_a_fixed_key_is_used_for_all_trials(server: Server, path: Path, name: st
 def test_an_unauthorized_judge_stops_the_run(server: Server, path: Path, name: str) -> None:
     """A judge with an unauthorized key stops the run; outputs are kept and only scored when it is resumed."""
     cases = [Case(name=str(n), input=n) for n in range(20)]
-    it = define_real(Endpoint(server.url(name, "ok")), cases, slots=1)
-    it.score(scorers.judge("m", base_url=server.url(f"{name}-judge", "401,say:verdict: correct", "v1")))
-    outcome = run_real(it, path)
-    again = run_real(it, path, resume=True)
+    defined = define_real(Endpoint(server.url(name, "ok")), cases, slots=1)
+    defined.score(scorers.judge("m", base_url=server.url(f"{name}-judge", "401,say:verdict: correct", "v1")))
+    outcome = run_real(defined, path)
+    again = run_real(defined, path, resume=True)
 
     assert ("unauthorized", 0, {}) == (outcome.stopped, outcome.state.completed, dict(outcome.state.scores))
     assert "401" in outcome.detail
@@ -526,7 +526,7 @@ def test_an_unauthorized_judge_stops_the_run(server: Server, path: Path, name: s
 
 def test_an_account_without_credit_stops_the_run(server: Server, path: Path, name: str) -> None:
     """A 429 with `insufficient_quota` stops the run."""
-    cases = [Case(name=each, input=each) for each in ("lima", "oslo")]
+    cases = [Case(name=name, input=name) for name in ("lima", "oslo")]
     outcome = run_real(define_real(Endpoint(server.url(name, "spent")), cases, retry=Retry(), slots=1), path)
 
     assert ("unauthorized", 1) == (outcome.stopped, len(server.seen(name)))
@@ -534,14 +534,14 @@ def test_an_account_without_credit_stops_the_run(server: Server, path: Path, nam
 
 def test_a_hang_is_a_timeout(server: Server, path: Path, name: str) -> None:
     """An attempt without a reply ends at its timeout; the next one uses a new connection."""
-    it = define_real(
+    defined = define_real(
         Endpoint(server.url(name, "hang,ok"), output_path="output"), timeout=0.5, retry=Retry(timeouts=1, base_delay=0.01)
     )
-    run_real(it, path)
+    run_real(defined, path)
 
     assert 1 == len(events(path, AttemptTimedOut))
     assert ["LIMA"] == outputs(path)
-    assert 2 == len({seen["connection"] for seen in server.seen(name)})
+    assert 2 == len({request["connection"] for request in server.seen(name)})
 
 
 @pytest.mark.parametrize(("steps", "wait"), [("429:3,ok", 3.0), ("429:date,ok", 2.0), ("429:quota,ok", 1.5)])
@@ -556,8 +556,8 @@ def test_retry_after_is_honoured(server: Server, path: Path, name: str, steps: s
 def test_an_outage_loses_nothing(server: Server, path: Path, name: str) -> None:
     """Half a minute of 503s fails no trial, although each has few retries."""
     cases = [Case(name=str(n), input=n) for n in range(60)]
-    it = define_real(Endpoint(server.url(name, "until:0.3")), cases, slots=8, retry=Retry(errors=4), timeout=100.0)
-    outcome = run_fast(it, path, rate=100)  # 30 s are 0.3 s of real time.
+    defined = define_real(Endpoint(server.url(name, "until:0.3")), cases, slots=8, retry=Retry(errors=4), timeout=100.0)
+    outcome = run_fast(defined, path, rate=100)  # 30 s are 0.3 s of real time.
 
     assert (60, 0) == (outcome.state.completed, outcome.state.failed)
 
@@ -569,8 +569,8 @@ def test_a_key_is_nowhere_in_the_journal(server: Server, path: Path, name: str, 
     headers = {"X-Api-Key": "$MY_KEY", "X-Auth": "literal-of-no-shape", "X-Plain": "visible"}
     cases = [Case(name=str(n), input=n) for n in range(4)]
     endpoint = Endpoint(f"{root}/{name}/echo,500,notjson,404/x?key=in-the-address&v=1", headers=headers, output_path="output")
-    it = define_real(endpoint, cases, slots=1, retry=Retry(errors=1, base_delay=0.01, max_delay=0.01))
-    run_real(it, path)
+    defined = define_real(endpoint, cases, slots=1, retry=Retry(errors=1, base_delay=0.01, max_delay=0.01))
+    run_real(defined, path)
 
     sent = server.seen(name)[0]["headers"]
     assert ("plainword-of-no-shape", "literal-of-no-shape") == (sent["x-api-key"], sent["x-auth"])
@@ -638,9 +638,9 @@ def test_invalid_arguments_are_rejected(url: str, headers: dict[str, str], messa
 
 def test_an_endpoint_evaluation_can_be_called(server: Server, name: str) -> None:
     """An evaluation of an endpoint can be called directly."""
-    it = define_real(Endpoint(server.url(name, "ok"), output_path="output"))
+    defined = define_real(Endpoint(server.url(name, "ok"), output_path="output"))
 
-    assert "LIMA" == trio.run(it, "lima")
+    assert "LIMA" == trio.run(defined, "lima")
 
 
 # What is left when the process is killed.
@@ -664,13 +664,13 @@ def test_a_kill_keeps_every_finished_trial(server: Server, path: Path, name: str
             time.sleep(0.01)
         os.kill(process.pid, signal.SIGKILL)
     done = {event.trial for event in events(path, TrialCompleted)}
-    asked = len(server.seen(name))
+    calls = len(server.seen(name))
     cases = [Case(name=str(n), input=n) for n in range(200)]
-    it: AnyEvaluation = evaluation(cases=cases, slots=4)(Endpoint(url, output_path="output"))
-    outcome = run_real(it, path, resume=True)
+    defined: AnyEvaluation = evaluation(cases=cases, slots=4)(Endpoint(url, output_path="output"))
+    outcome = run_real(defined, path, resume=True)
 
     assert len(done) >= 90
     assert 200 == outcome.state.completed
-    assert 200 - len(done) == len(server.seen(name)) - asked
+    assert 200 - len(done) == len(server.seen(name)) - calls
     assert done <= {event.trial for event in events(path, TrialCompleted)}
     assert 200 == fold(read(path)).completed

@@ -55,11 +55,11 @@ async def test_an_evaluation_is_still_its_function() -> None:
 def test_settings_are_kept() -> None:
     """Settings of the decorator are kept, with numbers as floats."""
     expected = Settings(slots=8, timeout=30.0, deadline=60.0, repeats=2, retry=Retry(errors=1))
-    how: dict[str, Any] = {"policy": "aimd", "grace": 1.0, "fail_fast": True, "max_failures": 0.1, "durability": "os"}
-    how |= {"limit_key": "model", "fail_under": ("exact=0.9",)}
+    options: dict[str, Any] = {"policy": "aimd", "grace": 1.0, "fail_fast": True, "max_failures": 0.1, "durability": "os"}
+    options |= {"limit_key": "model", "fail_under": ("exact=0.9",)}
 
     assert expected == capitals.settings
-    assert Settings(**how) == evaluation(cases=CASES, **how)(plain).settings
+    assert Settings(**options) == evaluation(cases=CASES, **options)(plain).settings
     assert [Case(name="fr", input="France?", expected="Paris")] == [trial.case for trial in capitals.cases.select()]
 
 
@@ -161,14 +161,14 @@ def test_scorers() -> None:
         return bool(output == case.expected)
 
     @defined.score(name="judge", retry=Retry(errors=1))
-    async def asked(output: str, case: Case) -> float:
+    async def judged(output: str, case: Case) -> float:
         return len(output) / len(case.input)
 
     assert ["exact", "judge"] == list(defined.scorers)
     assert [Retry(errors=7), Retry(errors=1)] == [scorer.retry for scorer in defined.scorers.values()]
     assert [False, True] == [scorer.is_async for scorer in defined.scorers.values()]
     assert exact("Paris", CASES[0])
-    assert fingerprint_function(asked) == defined.scorers["judge"].version
+    assert fingerprint_function(judged) == defined.scorers["judge"].version
 
 
 BY_NAME = "parameters are passed by name, any of: output, expected, input, metadata, case"
@@ -293,7 +293,7 @@ def test_invalid_verdicts_are_rejected(verdicts: Any) -> None:
 
 async def test_notes_reach_the_attempt() -> None:
     """A note belongs to the current attempt, also from a thread; outside of one it is ignored."""
-    kept: list[dict[str, Any]] = []
+    noted: list[dict[str, Any]] = []
     threads: set[int] = set()
 
     def work() -> None:
@@ -301,7 +301,7 @@ async def test_notes_reach_the_attempt() -> None:
         note(tokens=2)
 
     async def attempt() -> None:
-        set_note_sink(kept.append)
+        set_note_sink(noted.append)
         note(tokens=1, cost=0.5)
         await trio.to_thread.run_sync(work)
 
@@ -310,13 +310,13 @@ async def test_notes_reach_the_attempt() -> None:
         nursery.start_soon(attempt)
     note(tokens=3)
 
-    assert [{"tokens": 1, "cost": 0.5}, {"tokens": 2}] == kept
+    assert [{"tokens": 1, "cost": 0.5}, {"tokens": 2}] == noted
     assert threading.get_ident() not in threads
 
 
-def task_of(folder: Path, source: str) -> Any:
+def task_of(directory: Path, source: str) -> Any:
     """Load the function `task` from a file with this source."""
-    path = folder / f"module{len(list(folder.iterdir()))}.py"
+    path = directory / f"module{len(list(directory.iterdir()))}.py"
     path.write_text(source)
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
@@ -365,10 +365,10 @@ def test_fingerprint_of_a_nested_function(tmp_path: Path) -> None:
     """A nested function is fingerprinted by its source, even with a prompt at the left margin."""
     nested = SOURCE.replace("async def", "def outer():\n    async def").replace('    """Ask."""\n    return', "        return")
     nested += "    return task\n\ntask = outer()\n"
-    one, two = task_of(tmp_path, nested), task_of(tmp_path, nested.replace("(question):", "(question):  # asked"))
+    first, second = task_of(tmp_path, nested), task_of(tmp_path, nested.replace("(question):", "(question):  # asked"))
 
-    assert "async def task" in _normal(inspect.getsource(one))
-    assert fingerprint_function(one) == fingerprint_function(two)
+    assert "async def task" in _normal(inspect.getsource(first))
+    assert fingerprint_function(first) == fingerprint_function(second)
 
 
 def test_sources_are_parsed_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:

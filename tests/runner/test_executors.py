@@ -34,9 +34,9 @@ from tests.journal.disk import SimulatedDisk
 DID_NOT_RUN, COMPLETED, COMPLETED_WITH_RETRIES, FAILED = ExecutionStatus
 
 
-async def execute(function: Any, inputs: Iterable[Any], concurrency: int = 3, **given: Any) -> Results:
+async def execute(function: Any, inputs: Iterable[Any], concurrency: int = 3, **arguments: Any) -> Results:
     """Execute in a deterministic order on the virtual clock."""
-    executor = AsyncExecutor(function, concurrency, **given, options=repeatable())
+    executor = AsyncExecutor(function, concurrency, **arguments, options=repeatable())
     with trio.fail_after(1_000_000):  # Virtual seconds.
         return await executor.execute(inputs)
 
@@ -91,22 +91,22 @@ DYNAMIC = (
     "enable_dynamic_concurrency=True dynamic_initial_target=None dynamic_window_seconds=5.0 dynamic_increase_step=1 "
     "dynamic_decrease_ratio=0.5 dynamic_inactive_check_interval=1.0"
 )
-OURS = "journal=None output_type=None options=None"
+OWN_ARGUMENTS = "journal=None output_type=None options=None"
 
 
 @pytest.mark.parametrize(
     ("callable_", "expected"),
     [
-        (AsyncExecutor, f"generation_fn concurrency=3 {COMMON} {SIGNAL} timeout=None {DYNAMIC} {OURS}"),
-        (SyncExecutor, f"generation_fn {COMMON} {SIGNAL} {OURS}"),
-        (get_executor_on_sync_context, f"sync_fn async_fn run_sync=False concurrency=3 {COMMON} timeout=None {OURS}"),
+        (AsyncExecutor, f"generation_fn concurrency=3 {COMMON} {SIGNAL} timeout=None {DYNAMIC} {OWN_ARGUMENTS}"),
+        (SyncExecutor, f"generation_fn {COMMON} {SIGNAL} {OWN_ARGUMENTS}"),
+        (get_executor_on_sync_context, f"sync_fn async_fn run_sync=False concurrency=3 {COMMON} timeout=None {OWN_ARGUMENTS}"),
     ],
 )
 def test_the_signatures(callable_: Any, expected: str) -> None:
     """Arguments have Phoenix's names, order and defaults; additional ones are keyword-only."""
     actual = [
-        name if each.default is inspect.Parameter.empty else f"{name}={each.default!r}"
-        for name, each in inspect.signature(callable_).parameters.items()
+        name if parameter.default is inspect.Parameter.empty else f"{name}={parameter.default!r}"
+        for name, parameter in inspect.signature(callable_).parameters.items()
     ]
 
     assert expected == " ".join(actual)
@@ -116,8 +116,8 @@ def test_the_attributes() -> None:
     """Arguments are attributes of the same names; `timeout` is 60 s by default."""
     names = ("concurrency", "max_retries", "exit_on_error", "fallback_return_value", "timeout", "tqdm_bar_format")
     values = (7, 2, False, "?", 5, "{bar}")
-    given: dict[str, Any] = dict(zip(names, values, strict=True))
-    executor = AsyncExecutor(double, **given, termination_signal=signal.SIGTERM)
+    arguments: dict[str, Any] = dict(zip(names, values, strict=True))
+    executor = AsyncExecutor(double, **arguments, termination_signal=signal.SIGTERM)
     plain = AsyncExecutor(double)
     in_order = SyncExecutor(len, max_retries=2, exit_on_error=False, fallback_return_value="?", termination_signal=None)
     executors: list[Executor] = [executor, plain, in_order]
@@ -125,10 +125,10 @@ def test_the_attributes() -> None:
     assert values == tuple(getattr(executor, name) for name in names)
     assert (3, 10, True, None, 60, None) == tuple(getattr(plain, name) for name in names)
     assert (1, 2, False, "?", math.inf, None) == tuple(getattr(in_order, name) for name in names)
-    assert [double, double, len] == [each.generate for each in (executor, plain, in_order)]
-    assert [signal.SIGTERM, signal.SIGINT, None] == [each.termination_signal for each in (executor, plain, in_order)]
+    assert [double, double, len] == [candidate.generate for candidate in (executor, plain, in_order)]
+    assert [signal.SIGTERM, signal.SIGINT, None] == [candidate.termination_signal for candidate in (executor, plain, in_order)]
     assert 0 == plain.base_priority
-    assert all(callable(each.run) for each in executors)
+    assert all(callable(candidate.run) for candidate in executors)
 
 
 async def test_attributes_may_be_changed_before_a_run() -> None:
@@ -149,8 +149,8 @@ async def test_outputs_are_in_the_order_of_inputs() -> None:
     outputs, details = await execute(task, range(10), concurrency=10)
 
     assert [f"out {n}" for n in range(10)] == outputs
-    assert [COMPLETED] * 10 == [each.status for each in details]
-    assert [10.0 - n for n in range(10)] == [pytest.approx(each.execution_seconds, abs=1e-5) for each in details]
+    assert [COMPLETED] * 10 == [detail.status for detail in details]
+    assert [10.0 - n for n in range(10)] == [pytest.approx(detail.execution_seconds, abs=1e-5) for detail in details]
 
 
 async def test_details_of_a_retried_item() -> None:
@@ -177,14 +177,14 @@ async def test_a_failure_never_raises() -> None:
     assert "ValueError: no" in results[1][1].traceback
 
 
-@pytest.mark.parametrize("trouble", [Fail(ValueError("no")), Fail(RateLimited()), Fail(ConnectionError("no")), Hang()])
-@pytest.mark.parametrize("most", [0, 1, 4])
-async def test_max_retries_counts_everything(trouble: Action, most: int) -> None:
+@pytest.mark.parametrize("failure", [Fail(ValueError("no")), Fail(RateLimited()), Fail(ConnectionError("no")), Hang()])
+@pytest.mark.parametrize("max_retries", [0, 1, 4])
+async def test_max_retries_counts_everything(failure: Action, max_retries: int) -> None:
     """`max_retries` counts errors, rate limits and timeouts alike."""
-    task = Scripted({"a": [trouble]})
-    results = await execute(task, ["a"], max_retries=most, timeout=10)
+    task = Scripted({"a": [failure]})
+    results = await execute(task, ["a"], max_retries=max_retries, timeout=10)
 
-    assert most + 1 == task.calls["a"] == len(results[1][0].exceptions) == results[1][0].attempts
+    assert max_retries + 1 == task.calls["a"] == len(results[1][0].exceptions) == results[1][0].attempts
     assert [FAILED] == statuses(results)
 
 
@@ -215,13 +215,13 @@ async def test_a_timeout_is_an_exception_of_its_attempt() -> None:
     assert pytest.approx(30.0, abs=1e-5) == details.execution_seconds
 
 
-@pytest.mark.parametrize(("given", "seconds"), [(None, 60.0), (30, 30.0), (math.inf, 86_000.0)])
-async def test_the_default_timeout(given: float | None, seconds: float) -> None:
+@pytest.mark.parametrize(("arguments", "seconds"), [(None, 60.0), (30, 30.0), (math.inf, 86_000.0)])
+async def test_the_default_timeout(arguments: float | None, seconds: float) -> None:
     """`timeout=None` is 60 s, as in Phoenix; `math.inf` turns the timeout off."""
     task = Scripted({"a": [Return(1, after=86_000)]})
-    results = await execute(task, ["a"], timeout=given, max_retries=0)
+    results = await execute(task, ["a"], timeout=arguments, max_retries=0)
 
-    assert [COMPLETED if given == math.inf else FAILED] == statuses(results)
+    assert [COMPLETED if arguments == math.inf else FAILED] == statuses(results)
     assert pytest.approx(seconds, abs=1e-5) == results[1][0].execution_seconds
 
 
@@ -270,7 +270,7 @@ async def test_exit_on_error_ends_the_run() -> None:
     assert [COMPLETED] * 20 + [FAILED] == statuses(results)[:21]
     assert [DID_NOT_RUN] * 950 == statuses(results)[50:]
     assert 1000 == len(results[0]) == len(results[1])
-    assert [(None, 0, False)] * 950 == [(out, each.attempts, each.interrupted) for out, each in zip(*results, strict=True)][50:]
+    assert [(None, 0, False)] * 950 == [(output, d.attempts, d.interrupted) for output, d in zip(*results, strict=True)][50:]
 
 
 async def test_without_exit_on_error_an_unauthorized_key_does_not_end_the_run() -> None:
@@ -309,18 +309,18 @@ async def test_inputs_are_read_as_they_are_needed() -> None:
 
 async def test_inputs_and_outputs_may_be_any_object() -> None:
     """Without a journal, inputs and outputs are passed on as the same objects."""
-    made: list[object] = []
+    created: list[object] = []
 
     async def wrap(value: Any) -> object:
         await trio.lowlevel.checkpoint()
-        made.append((value, threading.Lock()))
-        return made[-1]
+        created.append((value, threading.Lock()))
+        return created[-1]
 
-    given = [object(), threading.Lock(), float("nan"), {1, 2}, given_twice := object(), given_twice, lambda: 1]
-    outputs, _ = await execute(wrap, given, concurrency=1)
+    arguments = [object(), threading.Lock(), float("nan"), {1, 2}, given_twice := object(), given_twice, lambda: 1]
+    outputs, _ = await execute(wrap, arguments, concurrency=1)
 
-    assert all(mine is theirs[0] for mine, theirs in zip(given, outputs, strict=True))
-    assert all(mine is theirs for mine, theirs in zip(made, outputs, strict=True))
+    assert all(expected is output[0] for expected, output in zip(arguments, outputs, strict=True))
+    assert all(expected is output for expected, output in zip(created, outputs, strict=True))
 
 
 @pytest.mark.parametrize(
@@ -361,7 +361,7 @@ def test_the_loop_of_an_object_is_that_of_its_call() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("arguments", "message"),
     [
         ({"concurrency": 0}, "concurrency=0: expected an integer, 1 or more"),
         ({"concurrency": 2.5}, "concurrency=2.5"),
@@ -372,23 +372,23 @@ def test_the_loop_of_an_object_is_that_of_its_call() -> None:
         ({"options": {"listener": print}}, "the option 'listener' is set by the executor"),
     ],
 )
-def test_invalid_arguments_are_rejected(given: dict[str, Any], message: str) -> None:
+def test_invalid_arguments_are_rejected(arguments: dict[str, Any], message: str) -> None:
     """An invalid argument is rejected by name."""
     with pytest.raises(UsageError, match=message):
-        AsyncExecutor(double, **given)
+        AsyncExecutor(double, **arguments)
 
 
 def test_a_function_and_inputs_are_needed() -> None:
     """What is not callable, or not iterable, is rejected."""
-    nonsense: Any = 3
+    invalid: Any = 3
     with pytest.raises(UsageError, match="generation_fn=3"):
-        AsyncExecutor(nonsense)
+        AsyncExecutor(invalid)
     with pytest.raises(UsageError, match="inputs=3"):
-        AsyncExecutor(double).run(nonsense)
+        AsyncExecutor(double).run(invalid)
 
 
 @pytest.mark.parametrize(
-    ("given", "limits"),
+    ("arguments", "limits"),
     [
         ({}, (20, "start")),
         ({"enable_dynamic_concurrency": False}, (20, "start")),
@@ -396,16 +396,16 @@ def test_a_function_and_inputs_are_needed() -> None:
         ({"dynamic_window_seconds": 1.0, "dynamic_increase_step": 2}, (20, "start")),
     ],
 )
-async def test_the_policy_follows_the_arguments(given: dict[str, Any], limits: tuple[int, str]) -> None:
+async def test_the_policy_follows_the_arguments(arguments: dict[str, Any], limits: tuple[int, str]) -> None:
     """The adaptive policy by default, a fixed one without dynamics, AIMD with any of Phoenix's numbers."""
     task = Scripted(lambda value, _: Return(value, 1))
-    executor = AsyncExecutor(task, 20, **given, options=repeatable())
+    executor = AsyncExecutor(task, 20, **arguments, options=repeatable())
     config = executor._configure()
     outputs, _ = await executor.execute(range(200))
 
     assert list(range(200)) == outputs
     assert task.max_in_flight <= limits[0] + 16
-    expected = "fixed" if "enable_dynamic_concurrency" in given else "aimd" if given else "adaptive"
+    expected = "fixed" if "enable_dynamic_concurrency" in arguments else "aimd" if arguments else "adaptive"
     assert (expected, expected == "aimd") == (config.options["policy"], config.settings.aimd is not None)
 
 
@@ -414,8 +414,8 @@ async def test_aimd_follows_its_arguments() -> None:
     disk = SimulatedDisk()
     task = Scripted(lambda value, _: Return(value, 0.25))
     options = {**repeatable(), "files": disk}
-    given: dict[str, Any] = {"dynamic_initial_target": 4, "dynamic_window_seconds": 1.0, "dynamic_increase_step": 2}
-    executor = AsyncExecutor(task, 10, **given, journal="/runs/it", options=options)
+    arguments: dict[str, Any] = {"dynamic_initial_target": 4, "dynamic_window_seconds": 1.0, "dynamic_increase_step": 2}
+    executor = AsyncExecutor(task, 10, **arguments, journal="/runs/it", options=options)
     await executor.execute(range(200))
 
     moves = [event.after for event in events_of("/runs/it", files=disk) if isinstance(event, LimitChanged)]
@@ -468,8 +468,8 @@ def test_the_choice_between_the_two(caplog: pytest.LogCaptureFixture) -> None:
     def sync_double(value: int) -> int:
         return 2 * value
 
-    def chosen(**given: Any) -> Any:
-        return get_executor_on_sync_context(sync_double, _double_in_asyncio, **given)
+    def chosen(**arguments: Any) -> Any:
+        return get_executor_on_sync_context(sync_double, _double_in_asyncio, **arguments)
 
     async def in_a_loop() -> Any:
         executor = chosen(concurrency=5)
@@ -484,8 +484,8 @@ def test_the_choice_between_the_two(caplog: pytest.LogCaptureFixture) -> None:
         warnings.append(sum(record.levelno == logging.WARNING for record in caplog.records))
     in_loop, results = asyncio.run(in_a_loop())
 
-    kinds = [type(each) for each in (chosen(), chosen(run_sync=True), *executors, in_loop)]
+    kinds = [type(candidate) for candidate in (chosen(), chosen(run_sync=True), *executors, in_loop)]
     assert [AsyncExecutor, SyncExecutor, SyncExecutor, SyncExecutor, AsyncExecutor] == kinds
     assert [0, 1] == warnings
-    assert [None, None, signal.SIGINT] == [each.termination_signal for each in (*executors, chosen(run_sync=True))]
+    assert [None, None, signal.SIGINT] == [candidate.termination_signal for candidate in (*executors, chosen(run_sync=True))]
     assert ([2, 4], 5) == (results[0], in_loop.concurrency)

@@ -62,13 +62,13 @@ def test_an_empty_window_adds_nothing() -> None:
     assert 3 == controller.target_concurrency
 
 
-@pytest.mark.parametrize("trouble", ["record_error", "record_timeout"])
-def test_a_window_with_a_failure_halves(trouble: str) -> None:
+@pytest.mark.parametrize("failures", ["record_error", "record_timeout"])
+def test_a_window_with_a_failure_halves(failures: str) -> None:
     """One error or timeout in a window multiplies the target by `decrease_ratio` once, at the end of the window."""
     clock = Clock()
     controller = ConcurrencyController(100, 40, clock=clock)
     controller.record_success(1.0)
-    getattr(controller, trouble)()
+    getattr(controller, failures)()
     assert 40 == controller.target_concurrency
     clock.now += 5.0
     controller.record_success(1.0)
@@ -140,8 +140,8 @@ def test_no_concurrency_is_rejected() -> None:
 
 @pytest.mark.parametrize("step", [0.5, 1.0])
 @pytest.mark.parametrize("ratio", [0.5, 0.8])
-@pytest.mark.parametrize("trouble", [0.02, 0.05])
-def test_the_mean_target(trouble: float, step: float, ratio: float) -> None:
+@pytest.mark.parametrize("failures", [0.02, 0.05])
+def test_the_mean_target(failures: float, step: float, ratio: float) -> None:
     """With failures in a fraction r of the windows, the mean target is a·(1 - r) / ((1 - β)·r), within 10 %."""
     chance, clock = random.Random(7), Clock()
     controller = ConcurrencyController(
@@ -149,12 +149,12 @@ def test_the_mean_target(trouble: float, step: float, ratio: float) -> None:
     )
     targets = []
     for _ in range(30_000):
-        if chance.random() < trouble:
+        if chance.random() < failures:
             controller.record_error()
         else:
             controller.record_success(1.0)
         clock.now += 5.0
         targets.append(controller.target_concurrency + 0.5)  # Rounding down takes off one half on average.
 
-    expected = step * (1 - trouble) / ((1 - ratio) * trouble)
+    expected = step * (1 - failures) / ((1 - ratio) * failures)
     assert pytest.approx(expected, rel=0.1) == sum(targets[5000:]) / len(targets[5000:])

@@ -24,15 +24,15 @@ from runner.testing import Hang, Return, Scripted, repeatable
 DONE = (ExecutionStatus.COMPLETED, ExecutionStatus.COMPLETED_WITH_RETRIES)
 
 
-def executor(function: Any, concurrency: int = 3, **given: Any) -> AsyncExecutor:
+def executor(function: Any, concurrency: int = 3, **arguments: Any) -> AsyncExecutor:
     """Return an executor for the virtual clock."""
-    options = {**repeatable(), **given.pop("options", {})}
-    return AsyncExecutor(function, concurrency, **given, options=options)
+    options = {**repeatable(), **arguments.pop("options", {})}
+    return AsyncExecutor(function, concurrency, **arguments, options=options)
 
 
-async def execute(function: Any, inputs: Any, concurrency: int = 3, **given: Any) -> Results:
+async def execute(function: Any, inputs: Any, concurrency: int = 3, **arguments: Any) -> Results:
     with trio.fail_after(1_000_000):  # Virtual seconds.
-        return await executor(function, concurrency, **given).execute(inputs)
+        return await executor(function, concurrency, **arguments).execute(inputs)
 
 
 def done(results: Results) -> int:
@@ -125,17 +125,17 @@ async def test_7_a_signal_is_noticed_at_once_and_grace_is_bounded() -> None:
     task = Scripted(lambda value, _: Return(value, 12) if value == 0 else Hang())
     async with trio.open_nursery() as nursery:
 
-        async def press() -> None:
+        async def interrupt() -> None:
             await trio.sleep(10)
             signal.raise_signal(signal.SIGINT)
 
-        nursery.start_soon(press)
-        began = trio.current_time()
+        nursery.start_soon(interrupt)
+        start = trio.current_time()
         outputs, details = await execute(task, range(100))
-    assert 15.0 == pytest.approx(trio.current_time() - began, abs=0.1)
+    assert 15.0 == pytest.approx(trio.current_time() - start, abs=0.1)
     assert before is signal.getsignal(signal.SIGINT)
     assert ([0] + [None] * 99, ExecutionStatus.COMPLETED) == (outputs, details[0].status)
-    assert [(True, 1)] * 2 + [(False, 0)] * 97 == [(each.interrupted, each.attempts) for each in details[1:]]
+    assert [(True, 1)] * 2 + [(False, 0)] * 97 == [(detail.interrupted, detail.attempts) for detail in details[1:]]
     assert 15.0 == pytest.approx(details[1].execution_seconds, abs=2)
 
 
@@ -143,17 +143,17 @@ async def test_7_a_second_signal_ends_it_at_once() -> None:
     """A second signal does not wait for the grace period."""
     async with trio.open_nursery() as nursery:
 
-        async def press() -> None:
+        async def interrupt() -> None:
             await trio.sleep(10)
             signal.raise_signal(signal.SIGINT)
             await trio.sleep(1)
             signal.raise_signal(signal.SIGINT)
 
-        nursery.start_soon(press)
-        began = trio.current_time()
+        nursery.start_soon(interrupt)
+        start = trio.current_time()
         results = await execute(Scripted(lambda *_: Hang()), range(100))
 
-    assert 11.0 == pytest.approx(trio.current_time() - began, abs=0.1)
+    assert 11.0 == pytest.approx(trio.current_time() - start, abs=0.1)
     assert 3 == sum(details.interrupted for details in results[1])
 
 
@@ -169,7 +169,7 @@ async def test_7_another_signal_can_be_chosen() -> None:
     await execute(look, [1], termination_signal=signal.SIGTERM)
     await execute(look, [1], termination_signal=None)
 
-    assert [True, False] == [mine == theirs for mine, theirs in zip(before, handlers[0], strict=True)]
+    assert [True, False] == [expected == installed for expected, installed in zip(before, handlers[0], strict=True)]
     assert before == handlers[1] == [signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)]
 
 
@@ -195,32 +195,32 @@ async def test_7_overlapping_runs_restore_the_handler() -> None:
 
     async def one(seconds: float) -> None:
         await execute(Scripted(lambda *_: Return(1, seconds)), [1], options={"grace": 0.0})
-        ended.append(trio.current_time() - began)
+        ended.append(trio.current_time() - start)
 
-    began = trio.current_time()
+    start = trio.current_time()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(one, 5)
         nursery.start_soon(one, 100)
         await trio.sleep(10)
         signal.raise_signal(signal.SIGINT)
 
-    assert [5.0, 10.0] == [pytest.approx(each, abs=0.1) for each in ended]
+    assert [5.0, 10.0] == [pytest.approx(detail, abs=0.1) for detail in ended]
     assert before is signal.getsignal(signal.SIGINT)
 
 
 def test_7_a_sync_call_may_finish() -> None:
     """After Ctrl-C a call in the main thread may finish; nothing else starts."""
 
-    def press(value: int) -> int:
+    def interrupt(value: int) -> int:
         if value == 2:
             signal.raise_signal(signal.SIGINT)
         return value
 
     before = signal.getsignal(signal.SIGINT)
-    outputs, details = SyncExecutor(press).run(range(100))
+    outputs, details = SyncExecutor(interrupt).run(range(100))
 
     assert [0, 1, 2, None] == outputs[:4]
-    assert {ExecutionStatus.DID_NOT_RUN} == {each.status for each in details[3:]}
+    assert {ExecutionStatus.DID_NOT_RUN} == {detail.status for detail in details[3:]}
     assert before is signal.getsignal(signal.SIGINT)
 
 
@@ -228,27 +228,27 @@ def test_7_a_second_signal_interrupts_a_sync_call() -> None:
     """A second Ctrl-C interrupts the call in flight."""
     reached = []
 
-    def press(value: int) -> int:
+    def interrupt(value: int) -> int:
         signal.raise_signal(signal.SIGINT)
         reached.append(value)
         signal.raise_signal(signal.SIGINT)
         reached.append(-1)
         return value
 
-    outputs, details = SyncExecutor(press).run(range(3))
+    outputs, details = SyncExecutor(interrupt).run(range(3))
 
     assert ([0], [None] * 3) == (reached, outputs)
-    assert [(True, 1), (False, 0), (False, 0)] == [(each.interrupted, each.attempts) for each in details]
+    assert [(True, 1), (False, 0), (False, 0)] == [(detail.interrupted, detail.attempts) for detail in details]
 
 
 def test_7_the_grace_of_a_sync_call_is_bounded() -> None:
     """A blocking call in the main thread is interrupted at the end of the grace period."""
 
-    def press(_: int) -> None:
+    def interrupt(_: int) -> None:
         signal.raise_signal(signal.SIGINT)
         threading.Event().wait()
 
-    outputs, details = SyncExecutor(press, options={"grace": 0.05}).run(range(3))
+    outputs, details = SyncExecutor(interrupt, options={"grace": 0.05}).run(range(3))
 
     assert ([None] * 3, True) == (outputs, details[0].interrupted)
 
@@ -258,19 +258,19 @@ def test_8_cancelling_leaves_nothing_running() -> None:
     running = 0
 
     async def main() -> int:
-        begun = asyncio.Event()
+        started = asyncio.Event()
 
         async def hangs(_: int) -> None:
             nonlocal running
             running += 1
-            begun.set()
+            started.set()
             try:
                 await asyncio.Event().wait()
             finally:
                 running -= 1
 
         task = asyncio.ensure_future(AsyncExecutor(hangs, 2).execute(range(10)))
-        await begun.wait()
+        await started.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -313,7 +313,7 @@ async def test_9_exceptions_keep_no_frames() -> None:
     gc.collect()
 
     assert 60 == sum(len(details.exceptions) for details in results[1]) == len(watched)
-    assert [] == [each for each in watched if each() is not None]
+    assert [] == [reference for reference in watched if reference() is not None]
     chain = results[1][0].exceptions[0]
     assert (None, None) == (chain.__traceback__, chain.__cause__ and chain.__cause__.__traceback__)
 

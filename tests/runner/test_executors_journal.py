@@ -33,10 +33,10 @@ PATH = Path("/runs/it")
 COMPLETED, FAILED = ExecutionStatus.COMPLETED, ExecutionStatus.FAILED
 
 
-async def execute(function: Any, inputs: Iterable[Any], disk: SimulatedDisk, concurrency: int = 3, **given: Any) -> Results:
-    options = {**repeatable(), "files": disk, **given.pop("options", {})}
+async def execute(function: Any, inputs: Iterable[Any], disk: SimulatedDisk, concurrency: int = 3, **arguments: Any) -> Results:
+    options = {**repeatable(), "files": disk, **arguments.pop("options", {})}
     with trio.fail_after(1_000_000):  # Virtual seconds.
-        return await AsyncExecutor(function, concurrency, **given, journal=PATH, options=options).execute(inputs)
+        return await AsyncExecutor(function, concurrency, **arguments, journal=PATH, options=options).execute(inputs)
 
 
 def of_kind(disk: SimulatedDisk, kind: type) -> list[Any]:
@@ -54,13 +54,13 @@ async def test_a_journal_like_any_other() -> None:
 
     assert ["A", "B"] == outputs
     assert ["a", "b"] == [event.input for event in of_kind(disk, TrialEnqueued)]
-    [begun] = of_kind(disk, RunStarted)
+    [run_started] = of_kind(disk, RunStarted)
     assert ("scripted", 2, 3, 30.0, 10) == (
-        begun.evaluation,
-        begun.trials,
-        begun.settings["slots"],
-        begun.settings["timeout"],
-        begun.settings["retry"]["total"],
+        run_started.evaluation,
+        run_started.trials,
+        run_started.settings["slots"],
+        run_started.settings["timeout"],
+        run_started.settings["retry"]["total"],
     )
     assert verify(PATH, files=disk).ok
 
@@ -234,17 +234,17 @@ async def test_inputs_that_are_not_json() -> None:
         seen.append(value)
         return type(value).__name__
 
-    given = [Question("why?", 3), Strange(1), Strange(2), {1, 2}, float("nan"), (1, 2), {1: "one"}]
-    outputs, _ = await execute(look, given, disk, 1)
+    inputs = [Question("why?", 3), Strange(1), Strange(2), {1, 2}, float("nan"), (1, 2), {1: "one"}]
+    outputs, _ = await execute(look, inputs, disk, 1)
     recorded = [event.input for event in of_kind(disk, TrialEnqueued)]
 
     assert ["Question", "Strange", "Strange", "set", "float", "tuple", "dict"] == outputs
-    assert all(mine is theirs for mine, theirs in zip(given, seen, strict=True))
+    assert all(expected is actual for expected, actual in zip(inputs, seen, strict=True))
     assert ({"text": "why?", "level": 3}, "<strange>") == (recorded[0], recorded[1]["repr"])
     assert recorded[1]["content"] != recorded[2]["content"]
     seen.clear()
     await execute(look, [Question("why?", 3), Strange(2), Strange(3), (1, 2)], disk, 1)
-    assert [3] == [each.value for each in seen]
+    assert [3] == [strange.value for strange in seen]
 
 
 async def test_an_input_that_cannot_be_recorded_is_rejected() -> None:
@@ -259,11 +259,11 @@ async def test_an_input_that_cannot_be_recorded_is_rejected() -> None:
 async def test_outputs_are_the_same_objects() -> None:
     """In the same process an output is the object itself; a later process reads it from the journal."""
     disk = SimulatedDisk()
-    made = [Question("why?", 3), ("a", "tuple"), ["a list"]]
-    outputs, _ = await execute(Scripted(lambda value, _: Return(made[value])), range(3), disk)
+    created = [Question("why?", 3), ("a", "tuple"), ["a list"]]
+    outputs, _ = await execute(Scripted(lambda value, _: Return(created[value])), range(3), disk)
     again, _ = await execute(Scripted({}), range(3), disk)
 
-    assert all(mine is theirs for mine, theirs in zip(made, outputs, strict=True))
+    assert all(expected is actual for expected, actual in zip(created, outputs, strict=True))
     assert [{"text": "why?", "level": 3}, ["a", "tuple"], ["a list"]] == again
 
 
@@ -276,12 +276,12 @@ async def ask_for_many(level: int) -> Any:
     return await ask(level)
 
 
-@pytest.mark.parametrize(("function", "given"), [(ask, {}), (ask_for_many, {"output_type": list[Question]})])
-async def test_outputs_are_read_as_the_classes_they_were(function: Any, given: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("function", "arguments"), [(ask, {}), (ask_for_many, {"output_type": list[Question]})])
+async def test_outputs_are_read_as_the_classes_they_were(function: Any, arguments: dict[str, Any]) -> None:
     """A later process returns objects of the annotated class, or of `output_type`, like the first one."""
     disk = SimulatedDisk()
-    first, _ = await execute(function, range(3), disk, **given)
-    again, _ = await execute(function, range(3), disk, **given)
+    first, _ = await execute(function, range(3), disk, **arguments)
+    again, _ = await execute(function, range(3), disk, **arguments)
 
     assert [[Question("why?", level)] for level in range(3)] == first == again
 
@@ -404,8 +404,8 @@ def test_a_sync_run_has_a_journal(tmp_path: Path) -> None:
     assert [0, 1, 2, 2, 3] == calls
 
 
-@pytest.mark.parametrize("given", [{}, {"enable_dynamic_concurrency": False}, {"dynamic_window_seconds": 2.0}])
-async def test_every_decision_is_reproduced(given: dict[str, Any]) -> None:
+@pytest.mark.parametrize("arguments", [{}, {"enable_dynamic_concurrency": False}, {"dynamic_window_seconds": 2.0}])
+async def test_every_decision_is_reproduced(arguments: dict[str, Any]) -> None:
     """The audit recomputes limits, pauses, delays and endings from the journal, whatever the policy."""
     disk = SimulatedDisk()
 
@@ -413,7 +413,7 @@ async def test_every_decision_is_reproduced(given: dict[str, Any]) -> None:
         kinds = [RateLimited(2.0), ConnectionError("no"), ValueError("odd"), RateLimited()]
         return Fail(kinds[value % 4], 0.5) if value % 5 == 0 and times <= 1 + value % 3 else Return(value, 1 + value % 4)
 
-    await execute(Scripted(step), range(100), disk, 8, max_retries=2, exit_on_error=False, **given)
+    await execute(Scripted(step), range(100), disk, 8, max_retries=2, exit_on_error=False, **arguments)
     audited = audit(read(PATH, files=disk), rules=session_rules)
 
     assert ((), ()) == (audited.findings, audited.notes)

@@ -18,12 +18,12 @@ from runner import note
 from runner.executors import AsyncExecutor, SyncExecutor
 from runner.testing import Return, Scripted, repeatable
 
-WHO = contextvars.ContextVar("who", default="nobody")
+USER = contextvars.ContextVar("who", default="nobody")
 
 
 async def in_asyncio(value: int) -> tuple[int, str, int]:
     await asyncio.sleep(0)
-    return value, WHO.get(), id(asyncio.get_running_loop())
+    return value, USER.get(), id(asyncio.get_running_loop())
 
 
 async def in_trio(value: int) -> int:
@@ -32,14 +32,14 @@ async def in_trio(value: int) -> int:
 
 
 def plain(value: int) -> tuple[int, str]:
-    return value, WHO.get()
+    return value, USER.get()
 
 
 def test_from_a_script() -> None:
     """Functions for asyncio and trio and plain ones work; context variables are passed on."""
-    WHO.set("me")
+    USER.set("me")
 
-    assert [(1, "me"), (2, "me")] == [each[:2] for each in AsyncExecutor(in_asyncio).run([1, 2])[0]]
+    assert [(1, "me"), (2, "me")] == [output[:2] for output in AsyncExecutor(in_asyncio).run([1, 2])[0]]
     assert [1, 2] == AsyncExecutor(in_trio).run([1, 2])[0]
     assert [(1, "me"), (2, "me")] == AsyncExecutor(plain).run([1, 2])[0]
     assert [(1, "me"), (2, "me")] == SyncExecutor(plain).run([1, 2])[0]
@@ -50,9 +50,9 @@ def test_from_a_thread() -> None:
     results: list[Any] = []
 
     def work() -> None:
-        results.append([each[0] for each in AsyncExecutor(in_asyncio).run([1, 2])[0]])
+        results.append([output[0] for output in AsyncExecutor(in_asyncio).run([1, 2])[0]])
         results.append(AsyncExecutor(in_trio).run([1, 2])[0])
-        results.append([each[0] for each in SyncExecutor(plain).run([1, 2])[0]])
+        results.append([output[0] for output in SyncExecutor(plain).run([1, 2])[0]])
 
     thread = threading.Thread(target=work)
     thread.start()
@@ -66,9 +66,9 @@ def test_inside_a_running_loop() -> None:
 
     async def cell() -> list[Any]:
         return [
-            [each[0] for each in AsyncExecutor(in_asyncio).run([1, 2])[0]],
+            [output[0] for output in AsyncExecutor(in_asyncio).run([1, 2])[0]],
             AsyncExecutor(in_trio).run([1, 2])[0],
-            [each[0] for each in SyncExecutor(plain).run([1, 2])[0]],
+            [output[0] for output in SyncExecutor(plain).run([1, 2])[0]],
         ]
 
     assert [[1, 2]] * 3 == asyncio.run(cell())
@@ -89,7 +89,7 @@ def test_awaited_in_asyncio_the_function_runs_in_the_callers_loop() -> None:
 
         outputs, _ = await AsyncExecutor(in_asyncio).execute([1, 2])
         waited, _ = await AsyncExecutor(opens, 2, enable_dynamic_concurrency=False).execute([1, 2])
-        return {id(asyncio.get_running_loop())} == {each[2] for each in outputs}, waited
+        return {id(asyncio.get_running_loop())} == {output[2] for output in outputs}, waited
 
     assert (True, [1, 2]) == asyncio.run(main())
 
@@ -118,9 +118,9 @@ def test_awaited_in_trio() -> None:
             threads.append(threading.current_thread())
             return value
 
-        mine, _ = await AsyncExecutor(look).execute([1])
-        theirs, _ = await AsyncExecutor(in_asyncio).execute([1])
-        return [mine, theirs[0][0], threads == [threading.current_thread()]]
+        in_trio_loop, _ = await AsyncExecutor(look).execute([1])
+        in_asyncio_loop, _ = await AsyncExecutor(in_asyncio).execute([1])
+        return [in_trio_loop, in_asyncio_loop[0][0], threads == [threading.current_thread()]]
 
     assert [[1], 1, True] == trio.run(main)
 
@@ -151,14 +151,14 @@ def test_notes_reach_the_journal(tmp_path: Any) -> None:
 class Bar:
     """Stand-in for tqdm."""
 
-    made: ClassVar[list["Bar"]] = []
+    bars: ClassVar[list["Bar"]] = []
 
-    def __init__(self, **given: Any) -> None:
-        self.given, self.n, self.closed = given, given["initial"], False
-        Bar.made.append(self)
+    def __init__(self, **arguments: Any) -> None:
+        self.arguments, self.n, self.closed = arguments, arguments["initial"], False
+        Bar.bars.append(self)
 
-    def update(self, by: int) -> None:
-        self.n += by
+    def update(self, count: int) -> None:
+        self.n += count
 
     def close(self) -> None:
         self.closed = True
@@ -170,14 +170,14 @@ async def test_a_progress_bar_needs_a_format(monkeypatch: pytest.MonkeyPatch, ca
     module.tqdm = Bar
     monkeypatch.setitem(sys.modules, "tqdm", ModuleType("tqdm"))
     monkeypatch.setitem(sys.modules, "tqdm.auto", module)
-    Bar.made.clear()
+    Bar.bars.clear()
     task = Scripted(lambda value, _: Return(value, 1))
     await AsyncExecutor(task, options=repeatable()).execute(range(5))
-    assert [] == Bar.made
+    assert [] == Bar.bars
     await AsyncExecutor(task, tqdm_bar_format="{bar} {n_fmt}", options=repeatable()).execute(range(5))
 
-    [bar] = Bar.made
-    assert ("{bar} {n_fmt}", 5, sys.stderr) == (bar.given["bar_format"], bar.given["total"], bar.given["file"])
+    [bar] = Bar.bars
+    assert ("{bar} {n_fmt}", 5, sys.stderr) == (bar.arguments["bar_format"], bar.arguments["total"], bar.arguments["file"])
     assert (5, True) == (bar.n, bar.closed)
     assert ("", "") == capfd.readouterr()
 
@@ -204,4 +204,4 @@ def test_the_documented_program_runs(tmp_path: Path, monkeypatch: pytest.MonkeyP
         exec(compile(program, "documented", "exec"), names)  # noqa: S102  # our own page
 
         assert ["THE CAPITAL OF PERU?", "THE CAPITAL OF CHAD?"] == names["outputs"]
-    assert [1, 1] == [each.attempts for each in names["details"]]
+    assert [1, 1] == [output.attempts for output in names["details"]]

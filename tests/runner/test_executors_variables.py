@@ -72,10 +72,10 @@ PAIRS: list[tuple[Callable[[], Any], Callable[[], Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("one", "other"), PAIRS)
-def test_equal_content_has_equal_digests(one: Callable[[], Any], other: Callable[[], Any]) -> None:
+@pytest.mark.parametrize(("make", "make_other"), PAIRS)
+def test_equal_content_has_equal_digests(make: Callable[[], Any], make_other: Callable[[], Any]) -> None:
     """The digest is the same for equal content in other objects, and another one for other content."""
-    first, second, changed = (variable_digests(reading(value)) for value in (one(), one(), other()))
+    first, second, changed = (variable_digests(reading(value)) for value in (make(), make(), make_other()))
 
     assert ["value"] == list(first)
     assert first == second
@@ -89,12 +89,12 @@ def test_digests_are_the_same_in_every_process() -> None:
     assert {"value": "a4b6195c45a16540"} == variable_digests(reading(value))
 
 
-LIMIT, TEXT, SEEN, API_TOKEN = 3, "a prompt", list[int](), "secret"
+LIMIT, TEXT, CALLS, API_TOKEN = 3, "a prompt", list[int](), "secret"
 
 
 def reads_globals(index: int) -> Any:
     """Read a number, a text, a container that is empty at first, and a secret."""
-    SEEN.append(index)
+    CALLS.append(index)
     return LIMIT, TEXT, API_TOKEN
 
 
@@ -115,10 +115,10 @@ def test_global_variables_and_arguments() -> None:
     """Global variables count by the same rules; of a partial, all arguments count, numbers too."""
     assert ["TEXT"] == list(variable_digests(reads_globals))
 
-    arguments = [functools.partial(reads_globals, *given) for given in ((1,), (2,), (frame("b"),), (frame("c"),))]
-    digests = [variable_digests(each) for each in arguments]
+    arguments = [functools.partial(reads_globals, *bound) for bound in ((1,), (2,), (frame("b"),), (frame("c"),))]
+    digests = [variable_digests(function) for function in arguments]
     assert {"TEXT", "arguments of the partial"} == digests[0].keys()
-    assert 4 == len({each["arguments of the partial"] for each in digests})
+    assert 4 == len({function["arguments of the partial"] for function in digests})
 
 
 def test_functions_of_the_enclosing_scope_are_followed() -> None:

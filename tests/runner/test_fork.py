@@ -53,14 +53,14 @@ async def test_a_fork_at_any_record_ends_like_its_run(tmp_path: Path) -> None:
         return await task(name)
 
     cases = [Case(name=name, input=name) for name in SCRIPT]
-    made = evaluation(cases=cases, slots=2, timeout=3, retry=Retry(errors=4, timeouts=1, base_delay=1.0), loop="trio")(ask)
+    defined = evaluation(cases=cases, slots=2, timeout=3, retry=Retry(errors=4, timeouts=1, base_delay=1.0), loop="trio")(ask)
 
-    @made.score
+    @defined.score
     def is_long(output: str, case: Case[str, str]) -> bool:
         return len(output) > 5
 
-    whole = await arun(made, old, files=files, policy="fixed", **repeatable())
-    assert ["completed"] * 3 + ["failed"] * 2 == [trial.stage for trial in whole.state.trials.values()]
+    original = await arun(defined, old, files=files, policy="fixed", **repeatable())
+    assert ["completed"] * 3 + ["failed"] * 2 == [trial.stage for trial in original.state.trials.values()]
     for at in range(2, len(list(read(old))) + 1):
         new = tmp_path / f"new-{at}"
         forked = await fork(old, new, at, files=files, in_thread=inline)
@@ -68,11 +68,11 @@ async def test_a_fork_at_any_record_ends_like_its_run(tmp_path: Path) -> None:
         assert (at, done) == (forked.seq, {name for name, trial in forked.state.trials.items() if trial.stage in ENDED})
 
         task.calls.clear()
-        again = await arun(made, new, resume=True, files=files, policy="fixed", **repeatable())
-        assert outcome(whole.state) == outcome(again.state)
+        again = await arun(defined, new, resume=True, files=files, policy="fixed", **repeatable())
+        assert outcome(original.state) == outcome(again.state)
         assert not done & set(task.calls)
         assert (True, ()) == (verify(new).ok, audit(read(new), rules=session_rules).findings)
-    assert verify(old, expect_head=whole.head).ok
+    assert verify(old, expect_head=original.head).ok
 
 
 async def test_attempts_in_flight_at_a_fork_are_recorded_as_forked(tmp_path: Path) -> None:
@@ -84,12 +84,12 @@ async def test_attempts_in_flight_at_a_fork_are_recorded_as_forked(tmp_path: Pat
         records = itertools.dropwhile(lambda record: getattr(record.event, "session", 0) != session, read(path))
         return next(record for record in records if isinstance(record.event, AttemptStarted))
 
-    await arun(one(), old, files=files, **repeatable())
+    await arun(define_two_cases(), old, files=files, **repeatable())
     await fork(old, new, after(old, 1).seq, files=files, in_thread=inline)
-    await arun(one(), new, resume=True, files=files, **repeatable())
-    behind = list(read(new))[after(new, 2).seq]
-    os.truncate(segment(new, behind.segment), behind.offset)
-    await arun(one(), new, resume=True, files=files, **repeatable())
+    await arun(define_two_cases(), new, resume=True, files=files, **repeatable())
+    next_record = list(read(new))[after(new, 2).seq]
+    os.truncate(segment(new, next_record.segment), next_record.offset)
+    await arun(define_two_cases(), new, resume=True, files=files, **repeatable())
 
     cut = [record.event.reason for record in read(new) if isinstance(record.event, AttemptInterrupted)]
     assert ["forked", "process_died"] == cut
@@ -119,7 +119,7 @@ class Full(FastDisk):
         return super().write(fd, data)
 
 
-def one() -> Any:
+def define_two_cases() -> Any:
     """Return an evaluation with two cases."""
 
     @evaluation(cases=[Case(name="a", input=1), Case(name="b", input=2)], loop="trio")
@@ -131,7 +131,7 @@ def one() -> Any:
 
 async def test_a_full_disk_leaves_no_fork(tmp_path: Path) -> None:
     """A fork that does not fit on the disk leaves no files, and the error names the fix."""
-    await arun(one(), tmp_path / "old", files=FastDisk(), **repeatable())
+    await arun(define_two_cases(), tmp_path / "old", files=FastDisk(), **repeatable())
     before = content(tmp_path)
     for writes in range(3):
         with pytest.raises(DiskFull, match=r"no space left for .*/new .*; free some disk space and try again$"):
@@ -144,12 +144,12 @@ async def test_a_full_disk_leaves_no_fork(tmp_path: Path) -> None:
 
 async def test_a_salvaged_run_repeats_lost_trials(tmp_path: Path) -> None:
     """A finished run that has lost a trial is unfinished: resumed, it runs the trial again, and the audit passes."""
-    await arun(one(), tmp_path / "old", files=FastDisk(), **repeatable())
+    await arun(define_two_cases(), tmp_path / "old", files=FastDisk(), **repeatable())
     lost = next(record for record in read(tmp_path / "old") if record.event.__class__ is TrialEnqueued)
     flip(segment(tmp_path / "old"), lost.offset + 60)
     await salvage(tmp_path / "old", tmp_path / "new", files=FastDisk(), in_thread=inline)
     before = load(tmp_path / "new").state
-    outcome = await arun(one(), tmp_path / "new", resume=True, files=FastDisk(), **repeatable())
+    outcome = await arun(define_two_cases(), tmp_path / "new", resume=True, files=FastDisk(), **repeatable())
 
     assert ("", 1) == (before.outcome, before.completed)
     assert ("finished", 2) == (outcome.state.outcome, outcome.state.completed)
@@ -191,33 +191,33 @@ def tear(path: Path) -> None:
 async def interrupted_agent(path: Path, agent: StepAgent, files: FastDisk) -> Any:
     """Run an agent on two cases in three sessions, with a torn record at the end of each of the first two."""
     cases = [Case(name=name, input=name) for name in "ab"]
-    made: Any = evaluation(cases=cases, slots=2, timeout=60, loop="trio")(agent)
+    defined: Any = evaluation(cases=cases, slots=2, timeout=60, loop="trio")(agent)
     for session in range(2):
         with trio.move_on_after(4.2):
-            await arun(made, path, resume=session > 0, files=files, policy="fixed", **repeatable())
+            await arun(defined, path, resume=session > 0, files=files, policy="fixed", **repeatable())
         tear(path)
-    return await arun(made, path, resume=True, files=files, policy="fixed", **repeatable())
+    return await arun(defined, path, resume=True, files=files, policy="fixed", **repeatable())
 
 
 async def test_a_fork_inside_a_trajectory_continues_there(tmp_path: Path) -> None:
     """Forked at any record, also of a run with several sessions, exactly the steps that were not completed are executed."""
     old, files, agent = tmp_path / "old", FastDisk(), StepAgent()
-    whole = await interrupted_agent(old, agent, files)
-    made: Any = evaluation(cases=[Case(name=name, input=name) for name in "ab"], slots=2, timeout=60, loop="trio")(agent)
-    assert (2, 3) == (whole.state.completed, len(whole.state.sessions))
-    assert whole.state.steps.reused > STEPS
+    original = await interrupted_agent(old, agent, files)
+    defined: Any = evaluation(cases=[Case(name=name, input=name) for name in "ab"], slots=2, timeout=60, loop="trio")(agent)
+    assert (2, 3) == (original.state.completed, len(original.state.sessions))
+    assert original.state.steps.reused > STEPS
     assert 2 == sum(isinstance(record.event, JournalRecovered) for record in read(old))
     for at in range(3, len(list(read(old))) + 1, 5):
         new = tmp_path / f"new-{at}"
         await fork(old, new, at, files=files, in_thread=inline)
         records = [record for record in read(old) if record.seq <= at]
-        kept = {(e.trial, e.output) for e in (r.event for r in records) if isinstance(e, StepCompleted)}
+        completed = {(e.trial, e.output) for e in (r.event for r in records) if isinstance(e, StepCompleted)}
         agent.calls = Counter(dict.fromkeys(agent.calls, 1))  # No rate limits.
         before = Counter(agent.calls)
-        again = await arun(made, new, resume=True, files=files, policy="fixed", **repeatable())
+        again = await arun(defined, new, resume=True, files=files, policy="fixed", **repeatable())
 
-        assert outcome(whole.state) == outcome(again.state)
-        assert 2 * STEPS - len(kept) == (agent.calls - before).total()
+        assert outcome(original.state) == outcome(again.state)
+        assert 2 * STEPS - len(completed) == (agent.calls - before).total()
         assert (True, ()) == (verify(new).ok, audit(read(new), rules=session_rules).findings)
 
 

@@ -40,9 +40,9 @@ def define(task: Callable[[Any], Any], names: str, **options: Any) -> AnyEvaluat
     return define_real(task, [Case(name=name, input=name) for name in names], **{"timeout": 5.0, **options})
 
 
-def run_and_verify(it: AnyEvaluation, path: Path, **options: Any) -> Outcome:
+def run_and_verify(defined: AnyEvaluation, path: Path, **options: Any) -> Outcome:
     """Run an evaluation; its journal verifies, and its event loop has ended."""
-    outcome = run_real(it, path, **{"grace": 0.2, **options})
+    outcome = run_real(defined, path, **{"grace": 0.2, **options})
 
     assert "evaljournal-asyncio" not in {thread.name for thread in threading.enumerate()}
     assert verify(path, expect_head=outcome.head).ok
@@ -70,12 +70,12 @@ async def wait_until(condition: Callable[[], bool]) -> None:
 
 def test_a_plain_function_runs_in_threads(path: Path) -> None:
     """A `def` task runs in threads, at most one per slot, and never in the run's own thread."""
-    together = threading.Barrier(4, timeout=2)
+    barrier = threading.Barrier(4, timeout=2)
     threads: set[int] = set()
 
     def task(value: str) -> str:
         threads.add(threading.get_ident())
-        together.wait()
+        barrier.wait()
         return value.upper()
 
     outcome = run_and_verify(define(task, "abcd", slots=4), path)
@@ -95,19 +95,19 @@ def test_a_thread_that_outlives_its_timeout_is_abandoned(path: Path) -> None:
             ended.set()
         return value
 
-    it = define(task, "ab", slots=2, timeout=0.05)
+    defined = define(task, "ab", slots=2, timeout=0.05)
 
-    @it.score(timeout=None)
+    @defined.score(timeout=None)
     async def wait_for_the_late_result(output: str, case: Any) -> bool:
         await wait_until(ended.is_set)
         await trio.sleep(0.05)
         return True
 
-    outcome = run_and_verify(it, path)
+    outcome = run_and_verify(defined, path)
 
-    (out,) = events(path, AttemptTimedOut)
-    assert ("a", 1, 0.05) == (out.trial, out.attempt, out.timeout)
-    assert out.elapsed < 0.15
+    (timed_out,) = events(path, AttemptTimedOut)
+    assert ("a", 1, 0.05) == (timed_out.trial, timed_out.attempt, timed_out.timeout)
+    assert timed_out.elapsed < 0.15
     (late,) = events(path, AttemptReturnedLate)
     assert ("a", 1, "succeeded") == (late.trial, late.attempt, late.outcome)
     assert late.elapsed >= 0.2
@@ -141,15 +141,15 @@ def test_a_late_failure_of_a_thread_is_recorded(path: Path) -> None:
         ended.set()
         raise ValueError("after all that")
 
-    it = define(task, "ab", timeout=0.05)
+    defined = define(task, "ab", timeout=0.05)
 
-    @it.score(timeout=None)
+    @defined.score(timeout=None)
     async def wait_for_the_late_result(output: str, case: Any) -> bool:
         await wait_until(ended.is_set)
         await trio.sleep(0.05)
         return True
 
-    run_and_verify(it, path)
+    run_and_verify(defined, path)
 
     assert [("a", "failed")] == [(late.trial, late.outcome) for late in events(path, AttemptReturnedLate)]
     assert [] == events(path, AttemptFailed)
@@ -158,14 +158,14 @@ def test_a_late_failure_of_a_thread_is_recorded(path: Path) -> None:
 @pytest.mark.parametrize("loop", ["asyncio", None])
 def test_asyncio_functions_share_one_loop_in_one_thread(path: Path, loop: str | None) -> None:
     """`async def` tasks for asyncio, declared or detected, run concurrently on one loop in its own thread."""
-    together: list[asyncio.Barrier] = []
+    barriers: list[asyncio.Barrier] = []
     loops: set[tuple[int, asyncio.AbstractEventLoop]] = set()
 
     async def task(value: str) -> str:
         loops.add((threading.get_ident(), asyncio.get_running_loop()))
-        if not together:
-            together.append(asyncio.Barrier(4))
-        await together[0].wait()
+        if not barriers:
+            barriers.append(asyncio.Barrier(4))
+        await barriers[0].wait()
         return value.upper()
 
     outcome = run_and_verify(define(task, "abcd", slots=4, loop=loop, timeout=2), path)
@@ -253,8 +253,8 @@ def test_an_asyncio_task_is_cancelled_at_its_timeout(path: Path) -> None:
     run_and_verify(define(task, "a", timeout=0.05), path)
 
     assert ["cancelled", "cleaned up"] == seen
-    (out,) = events(path, AttemptTimedOut)
-    assert 0.05 <= out.elapsed < 1
+    (timed_out,) = events(path, AttemptTimedOut)
+    assert 0.05 <= timed_out.elapsed < 1
     assert [] == events(path, AttemptReturnedLate)
 
 
@@ -270,7 +270,7 @@ def test_an_asyncio_task_that_returns_when_cancelled_is_late(path: Path) -> None
 
     run_and_verify(define(task, "a", timeout=0.05), path)
 
-    assert ["a"] == [out.trial for out in events(path, AttemptTimedOut)]
+    assert ["a"] == [timed_out.trial for timed_out in events(path, AttemptTimedOut)]
     assert [("a", "succeeded")] == [(late.trial, late.outcome) for late in events(path, AttemptReturnedLate)]
     assert {} == outputs(path)
 
@@ -290,18 +290,18 @@ def test_an_asyncio_task_that_swallows_cancellation_is_abandoned_after_the_grace
             ended.set()
         return value
 
-    it = define(task, "ab", timeout=0.05)
+    defined = define(task, "ab", timeout=0.05)
 
-    @it.score(timeout=None)
+    @defined.score(timeout=None)
     async def wait_for_the_late_result(output: str, case: Any) -> bool:
         await wait_until(ended.is_set)
         await trio.sleep(0.05)
         return True
 
-    run_and_verify(it, path, grace=0.1)
+    run_and_verify(defined, path, grace=0.1)
 
-    (out,) = events(path, AttemptTimedOut)
-    assert 0.15 <= out.elapsed < 0.4
+    (timed_out,) = events(path, AttemptTimedOut)
+    assert 0.15 <= timed_out.elapsed < 0.4
     (late,) = events(path, AttemptReturnedLate)
     assert ("a", 1, "succeeded") == (late.trial, late.attempt, late.outcome)
     assert late.elapsed >= 0.5
@@ -320,9 +320,9 @@ def test_a_run_ends_although_an_asyncio_task_never_does(path: Path) -> None:
                 continue
         return value
 
-    began = time.monotonic()
+    start = time.monotonic()
     outcome = run(define(task, "abc", slots=1, timeout=0.1), path, grace=0.1, policy="fixed")
-    elapsed = time.monotonic() - began
+    elapsed = time.monotonic() - start
     is_over = True
 
     assert ("", 2, 1) == (outcome.stopped, outcome.state.completed, outcome.state.failed)
@@ -336,7 +336,7 @@ def test_a_run_ends_although_an_asyncio_task_never_does(path: Path) -> None:
 def test_background_tasks_end_with_the_run(path: Path) -> None:
     """A background task of asyncio is cancelled at the end of the run."""
     seen: list[str] = []
-    kept: list[asyncio.Task[None]] = []
+    background_tasks: list[asyncio.Task[None]] = []
 
     async def background() -> None:
         try:
@@ -346,7 +346,7 @@ def test_background_tasks_end_with_the_run(path: Path) -> None:
             raise
 
     async def task(value: str) -> str:
-        kept.append(asyncio.create_task(background()))
+        background_tasks.append(asyncio.create_task(background()))
         await asyncio.sleep(0)
         return value
 
@@ -457,12 +457,12 @@ KINDS = [_plain, _asyncio, _trio]
 Kind = Callable[[Callable[[], Any]], Callable[[Any], Any]]
 
 
-class Ruin(BaseException):
+class BaseError(BaseException):
     """An exception that is not an `Exception`."""
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("exc", [SystemExit(3), GeneratorExit(), Ruin("all"), StopIteration(1), asyncio.CancelledError()])
+@pytest.mark.parametrize("exc", [SystemExit(3), GeneratorExit(), BaseError("all"), StopIteration(1), asyncio.CancelledError()])
 def test_what_a_task_raises_ends_its_attempt_only(path: Path, kind: Kind, exc: BaseException) -> None:
     """SystemExit and other BaseExceptions fail their trial; the other trial continues."""
     turns = iter([exc, None])
@@ -500,28 +500,28 @@ def test_notes_reach_their_attempt_from_everywhere(path: Path, kind: Kind) -> No
 @pytest.mark.parametrize("kind", KINDS)
 def test_scorers_of_every_kind_are_called_where_they_belong(path: Path, kind: Kind) -> None:
     """A task of any kind can have plain scorers and scorers for asyncio and trio."""
-    it = define(kind(lambda: "yes"), "ab")
+    defined = define(kind(lambda: "yes"), "ab")
 
-    @it.score
+    @defined.score
     def plain(output: str, case: Case) -> bool:
         time.sleep(0.001)
         return output == "yes"
 
-    @it.score
+    @defined.score
     async def by_asyncio(output: str, case: Case) -> float:
         await asyncio.sleep(0.001)
         return len(output) / 4
 
-    @it.score
+    @defined.score
     async def by_trio(output: str, case: Case) -> str:
         await trio.sleep(0.001)
         return case.name
 
-    @it.score
+    @defined.score
     async def by_nothing(output: str, case: Case) -> dict[str, float]:
         return {"one": 1.0}
 
-    outcome = run_and_verify(it, path)
+    outcome = run_and_verify(defined, path)
 
     scores = {(event.trial, event.scorer): event.value for event in events(path, TrialScored)}
     assert {
@@ -540,13 +540,13 @@ def test_scorers_of_every_kind_are_called_where_they_belong(path: Path, kind: Ki
 def test_the_loop_of_a_scorer_is_recognised(path: Path) -> None:
     """The loop of a scorer is detected as for a task."""
     answering = Scripted(lambda _, __: Return(1.0, 0.01))
-    it = define(_plain(lambda: "yes"), "abcdefgh", slots=8)
+    defined = define(_plain(lambda: "yes"), "abcdefgh", slots=8)
 
-    @it.score(retry=Retry(errors=0))
+    @defined.score(retry=Retry(errors=0))
     async def judge(output: str) -> Any:
         return await answering(output)
 
-    outcome = run_and_verify(it, path)
+    outcome = run_and_verify(defined, path)
 
     assert 8 == outcome.state.scores["judge"].scored
     assert 0 == outcome.state.scores["judge"].failed
@@ -567,12 +567,12 @@ def test_a_stop_ends_every_kind_in_time(path: Path, kind: Kind, released: thread
         _asyncio: in_asyncio,
         _trio: in_trio,
     }
-    began = time.monotonic()
+    start = time.monotonic()
     outcome = run_and_verify(define(tasks[kind], "ab", name="it", slots=1, deadline=0.1), path, grace=0.1)
 
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - start < 2
     assert "deadline" == outcome.stopped
-    assert [("a", 1, "stopped")] == [(cut.trial, cut.attempt, cut.reason) for cut in events(path, AttemptInterrupted)]
+    assert [("a", 1, "stopped")] == [(event.trial, event.attempt, event.reason) for event in events(path, AttemptInterrupted)]
 
 
 def _from_a_script(call: Callable[[], Outcome]) -> Outcome:
@@ -617,9 +617,9 @@ def test_run_can_be_called_from_everywhere(path: Path, caller: Caller, kind: Kin
 
     def call() -> Outcome:
         user.set("me")
-        return run_and_verify(it, path)
+        return run_and_verify(defined, path)
 
-    it = define(kind(user.get), "ab")
+    defined = define(kind(user.get), "ab")
     before = user.set("nobody")
     try:
         outcome = caller(call)
@@ -634,13 +634,13 @@ def test_run_can_be_called_from_everywhere(path: Path, caller: Caller, kind: Kin
 def test_errors_are_raised_in_the_caller(path: Path, caller: Caller) -> None:
     """An error of the run itself is raised in the caller, wherever `run` is called."""
     path.parent.mkdir(exist_ok=True)
-    it = define(_plain(lambda: 1), "a")
-    run_and_verify(it, path)
+    defined = define(_plain(lambda: 1), "a")
+    run_and_verify(defined, path)
 
     def call() -> Outcome:
         with pytest.raises(Exception, match="run"):
-            run_and_verify(it, path)
-        return run_and_verify(it, path, resume=True)
+            run_and_verify(defined, path)
+        return run_and_verify(defined, path, resume=True)
 
     outcome = caller(call)
 

@@ -278,9 +278,9 @@ def test_a_call_in_flight_ends_with_its_attempt(path: Path, monkeypatch: pytest.
 
     with scripted_provider(answer) as url:
         monkeypatch.setenv("OPENAI_BASE_URL", url)
-        it = define_real(agent, gateway=True)
-        it.score(is_done)
-        run_real(it, path)
+        defined = define_real(agent, gateway=True)
+        defined.score(is_done)
+        run_real(defined, path)
         assert closed.wait(TIMEOUT)
 
     assert ["done"] == outputs(path)

@@ -88,8 +88,10 @@ def test_an_agent_continues_after_a_rate_limit(  # noqa: PLR0917  # fixtures
     ok = "sse" if "streamed" in turn.__name__ else "ok"
     provider(f"{ok},{ok},429:0.05,{ok}")
     agent = Agent(lambda: client_of(turn), turn)
-    it = define_real(agent.awaited if loop else agent.plain, "lima", loop=loop, gateway=True, retry=RETRY, write_ahead=True)
-    outcome = run_real(it, path, durability="sync")
+    defined = define_real(
+        agent.awaited if loop else agent.plain, "lima", loop=loop, gateway=True, retry=RETRY, write_ahead=True
+    )
+    outcome = run_real(defined, path, durability="sync")
 
     assert ["LIMA 0 1"] == outputs(path)
     assert TURNS + 1 == len(server.seen(name))

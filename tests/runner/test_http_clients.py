@@ -84,8 +84,8 @@ def test_an_agent_continues_after_a_rate_limit(
     url = server.url(name, f"{ok},{ok},429:0.05,{ok}", "api")
     agent = Agent(lambda: make_client(url, CLIENTS[turn]), turn)
     task = agent.plain if loop is None else agent.awaited
-    it = define_real(task, "lima", loop=loop, durable="http", retry=RETRY, write_ahead=True)
-    outcome = run_real(it, path, durability="sync")
+    defined = define_real(task, "lima", loop=loop, durable="http", retry=RETRY, write_ahead=True)
+    outcome = run_real(defined, path, durability="sync")
 
     assert ["LIMA 0 1"] == outputs(path)
     assert TURNS + 1 == len(server.seen(name))
@@ -139,9 +139,9 @@ def test_what_a_killed_process_leaves(path: Path, server: Server, name: str) -> 
             shutil.copytree(path, copy)  # What a process that is killed now leaves.
         return " ".join([*texts, post(url, "last").json()["choices"][0]["message"]["content"]])
 
-    it = define_real(agent, "lima", durable="http", write_ahead=True)
-    run_real(it, path, durability="sync")
-    run_real(it, copy, resume=True, durability="sync")
+    defined = define_real(agent, "lima", durable="http", write_ahead=True)
+    run_real(defined, path, durability="sync")
+    run_real(defined, copy, resume=True, durability="sync")
 
     assert ["TURN 0 TURN 1 TURN 2 LAST"] == outputs(copy)
     assert 4 + 1 == len(server.seen(name))
@@ -244,8 +244,8 @@ def test_a_stream_that_breaks_is_a_failed_step(path: Path, server: Server, name:
         with make_client(url, CLIENTS[turn]) as client:
             return str(turn(client, [{"role": "user", "content": question}])[0])
 
-    it = define_real(agent, "lima", durable="http", retry=RETRY)
-    run_real(it, path)
+    defined = define_real(agent, "lima", durable="http", retry=RETRY)
+    run_real(defined, path)
 
     assert ["LIMA"] == outputs(path)
     assert (1, 1) == (len(events(path, StepFailed)), len(events(path, StepCompleted)))
@@ -256,8 +256,8 @@ def test_a_stream_that_breaks_is_a_failed_step(path: Path, server: Server, name:
 def test_a_call_that_fails_is_a_failed_step(path: Path, server: Server, name: str, fault: str) -> None:
     """An error status, a closed connection, a truncated or an invalid reply."""
     url = server.url(name, f"{fault},ok", "v1/chat/completions")
-    it = define_real(lambda _: post(url).json()["choices"], "lima", name="task", durable="http", retry=RETRY)
-    run_real(it, path)
+    defined = define_real(lambda _: post(url).json()["choices"], "lima", name="task", durable="http", retry=RETRY)
+    run_real(defined, path)
 
     assert 1 == len(outputs(path))
     assert (1, 1) == (len(events(path, StepFailed)), len(events(path, StepCompleted)))

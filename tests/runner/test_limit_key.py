@@ -52,8 +52,8 @@ async def test_a_limited_key_does_not_delay_the_other(policy: str, order: str) -
     """Of two keys one is rate limited: the other never waits, even if all its cases come last."""
     keys = ["a", "b"] * 200 if order == "mixed" else ["a"] * 200 + ["b"] * 200
     disk = SimulatedDisk()
-    it = evaluation_of({"a": limited(), "b": quick()}, cases(*keys), slots=4)
-    outcome = await run_virtual(it, disk, limit_key="model", policy=policy)
+    defined = evaluation_of({"a": limited(), "b": quick()}, cases(*keys), slots=4)
+    outcome = await run_virtual(defined, disk, limit_key="model", policy=policy)
 
     assert (400, 0) == (outcome.state.completed, outcome.state.failed)
     assert 200 == len(ends(disk, "b"))
@@ -78,9 +78,9 @@ async def test_each_key_has_its_slots() -> None:
     outcome = await run_virtual(evaluation_of(endpoints, cases(*"abc" * 30), slots=3), disk, limit_key="model", policy="fixed")
 
     assert 90 == outcome.state.completed
-    assert {"a": 0, "b": 0, "c": 0} == {key: each.rejected for key, each in endpoints.items()}
-    begun = [(event.key, event.after) for event in events_of(PATH, files=disk) if isinstance(event, LimitChanged)]
-    assert [("a", 3), ("b", 3), ("c", 3)] == begun
+    assert {"a": 0, "b": 0, "c": 0} == {key: endpoint.rejected for key, endpoint in endpoints.items()}
+    limits = [(event.key, event.after) for event in events_of(PATH, files=disk) if isinstance(event, LimitChanged)]
+    assert [("a", 3), ("b", 3), ("c", 3)] == limits
     slots = {event.slot for event in events_of(PATH, files=disk) if isinstance(event, AttemptStarted)}
     assert set(range(9)) == slots
     assert 9 == outcome.state.limit
@@ -89,10 +89,10 @@ async def test_each_key_has_its_slots() -> None:
 async def test_a_case_without_the_key_is_rejected() -> None:
     """If a case lacks the field of the key, nothing is started."""
     disk = SimulatedDisk()
-    it = evaluation_of({"a": quick()}, [*cases("a"), Case(name="odd", input={"modle": "a"})])
+    defined = evaluation_of({"a": quick()}, [*cases("a"), Case(name="odd", input={"modle": "a"})])
 
     with pytest.raises(UsageError, match=r"case 2: the case 'odd' has no field {model}.*did you mean {modle}"):
-        await run_virtual(it, disk, limit_key="model")
+        await run_virtual(defined, disk, limit_key="model")
     with pytest.raises(NotAJournal):
         list(read(PATH, files=disk))
 
@@ -100,9 +100,9 @@ async def test_a_case_without_the_key_is_rejected() -> None:
 async def test_a_keyed_run_is_resumed_and_audited() -> None:
     """A resumed run uses the key that it was started with, and its audit finds nothing."""
     disk = SimulatedDisk()
-    it = evaluation_of({"a": limited(), "b": quick()}, cases(*["a", "b"] * 10), slots=2)
-    stopped = await run_virtual(it, disk, limit_key="model", policy="fixed", deadline=25.0)
-    outcome = await run_virtual(it, disk, resume=True, deadline=None)
+    defined = evaluation_of({"a": limited(), "b": quick()}, cases(*["a", "b"] * 10), slots=2)
+    stopped = await run_virtual(defined, disk, limit_key="model", policy="fixed", deadline=25.0)
+    outcome = await run_virtual(defined, disk, resume=True, deadline=None)
 
     assert "deadline" == stopped.stopped
     assert (20, "") == (outcome.state.completed, outcome.stopped)

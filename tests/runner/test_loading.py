@@ -21,14 +21,14 @@ def {name}(value: str) -> str:
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Restore `sys.modules` and `sys.path` after the test."""
     path = list(sys.path)
     monkeypatch.chdir(tmp_path)
     yield tmp_path
     sys.path[:] = path
-    theirs = [name for name, module in sys.modules.items() if str(tmp_path) in (getattr(module, "__file__", None) or "")]
-    for name in theirs:
+    user_modules = [name for name, module in sys.modules.items() if str(tmp_path) in (getattr(module, "__file__", None) or "")]
+    for name in user_modules:
         del sys.modules[name]
 
 
@@ -106,22 +106,22 @@ def test_a_file_imports_its_neighbours() -> None:
     assert ["capitals", "rivers"] == [load("evals/geo.py").name, load("pack/geo.py").name]
 
 
-def test_a_users_folder_comes_last(here: Path) -> None:
+def test_a_users_folder_comes_last(directory: Path) -> None:
     """The user's directory is last on the path, so that nothing in it can shadow evaljournal."""
     write_module("evals/geo.py", ONE.format(name="capitals"))
     load("evals/geo.py")
 
-    assert str(here / "evals") == sys.path[-1]
+    assert str(directory / "evals") == sys.path[-1]
 
 
 @pytest.mark.parametrize("name", ["runner", "journal", "replay", "json"])
 def test_a_file_with_the_name_of_a_package(name: str) -> None:
     """A user's file may be called runner.py."""
-    ours = importlib.import_module(name)
+    own_module = importlib.import_module(name)
     write_module(f"evals/{name}.py", ONE.format(name="capitals"))
 
     assert "capitals" == load(f"evals/{name}.py").name
-    assert ours is sys.modules[name]
+    assert own_module is sys.modules[name]
 
 
 def test_a_file_with_the_name_of_a_package_that_is_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,30 +134,32 @@ def test_a_file_with_the_name_of_a_package_that_is_not_loaded(monkeypatch: pytes
     assert not Path(importlib.import_module("rich.console").__file__ or "").is_relative_to(Path.cwd())
 
 
-def test_a_shadowed_module_is_named(here: Path) -> None:
+def test_a_shadowed_module_is_named(directory: Path) -> None:
     """If an import fails because a user's journal.py is shadowed, the error has both paths."""
     write_module("evals/journal.py", "DIARY = 1")
     write_module("evals/geo.py", "from journal import DIARY", ONE.format(name="capitals"))
     error = error_of("evals/geo.py")
 
-    assert f"perhaps because {here}/evals/journal.py is hidden by evaljournal's own 'journal' ({journal.__file__})" in error
+    assert (
+        f"perhaps because {directory}/evals/journal.py is hidden by evaljournal's own 'journal' ({journal.__file__})" in error
+    )
     assert "cannot import name 'DIARY' from 'journal'" in error
 
 
-def test_a_shadowed_module_is_named_for_a_missing_attribute(here: Path) -> None:
+def test_a_shadowed_module_is_named_for_a_missing_attribute(directory: Path) -> None:
     """The error also has both paths if the shadowed module itself is imported and lacks an attribute."""
     write_module("evals/journal.py", "DIARY = 1")
     write_module("evals/geo.py", "import journal", "journal.DIARY", ONE.format(name="capitals"))
 
-    assert f"perhaps because {here}/evals/journal.py is hidden by evaljournal's own 'journal'" in error_of("evals/geo.py")
+    assert f"perhaps because {directory}/evals/journal.py is hidden by evaljournal's own 'journal'" in error_of("evals/geo.py")
 
 
-def test_a_package_with_the_name_of_ours(here: Path) -> None:
+def test_a_package_with_the_name_of_ours(directory: Path) -> None:
     """A file in a user's package called runner cannot import its neighbours; the error has the path of the package."""
     write_module("runner/__init__.py")
     write_module("runner/geo.py", ONE.format(name="capitals"))
 
-    assert error_of("runner/geo.py").startswith(f"{here}/runner is hidden by another package 'runner'")
+    assert error_of("runner/geo.py").startswith(f"{directory}/runner is hidden by another package 'runner'")
 
 
 def test_a_module_of_evaljournal_is_rejected() -> None:
@@ -207,20 +209,20 @@ def test_not_python() -> None:
     assert "the reference is empty" in error_of("")
 
 
-def test_an_exception_while_importing(here: Path) -> None:
+def test_an_exception_while_importing(directory: Path) -> None:
     """An exception of the user's file is shown with the user's lines only."""
     write_module("evals/helper.py", "def broken():", "    return {}['key']")
     write_module("evals/geo.py", "import helper", "helper.broken()")
     error = error_of("evals/geo.py")
 
     assert [
-        f"{here}/evals/geo.py cannot be imported:",
-        f'  File "{here}/evals/geo.py", line 2, in <module>',
+        f"{directory}/evals/geo.py cannot be imported:",
+        f'  File "{directory}/evals/geo.py", line 2, in <module>',
         "    helper.broken()",
-        f'  File "{here}/evals/helper.py", line 2, in broken',
+        f'  File "{directory}/evals/helper.py", line 2, in broken',
         "    return {}['key']",
         "KeyError: 'key'",
-    ] == [each for each in error.splitlines() if "^" not in each]
+    ] == [line for line in error.splitlines() if "^" not in line]
 
 
 @pytest.mark.parametrize(
@@ -249,11 +251,11 @@ def test_ctrl_c_while_importing() -> None:
         load("geo.py")
 
 
-def test_an_invalid_definition_has_its_line(here: Path) -> None:
+def test_an_invalid_definition_has_its_line(directory: Path) -> None:
     """A usage error in a definition is one sentence with the file and the line."""
     write_module("geo.py", ONE.format(name="capitals").replace('["a"]', '["a"], slots=0'))
 
-    assert f"{here}/geo.py, line 4: slots=0: must be a whole number, 1 or more" == error_of("geo.py")
+    assert f"{directory}/geo.py, line 4: slots=0: must be a whole number, 1 or more" == error_of("geo.py")
 
 
 def test_a_changed_file_is_loaded_again() -> None:

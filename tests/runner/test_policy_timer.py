@@ -25,18 +25,18 @@ class Patient:
         self.state: Any = None
         self.limit = slots
         self._in_flight: set[str] = set()
-        self._heard = 0.0
+        self._last_end = 0.0
         self._until: float | None = None
 
     def take(self, signal: Signal) -> Decision:
         changes: tuple[LimitChanged | IntakePaused | IntakeResumed, ...] = ()
         if isinstance(signal, Started):
             if self._until is not None:
-                self._until, self._heard, changes = None, signal.t, (IntakeResumed(reason="no_response", evidence=""),)
+                self._until, self._last_end, changes = None, signal.t, (IntakeResumed(reason="no_response", evidence=""),)
             self._in_flight.add(signal.attempt)
         else:
             self._in_flight.discard(signal.attempt)
-            self._heard = signal.t
+            self._last_end = signal.t
         return Decision(limit=self.limit, changes=changes)
 
     def may_start(self, t: float) -> Gate:
@@ -44,10 +44,10 @@ class Patient:
             return Gate(open=False, at=self._until)
         if len(self._in_flight) < self.limit:
             return Gate(open=True)
-        return Gate(open=False, at=self._heard + SILENCE)
+        return Gate(open=False, at=self._last_end + SILENCE)
 
     def elapse(self, t: float) -> Decision:
-        if len(self._in_flight) < self.limit or t < self._heard + SILENCE:
+        if len(self._in_flight) < self.limit or t < self._last_end + SILENCE:
             return Decision(limit=self.limit)
         self._in_flight.clear()
         self._until = t + 1.0

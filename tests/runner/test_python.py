@@ -37,12 +37,12 @@ def test_dir_lists_all_names() -> None:
 
 def test_an_outcome_is_printed_as_a_summary(tmp_path: Path) -> None:
     """The text of an outcome is the summary; its repr is short."""
-    it = evaluation(cases=CASES)(same)
-    it.score(right)
-    outcome = runner.run(it, tmp_path / "run")
+    defined = evaluation(cases=CASES)(same)
+    defined.score(right)
+    outcome = runner.run(defined, tmp_path / "run")
 
-    first, took, counts, scores, *_ = str(outcome).splitlines()
-    assert took.startswith("  took ")
+    first, duration, counts, scores, *_ = str(outcome).splitlines()
+    assert duration.startswith("  took ")
     assert f"same finished: 3 of 3 trials done, in {tmp_path / 'run'}" == first
     assert ("  3 ok of 3 done", True) == (counts, scores.startswith("  right  100.0 %  3 of 3 passed"))
     assert "resume" not in str(outcome)  # The evaluation is not in a file, so there is no command to resume it.
@@ -51,13 +51,13 @@ def test_an_outcome_is_printed_as_a_summary(tmp_path: Path) -> None:
 
 def test_gates_decide_whether_an_outcome_has_passed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`run` prints the summary and the gates that were not reached; `check` raises if there are any."""
-    it = evaluation(cases=CASES)(same)
+    defined = evaluation(cases=CASES)(same)
 
-    @it.score
+    @defined.score
     def positive(output: int) -> bool:
         return output > 0
 
-    outcome = runner.run(it, tmp_path / "run", fail_under=["positive=0.6", "positive>=0.99"])
+    outcome = runner.run(defined, tmp_path / "run", fail_under=["positive=0.6", "positive>=0.99"])
 
     assert [("positive=0.6", True), ("positive>=0.99", False)] == [(gate.gate, gate.passed) for gate in outcome.gates]
     assert not outcome.passed
@@ -97,7 +97,7 @@ def test_what_cannot_be_run_is_rejected(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Be in a directory of one's own."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -108,12 +108,12 @@ RUNS = Path("runs/same")
 
 def define_scored() -> Evaluation[int, int, int]:
     """Return an evaluation with a scorer."""
-    it = evaluation(cases=CASES)(same)
-    it.score(right)
-    return it
+    defined = evaluation(cases=CASES)(same)
+    defined.score(right)
+    return defined
 
 
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("directory")
 def test_a_run_without_a_path_gets_the_next_number() -> None:
     """The run is below `runs/` and the evaluation's name; other files there are ignored."""
     (RUNS / "notes").mkdir(parents=True)
@@ -125,7 +125,7 @@ def test_a_run_without_a_path_gets_the_next_number() -> None:
     assert RUNS / "0010" == runner.rescore(define_scored(), again=True).outcome.path
 
 
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("directory")
 def test_a_number_taken_meanwhile_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     """If another process takes the next number, the one after is used."""
     first = runner.run(define_scored())
@@ -140,7 +140,7 @@ def test_a_number_taken_meanwhile_is_skipped(monkeypatch: pytest.MonkeyPatch) ->
     assert first.head == load(first.path).state.head
 
 
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("directory")
 def test_the_newest_run_that_is_not_finished_is_resumed() -> None:
     """Without a path, `resume=True` resumes the newest unfinished run."""
 
@@ -159,7 +159,7 @@ def test_the_newest_run_that_is_not_finished_is_resumed() -> None:
         runner.run(define_scored(), resume=True)
 
 
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("directory")
 def test_no_run_to_resume_is_an_error() -> None:
     """Resuming or re-scoring without a run is an error with a hint, and creates nothing."""
     with pytest.raises(UsageError, match=r"there is no run; pass a path, or start one without resume=True"):
@@ -170,7 +170,7 @@ def test_no_run_to_resume_is_an_error() -> None:
     assert not RUNS.exists()
 
 
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("directory")
 def test_a_run_being_written_is_not_skipped() -> None:
     """If the newest unfinished run is being written, that is an error; an older one is not resumed instead."""
 

@@ -108,7 +108,7 @@ def short(value: Any) -> str:
     return f"{sum(map(ord, repr(value))) % 7}"
 
 
-def of(agent: Callable[..., Any]) -> AnyEvaluation:
+def evaluation_of(agent: Callable[..., Any]) -> AnyEvaluation:
     """Return the evaluation of an agent."""
     retry = Retry(errors=200, rate_limits=1e6, base_delay=0.5, max_delay=2.0)
     cases = [Case(name=name, input=name) for name in CASES]
@@ -122,11 +122,11 @@ def run_with_kills(agent: Agent, kills: list[float]) -> SimulatedDisk:
         disk, is_resumed = SimulatedDisk(), False
         for after in kills:
             try:
-                disk = await run_killed(of(agent), disk, after=after, resume=is_resumed)
+                disk = await run_killed(evaluation_of(agent), disk, after=after, resume=is_resumed)
             except IndexError:  # It was finished before.
                 return disk
             is_resumed = True
-        await run_virtual(of(agent), disk, resume=is_resumed)
+        await run_virtual(evaluation_of(agent), disk, resume=is_resumed)
         return disk
 
     return trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))

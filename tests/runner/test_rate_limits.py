@@ -83,14 +83,14 @@ def test_an_identity_holds_no_secret() -> None:
 def test_judges_share_keys_by_their_identity() -> None:
     """A judge with the endpoint and key of the task uses its rate-limit key; two others with one endpoint share one."""
     options: dict[str, Any] = {"base_url": URL, "key_env": "MY_KEY"}
-    it: Any = evaluation(cases=[Case(name="a", input="a", expected="a")])(chat())
-    it.score(name="own")(scorers.judge("judge", **options))
-    it.score(name="first")(scorers.judge("judge", **{**options, "key_env": "OTHER_KEY"}))
-    it.score(name="second")(scorers.judge("other", **{**options, "key_env": "OTHER_KEY"}))
-    it.score(name="plain")(lambda output, case: True)  # noqa: ARG005
-    it.score(scorers.exact)
+    defined: Any = evaluation(cases=[Case(name="a", input="a", expected="a")])(chat())
+    defined.score(name="own")(scorers.judge("judge", **options))
+    defined.score(name="first")(scorers.judge("judge", **{**options, "key_env": "OTHER_KEY"}))
+    defined.score(name="second")(scorers.judge("other", **{**options, "key_env": "OTHER_KEY"}))
+    defined.score(name="plain")(lambda output, case: True)  # noqa: ARG005
+    defined.score(scorers.exact)
 
-    keys = scorer_keys(it.scorers.values(), it.task, None)
+    keys = scorer_keys(defined.scorers.values(), defined.task, None)
     assert {"own": "", "first": "scorer:first", "second": "scorer:first", "plain": "scorer:plain"}.items() <= keys.items()
-    assert {"first": 100, "plain": 32} == scorer_slots(it.scorers, it.task, None, None)
-    assert "scorer:own" == scorer_keys(it.scorers.values(), it.task, "model")["own"]
+    assert {"first": 100, "plain": 32} == scorer_slots(defined.scorers, defined.task, None, None)
+    assert "scorer:own" == scorer_keys(defined.scorers.values(), defined.task, "model")["own"]

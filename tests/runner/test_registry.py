@@ -50,8 +50,8 @@ async def at_once(runs: list[AnyEvaluation], *, stagger: float = 0.0, **options:
 
     async def one(number: int) -> None:
         await trio.sleep(number * stagger)
-        own = {**repeatable(), "files": disks[number], **options}
-        await arun(runs[number], PATH, **own)
+        run_options = {**repeatable(), "files": disks[number], **options}
+        await arun(runs[number], PATH, **run_options)
 
     with trio.fail_after(100_000):
         async with trio.open_nursery() as nursery:
@@ -64,14 +64,14 @@ def starts(disk: SimulatedDisk, until: float) -> int:
     return sum(isinstance(record.event, AttemptStarted) and record.t < until for record in read(PATH, files=disk))
 
 
-def fresh() -> str:
+def new_identity() -> str:
     return f"endpoint {next(_identities)}"
 
 
 @pytest.mark.parametrize("policy", ["adaptive", "aimd"])
 async def test_two_runs_of_one_key_share_a_policy(policy: str) -> None:
     """Both journals record that the policy is shared; their decisions are checked and not reproduced, and nothing is found."""
-    endpoint, identity = SimulatedEndpoint(lambda _: "yes", latency=0.5, rate=8.0, burst=4, retry_after=1.0), fresh()
+    endpoint, identity = SimulatedEndpoint(lambda _: "yes", latency=0.5, rate=8.0, burst=4, retry_after=1.0), new_identity()
     disks = await at_once([evaluation_of(endpoint, 80, identity) for _ in range(2)], stagger=1.0, policy=policy)
 
     for disk in disks:
@@ -86,7 +86,7 @@ async def test_two_runs_of_one_key_share_a_policy(policy: str) -> None:
 
 async def test_decisions_before_another_run_joins_are_reproduced() -> None:
     """Up to the record at which a second run joins, the decisions of the first are recomputed."""
-    endpoint, identity = SimulatedEndpoint(lambda _: "yes", latency=0.5), fresh()
+    endpoint, identity = SimulatedEndpoint(lambda _: "yes", latency=0.5), new_identity()
     first, _ = await at_once([evaluation_of(endpoint, 400, identity) for _ in range(2)], stagger=3.0, policy="adaptive")
     result = audit(read(PATH, files=first), rules=session_rules)
 
@@ -96,7 +96,7 @@ async def test_decisions_before_another_run_joins_are_reproduced() -> None:
 
 async def test_runs_that_follow_one_another_share_nothing() -> None:
     """A policy lives while a run uses it; the next run begins with a new one."""
-    endpoint, identity = SimulatedEndpoint(lambda _: "yes", latency=0.1), fresh()
+    endpoint, identity = SimulatedEndpoint(lambda _: "yes", latency=0.1), new_identity()
     disks = [(await at_once([evaluation_of(endpoint, 30, identity)], policy="adaptive"))[0] for _ in range(2)]
 
     assert [[], []] == [events(disk, PolicyShared) for disk in disks]
@@ -109,7 +109,7 @@ async def test_runs_that_follow_one_another_share_nothing() -> None:
 )
 async def test_runs_with_other_settings_share_nothing(first: dict[str, Any], second: dict[str, Any]) -> None:
     """Another policy is another identity, and a fixed limit is the run's own."""
-    endpoint, identity = SimulatedEndpoint(lambda _: "yes", latency=0.1), fresh()
+    endpoint, identity = SimulatedEndpoint(lambda _: "yes", latency=0.1), new_identity()
     disks = await at_once([evaluation_of(endpoint, 30, identity, **options) for options in (first, second)])
 
     assert [[], []] == [events(disk, PolicyShared) for disk in disks]
@@ -123,13 +123,15 @@ async def test_functions_share_nothing_without_a_key() -> None:
         return value
 
     def plain() -> AnyEvaluation:
-        it: AnyEvaluation = evaluation(cases=[Case(name=f"{n}", input={"model": "m"}) for n in range(20)], loop="trio")(task)
-        return it
+        defined: AnyEvaluation = evaluation(cases=[Case(name=f"{n}", input={"model": "m"}) for n in range(20)], loop="trio")(
+            task
+        )
+        return defined
 
-    apart = await at_once([plain(), plain()], policy="adaptive")
+    unshared = await at_once([plain(), plain()], policy="adaptive")
     keyed = await at_once([plain(), plain()], policy="adaptive", limit_key="model")
 
-    assert [0, 0] == [len(events(disk, PolicyShared)) for disk in apart]
+    assert [0, 0] == [len(events(disk, PolicyShared)) for disk in unshared]
     assert [["m"], ["m"]] == [[event.key for event in events(disk, PolicyShared)] for disk in keyed]
 
 
@@ -137,7 +139,7 @@ async def test_functions_share_nothing_without_a_key() -> None:
 async def test_four_equal_runs_get_equal_shares(endpoint: str) -> None:
     """Of all starts at an endpoint with a rate limit, or with a limit of calls at once, each of four runs gets a quarter."""
     limits: dict[str, Any] = {"rate": 20.0, "burst": 5, "retry_after": 1.0} if endpoint == "rate" else {"max_in_flight": 12}
-    model, identity = SimulatedEndpoint(lambda _: "yes", latency=0.5, **limits), fresh()
+    model, identity = SimulatedEndpoint(lambda _: "yes", latency=0.5, **limits), new_identity()
     disks = await at_once([evaluation_of(model, 600, identity) for _ in range(4)], policy="adaptive")
     shares = [starts(disk, until=40.0) for disk in disks]
 
@@ -146,7 +148,7 @@ async def test_four_equal_runs_get_equal_shares(endpoint: str) -> None:
 
 async def test_a_run_with_nothing_to_start_holds_nobody_back() -> None:
     """When one of two runs ends early, the other has the whole capacity."""
-    model, identity = SimulatedEndpoint(lambda _: "yes", latency=0.5, rate=20.0, burst=5, retry_after=1.0), fresh()
+    model, identity = SimulatedEndpoint(lambda _: "yes", latency=0.5, rate=20.0, burst=5, retry_after=1.0), new_identity()
     short, long = await at_once([evaluation_of(model, 20, identity), evaluation_of(model, 600, identity)], policy="adaptive")
     ended = list(read(PATH, files=long))[-1].t
 
@@ -156,7 +158,7 @@ async def test_a_run_with_nothing_to_start_holds_nobody_back() -> None:
 
 async def test_slots_cap_a_run() -> None:
     """A run has never more in flight than its own slots; the shared limit may grow to those of all runs together."""
-    model, identity = SimulatedEndpoint(lambda _: "yes", latency=0.5), fresh()
+    model, identity = SimulatedEndpoint(lambda _: "yes", latency=0.5), new_identity()
     disks = await at_once([evaluation_of(model, 100, identity, slots=slots) for slots in (4, 6)], policy="adaptive")
 
     assert [4, 6] == [1 + max(event.slot for event in events(disk, AttemptStarted)) for disk in disks]
@@ -165,7 +167,7 @@ async def test_slots_cap_a_run() -> None:
 
 def test_runs_in_two_threads_share_a_policy(tmp_path: Path) -> None:
     """Two runs in two threads record in their own journals what the other's calls have changed, and verify."""
-    identity, lock, calls = fresh(), threading.Lock(), [0]
+    identity, lock, calls = new_identity(), threading.Lock(), [0]
 
     async def answer(_: Any) -> str:
         await trio.sleep(0.005)
@@ -197,7 +199,7 @@ def test_runs_in_two_threads_share_a_policy(tmp_path: Path) -> None:
 
 async def test_each_run_sees_a_pause_at_its_own_time() -> None:
     """A pause that one run's rate limit has caused is handed to the other, with its end in the other's time."""
-    identity = (fresh(),)
+    identity = (new_identity(),)
     first, second = (REGISTRY.join(identity, run, 4, t, lambda: Aimd(4)) for run, t in (("a", 100.0), ("b", 10.0)))
     first.take(Started(t=100.0, attempt="x"))
     own = first.take(Failed(t=101.0, attempt="x", category="rate_limited", retry_after=20.0))

@@ -47,16 +47,16 @@ from tests.runs import PATH, AnyEvaluation, count, define, flaky_evaluation, num
 async def test_a_stop_gives_grace_then_cancels() -> None:
     """A stopped run starts no attempts, waits for the grace period and interrupts the other attempts; it can be resumed."""
     task = Scripted(lambda value, times: Hang() if value == "case-1" and times == 1 else Return(1, 2))
-    it = define(task, numbered_cases(6), slots=2, timeout=None)
+    defined = define(task, numbered_cases(6), slots=2, timeout=None)
     disk = SimulatedDisk()
 
     async def stop_soon(live: Any) -> None:
         await trio.sleep(1)
-        stopper()
+        stop_run()
 
-    stopper = stop_when_started(it)
+    stop_run = stop_when_started(defined)
     before = trio.current_time()
-    outcome = await run_virtual(it, disk, observer=stop_soon, grace=5)
+    outcome = await run_virtual(defined, disk, observer=stop_soon, grace=5)
 
     assert ("interrupted", 1) == (outcome.stopped, outcome.state.completed)
     cut = [event for event in events_of(PATH, files=disk) if isinstance(event, AttemptInterrupted)]
@@ -64,7 +64,7 @@ async def test_a_stop_gives_grace_then_cancels() -> None:
     assert 6.0 == trio.current_time() - before
     assert RunStopped(reason="interrupted") in events_of(PATH, files=disk)
 
-    outcome = await run_virtual(it, disk, resume=True)
+    outcome = await run_virtual(defined, disk, resume=True)
     assert ("", 6) == (outcome.stopped, outcome.state.completed)
     assert 1 == task.calls["case-0"]
 
@@ -87,18 +87,18 @@ def stop_when_started(_: AnyEvaluation) -> Callable[[], None]:
 
 async def test_a_second_stop_cancels_at_once() -> None:
     """A second signal does not wait for the grace period."""
-    it = define(Scripted(lambda *_: Hang()), numbered_cases(2), slots=2, timeout=None)
+    defined = define(Scripted(lambda *_: Hang()), numbered_cases(2), slots=2, timeout=None)
     disk = SimulatedDisk()
-    stopper = stop_when_started(it)
+    stop_run = stop_when_started(defined)
 
-    async def twice(_: Any) -> None:
+    async def stop_twice(_: Any) -> None:
         await trio.sleep(1)
-        stopper()
+        stop_run()
         await trio.sleep(0.5)
-        stopper()
+        stop_run()
 
     before = trio.current_time()
-    outcome = await run_virtual(it, disk, observer=twice, grace=100)
+    outcome = await run_virtual(defined, disk, observer=stop_twice, grace=100)
 
     assert "interrupted" == outcome.stopped
     assert 1.5 == trio.current_time() - before
@@ -111,16 +111,16 @@ async def test_a_second_stop_does_not_wait_for_stuck_attempts() -> None:
         with trio.CancelScope(shield=True):
             await trio.sleep(50)
 
-    it = define(stubborn, numbered_cases(1), timeout=None)
+    defined = define(stubborn, numbered_cases(1), timeout=None)
     disk = SimulatedDisk()
-    stopper = stop_when_started(it)
+    stop_run = stop_when_started(defined)
 
-    async def twice(_: Any) -> None:
+    async def stop_twice(_: Any) -> None:
         await trio.sleep(1)
-        stopper()
-        stopper()
+        stop_run()
+        stop_run()
 
-    outcome = await run_virtual(it, disk, observer=twice, grace=100)
+    outcome = await run_virtual(defined, disk, observer=stop_twice, grace=100)
 
     assert [2.0] == [record.t for record in read(PATH, files=disk) if isinstance(record.event, AttemptInterrupted)]
     assert AttemptReturnedLate(trial="case-0", attempt=1, outcome="succeeded", elapsed=50.0) in events_of(PATH, files=disk)
@@ -129,18 +129,18 @@ async def test_a_second_stop_does_not_wait_for_stuck_attempts() -> None:
 
 async def test_an_observer_sees_that_a_run_is_stopping() -> None:
     """A run that is stopping reports why, and how long calls in flight have left; after a second stop, 0."""
-    it = define(Scripted(lambda *_: Return(1, 10)), numbered_cases(2), slots=2)
-    stopper = stop_when_started(it)
+    defined = define(Scripted(lambda *_: Return(1, 10)), numbered_cases(2), slots=2)
+    stop_run = stop_when_started(defined)
     seen: list[Any] = []
 
     async def look(live: Any) -> None:
         for stops in (False, True, False, True):
             if stops:
-                stopper()
+                stop_run()
             seen.append(live.stopping())
             await trio.sleep(1)
 
-    await run_virtual(it, SimulatedDisk(), observer=look, grace=5)
+    await run_virtual(defined, SimulatedDisk(), observer=look, grace=5)
 
     assert [None, ("interrupted", 5.0), ("interrupted", 4.0), ("interrupted", 0.0)] == seen
 
@@ -168,13 +168,13 @@ async def test_a_stop_while_the_journal_is_opened() -> None:
     """A session that is stopped while it opens its journal makes no call, records the stop, and can be resumed."""
     disk = SimulatedDisk()
     task = Scripted(lambda *_: Return(1))
-    it = define(task, numbered_cases(1))
-    session = Session(it, PATH, **repeatable(), files=disk)
+    defined = define(task, numbered_cases(1))
+    session = Session(defined, PATH, **repeatable(), files=disk)
     asked: list[str] = []
 
-    def ask_once(what: str) -> None:
+    def ask_once(call: str) -> None:
         if not asked:
-            asked.append(what)
+            asked.append(call)
             session.interrupt()
 
     disk.on_call = ask_once
@@ -184,7 +184,7 @@ async def test_a_stop_while_the_journal_is_opened() -> None:
     kinds = [type(event) for event in events_of(PATH, files=disk)]
     assert [RunStarted, SessionStarted, LimitChanged, RunStopped] == [kind for kind in kinds if kind is not TrialEnqueued]
     assert not task.calls
-    assert ("", 1) == ((await run_virtual(it, disk, resume=True)).stopped, task.calls["case-0"])
+    assert ("", 1) == ((await run_virtual(defined, disk, resume=True)).stopped, task.calls["case-0"])
 
 
 async def test_the_third_signal_interrupts_a_blocked_loop() -> None:
@@ -206,13 +206,13 @@ async def test_the_third_signal_interrupts_a_blocked_loop() -> None:
 
 async def test_run_and_resume_reject_an_unsuitable_run() -> None:
     """A run does not start where one exists; a finished one is not run again; one that is being written is left alone."""
-    it = define(Scripted(lambda *_: Return(1)), numbered_cases(2))
+    defined = define(Scripted(lambda *_: Return(1)), numbered_cases(2))
     disk = SimulatedDisk()
-    await run_virtual(it, disk)
+    await run_virtual(defined, disk)
 
     with pytest.raises(JournalExists, match="resume"):
-        await run_virtual(it, disk)
-    outcome = await run_virtual(it, disk, resume=True)
+        await run_virtual(defined, disk)
+    outcome = await run_virtual(defined, disk, resume=True)
     assert ("", "already finished") == (outcome.stopped, outcome.detail)
     assert 2 == outcome.state.completed
 
@@ -246,23 +246,25 @@ def results(disk: SimulatedDisk) -> dict[str, Any]:
 
 def crash_everywhere(count: int, crashes: int, seed: int = 0) -> int:
     """Cut the power at every record of a run, up to a few times in one run, and resume it: the results are the same."""
-    it, _ = flaky_evaluation(count, seed * count)
+    defined, _ = flaky_evaluation(count, seed * count)
     whole = SimulatedDisk()
-    assert run_until_power_cut(it, whole, 10**9) is not None
+    assert run_until_power_cut(defined, whole, 10**9) is not None
     expected = results(whole)
     last = max(record.seq for record in read(PATH, files=whole))
     points = 0
     for seq in range(2, last):
-        it, task = flaky_evaluation(count, seed * count)
+        defined, task = flaky_evaluation(count, seed * count)
         disk = SimulatedDisk()
-        outcome = run_until_power_cut(it, disk, seq)
+        outcome = run_until_power_cut(defined, disk, seq)
         for crash in range(1, crashes + 1):
             disk = disk.after_power_cut(random.Random(f"{seed} {seq} {crash}"))
             points += 1
             is_there = disk.is_directory(str(PATH)) and any(n.startswith("journal-") for n in disk.list_directory(str(PATH)))
             done = [e.trial for e in events_of(PATH, files=disk) if isinstance(e, TrialCompleted)] if is_there else []
             before = dict(task.calls)
-            outcome = run_until_power_cut(it, disk, 10**9 if crash == crashes else seq + crash * last // 3, resume=is_there)
+            outcome = run_until_power_cut(
+                defined, disk, 10**9 if crash == crashes else seq + crash * last // 3, resume=is_there
+            )
             assert all(task.calls[trial] == before.get(trial, 0) for trial in done), "a finished trial was run again"
             if outcome is not None:
                 break
@@ -297,11 +299,11 @@ async def test_changed_cases_are_rejected_or_adopted() -> None:
     """A changed dataset is rejected; adopted, unchanged cases keep their results and changed ones run again."""
     task = Scripted(lambda value, _: Return(value, 1))
     disk = SimulatedDisk()
-    stopper = stop_when_started(define(task, numbered_cases(2)))
+    stop_run = stop_when_started(define(task, numbered_cases(2)))
 
     async def stop(_: Any) -> None:
         await trio.sleep(2.5)
-        stopper()
+        stop_run()
 
     await run_virtual(define(task, numbered_cases(6), slots=1), disk, observer=stop)
     changed = [*numbered_cases(5)[:1], Case(name="case-1", input="another"), *numbered_cases(8)[3:]]
@@ -322,9 +324,9 @@ async def test_changed_cases_are_rejected_or_adopted() -> None:
     assert 1 == task.calls["another"]
 
 
-async def stopped_after(it: AnyEvaluation, disk: SimulatedDisk, seconds: float, **options: Any) -> Outcome:
+async def stopped_after(defined: AnyEvaluation, disk: SimulatedDisk, seconds: float, **options: Any) -> Outcome:
     """Run an evaluation for some seconds."""
-    return await run_virtual(it, disk, **{"deadline": seconds, "grace": 0.0, **options})
+    return await run_virtual(defined, disk, **{"deadline": seconds, "grace": 0.0, **options})
 
 
 def judged(answer: str, verdict: bool) -> AnyEvaluation:  # noqa: FBT001  # what it says
@@ -338,9 +340,9 @@ def judged(answer: str, verdict: bool) -> AnyEvaluation:  # noqa: FBT001  # what
         return verdict
 
     task.fingerprint, exact.fingerprint = f"task {answer}", f"exact {verdict}"  # type: ignore[attr-defined]  # as users do
-    it = define(task, numbered_cases(6), slots=1)
-    it.score(exact)
-    return it
+    defined = define(task, numbered_cases(6), slots=1)
+    defined.score(exact)
+    return defined
 
 
 async def test_adopted_changes_are_recorded_and_shown() -> None:
@@ -352,8 +354,8 @@ async def test_adopted_changes_are_recorded_and_shown() -> None:
         await run_virtual(judged("old", verdict=True), disk, resume=True)
     outcome = await run_virtual(judged("new", verdict=True), disk, resume=True, deadline=None)
 
-    begun = [event.adopted for event in events_of(PATH, files=disk) if isinstance(event, SessionStarted)]
-    assert [None, {"task_fingerprint": "task new", "scorers": {"exact": "exact True"}}, None] == begun
+    starts = [event.adopted for event in events_of(PATH, files=disk) if isinstance(event, SessionStarted)]
+    assert [None, {"task_fingerprint": "task new", "scorers": {"exact": "exact True"}}, None] == starts
     summary = summarize(outcome.state)
     assert [Adoption(2, ("task", "scorer exact"))] == summary.adopted
     assert (2, 2, 2) == (summary.from_older_task, summary.scores["exact"].versions, summary.scores["exact"].from_older_version)
@@ -380,9 +382,9 @@ async def test_withdrawn_outputs_of_an_older_task_do_not_count() -> None:
     """A case that changes together with the task is run again, and its output is not one of the older task."""
     disk = SimulatedDisk()
     await stopped_after(judged("old", verdict=True), disk, 3.5)
-    it = judged("new", verdict=True)
-    changed = define(it.task, [Case(name="case-0", input="another"), *numbered_cases(6)[1:]], slots=1)
-    changed.score(it.scorers["exact"].function)
+    defined = judged("new", verdict=True)
+    changed = define(defined.task, [Case(name="case-0", input="another"), *numbered_cases(6)[1:]], slots=1)
+    changed.score(defined.scorers["exact"].function)
     outcome = await run_virtual(changed, disk, resume=True, adopt=True, deadline=None)
 
     assert (2, 6) == (outcome.state.from_older_task, outcome.state.completed)
@@ -450,8 +452,8 @@ async def test_overridden_settings_hold_for_every_session() -> None:
     """Settings that were overridden for a run are in its journal, and a resumed run takes them from there."""
     disk = SimulatedDisk()
     task = Scripted(lambda *_: Return(1, 10))
-    it = define(task, numbered_cases(20), slots=7)
-    given: dict[str, Any] = {
+    defined = define(task, numbered_cases(20), slots=7)
+    overridden: dict[str, Any] = {
         "only": ["case-?"],
         "skip": "case-0",
         "limit": 3,
@@ -460,15 +462,15 @@ async def test_overridden_settings_hold_for_every_session() -> None:
         "slots": 1,
         "policy": "fixed",
     }
-    await run_virtual(it, disk, **given, seed=5, deadline=15, grace=0)
-    begun = next(event for event in events_of(PATH, files=disk) if isinstance(event, RunStarted))
+    await run_virtual(defined, disk, **overridden, seed=5, deadline=15, grace=0)
+    started = next(event for event in events_of(PATH, files=disk) if isinstance(event, RunStarted))
     for _ in range(2):
-        await run_virtual(it, disk, resume=True, seed=5)
-    outcome = await run_virtual(it, disk, resume=True, seed=5, deadline=None)
+        await run_virtual(defined, disk, resume=True, seed=5)
+    outcome = await run_virtual(defined, disk, resume=True, seed=5, deadline=None)
 
-    kept = {name: begun.settings[name] for name in given}
-    assert {**given, "skip": ["case-0"]} == kept
-    assert ["skip", "limit"] == [name for name in begun.settings["overridden"] if name in ("skip", "limit")]
+    recorded = {name: started.settings[name] for name in overridden}
+    assert {**overridden, "skip": ["case-0"]} == recorded
+    assert ["skip", "limit"] == [name for name in started.settings["overridden"] if name in ("skip", "limit")]
     assert ("", 6, 1) == (outcome.stopped, outcome.state.completed, task.max_in_flight)
     assert [None, None, None, {"deadline": None}] == settings_of_sessions(disk)
 
@@ -505,14 +507,14 @@ def test_missing_settings_in_a_journal_are_ignored(settings: dict[str, Any]) -> 
 def test_an_ambiguous_attempt_is_retried_or_failed(choice: str, failed: int, calls: int) -> None:
     """An attempt in flight when the process died is recorded as such, then retried or failed as chosen."""
     task = Scripted(lambda *_: Return(1, 1))
-    it = define(task, numbered_cases(1), write_ahead=True)
+    defined = define(task, numbered_cases(1), write_ahead=True)
     disk = SimulatedDisk()
     place = itertools.count(1)
     while task.calls["case-0"] == 0:
         disk = SimulatedDisk()
-        run_until_power_cut(it, disk, next(place))
+        run_until_power_cut(defined, disk, next(place))
     disk = disk.after_kill()
-    outcome = run_until_power_cut(it, disk, 10**9, resume=True, on_ambiguous=choice)
+    outcome = run_until_power_cut(defined, disk, 10**9, resume=True, on_ambiguous=choice)
 
     assert outcome is not None
     assert AttemptInterrupted(trial="case-0", attempt=1, reason="process_died") in events_of(PATH, files=disk)
@@ -522,10 +524,10 @@ def test_an_ambiguous_attempt_is_retried_or_failed(choice: str, failed: int, cal
 async def test_failed_trials_can_be_retried() -> None:
     """`retry_failed` retries failed trials with a new budget; the others are left alone."""
     task = Scripted({"case-0": [Fail(Fatal("no")), Return(1)], "case-1": [Return(1)]})
-    it = define(task, numbered_cases(2))
+    defined = define(task, numbered_cases(2))
     disk = SimulatedDisk()
-    await run_virtual(it, disk)
-    outcome = await run_virtual(it, disk, resume=True, retry_failed=True)
+    await run_virtual(defined, disk)
+    outcome = await run_virtual(defined, disk, resume=True, retry_failed=True)
 
     assert (2, 0) == (outcome.state.completed, outcome.state.failed)
     assert {"case-0": 2, "case-1": 1} == dict(task.calls)

@@ -55,10 +55,10 @@ def decisions(retry: Retry, failures: list[Failed], seed: int = 0) -> list[Retry
 )
 def test_each_cause_has_a_budget(failure: Failed, attempts: int, reason: Any) -> None:
     """Errors are retried 4 times, parse errors once, timeouts twice, fatal failures never."""
-    made = decisions(Retry(), [failure])
+    results = decisions(Retry(), [failure])
 
-    assert attempts == len(made)
-    assert NoRetry(reason=reason) == made[-1]
+    assert attempts == len(results)
+    assert NoRetry(reason=reason) == results[-1]
 
 
 @pytest.mark.parametrize(("errors", "parse_errors", "attempts"), [(0, 1, 1), (4, 0, 1), (4, 3, 4), (2, 3, 3)])
@@ -69,27 +69,27 @@ def test_parse_errors_have_a_budget_within_that_of_errors(errors: int, parse_err
 
 def test_budgets_are_separate() -> None:
     """A timeout uses up no errors and an error no timeouts; the trial fails with the first budget that is used up."""
-    made = decisions(Retry(errors=4, timeouts=2), [ERROR, TIMED_OUT])
+    results = decisions(Retry(errors=4, timeouts=2), [ERROR, TIMED_OUT])
 
-    assert 6 == len(made)
-    assert NoRetry(reason="timed_out") == made[-1]
+    assert 6 == len(results)
+    assert NoRetry(reason="timed_out") == results[-1]
 
 
 def test_one_budget_counts_every_failure() -> None:
     """`OneBudget` counts errors, timeouts and rate limits together."""
-    made = decisions(OneBudget(total=3), [ERROR, TIMED_OUT, RATE_LIMITED])
+    results = decisions(OneBudget(total=3), [ERROR, TIMED_OUT, RATE_LIMITED])
 
-    assert ["error", "timed_out", "rate_limited", "exhausted"] == [decision.reason for decision in made]
+    assert ["error", "timed_out", "rate_limited", "exhausted"] == [decision.reason for decision in results]
 
 
 def test_rate_limits_use_up_no_retries() -> None:
     """With no retries at all, rate limits are still waited for, until their ten minutes are over."""
-    made = decisions(Retry(errors=0, timeouts=0), [RATE_LIMITED])
-    waits = [decision.delay for decision in made if isinstance(decision, RetryIn)]
+    results = decisions(Retry(errors=0, timeouts=0), [RATE_LIMITED])
+    waits = [decision.delay for decision in results if isinstance(decision, RetryIn)]
 
     assert len(waits) > 10
     assert 600 == pytest.approx(sum(waits))
-    assert NoRetry(reason="exhausted") == made[-1]
+    assert NoRetry(reason="exhausted") == results[-1]
 
 
 def test_rate_limits_leave_the_errors_alone() -> None:

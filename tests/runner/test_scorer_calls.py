@@ -28,7 +28,7 @@ from runner.recompute.rules import session_rules
 from runner.testing import Fail, Return, Scripted, events_of, repeatable
 from tests.journal.disk import SimulatedDisk
 from tests.journal.samples import inline
-from tests.runner.test_scoring import checked, evaluation_of, run_fixed, yes
+from tests.runner.test_scoring import answer_at_once, checked, evaluation_of, run_fixed
 from tests.runs import PATH, AnyEvaluation, events, run_until_power_cut
 
 Timed = list[tuple[float, Event]]
@@ -39,15 +39,15 @@ async def story() -> Timed:
     script = Scripted(
         lambda name, n: Fail(OSError("no"), 0.5) if (name, n) == ("case-3", 1) else Return(output=True, after=1.0)
     )
-    it = evaluation_of(yes, 10, slots=2, retry=Retry(errors=1, base_delay=4))
+    defined = evaluation_of(answer_at_once, 10, slots=2, retry=Retry(errors=1, base_delay=4))
 
-    @it.score
+    @defined.score
     async def judge(output: Any, case: Case) -> Any:
         await trio.lowlevel.checkpoint()
         return await script(case.name)
 
     disk = SimulatedDisk()
-    await run_fixed(it, disk)
+    await run_fixed(defined, disk)
     assert () == checked(disk).findings
     return [(record.t, record.event) for record in read(PATH, files=disk)]
 
@@ -108,20 +108,20 @@ async def test_every_call_has_one_ending() -> None:
 
 def judged_twice() -> AnyEvaluation:
     """Return an evaluation of four trials with two judges, one of which fails once for each."""
-    it = evaluation_of(yes, 4, slots=2, retry=Retry(errors=2, base_delay=1))
+    defined = evaluation_of(answer_at_once, 4, slots=2, retry=Retry(errors=2, base_delay=1))
     script = Scripted(lambda _, n: Fail(OSError("no"), 0.5) if n == 1 else Return(output=True, after=1.0))
 
-    @it.score
+    @defined.score
     async def flaky(output: Any, case: Case) -> Any:
         await trio.lowlevel.checkpoint()
         return await script(case.name)
 
-    @it.score
-    async def calm(output: Any, case: Case) -> bool:
+    @defined.score
+    async def steady(output: Any, case: Case) -> bool:
         await trio.sleep(0.75)
         return bool(output == case.expected)
 
-    return it
+    return defined
 
 
 def test_a_power_cut_at_any_record_loses_no_score() -> None:
@@ -131,11 +131,11 @@ def test_a_power_cut_at_any_record_loses_no_score() -> None:
     last = max(record.seq for record in read(PATH, files=whole))
 
     for seq in range(3, last):
-        disk, it = SimulatedDisk(), judged_twice()
-        run_until_power_cut(it, disk, seq)
+        disk, defined = SimulatedDisk(), judged_twice()
+        run_until_power_cut(defined, disk, seq)
         disk = disk.after_power_cut(random.Random(seq))
         is_there = disk.is_directory(str(PATH)) and any(name.startswith("journal-") for name in disk.list_directory(str(PATH)))
-        outcome = run_until_power_cut(it, disk, 10**9, resume=is_there)
+        outcome = run_until_power_cut(defined, disk, 10**9, resume=is_there)
 
         assert outcome is not None
         assert (4, "") == (outcome.state.completed, outcome.stopped)
@@ -146,24 +146,24 @@ def test_a_power_cut_at_any_record_loses_no_score() -> None:
 
 async def test_rescoring_goes_through_the_executor(tmp_path: Path) -> None:
     """A re-scoring makes calls under a limit of its own and no attempts; what it scores is audited like any session."""
-    it, in_flight, most = evaluation_of(yes, 20, slots=4), 0, 0
-    await arun(it, tmp_path / "run", **repeatable())
+    defined, in_flight, max_in_flight = evaluation_of(answer_at_once, 20, slots=4), 0, 0
+    await arun(defined, tmp_path / "run", **repeatable())
 
-    @it.score
+    @defined.score
     async def late(output: Any, case: Case) -> bool:
-        nonlocal in_flight, most
+        nonlocal in_flight, max_in_flight
         in_flight += 1
-        most = max(most, in_flight)
+        max_in_flight = max(max_in_flight, in_flight)
         await trio.sleep(1)
         in_flight -= 1
         return bool(output == case.expected)
 
-    done = await rescore(tmp_path / "run", list(it.scorers.values()), slots=5, in_thread=inline)
-    again = await rescore(tmp_path / "run", list(it.scorers.values()), in_thread=inline)
+    done = await rescore(tmp_path / "run", list(defined.scorers.values()), slots=5, in_thread=inline)
+    again = await rescore(tmp_path / "run", list(defined.scorers.values()), in_thread=inline)
     result = audit(read(tmp_path / "run"), rules=session_rules)
 
     assert (20, 0, "") == (done.outputs, done.unscored, done.outcome.stopped)
     assert (0, 20) == (again.outputs, again.current)
-    assert 5 == most
+    assert 5 == max_in_flight
     assert 20 == sum(isinstance(event, AttemptStarted) for event in events_of(tmp_path / "run"))
     assert ((), 2) == (result.findings, result.decisions_reproduced)

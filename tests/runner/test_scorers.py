@@ -149,10 +149,10 @@ def test_a_value_equals_itself(value: Any) -> None:
 @given(JSON, JSON)
 def test_comparison_is_symmetric(left: Any, right: Any) -> None:
     """Comparing two values in either order gives the same result."""
-    forth = scorers.exact({"v": left}, {"v": right}).value
-    back = scorers.exact({"v": right}, {"v": left}).value
+    forward = scorers.exact({"v": left}, {"v": right}).value
+    backward = scorers.exact({"v": right}, {"v": left}).value
 
-    assert forth == back
+    assert forward == backward
 
 
 @pytest.mark.parametrize(
@@ -192,18 +192,18 @@ def test_a_scorer_has_a_version() -> None:
         scorers.iexact,
     ]
 
-    assert 10 == len({each.fingerprint for each in [*judges, *others]})
+    assert 10 == len({candidate.fingerprint for candidate in [*judges, *others]})
     assert scorers.regex("a").fingerprint == scorers.regex("a").fingerprint
 
 
 def define_answers(answers: dict[str, Any], *scorers_: Any, expected: Any = "LIMA", **options: Any) -> AnyEvaluation:
     """Return an evaluation whose task returns these answers."""
-    cases = [Case(name=each, input=each, expected=expected) for each in answers]
-    task = Scripted({each: [Return(answer)] for each, answer in answers.items()})
-    it = define(task, cases, **options)
+    cases = [Case(name=name, input=name, expected=expected) for name in answers]
+    task = Scripted({name: [Return(answer)] for name, answer in answers.items()})
+    defined = define(task, cases, **options)
     for scorer in scorers_:
-        it.score(scorer)
-    return it
+        defined.score(scorer)
+    return defined
 
 
 def test_built_in_scorers_are_recorded(path: Path) -> None:
@@ -235,13 +235,13 @@ def test_unscored_trials_are_excluded_from_the_mean(path: Path) -> None:
 def test_score_objects_of_other_libraries(path: Path) -> None:
     """An object with `name` and `score` is a score; its rationale is the reason."""
 
-    def theirs(output: str, case: Case) -> Any:
+    def foreign_score(output: str, case: Case) -> Any:
         return types.SimpleNamespace(name="Factuality", score=0.6, metadata={"rationale": "mostly"})
 
     def skipped(output: str, case: Case) -> Any:
         return types.SimpleNamespace(name="Factuality", score=None)
 
-    run_real(define_answers({"a": "x"}, theirs, skipped), path)
+    run_real(define_answers({"a": "x"}, foreign_score, skipped), path)
 
     (scored,) = events(path, TrialScored)
     (failed,) = events(path, ScoringFailed)
@@ -268,9 +268,9 @@ def test_a_judge_has_its_own_retries(server: Server, path: Path, name: str) -> N
     steps = "500,say:I cannot tell,say:verdict: incorrect"
     judge = scorers.judge("small", base_url=server.url(name, steps, "v1"))
     task = Scripted({"a": [Return("x")]})
-    it: AnyEvaluation = evaluation(cases=[Case(name="a", input="a", expected="y")], loop="trio")(task)
-    it.score(name="graded", retry=Retry(errors=2, base_delay=0.01))(judge)
-    run_real(it, path)
+    defined: AnyEvaluation = evaluation(cases=[Case(name="a", input="a", expected="y")], loop="trio")(task)
+    defined.score(name="graded", retry=Retry(errors=2, base_delay=0.01))(judge)
+    run_real(defined, path)
 
     assert [("graded", False)] == [(event.scorer, event.value) for event in events(path, TrialScored)]
     assert 1 == task.calls["a"]
@@ -286,12 +286,12 @@ def test_a_judge_is_reminded_of_the_verdict(server: Server, path: Path, name: st
     run_real(define_answers({"a": "x"}, judge, retry=Retry(errors=2, base_delay=0.01)), path)
     run_real(define_answers({"b": "y"}, judge), path.with_name("other"))
 
-    asked = [orjson.loads(seen["body"])["messages"] for seen in server.seen(name)]
-    question, reminder = asked[0][1], {"role": "user", "content": judge.reminder}
-    assert [{"role": "system", "content": "Be fair."}, question] == asked[0]
-    assert [*asked[0], {"role": "assistant", "content": "I cannot tell"}, reminder] == asked[1]
-    assert [*asked[0], {"role": "assistant", "content": "(an empty reply)"}, reminder] == asked[2]
-    assert (["system", "user"], 4) == ([each["role"] for each in asked[3]], len(asked))
+    conversations = [orjson.loads(request["body"])["messages"] for request in server.seen(name)]
+    question, reminder = conversations[0][1], {"role": "user", "content": judge.reminder}
+    assert [{"role": "system", "content": "Be fair."}, question] == conversations[0]
+    assert [*conversations[0], {"role": "assistant", "content": "I cannot tell"}, reminder] == conversations[1]
+    assert [*conversations[0], {"role": "assistant", "content": "(an empty reply)"}, reminder] == conversations[2]
+    assert (["system", "user"], 4) == ([message["role"] for message in conversations[3]], len(conversations))
     assert judge.reminder.endswith("nothing else: correct, incorrect")
     assert [True] == [event.value for event in events(path, TrialScored)]
 
@@ -361,11 +361,11 @@ def test_a_verdict_is_read(reply: str, value: float | None, reason: str) -> None
 
 
 @given(st.sampled_from(["correct", "incorrect"]), st.text(max_size=60), st.sampled_from(["", "**", "_", "`", '"']))
-def test_a_last_line_with_a_choice_is_the_verdict(choice: str, before: str, dress: str) -> None:
+def test_a_last_line_with_a_choice_is_the_verdict(choice: str, before: str, markup: str) -> None:
     """A last line that is only a choice is the verdict, with any markup."""
     assume("correct" not in before.casefold())
     judge = scorers.judge("m", base_url="http://h/")
-    score = judge.verdict(f"{before}\n\n{dress}{choice}{dress}.")
+    score = judge.verdict(f"{before}\n\n{markup}{choice}{markup}.")
 
     assert (choice == "correct") is score.value
 
@@ -407,12 +407,12 @@ def test_an_output_cannot_imitate_the_tags() -> None:
 def test_a_rubric_may_use_the_case(path: Path) -> None:
     """A rubric may have fields of the case; a missing one is found before the start."""
     judge = scorers.judge("m", base_url="http://h/", rubric="{output} for {topic}, {expected}")
-    it = define(Scripted({}), [{"question": "q", "answer": "y", "topic": "t"}, {"question": "q2"}])
-    it.score(judge)
+    defined = define(Scripted({}), [{"question": "q", "answer": "y", "topic": "t"}, {"question": "q2"}])
+    defined.score(judge)
 
     assert "for t, y" in judge.prompt("x", Case(input="q", expected="y", metadata={"topic": "t"}))
     with pytest.raises(UsageError, match=r"case 2: the case .* has no field {topic}"):
-        run_real(it, path)
+        run_real(defined, path)
     assert not path.exists()
 
 

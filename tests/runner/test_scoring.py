@@ -60,16 +60,16 @@ def evaluation_of(task: Any, count: int, **options: Any) -> AnyEvaluation:
     return define(task, options.pop("cases", numbered_cases(count)), **{"retry": Retry(errors=0), **options})
 
 
-async def run_fixed(it: AnyEvaluation, disk: SimulatedDisk | None = None, **options: Any) -> Outcome:
+async def run_fixed(defined: AnyEvaluation, disk: SimulatedDisk | None = None, **options: Any) -> Outcome:
     """Run an evaluation under a fixed limit."""
-    return await run_virtual(it, disk or SimulatedDisk(), **{"policy": "fixed", **options})
+    return await run_virtual(defined, disk or SimulatedDisk(), **{"policy": "fixed", **options})
 
 
 def checked(disk: SimulatedDisk) -> Audit:
     return audit(read(PATH, files=disk), rules=session_rules)
 
 
-async def yes(_: str) -> str:
+async def answer_at_once(_: str) -> str:
     """Answer at once."""
     await trio.lowlevel.checkpoint()
     return "yes"
@@ -77,9 +77,9 @@ async def yes(_: str) -> str:
 
 async def test_a_slow_judge_does_not_hold_slots_of_the_task() -> None:
     """2,000 trials in 100 slots, 2 s for the task and 2 s for a judge elsewhere, take hardly longer than the task alone."""
-    it = evaluation_of(Model(2.0, "task"), 2_000, slots=100)
-    it.score(name="judge")(Judging(2.0, "judge"))
-    outcome = await run_fixed(it)
+    defined = evaluation_of(Model(2.0, "task"), 2_000, slots=100)
+    defined.score(name="judge")(Judging(2.0, "judge"))
+    outcome = await run_fixed(defined)
 
     assert (2_000, 0) == (outcome.state.completed, outcome.state.failed)
     assert 42.0 <= outcome.state.t < 43
@@ -88,10 +88,10 @@ async def test_a_slow_judge_does_not_hold_slots_of_the_task() -> None:
 async def test_a_judge_at_the_same_endpoint_shares_the_limit() -> None:
     """Attempts and calls of a judge with the same endpoint and API key are never more in sum than the limit."""
     at_once: dict[str, list[int]] = {}
-    it = evaluation_of(Model(1.0, "same", at_once), 40, slots=8)
-    it.score(name="judge")(Judging(1.0, "same", at_once))
+    defined = evaluation_of(Model(1.0, "same", at_once), 40, slots=8)
+    defined.score(name="judge")(Judging(1.0, "same", at_once))
     disk = SimulatedDisk()
-    outcome = await run_fixed(it, disk)
+    outcome = await run_fixed(defined, disk)
 
     assert 8 == at_once["same"][1]
     assert 10.0 <= outcome.state.t < 11
@@ -102,10 +102,10 @@ async def test_a_judge_at_the_same_endpoint_shares_the_limit() -> None:
 async def test_a_judge_elsewhere_has_a_limit_of_its_own() -> None:
     """A judge with another endpoint or API key has its own policy, and as many calls at one time as the task."""
     at_once: dict[str, list[int]] = {}
-    it = evaluation_of(Model(1.0, "task", at_once), 40, slots=8)
-    it.score(name="judge")(Judging(1.0, "judge", at_once))
+    defined = evaluation_of(Model(1.0, "task", at_once), 40, slots=8)
+    defined.score(name="judge")(Judging(1.0, "judge", at_once))
     disk = SimulatedDisk()
-    outcome = await run_fixed(it, disk)
+    outcome = await run_fixed(defined, disk)
 
     assert (8, 8) == (at_once["task"][1], at_once["judge"][1])
     assert outcome.state.t < 6.5
@@ -115,10 +115,10 @@ async def test_a_judge_elsewhere_has_a_limit_of_its_own() -> None:
 
 async def test_limits_of_scorers_follow_their_kind() -> None:
     """Unless `slots` is set, an async scorer makes 100 calls at one time, and a plain function 32."""
-    it = evaluation_of(yes, 1)
-    it.score(name="judge")(Judging(0.0, "judge"))
-    it.score(name="plain")(lambda output, case: True)  # noqa: ARG005
-    outcome = await run_fixed(it)
+    defined = evaluation_of(answer_at_once, 1)
+    defined.score(name="judge")(Judging(0.0, "judge"))
+    defined.score(name="plain")(lambda output, case: True)  # noqa: ARG005
+    outcome = await run_fixed(defined)
 
     assert {"judge": 100, "plain": 32} == outcome.state.settings["scorer_slots"]
     assert 100 == outcome.state.settings["slots"]
@@ -129,15 +129,15 @@ async def test_the_retry_after_of_a_judge_pauses_its_calls_alone() -> None:
     script = Scripted(
         lambda name, n: Fail(RateLimited(20.0), 0.5) if (name, n) == ("case-0", 1) else Return(output=True, after=0.5)
     )
-    it = evaluation_of(Model(1.0, "task"), 30, slots=2)
+    defined = evaluation_of(Model(1.0, "task"), 30, slots=2)
 
-    @it.score
+    @defined.score
     async def judge(output: Any, case: Case) -> Any:
         await trio.lowlevel.checkpoint()
         return await script(case.name)
 
     disk = SimulatedDisk()
-    outcome = await run_fixed(it, disk)
+    outcome = await run_fixed(defined, disk)
     records = list(read(PATH, files=disk))
     (paused,) = [record for record in records if isinstance(record.event, IntakePaused)]
     assert isinstance(paused.event, IntakePaused)
@@ -153,15 +153,15 @@ async def test_the_retry_after_of_a_judge_pauses_its_calls_alone() -> None:
 async def test_a_scorer_that_exceeds_its_timeout_is_called_again() -> None:
     """A call that hangs is recorded as timed out after the scorer's own timeout, and retried within `Retry.timeouts`."""
     script = Scripted({"case-0": [Hang(), Return(output=True, after=1)], "case-1": [Hang()]})
-    it = evaluation_of(yes, 2)
+    defined = evaluation_of(answer_at_once, 2)
 
-    @it.score(timeout=5, retry=Retry(timeouts=1))
+    @defined.score(timeout=5, retry=Retry(timeouts=1))
     async def judge(output: Any, case: Case) -> Any:
         await trio.lowlevel.checkpoint()
         return await script(case.name)
 
     disk = SimulatedDisk()
-    outcome = await run_fixed(it, disk)
+    outcome = await run_fixed(defined, disk)
     failed = events(disk, ScorerCallFailed)
 
     assert [("timed_out", 5.0)] * 3 == [(event.category, event.elapsed) for event in failed]
@@ -176,16 +176,16 @@ async def test_a_scorer_that_exceeds_its_timeout_is_called_again() -> None:
 
 async def test_the_timeout_of_a_scorer_is_that_of_the_run_by_default() -> None:
     """A scorer without a timeout of its own has that of the attempts; with None it has none."""
-    it = evaluation_of(yes, 1, retry=Retry(timeouts=0), timeout=3.0)
+    defined = evaluation_of(answer_at_once, 1, retry=Retry(timeouts=0), timeout=3.0)
 
     async def slow(output: Any, case: Case) -> bool:
         await trio.sleep(10)
         return True
 
-    it.score(name="limited")(slow)
-    it.score(name="patient", timeout=None)(slow)
+    defined.score(name="limited")(slow)
+    defined.score(name="patient", timeout=None)(slow)
     disk = SimulatedDisk()
-    await run_fixed(it, disk)
+    await run_fixed(defined, disk)
 
     assert [("limited", 3.0)] == [(event.scorer, event.elapsed) for event in events(disk, ScorerCallFailed)]
     assert ["patient"] == [event.scorer for event in events(disk, TrialScored)]
@@ -198,11 +198,11 @@ async def test_built_in_scorers_record_no_calls() -> None:
         await trio.lowlevel.checkpoint()
         return "yes" if name == "case-0" else "x" * 100_000
 
-    it = evaluation_of(answer, 2)
+    defined = evaluation_of(answer, 2)
     for scorer in (scorers.exact, scorers.regex("y"), scorers.close_to()):
-        it.score(scorer)
+        defined.score(scorer)
     disk = SimulatedDisk()
-    outcome = await run_fixed(it, disk)
+    outcome = await run_fixed(defined, disk)
 
     assert [] == events(disk, ScorerCallStarted)
     assert {""} == {event.key for event in events(disk, LimitChanged)}
@@ -214,19 +214,19 @@ async def test_built_in_scorers_record_no_calls() -> None:
 
 async def test_no_attempt_starts_while_too_many_outputs_wait() -> None:
     """A scorer that cannot keep up delays attempts, so that outputs do not fill the memory; the state shows that."""
-    it = evaluation_of(Model(0.1, "task"), 200, slots=1)
+    defined = evaluation_of(Model(0.1, "task"), 200, slots=1)
 
-    @it.score
+    @defined.score
     async def slow(output: Any, case: Case) -> bool:
         await trio.sleep(5)
         return True
 
-    most, behind = 0, False
+    max_scoring, is_held = 0, False
 
     def look(_: Record) -> None:
-        nonlocal most, behind
-        most = max(most, live.stages["scoring"])
-        behind = behind or live.holds_attempts
+        nonlocal max_scoring, is_held
+        max_scoring = max(max_scoring, live.stages["scoring"])
+        is_held = is_held or live.holds_attempts
 
     disk, live = SimulatedDisk(), fold([])
 
@@ -234,11 +234,11 @@ async def test_no_attempt_starts_while_too_many_outputs_wait() -> None:
         live.apply(record)
         look(record)
 
-    outcome = await run_fixed(it, disk, listener=follow)
+    outcome = await run_fixed(defined, disk, listener=follow)
 
     assert 200 == outcome.state.completed
-    assert 2 * 1 + 64 + 1 == most
-    assert behind
+    assert 2 * 1 + 64 + 1 == max_scoring
+    assert is_held
 
 
 async def test_poisoned_trials_queue_last() -> None:
@@ -260,17 +260,17 @@ async def test_poisoned_trials_queue_last() -> None:
 
 async def test_a_stopped_run_scores_the_rest_when_it_is_resumed() -> None:
     """Calls in flight at the end of the grace period are cancelled without an end; a resumed run repeats them from call 1."""
-    it = evaluation_of(yes, 4, slots=4)
+    defined = evaluation_of(answer_at_once, 4, slots=4)
     calls = Scripted(lambda _, n: Hang() if n == 1 else Return(output=True))
 
-    @it.score(timeout=None)
+    @defined.score(timeout=None)
     async def judge(output: Any, case: Case) -> Any:
         await trio.lowlevel.checkpoint()
         return await calls(case.name)
 
     disk = SimulatedDisk()
-    stopped = await run_fixed(it, disk, deadline=3.0, grace=1.0)
-    resumed = await run_fixed(it, disk, resume=True, deadline=None)
+    stopped = await run_fixed(defined, disk, deadline=3.0, grace=1.0)
+    resumed = await run_fixed(defined, disk, resume=True, deadline=None)
 
     assert ("deadline", 0) == (stopped.stopped, stopped.state.completed)
     assert ("", 4) == (resumed.stopped, resumed.state.completed)
@@ -281,10 +281,10 @@ async def test_a_stopped_run_scores_the_rest_when_it_is_resumed() -> None:
 
 async def test_an_unauthorized_scorer_stops_the_run() -> None:
     """A scorer whose every call would fail in the same way stops the run; its output is scored when the run is resumed."""
-    it = evaluation_of(yes, 20, slots=2)
+    defined = evaluation_of(answer_at_once, 20, slots=2)
     allowed = [False]
 
-    @it.score
+    @defined.score
     async def judge(output: Any, case: Case) -> bool:
         await trio.lowlevel.checkpoint()
         if not allowed[0]:
@@ -292,9 +292,9 @@ async def test_an_unauthorized_scorer_stops_the_run() -> None:
         return True
 
     disk = SimulatedDisk()
-    stopped = await run_fixed(it, disk)
+    stopped = await run_fixed(defined, disk)
     allowed[0] = True
-    resumed = await run_fixed(it, disk, resume=True)
+    resumed = await run_fixed(defined, disk, resume=True)
 
     assert "unauthorized" == stopped.stopped
     assert {("fatal", 0.0)} == {(event.category, event.delay) for event in events(disk, ScorerCallFailed)}
@@ -328,10 +328,10 @@ async def test_an_audit_reproduces_the_decisions_of_a_shared_policy(policy: str)
             await trio.lowlevel.checkpoint()
             return await judges(case.name)
 
-    it = evaluation_of(Task(0, "same"), 60, slots=12)
-    it.score(name="judge")(Judge(0, "same"))
+    defined = evaluation_of(Task(0, "same"), 60, slots=12)
+    defined.score(name="judge")(Judge(0, "same"))
     disk = SimulatedDisk()
-    outcome = await run_fixed(it, disk, policy=policy)
+    outcome = await run_fixed(defined, disk, policy=policy)
     result = checked(disk)
 
     assert 60 == outcome.state.completed
@@ -342,10 +342,10 @@ async def test_an_audit_reproduces_the_decisions_of_a_shared_policy(policy: str)
 
 async def test_outputs_are_scored_within_the_grace() -> None:
     """After a stop no attempt starts, but outputs, also of attempts that were in flight, are scored within the grace period."""
-    it = evaluation_of(Model(1.0, "task"), 8, slots=2)
-    it.score(name="judge")(Judging(2.0, "judge"))
+    defined = evaluation_of(Model(1.0, "task"), 8, slots=2)
+    defined.score(name="judge")(Judging(2.0, "judge"))
     disk = SimulatedDisk()
-    outcome = await run_fixed(it, disk, deadline=2.5, grace=5.0)  # Six attempts have started, and two calls of the judge.
+    outcome = await run_fixed(defined, disk, deadline=2.5, grace=5.0)  # Six attempts have started, and two calls of the judge.
 
     assert ("deadline", 6, 6) == (outcome.stopped, len(events(disk, AttemptStarted)), outcome.state.completed)
     assert 7.0 <= outcome.state.t < 7.1
@@ -355,15 +355,15 @@ async def test_outputs_are_scored_within_the_grace() -> None:
 async def test_outputs_that_cannot_be_scored_within_the_grace_are_left() -> None:
     """A scorer call that could only start after the grace period is not waited for; the next session makes it."""
     limited = Scripted({"yes": [Fail(RateLimited(60.0), 0.1), Return(output=True)]})
-    it = evaluation_of(yes, 1)
+    defined = evaluation_of(answer_at_once, 1)
 
-    @it.score(retry=Retry())
+    @defined.score(retry=Retry())
     async def judge(output: str, case: Any) -> Any:
         return await limited(output)
 
     disk = SimulatedDisk()
-    stopped = await run_fixed(it, disk, deadline=1.0, grace=30.0)
-    resumed = await run_fixed(it, disk, resume=True, deadline=None)
+    stopped = await run_fixed(defined, disk, deadline=1.0, grace=30.0)
+    resumed = await run_fixed(defined, disk, resume=True, deadline=None)
 
     assert ("deadline", 1, 0) == (stopped.stopped, stopped.state.stages["scoring"], stopped.state.completed)
     assert ("", 1) == (resumed.stopped, resumed.state.completed)

@@ -35,13 +35,13 @@ async def run_and_change(path: Path, change: Callable[[Path], None], **options: 
                 change(segment(path))
             end = "returned"
         finally:
-            ends.append((name, f"{end} at {trio.current_time() - began:.0f} s"))
+            ends.append((name, f"{end} at {trio.current_time() - start:.0f} s"))
         return name
 
-    began = trio.current_time()
-    it = define(task, numbered_cases(20), slots=3, policy="fixed", grace=GRACE)
+    start = trio.current_time()
+    defined = define(task, numbered_cases(20), slots=3, policy="fixed", grace=GRACE)
     with pytest.raises(SegmentLost) as caught:
-        await Session(it, path, **{**repeatable(), "files": UNSYNCED_DISK, **options}).run()
+        await Session(defined, path, **{**repeatable(), "files": UNSYNCED_DISK, **options}).run()
     assert segment(path).name == caught.value.file
     return ends
 

@@ -41,14 +41,14 @@ from tests.runs import PATH, count, define, events, flaky_evaluation, numbered_c
 
 async def test_a_run_records_every_step() -> None:
     """A trial that succeeds leaves four events and its scores; the run records its definition and its ending."""
-    it = define(Scripted(lambda _, __: Return("yes", 0.5)), numbered_cases(1))
+    defined = define(Scripted(lambda _, __: Return("yes", 0.5)), numbered_cases(1))
 
-    @it.score
+    @defined.score
     def exact(output: str, case: Case[str, str]) -> bool:
         return output == case.expected
 
     disk = SimulatedDisk()
-    outcome = await run_virtual(it, disk)
+    outcome = await run_virtual(defined, disk)
 
     kinds = [type(event).__name__ for event in events_of(PATH, files=disk)]
     assert [
@@ -136,11 +136,11 @@ async def test_fatal_and_rate_limited_are_honoured() -> None:
     assert 9 == task.calls["b"]
 
 
-class Ruin(BaseException):
+class BaseError(BaseException):
     """An exception that is not an `Exception`."""
 
 
-@pytest.mark.parametrize("exc", [Ruin("all"), SystemExit(3), GeneratorExit()])
+@pytest.mark.parametrize("exc", [BaseError("all"), SystemExit(3), GeneratorExit()])
 async def test_a_task_that_raises_baseexception_fails_alone(exc: BaseException) -> None:
     """Whatever a task raises fails its attempt only; the other trials continue."""
     task = Scripted({"a": [Fail(exc)], "b": [Return(1)]})
@@ -171,8 +171,8 @@ async def test_an_output_after_the_timeout_is_discarded() -> None:
         return "too late"
 
     disk = SimulatedDisk()
-    it = define(stubborn, [Case(name="a", input="a")], timeout=30, retry=Retry(timeouts=0))
-    await run_virtual(it, disk)
+    defined = define(stubborn, [Case(name="a", input="a")], timeout=30, retry=Retry(timeouts=0))
+    await run_virtual(defined, disk)
 
     events = events_of(PATH, files=disk)
     assert AttemptTimedOut(trial="a", attempt=1, timeout=30.0, elapsed=35.0) in events
@@ -213,21 +213,21 @@ async def test_notes_are_kept_with_their_attempt() -> None:
 async def test_a_failed_scorer_never_calls_the_task_again() -> None:
     """A scorer that raises is retried under its own budget, then its score is missing; the task was called once."""
     task = Scripted({"a": [Return("x")]})
-    it = define(task, [Case(name="a", input="a")])
+    defined = define(task, [Case(name="a", input="a")])
     asked: list[str] = []
 
-    @it.score(retry=Retry(errors=2))
+    @defined.score(retry=Retry(errors=2))
     async def judge(output: str, case: Any) -> bool:
         await trio.lowlevel.checkpoint()
         asked.append(output)
         raise ConnectionError("the judge is out")
 
-    @it.score
+    @defined.score
     def fine(output: str, case: Any) -> float:
         return 0.5
 
     disk = SimulatedDisk()
-    outcome = await run_virtual(it, disk)
+    outcome = await run_virtual(defined, disk)
 
     assert (1, 3) == (task.calls["a"], len(asked))
     assert 1 == count(disk, ScoringFailed)
@@ -237,7 +237,7 @@ async def test_a_failed_scorer_never_calls_the_task_again() -> None:
 
 async def test_scorers_use_the_retries_of_the_run() -> None:
     """The retries of a run apply to its scorers, too, unless they have their own."""
-    it, asked = define(Scripted(lambda _, __: Return("yes", 0.5)), numbered_cases(1)), Counter[str]()
+    defined, asked = define(Scripted(lambda _, __: Return("yes", 0.5)), numbered_cases(1)), Counter[str]()
 
     def exact(output: str, case: Case[str, str]) -> bool:
         asked["exact"] += 1
@@ -247,10 +247,10 @@ async def test_scorers_use_the_retries_of_the_run() -> None:
         asked["judge"] += 1
         raise OSError(output, case)
 
-    it.score(exact)
-    it.score(retry=Retry(errors=2))(judge)
+    defined.score(exact)
+    defined.score(retry=Retry(errors=2))(judge)
     disk = SimulatedDisk()
-    await run_virtual(it, disk, retry=Retry(errors=1))
+    await run_virtual(defined, disk, retry=Retry(errors=1))
 
     assert {"exact": 2, "judge": 3} == asked
     assert {"exact", "judge"} == {event.scorer for event in events_of(PATH, files=disk) if isinstance(event, ScoringFailed)}
@@ -258,14 +258,14 @@ async def test_scorers_use_the_retries_of_the_run() -> None:
 
 async def test_a_scorer_may_return_several_scores() -> None:
     """A mapping gives several named scores."""
-    it = define(Scripted({"a": [Return("x")]}), [Case(name="a", input="a")])
+    defined = define(Scripted({"a": [Return("x")]}), [Case(name="a", input="a")])
 
-    @it.score
+    @defined.score
     def judge(output: str, case: Any) -> dict[str, float]:
         return {"tone": 0.25, "facts": 1.0}
 
     disk = SimulatedDisk()
-    await run_virtual(it, disk)
+    await run_virtual(defined, disk)
 
     scores = {e.scorer: e.value for e in events_of(PATH, files=disk) if isinstance(e, TrialScored)}
     assert {"judge.tone": 0.25, "judge.facts": 1.0} == scores
@@ -353,8 +353,8 @@ async def run_failing(disk: SimulatedDisk, fail: Callable[[str], str], cases: An
         await trio.sleep(1)
         return fail(value)
 
-    it = define(task, cases, slots=2, retry=Retry(errors=0))
-    return await run_virtual(it, disk, policy="fixed", **options)
+    defined = define(task, cases, slots=2, retry=Retry(errors=0))
+    return await run_virtual(defined, disk, policy="fixed", **options)
 
 
 @pytest.mark.parametrize("read_cases", [list, iter])
@@ -400,11 +400,11 @@ async def test_other_failures_do_not_stop_the_run(fail: Callable[[str], str], co
 async def test_a_deadline_stops_the_run() -> None:
     """After its deadline a run starts nothing more, and can be resumed."""
     disk = SimulatedDisk()
-    it = define(Scripted(lambda *_: Return(1, 10)), numbered_cases(20), slots=1, deadline=35)
-    outcome = await run_virtual(it, disk, grace=20)
+    defined = define(Scripted(lambda *_: Return(1, 10)), numbered_cases(20), slots=1, deadline=35)
+    outcome = await run_virtual(defined, disk, grace=20)
 
     assert ("deadline", 4) == (outcome.stopped, outcome.state.completed)
-    outcome = await run_virtual(it, disk, resume=True, grace=20)
+    outcome = await run_virtual(defined, disk, resume=True, grace=20)
     assert ("deadline", 8) == (outcome.stopped, outcome.state.completed)
 
 
@@ -432,10 +432,10 @@ async def test_the_limit_holds() -> None:
     await run_virtual(define(task, numbered_cases(100), slots=4), disk)
 
     assert 4 == task.max_in_flight
-    flying = 0
+    in_flight = 0
     for event in events_of(PATH, files=disk):
-        flying += isinstance(event, AttemptStarted) - isinstance(event, AttemptSucceeded)
-        assert flying <= 4
+        in_flight += isinstance(event, AttemptStarted) - isinstance(event, AttemptSucceeded)
+        assert in_flight <= 4
 
 
 async def test_nothing_polls() -> None:
@@ -474,17 +474,17 @@ async def test_a_probe_is_made_by_a_trial_that_has_not_failed() -> None:
     """After an outage, probes are made by trials that have not failed, so that failing trials do not prolong it."""
     cases = numbered_cases(300)
     bad = {case.input for case in cases[:30]}
-    began = trio.current_time()
+    start = trio.current_time()
 
     def script(value: str, _: int) -> Action:
-        down = trio.current_time() < began + 3
+        down = trio.current_time() < start + 3
         return Fail(ConnectionResetError("reset"), 0.1) if down or value in bad else Return(1, 0.1)
 
     disk = SimulatedDisk()
     outcome = await run_virtual(define(Scripted(script), cases, slots=50), disk)
 
     assert (270, 30) == (outcome.state.completed, outcome.state.failed)
-    assert 300 > trio.current_time() - began
+    assert 300 > trio.current_time() - start
 
 
 async def test_a_rate_limit_is_found_and_kept() -> None:
@@ -499,11 +499,11 @@ async def test_a_rate_limit_is_found_and_kept() -> None:
 
 async def test_a_rate_limit_costs_no_more_than_was_in_flight() -> None:
     """Once most calls get `Retry-After: 3`, nothing is sent until it is over: few calls are rate limited."""
-    began = trio.current_time()
+    start = trio.current_time()
 
     async def task(value: str) -> str:
         await trio.sleep(0.05)
-        if trio.current_time() - began < 3:
+        if trio.current_time() - start < 3:
             raise RateLimited(3.0)
         return value
 
@@ -545,30 +545,30 @@ STEPS = st.one_of(
 def test_every_trial_reaches_an_end(scripts: list[list[Action]], slots: int, policy: str) -> None:
     """Whatever the tasks do, under every policy, each trial is completed or failed, and the limit is never exceeded."""
     task = Scripted({f"case-{number}": steps for number, steps in enumerate(scripts)})
-    it = define(task, numbered_cases(len(scripts)), slots=slots, timeout=2, retry=Retry(rate_limits=20))
+    defined = define(task, numbered_cases(len(scripts)), slots=slots, timeout=2, retry=Retry(rate_limits=20))
     disk = SimulatedDisk()
 
     async def main() -> Outcome:
-        return await run_virtual(it, disk, policy=policy)
+        return await run_virtual(defined, disk, policy=policy)
 
     outcome = trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
 
     assert outcome.state.completed + outcome.state.failed == len(scripts)
     assert task.max_in_flight <= slots
-    limit, flying = 0, 0
+    limit, in_flight = 0, 0
     for event in events_of(PATH, files=disk):
         if isinstance(event, LimitChanged):
             limit = event.after
         elif isinstance(event, AttemptStarted):
-            flying += 1
-            assert flying <= limit
+            in_flight += 1
+            assert in_flight <= limit
         elif isinstance(event, AttemptSucceeded | AttemptFailed | AttemptTimedOut):
-            flying -= 1
+            in_flight -= 1
 
 
 def test_live_state_is_folded_state() -> None:
     """After every record the live state equals the state folded from the journal."""
-    it, _ = flaky_evaluation(10)
+    defined, _ = flaky_evaluation(10)
     disk = SimulatedDisk()
     snapshots: dict[int, tuple[Any, ...]] = {}
 
@@ -576,14 +576,14 @@ def test_live_state_is_folded_state() -> None:
 
     record = recorder.Recorder.record
 
-    def spying(self: recorder.Recorder, event: Any, *arguments: Any, **options: Any) -> Any:
-        made = record(self, event, *arguments, **options)
-        snapshots[made.seq] = summary(self.state)
-        return made
+    def record_and_compare(self: recorder.Recorder, event: Any, *arguments: Any, **options: Any) -> Any:
+        written = record(self, event, *arguments, **options)
+        snapshots[written.seq] = summary(self.state)
+        return written
 
-    recorder.Recorder.record = spying  # type: ignore[method-assign]
+    recorder.Recorder.record = record_and_compare  # type: ignore[method-assign]
     try:
-        assert run_until_power_cut(it, disk, 10**9) is not None
+        assert run_until_power_cut(defined, disk, 10**9) is not None
     finally:
         recorder.Recorder.record = record  # type: ignore[method-assign]
 
@@ -604,8 +604,8 @@ def test_the_same_seed_gives_the_same_bytes() -> None:
         from trio._core import _run as scheduler
 
         scheduler._r.seed(0)
-        it, _ = flaky_evaluation(15)
-        assert run_until_power_cut(it, disk, 10**9) is not None
+        defined, _ = flaky_evaluation(15)
+        assert run_until_power_cut(defined, disk, 10**9) is not None
 
     first, second = ({name: bytes(inode.shown) for name, inode in disk.files() if "LOCK" not in name} for disk in disks)
     assert first == second
@@ -658,8 +658,8 @@ def shielding(*, seconds: float) -> Callable[[str], Any]:
 async def test_a_trio_task_that_shields_itself_is_abandoned() -> None:
     """A trio task that shields itself times out, others use its slot, and its late result is recorded and discarded."""
     disk = SimulatedDisk()
-    it = define(shielding(seconds=20), numbered_cases(40), slots=1, timeout=3, retry=Retry(timeouts=0))
-    outcome = await run_virtual(it, disk, policy="fixed", grace=2)
+    defined = define(shielding(seconds=20), numbered_cases(40), slots=1, timeout=3, retry=Retry(timeouts=0))
+    outcome = await run_virtual(defined, disk, policy="fixed", grace=2)
 
     assert ("", 39, 1) == (outcome.stopped, outcome.state.completed, outcome.state.failed)
     timed_out = AttemptTimedOut(trial="case-0", attempt=1, timeout=3.0, elapsed=6.0)  # 2 s of grace, and 1 s to respond.
@@ -674,26 +674,26 @@ async def test_a_trio_task_that_shields_itself_is_abandoned() -> None:
 
 async def test_the_end_of_a_run_does_not_wait_for_an_abandoned_task() -> None:
     """After the grace period, the end is recorded and the caller may leave; otherwise the task is waited for, once."""
-    disk, left = SimulatedDisk(), list[tuple[float, Outcome]]()
-    it = define(shielding(seconds=1_000), numbered_cases(2), slots=1, timeout=3, retry=Retry(timeouts=0))
-    session = Session(it, PATH, **repeatable(), files=disk, policy="fixed", grace=2)
-    began = trio.current_time()
-    session.on_unresponsive = lambda outcome: left.append((trio.current_time() - began, outcome))
+    disk, outcomes = SimulatedDisk(), list[tuple[float, Outcome]]()
+    defined = define(shielding(seconds=1_000), numbered_cases(2), slots=1, timeout=3, retry=Retry(timeouts=0))
+    session = Session(defined, PATH, **repeatable(), files=disk, policy="fixed", grace=2)
+    start = trio.current_time()
+    session.on_unresponsive = lambda outcome: outcomes.append((trio.current_time() - start, outcome))
     outcome = await session.run()
 
-    assert [(9.0, "")] == [(round(seconds, 6), left_with.stopped) for seconds, left_with in left]
+    assert [(9.0, "")] == [(round(seconds, 6), outcome.stopped) for seconds, outcome in outcomes]
     assert (1, 1, "finished") == (outcome.state.completed, outcome.state.failed, outcome.state.outcome)
     assert 1 == count(disk, RunFinished)
-    assert 1_001 == trio.current_time() - began
+    assert 1_001 == trio.current_time() - start
     assert verify(PATH, files=disk, expect_head=outcome.head).ok
 
 
 async def test_the_time_of_all_sessions_is_recorded() -> None:
     """The time between sessions does not count, nor what follows the end of one; the audit compares the sum."""
-    disk, it = SimulatedDisk(), define(Scripted(lambda *_: Return(1, 2)), numbered_cases(5), slots=1)
-    stopped = await run_virtual(it, disk, policy="fixed", deadline=3, grace=0)
+    disk, defined = SimulatedDisk(), define(Scripted(lambda *_: Return(1, 2)), numbered_cases(5), slots=1)
+    stopped = await run_virtual(defined, disk, policy="fixed", deadline=3, grace=0)
     await trio.sleep(100)
-    finished = await run_virtual(it, disk, policy="fixed", deadline=None, resume=True)
+    finished = await run_virtual(defined, disk, policy="fixed", deadline=None, resume=True)
 
     assert (3.0, 11.0) == (round(stopped.state.elapsed, 3), round(finished.state.elapsed, 3))
     assert finished.state.elapsed == fold(read(PATH, files=disk)).elapsed

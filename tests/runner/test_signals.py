@@ -23,25 +23,25 @@ def as_before() -> Iterator[None]:
 
 def test_a_handler_is_installed_and_removed() -> None:
     """Each signal calls the handler during the block; afterwards the previous one is restored, even after an error."""
-    heard: list[int] = []
+    received: list[int] = []
     before = [signal.getsignal(number) for number in STOP_SIGNALS]
-    with pytest.raises(LookupError), handle_signals(lambda number, _: heard.append(number), *STOP_SIGNALS):
+    with pytest.raises(LookupError), handle_signals(lambda number, _: received.append(number), *STOP_SIGNALS):
         for number in STOP_SIGNALS:
             signal.raise_signal(number)
         raise LookupError
 
-    assert list(STOP_SIGNALS) == heard
+    assert list(STOP_SIGNALS) == received
     assert before == [signal.getsignal(number) for number in STOP_SIGNALS]
 
 
 def test_ignored_signals_stay_ignored() -> None:
     """A process that was started with SIGINT ignored, as in the background of a shell, keeps ignoring it."""
-    heard: list[int] = []
+    received: list[int] = []
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with handle_signals(lambda number, _: heard.append(number), *STOP_SIGNALS):
+    with handle_signals(lambda number, _: received.append(number), *STOP_SIGNALS):
         signal.raise_signal(signal.SIGINT)
 
-    assert ([], signal.SIG_IGN) == (heard, signal.getsignal(signal.SIGINT))
+    assert ([], signal.SIG_IGN) == (received, signal.getsignal(signal.SIGINT))
 
 
 def test_nothing_is_installed_in_other_threads() -> None:
@@ -62,55 +62,55 @@ def test_nothing_is_installed_in_other_threads() -> None:
 
 def test_sharing_handlers_may_end_in_any_order() -> None:
     """Of two sharing handlers the first may end first: the other is still called, and the last one restores the signal."""
-    heard: list[str] = []
+    received: list[str] = []
     before = signal.getsignal(signal.SIGINT)
-    first = handle_signals(lambda *_: heard.append("first"), signal.SIGINT, shares=True)
-    second = handle_signals(lambda *_: heard.append("second"), signal.SIGINT, shares=True)
+    first = handle_signals(lambda *_: received.append("first"), signal.SIGINT, shares=True)
+    second = handle_signals(lambda *_: received.append("second"), signal.SIGINT, shares=True)
     hears = [first.__enter__(), second.__enter__()]
     signal.raise_signal(signal.SIGINT)
     first.__exit__(None, None, None)
     signal.raise_signal(signal.SIGINT)
     second.__exit__(None, None, None)
 
-    assert ([True, True], ["second", "first", "second"]) == (hears, heard)
+    assert ([True, True], ["second", "first", "second"]) == (hears, received)
     assert before is signal.getsignal(signal.SIGINT)
 
 
 def test_an_exclusive_handler_replaces_earlier_ones() -> None:
     """Only the innermost handler is called, and the outer one again afterwards."""
-    heard: list[str] = []
-    with handle_signals(lambda *_: heard.append("outer"), *STOP_SIGNALS):
-        with handle_signals(lambda *_: heard.append("inner"), *STOP_SIGNALS):
+    received: list[str] = []
+    with handle_signals(lambda *_: received.append("outer"), *STOP_SIGNALS):
+        with handle_signals(lambda *_: received.append("inner"), *STOP_SIGNALS):
             signal.raise_signal(signal.SIGTERM)
         signal.raise_signal(signal.SIGTERM)
 
-    assert ["inner", "outer"] == heard
+    assert ["inner", "outer"] == received
 
 
 def test_a_foreign_handler_is_kept() -> None:
     """A handler that other code installs is replaced by later blocks only, and not removed by earlier ones."""
-    heard: list[str] = []
-    with handle_signals(lambda *_: heard.append("outer"), signal.SIGTERM):
-        signal.signal(signal.SIGTERM, lambda *_: heard.append("theirs"))
-        theirs = signal.getsignal(signal.SIGTERM)
-        with handle_signals(lambda *_: heard.append("inner"), signal.SIGTERM):
+    received: list[str] = []
+    with handle_signals(lambda *_: received.append("outer"), signal.SIGTERM):
+        signal.signal(signal.SIGTERM, lambda *_: received.append("theirs"))
+        foreign = signal.getsignal(signal.SIGTERM)
+        with handle_signals(lambda *_: received.append("inner"), signal.SIGTERM):
             signal.raise_signal(signal.SIGTERM)
         signal.raise_signal(signal.SIGTERM)
 
-    assert ["inner", "theirs"] == heard
-    assert theirs is signal.getsignal(signal.SIGTERM)
+    assert ["inner", "theirs"] == received
+    assert foreign is signal.getsignal(signal.SIGTERM)
 
 
 async def test_a_call_ends_with_a_signal() -> None:
     """A call that would never return is cancelled by the signal; one that returns before reports so."""
 
-    async def for_ever() -> None:
+    async def sleep() -> None:
         signal.raise_signal(signal.SIGINT)
         await trio.sleep_forever()
 
     before = signal.getsignal(signal.SIGINT)
 
-    assert not await until_signal(for_ever, signal.SIGINT)
+    assert not await until_signal(sleep, signal.SIGINT)
     assert await until_signal(trio.lowlevel.checkpoint, signal.SIGINT)
     assert before is signal.getsignal(signal.SIGINT)
 

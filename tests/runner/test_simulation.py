@@ -28,11 +28,11 @@ def virtually(main: Callable[[], Any]) -> Any:
     return trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
-def recorded(it: AnyEvaluation, *sessions: dict[str, Any]) -> Recording:
+def recorded(defined: AnyEvaluation, *sessions: dict[str, Any]) -> Recording:
     """Run an evaluation in several sessions, and return its recording."""
     disk = SimulatedDisk()
     for number, options in enumerate(sessions):
-        virtually(functools.partial(arun, it, PATH, **{**repeatable(3), "files": disk, "resume": number > 0, **options}))
+        virtually(functools.partial(arun, defined, PATH, **{**repeatable(3), "files": disk, "resume": number > 0, **options}))
     return Recording.of(read(PATH, files=disk))
 
 
@@ -52,16 +52,23 @@ def test_recorded_figures() -> None:
     """The recorded figures are those of the run itself."""
     recording = recorded(steady(12), {"policy": "fixed", "slots": 3})
 
-    was = recording.figures
-    assert ("fixed", 3, 4.0, 12, 0, 3) == (was.policy, was.slots, was.duration, was.calls, was.rate_limited, was.max_in_flight)
-    assert (12, 0) == (was.completed, was.failed)
+    figures = recording.figures
+    assert ("fixed", 3, 4.0, 12, 0, 3) == (
+        figures.policy,
+        figures.slots,
+        figures.duration,
+        figures.calls,
+        figures.rate_limited,
+        figures.max_in_flight,
+    )
+    assert (12, 0) == (figures.completed, figures.failed)
 
 
 @pytest.mark.parametrize("policy", ["adaptive", "aimd", "fixed"])
 def test_the_same_policy_gives_the_same_run(policy: str) -> None:
     """Simulated under the recorded policy, slots and seed, all figures are the same."""
-    it, _ = flaky_evaluation(40)
-    recording = recorded(it, {"policy": policy})
+    defined, _ = flaky_evaluation(40)
+    recording = recorded(defined, {"policy": policy})
 
     assert recording.figures == recording.simulate()
     assert recording.figures.failed > 0
@@ -81,24 +88,24 @@ def test_another_policy_takes_another_time() -> None:
 
 def test_scorer_calls_are_simulated() -> None:
     """Scorer calls take their recorded time, under the limit of the scorer and not in a slot of the task."""
-    it = steady(4)
+    defined = steady(4)
 
-    @it.score
+    @defined.score
     async def judge(output: str, case: Any) -> bool:
         await trio.sleep(2)
         return True
 
-    recording = recorded(it, {"policy": "fixed", "slots": 1})
+    recording = recorded(defined, {"policy": "fixed", "slots": 1})
 
     assert (9.0, 9.0, 3.0) == (recording.figures.duration, recording.simulate().duration, recording.simulate(slots=4).duration)
 
 
 def test_each_key_has_its_own_slots() -> None:
     """Rate-limit keys are kept: with twice the keys there are twice the attempts in flight."""
-    it = define(
+    defined = define(
         Scripted(lambda *_: Return(1, 1.0)), [Case(name=n, input=n, metadata={"to": n[0]}) for n in ("a1", "a2", "b1", "b2")]
     )
-    recording = recorded(it, {"policy": "fixed", "slots": 1, "limit_key": "to"})
+    recording = recorded(defined, {"policy": "fixed", "slots": 1, "limit_key": "to"})
 
     assert (2.0, 2) == (recording.figures.duration, recording.figures.max_in_flight)
     assert recording.figures == recording.simulate()
@@ -118,8 +125,13 @@ def test_failures_are_simulated() -> None:
     figures = recording.simulate(slots=2)
 
     assert (8, 1, 3, 1) == (figures.calls, figures.rate_limited, figures.completed, figures.failed)
-    was = recording.figures
-    assert (8, 1, 3, 1) == (was.calls, was.rate_limited, was.completed, was.failed)
+    recorded_figures = recording.figures
+    assert (8, 1, 3, 1) == (
+        recorded_figures.calls,
+        recorded_figures.rate_limited,
+        recorded_figures.completed,
+        recorded_figures.failed,
+    )
     assert figures.duration > recording.figures.duration
 
 
@@ -128,9 +140,9 @@ def test_sessions_are_added_up() -> None:
     recording = recorded(
         steady(6, 2.0), {"policy": "fixed", "slots": 2, "deadline": 3.0, "grace": 0}, {"policy": "fixed", "deadline": None}
     )
-    was, figures = recording.figures, recording.simulate()
+    expected, figures = recording.figures, recording.simulate()
 
-    assert (7.0, 8) == (was.duration, was.calls)
+    assert (7.0, 8) == (expected.duration, expected.calls)
     assert (6.0, 6) == (figures.duration, figures.calls)
 
 
@@ -166,14 +178,14 @@ def test_a_run_without_finished_trials_is_rejected(tmp_path: Path) -> None:
 def test_invalid_times_do_not_hang(elapsed: float) -> None:
     """A simulation ends, whatever times a journal records."""
     disk = SimulatedDisk()
-    it, _ = flaky_evaluation(6)
-    virtually(functools.partial(arun, it, PATH, **repeatable(), files=disk))
+    evaluation, _ = flaky_evaluation(6)
+    virtually(functools.partial(arun, evaluation, PATH, **repeatable(), files=disk))
 
-    def bent(record: Record) -> Record:
-        is_bent = isinstance(record.event, AttemptSucceeded | AttemptFailed | AttemptTimedOut)
-        return record._replace(event=attrs.evolve(record.event, elapsed=elapsed)) if is_bent else record  # type: ignore[misc]
+    def altered(record: Record) -> Record:
+        is_altered = isinstance(record.event, AttemptSucceeded | AttemptFailed | AttemptTimedOut)
+        return record._replace(event=attrs.evolve(record.event, elapsed=elapsed)) if is_altered else record  # type: ignore[misc]
 
-    figures = Recording.of(map(bent, read(PATH, files=disk))).simulate()
+    figures = Recording.of(map(altered, read(PATH, files=disk))).simulate()
 
     assert 6 == figures.completed + figures.failed
 
@@ -182,9 +194,11 @@ def test_invalid_times_do_not_hang(elapsed: float) -> None:
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A run of twelve trials of a second each, in three slots."""
     monkeypatch.chdir(tmp_path)
-    it = define(Scripted(lambda *_: Return("yes", 1.0)), [Case(name=f"n{n}", input=n) for n in range(12)])
+    defined = define(Scripted(lambda *_: Return("yes", 1.0)), [Case(name=f"n{n}", input=n) for n in range(12)])
     virtually(
-        functools.partial(arun, it, tmp_path / "run", **{**repeatable(), "files": UNSYNCED_DISK, "policy": "fixed", "slots": 3})
+        functools.partial(
+            arun, defined, tmp_path / "run", **{**repeatable(), "files": UNSYNCED_DISK, "policy": "fixed", "slots": 3}
+        )
     )
     return Path("run")
 

@@ -63,11 +63,11 @@ class Agent:
 
 def evaluate(agent: Any, disk: SimulatedDisk, cases: Any = "a", **options: Any) -> Outcome:
     """Run an agent on a virtual clock."""
-    it = of(agent, cases, **options)
-    return trio.run(functools.partial(run_virtual, it, disk), clock=trio.testing.MockClock(autojump_threshold=0))
+    defined = define_agent(agent, cases, **options)
+    return trio.run(functools.partial(run_virtual, defined, disk), clock=trio.testing.MockClock(autojump_threshold=0))
 
 
-def of(agent: Any, cases: Any = "a", **options: Any) -> AnyEvaluation:
+def define_agent(agent: Any, cases: Any = "a", **options: Any) -> AnyEvaluation:
     """Return the evaluation of an agent."""
     return define(agent, [Case(name=name, input=name) for name in cases], **{"policy": "fixed", **options})
 
@@ -138,7 +138,10 @@ def test_after_a_401_or_without_credit_a_resumed_run_continues() -> None:
     """The run stops at once; when it is resumed with a valid key, completed steps are not executed again."""
     disk, agent = SimulatedDisk(), Agent({4: [Unauthorized("no key")]})
     assert "unauthorized" == evaluate(agent, disk).stopped
-    trio.run(functools.partial(run_virtual, of(agent), disk, resume=True), clock=trio.testing.MockClock(autojump_threshold=0))
+    trio.run(
+        functools.partial(run_virtual, define_agent(agent), disk, resume=True),
+        clock=trio.testing.MockClock(autojump_threshold=0),
+    )
 
     assert {("a", n): 1 + (n == 4) for n in range(1, STEPS + 1)} == agent.calls
     assert verified(disk)
@@ -149,8 +152,8 @@ def test_a_killed_run_continues_inside_its_trials() -> None:
     disk, agent = SimulatedDisk(), Agent()
 
     async def main() -> SimulatedDisk:
-        found = await run_killed(of(agent, "abc", slots=3), disk, after=3.5)
-        await run_virtual(of(agent, "abc", slots=3), found, resume=True)
+        found = await run_killed(define_agent(agent, "abc", slots=3), disk, after=3.5)
+        await run_virtual(define_agent(agent, "abc", slots=3), found, resume=True)
         return found
 
     found = trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
@@ -167,8 +170,8 @@ def test_power_cut_at_every_record(seed: int) -> None:
     while True:
         seq += 1
         disk, agent = SimulatedDisk(), Agent({2: [RateLimited(1.0)], 5: [ConnectionError("gone")]}, seconds=0.5 + seed / 10)
-        it = of(agent, "ab", slots=2, retry=Retry(errors=3))
-        if run_until_power_cut(it, disk, seq) is not None:
+        defined = define_agent(agent, "ab", slots=2, retry=Retry(errors=3))
+        if run_until_power_cut(defined, disk, seq) is not None:
             break
         found = disk.after_power_cut(random.Random(seed))
         is_there = found.is_directory(str(PATH)) and any(n.startswith("journal-") for n in found.list_directory(str(PATH)))
@@ -177,7 +180,7 @@ def test_power_cut_at_every_record(seed: int) -> None:
         kept = Counter((e.trial, e.name) for e in events(found, StepCompleted))
         before = Counter(agent.calls)
         agent.errors = {}
-        again = of(agent, "ab", slots=2, retry=Retry(errors=3))
+        again = define_agent(agent, "ab", slots=2, retry=Retry(errors=3))
         trio.run(functools.partial(run_virtual, again, found, resume=True), clock=trio.testing.MockClock(autojump_threshold=0))
         called = agent.calls - before
         expected = {(case, n): 1 for case in "ab" for n in range(1, STEPS + 1) if not kept[case, f"turn {n}"]}
@@ -439,8 +442,8 @@ def test_a_changed_task_reuses_nothing() -> None:
     second.fingerprint = "another"  # type: ignore[attr-defined]
 
     async def main() -> SimulatedDisk:
-        found = await run_killed(of(first), disk, after=3.5)
-        await run_virtual(of(second), found, resume=True, adopt=True)
+        found = await run_killed(define_agent(first), disk, after=3.5)
+        await run_virtual(define_agent(second), found, resume=True, adopt=True)
         return found
 
     found = trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
@@ -553,13 +556,13 @@ class FailsOnce:
 @pytest.mark.parametrize("options", [{}, {"write_ahead": True}])
 def test_every_kind_of_task(path: Path, kind: str, options: dict[str, Any]) -> None:
     """Steps work in trio, in asyncio and in threads; with `write_ahead` each waits until it is on disk."""
-    it = define_real(
+    defined = define_real(
         getattr(FailsOnce(), f"in_{kind}"),
         [Case(name="a", input=1)],
         retry=Retry(rate_limits=30.0),
         loop=kind if kind != "thread" else None,
     )
-    outcome = run_real(it, path, durability="sync", **options)
+    outcome = run_real(defined, path, durability="sync", **options)
 
     assert 1 == outcome.state.completed
     assert [4] == [e.output for e in events(path, StepCompleted)][-1:]
@@ -599,21 +602,21 @@ def test_wrong_use_is_a_clear_error(wrong: Any) -> None:
 
 def test_a_late_step_of_an_abandoned_thread_is_not_recorded(path: Path) -> None:
     """A thread that runs on after its timeout records no step in a later attempt."""
-    go_on = threading.Event()
+    may_continue = threading.Event()
     attempts: list[int] = []
 
     def agent(value: int) -> int:
         attempts.append(value)
         if len(attempts) == 1:
-            go_on.wait(10)
+            may_continue.wait(10)
             result: int = step("late", ask_plainly, value)
             return result
-        go_on.set()
+        may_continue.set()
         threading.Event().wait(0.3)
         return value
 
-    it = define_real(agent, [Case(name="a", input=1)], timeout=0.2, retry=Retry(timeouts=1))
-    run_real(it, path)
+    defined = define_real(agent, [Case(name="a", input=1)], timeout=0.2, retry=Retry(timeouts=1))
+    run_real(defined, path)
 
     assert [] == events(path, StepCompleted)
 
@@ -633,12 +636,12 @@ def test_a_missing_blob_is_executed_again(path: Path) -> None:
         return len(text)
 
     is_first = True
-    it = define_real(agent, [Case(name="a", input=1)], retry=Retry(rate_limits=30.0))
-    run_real(it, path, deadline=0.2)
+    defined = define_real(agent, [Case(name="a", input=1)], retry=Retry(rate_limits=30.0))
+    run_real(defined, path, deadline=0.2)
     is_first = False
     for blob in (path / "blobs").glob("*/*"):
         blob.unlink()
-    outcome = run_real(it, path, resume=True, deadline=20.0)
+    outcome = run_real(defined, path, resume=True, deadline=20.0)
 
     assert 1 == outcome.state.completed
     assert [1, 1] == calls

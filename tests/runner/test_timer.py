@@ -48,10 +48,10 @@ def test_every_attempt_has_its_own_timeout(timeout: float) -> None:
 
     lengths = [0.1, 0.3, 9.0, 0.2, 0.4, 9.0, 9.0, 0.1]
     cases = [{"id": f"{place}", "input": length} for place, length in enumerate(lengths)]
-    it: Any = evaluation(cases=cases, slots=3, loop="trio", timeout=timeout, retry=Retry(timeouts=0))(task)
+    defined: Any = evaluation(cases=cases, slots=3, loop="trio", timeout=timeout, retry=Retry(timeouts=0))(task)
     disk = SimulatedDisk()
     clock = trio.testing.MockClock(autojump_threshold=0)
-    trio.run(functools.partial(arun, it, PATH, **repeatable(1), files=disk, policy="fixed"), clock=clock)
+    trio.run(functools.partial(arun, defined, PATH, **repeatable(1), files=disk, policy="fixed"), clock=clock)
     events = [record.event for record in read(PATH, files=disk)]
 
     assert {"2": timeout, "5": timeout, "6": timeout} == {

@@ -60,9 +60,9 @@ class Agent:
 
 def scored(agent: Any, scorer: Callable[..., Any], **options: Any) -> AnyEvaluation:
     """Return an evaluation of an agent with one scorer."""
-    it = define(agent, [Case(name="a", input="a"), Case(name="b", input="b")], policy="fixed", **options)
-    it.score(scorer)
-    return it
+    evaluation = define(agent, [Case(name="a", input="a"), Case(name="b", input="b")], policy="fixed", **options)
+    evaluation.score(scorer)
+    return evaluation
 
 
 def test_the_trajectory_is_the_same_live_on_resume_and_on_rescore() -> None:
@@ -81,9 +81,9 @@ def test_the_trajectory_is_the_same_live_on_resume_and_on_rescore() -> None:
         nonlocal is_blocked
         found = await run_killed(scored(agent, steps, timeout=60.0), disk, after=20.0)
         is_blocked = False
-        it = scored(agent, steps, timeout=60.0)
-        await run_virtual(it, found, resume=True)
-        await rescore(PATH, list(it.scorers.values()), again=True, files=found, in_thread=inline)
+        evaluation = scored(agent, steps, timeout=60.0)
+        await run_virtual(evaluation, found, resume=True)
+        await rescore(PATH, list(evaluation.scorers.values()), again=True, files=found, in_thread=inline)
         return found
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
@@ -109,13 +109,13 @@ def test_a_trajectory_that_cannot_be_read_fails_its_scorers(path: Path) -> None:
     def first(text: str) -> str:
         return big(text)[:3]
 
-    it = define_real(first)
-    run_real(it, path)
+    evaluation = define_real(first)
+    run_real(evaluation, path)
     for blob in (path / "blobs").glob("*/*"):
         blob.unlink()
-    it.score(scorers.max_steps(1))
-    it.score(scorers.regex("lim"))
-    trio.run(functools.partial(rescore, path, list(it.scorers.values())))
+    evaluation.score(scorers.max_steps(1))
+    evaluation.score(scorers.regex("lim"))
+    trio.run(functools.partial(rescore, path, list(evaluation.scorers.values())))
 
     recorded = [record.event for record in read(path, load_blobs=False)]
 
@@ -125,13 +125,13 @@ def test_a_trajectory_that_cannot_be_read_fails_its_scorers(path: Path) -> None:
 
 def test_a_task_without_steps_has_an_empty_trajectory(path: Path) -> None:
     """A scorer that takes the trajectory gets an empty list."""
-    it = define_real(unchanged)
+    evaluation = define_real(unchanged)
 
-    @it.score
+    @evaluation.score
     def is_empty(trajectory: list[StepDetails]) -> bool:
         return trajectory == []
 
-    run_real(it, path)
+    run_real(evaluation, path)
 
     assert [True] == [event.value for event in events(path, TrialScored)]
 
@@ -203,10 +203,10 @@ CASE: Case[Any, Any] = Case(name="a", input="a", expected=["search", "book"], me
 )
 def test_built_in_scorers(scorer: str, is_passed: bool) -> None:  # noqa: FBT001
     """Names, order and arguments of tool calls, and the number of steps, by the name of the scorer on the command line."""
-    it, function = define_real(unchanged), scorers.named(scorer)
+    evaluation, function = define_real(unchanged), scorers.named(scorer)
     assert function is not None
-    it.score(name="s")(function)
-    (defined,) = it.scorers.values()
+    evaluation.score(name="s")(function)
+    (defined,) = evaluation.scorers.values()
     score = defined.call(ScorerInput("x", CASE, TRAJECTORY))
 
     assert defined.is_local
@@ -237,11 +237,11 @@ def test_without_steps_their_number_is_unknown() -> None:
 
 def test_a_missing_column_is_found_before_the_start(path: Path) -> None:
     """Nothing is called if a case lacks the column of a scorer."""
-    it = define_real(unchanged)
-    it.score(scorers.tools_used("{tools}"))
+    evaluation = define_real(unchanged)
+    evaluation.score(scorers.tools_used("{tools}"))
 
     with pytest.raises(UsageError, match=r"has no field {tools}"):
-        run_real(it, path)
+        run_real(evaluation, path)
 
 
 def test_the_text_of_a_trajectory_shows_each_message_once() -> None:

@@ -21,10 +21,10 @@ CASES = [{"id": "a", "question": "greet", "turns": TURNS}]
 
 def bodies(server: Server, name: str) -> list[Any]:
     """Return the bodies of all requests."""
-    return [json.loads(seen["body"]) for seen in server.seen(name)]
+    return [json.loads(request["body"]) for request in server.seen(name)]
 
 
-def said(*texts: str) -> list[dict[str, str]]:
+def conversation(*texts: str) -> list[dict[str, str]]:
     """Return a conversation, which the user begins."""
     return [{"role": ("user", "assistant")[at % 2], "content": text} for at, text in enumerate(texts)]
 
@@ -32,23 +32,23 @@ def said(*texts: str) -> list[dict[str, str]]:
 def test_a_conversation_with_a_chat_model(server: Server, path: Path, name: str) -> None:
     """Each turn is sent with the replies before it and is a step; the output is the last reply, and usage is counted once."""
     chat = Chat("small", base_url=server.url(name, "ok", "v1/"), system="Be {question}.", turns="turns", temperature=0.5)
-    it = define_real(chat, CASES)
+    defined = define_real(chat, CASES)
     seen: list[StepDetails] = []
 
-    @it.score
+    @defined.score
     def turns(trajectory: list[StepDetails]) -> bool:
         seen.extend(trajectory)
         return True
 
-    outcome = run_real(it, path)
+    outcome = run_real(defined, path)
     system = [{"role": "system", "content": "Be greet."}]
 
     assert ["THANKS"] == outputs(path)
     assert (
         [
-            [*system, *said("hello")],
-            [*system, *said("hello", "HELLO", "one more")],
-            [*system, *said("hello", "HELLO", "one more", "ONE MORE", "thanks")],
+            [*system, *conversation("hello")],
+            [*system, *conversation("hello", "HELLO", "one more")],
+            [*system, *conversation("hello", "HELLO", "one more", "ONE MORE", "thanks")],
         ]
         == [body["messages"] for body in bodies(server, name)]
         == [step.input["messages"] for step in seen]
@@ -71,9 +71,9 @@ def test_an_attempt_continues_at_the_turn(server: Server, path: Path, name: str,
         if kind == "chat"
         else Endpoint(server.url(name, script, "generate"), turns="turns", output_path="output", body={"input": "{turn}"})
     )
-    it = define_real(task, CASES, retry=Retry(rate_limits=30.0, base_delay=0.01))
-    stopped = run_real(it, path).stopped
-    outcome = run_real(it, path, resume=True)
+    defined = define_real(task, CASES, retry=Retry(rate_limits=30.0, base_delay=0.01))
+    stopped = run_real(defined, path).stopped
+    outcome = run_real(defined, path, resume=True)
     requests = server.seen(name)
     keys = [request["headers"]["idempotency-key"] for request in requests]
 
@@ -92,9 +92,9 @@ def test_a_conversation_with_an_endpoint(server: Server, path: Path, name: str) 
 
     assert [3] == outputs(path)
     assert [
-        {"messages": said("hello")},
-        {"messages": said("hello", "1", "one more")},
-        {"messages": said("hello", "1", "one more", "2", "thanks")},
+        {"messages": conversation("hello")},
+        {"messages": conversation("hello", "1", "one more")},
+        {"messages": conversation("hello", "1", "one more", "2", "thanks")},
     ] == bodies(server, name)
 
 
@@ -117,7 +117,7 @@ def test_the_json_of_a_list_is_a_list() -> None:
     """In a CSV file, a cell holds the JSON of the list."""
     chat = Chat("m", base_url="http://127.0.0.1:9/", turns="turns")
 
-    assert said("a") == chat.conversation(Case(name="a", input="x", metadata={"turns": '["a", "b"]'}))
+    assert conversation("a") == chat.conversation(Case(name="a", input="x", metadata={"turns": '["a", "b"]'}))
 
 
 def test_wrong_combinations() -> None:

@@ -54,11 +54,11 @@ def test_usage_of_providers(reported: Any, expected: dict[str, Any]) -> None:
 def test_unpriced_calls_and_judges_are_shown(server: Server, path: Path, name: str) -> None:
     """An incomplete cost is marked as such, and a judge's cost is shown separately."""
     url = server.url(name, "ok", "v1")
-    it = define_real(Chat("no-such-model", base_url=url), [Case(name=each, input="lima") for each in "ab"])
-    it.score(name="judge")(
+    defined = define_real(Chat("no-such-model", base_url=url), [Case(name=name, input="lima") for name in "ab"])
+    defined.score(name="judge")(
         scorers.judge("gpt-4o", base_url=url, rubric="{output}\n\nverdict: correct", choices={"correct": 1, "b": 0})
     )
-    outcome = run_real(it, path, retry={"errors": 0})
+    outcome = run_real(defined, path, retry={"errors": 0})
 
     usage = outcome.state.usage
     assert (2, 2000, 2000) == (usage["unpriced_calls"], usage["input_tokens"], usage["judge.input_tokens"])

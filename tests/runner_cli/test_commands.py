@@ -100,37 +100,37 @@ def test_verify_ends_with_4_at_broken_rules(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def disagreeing(tmp_path: Path) -> Path:
+def failing_audit(tmp_path: Path) -> Path:
     """Write an intact run whose records are too close together for its durations."""
     write_sync(tmp_path / "run", whole_run())
     return tmp_path / "run"
 
 
-def test_verify_of_a_failed_audit(disagreeing: Path) -> None:
+def test_verify_of_a_failed_audit(failing_audit: Path) -> None:
     """An intact run that broke the rules exits with 4, with each finding and a note that the hash chain is intact."""
-    result = evaljournal("verify", disagreeing)
+    result = evaljournal("verify", failing_audit)
     lines = result.stderr.splitlines()
 
     assert (4, "") == (result.exit_code, result.stdout)
     message = "record 6 (elapsed): elapsed is 0.250000 s, but 0.000000 to 0.001000 s have passed since the attempt started"
     assert message == lines[0]
-    assert f"{disagreeing}: hash chain intact, but the audit failed: 4 findings" in result.stderr
+    assert f"{failing_audit}: hash chain intact, but the audit failed: 4 findings" in result.stderr
     assert "salvage" not in result.stderr
 
 
-def test_verify_of_a_failed_audit_as_json(disagreeing: Path) -> None:
+def test_verify_of_a_failed_audit_as_json(failing_audit: Path) -> None:
     """JSON has the record, the rule and the text of each finding; the head is found."""
-    printed = orjson.loads(evaljournal("verify", disagreeing, "--json", "--expect-head", verify(disagreeing).head).stdout)
+    printed = orjson.loads(evaljournal("verify", failing_audit, "--json", "--expect-head", verify(failing_audit).head).stdout)
 
     assert (False, "invalid", None) == (printed["ok"], printed["verdict"], printed["problem"])
-    assert [(6, "elapsed"), (7, "elapsed")] == [(each["seq"], each["check"]) for each in printed["findings"][:2]]
+    assert [(6, "elapsed"), (7, "elapsed")] == [(finding["seq"], finding["check"]) for finding in printed["findings"][:2]]
 
 
-def test_verify_audits_up_to_the_damage(disagreeing: Path) -> None:
+def test_verify_audits_up_to_the_damage(failing_audit: Path) -> None:
     """The verdict is damage, with the findings before it."""
-    flip(segment(disagreeing), list(read(disagreeing))[9].offset + 60)
-    result = evaljournal("verify", disagreeing)
-    printed = orjson.loads(evaljournal("verify", disagreeing, "--json").stdout)
+    flip(segment(failing_audit), list(read(failing_audit))[9].offset + 60)
+    result = evaljournal("verify", failing_audit)
+    printed = orjson.loads(evaljournal("verify", failing_audit, "--json").stdout)
 
     assert (4, "damaged", 2) == (result.exit_code, printed["verdict"], len(printed["findings"]))
     assert "record 6 (elapsed)" in result.stderr
@@ -413,7 +413,7 @@ def test_no_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "begins"),
+    ("arguments", "start"),
     [
         (["show", "run", "nosuch"], "Error: "),
         (["log", "run", "nosuch"], "Error: "),
@@ -426,14 +426,14 @@ def test_no_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_usage_is_printed_for_usage_errors_only(
-    run: Path, arguments: list[str], begins: str, monkeypatch: pytest.MonkeyPatch
+    run: Path, arguments: list[str], start: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A missing run or trial is one line; the usage is printed only for wrong arguments."""
     monkeypatch.chdir(run.parent)
     result = evaljournal(*arguments)
 
-    assert (2, "", True) == (result.exit_code, result.stdout, result.stderr.startswith(begins))
-    assert begins == "Usage: " or result.stderr.count("\n") == 1
+    assert (2, "", True) == (result.exit_code, result.stdout, result.stderr.startswith(start))
+    assert start == "Usage: " or result.stderr.count("\n") == 1
 
 
 def test_output_cannot_control_the_terminal(tmp_path: Path) -> None:
@@ -664,9 +664,9 @@ def test_a_closed_pipe_exits_with_141(tmp_path: Path, command: list[str]) -> Non
     write_sync(tmp_path / "run", whole_run())
     reader, writer = os.pipe()
     os.close(reader)
-    with open(writer, "wb") as gone:
+    with open(writer, "wb") as pipe:
         arguments = [*COMMAND, command[0], str(tmp_path / "run"), *command[1:]]
-        done = subprocess.run(arguments, stdout=gone, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+        done = subprocess.run(arguments, stdout=pipe, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
 
     assert (141, "") == (done.returncode, done.stderr)
 

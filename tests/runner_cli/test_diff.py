@@ -21,9 +21,9 @@ def evaljournal(*arguments: object) -> Result:
     return CliRunner().invoke(cli, [str(argument) for argument in arguments], color=True)
 
 
-def run(path: Path, *lives: list[Event]) -> Path:
+def run(path: Path, *trials: list[Event]) -> Path:
     """Write a finished run."""
-    events = [event for life in lives for event in life]
+    events = [event for trial in trials for event in trial]
     write_sync(path, [started(), session(), *events, RunFinished(completed=0, failed=0, withdrawn=0, head="")])
     return path
 
@@ -87,7 +87,7 @@ def test_diff_as_json(a: Path, b: Path) -> None:
     message = orjson.loads(evaljournal("diff", a, b, "--json", "--by", "difficulty").stdout)
 
     assert (str(a), str(b), None, None) == (message["a"], message["b"], message["problem_a"], message["problem_b"])
-    assert (["chile"], ["japan"]) == ([each["trial"] for each in message["fixed"]], message["only_b"])
+    assert (["chile"], ["japan"]) == ([change["trial"] for change in message["fixed"]], message["only_b"])
     assert ["easy", "hard"] == list(message["groups"])
 
 

@@ -49,7 +49,7 @@ def damaged(run: Path) -> Path:
     return run
 
 
-@pytest.mark.parametrize("name", [name for name, each in FORMATS.items() if not isinstance(each, Files)])
+@pytest.mark.parametrize("name", [name for name, format_ in FORMATS.items() if not isinstance(format_, Files)])
 def test_a_format_goes_to_standard_output(run: Path, name: str) -> None:
     """Without -o, only the bytes of the format are on standard output."""
     result = evaljournal("export", run, "--format", name)
@@ -57,7 +57,7 @@ def test_a_format_goes_to_standard_output(run: Path, name: str) -> None:
     assert (0, exported(run, name), "") == (result.exit_code, result.stdout_bytes, result.stderr)
 
 
-@pytest.mark.parametrize("name", [name for name, each in FORMATS.items() if not isinstance(each, Files)])
+@pytest.mark.parametrize("name", [name for name, format_ in FORMATS.items() if not isinstance(format_, Files)])
 def test_a_format_goes_to_a_file(run: Path, tmp_path: Path, name: str) -> None:
     """With -o, the file has the same bytes, and standard error describes it."""
     target = tmp_path / "out"
@@ -198,7 +198,7 @@ def test_a_torn_end_is_no_damage(run: Path) -> None:
 
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize(
-    "nonsense",
+    "members",
     [
         {"type": "attempt_started", "trial": "nobody", "attempt": 1, "slot": 0},
         {"type": "trial_scored", "trial": "a", "scorer": 7, "version": "", "value": {}, "elapsed": "long"},
@@ -206,11 +206,11 @@ def test_a_torn_end_is_no_damage(run: Path) -> None:
         {"type": "session_started", "session": "two", "pid": "x", "host": 5, "boot_id": None},
         {"type": "limit_changed", "before": None, "after": "many", "reason": 1},
     ],
-    ids=lambda nonsense: nonsense["type"],
+    ids=lambda members: members["type"],
 )
-def test_a_forged_run_is_no_bug(tmp_path: Path, nonsense: dict[str, object], name: str) -> None:
+def test_a_forged_run_is_no_bug(tmp_path: Path, members: dict[str, object], name: str) -> None:
     """An intact journal with nonsense exits with 4 or is exported, without a traceback."""
-    forge(tmp_path / "run", [opened(), started(), session(), *trial("a"), nonsense])
+    forge(tmp_path / "run", [opened(), started(), session(), *trial("a"), members])
     result = evaljournal("export", tmp_path / "run", "-f", name, "-o", tmp_path / "out")
 
     assert result.exit_code in {0, 4}
@@ -230,14 +230,14 @@ def test_the_default_is_the_newest_run(run: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_a_binary_format_at_a_terminal(run: Path) -> None:
     """Binary formats are rejected at a terminal."""
-    ours, theirs = pty.openpty()
+    terminal, child_end = pty.openpty()
     try:
         ended = subprocess.run(
-            [*COMMAND, "export", str(run), "-f", "inspect"], stdout=theirs, stderr=subprocess.PIPE, check=False, timeout=60
+            [*COMMAND, "export", str(run), "-f", "inspect"], stdout=child_end, stderr=subprocess.PIPE, check=False, timeout=60
         )
     finally:
-        os.close(ours)
-        os.close(theirs)
+        os.close(terminal)
+        os.close(child_end)
 
     assert (2, True) == (ended.returncode, b"inspect is binary and cannot be printed to a terminal" in ended.stderr)
 
@@ -266,12 +266,12 @@ def test_a_missing_package_is_named(run: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_read_only_target(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error names the target, not the temporary file."""
-    there = os.open
+    original = os.open
 
     def opened_to_read(path: str, flags: int, mode: int = 0o777, **more: int) -> int:
         if flags & os.O_CREAT:
             raise OSError(errno.EROFS, "Read-only file system", str(path))
-        return there(path, flags, mode, **more)
+        return original(path, flags, mode, **more)
 
     monkeypatch.setattr(os, "open", opened_to_read)
     result = evaljournal("export", run, "-o", run.parent / "trials.jsonl")

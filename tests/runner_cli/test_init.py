@@ -48,7 +48,7 @@ ROWS = [
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Work in a directory with a dataset and a command."""
     path = list(sys.path)
     monkeypatch.chdir(tmp_path)
@@ -115,8 +115,8 @@ def test_an_endpoint_is_called(server: Server, name: str, monkeypatch: pytest.Mo
     assert 0 == result.exit_code
     assert {"peru": True, "cuba": True, "chile": True} == scores("runs/asked/0001", "regex")
     sent = server.seen(name)
-    assert {"Bearer word-of-no-shape"} == {seen["headers"]["authorization"] for seen in sent}
-    assert {'{"input":"lima","topic":"west"}'} <= {seen["body"] for seen in sent}
+    assert {"Bearer word-of-no-shape"} == {request["headers"]["authorization"] for request in sent}
+    assert {'{"input":"lima","topic":"west"}'} <= {request["body"] for request in sent}
     assert b"word-of-no-shape" not in b"".join(file.read_bytes() for file in Path("runs").rglob("*.jsonl"))
 
 
@@ -128,7 +128,7 @@ def test_a_variable_in_an_address(server: Server, name: str, monkeypatch: pytest
     resumed = evaljournal("resume", "--retry-failed")
 
     assert 0 == resumed.exit_code, resumed.stderr
-    assert {"api_key=word%7Bof%7Dno-shape"} == {seen["target"].partition("?")[2] for seen in server.seen(name)}
+    assert {"api_key=word%7Bof%7Dno-shape"} == {request["target"].partition("?")[2] for request in server.seen(name)}
     assert f"--endpoint '{url}?api_key=$MY_KEY'" in events("runs/qa/0001", RunStarted)[0].task
     assert b"no-shape" not in b"".join(file.read_bytes() for file in Path("runs").rglob("*.jsonl"))
 
@@ -144,7 +144,7 @@ def test_a_chat_model_with_a_judge(server: Server, name: str) -> None:
     )
 
     assert 0 == result.exit_code
-    (body,) = [orjson.loads(seen["body"]) for seen in server.seen(name)]
+    (body,) = [orjson.loads(request["body"]) for request in server.seen(name)]
     assert ("Answer: lima", 0.5, 9) == (body["messages"][0]["content"], body["temperature"], body["max_tokens"])
     assert {"peru": 0.5} == scores("runs/qa/0001", "judge")
     (judged,) = [event.value for event in events("runs/qa/0001", Noted) if event.name == "evaljournal.judge"]
@@ -228,11 +228,11 @@ def test_each_rate_limit_key_has_its_own_limit(server: Server, name: str) -> Non
     Path("two.jsonl").write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
     url = f"{server.root}/{name}-{{host}}/{{steps}}/generate"
     result = evaljournal("run", "--data", "two.jsonl", "--endpoint", url, "--limit-key", "host", "--slots", 1)
-    seen = [record.event for record in read("runs/two/0001")]
+    request = [record.event for record in read("runs/two/0001")]
 
     assert 0 == result.exit_code
     assert (5, 4) == (len(server.seen(f"{name}-busy")), len(server.seen(f"{name}-free")))
-    assert {"busy", "free"} == {event.key for event in seen if isinstance(event, LimitChanged)}
+    assert {"busy", "free"} == {event.key for event in request if isinstance(event, LimitChanged)}
 
 
 # Files.
@@ -249,7 +249,7 @@ def test_a_configuration_file() -> None:
 
     assert 0 == result.exit_code
     assert (2, 7.5, 2, ["exact=0.5"]) == tuple(
-        started_event.settings[each] for each in ("slots", "timeout", "limit", "fail_under")
+        started_event.settings[number] for number in ("slots", "timeout", "limit", "fail_under")
     )
     assert ["slots"] == started_event.settings["overridden"]
     assert "--config eval.toml" == started_event.task
@@ -295,18 +295,18 @@ def test_retry_options(server: Server, name: str) -> None:
         "retry-errors = 3\nretry-timeouts = 0\nretry-rate-limits = 5\nretry-base-delay = 0.01\nretry-max-delay = 0.02\n"
     )
     result = evaljournal("run", "--config", "eval.toml", "--retry-errors", 1)
-    asked = len(server.seen(name))
+    calls = len(server.seen(name))
     evaljournal("resume", "--retry-failed", "--retry-timeouts", 7)
     Path("eval.toml").write_text(Path("eval.toml").read_text().replace("limits = 5", "limits = 6"))
     evaljournal("resume", "--retry-failed")
     started_event, sessions = events("runs/qa/0001", RunStarted)[0], events("runs/qa/0001", SessionStarted)
     numbers = {"errors": 1, "timeouts": 0, "rate_limits": 5.0, "base_delay": 0.01, "max_delay": 0.02}
 
-    assert (1, 2) == (result.exit_code, asked)
-    assert numbers == {each: started_event.settings["retry"][each] for each in numbers}
+    assert (1, 2) == (result.exit_code, calls)
+    assert numbers == {session: started_event.settings["retry"][session] for session in numbers}
     assert ["retry.errors"] == started_event.settings["overridden"]
     later = [session.settings["retry"] for session in sessions[1:]]
-    assert [(1, 7, 5.0), (1, 7, 6.0)] == [(each["errors"], each["timeouts"], each["rate_limits"]) for each in later]
+    assert [(1, 7, 5.0), (1, 7, 6.0)] == [(session["errors"], session["timeouts"], session["rate_limits"]) for session in later]
     assert 6 == len(server.seen(name))
     assert () == tuple(audit(read("runs/qa/0001"), rules=session_rules).findings)
 
@@ -317,7 +317,7 @@ def test_further_request_parameters(server: Server, name: str) -> None:
     evaljournal(*line, "--more", '{"top_p": 0.5, "stop": ["."]}')
     Path("eval.toml").write_text("[more]\ntop_p = 0.25\n")
     evaljournal(*line, "--config", "eval.toml")
-    sent = [orjson.loads(seen["body"]) for seen in server.seen(name)]
+    sent = [orjson.loads(request["body"]) for request in server.seen(name)]
 
     assert [(0.5, ["."]), (0.25, None)] == [(body["top_p"], body.get("stop")) for body in sent]
 
@@ -332,8 +332,8 @@ def test_tables_in_a_configuration_file(server: Server, name: str) -> None:
     result = evaljournal("run", "--config", "eval.toml")
 
     assert 0 == result.exit_code
-    (seen,) = server.seen(name)
-    assert ("1", '{"input":"lima","n":5}') == (seen["headers"]["x-one"], seen["body"])
+    (request,) = server.seen(name)
+    assert ("1", '{"input":"lima","n":5}') == (request["headers"]["x-one"], request["body"])
     assert {"peru": 1.0} == scores("runs/qa/0001", "judge")
 
 
@@ -429,11 +429,11 @@ def test_the_keys_of_init_are_known() -> None:
     evaljournal("init", "--all")
     lines = [line.removeprefix("# ") for line in Path("eval.toml").read_text().splitlines() if re.match(r"# [\w-]+ = ", line)]
     Path("all.toml").write_text("\n".join(lines))
-    known = read_config(Path("all.toml"), run)
+    values = read_config(Path("all.toml"), run)
 
-    assert len(lines) == len(known) > 50
-    assert ("Authorization: Bearer $MY_KEY",) == tuple(known["header"])
-    assert '{"top_p":0.9}' == known["more"]
+    assert len(lines) == len(values) > 50
+    assert ("Authorization: Bearer $MY_KEY",) == tuple(values["header"])
+    assert '{"top_p":0.9}' == values["more"]
 
 
 # Going on.
@@ -444,8 +444,8 @@ def test_recorded_options_are_resumed() -> None:
     Path("prompt me.sh").write_text('#!/bin/sh\n[ -e ready ] || exit 127\necho "$1" | tr a-z A-Z\n')
     Path("prompt me.sh").chmod(0o700)
     line = "'./prompt me.sh' {question}"
-    once = ("--score", "iexact", "--max-failures", 0, "--policy", "fixed", "--slots", 1)
-    result = evaljournal("run", "--data", "qa.jsonl", "--command", line, *once)
+    options = ("--score", "iexact", "--max-failures", 0, "--policy", "fixed", "--slots", 1)
+    result = evaljournal("run", "--data", "qa.jsonl", "--command", line, *options)
     Path("ready").touch()
     resumed = evaljournal("resume", "--retry-failed", "--max-failures", "none")
 
@@ -472,19 +472,19 @@ def test_a_missing_file_on_resume(verb: str, line: str, moved: str) -> None:
     Path("some.sh").chmod(0o700)
     Path("eval.toml").write_text("data = 'qa.jsonl'\ncommand = './some.sh'\nscore = 'mine.py:shout'\n")
     evaljournal("run", *shlex.split(line), "--max-failures", 0, "--policy", "fixed", "-o", "run")
-    there = evaljournal(verb, "run", *(["--retry-failed"] if verb == "resume" else ["--again"]))
+    first = evaljournal(verb, "run", *(["--retry-failed"] if verb == "resume" else ["--again"]))
     Path("away").mkdir()
     Path(moved).rename(f"away/{moved}")
-    gone = evaljournal(verb, "run", *(["--retry-failed"] if verb == "resume" else ["--again"]))
+    missing = evaljournal(verb, "run", *(["--retry-failed"] if verb == "resume" else ["--again"]))
     Path("ready").touch()
-    found = evaljournal(verb, "run", "--task", line.replace(moved, f"away/{moved}"))
+    relocated = evaljournal(verb, "run", "--task", line.replace(moved, f"away/{moved}"))
 
-    assert "does not exist" not in there.stderr
-    assert 2 == gone.exit_code
-    assert moved in gone.stderr.splitlines()[0]
-    assert f"run was started from {line}. Run this from that directory, or pass the new location" in gone.stderr
-    assert f"`evaljournal {verb} run --task {shlex.quote(line)}`" in gone.stderr
-    assert 2 != found.exit_code, found.stderr
+    assert "does not exist" not in first.stderr
+    assert 2 == missing.exit_code
+    assert moved in missing.stderr.splitlines()[0]
+    assert f"run was started from {line}. Run this from that directory, or pass the new location" in missing.stderr
+    assert f"`evaljournal {verb} run --task {shlex.quote(line)}`" in missing.stderr
+    assert 2 != relocated.exit_code, relocated.stderr
 
 
 def test_a_changed_configuration_file_is_not_resumed() -> None:
@@ -599,8 +599,8 @@ def test_rescore_of_an_unfinished_run() -> None:
     """The existing outputs are scored; the run stays unfinished."""
     Path("some.sh").write_text('#!/bin/sh\n[ "$1" = lima ] || exit 127\necho LIMA\n')
     Path("some.sh").chmod(0o700)
-    once = ("--slots", 1, "--policy", "fixed", "--max-failures", 0)
-    evaljournal("run", "--data", "qa.jsonl", "--command", "./some.sh {question}", *once)
+    options = ("--slots", 1, "--policy", "fixed", "--max-failures", 0)
+    evaljournal("run", "--data", "qa.jsonl", "--command", "./some.sh {question}", *options)
     result = evaljournal("rescore", "--score", "exact")
 
     assert 3 == result.exit_code
@@ -640,7 +640,7 @@ def test_a_rubric_with_the_input_column(server: Server, name: str) -> None:
     again = evaljournal("rescore", "--again")
 
     assert 0 == again.exit_code, again.stderr
-    assert 2 == sum("peru?" in seen["body"] for seen in server.seen(name))
+    assert 2 == sum("peru?" in request["body"] for request in server.seen(name))
 
 
 def test_an_unauthorized_judge_stops_the_rescoring(server: Server, name: str) -> None:
@@ -665,12 +665,12 @@ def test_a_failed_rescore_does_not_fail_the_run() -> None:
     """A scorer that failed in `rescore` exits with 1 there; later only the run's own scorers count."""
     Path("mine.py").write_text("from runner import Fatal\ndef broken(output, case):\n    raise Fatal('no use')\n")
     evaljournal(*COMMANDED)
-    tried = evaljournal("rescore", "--score", "mine.py:broken")
+    failed = evaljournal("rescore", "--score", "mine.py:broken")
     later = [evaljournal("rescore", "--score", "contains"), evaljournal("resume"), evaljournal("status")]
     gated = evaljournal("resume", "--fail-under", "broken=0.5")
     evaljournal("run", "--data", "qa.jsonl", "--command", "cat", "--score", "mine.py:broken")
 
-    assert (1, [0, 0, 0], 1) == (tried.exit_code, [each.exit_code for each in later], gated.exit_code)
+    assert (1, [0, 0, 0], 1) == (failed.exit_code, [each.exit_code for each in later], gated.exit_code)
     assert "no score: 3 scorer failures (evaljournal.Fatal: no use)" in later[0].stdout
     assert "no score: 3 scorer failures (evaljournal.Fatal: no use)" in later[2].stdout
     assert 1 == evaljournal("resume").exit_code

@@ -13,25 +13,25 @@ from journal.events import IntakePaused, LimitChanged, RunStopped
 from runner.cli._live import ProgressPrinter, redraw, tenth
 from tests.replay.trial_events import answered, enqueued, state_of
 
-BEGAN = 5.0
+START = 5.0
 """When it is first looked at, in the seconds of `t`."""
 
 
-def printed(capsys: pytest.CaptureFixture[str], happens: dict[int, Event], *, seconds: int) -> list[tuple[int, str]]:
+def printed(capsys: pytest.CaptureFixture[str], events: dict[int, Event], *, seconds: int) -> list[tuple[int, str]]:
     """Play events in a half-finished run; return the start of each line and its second."""
     state = state_of([LimitChanged(before=0, after=4, reason="start"), *answered("a"), enqueued("b")])
-    printer, lines = ProgressPrinter(tenth(state, 2), BEGAN), list[tuple[int, str]]()
+    printer, lines = ProgressPrinter(tenth(state, 2), START), list[tuple[int, str]]()
     for second in range(seconds):
-        if second in happens:
-            state.apply(Record(state.seq + 1, state.at, BEGAN + second, happens[second], 0, "", 1, 0))
-        printer.update(state, now=BEGAN + second, durable=0, total=2, before=0)
+        if second in events:
+            state.apply(Record(state.seq + 1, state.at, START + second, events[second], 0, "", 1, 0))
+        printer.update(state, now=START + second, durable=0, total=2, before=0)
         lines += [(second, line.partition(" · seq")[0]) for line in capsys.readouterr().out.splitlines()]
     return lines
 
 
 def pause(second: int, until: int) -> dict[int, Event]:
     """Start nothing from one second to another."""
-    return {second: IntakePaused(until=BEGAN + until, reason="retry_after")}
+    return {second: IntakePaused(until=START + until, reason="retry_after")}
 
 
 def test_a_pause_is_reported_at_its_start_and_end(capsys: pytest.CaptureFixture[str]) -> None:
@@ -49,9 +49,9 @@ def test_short_pauses_are_not_reported(capsys: pytest.CaptureFixture[str]) -> No
 
 def test_many_pauses_do_not_fill_the_log(capsys: pytest.CaptureFixture[str]) -> None:
     """Of pauses every few seconds, one a minute is reported."""
-    often = {second: event for start in range(0, 120, 10) for second, event in pause(start, start + 8).items()}
+    pauses = {second: event for start in range(0, 120, 10) for second, event in pause(start, start + 8).items()}
 
-    assert [0, 8, 60, 68] == [second for second, _ in printed(capsys, often, seconds=119)]
+    assert [0, 8, 60, 68] == [second for second, _ in printed(capsys, pauses, seconds=119)]
 
 
 def test_a_pause_that_ends_with_the_run(capsys: pytest.CaptureFixture[str]) -> None:

@@ -27,7 +27,7 @@ FILES = ["exact_output.json", "workflow_output.json", "workflow_output.jsonl"]
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Work in a directory with two evaluations, and restore Python's modules."""
     path = list(sys.path)
     monkeypatch.chdir(tmp_path)
@@ -59,7 +59,7 @@ def wait_for_lines(number: int) -> None:
     raise AssertionError(f"there were never {number} lines")
 
 
-def test_the_files_equal_an_export(here: Path) -> None:
+def test_the_files_equal_an_export(directory: Path) -> None:
     """After a run, the files are those of `export --format nat`, failed trials included."""
     result = evaljournal("run", "quick.py", "--nat-output", "nat")
     evaljournal("export", "-f", "nat", "-o", "exported")
@@ -141,15 +141,15 @@ def test_a_removed_directory_does_not_affect_the_run(monkeypatch: pytest.MonkeyP
 def test_no_file_is_touched_on_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     """All reads and writes during the run are in another thread."""
     threads: list[threading.Thread] = []
-    for name in ("_begin", "_take", "_write"):
+    for name in ("_start", "_apply", "_write"):
         original = getattr(NatOutput, name)
 
-        def noticed(*arguments: object, original: object = original) -> object:
+        def record_thread(*arguments: object, original: object = original) -> object:
             threads.append(threading.current_thread())
             return original(*arguments)  # type: ignore[operator]  # one of the three
 
-        monkeypatch.setattr(NatOutput, name, noticed)
-    # Otherwise the run could be over before anybody looks for its journal.
+        monkeypatch.setattr(NatOutput, name, record_thread)
+    # Otherwise the run could end before its journal is followed.
     Path("held.py").write_text(
         SLOW.replace("    await trio.sleep(0", "    while not os.path.isdir('nat'):\n        await trio.sleep(0")
     )
@@ -162,7 +162,7 @@ def test_no_file_is_touched_on_the_event_loop(monkeypatch: pytest.MonkeyPatch) -
 # What follows is about the keeper itself, given records one batch after the other.
 
 
-def kept(path: Path, events: list[Event], **options: bool) -> tuple[NatOutput, list[Record]]:
+def start_output(path: Path, events: list[Event], **options: bool) -> tuple[NatOutput, list[Record]]:
     """Start to update the files of a new run; return the coming records too."""
     write_sync(path, [started(), session()])
     output = NatOutput(Path("nat"), **options)
@@ -173,19 +173,19 @@ def kept(path: Path, events: list[Event], **options: bool) -> tuple[NatOutput, l
 
 def test_it_grows_with_every_batch() -> None:
     """A trial is written when its ending was read."""
-    output, records = kept(Path("run"), [session(2), *trial("a"), *trial("b")])
+    output, records = start_output(Path("run"), [session(2), *trial("a"), *trial("b")])
     ends = [number for number, record in enumerate(records) if type(record.event).__name__ == "TrialCompleted"]
-    seen = [ids()]
+    lengths = [ids()]
     for batch in (records[: ends[0]], records[ends[0] : ends[0] + 1], records[ends[0] + 1 :]):
         output._apply(batch)
-        seen.append(ids())
+        lengths.append(ids())
 
-    assert [[], [], ["a"], ["a", "b"]] == seen
+    assert [[], [], ["a"], ["a", "b"]] == lengths
 
 
 def test_a_failed_write_is_repeated(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """A failed write is repeated with the next trial; a partial line is removed; each change of state is logged in a line."""
-    output, records = kept(Path("run"), [session(2), *trial("a"), *trial("b"), *trial("c"), *trial("d")])
+    output, records = start_output(Path("run"), [session(2), *trial("a"), *trial("b"), *trial("c"), *trial("d")])
     ends = [number for number, record in enumerate(records) if type(record.event).__name__ == "TrialCompleted"]
     output._apply(records[: ends[0] + 1])
     append = NatOutput._append
@@ -214,7 +214,7 @@ def test_a_failed_write_is_repeated(monkeypatch: pytest.MonkeyPatch, caplog: pyt
 
 def test_a_removed_file_is_written_again() -> None:
     """A removed file is written again, with all trials."""
-    output, records = kept(Path("run"), [session(2), *trial("a"), *trial("b"), *trial("c")])
+    output, records = start_output(Path("run"), [session(2), *trial("a"), *trial("b"), *trial("c")])
     ends = [number for number, record in enumerate(records) if type(record.event).__name__ == "TrialCompleted"]
     output._apply(records[: ends[0] + 1])
     Path("nat/workflow_output.jsonl").unlink()
@@ -233,7 +233,7 @@ def test_an_error_in_one_trial(monkeypatch: pytest.MonkeyPatch, caplog: pytest.L
         return line(result)
 
     monkeypatch.setattr("runner.engine.nat_output.line", printed)
-    output, records = kept(Path("run"), [session(2), *trial("a"), *trial("b")])
+    output, records = start_output(Path("run"), [session(2), *trial("a"), *trial("b")])
     output._apply(records)
 
     assert ["b"] == ids()
@@ -252,10 +252,10 @@ def test_a_retried_trial_is_written_once() -> None:
     before = ids("again")
     answered = AttemptSucceeded(trial="chad", attempt=3, output="N'Djamena", elapsed=0.1)
     started_event = AttemptStarted(trial="chad", attempt=3, slot=0)
-    asked = RetryScheduled(trial="chad", attempt=3, delay=0.0, reason="requested")
+    requested = RetryScheduled(trial="chad", attempt=3, delay=0.0, reason="requested")
     done = trial("chad")[-1]
     done.attempts = 3  # type: ignore[misc,union-attr]  # the last event of a life
-    write_sync(Path("run"), [session(3), asked, started_event, answered, done], new=False, clock=minute_clock(20))
+    write_sync(Path("run"), [session(3), requested, started_event, answered, done], new=False, clock=minute_clock(20))
     again._apply(list(read("run", load_blobs=False)))
 
     assert ["peru", "chad", "chad#2", "oslo"] == ids("nat")

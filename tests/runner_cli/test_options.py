@@ -52,9 +52,9 @@ def test_a_row_of_the_table(option: Option) -> None:
 
 def test_judge_options() -> None:
     """The options of a judge are parameters of `Judge` or of its chat model."""
-    known = {field.name for kind in (Judge, Chat) for field in attrs.fields(kind)}
+    names = {field.name for kind in (Judge, Chat) for field in attrs.fields(kind)}
 
-    assert {argument for option in OPTIONS for argument in option.arguments("judge")} <= known
+    assert {argument for option in OPTIONS for argument in option.arguments("judge")} <= names
 
 
 @pytest.mark.parametrize(

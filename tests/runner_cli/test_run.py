@@ -80,7 +80,7 @@ async def slow(number: int) -> int:
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Work in a directory with two evaluations, and restore Python's modules."""
     path = list(sys.path)
     monkeypatch.chdir(tmp_path)
@@ -90,8 +90,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / "evals/slow.py").write_text(SLOW)
     yield tmp_path
     sys.path[:] = path
-    theirs = [name for name, module in sys.modules.items() if str(tmp_path) in (getattr(module, "__file__", None) or "")]
-    for name in theirs:
+    user_modules = [name for name, module in sys.modules.items() if str(tmp_path) in (getattr(module, "__file__", None) or "")]
+    for name in user_modules:
         del sys.modules[name]
 
 
@@ -148,8 +148,8 @@ def test_what_is_recorded_of_the_command_line() -> None:
     started_event = events("runs/capitals/0001", RunStarted)[0]
 
     assert "evals/capitals.py:capitals" == started_event.task
-    given = {name: started_event.settings[name] for name in started_event.settings["overridden"]}
-    assert {"slots": 1, "timeout": None, "only": ["c*"], "seed": 7, "policy": "fixed"} == given
+    overridden = {name: started_event.settings[name] for name in started_event.settings["overridden"]}
+    assert {"slots": 1, "timeout": None, "only": ["c*"], "seed": 7, "policy": "fixed"} == overridden
 
 
 def test_runs_are_numbered() -> None:
@@ -311,12 +311,12 @@ def test_fail_fast_ends_with_3() -> None:
     assert result.stderr.endswith("next: evaljournal resume runs/capitals/0001\n")
 
 
-@pytest.mark.parametrize(("most", "code"), [("0", 3), ("1", 1), ("10%", 3), ("50%", 1)])
-def test_max_failures(most: str, code: int) -> None:
+@pytest.mark.parametrize(("max_failures", "code"), [("0", 3), ("1", 1), ("10%", 3), ("50%", 1)])
+def test_max_failures(max_failures: str, code: int) -> None:
     """More failures than allowed, as a number or a percentage, stop the run."""
     define("FAILS = 'peru'" + QUICK)
 
-    assert code == evaljournal("run", "evals/capitals.py", "--max-failures", most, *ONE_BY_ONE).exit_code
+    assert code == evaljournal("run", "evals/capitals.py", "--max-failures", max_failures, *ONE_BY_ONE).exit_code
 
 
 def test_dry_run_writes_nothing() -> None:
@@ -407,7 +407,7 @@ def test_no_run_replaces_a_directory_of_runs() -> None:
     before = content(Path())
     rejected = [evaljournal("run", "evals/capitals.py", "-o", path) for path in ("runs", "mine", "mine/first/second")]
 
-    assert [2, 2, 2] == [each.exit_code for each in rejected]
+    assert [2, 2, 2] == [command_result.exit_code for command_result in rejected]
     assert "runs contains runs; pass a new directory in it: -o runs/NAME" in rejected[0].stderr
     assert "mine contains runs" in rejected[1].stderr
     assert "is inside the run" in rejected[2].stderr
@@ -441,7 +441,7 @@ def test_resume_of_a_finished_run_has_the_code_of_the_run() -> None:
     )
     mistyped = evaljournal("resume", "--fail-under", "exat=1")
 
-    assert [1, 0, 1, 2] == [each.exit_code for each in (own, lower, higher, mistyped)]
+    assert [1, 0, 1, 2] == [command_result.exit_code for command_result in (own, lower, higher, mistyped)]
     assert "gate did not pass: exact=0.5: the mean of exact is 0.2" == own.stderr.splitlines()[-1]
     assert "gate did not pass: exact=0.3: the mean of exact is 0.2" == higher.stderr.splitlines()[-1]
     assert "--fail-under exat=1: no scorer 'exat'; did you mean 'exact'?" in mistyped.stderr
@@ -463,8 +463,8 @@ def test_retry_failed() -> None:
 def test_resume_keeps_the_options_of_the_run() -> None:
     """Patterns, limits and settings of the run stay in force."""
     define("import os\nFAILS = os.environ.get('FAILS')" + QUICK)
-    begin = ["run", "evals/capitals.py", "--limit", "3", *ONE_BY_ONE, "--timeout", "9", "--fail-fast"]
-    stopped = CliRunner(env={"FAILS": "peru"}).invoke(cli, begin)
+    arguments = ["run", "evals/capitals.py", "--limit", "3", *ONE_BY_ONE, "--timeout", "9", "--fail-fast"]
+    stopped = CliRunner(env={"FAILS": "peru"}).invoke(cli, arguments)
     result = evaljournal("resume", "--retry-failed")
 
     assert (3, 0) == (stopped.exit_code, result.exit_code)
@@ -541,14 +541,14 @@ def test_resume_of_a_run_started_from_python() -> None:
     """--task is needed once; then the next command finds the evaluation."""
     define("FAILS = 'peru'" + QUICK)
     run(find("evals/capitals.py").evaluation, "r", fail_fast=True, slots=1, policy="fixed")
-    unsaid = evaljournal("resume", "r")
+    without_task = evaljournal("resume", "r")
     message = evaljournal("resume", "r", "--task", "evals/capitals.py", "--no-fail-fast")
     cut_tail(segment(Path("r"), 2), 1)
     with segment(Path("r"), 2).open("ab") as file:  # A torn line.
         file.write(b'{"seq":99,"at":"2026-11-15T00:00:00.000000Z","t":0.0,"type":"session_started","session":3')
     again = evaljournal("resume", "r", "--retry-failed")
 
-    assert (2, True) == (unsaid.exit_code, "was started from Python" in unsaid.stderr)
+    assert (2, True) == (without_task.exit_code, "was started from Python" in without_task.stderr)
     assert (1, True) == (message.exit_code, message.stdout.endswith("next: evaljournal resume r --retry-failed\n"))
     assert (1, True) == (again.exit_code, "1 trial failed" in again.stdout)
     assert verify("r").ok
@@ -570,10 +570,10 @@ def test_resume_of_a_damaged_run_ends_with_4() -> None:
     assert before == segment(Path("r")).read_bytes()
 
 
-def test_ctrl_c_then_resume(here: Path) -> None:
+def test_ctrl_c_then_resume(directory: Path) -> None:
     """An interrupted run exits with 3, prints the resume command, and resumes without repeating completed trials."""
     with process("run", "evals/slow.py", "--grace", "0.1", hold=True) as first:
-        wait_for(here / "runs/slow/0001", "attempt_started", 10)
+        wait_for(directory / "runs/slow/0001", "attempt_started", 10)
         first.send_signal(signal.SIGINT)
         out, _ = first.communicate(timeout=30)
 
@@ -589,8 +589,8 @@ def test_ctrl_c_then_resume(here: Path) -> None:
     assert 0 == second.returncode
     assert "slow finished: 40 of 40 trials done" in out
     assert verify("runs/slow/0001").ok
-    asked = Path("calls").read_text().split()
-    assert {f"t{number}": 2 for number in range(6, 10)} == {name: times for name in asked if (times := asked.count(name)) > 1}
+    calls = Path("calls").read_text().split()
+    assert {f"t{number}": 2 for number in range(6, 10)} == {name: times for name in calls if (times := calls.count(name)) > 1}
 
 
 def test_ctrl_c_before_the_start() -> None:
@@ -602,13 +602,13 @@ def test_ctrl_c_before_the_start() -> None:
     assert not Path("runs").exists()
 
 
-def test_kill_then_resume(here: Path) -> None:
+def test_kill_then_resume(directory: Path) -> None:
     """A killed run is reported as interrupted, not as running or stopped, and can be resumed."""
     with process("run", "evals/slow.py", hold=True) as first:
-        wait_for(here / "runs/slow/0001", "attempt_started", 10)
+        wait_for(directory / "runs/slow/0001", "attempt_started", 10)
         live = orjson.loads(evaljournal("status", "--json").stdout)
         words = evaljournal("status")
-        taken = evaljournal("run", "evals/slow.py", "-o", "runs/slow/0001")
+        in_use = evaljournal("run", "evals/slow.py", "-o", "runs/slow/0001")
         second = evaljournal("resume")
         first.kill()
         first.communicate(timeout=30)
@@ -617,7 +617,7 @@ def test_kill_then_resume(here: Path) -> None:
     assert ("running", True, 4) == (live["status"], live["is_live"], live["trials"]["running"])
     assert f"running in process {first.pid} on " in words.stdout
     assert "slots    4 of 4 busy" in words.stdout
-    assert (2, True) == (taken.exit_code, "is a run in progress" in taken.stderr)
+    assert (2, True) == (in_use.exit_code, "is a run in progress" in in_use.stderr)
     assert (2, True) == (second.exit_code, "is being written by" in second.stderr)
     assert ("interrupted", False) == (dead["status"], dead["is_live"])
     assert "slow ended without a final record" in evaljournal("status").stdout
@@ -625,10 +625,10 @@ def test_kill_then_resume(here: Path) -> None:
     assert verify("runs/slow/0001").ok
 
 
-def test_plain_lines(here: Path) -> None:
+def test_plain_lines(directory: Path) -> None:
     """Without a terminal, there is a line per tenth and no control characters."""
     with process("run", "evals/slow.py", "--grace", "0", hold=True) as running:
-        wait_for(here / "runs/slow/0001", "attempt_started", 10)
+        wait_for(directory / "runs/slow/0001", "attempt_started", 10)
         time.sleep(0.5)
         running.terminate()
         _, err = running.communicate(timeout=30)
@@ -643,41 +643,41 @@ def at_a_terminal(*arguments: object, until: bytes, environment: dict[str, str] 
     pid, terminal = pty.fork()
     if pid == 0:
         os.execvpe(COMMAND[0], [*COMMAND, *map(str, arguments)], {**os.environ, "TERM": "xterm", **(environment or {})})  # noqa: S606
-    seen, pressed = b"", False
+    screen, pressed = b"", False
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
         if select.select([terminal], [], [], 0.05)[0]:
             try:
-                seen += os.read(terminal, 65_536)
+                screen += os.read(terminal, 65_536)
             except OSError:
                 break
-        if until in seen and not pressed:
+        if until in screen and not pressed:
             os.write(terminal, b"\x03")
             pressed = True
     else:
         os.kill(pid, signal.SIGKILL)
     os.close(terminal)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), seen.decode()
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), screen.decode()
 
 
 def test_the_live_screen() -> None:
     """At a terminal the screen is drawn; Ctrl-C stops the run, clears the screen and restores the cursor."""
-    code, seen = at_a_terminal("run", "evals/slow.py", "--grace", "0", until=b"4 of 4 busy", environment={"HOLD": "1"})
+    code, screen = at_a_terminal("run", "evals/slow.py", "--grace", "0", until=b"4 of 4 busy", environment={"HOLD": "1"})
 
     assert 3 == code
-    assert "longest  slot" in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", seen)
-    assert seen.count("\x1b[?25l") == seen.count("\x1b[?25h") == 1
-    assert "slow interrupted: 6 of 40 trials done" in seen.rpartition("\x1b[?25h")[2]
+    assert "longest  slot" in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen)
+    assert screen.count("\x1b[?25l") == screen.count("\x1b[?25h") == 1
+    assert "slow interrupted: 6 of 40 trials done" in screen.rpartition("\x1b[?25h")[2]
 
 
 def test_stopping_is_shown() -> None:
     """Ctrl-C is acknowledged on the screen, or by a line, before in-flight attempts end."""
     hold = {"HOLD": "1"}
-    _, seen = at_a_terminal("run", "evals/slow.py", "--grace", "0.5", until=b"4 of 4 busy", environment=hold)
+    _, screen = at_a_terminal("run", "evals/slow.py", "--grace", "0.5", until=b"4 of 4 busy", environment=hold)
     _, printed = at_a_terminal("run", "evals/slow.py", "--grace", "0.5", "--plain", until=b"6 of 40", environment=hold)
 
     words = r"stopping.* 4 attempts in flight, 0\.\d+ s left; press Ctrl-C again to interrupt them"
-    assert re.search(words, re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", seen))
+    assert re.search(words, re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen))
     assert re.search(words, printed)
 
 
@@ -699,23 +699,23 @@ async def blocking(number: int) -> None:
 """
 
 
-def test_the_screen_is_restored_before_a_forced_exit(here: Path) -> None:
+def test_the_screen_is_restored_before_a_forced_exit(directory: Path) -> None:
     """If an attempt cannot be cancelled, the cursor is restored and the run can be resumed."""
-    (here / "evals/stuck.py").write_text(STUCK)
-    code, seen = at_a_terminal("run", "evals/stuck.py:stuck", "--grace", "0", until=b"1 of ")
+    (directory / "evals/stuck.py").write_text(STUCK)
+    code, screen = at_a_terminal("run", "evals/stuck.py:stuck", "--grace", "0", until=b"1 of ")
 
     assert 3 == code
-    assert seen.count("\x1b[?25l") == seen.count("\x1b[?25h") == 1
-    lines = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", seen.rpartition("\x1b[?25h")[2]).strip().split("\r\n")
+    assert screen.count("\x1b[?25l") == screen.count("\x1b[?25h") == 1
+    lines = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen.rpartition("\x1b[?25h")[2]).strip().split("\r\n")
     assert "not responding to cancellation, abandoned: t0 in slot 0" == lines[0]
     assert "stuck interrupted: 0 of 1 trial done, in runs/stuck/0001" == lines[1]
     assert "next: evaljournal resume runs/stuck/0001" == lines[-1]
     assert verify("runs/stuck/0001").ok
 
 
-def test_repeated_ctrl_c_interrupts_a_blocking_task(here: Path) -> None:
+def test_repeated_ctrl_c_interrupts_a_blocking_task(directory: Path) -> None:
     """A further Ctrl-C interrupts a blocking task, and the resume command is printed."""
-    (here / "evals/stuck.py").write_text(STUCK)
+    (directory / "evals/stuck.py").write_text(STUCK)
     with process("run", "evals/stuck.py:blocking") as running:
         assert running.stderr is not None
         while running.stderr.readline() not in {"blocking\n", ""}:
@@ -737,9 +737,9 @@ def test_repeated_ctrl_c_interrupts_a_blocking_task(here: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("when", ["importing", "reading"])
-def test_a_signal_before_the_start(here: Path, number: signal.Signals, when: str) -> None:
+def test_a_signal_before_the_start(directory: Path, number: signal.Signals, when: str) -> None:
     """A signal while the file is imported or the cases are read ends the command and leaves no files."""
-    (here / "evals/late.py").write_text(
+    (directory / "evals/late.py").write_text(
         f"""
 import sys, time
 from runner import evaluation
@@ -787,12 +787,14 @@ def test_a_signal_during_the_first_imports(tmp_path: Path) -> None:
     assert (128 + signal.SIGINT, "", "") == (ended.returncode, ended.stdout, ended.stderr)
 
 
-@pytest.mark.parametrize("how", [["--plain"], []])
-def test_no_live_screen_with_plain_or_in_ci(how: list[str]) -> None:
+@pytest.mark.parametrize("options", [["--plain"], []])
+def test_no_live_screen_with_plain_or_in_ci(options: list[str]) -> None:
     """With --plain, or in CI, a terminal gets plain lines."""
-    code, seen = at_a_terminal("run", "evals/slow.py", *how, until=b"never", environment={} if how else {"CI": "true"})
+    code, screen = at_a_terminal(
+        "run", "evals/slow.py", *options, until=b"never", environment={} if options else {"CI": "true"}
+    )
 
-    assert (0, False, True) == (code, "\x1b" in seen, "slow finished: 40 of 40 trials done" in seen)
+    assert (0, False, True) == (code, "\x1b" in screen, "slow finished: 40 of 40 trials done" in screen)
 
 
 def test_status_of_a_finished_run() -> None:
@@ -834,16 +836,16 @@ def test_status_of_a_run_that_breaks_the_rules() -> None:
     assert (4, True) == (result.exit_code, "record 4 has a correct hash but is invalid" in result.stderr)
 
 
-def test_checking_a_lock_does_not_take_it(here: Path) -> None:
+def test_checking_a_lock_does_not_take_it(directory: Path) -> None:
     """The check creates no file and does not block the next writer."""
-    assert not is_held(here)
-    assert not (here / "LOCK").exists()
+    assert not is_held(directory)
+    assert not (directory / "LOCK").exists()
 
-    lock = Lock(here, DISK)
-    assert is_held(here)
+    lock = Lock(directory, DISK)
+    assert is_held(directory)
     lock.release()
-    assert not is_held(here)
-    Lock(here, DISK).release()
+    assert not is_held(directory)
+    Lock(directory, DISK).release()
 
 
 def test_status_without_a_run() -> None:
@@ -853,9 +855,9 @@ def test_status_without_a_run() -> None:
 
 def test_ls() -> None:
     """The runs are listed with evaluation, counts and ending, in any status."""
-    *begun, finished = whole_run()
-    write_sync(Path("runs/capitals/0001"), [*begun, attrs.evolve(finished, elapsed=42.0)])  # type: ignore[misc]  # an attrs class
-    write_sync(Path("runs/capitals/0002"), begun)
+    *interrupted, finished = whole_run()
+    write_sync(Path("runs/capitals/0001"), [*interrupted, attrs.evolve(finished, elapsed=42.0)])  # type: ignore[misc]  # an attrs class
+    write_sync(Path("runs/capitals/0002"), interrupted)
     write_sync(Path("runs/capitals/0003"), whole_run())
     flip(segment(Path("runs/capitals/0003")), list(read("runs/capitals/0003"))[9].offset + 60)
     forge(Path("runs/rivers"), [opened(version="7.0")])
@@ -886,17 +888,17 @@ def test_ls() -> None:
 def test_status_reports_a_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """After an interrupted run, `status` reports a nearly full disk."""
     write_sync(Path("runs/capitals/0001"), whole_run()[:-1])
-    roomy = evaljournal("status").stdout
+    with_space = evaljournal("status").stdout
     monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(100, 100, 1))
     full = evaljournal("status").stdout
 
-    assert roomy + "its disk has 1 byte free, which may be the cause; free some space before you resume\n" == full
+    assert with_space + "its disk has 1 byte free, which may be the cause; free some space before you resume\n" == full
 
 
-def test_ls_of_a_directory(here: Path) -> None:
+def test_ls_of_a_directory(directory: Path) -> None:
     """Another directory can be listed; a missing one exits with 2, and no runs are no error."""
-    write_sync(here / "archive/2026/capitals/0001", whole_run())
+    write_sync(directory / "archive/2026/capitals/0001", whole_run())
 
-    assert str(here / "archive/2026/capitals/0001") in evaljournal("ls", here / "archive").stdout
+    assert str(directory / "archive/2026/capitals/0001") in evaljournal("ls", directory / "archive").stdout
     assert 2 == evaljournal("ls", "nowhere").exit_code
     assert (0, "", True) == ((result := evaljournal("ls")).exit_code, result.stdout, "no runs under runs/" in result.stderr)

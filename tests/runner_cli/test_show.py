@@ -26,7 +26,7 @@ from replay.text import printable
 from tests.journal.samples import enqueued, flip, forge, opened, segment, session, started, trial, whole_run, write_sync
 from tests.runner_cli.test_commands import evaljournal
 
-TROUBLED: list[Event] = [
+FAILED_TRIAL: list[Event] = [
     started(),
     session(),
     enqueued("peru", {"question": "Where?\n\tReally?"}),
@@ -52,7 +52,7 @@ TROUBLED: list[Event] = [
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Work in an own directory."""
     monkeypatch.chdir(tmp_path)
 
@@ -65,7 +65,7 @@ def shown(*arguments: Any) -> dict[str, Any]:
 
 def test_a_trial_as_text() -> None:
     """The text has the input, every attempt with its error and waits, and the result."""
-    write_sync(Path("run"), TROUBLED)
+    write_sync(Path("run"), FAILED_TRIAL)
     result = evaljournal("show", "run", "peru")
 
     assert (0, "") == (result.exit_code, result.stderr)
@@ -106,8 +106,8 @@ def test_notes() -> None:
     judged = {"model": "big", "prompt": "Judge whether " * 20, "reply": "purple"}
     notes = [("tokens", 7), ("cost", 0.5), ("judge", judged), ("rank", 1)]
     life = trial("a")
-    said = [Noted(name=name, value=value, trial="a", attempt=1) for name, value in notes]
-    write_sync(Path("run"), [started(), session(), *life[:-1], *said, life[-1]])
+    notes_events = [Noted(name=name, value=value, trial="a", attempt=1) for name, value in notes]
+    write_sync(Path("run"), [started(), session(), *life[:-1], *notes_events, life[-1]])
     lines = evaljournal("show", "run", "a").stdout.splitlines()
 
     at = lines.index("          tokens 7 · cost 0.5")
@@ -119,7 +119,7 @@ def test_notes() -> None:
 
 def test_a_trial_as_json() -> None:
     """JSON is complete, the waits of each attempt add up, and the names are stable."""
-    write_sync(Path("run"), TROUBLED)
+    write_sync(Path("run"), FAILED_TRIAL)
     printed = shown("run", "peru")
 
     assert ("run", None, "failed", "timed_out") == (printed["path"], printed["problem"], printed["stage"], printed["reason"])
@@ -134,7 +134,7 @@ def test_a_trial_as_json() -> None:
 
 def test_a_trial_as_of_a_record() -> None:
     """As of an earlier record, an open attempt is in flight and later records are ignored."""
-    write_sync(Path("run"), TROUBLED)
+    write_sync(Path("run"), FAILED_TRIAL)
     result = evaljournal("show", "run", "peru", "--at", 6)
 
     assert "peru  running, 1 attempt" == result.stdout.splitlines()[0]
@@ -149,7 +149,7 @@ def test_one_argument_is_a_trial() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["run", "case-3"], "run has no trial 'case-3'; did you mean 'case-2' or 'case-1'?"),
         (["run", "case-2", "--at", "5"], "run has no trial 'case-2' at record 5; did you mean 'case-1'?"),
@@ -157,19 +157,19 @@ def test_one_argument_is_a_trial() -> None:
         (["run", "case-1", "--at", "99"], "run has no record 99; the last is 15"),
     ],
 )
-def test_an_unknown_trial(arguments: list[str], said: str) -> None:
+def test_an_unknown_trial(arguments: list[str], message: str) -> None:
     """An unknown trial exits with 2 and suggestions."""
     write_sync(Path("run"), whole_run())
     result = evaljournal("show", *arguments)
 
-    assert (2, "", True) == (result.exit_code, result.stdout, said in result.stderr)
+    assert (2, "", True) == (result.exit_code, result.stdout, message in result.stderr)
 
 
 def test_the_list_of_trials() -> None:
     """Without a trial, all are listed with input, stage, duration and scores."""
     failed = ScoringFailed(trial="b", scorer="judge", version="1", error="OSError", message="gone", elapsed=0.0)
     b = trial("b")
-    write_sync(Path("run"), [*TROUBLED, *trial("a"), *b[:-1], failed, b[-1], enqueued("c\x1b", 50 * "x\x1b")])
+    write_sync(Path("run"), [*FAILED_TRIAL, *trial("a"), *b[:-1], failed, b[-1], enqueued("c\x1b", 50 * "x\x1b")])
     result, printed = evaljournal("show", "run"), shown("run")
 
     assert (0, "") == (result.exit_code, result.stderr)
@@ -182,21 +182,21 @@ def test_the_list_of_trials() -> None:
     ] == [re.split(r"  +", line) for line in result.stdout.splitlines()]
     assert ({"exact": True}, "Where is the capital?") == (printed["trials"][1]["scores"], printed["trials"][1]["input"])
     assert ("failed", "timed_out", 2, None) == tuple(
-        printed["trials"][0][each] for each in ("stage", "reason", "attempts", "elapsed")
+        printed["trials"][0][name] for name in ("stage", "reason", "attempts", "elapsed")
     )
-    assert ["peru", "a"] == [each["trial"] for each in shown("run", "--at", 16)["trials"]]
+    assert ["peru", "a"] == [name["trial"] for name in shown("run", "--at", 16)["trials"]]
 
 
 def test_a_trial_of_a_damaged_run() -> None:
     """A trial is shown up to the damage, with exit code 4; an unknown one may be after it."""
     write_sync(Path("run"), whole_run())
     flip(segment(Path("run")), list(read("run"))[11].offset + 60)
-    half, gone = evaljournal("show", "run", "case-2"), evaljournal("show", "run", "case-3")
+    damaged, missing = evaljournal("show", "run", "case-2"), evaljournal("show", "run", "case-3")
 
-    assert (4, True) == (half.exit_code, half.stdout.startswith("case-2  scoring, 1 attempt"))
-    assert (4, "") == (gone.exit_code, gone.stdout)
-    assert "run is damaged at record 12" in half.stderr
-    assert "run is damaged at record 12" in gone.stderr
+    assert (4, True) == (damaged.exit_code, damaged.stdout.startswith("case-2  scoring, 1 attempt"))
+    assert (4, "") == (missing.exit_code, missing.stdout)
+    assert "run is damaged at record 12" in damaged.stderr
+    assert "run is damaged at record 12" in missing.stderr
     assert "run is damaged at record 12" in shown("run", "case-1")["problem"]
 
 

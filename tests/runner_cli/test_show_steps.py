@@ -45,7 +45,7 @@ def test_json() -> None:
     assert [(1, "reused"), (2, "reused"), (3, "completed"), (5, "completed"), (4, "completed")] == [
         (step["number"], step["outcome"]) for step in second["steps"]
     ]
-    assert ["system", "user", "assistant", "tool"] == [each["role"] for each in second["steps"][2]["input"]["messages"]]
+    assert ["system", "user", "assistant", "tool"] == [message["role"] for message in second["steps"][2]["input"]["messages"]]
     assert 1 == len(second["steps"][2]["input"]["tools"])
     assert [(0, 0, 0), (2, 0, 0)] == [
         (attempt["reused_steps"], attempt["unused_steps"], attempt["diverged_at"]) for attempt in (first, second)

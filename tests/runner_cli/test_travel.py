@@ -53,7 +53,7 @@ from tests.runner_cli.test_run import QUICK, SLOW, at_a_terminal, process, wait_
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Work in an own directory."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("CI", raising=False)
@@ -111,21 +111,21 @@ def test_the_default_is_the_last_record(run: Path) -> None:
 
 def test_a_point_as_json(run: Path) -> None:
     """A point as JSON has the shape of `status --json`."""
-    then = orjson.loads(evaljournal("replay", run, "--at", 6, "--json").stdout)
+    earlier = orjson.loads(evaljournal("replay", run, "--at", 6, "--json").stdout)
     now = orjson.loads(evaljournal("replay", run, "--json").stdout)
 
     assert orjson.loads(evaljournal("status", run, "--json").stdout) == now
-    assert list(now) == list(then)
-    assert (6, "running", True, 1) == (then["seq"], then["status"], then["is_live"], then["trials"]["scoring"])
-    assert "evaljournal fork run --at 6 -o NEW" == then["next_command"]
+    assert list(now) == list(earlier)
+    assert (6, "running", True, 1) == (earlier["seq"], earlier["status"], earlier["is_live"], earlier["trials"]["scoring"])
+    assert "evaljournal fork run --at 6 -o NEW" == earlier["next_command"]
 
 
 def test_idle_slots_as_json(run: Path) -> None:
     """A point as JSON has the reasons for idle slots at that time; a run that has ended has none."""
-    then = orjson.loads(evaljournal("replay", run, "--at", 6, "--json").stdout)
+    earlier = orjson.loads(evaljournal("replay", run, "--at", 6, "--json").stdout)
 
     assert [("cases", None, "waiting for cases")] == [
-        (each["reason"], each["seconds"], each["text"]) for each in then["waiting"]
+        (reason["reason"], reason["seconds"], reason["text"]) for reason in earlier["waiting"]
     ]
     assert [] == orjson.loads(evaljournal("status", run, "--json").stdout)["waiting"]
 
@@ -189,9 +189,9 @@ def test_replay_of_a_damaged_run(run: Path) -> None:
     """A damaged run is shown up to the damage, with exit code 4; a point before it exits with 0."""
     flip(segment(run), list(read(run))[9].offset + 60)
 
-    whole, before, behind = (evaljournal("replay", run, *options) for options in ((), ("--at", 9), ("--at", 10)))
-    assert (4, ["journal  seq 9 · on disk to 8"]) == (whole.exit_code, numbers(whole))
-    assert "shown up to the damage: run is damaged at record 10" in whole.stderr
+    last, before, behind = (evaljournal("replay", run, *options) for options in ((), ("--at", 9), ("--at", 10)))
+    assert (4, ["journal  seq 9 · on disk to 8"]) == (last.exit_code, numbers(last))
+    assert "shown up to the damage: run is damaged at record 10" in last.stderr
     assert (0, ["journal  seq 9 · on disk to 8"]) == (before.exit_code, numbers(before))
     assert (4, "") == (behind.exit_code, behind.stdout)
 
@@ -211,12 +211,12 @@ def test_playback_speed(slow_run: Path, times: float) -> None:
     shown: list[tuple[int, float]] = []
 
     async def main() -> float:
-        began = trio.current_time()
+        start = trio.current_time()
         await play_back(load(slow_run), times, lambda run, now: shown.append((run.seq, now)))
-        return trio.current_time() - began
+        return trio.current_time() - start
 
-    took = trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
-    assert (10 - 3 + 9 - 2) / times == pytest.approx(took, abs=2 * FRAME)
+    elapsed = trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert (10 - 3 + 9 - 2) / times == pytest.approx(elapsed, abs=2 * FRAME)
     assert (19, 9.0) == shown[-1]
     assert [seq for seq, _ in shown] == sorted(seq for seq, _ in shown)
     assert 14 / times / FRAME == pytest.approx(len(shown), abs=3)
@@ -233,11 +233,11 @@ def test_playback_in_lines(run: Path) -> None:
 
 def test_playback_at_a_terminal(run: Path) -> None:
     """At a terminal, playback redraws the screen; the last frame and the cursor remain."""
-    code, seen = at_a_terminal("replay", run, "--play", "1x", until=b"never")
+    code, screen = at_a_terminal("replay", run, "--play", "1x", until=b"never")
 
     assert 0 == code
-    assert seen.count("\x1b[?25l") == seen.count("\x1b[?25h") == 1
-    assert "seq 15 · on disk to 14" in seen
+    assert screen.count("\x1b[?25l") == screen.count("\x1b[?25h") == 1
+    assert "seq 15 · on disk to 14" in screen
 
 
 def test_watching_an_ended_run(run: Path) -> None:
@@ -270,9 +270,9 @@ def test_watching_a_damaged_run(run: Path) -> None:
     assert "run is damaged at record 10" in result.stderr
 
 
-@pytest.mark.parametrize("left_out", [0, 3])
+@pytest.mark.parametrize("unwritten", [0, 3])
 @pytest.mark.parametrize("torn", [b"", b'{"seq":'])
-async def test_a_run_is_watched_until_its_process_ends(left_out: int, torn: bytes) -> None:
+async def test_a_run_is_watched_until_its_process_ends(unwritten: int, torn: bytes) -> None:
     """New records are shown; watching ends when the lock is free and all records are read."""
     path = Path("live")
     await write(path, whole_run())
@@ -286,7 +286,7 @@ async def test_a_run_is_watched_until_its_process_ends(left_out: int, torn: byte
         """Let the run go on a little whenever it is looked at, and die in the end."""
         shown.append(run.seq)
         written_ = len(lines_of(path))
-        if written_ < len(lines) - left_out:
+        if written_ < len(lines) - unwritten:
             overwrite(segment(path), b"".join(lines[: written_ + 1]))
         elif lock.is_held:
             overwrite(segment(path), b"".join(lines[:written_]) + torn)
@@ -295,7 +295,7 @@ async def test_a_run_is_watched_until_its_process_ends(left_out: int, torn: byte
 
     await watching.show_until_end(show)
     assert (False, not torn) == (is_held(path), watching.has_read_all)
-    assert len(lines) - left_out == watching.run.seq
+    assert len(lines) - unwritten == watching.run.seq
     assert (5, sorted(shown)) == (shown[0], shown)
 
 
@@ -312,9 +312,9 @@ async def test_a_watcher_notices_damage() -> None:
     lock.release()
 
 
-def test_ctrl_c_ends_the_watching_and_not_the_run(here: Path) -> None:
+def test_ctrl_c_ends_the_watching_and_not_the_run(directory: Path) -> None:
     """Ctrl-C exits with 3 and does not stop the run; a killed run is reported."""
-    (here / "slow.py").write_text(SLOW)
+    (directory / "slow.py").write_text(SLOW)
     with process("run", "slow.py", "-o", "live", hold=True) as running:
         wait_for(Path("live"), "attempt_started", 10)
         with process("watch", "live") as first:
@@ -333,17 +333,17 @@ def test_ctrl_c_ends_the_watching_and_not_the_run(here: Path) -> None:
         assert f"process {running.pid} on" in err
 
 
-def test_watching_at_a_terminal(here: Path) -> None:
+def test_watching_at_a_terminal(directory: Path) -> None:
     """At a terminal, the run's own screen is drawn."""
-    (here / "slow.py").write_text(SLOW)
+    (directory / "slow.py").write_text(SLOW)
     with process("run", "slow.py", "-o", "live", "--grace", "0", hold=True) as running:
         wait_for(Path("live"), "attempt_started", 10)
-        code, seen = at_a_terminal("watch", "live", until=b"4 of 4 busy")
+        code, screen = at_a_terminal("watch", "live", until=b"4 of 4 busy")
         running.kill()
         running.communicate(timeout=60)
 
-    assert (3, True) == (code, "longest" in seen)
-    assert seen.count("\x1b[?25l") == seen.count("\x1b[?25h") == 1
+    assert (3, True) == (code, "longest" in screen)
+    assert screen.count("\x1b[?25l") == screen.count("\x1b[?25h") == 1
 
 
 def forked_from(path: Path | str) -> object:
@@ -368,18 +368,18 @@ def test_a_fork_copies_the_records(run: Path) -> None:
     ("planned", "at", "message"),
     [(60, 3, "0 of 60 trials done"), (60, 4, "0 of 60 trials done"), (0, 3, "0 trials done, 0 read so far")],
 )
-def test_a_fork_counts_the_remaining_trials(here: Path, planned: int, at: int, message: str) -> None:
+def test_a_fork_counts_the_remaining_trials(directory: Path, planned: int, at: int, message: str) -> None:
     """Trials that were not read at the point of the fork are counted."""
     started_event = attrs.evolve(started(), trials=planned)  # type: ignore[misc]  # a fact is an attrs class
-    write_sync(here / "old", [started_event, session(), *trial("a")])
+    write_sync(directory / "old", [started_event, session(), *trial("a")])
     result = evaljournal("fork", "old", "--at", at, "-o", "new")
 
     assert f"new: forked from old at record {at}; {message}\nnext: evaljournal resume new\n" == result.stderr
 
 
-def test_a_fork_is_resumed(here: Path) -> None:
+def test_a_fork_is_resumed(directory: Path) -> None:
     """Trials that were completed before the point are not called again; both runs end finished and intact."""
-    (here / "capitals.py").write_text("FAILS = None" + QUICK)
+    (directory / "capitals.py").write_text("FAILS = None" + QUICK)
     assert 0 == ended("run", "capitals.py", "-o", "old", "--slots", 1)[0]
     # Not at a completed trial: scoring has no slot, and all attempts may have ended before the second trial is completed.
     at = [record.seq for record in read("old") if isinstance(record.event, AttemptSucceeded)][1]
@@ -388,9 +388,9 @@ def test_a_fork_is_resumed(here: Path) -> None:
 
     assert (0, True) == (code, "capitals finished: 5 of 5 trials done, in new" in out)
     answered = {record.event.trial for record in read("old") if record.seq <= at and isinstance(record.event, AttemptSucceeded)}
-    rest = {"peru", "chile", "cuba", "france", "japan"} - answered
-    assert sorted(rest) == sorted(re.findall("asked about (peru|chile|cuba|france|japan)", err))
-    assert 3 == len(rest)
+    remaining = {"peru", "chile", "cuba", "france", "japan"} - answered
+    assert sorted(remaining) == sorted(re.findall("asked about (peru|chile|cuba|france|japan)", err))
+    assert 3 == len(remaining)
     assert (True, True) == (verify("old").ok, verify("new").ok)
     assert dict(load("old").outputs()) == dict(load("new").outputs())
 
@@ -457,18 +457,18 @@ def test_a_fork_copies_blobs_and_foreign_events() -> None:
         ([], 2, "Missing option '-o'"),
     ],
 )
-def test_invalid_forks(here: Path, run: Path, options: list[str], code: int, message: str) -> None:
+def test_invalid_forks(directory: Path, run: Path, options: list[str], code: int, message: str) -> None:
     """An invalid fork is rejected before anything is written."""
-    (here / "taken").mkdir()
-    (here / "taken/file").write_text("mine")
-    before = content(here)
+    (directory / "taken").mkdir()
+    (directory / "taken/file").write_text("mine")
+    before = content(directory)
     result = evaljournal("fork", run, *options)
 
     assert (code, True) == (result.exit_code, message in result.stderr)
-    assert before == content(here)
+    assert before == content(directory)
 
 
-def test_a_damaged_run_is_forked_before_the_damage(here: Path, run: Path) -> None:
+def test_a_damaged_run_is_forked_before_the_damage(directory: Path, run: Path) -> None:
     """A damaged run can be forked before the damage, not after it."""
     flip(segment(run), list(read(run))[9].offset + 60)
     codes = [evaljournal("fork", run, *at, "-o", "new").exit_code for at in ((), ("--at", 10), ("--at", 9))]
@@ -478,7 +478,7 @@ def test_a_damaged_run_is_forked_before_the_damage(here: Path, run: Path) -> Non
 
 
 @pytest.mark.parametrize("loss", ["a blob", "the rules"])
-def test_a_fork_is_complete_or_missing(here: Path, loss: str) -> None:
+def test_a_fork_is_complete_or_missing(directory: Path, loss: str) -> None:
     """A missing blob or an invalid record leaves no partial fork."""
     if loss == "a blob":
         write_sync(Path("old"), [started(), session(), *trial("a", "x" * 300_000)])

@@ -26,13 +26,13 @@ def respond(path: Path, request: str, limit: int = 1 << 20) -> tuple[int, str, s
 
     async def main() -> bytes:
         live = FollowedRun(path, 0)
-        ours, theirs = trio.testing.memory_stream_pair()
+        client, server_end = trio.testing.memory_stream_pair()
         answer = b""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(live.follow)
-            nursery.start_soon(Server(live, PORT, TOKEN).answer, theirs)
-            await ours.send_all(request.encode("latin-1"))
-            while (piece := await ours.receive_some(1 << 16)) and len(answer) < limit:
+            nursery.start_soon(Server(live, PORT, TOKEN).answer, server_end)
+            await client.send_all(request.encode("latin-1"))
+            while (piece := await client.receive_some(1 << 16)) and len(answer) < limit:
                 answer += piece
                 if b"\ndata: " in answer and answer.endswith(b"\n\n\r\n"):
                     break

@@ -36,13 +36,13 @@ def commands(run: str, out: str) -> list[list[str]]:
 
     views = [[name, run] for name in ("ls", "status", "log", "verify", "show", "watch", "replay", "simulate")]
     data = [[name, run, "--json"] for name in ("ls", "status", "log", "verify", "show", "watch", "replay", "simulate")]
-    others = [["show", run, "case-1"], ["show", run, "case-1", "--json"], ["show", run, "--definition"], ["diff", run, run]]
-    others += [["show", run, "case-1", "--steps", "full"], ["export", run, "--rows", "steps", "-o", f"{out}/steps.jsonl"]]
-    others += [["gate", run, "--baseline", run], ["gate", run, "--baseline", run, "--json"]]
+    views = [["show", run, "case-1"], ["show", run, "case-1", "--json"], ["show", run, "--definition"], ["diff", run, run]]
+    views += [["show", run, "case-1", "--steps", "full"], ["export", run, "--rows", "steps", "-o", f"{out}/steps.jsonl"]]
+    views += [["gate", run, "--baseline", run], ["gate", run, "--baseline", run, "--json"]]
     exports = [["export", run, "-f", name, "-o", f"{out}/{name}"] for name in FORMATS]
-    others += [["status", run, "--by", "k"], ["report", run, "-o", f"{out}/report.html"]]
+    views += [["status", run, "--by", "k"], ["report", run, "-o", f"{out}/report.html"]]
     copies = [["salvage", run, "-o", f"{out}/salvaged"], ["fork", run, "-o", f"{out}/forked"]]
-    return [*views, *data, *others, *exports, *copies]
+    return [*views, *data, *views, *exports, *copies]
 
 
 def view(run: str) -> None:

@@ -58,12 +58,12 @@ def controls(text: str) -> set[str]:
 
 def printed_on_a_terminal(*arguments: object) -> str:
     """Run a command whose standard output is a terminal; return what it prints there."""
-    ours, theirs = pty.openpty()
-    with open(ours, "rb", buffering=0) as stream:
+    terminal, child_end = pty.openpty()
+    with open(terminal, "rb", buffering=0) as stream:
         try:
-            subprocess.run([*COMMAND, *map(str, arguments)], stdout=theirs, stderr=subprocess.PIPE, check=False, timeout=60)
+            subprocess.run([*COMMAND, *map(str, arguments)], stdout=child_end, stderr=subprocess.PIPE, check=False, timeout=60)
         finally:
-            os.close(theirs)
+            os.close(child_end)
         pieces: list[bytes] = []
         try:
             while piece := stream.read(65_536):

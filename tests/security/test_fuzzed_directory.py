@@ -215,7 +215,7 @@ def forks() -> Iterator[Forks]:
 
 def listing(directory: Path) -> dict[str, tuple[int, int, int]]:
     """Return type, size and time of everything in a directory."""
-    paths = [Path(root, name) for root, folders, files in os.walk(directory) for name in (*folders, *files)]
+    paths = [Path(root, name) for root, subdirectories, files in os.walk(directory) for name in (*subdirectories, *files)]
     status = {str(path): path.lstat() for path in paths}
     return {name: (entry.st_mode, entry.st_size, entry.st_mtime_ns) for name, entry in status.items()}
 
@@ -224,8 +224,8 @@ def check(forks: Forks, directories: Mapping[Path, object], parts: int) -> Itera
     """Read the run in each directory with every `parts`-th command, in one process; yield its case and the exit codes."""
     before = {}
     for directory in directories:
-        for folder in ("home", "out", "evals", "run"):
-            (directory / folder).mkdir(exist_ok=True)
+        for kept_name in ("home", "out", "evals", "run"):
+            (directory / kept_name).mkdir(exist_ok=True)
         (directory / "home" / "id_rsa").write_text(SECRET)
         for canary in ("evals", "run"):
             (directory / canary / "capitals.py").write_text("raise SystemExit(99)")

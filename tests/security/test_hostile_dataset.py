@@ -171,10 +171,10 @@ def test_quick_searches_are_quick(pattern: str, text: str) -> None:
 def test_a_pattern_of_a_case_fails_its_score_only(path: Path) -> None:
     """A case whose pattern never ends gets no score; the others do, and a re-scoring ends too."""
     cases = [Case(name="evil", input="a" * 60 + "b", expected="(a+)+$"), Case(name="good", input="Lima", expected="^L")]
-    it = define_real(unchanged, cases)
-    it.score(timeout=0.1)(scorers.regex())
-    run_real(it, path)
-    rescore(it, path, again=True)
+    defined = define_real(unchanged, cases)
+    defined.score(timeout=0.1)(scorers.regex())
+    run_real(defined, path)
+    rescore(defined, path, again=True)
 
     failed = events(path, ScoringFailed)
     assert [("evil", "evaljournal.SearchTimedOut")] * 2 == [(event.trial, event.error) for event in failed]
@@ -183,10 +183,10 @@ def test_a_pattern_of_a_case_fails_its_score_only(path: Path) -> None:
 
 def test_a_search_does_not_delay_a_signal(path: Path) -> None:
     """While a search takes long, the run can be stopped."""
-    it = define_real(unchanged, [Case(name="evil", input="a" * 60 + "b", expected="(a+)+$")])
-    it.score(timeout=30)(scorers.regex())
+    defined = define_real(unchanged, [Case(name="evil", input="a" * 60 + "b", expected="(a+)+$")])
+    defined.score(timeout=30)(scorers.regex())
     started = time.monotonic()
-    outcome = run_real(it, path, **signal_after(0.1), grace=0.2)
+    outcome = run_real(defined, path, **signal_after(0.1), grace=0.2)
 
     assert time.monotonic() - started < 10
     assert "interrupted" == outcome.stopped
@@ -204,9 +204,9 @@ def test_the_limit_of_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
     own: list[tuple[float | Inherited | None, float | None]]
     own = [(INHERITED, None), (INHERITED, 600), (INHERITED, 3), (60, 3), (None, 3)]
     for own_timeout, timeout in own:
-        it = define_real(unchanged)
-        it.score(timeout=own_timeout)(scorers.regex("a"))
-        (scorer,) = it.scorers.values()
+        defined = define_real(unchanged)
+        defined.score(timeout=own_timeout)(scorers.regex("a"))
+        (scorer,) = defined.scorers.values()
         scorer.with_defaults(scorer.retry, timeout).call(ScorerInput("a", Case(input="a")))
 
     assert [10, 10, 3, 60, 10] == limits

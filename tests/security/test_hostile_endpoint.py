@@ -29,7 +29,7 @@ from tests.runs import define_real, events, outputs, run_real
 from tests.security.growth import FACTOR, LINEAR, growth
 from tests.security.replies import replying
 
-STATED: Final = (InvalidReply, ErrorReply, IncompleteReply, ReplyTooLarge)
+EXPECTED_ERRORS: Final = (InvalidReply, ErrorReply, IncompleteReply, ReplyTooLarge)
 """What parsing a reply may raise."""
 
 
@@ -144,9 +144,9 @@ def test_a_judge_does_not_read_a_book(path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("runner.scorers.llm_judge._MAX_REPLY", 1_000)
     body = {"choices": [{"message": {"content": "verdict: correct " * 100}, "finish_reason": "stop"}]}
     with replying(orjson.dumps(body)) as replies:
-        it = define_real(_unchanged)
-        it.score(scorers.judge("m", base_url=replies.url))
-        run_real(it, path)
+        defined = define_real(_unchanged)
+        defined.score(scorers.judge("m", base_url=replies.url))
+        run_real(defined, path)
 
     assert ["evaljournal.InvalidReply"] == [event.error for event in events(path, ScorerCallFailed)]
 
@@ -298,7 +298,7 @@ def read(received: Reply) -> None:
         lambda: OpenChat(chat, None, {}, "")._read(received, None),  # type: ignore[arg-type]  # it makes no call
     ]
     for reader in readers:
-        with suppress(*STATED):
+        with suppress(*EXPECTED_ERRORS):
             reader()
 
 
@@ -326,7 +326,7 @@ def fuzz_reply(seed: int) -> None:
     if headers:
         try:
             received.decompress()
-        except STATED:
+        except EXPECTED_ERRORS:
             return
     read(received)
 
@@ -390,8 +390,8 @@ def fuzz_mask(seed: int) -> None:
     values = SecretValues()
     values.add("no/known+form=4711")
     value = {text: [text, {"api_key": text}], "q": text}
-    kept = [piece for piece in re.split(r"\*\*\*", mask(text)) if piece not in text]
-    assert [] == kept, text
+    remaining = [piece for piece in re.split(r"\*\*\*", mask(text)) if piece not in text]
+    assert [] == remaining, text
     assert "no/known+form=4711" not in values.mask(text), text
     assert mask(text) == mask_values(value)["q"], text
     assert value == mask_output(value), text
@@ -400,11 +400,11 @@ def fuzz_mask(seed: int) -> None:
         assert key not in mask_keys(f"{text} {key} {text}"), text
 
 
-SLICE, WHOLE = 300, 200_000
+SLICE, ALL = 300, 200_000
 """Inputs of each kind that are tried."""
 
 
-@pytest.mark.parametrize("count", [SLICE, pytest.param(WHOLE, marks=[pytest.mark.exhaustive, pytest.mark.timeout(3_600)])])
+@pytest.mark.parametrize("count", [SLICE, pytest.param(ALL, marks=[pytest.mark.exhaustive, pytest.mark.timeout(3_600)])])
 @pytest.mark.parametrize("fuzz", [fuzz_reply, fuzz_mask])
 def test_no_input_is_too_strange(fuzz: Callable[[int], None], count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Parsers of replies raise only what is classified; masks only remove parts of a text, and leave no key in it."""

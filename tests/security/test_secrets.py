@@ -95,15 +95,15 @@ def test_an_echoed_key_is_masked_and_that_is_recorded(path: Path, monkeypatch: p
     seen: list[Any] = []
     reply = json.dumps({"output": f"your key is {VALUE}, really"}).replace("/", "\\/").encode()
     with replying(reply) as replies:
-        it = define_real(Endpoint(replies.url, headers={"X-Plain": "$OUR_SETTING"}, output_path="output"))
+        defined = define_real(Endpoint(replies.url, headers={"X-Plain": "$OUR_SETTING"}, output_path="output"))
 
-        @it.score
+        @defined.score
         def scored(output: str) -> bool:
             seen.append(output)
             return True
 
-        run_real(it, path)
-    rescore(it, path, again=True)
+        run_real(defined, path)
+    rescore(defined, path, again=True)
 
     assert VALUE == replies.requests[0]["x-plain"]
     assert ["your key is ***, really"] == outputs(path)
@@ -403,9 +403,9 @@ def test_reasons_of_scores_are_masked(path: Path) -> None:
     def task(value: str) -> str:
         return value
 
-    it = define_real(task)
-    it.score(name="quoting")(lambda output: Score(value=True, reason=f"because of {VALUE} in {output}"))
-    run_real(it, path)
+    defined = define_real(task)
+    defined.score(name="quoting")(lambda output: Score(value=True, reason=f"because of {VALUE} in {output}"))
+    run_real(defined, path)
 
     assert ["because of *** in lima"] == [event.reason for event in events(path, TrialScored)]
 
