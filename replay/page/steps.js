@@ -40,14 +40,14 @@ function stepCount(run, trial) {
 
 // What an attempt reused of those before: the same as replay.trajectory_text.reuse_in_words.
 function reuseText(run, span, steps) {
-  const { outcome, number, within, span: spans } = run.steps, { attempt, trial, details } = run.spans, first = details[span]?.reuses;
+  const { outcome, number, parent, span: spans } = run.steps, { attempt, trial, details } = run.spans, first = details[span]?.reuses;
   if (!first || run.stepsOmitted) return "";
   const earlier = run.trials.attempts[trial[span]].filter((other) => attempt[other] >= first && attempt[other] < attempt[span]);
   const before = earlier.flatMap((other) => run.stepsOf.get(other) || []), caller = new Map(), byNumber = new Map();
   for (const step of before) { // Each use of a step replaces its caller.
     const source = sourceOf(run, step);
     byNumber.set(`${spans[step]} ${number[step]}`, source);
-    if (source >= 0) caller.set(source, `${spans[step]} ${within[step]}`);
+    if (source >= 0) caller.set(source, `${spans[step]} ${parent[step]}`);
   }
   const reusedSteps = steps.filter((step) => outcome[step] === STEP_REUSED), reused = reusedSteps.length, used = new Set(reusedSteps.map((step) => sourceOf(run, step)));
   const isUsed = (step) => { // Reused, or inside a step that was.
