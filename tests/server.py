@@ -1,6 +1,6 @@
 """An HTTP server for tests, in its own process: `python -m tests.server` prints its port.
 
-The path says what it does: `/NAME/STEPS/END`. Each request takes the next step, and the last step is repeated; the name keeps
+The path defines its replies: `/NAME/STEPS/END`. Each request takes the next step, and the last step is repeated; the name keeps
 tests apart. `/NAME/429:3,500,ok/generate` answers 429, then 500, then normally. `GET /NAME` returns its requests. Steps:
 
     ok            {"output": INPUT in capitals}, or a chat completion, message or response, depending on the end of the path

@@ -1,6 +1,6 @@
 """The documentation is true: its code blocks run, its links work, its generated pages are up to date.
 
-The words after ``` say what a block is. `python NAME`, `jsonl NAME`, …: a file that later blocks of the page use. `python`: a
+The words after ``` describe the block. `python NAME`, `jsonl NAME`, …: a file that later blocks of the page use. `python`: a
 program. `sh`: commands, one per line; `# exit code N` after a command is its exit code (default: 0). Without a language it is
 output. `no-run` marks a block that cannot run here. Calls to OpenAI, Anthropic and localhost go to `tests.server`.
 """
@@ -43,7 +43,7 @@ def commands(text: str) -> Iterator[tuple[list[str], int]]:
 @pytest.mark.timeout(400)  # many processes
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_code_blocks_run(page: Path, tmp_path: Path, server: Server) -> None:
-    """Every program of the page runs, and every command ends with the exit code that the page says."""
+    """Every program of the page runs, and every command ends with the exit code that the page states."""
     root = f"{server.root}/{page.stem}/{'tools' if page.stem == 'tutorial-agent' else 'ok'}"
     judge = f"{server.root}/{page.stem}-judge/say:verdict:%20right"
     environment = {

@@ -26,7 +26,7 @@ def run_example(name: str, directory: Path, **environment: str) -> Path:
 
 
 def run_in(directory: Path, *arguments: str, **environment: str) -> Path:
-    """Run `evaljournal run` in a folder; return the path of its run."""
+    """Run `evaljournal run` in a directory; return the path of its run."""
     subprocess.run(
         [sys.executable, "-m", "evaljournal", "run", *arguments],
         cwd=directory,
@@ -59,7 +59,7 @@ def test_anthropic_sdk(tmp_path: Path, server: Server) -> None:
 
 
 def test_an_agent_in_javascript(tmp_path: Path, server: Server) -> None:
-    """A command that knows nothing of evaljournal calls the model through the gateway."""
+    """A command without any code for evaljournal calls the model through the gateway."""
     if shutil.which("node") is None:
         pytest.skip("needs node")
     data, command = str(EXAMPLES / "capitals.jsonl"), f"node {shlex.quote(str(EXAMPLES / 'agent.mjs'))}"

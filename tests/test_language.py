@@ -1,6 +1,6 @@
 """No text that a user or contributor reads has a phrase of the early dialect.
 
-`python -m tests.test_language PATH…` checks files or folders, and `pytest tests/test_language.py -k PATH` does the same.
+`python -m tests.test_language PATH…` checks files or directories, and `pytest tests/test_language.py -k PATH` does the same.
 """
 
 import ast

@@ -147,7 +147,7 @@ def test_views_depend_on_records_only() -> None:
     ],
 )
 def test_a_wrong_import_is_found(package: str, source: str, expected: list[str]) -> None:
-    """The test above finds what it looks for."""
+    """The test above detects wrong imports."""
     assert expected == wrong_imports(package, source)
 
 

@@ -17,7 +17,7 @@ ROOT: Final = Path(__file__).parent.parent
 
 
 def python(*arguments: str, path: Path, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """Run Python with a folder at the front of `sys.path`."""
+    """Run Python with a directory at the front of `sys.path`."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(path), str(ROOT)])}
     return subprocess.run(
         [sys.executable, *arguments], capture_output=True, text=True, check=False, env=environment, cwd=cwd, timeout=60

@@ -112,8 +112,9 @@ def agent_run(path: Path) -> Path:
 def nested_run(path: Path) -> Path:
     """Write a run whose second attempt reuses a step that contains others; return its path."""
     events: list[Event] = [started(), session(1), enqueued("a"), AttemptStarted(trial="a", attempt=1, slot=0)]
-    events += [completed("a", 1, 3, "inner", output=3, within=2), completed("a", 1, 2, "middle", output=2, within=1)]
+    events += [completed("a", 1, 3, "inner", output=3, parent=2), completed("a", 1, 2, "middle", output=2, parent=1)]
     events += [completed("a", 1, 1, "outer", output=1), AttemptInterrupted(trial="a", attempt=1, reason="stopped")]
-    events += [AttemptStarted(trial="a", attempt=2, slot=0, reuses=1), StepReused(trial="a", attempt=2, step=1, of=8)]
+    events += [AttemptStarted(trial="a", attempt=2, slot=0, reuses=1)]
+    events += [StepReused(trial="a", attempt=2, step=1, completed_seq=8)]
     write_sync(path, [*events, completed("a", 2, 2, "next", output=4)])
     return path

@@ -69,7 +69,7 @@ def test_truncated_output(tmp_path: Path) -> None:
 
 
 def test_failed_scorer(file: str) -> None:
-    """A failed scorer is unscored, with its error; Inspect leaves it out of its metrics."""
+    """A failed scorer is unscored, with its error; Inspect excludes it from its metrics."""
     score = (read_eval_log_sample(file, "oslo", 1).scores or {})["exact"]
 
     assert isinstance(score.value, float)

@@ -228,7 +228,7 @@ def test_scores_of_mixed_types(tmp_path: Path) -> None:
 
 
 def test_attempt_rows(run: Path) -> None:
-    """Attempts are in the order of their ends, with their endings; open ones come last."""
+    """Attempts are in the order of their ends, with their outcomes; open ones come last."""
     rows = rows_of(run, "attempts")
 
     assert [
@@ -259,7 +259,7 @@ def test_notes_of_mixed_types(tmp_path: Path) -> None:
 
 
 def test_attempts_agree_across_formats(run: Path) -> None:
-    """CSV and Parquet have the same attempts as JSONL, with the same endings."""
+    """CSV and Parquet have the same attempts as JSONL, with the same outcomes."""
     outcomes = [row["outcome"] for row in rows_of(run, "attempts")]
 
     assert [outcome or "" for outcome in outcomes] == [row["outcome"] for row in cells_of(run, "attempts")]

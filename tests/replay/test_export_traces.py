@@ -64,7 +64,7 @@ def test_no_two_attempts_overlap_on_a_slot(run: Path) -> None:
 
 
 def test_counters(run: Path) -> None:
-    """Counters equal the step functions of the timeline."""
+    """Counters equal the series of the timeline."""
     timeline = load(run).timeline()
     counted = [event["args"]["in flight"] for event in events_of(run, "C") if event["name"] == "in flight"]
 

@@ -84,7 +84,7 @@ def test_the_number_of_steps_is_limited(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_the_text_of_steps_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All values together have a maximum length; steps after it have none, and the page says so."""
+    """All values together have a maximum length; steps after it have none, and the page reports that."""
     monkeypatch.setattr(page_steps, "MAX_CHARS", 20_000)
     contents = steps_of(*page_of(long_run(tmp_path / "run", steps=600, chars=1_000)))["content"]
     shown = [len(content["output"]["beginning"]) for content in contents if "output" in content]

@@ -194,7 +194,7 @@ DONE = list(itertools.chain.from_iterable(ok(f"t{number}") for number in range(8
         ([RunStopped(reason="interrupted")], 25.0, "about 6 s left"),
     ],
 )
-def test_no_remaining_time_while_held_up(events: list[Event], now: float, text: str) -> None:
+def test_no_remaining_time_while_stalled(events: list[Event], now: float, text: str) -> None:
     """While nothing may start or no trial was done for long, that is shown instead of the remaining time."""
     state = run_state([*queued("x"), attempt_started("x"), *DONE, *events])
 

@@ -1,4 +1,4 @@
-"""The timeline: spans and step functions that agree with each other, with the state, and with the limits."""
+"""The timeline: spans and series that agree with each other, with the state, and with the limits."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -72,7 +72,7 @@ RETRIED = (
 
 
 def test_spans() -> None:
-    """Each attempt has its slot, times, ending and records."""
+    """Each attempt has its slot, times, outcome and records."""
     assert [
         Span("a", 1, slot=0, session=1, start=3.0, end=4.0, outcome="unavailable", seq=5, end_seq=6, queue_time=2.0),
         Span("a", 2, 1, 1, 9.5, 11.5, "succeeded", seq=8, end_seq=9, queue_time=0.5, backoff_time=5.0),
@@ -255,7 +255,7 @@ def test_time_does_not_go_back() -> None:
 
 
 def area(points: Iterable[Point], end: float) -> float:
-    """Return the integral of a step function."""
+    """Return the area under a series."""
     total = last = 0.0
     value = 0
     for t, following, _ in points:
@@ -291,8 +291,8 @@ def test_timeline_agrees_with_state(seed: int) -> None:
 
 @given(st.integers(0, 10_000))
 @examples(60)
-def test_times_are_the_areas_under_the_steps(seed: int) -> None:
-    """The times of all trials add up to the areas under the step functions."""
+def test_times_are_the_areas_under_the_series(seed: int) -> None:
+    """The times of all trials add up to the areas under the series."""
     timeline = apply_all(random_records(seed, length=400))
 
     spent = {
@@ -307,8 +307,8 @@ def test_times_are_the_areas_under_the_steps(seed: int) -> None:
 
 @given(st.integers(0, 10_000))
 @examples(60)
-def test_steps_are_in_order_and_within_their_session(seed: int) -> None:
-    """Times and records never go back, every step lies within its session, and sessions never overlap."""
+def test_points_are_in_order_and_within_their_session(seed: int) -> None:
+    """Times and records never go back, every point lies within its session, and sessions never overlap."""
     timeline = apply_all(random_records(seed))
 
     for name in NAMES:

@@ -24,7 +24,7 @@ TRIALS = 600
 
 
 def events(trials: int) -> Iterator[Event]:
-    """Yield the events of a run whose trials are completed; each is built when it is asked for, as when it is read."""
+    """Yield the events of a run whose trials are completed; each is built when it is needed, as when it is read."""
     yield from (RUN, session(), LimitChanged(before=0, after=1, reason="start"))
     for number in range(trials):
         name = f"sum-{number}"

@@ -40,7 +40,7 @@ def status_error(name: str, status: int, *, code: str | None = None, message: st
     error: Any = type(name, (type("APIStatusError", (Exception,), {}),), {})(message)
     error.status_code, error.code, error.body = status, code, None
     error.response = Response(status, {key.replace("_", "-"): value for key, value in headers.items()})
-    return error  # type: ignore[no-any-return]  # made up on the spot
+    return error  # type: ignore[no-any-return]  # a class of this test
 
 
 def named(*names: str, base: type[Exception] = Exception, **attributes: Any) -> Exception:

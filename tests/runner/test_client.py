@@ -1,4 +1,4 @@
-"""Connections of the HTTP client: what a server sends unasked never becomes the reply of a later call."""
+"""Connections of the HTTP client: what a server sends without a request never becomes the reply of a later call."""
 
 import ssl
 from collections.abc import Awaitable, Callable
@@ -13,7 +13,7 @@ from runner.tasks.client import Client
 from runner.tasks.reply import NoResponse
 
 Handler = Callable[[trio.abc.Stream, int, int, bytes], Awaitable[bool]]
-"""Handles a request: the connection, its number, the number of the request on it, the body. Returns whether to read on."""
+"""Handles a request: the connection, its number, the number of the request on it, the body. Returns whether to continue reading."""
 
 
 def reply(body: bytes) -> bytes:

@@ -34,10 +34,10 @@ PAUSE = 0.005
 
 
 class SteppingClock:
-    """A virtual clock that moves on before some of its readings."""
+    """A virtual clock that advances before some of its readings."""
 
     def __init__(self, pauses: Callable[[int], float]) -> None:
-        """Move on by `steps(number)` seconds before each reading."""
+        """Advance by `pauses(number)` seconds before each reading."""
         self.clock = trio.testing.MockClock(autojump_threshold=0)
         self.readings = 0
         self._pauses = pauses
@@ -168,7 +168,7 @@ def _instant() -> AnyEvaluation:
 
 
 class NotingError(Exception):
-    """An error whose text makes a note."""
+    """An error whose text records a note."""
 
     def __str__(self) -> str:
         note(asked=True)

@@ -107,7 +107,7 @@ def test_no_output_is_an_empty_output(path: Path) -> None:
     assert [""] == outputs(path) == outputs(path.with_name("2"))
 
 
-def test_a_command_knows_its_trial(path: Path, script: Callable[[str], str]) -> None:
+def test_a_command_gets_its_trial(path: Path, script: Callable[[str], str]) -> None:
     """The environment has the trial and an idempotency key that is the same for all of its attempts."""
     line = script('echo "$EVALJOURNAL_TRIAL $EVALJOURNAL_IDEMPOTENCY_KEY"')
     run_real(define_real(Command(line), repeats=2), path)
@@ -179,7 +179,7 @@ def test_an_invalid_command_is_rejected(command: Any, options: Any, message: str
 
 @pytest.mark.parametrize(("line", "message"), [("echo {qestion}", "no field {qestion}"), ("echo {question}", "NUL byte")])
 def test_an_invalid_case_is_rejected_before_the_start(path: Path, line: str, message: str) -> None:
-    """A missing field, or a value that cannot be an argument, is found before anything runs."""
+    """A missing field, or a value that cannot be an argument, is an error before anything runs."""
     with pytest.raises(UsageError) as caught:
         run_real(define_real(Command(line), [{"question": "a\0b"}]), path)
 

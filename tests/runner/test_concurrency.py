@@ -1,4 +1,4 @@
-"""The adaptive policy: what it learns from signals, and what it answers."""
+"""The adaptive policy: its limits, paces and pauses after the signals of attempts."""
 
 import random
 from collections.abc import Callable
@@ -132,7 +132,7 @@ def test_the_limit_grows_while_calls_succeed() -> None:
 
 
 def test_unused_slots_do_not_grow() -> None:
-    """A success while few slots are in use says nothing about more of them."""
+    """A success while few slots are in use is no evidence for a higher limit."""
     drive = Drive(100)
     for _ in range(200):
         name = drive.start()
@@ -190,7 +190,7 @@ def test_a_rate_limit_without_retry_after_is_not_taken_for_one_on_calls_in_fligh
 
 
 def test_a_lone_429_changes_nothing() -> None:
-    """A single 429 among many successes holds up starts for a moment, which is recorded, and leaves the limit as it is."""
+    """A single 429 among many successes delays starts briefly, which is recorded, and does not change the limit."""
     drive = Drive(20)
     names = drive.fill()
     drive.t += 0.1
@@ -207,8 +207,8 @@ def test_a_lone_429_changes_nothing() -> None:
     assert before <= drive.policy.limit
 
 
-def test_a_small_bucket_is_noticed_before_the_first_answer() -> None:
-    """Three rate limits in a row at the start of a run show a limit; they are not answered by more calls at the first pace."""
+def test_a_small_bucket_is_detected_before_the_first_answer() -> None:
+    """Three rate limits in a row at the start of a run show a limit; the first pace is not kept."""
     drive = Drive(is_spread=True)
     names = [drive.start() for _ in range(5)]
     for name in names[2:]:
@@ -243,7 +243,7 @@ def test_random_429s_do_not_lower_the_limit_again_and_again() -> None:
     assert pytest.approx(0.05, abs=0.03) == drive.policy._background.share
 
 
-def test_expected_random_429s_do_not_hold_up_starts() -> None:
+def test_expected_random_429s_do_not_delay_starts() -> None:
     """Once 5 % of random 429s were found, the next one is no reason to wait."""
     drive = Drive(20)
     drive.policy._background.share = 0.05
@@ -275,7 +275,7 @@ def test_retry_after_pauses_the_key_when_most_calls_are_rate_limited() -> None:
 
 
 def test_retry_after_is_limited() -> None:
-    """An endpoint that asks for an hour is called again after two minutes."""
+    """After a Retry-After of an hour, an endpoint is called again after two minutes."""
     drive = Drive(32)
     names = drive.fill()
     drive.t += 0.1
@@ -286,7 +286,7 @@ def test_retry_after_is_limited() -> None:
     assert pytest.approx(LONGEST_PAUSE + 0.1) == drive.pauses[-1].until
 
 
-def test_a_poisoned_trial_teaches_nothing() -> None:
+def test_a_poisoned_trial_changes_nothing() -> None:
     """A trial that is rate limited again and again, while others are accepted, does not pause the key."""
     drive = Drive(10)
     for _ in range(50):
@@ -315,7 +315,7 @@ def broken(drive: Drive) -> None:
 
 
 def test_the_breaker_opens_when_every_call_fails() -> None:
-    """After several failures in a row only probes start; the limit stays, since it was not wrong."""
+    """After several failures in a row only probes start; the limit is not changed."""
     drive = Drive(8)
     broken(drive)
 
@@ -355,7 +355,7 @@ def test_an_answered_probe_closes_the_breaker() -> None:
 
 
 def test_background_errors_do_not_open_the_breaker() -> None:
-    """Two failures in five, however quickly they come back, are left to the retries of their trials."""
+    """Two failures in five, however quick, do not open the breaker; their trials are retried."""
     drive = Drive(20)
     ends: list[tuple[float, str]] = []
     while drive.count < 3_000:
@@ -397,7 +397,7 @@ def test_calls_that_never_end_count_as_no_response() -> None:
 
 
 def test_many_timeouts_lower_the_limit() -> None:
-    """When most calls time out and the endpoint rejects none, there are too many of them."""
+    """When most calls time out and the endpoint rejects none, the limit is lowered."""
     drive = Drive(32)
     names = drive.fill()
     drive.t += 2.0
@@ -419,8 +419,8 @@ def test_growth_without_throughput_is_undone() -> None:
     assert drive.policy.limit <= 40
 
 
-def test_only_the_first_ending_counts() -> None:
-    """A late or foreign ending changes nothing."""
+def test_only_the_first_end_counts() -> None:
+    """A late or unknown end changes nothing."""
     drive = Drive(8)
     name = drive.start()
     drive.t += 1.0

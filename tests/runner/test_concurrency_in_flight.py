@@ -38,7 +38,7 @@ def test_timeouts_lower_the_limit_further_than_silence() -> None:
     assert int(TIMEOUT_CUT * 60) == machine.limit
 
 
-def test_a_lower_load_that_brings_less_lets_the_limit_climb_on() -> None:
+def test_a_lower_load_that_brings_less_lets_the_limit_climb() -> None:
     """Measuring a lower load while climbing does not end the climb."""
     machine = InFlight(slots=1000, limit=120)
     machine.measure_lower(10.0, 500, 70)
@@ -48,7 +48,7 @@ def test_a_lower_load_that_brings_less_lets_the_limit_climb_on() -> None:
 
 
 def test_a_lower_load_that_brings_as_much_is_kept() -> None:
-    """The limit stays there, and the next trial is of even less."""
+    """The limit stays there, and the next test has an even lower load."""
     machine = InFlight(slots=1000, limit=120)
     machine.measure_lower(10.0, 500, 70)
     machine.compared(18.0, 640, is_worth=False)
@@ -57,7 +57,7 @@ def test_a_lower_load_that_brings_as_much_is_kept() -> None:
 
 
 def test_a_higher_limit_is_kept_after_two_round_trips_without_a_429() -> None:
-    """A trial is decided by accepted calls, not by time: random 429s would end every long trial."""
+    """A test is decided by accepted calls, not by time: random 429s would end every long test."""
     machine = InFlight(slots=100, limit=32, phase="holding", known_limit=32)
     machine.succeeded(_start(1, 32, 32), 10.0, 100, patience=1.0)
     for _ in range(63):

@@ -39,8 +39,8 @@ def test_a_rate_that_was_measured_too_high_is_measured_again() -> None:
     assert [False, False, True] == confirmed
 
 
-def test_a_short_measurement_goes_on() -> None:
-    """What was granted in less than two seconds is no measurement: the pace searches on, and counting continues."""
+def test_a_short_measurement_continues() -> None:
+    """What was granted in less than two seconds is no measurement: the search and the count continue."""
     pace = plateau(period=3.0)
     pace.learn(start(113, 11.0), 11.1, flow=10.0, pause=0.0)
 

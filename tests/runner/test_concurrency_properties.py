@@ -1,4 +1,4 @@
-"""What holds of every policy, whatever signals come."""
+"""Properties of every policy, for any signals."""
 
 import copy
 from collections.abc import Callable, Iterator
@@ -48,7 +48,7 @@ def signals(script: list[Action]) -> Iterator[Signal]:
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(script=st.lists(scripts, max_size=150))
 def test_the_limit_stays_within_bounds(make: Callable[[int], Policy], script: list[Action]) -> None:
-    """Whatever comes, the limit is between 1 and the slots."""
+    """For any signals, the limit is between 1 and the slots."""
     policy = make(SLOTS)
     for signal in signals(script):
         assert 1 <= policy.take(signal).limit <= SLOTS
@@ -83,10 +83,10 @@ def test_the_gate_never_stays_closed(make: Callable[[int], Policy], script: list
 @EVERY_POLICY
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(script=st.lists(scripts, max_size=150), elapse_at=st.lists(st.integers(0, 150), max_size=20))
-def test_time_that_passes_is_found_by_whichever_comes_first(
+def test_elapsed_time_is_processed_by_the_next_call(
     make: Callable[[int], Policy], script: list[Action], elapse_at: list[int]
 ) -> None:
-    """Calling `elapse` on the way changes when a decision is found, and nothing else."""
+    """Calling `elapse` between signals changes when a decision is returned, and nothing else."""
     untimed, timed = make(SLOTS), make(SLOTS)
     changes: tuple[list[object], list[object]] = ([], [])
     t = 0.0

@@ -11,7 +11,7 @@ from runner.concurrency.policy import Failed, Started, Succeeded, TimedOut
 
 
 def attempt(policy: Aimd, t: float, *, succeeds: bool) -> int:
-    """Let one attempt begin and end, and return the limit."""
+    """Start and end one attempt, and return the limit."""
     policy.take(Started(t=t, attempt="a"))
     if succeeds:
         return policy.take(Succeeded(t=t, attempt="a", elapsed=1.0)).limit
@@ -49,8 +49,8 @@ def test_no_slots_are_rejected(slots: int) -> None:
         Aimd(slots)
 
 
-def test_aimd_adds_a_step_per_calm_window() -> None:
-    """Every window with a success and no trouble adds 0.5."""
+def test_aimd_adds_a_step_per_window_without_failures() -> None:
+    """Every window with a success and no failure adds 0.5."""
     policy = Aimd(100, initial=4.0)
     for k in range(9):
         attempt(policy, 5.0 * k, succeeds=True)
@@ -58,7 +58,7 @@ def test_aimd_adds_a_step_per_calm_window() -> None:
     assert policy.target == 4.0 + 8 * 0.5
 
 
-def test_aimd_halves_after_a_window_with_trouble() -> None:
+def test_aimd_halves_after_a_window_with_a_failure() -> None:
     """One error in a window halves the target when the window is over, once."""
     policy = Aimd(100, initial=40.0)
     attempt(policy, 0.0, succeeds=True)
@@ -81,7 +81,7 @@ def test_aimd_collapses_after_frequent_failures() -> None:
 
 
 def test_aimd_does_not_count_a_tasks_own_error() -> None:
-    """A fatal error of the task says nothing about the load."""
+    """A fatal error of the task is no evidence about the load."""
     policy = Aimd(100, initial=8.0)
     for k in range(20):
         policy.take(Started(t=float(k), attempt="a"))
@@ -113,7 +113,7 @@ def test_aimd_shows_a_smoothed_latency() -> None:
 
 @pytest.mark.parametrize("failures", [0.02, 0.05, 0.1])
 def test_aimd_settles_where_steps_and_halvings_balance(failures: float) -> None:
-    """With trouble in a part r of the windows, the mean target is a(1 - r) / ((1 - b) r), within 10 %."""
+    """With failures in a part r of the windows, the mean target is a(1 - r) / ((1 - b) r), within 10 %."""
     chance = random.Random(1)
     policy = Aimd(10_000, collapse_error_threshold=1_000_000)
     targets = []

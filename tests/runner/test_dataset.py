@@ -336,7 +336,7 @@ def test_other_sources_are_rejected(source: Any) -> None:
 
 
 def names(selection: Selection, source: Source | None = None) -> list[str]:
-    """Read the names that a selection leaves, in order."""
+    """Read the names of the selected cases, in order."""
     letters = [Case(name=name, input=name) for name in ("geo/paris", "geo/rome", "geo/Rome", "bio/cell", "q[1]", "q1")]
     return [case.name for case in cases(letters if source is None else source, selection)]
 
@@ -354,12 +354,12 @@ def names(selection: Selection, source: Source | None = None) -> list[str]:
     ],
 )
 def test_selection(selection: Selection, expected: list[str]) -> None:
-    """Names are chosen by wildcards that know capitals from small letters, and the limit counts what is left."""
+    """Names are selected by case-sensitive wildcards; the limit applies to the selected cases."""
     assert expected == names(selection)
 
 
 def test_a_selection_of_nothing() -> None:
-    """A pattern that fits no name is a mistake, not an empty run."""
+    """A pattern that matches no name is an error, not an empty run."""
     letters = [Case(name=name, input=name) for name in "abcd"]
 
     assert "no case of the dataset matches only=['z*']; names are, for example, 'a', 'b', 'c'" == error_of(
@@ -370,13 +370,13 @@ def test_a_selection_of_nothing() -> None:
 
 @pytest.mark.parametrize("limit", [0, -1, True, 1.5])
 def test_a_limit_is_checked(limit: Any) -> None:
-    """A limit that leaves nothing is rejected."""
+    """A limit below 1 is rejected."""
     with pytest.raises(UsageError, match=f"limit={limit}"):
         Selection(limit=limit)
 
 
-def test_what_is_not_read_is_not_checked(tmp_path: Path) -> None:
-    """The first ten of a huge file start at once: what stands behind them is not read."""
+def test_unread_rows_are_not_checked(tmp_path: Path) -> None:
+    """The first ten cases of a large file start at once: the rows after them are not read."""
     path = write(tmp_path, "qa.jsonl", LINES + "broken")
 
     assert CASES == cases(path, Selection(limit=2))
@@ -393,7 +393,7 @@ def test_what_is_not_read_is_not_checked(tmp_path: Path) -> None:
     st.randoms(),
 )
 def test_shuffling_is_a_permutation(letters: list[str], seed: int, dice: Any) -> None:
-    """Shuffled, no case is lost or doubled, and the order depends on the seed and the names, not on the file."""
+    """Shuffling neither loses nor repeats a case, and the order depends on the seed and the names, not on the file."""
     selection = Selection(shuffle=True, seed=seed)
     order = names(selection, [Case(name=name, input=1) for name in letters])
     dice.shuffle(letters)
@@ -405,7 +405,7 @@ def test_shuffling_is_a_permutation(letters: list[str], seed: int, dice: Any) ->
 
 
 def test_seeds_differ() -> None:
-    """Another seed, another order; and the same on every machine."""
+    """Different seeds give different orders, the same ones on every machine."""
     orders = {tuple(names(Selection(shuffle=True, seed=seed))) for seed in range(20)}
 
     assert len(orders) > 15
@@ -413,7 +413,7 @@ def test_seeds_differ() -> None:
 
 
 def test_shuffling_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file larger than one block is shuffled into the same order, without holding it."""
+    """A file larger than one block is shuffled into the same order, without keeping it in memory."""
     path = write(tmp_path, "n.jsonl", "".join(f'{{"id": {n}, "input": {n}}}\n' for n in range(100)))
     expected = names(Selection(shuffle=True), path)
     for block in (1, 7, 100):
@@ -440,7 +440,7 @@ def test_repeats_do_not_clash(ids: list[str]) -> None:
 
 
 def test_fingerprints() -> None:
-    """A dataset is the same whatever its order, and another as soon as one letter of one case differs."""
+    """A fingerprint does not depend on the order of the cases, and changes with one letter of one case."""
 
     def fingerprint(source: list[Case]) -> str | None:
         return Dataset(source).select().fingerprint
@@ -464,7 +464,7 @@ def test_fingerprints() -> None:
 
 
 def test_fingerprints_hold_across_processes(tmp_path: Path) -> None:
-    """Another process, with another seed for Python's hashes and another folder, finds the same."""
+    """A fingerprint is the same in another process, with another hash seed and another directory."""
     path = write(tmp_path, "qa.jsonl", LINES)
     local = Dataset(path).select()
     code = "import sys; from runner.data.dataset import Dataset; print(Dataset(sys.argv[1]).select().fingerprint)"
@@ -475,7 +475,7 @@ def test_fingerprints_hold_across_processes(tmp_path: Path) -> None:
 
 
 def test_a_large_file_streams(tmp_path: Path) -> None:
-    """Reading a file holds a little for each name, and nothing of the rows."""
+    """Reading a file keeps a few bytes per name in memory, and no rows."""
     path = tmp_path / "large.jsonl"
     path.write_text("".join(f'{{"id": {n}, "input": "{"x" * 2000}"}}\n' for n in range(2000)))
     tracemalloc.start()

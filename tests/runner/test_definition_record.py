@@ -137,7 +137,7 @@ def test_requests_of_targets(task: Any, request_: Any, server: Server, path: Pat
 
 
 def test_no_requests(server: Server, path: Path, name: str) -> None:
-    """Requests are not recorded if the user does not want it."""
+    """Requests are not recorded if the setting is off."""
     run_real(define_real(Endpoint(server.url(name, "ok")), record_requests=False), path)
     assert [None] == requests(path)
     assert "no-requests" in invoke("run", "--help").output

@@ -23,7 +23,7 @@ def test_initial_target() -> None:
     assert 7 == ConcurrencyController(max_concurrency=10, initial_target=7).target_concurrency
 
 
-def test_a_calm_window_adds_a_step() -> None:
+def test_a_window_without_failures_adds_a_step() -> None:
     """Every window of 5 s with a success and no failure adds 0.5."""
     clock = Clock()
     controller = ConcurrencyController(10, 3, clock=clock)

@@ -64,11 +64,11 @@ async def answer(value):
             pass  # The journal is a millisecond behind.
         os.kill(os.getpid(), int(sys.argv[3]))
         if int(sys.argv[3]) != signal.SIGKILL:
-            os.abort()  # Nobody heeds this signal here: not reached.
+            os.abort()  # Not reached: the signal ends the process.
     return value * 2
 
 outputs, details = AsyncExecutor(answer, 1, journal=sys.argv[1]).run(range(40))
-print(len(calls), outputs == [2 * n for n in range(40)], {each.status.value for each in details})
+print(len(calls), outputs == [2 * n for n in range(40)], {detail.status.value for detail in details})
 """
 
 
@@ -119,7 +119,7 @@ async def test_6_inputs_that_fail_lose_nothing() -> None:
     assert isinstance(raised.value.__cause__, OSError)
 
 
-async def test_7_a_signal_is_noticed_at_once_and_grace_is_bounded() -> None:
+async def test_7_a_signal_is_handled_at_once_and_grace_is_bounded() -> None:
     """A signal stops the run within its grace period; calls that could finish have, and the others are marked."""
     before = signal.getsignal(signal.SIGINT)
     task = Scripted(lambda value, _: Return(value, 12) if value == 0 else Hang())
@@ -158,7 +158,7 @@ async def test_7_a_second_signal_ends_it_at_once() -> None:
 
 
 async def test_7_another_signal_can_be_chosen() -> None:
-    """`termination_signal` may be another; None leaves all handlers alone."""
+    """`termination_signal` may be another one; None changes no handler."""
     handlers = []
 
     async def look(_: Any) -> None:

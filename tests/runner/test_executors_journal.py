@@ -296,7 +296,7 @@ async def test_outputs_of_another_class_are_returned_as_json(caplog: pytest.LogC
     assert ["KeyError: 'number'" in record.getMessage() for record in caplog.records] == [True]
 
 
-async def test_changed_content_is_noticed() -> None:
+async def test_changed_content_is_detected() -> None:
     """A table that the function reads by an index is compared; changed content is rejected, or adopted for good."""
     disk = SimulatedDisk()
 
@@ -406,7 +406,7 @@ def test_a_sync_run_has_a_journal(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("arguments", [{}, {"enable_dynamic_concurrency": False}, {"dynamic_window_seconds": 2.0}])
 async def test_every_decision_is_reproduced(arguments: dict[str, Any]) -> None:
-    """The audit recomputes limits, pauses, delays and endings from the journal, whatever the policy."""
+    """The audit recomputes limits, pauses, delays and ends from the journal, whatever the policy."""
     disk = SimulatedDisk()
 
     def step(value: int, times: int) -> Action:

@@ -18,7 +18,7 @@ from runner import note
 from runner.executors import AsyncExecutor, SyncExecutor
 from runner.testing import Return, Scripted, repeatable
 
-USER = contextvars.ContextVar("who", default="nobody")
+USER = contextvars.ContextVar("user", default="unknown")
 
 
 async def in_asyncio(value: int) -> tuple[int, str, int]:

@@ -106,8 +106,8 @@ def itself() -> list[Any]:
 
 
 @pytest.mark.parametrize("value", [3, 0.5, None, True, [], {}, "", Evaluator("a"), threading.Lock(), len, Row, itself()])
-def test_what_is_no_data_is_left_out(value: object) -> None:
-    """Numbers, empty containers, objects such as clients, functions and classes are left out."""
+def test_values_that_are_not_data_are_omitted(value: object) -> None:
+    """Numbers, empty containers, objects such as clients, functions and classes are omitted."""
     assert {} == variable_digests(reading(value))
 
 

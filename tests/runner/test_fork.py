@@ -112,7 +112,7 @@ class Full(FastDisk):
         self.writes = writes
 
     def write(self, fd: int, data: memoryview) -> int:
-        """Take it, or nothing more."""
+        """Write the data, or raise once the space is used up."""
         self.writes -= 1
         if self.writes < 0:
             raise OSError(errno.ENOSPC, "no space left")

@@ -421,7 +421,7 @@ def test_asyncio_is_the_default(path: Path) -> None:
     assert {"a": "a"} == outputs(path)
 
 
-def test_a_task_that_uses_both_loops_must_say_which(path: Path) -> None:
+def test_a_task_that_uses_both_loops_must_declare_one(path: Path) -> None:
     """Code that names trio and asyncio is a usage error, unless `loop` is set."""
     with pytest.raises(UsageError, match="_with_both uses trio and asyncio; pass loop='trio' or loop='asyncio'"):
         run_and_verify(define(_with_both, "a"), path)
@@ -654,7 +654,7 @@ def test_contexts_do_not_mix(path: Path) -> None:
 
         def act() -> str:
             before = user.get()
-            user.set("somebody else")
+            user.set("another user")
             return before
 
         run_and_verify(define(kind(act), "abcd", slots=1), path.with_name(f"run-{number}"))

@@ -1,4 +1,4 @@
-"""The gateway gets invalid requests, too many or too large ones, and agents that leave or stay too long."""
+"""The gateway gets invalid requests, too many or too large ones, and agents that disconnect early or not at all."""
 
 import json
 import os
@@ -214,7 +214,7 @@ def test_too_many_connections_are_rejected(path: Path, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("begun", [b"", STREAM + chunk("data: {}\n\n")], ids=["no reply", "a stream"])
 def test_an_agent_that_disconnects(path: Path, monkeypatch: pytest.MonkeyPatch, begun: bytes) -> None:
-    """Its call is cancelled at the provider, and the step has failed; the attempt goes on."""
+    """Its call is cancelled at the provider, and the step has failed; the attempt continues."""
     asked, closed = threading.Event(), threading.Event()
 
     def answer(client: socket.socket, received: bytes) -> None:

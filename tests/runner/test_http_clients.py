@@ -217,7 +217,7 @@ def stream_text(url: str, *, pieces: int = 1000) -> str:
     return "".join(piece.choices[0].delta.content or "" for piece in taken if piece.choices)
 
 
-def test_a_stream_that_is_left_early_is_asked_again(path: Path, server: Server, name: str) -> None:
+def test_a_stream_that_is_closed_early_is_called_again(path: Path, server: Server, name: str) -> None:
     """Nothing is recorded of it."""
     url = server.url(name, "sse", "api")
     task = run_failing_once(path, lambda: stream_text(url, pieces=3))

@@ -106,7 +106,7 @@ def test_a_file_imports_its_neighbours() -> None:
     assert ["capitals", "rivers"] == [load("evals/geo.py").name, load("pack/geo.py").name]
 
 
-def test_a_users_folder_comes_last(directory: Path) -> None:
+def test_a_users_directory_comes_last(directory: Path) -> None:
     """The user's directory is last on the path, so that nothing in it can shadow evaljournal."""
     write_module("evals/geo.py", ONE.format(name="capitals"))
     load("evals/geo.py")

@@ -98,7 +98,7 @@ def test_what_cannot_be_run_is_rejected(tmp_path: Path) -> None:
 
 @pytest.fixture
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Be in a directory of one's own."""
+    """Work in a temporary directory."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

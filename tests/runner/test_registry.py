@@ -45,7 +45,7 @@ def evaluation_of(endpoint: Any, count: int, identity: str, **options: Any) -> A
 
 
 async def at_once(runs: list[AnyEvaluation], *, stagger: float = 0.0, **options: Any) -> list[SimulatedDisk]:
-    """Run evaluations at the same time, each on a disk of its own; they begin one after the other."""
+    """Run evaluations at the same time, each on its own disk; they start one after the other."""
     disks = [SimulatedDisk() for _ in runs]
 
     async def one(number: int) -> None:
@@ -95,7 +95,7 @@ async def test_decisions_before_another_run_joins_are_reproduced() -> None:
 
 
 async def test_runs_that_follow_one_another_share_nothing() -> None:
-    """A policy lives while a run uses it; the next run begins with a new one."""
+    """A policy exists while a run uses it; the next run starts with a new one."""
     endpoint, identity = SimulatedEndpoint(lambda _: "yes", latency=0.1), new_identity()
     disks = [(await at_once([evaluation_of(endpoint, 30, identity)], policy="adaptive"))[0] for _ in range(2)]
 
@@ -146,7 +146,7 @@ async def test_four_equal_runs_get_equal_shares(endpoint: str) -> None:
     assert all(abs(share / sum(shares) - 0.25) < 0.02 for share in shares), shares
 
 
-async def test_a_run_with_nothing_to_start_holds_nobody_back() -> None:
+async def test_a_run_with_nothing_to_start_delays_no_other() -> None:
     """When one of two runs ends early, the other has the whole capacity."""
     model, identity = SimulatedEndpoint(lambda _: "yes", latency=0.5, rate=20.0, burst=5, retry_after=1.0), new_identity()
     short, long = await at_once([evaluation_of(model, 20, identity), evaluation_of(model, 600, identity)], policy="adaptive")
@@ -198,7 +198,7 @@ def test_runs_in_two_threads_share_a_policy(tmp_path: Path) -> None:
 
 
 async def test_each_run_sees_a_pause_at_its_own_time() -> None:
-    """A pause that one run's rate limit has caused is handed to the other, with its end in the other's time."""
+    """A pause that one run's rate limit has caused is passed to the other, with its end in the other's time."""
     identity = (new_identity(),)
     first, second = (REGISTRY.join(identity, run, 4, t, lambda: Aimd(4)) for run, t in (("a", 100.0), ("b", 10.0)))
     first.take(Started(t=100.0, attempt="x"))

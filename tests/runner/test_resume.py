@@ -205,7 +205,7 @@ async def test_the_third_signal_interrupts_a_blocked_loop() -> None:
 
 
 async def test_run_and_resume_reject_an_unsuitable_run() -> None:
-    """A run does not start where one exists; a finished one is not run again; one that is being written is left alone."""
+    """A run does not start where one exists; a finished one is not run again; one that is being written is not changed."""
     defined = define(Scripted(lambda *_: Return(1)), numbered_cases(2))
     disk = SimulatedDisk()
     await run_virtual(defined, disk)
@@ -391,8 +391,8 @@ async def test_withdrawn_outputs_of_an_older_task_do_not_count() -> None:
     assert ("task", "cases") == outcome.state.sessions[-1].adopted
 
 
-async def test_changes_of_cases_that_were_not_taken_in_are_rejected() -> None:
-    """If only cases have changed that were not taken in yet, the change is rejected as well, without their names."""
+async def test_changes_of_cases_that_were_not_admitted_are_rejected() -> None:
+    """If only cases have changed that were not admitted yet, the change is rejected as well, without their names."""
     disk = SimulatedDisk()
     task = Scripted(lambda *_: Return(1, 10))
     await stopped_after(define(task, numbered_cases(200), slots=1), disk, 5)
@@ -522,7 +522,7 @@ def test_an_ambiguous_attempt_is_retried_or_failed(choice: str, failed: int, cal
 
 
 async def test_failed_trials_can_be_retried() -> None:
-    """`retry_failed` retries failed trials with a new budget; the others are left alone."""
+    """`retry_failed` retries failed trials with a new budget, and no other trial."""
     task = Scripted({"case-0": [Fail(Fatal("no")), Return(1)], "case-1": [Return(1)]})
     defined = define(task, numbered_cases(2))
     disk = SimulatedDisk()

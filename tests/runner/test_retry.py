@@ -92,7 +92,7 @@ def test_rate_limits_use_up_no_retries() -> None:
     assert NoRetry(reason="exhausted") == results[-1]
 
 
-def test_rate_limits_leave_the_errors_alone() -> None:
+def test_rate_limits_do_not_use_up_the_budget_of_errors() -> None:
     """However often it was rate limited, a trial has all its retries after errors left."""
     failed = history(ERROR, rate_limit_failures=50, rate_limit_wait=599.0)
 
@@ -130,7 +130,7 @@ def test_the_backoff_doubles() -> None:
 def test_retries_end(
     *, errors: int, timeouts: int, rate_limits: float, base: float, factor: float, seed: int, failures: list[Failed]
 ) -> None:
-    """Whatever fails in whatever order, a trial fails in the end, and no delay exceeds its bounds."""
+    """Any sequence of failures ends with a failed trial, and no delay exceeds its bounds."""
     retry = Retry(errors=errors, timeouts=timeouts, rate_limits=rate_limits, base_delay=base, max_delay=base * factor)
     waits = [decision for decision in decisions(retry, failures, seed) if isinstance(decision, RetryIn)]
 

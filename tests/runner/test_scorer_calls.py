@@ -96,7 +96,7 @@ async def test_an_audit_finds_a_call_that_breaks_a_rule(name: str) -> None:
     assert check in judged(change(await story()))
 
 
-async def test_every_call_has_one_ending() -> None:
+async def test_every_call_has_one_end() -> None:
     """In a run that finished, every call has failed or was scored, and a trial is completed after its last."""
     timed = await story()
     starts = sum(isinstance(event, ScorerCallStarted) for _, event in timed)

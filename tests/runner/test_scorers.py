@@ -306,7 +306,7 @@ def test_a_judge_without_a_verdict_fails(server: Server, path: Path, name: str) 
 
 
 def test_a_judge_has_its_own_timeout(server: Server, path: Path, name: str) -> None:
-    """A judge has its own timeout, which is retried as `Retry.timeouts` says."""
+    """A judge has its own timeout, which is retried according to `Retry.timeouts`."""
     judge = scorers.judge("small", base_url=server.url(name, "hang", "v1"), timeout=0.05)
     run_real(define_answers({"a": "x"}, judge, retry=Retry(timeouts=1, base_delay=0.01)), path)
 

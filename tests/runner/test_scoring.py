@@ -125,7 +125,7 @@ async def test_limits_of_scorers_follow_their_kind() -> None:
 
 
 async def test_the_retry_after_of_a_judge_pauses_its_calls_alone() -> None:
-    """While a judge asks to wait, none of its calls starts, and attempts go on."""
+    """While a judge asks to wait, none of its calls starts, and attempts continue."""
     script = Scripted(
         lambda name, n: Fail(RateLimited(20.0), 0.5) if (name, n) == ("case-0", 1) else Return(output=True, after=0.5)
     )
@@ -242,7 +242,7 @@ async def test_no_attempt_starts_while_too_many_outputs_wait() -> None:
 
 
 async def test_poisoned_trials_queue_last() -> None:
-    """A trial that was rate limited four times in a row goes behind those that wait."""
+    """A trial that was rate limited four times in a row is queued after those that wait."""
     script = Scripted(lambda name, n: Fail(RateLimited(None), 0.1) if name == "case-0" and n <= 6 else Return("yes", 1.0))
 
     async def task(name: str) -> Any:

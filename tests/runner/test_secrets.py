@@ -24,8 +24,8 @@ SECRETS = [
 
 @pytest.mark.parametrize("secret", SECRETS)
 @pytest.mark.parametrize("around", ["{}", "key {} was refused", "('{}',)", "https://api.example.com/v1/{}/models", "={}\n"])
-def test_a_key_is_known_by_its_look(secret: str, around: str) -> None:
-    """A key with a known beginning is masked wherever it stands, and nothing else is."""
+def test_a_key_is_recognized_by_its_form(secret: str, around: str) -> None:
+    """A key with a known prefix is masked anywhere in a text, and nothing else is."""
     assert around.format("***") == mask(around.format(secret))
 
 
@@ -57,8 +57,8 @@ def test_a_key_is_known_by_its_look(secret: str, around: str) -> None:
         ),
     ],
 )
-def test_a_secret_is_known_by_its_place(text: str, masked: str) -> None:
-    """What stands where a secret belongs is masked whatever it looks like; what stands beside it stays."""
+def test_a_secret_is_recognized_by_its_position(text: str, masked: str) -> None:
+    """A value in the position of a secret is masked whatever its form; the text beside it is kept."""
     assert masked == mask(text)
 
 
@@ -79,14 +79,14 @@ def test_a_secret_is_known_by_its_place(text: str, masked: str) -> None:
         "curl -u https://example.com -u localhost:8080",
     ],
 )
-def test_other_texts_stay(text: str) -> None:
-    """Words that only sound like secrets are left alone."""
+def test_other_texts_are_unchanged(text: str) -> None:
+    """Words that only resemble secrets are not masked."""
     assert text == mask(text)
 
 
 @given(before=st.text(max_size=20), secret=st.sampled_from(SECRETS), after=st.text(max_size=20))
-def test_no_surroundings_save_a_key(before: str, secret: str, after: str) -> None:
-    """Whatever stands around it, a key set off by a space is gone, and masking again changes nothing."""
+def test_a_key_is_masked_in_any_text(before: str, secret: str, after: str) -> None:
+    """A key next to a space is masked in any text, and masking again changes nothing."""
     masked = mask(f"{before} {secret} {after}")
 
     assert secret not in masked

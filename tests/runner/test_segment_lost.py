@@ -55,7 +55,7 @@ def move_the_directory(file: Path) -> None:
 async def test_calls_in_flight_get_the_grace(path: Path, change: Callable[[Path], None], durability: str) -> None:
     """No attempt starts; calls in flight may end within the grace period and are then cancelled. Nothing more is written."""
     ends = await run_and_change(path, change, durability=durability)
-    before = ("case-3", "returned at 2 s")  # It took the slot of the first one, before the change was noticed.
+    before = ("case-3", "returned at 2 s")  # It took the slot of the first one, before the change was detected.
 
     assert [("case-0", "returned at 1 s"), before, ("case-1", "returned at 3 s"), ("case-2", "interrupted at 6 s")] == ends
     assert not segment(path).exists() or not segment(path).stat().st_size

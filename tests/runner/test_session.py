@@ -39,8 +39,8 @@ from tests.journal.disk import SimulatedDisk
 from tests.runs import PATH, count, define, events, flaky_evaluation, numbered_cases, run_until_power_cut, run_virtual
 
 
-async def test_a_run_records_every_step() -> None:
-    """A trial that succeeds leaves four events and its scores; the run records its definition and its ending."""
+async def test_a_run_records_every_event() -> None:
+    """A trial that succeeds leaves four events and its scores; the run records its definition and its end."""
     defined = define(Scripted(lambda _, __: Return("yes", 0.5)), numbered_cases(1))
 
     @defined.score
@@ -299,7 +299,7 @@ async def test_an_unauthorized_key_stops_the_run() -> None:
     assert (0, 2) == (outcome.state.failed, count(disk, AttemptStarted))
 
 
-async def test_a_second_unauthorized_call_leaves_the_grace_alone() -> None:
+async def test_a_second_unauthorized_call_does_not_shorten_the_grace() -> None:
     """A second 401 does not shorten the grace period of calls in flight."""
 
     class Unauthorized(Exception):
@@ -673,7 +673,7 @@ async def test_a_trio_task_that_shields_itself_is_abandoned() -> None:
 
 
 async def test_the_end_of_a_run_does_not_wait_for_an_abandoned_task() -> None:
-    """After the grace period, the end is recorded and the caller may leave; otherwise the task is waited for, once."""
+    """After the grace period, the end is recorded and the caller may exit; otherwise the task is waited for, once."""
     disk, outcomes = SimulatedDisk(), list[tuple[float, Outcome]]()
     defined = define(shielding(seconds=1_000), numbered_cases(2), slots=1, timeout=3, retry=Retry(timeouts=0))
     session = Session(defined, PATH, **repeatable(), files=disk, policy="fixed", grace=2)

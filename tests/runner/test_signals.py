@@ -102,7 +102,7 @@ def test_a_foreign_handler_is_kept() -> None:
 
 
 async def test_a_call_ends_with_a_signal() -> None:
-    """A call that would never return is cancelled by the signal; one that returns before reports so."""
+    """A call that would never return is cancelled by the signal; one that returns before it is not."""
 
     async def sleep() -> None:
         signal.raise_signal(signal.SIGINT)
@@ -142,7 +142,7 @@ def caught(call: Callable[[], object]) -> BaseException:
     """Return what a call raises."""
     try:
         call()
-    except BaseException as exc:  # noqa: BLE001  # that is what is looked at
+    except BaseException as exc:  # noqa: BLE001  # it is what is tested
         return exc
     raise AssertionError
 

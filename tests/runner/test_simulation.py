@@ -208,7 +208,7 @@ def evaljournal(*arguments: object) -> Result:
 
 
 def test_the_command_shows_figures_side_by_side(run: Path) -> None:
-    """Recorded and simulated figures, line by line, with their limitation; nothing is written."""
+    """Recorded and simulated figures, line by line, with a note on their limits; nothing is written."""
     before = sorted(run.parent.rglob("*"))
     result = evaljournal("simulate", run, "--slots", "6")
 

@@ -341,7 +341,7 @@ def test_the_first_result_is_what_the_journal_returns() -> None:
     [((object(),), 1), ((1,), object()), ((1,), float("nan")), ((1,), "\ud83d"), ((1,), 10**40), ((10**40,), 1)],
 )
 def test_what_is_not_json_is_an_error_that_is_not_retried(arguments: tuple[Any, ...], result: Any) -> None:
-    """The error names the step and says what to do."""
+    """The error names the step and the fix."""
 
     async def agent(_: Any) -> Any:
         await trio.lowlevel.checkpoint()
@@ -595,13 +595,13 @@ def test_outside_an_attempt_a_step_is_a_plain_call() -> None:
     ],
 )
 def test_wrong_use_is_a_clear_error(wrong: Any) -> None:
-    """What is wrong is said at the call."""
+    """A wrong argument is an error at the call."""
     with pytest.raises(UsageError):
         wrong()
 
 
 def test_a_late_step_of_an_abandoned_thread_is_not_recorded(path: Path) -> None:
-    """A thread that runs on after its timeout records no step in a later attempt."""
+    """A thread that continues after its timeout records no step in a later attempt."""
     may_continue = threading.Event()
     attempts: list[int] = []
 

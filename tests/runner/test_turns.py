@@ -25,7 +25,7 @@ def bodies(server: Server, name: str) -> list[Any]:
 
 
 def conversation(*texts: str) -> list[dict[str, str]]:
-    """Return a conversation, which the user begins."""
+    """Return a conversation that starts with the user."""
     return [{"role": ("user", "assistant")[at % 2], "content": text} for at, text in enumerate(texts)]
 
 

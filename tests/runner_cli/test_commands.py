@@ -219,7 +219,7 @@ def test_verify_finds_the_expected_head(run: Path) -> None:
 
 @pytest.mark.parametrize("lines", [1, 4])
 def test_verify_misses_the_expected_head(run: Path, lines: int) -> None:
-    """Records that were removed from the end are noticed with an earlier head."""
+    """Records that were removed from the end are detected with an earlier head."""
     head = verify(run).head
     cut_tail(segment(run), lines)
 
@@ -344,7 +344,7 @@ def test_log_of_some_types(run: Path) -> None:
     ]
 
 
-def test_nearest_names_are_offered(run: Path) -> None:
+def test_near_names_are_suggested(run: Path) -> None:
     """An unknown type, trial or command exits with 2 and a suggestion."""
     wrong_type = evaljournal("log", run, "--type", "attempt_strated")
     wrong_trial = evaljournal("log", run, "case-12")
@@ -356,7 +356,7 @@ def test_nearest_names_are_offered(run: Path) -> None:
     assert "verify" in wrong_command.stderr
 
 
-def test_nothing_far_is_offered(run: Path) -> None:
+def test_distant_names_are_not_suggested(run: Path) -> None:
     """A name that resembles no other has no suggestion."""
     result = evaljournal("log", run, "zzz")
 

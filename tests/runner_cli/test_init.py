@@ -78,7 +78,7 @@ def scores(path: Path | str, scorer: str) -> dict[str, Any]:
 COMMANDED = ("run", "--data", "qa.jsonl", "--command", "./answer.sh", "--score", "exact", "--policy", "fixed")
 
 
-# Whom to ask.
+# Targets.
 
 
 def test_a_command_is_run() -> None:
@@ -235,7 +235,7 @@ def test_each_rate_limit_key_has_its_own_limit(server: Server, name: str) -> Non
     assert {"busy", "free"} == {event.key for event in request if isinstance(event, LimitChanged)}
 
 
-# Files.
+# Configuration files.
 
 
 def test_a_configuration_file() -> None:
@@ -436,7 +436,7 @@ def test_the_keys_of_init_are_known() -> None:
     assert '{"top_p":0.9}' == values["more"]
 
 
-# Going on.
+# Resuming.
 
 
 def test_recorded_options_are_resumed() -> None:

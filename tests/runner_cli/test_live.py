@@ -14,7 +14,7 @@ from runner.cli._live import ProgressPrinter, redraw, tenth
 from tests.replay.trial_events import answered, enqueued, state_of
 
 START = 5.0
-"""When it is first looked at, in the seconds of `t`."""
+"""When the first line is printed, in the seconds of `t`."""
 
 
 def printed(capsys: pytest.CaptureFixture[str], events: dict[int, Event], *, seconds: int) -> list[tuple[int, str]]:
@@ -30,7 +30,7 @@ def printed(capsys: pytest.CaptureFixture[str], events: dict[int, Event], *, sec
 
 
 def pause(second: int, until: int) -> dict[int, Event]:
-    """Start nothing from one second to another."""
+    """Pause starts from one second to another."""
     return {second: IntakePaused(until=START + until, reason="retry_after")}
 
 

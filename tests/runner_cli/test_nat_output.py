@@ -159,7 +159,7 @@ def test_no_file_is_touched_on_the_event_loop(monkeypatch: pytest.MonkeyPatch) -
     assert threading.main_thread() not in threads
 
 
-# What follows is about the keeper itself, given records one batch after the other.
+# The tests below pass batches of records to `NatOutput` directly.
 
 
 def start_output(path: Path, events: list[Event], **options: bool) -> tuple[NatOutput, list[Record]]:
@@ -172,7 +172,7 @@ def start_output(path: Path, events: list[Event], **options: bool) -> tuple[NatO
 
 
 def test_it_grows_with_every_batch() -> None:
-    """A trial is written when its ending was read."""
+    """A trial is written when its end was read."""
     output, records = start_output(Path("run"), [session(2), *trial("a"), *trial("b")])
     ends = [number for number, record in enumerate(records) if type(record.event).__name__ == "TrialCompleted"]
     lengths = [ids()]
@@ -254,7 +254,7 @@ def test_a_retried_trial_is_written_once() -> None:
     started_event = AttemptStarted(trial="chad", attempt=3, slot=0)
     requested = RetryScheduled(trial="chad", attempt=3, delay=0.0, reason="requested")
     done = trial("chad")[-1]
-    done.attempts = 3  # type: ignore[misc,union-attr]  # the last event of a life
+    done.attempts = 3  # type: ignore[misc,union-attr]  # the last event of a trial
     write_sync(Path("run"), [session(3), requested, started_event, answered, done], new=False, clock=minute_clock(20))
     again._apply(list(read("run", load_blobs=False)))
 

@@ -854,7 +854,7 @@ def test_status_without_a_run() -> None:
 
 
 def test_ls() -> None:
-    """The runs are listed with evaluation, counts and ending, in any status."""
+    """The runs are listed with evaluation, counts and outcome, in any status."""
     *interrupted, finished = whole_run()
     write_sync(Path("runs/capitals/0001"), [*interrupted, attrs.evolve(finished, elapsed=42.0)])  # type: ignore[misc]  # an attrs class
     write_sync(Path("runs/capitals/0002"), interrupted)

@@ -53,7 +53,7 @@ FAILED_TRIAL: list[Event] = [
 
 @pytest.fixture(autouse=True)
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Work in an own directory."""
+    """Work in a temporary directory."""
     monkeypatch.chdir(tmp_path)
 
 
@@ -223,7 +223,7 @@ def test_an_invalid_record() -> None:
 
 
 def test_calls_of_scorers() -> None:
-    """Each call of a scorer is shown with its ending, error, retry and waits, also in JSON."""
+    """Each call of a scorer is shown with its outcome, error, retry and waits, also in JSON."""
     key, life = "scorer:judge", trial("a")
     failed = ScorerCallFailed(
         trial="a",

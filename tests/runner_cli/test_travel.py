@@ -54,7 +54,7 @@ from tests.runner_cli.test_run import QUICK, SLOW, at_a_terminal, process, wait_
 
 @pytest.fixture(autouse=True)
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Work in an own directory."""
+    """Work in a temporary directory."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("CI", raising=False)
     return tmp_path
@@ -137,7 +137,7 @@ def test_idle_slots_as_json(run: Path) -> None:
         ("3", 3),
         ("4.5", 4),
         ("9", 9),
-        ("3000", 9),  # Nobody was at work.
+        ("3000", 9),  # Between the sessions.
         ("3602.9", 12),
         ("3604", 14),
         ("2026-11-15T00:00:04.5", 4),
@@ -283,7 +283,7 @@ async def test_a_run_is_watched_until_its_process_ends(unwritten: int, torn: byt
     shown: list[int] = []
 
     def show(run: LoadedRun, now: float) -> None:
-        """Let the run go on a little whenever it is looked at, and die in the end."""
+        """Append some records at each call, and release the lock after the last."""
         shown.append(run.seq)
         written_ = len(lines_of(path))
         if written_ < len(lines) - unwritten:
@@ -299,7 +299,7 @@ async def test_a_run_is_watched_until_its_process_ends(unwritten: int, torn: byt
     assert (5, sorted(shown)) == (shown[0], shown)
 
 
-async def test_a_watcher_notices_damage() -> None:
+async def test_a_watcher_detects_damage() -> None:
     """Damage ends the watching, even while the process is running."""
     path = Path("live")
     await write(path, whole_run())

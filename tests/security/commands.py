@@ -67,7 +67,7 @@ def view(run: str) -> None:
 def main(parts: str, *directories: str) -> None:
     """Read the run in each directory with every `parts`-th command, beginning with another one in each of them.
 
-    Exit codes, outputs and forbidden actions are written as JSON into its folder `out`.
+    Exit codes, outputs and forbidden actions are written as JSON into its directory `out`.
     """
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     actions: list[str] = []

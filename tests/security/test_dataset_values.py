@@ -1,4 +1,4 @@
-"""A hostile dataset: its texts cannot become formulas, file names outside a folder, options of a program or other paths."""
+"""A hostile dataset: its texts cannot become formulas, file names outside a directory, options of a program or other paths."""
 
 import csv
 import io
@@ -45,8 +45,8 @@ def test_other_text_in_csv_can_be_restored(tmp_path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["../../evil", "/etc/evil", "..\\..\\evil", "a/../../../evil", "a//b", "a/./b", "..", "."])
-def test_files_of_an_inspect_log_stay_in_its_folder(tmp_path: Path, name: str) -> None:
-    """A case name cannot make an extracted file leave the folder."""
+def test_files_of_an_inspect_log_stay_in_its_directory(tmp_path: Path, name: str) -> None:
+    """A case name cannot place an extracted file outside the directory."""
     write_sync(tmp_path / "run", [started(), session(), *trial(name)])
     names = zipfile.ZipFile(io.BytesIO(exported(tmp_path / "run", "inspect"))).namelist()
 

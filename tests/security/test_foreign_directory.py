@@ -1,4 +1,4 @@
-"""A run directory from someone else: what is in it can neither control the terminal nor reach files outside it."""
+"""A run directory from another user: what is in it can neither control the terminal nor reach files outside it."""
 
 import ast
 import contextlib

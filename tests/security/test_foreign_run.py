@@ -1,4 +1,4 @@
-"""A run from someone else: nothing that its journal names is imported, executed, connected to or read without `--trust`."""
+"""A run from another user: nothing that its journal names is imported, executed, connected to or read without `--trust`."""
 
 import json
 import os
@@ -286,7 +286,7 @@ HISTORY: list[Event] = [starting("own.py:own"), session(), STOPPED, adopting("./
 
 
 def body_of(number: int, *, session: int, task: str) -> bytes:
-    """Return the line of a session that someone else has added."""
+    """Return the line of a session that another user has added."""
     start = {"type": "session_started", "session": session, "pid": 1, "host": "", "boot_id": ""}
     record = {"seq": number, "at": "2026-11-15T00:00:00.000000Z", "t": 0.5, **start}
     return json.dumps({**record, **({"adopted": {"task": task}} if task else {}), "d": 0}, separators=(",", ":")).encode()[:-1]

@@ -139,7 +139,7 @@ def test_too_many_values_are_rejected(body: bytes, monkeypatch: pytest.MonkeyPat
     assert orjson.loads(text) == reply(text).json()
 
 
-def test_a_judge_does_not_read_a_book(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_very_long_reply_of_a_judge_is_invalid(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A judge's reply above a million characters is invalid."""
     monkeypatch.setattr("runner.scorers.llm_judge._MAX_REPLY", 1_000)
     body = {"choices": [{"message": {"content": "verdict: correct " * 100}, "finish_reason": "stop"}]}
@@ -406,7 +406,7 @@ SLICE, ALL = 300, 200_000
 
 @pytest.mark.parametrize("count", [SLICE, pytest.param(ALL, marks=[pytest.mark.exhaustive, pytest.mark.timeout(3_600)])])
 @pytest.mark.parametrize("fuzz", [fuzz_reply, fuzz_mask])
-def test_no_input_is_too_strange(fuzz: Callable[[int], None], count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_input_is_classified(fuzz: Callable[[int], None], count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Parsers of replies raise only what is classified; masks only remove parts of a text, and leave no key in it."""
     for name in ("_all_secrets", "sent_secrets"):  # Without the secrets of earlier tests.
         monkeypatch.setattr(f"runner.secrets.{name}", SecretValues())
