@@ -201,7 +201,7 @@ def test_pauses_and_pace_at_the_pointer(tmp_path: Path, open_tab: OpenTab) -> No
 
 
 def test_why_slots_were_idle(tmp_path: Path, open_tab: OpenTab) -> None:
-    """Below the chart are the reasons why slots were idle, with the numbers, and each label fits on the chart in full or short."""
+    """Below the chart are the reasons for idle slots, with the numbers; each label fits on the chart in full or short."""
     tab = open_tab(write_report(tmp_path / "report.html", paused_run(tmp_path / "run", queued=3)))
 
     assert (

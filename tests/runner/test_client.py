@@ -13,7 +13,7 @@ from runner.tasks.client import Client
 from runner.tasks.reply import NoResponse
 
 Handler = Callable[[trio.abc.Stream, int, int, bytes], Awaitable[bool]]
-"""Handles a request: the connection, its number, the number of the request on it, the body. Returns whether to continue reading."""
+"""Handles a request: the connection, its number, the number of the request on it, the body. Returns whether to continue."""
 
 
 def reply(body: bytes) -> bytes:
