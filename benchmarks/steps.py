@@ -35,6 +35,7 @@ REQUIRED: Final = {"trio": 30, "asyncio": 40, "threads": 40}
 ROUNDS: Final = 5
 TRIALS: Final = 10
 SLOTS: Final = 4
+_WORDS: Final = ("the", "of", "and", "to", "in", "is", "you", "that", "it", "for", "which", "about", "other", "their", "many")
 BEFORE: Final = "f5d3e67"
 """The last revision without steps."""
 
@@ -69,8 +70,8 @@ def _cpu(figures: Figures, directory: Path, steps: int) -> None:
 
 
 def _text(chance: random.Random, length: int) -> str:
-    """Return words of random letters."""
-    return "".join(chance.choice("abcdefghijklmnopqrstuvwxyz    \n,._-") for _ in range(length))
+    """Return common words, in which nothing resembles a key."""
+    return " ".join(chance.choices(_WORDS, k=length // 4))[:length]
 
 
 def _per_step(directory: Path, kind: str, steps: int, prompt: Any, reply: str) -> float:

@@ -45,10 +45,14 @@ class _Definition:
     reuse: bool
     key: Callable[..., Any] | None
     usage: Callable[[Any], Any] | None
+    parameters: tuple[str, ...] = attrs.field(
+        init=False, default=attrs.Factory(lambda self: _parameters(self.function), takes_self=True)
+    )
+    """Names of the function's positional parameters."""
 
     def asked(self, steps: AttemptSteps, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Asked:
         """Return what a call asks."""
-        value: Any = _named(self.function, args, kwargs) if self.key is None else self.key(*args, **kwargs)
+        value: Any = _named(self.parameters, args, kwargs) if self.key is None else self.key(*args, **kwargs)
         try:
             return Asked(self.name, self.kind, step_input(value, self.name, earlier=steps.inputs), self.reuse)
         except (UsageError, Unserializable) as exc:
@@ -92,11 +96,10 @@ def _as_json(value: Any, name: str) -> Any:
     return orjson.loads(text)
 
 
-def _named(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+def _named(names: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments by the names of their parameters; `self` is omitted, others without a name are under `args`."""
     if not args:
         return kwargs
-    names = _parameters(function)
     if names[:1] == ("self",):
         names, args = names[1:], args[1:]
     named = dict(zip(names, args, strict=False)) | kwargs

@@ -18,6 +18,7 @@ from runner.secrets import mask_values, may_contain_secrets
 _CANDIDATES: Final = 8
 """Earlier inputs that are compared: the last ones with lists, also of agents that run at the same time."""
 _EMPTY: Final = b"[]"
+_LEAVES: Final = frozenset({str, int, float, bool, type(None)})
 _LONG: Final = 1_024
 """Bytes from which a list is compared with earlier ones before it is searched."""
 
@@ -54,7 +55,7 @@ def step_input(value: Any, name: str, *, key: bytes | None = None, earlier: "Rec
 
 def _serialized(value: Any, name: str, earlier: "RecordedInputs | None") -> tuple[bytes, dict[str, bytes], bytes]:
     """Return the JSON of a value, that of its members, and the former without what is in an earlier input."""
-    if value.__class__ is not dict:
+    if value.__class__ is not dict or _LEAVES.issuperset(map(type, value.values())):
         content = canonical(value, name)
         return content, {}, content
     for key in value:
