@@ -105,9 +105,9 @@ def gate(baseline: Side, run: Side, rules: Rules) -> GateReport:
 
 
 def _worst(verdicts: Iterable[Verdict]) -> Verdict:
-    unique = set(verdicts)
-    order: tuple[Verdict, ...] = ("regressed", "too_little_evidence")
-    return next((verdict for verdict in order if verdict in unique), "passed")
+    unique: set[Verdict] = {"passed", *verdicts}
+    order: tuple[Verdict, ...] = ("regressed", "too_little_evidence", "passed")
+    return next(verdict for verdict in order if verdict in unique)
 
 
 def _check_uniform(name: str, side: Side) -> None:
