@@ -142,7 +142,7 @@ class LateRecorder:
             self.record(event)
         except (Unserializable, RecursionError) as exc:  # Such as a value that is nested too deeply in the record.
             if not isinstance(event, StepReused):
-                names = ("trial", "attempt", "step", "name", "kind", "fingerprint", "elapsed", "within")
+                names = ("trial", "attempt", "step", "name", "kind", "fingerprint", "elapsed", "parent")
                 error, facts = describe(exc), {name: getattr(event, name) for name in names}
                 self.record(StepFailed(**facts, error=error.type, message=error.message))
 
