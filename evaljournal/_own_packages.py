@@ -51,8 +51,8 @@ def _file_of(name: str) -> Path | None:
         return None
     if spec is None:
         return None
-    folders = list(spec.submodule_search_locations or ())
-    origin = spec.origin if spec.has_location and spec.origin else folders[0] if folders else None
+    directories = list(spec.submodule_search_locations or ())
+    origin = spec.origin if spec.has_location and spec.origin else directories[0] if directories else None
     return None if origin is None else Path(origin).resolve()
 
 

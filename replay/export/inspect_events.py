@@ -82,18 +82,18 @@ def _step_events(index: TrialIndex, trial: TrialDetails, attempt: AttemptDetails
         while len(open_spans) > depth + 1:
             yield _span_end(index, trial, *open_spans.pop())
         key = f"{number}/{step.number}"
-        began, ended = (index.session_time(span.session, t) for t in (step.start, step.t))
+        start, ended = (index.session_time(span.session, t) for t in (step.start, step.t))
         parent = open_spans[-1][0]
         if step.kind not in {"model", "tool"} or step.number in callers:
             identity = uuid_of(index, trial.trial, "span", key)
             facts = {"input": step.input, "output": step.output} if step.kind == "other" else {}
             names = (identity, parent, step.kind, step.name)
-            yield _span_begin(index, trial, names, began, key, **facts, **_error_of(step))
+            yield _span_begin(index, trial, names, start, key, **facts, **_error_of(step))
             open_spans.append((identity, key, ended))
             parent = identity
         if step.kind in {"model", "tool"}:
             event = {
-                **_event(index, trial, step.kind, began, key),
+                **_event(index, trial, step.kind, start, key),
                 "span_id": parent,
                 "completed": index.iso_time(ended),
                 "working_time": step.elapsed,
@@ -133,9 +133,9 @@ def _model_step(index: TrialIndex, trial: TrialDetails, step: StepDetails) -> di
         stop_reason = _STOP_REASONS.get(finish_reason_of(step.output), "unknown")
         message = _step_messages(index, trial, [*messages, reply])[-1]
         output |= {"choices": [{"message": message, "stop_reason": stop_reason}], "completion": reply.text}
-    used: dict[str, float] = {}
-    add(used, None if step.is_reused else step.usage)
-    output |= {"usage": usage} if (usage := usage_of(model, used).get(model)) else {}
+    step_usage: dict[str, float] = {}
+    add(step_usage, None if step.is_reused else step.usage)
+    output |= {"usage": usage} if (usage := usage_of(model, step_usage).get(model)) else {}
     return {
         "model": model,
         "input": _step_messages(index, trial, messages),
@@ -162,7 +162,7 @@ def _tool_step(key: str, step: StepDetails) -> dict[str, Any]:
 
 def _step_messages(index: TrialIndex, trial: TrialDetails, messages: list[Message]) -> list[dict[str, Any]]:
     """Return messages as Inspect has them; one in the same place of several steps has the same id."""
-    return [_step_message(uuid_of(index, trial.trial, str(at), each.role, each.text), each) for at, each in enumerate(messages)]
+    return [_step_message(uuid_of(index, trial.trial, str(at), item.role, item.text), item) for at, item in enumerate(messages)]
 
 
 def _step_message(identity: str, message: Message) -> dict[str, Any]:

@@ -40,7 +40,7 @@ _STATUSES: Final = {"finished": "success", "interrupted": "cancelled", "deadline
 _NAME_BYTES: Final = 60_000
 """Approximate maximum length of a file name in a zip."""
 _UNSAFE_NAME: Final = re.compile(r"[\0\\]|(?:^|/)\.{0,2}(?:/|$)")
-"""A file name that a zip cannot hold, or that could leave the folder into which the zip is extracted."""
+"""A file name that a zip cannot hold, or that could point outside the directory into which the zip is extracted."""
 _SUMMARY_CHARS: Final = 1_000
 """Characters of an input or a target in a summary."""
 

@@ -97,9 +97,9 @@ def _step(trial: TrialDetails, attempt: AttemptDetails, step: StepDetails) -> di
 
 
 def _usage(step: StepDetails) -> dict[str, Any]:
-    used: dict[str, float] = {}
-    add(used, step.usage)
-    prompt, completion = (as_integer(used.get(a, used.get(b, 0))) for a, b in _TOKENS)
+    sums: dict[str, float] = {}
+    add(sums, step.usage)
+    prompt, completion = (as_integer(sums.get(a, sums.get(b, 0))) for a, b in _TOKENS)
     tokens = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
     return {"token_usage": tokens, "num_llm_calls": int(step.kind == "model"), "seconds_between_calls": 0}
 

@@ -186,9 +186,9 @@ def _step(index: TrialIndex, attempt: AttemptDetails, step: StepDetails, parent_
         case _:
             attributes["openinference.span.kind"] = "CHAIN"
     if not step.is_reused:
-        used: dict[str, float] = {}
-        add(used, step.usage)
-        attributes |= _usage(used)
+        step_usage: dict[str, float] = {}
+        add(step_usage, step.usage)
+        attributes |= _usage(step_usage)
     start, end = index.session_time(span.session, step.start), index.session_time(span.session, step.t)
     status: dict[str, Any] = {"code": _OK}
     if step.error:
@@ -318,10 +318,10 @@ def _event(name: str, at: int, attributes: dict[str, Any]) -> dict[str, Any]:
     return {"timeUnixNano": str(at), "name": name, "attributes": _attributes(attributes)}
 
 
-def _messages(*messages: tuple[str, Any], **more: str) -> str:
+def _messages(*messages: tuple[str, Any], **attributes: str) -> str:
     """Return roles and contents as a JSON list of messages."""
     return as_text(
-        [{"role": role, "parts": [{"type": "text", "content": as_text(content)}], **more} for role, content in messages]
+        [{"role": role, "parts": [{"type": "text", "content": as_text(content)}], **attributes} for role, content in messages]
     )
 
 

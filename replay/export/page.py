@@ -152,8 +152,8 @@ def comparison_data(comparison: Comparison) -> dict[str, Any]:
 def _comparison_headline(comparison: Comparison, verdicts: Mapping[str, str]) -> str:
     first = "".join(f"{printable(scorer, 40)}: {verdicts[scorer]}. " for scorer, _ in _first(comparison.scores))
     changed = f", {len(comparison.changed):,} changed" if comparison.changed else ""
-    same = f"{comparison.unchanged:,} of {plural(comparison.compared, 'trial')} unchanged"
-    return f"{first}{len(comparison.fixed):,} fixed, {len(comparison.broken):,} broken{changed}, {same}."
+    unchanged = f"{comparison.unchanged:,} of {plural(comparison.compared, 'trial')} unchanged"
+    return f"{first}{len(comparison.fixed):,} fixed, {len(comparison.broken):,} broken{changed}, {unchanged}."
 
 
 def page(runs: Sequence[Mapping[str, Any]], comparison: Mapping[str, Any] | None = None) -> Iterator[bytes]:

@@ -92,7 +92,7 @@ class Content:
         self.pauses: list[list[Any]] = []
         """seq, session, t, planned end, reason, evidence, key; and the record that ended it, 0 until then."""
         self.backoffs: list[list[Any]] = []
-        """Trial, the record that began it, the record that ended it (0 until then), due time, reason."""
+        """Trial, the record that started it, the record that ended it (0 until then), due time, reason."""
 
         # One entry for each trial; a `Text`, unless stated otherwise.
         self.inputs, self.expected, self.metadata, self.outputs = (Values(scratch) for _ in range(4))

@@ -44,7 +44,7 @@ class PageSteps:
         self.content = Values(scratch)
         self.names: dict[str, int] = {}
         self.omitted = 0
-        self._left = MAX_CHARS
+        self._remaining = MAX_CHARS
 
     def __len__(self) -> int:
         return len(self.seq)
@@ -80,7 +80,7 @@ class PageSteps:
         elif isinstance(event.usage, dict):
             amounts = {printable(name, 40): value for name, value in event.usage.items() if is_amount(value)}
             content["usage"] = dict(list(amounts.items())[:_MAX_UNITS])
-        length = min(length, self._left // _SHARE)
+        length = min(length, self._remaining // _SHARE)
         if length < _MIN_CHARS:
             content["shortened"] = 1
             return content
@@ -100,9 +100,9 @@ class PageSteps:
     def _messages(self, messages: list[Message], length: int) -> list[Any]:
         """Return the role and the text of each message."""
         last = messages[-_MAX_MESSAGES:]
-        each = max(_MIN_CHARS, length // max(1, len(last)))
+        share = max(_MIN_CHARS, length // max(1, len(last)))
         omitted = [["", f"({len(messages) - len(last):,} earlier messages)"]] if len(messages) > len(last) else []
-        return omitted + [[message.role[:_MIN_CHARS], self._message(message, each)] for message in last]
+        return omitted + [[message.role[:_MIN_CHARS], self._message(message, share)] for message in last]
 
     def _message(self, message: Message, length: int) -> Text:
         return self._count(truncated(message_in_words(message), length))
@@ -113,7 +113,7 @@ class PageSteps:
     def _count(self, text: Text) -> Text:
         """Take a text from the remaining characters."""
         used = text["beginning"] if isinstance(text, dict) else text[0] if isinstance(text, list) else text or ""
-        self._left -= len(used)
+        self._remaining -= len(used)
         return text
 
 

@@ -20,8 +20,8 @@ from runner.gateway.heads import RequestHead
 from runner.gateway.providers import Route
 from runner.retries.classify import classify
 from runner.secrets import mask
-from runner.steps.attempt_steps import Asked, RunningStep
-from runner.steps.model_calls import KEY_HEADERS, NO_SDK_RETRY, ReplyReader, asked, replayed
+from runner.steps.attempt_steps import RunningStep, StepRequest
+from runner.steps.model_calls import KEY_HEADERS, NO_SDK_RETRY, ReplyReader, replayed, step_request
 from runner.tasks.client import AnyResponse, Client
 from runner.tasks.reply import IncompleteReply, InvalidReply, NoResponse, Redirected, check_values
 from runner.tasks.reply_memory import MAX_BYTES, ReplyMemory, ReplyTooLarge
@@ -32,7 +32,7 @@ LAST_REPLY: Final = 1.0
 LONG_STREAM: Final = 16 * 1024 * 1024
 """Bytes of a reply that is read without waiting for others; a stream takes several hundred bytes for each token."""
 
-REST: Final = 1.0
+STREAM_END: Final = 1.0
 """Seconds in which a provider must end a stream after its last event, or its connection is closed."""
 
 _NO_RETRY: Final = (NO_SDK_RETRY[0].encode(), NO_SDK_RETRY[1].encode())
@@ -81,7 +81,7 @@ class Call:
         attempt, connection = self.attempt, self.connection
         try:
             body = await connection.body(MAX_BYTES)
-            question = await self._asked(body) if self.route.is_recorded else None
+            question = await self._step_request(body) if self.route.is_recorded else None
         except ReplyTooLarge as exc:
             await connection.reject(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, str(exc), _NO_RETRY)
             return
@@ -104,12 +104,12 @@ class Call:
                 attempt.steps.fail(step, AgentDisconnected("the agent closed the connection before the reply was complete"))
             raise
 
-    async def _asked(self, body: bytes) -> Asked:
-        def parse() -> Asked:
-            check_values(body, what="the request")
+    async def _step_request(self, body: bytes) -> StepRequest:
+        def parse() -> StepRequest:
+            check_values(body, label="the request")
             headers = {name: value.decode("latin-1") for key, value in self.request.headers if (name := _COMPARED.get(key))}
             url = f"{self.route.origin}{self.target}"
-            return asked(self.route.method, url, headers, body, earlier=self.attempt.steps.inputs)
+            return step_request(self.route.method, url, headers, body, earlier=self.attempt.steps.inputs)
 
         with ReplyMemory("the request", places=self.places) as memory:
             await memory.add(len(body))
@@ -145,28 +145,28 @@ class Call:
                     async for chunk in stream:
                         await memory.add(len(chunk))
                         reader.feed(chunk)
-                        if not connection.has_begun:
+                        if not connection.is_started:
                             chunks.append(chunk)
                             continue
                         if reader.is_complete:
                             await self._record(step, reader, memory)
                         await connection.send_chunk(chunk)
                         if self._is_recorded:
-                            await self._pass_rest(stream)
+                            await self._read_to_end(stream)
                             break
             reader.end()
             if not self._is_recorded:
                 await self._record(step, reader, memory)
         if not self._is_recorded:
             await self._end(step, reader.error(route.provider.shown(route.path)), response, b"".join(chunks))
-        elif connection.has_begun:
+        elif connection.is_started:
             await connection.finish()
         else:
             await connection.send(response.status, headers, b"".join(chunks))
 
-    async def _pass_rest(self, stream: AsyncIterator[bytes]) -> None:
+    async def _read_to_end(self, stream: AsyncIterator[bytes]) -> None:
         """Read what follows the last event: SDKs disconnect then, but the connection to the provider can be used again."""
-        with trio.move_on_after(REST, shield=True):
+        with trio.move_on_after(STREAM_END, shield=True):
             async for chunk in stream:
                 with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
                     await self.connection.send_chunk(chunk)
@@ -204,7 +204,7 @@ class Call:
         no_retry = [_NO_RETRY] if ends else []
         try:
             with trio.move_on_after(LAST_REPLY if ends else float("inf")):
-                if connection.has_begun:
+                if connection.is_started:
                     if not isinstance(exc, IncompleteReply | NoResponse | ReplyTooLarge):
                         await connection.finish()  # The stream contains the error.
                 elif response is None or isinstance(exc, Redirected):

@@ -50,7 +50,7 @@ class Connection:
         self._idle_since = math.inf
         self._head: RequestHead | None = None
         self._is_body_read = False
-        self.has_begun = False
+        self.is_started = False
         """Whether a part of the reply was sent."""
         self._is_complete = False
         """Whether all of the reply was sent."""
@@ -74,7 +74,7 @@ class Connection:
 
     async def _serve_request(self, answer: Callable[["Connection", RequestHead], Awaitable[None]]) -> bool:
         """Answer a request; return whether there may be another one."""
-        self._head, self.has_begun, self._is_complete = None, False, False
+        self._head, self.is_started, self._is_complete = None, False, False
         try:
             self._idle_since = trio.current_time()
             self._head = head = RequestHead.parse(await self._until(_END, MAX_HEAD))
@@ -82,7 +82,7 @@ class Connection:
             self._is_body_read = head.length == 0
             await answer(self, head)
         except InvalidRequest as exc:
-            if self.has_begun:
+            if self.is_started:
                 raise
             await self.reject(exc.status, str(exc))
         if self._is_complete and self._is_body_read and self._head is not None and self._head.keeps_alive:
@@ -174,14 +174,14 @@ class Connection:
     async def send(self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> None:
         """Send a complete reply."""
         head = reply_head(status, [*headers, (b"content-length", b"%d" % len(body)), *self._closing()])
-        self.has_begun = self._is_complete = True
+        self.is_started = self._is_complete = True
         await self._stream.send_all(head + body)
 
     async def begin(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
         """Send the head of a reply whose length is unknown."""
         framing = [(b"transfer-encoding", b"chunked")] if self._is_chunked else []
         head = reply_head(status, [*headers, *framing, *self._closing()])
-        self.has_begun = True
+        self.is_started = True
         await self._stream.send_all(head)
 
     async def send_chunk(self, chunk: bytes) -> None:
@@ -202,7 +202,7 @@ class Connection:
 
     async def end_cancelled(self, status: int, message: str) -> None:
         """Reject a request whose call was cancelled, if that is still possible; the connection cannot be used again."""
-        if not self.is_closed and not self.has_begun:
+        if not self.is_closed and not self.is_started:
             with trio.move_on_after(LINGER):
                 await self.reject(status, message)
         raise Disconnected

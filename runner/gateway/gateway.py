@@ -80,16 +80,18 @@ class Gateway:
     async def _answer(self, connection: Connection, request: RequestHead) -> None:
         path, _, query = request.target.partition("?")
         _, _, token_and_path = path.partition("/")
-        token, slash, rest = token_and_path.partition("/")
+        token, slash, api_path = token_and_path.partition("/")
         attempt = self._attempts.find(token)
         if attempt is None:
             message = "no attempt in flight has this address: the attempt has ended, or the address is wrong"
             await connection.reject(HTTPStatus.FORBIDDEN, message)
             return
-        if (found := self._routes.get(slash + rest)) is None:
-            await connection.reject(HTTPStatus.NOT_FOUND, f"{slash}{rest} is not forwarded; paths: {', '.join(self._routes)}")
+        if (route_and_client := self._routes.get(slash + api_path)) is None:
+            await connection.reject(
+                HTTPStatus.NOT_FOUND, f"{slash}{api_path} is not forwarded; paths: {', '.join(self._routes)}"
+            )
             return
-        route, client = found
+        route, client = route_and_client
         if request.method != route.method:
             await connection.reject(HTTPStatus.METHOD_NOT_ALLOWED, f"use {route.method}", (b"allow", route.method.encode()))
             return

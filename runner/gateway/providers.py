@@ -121,10 +121,10 @@ def routes(provider: Provider) -> dict[str, Route]:
     return {f"{provider.kind.prefix}{path}": Route.of(provider, method, path) for path, method in provider.kind.paths.items()}
 
 
-def agent_environment(base: str, kept: Mapping[str, str]) -> dict[str, str]:
+def agent_environment(base: str, common: Mapping[str, str]) -> dict[str, str]:
     """Return the variables with which an agent calls the gateway at `base`, besides those that are the same for all."""
     urls = {kind.base_url: f"{base}{kind.prefix}" for kind in _KINDS}
-    return {**kept, **urls, "OPENAI_API_BASE": urls["OPENAI_BASE_URL"]}  # Its name in older libraries.
+    return {**common, **urls, "OPENAI_API_BASE": urls["OPENAI_BASE_URL"]}  # Its name in older libraries.
 
 
 def common_environment(host: str) -> dict[str, str]:

@@ -73,9 +73,9 @@ def search(pattern: str, text: str, seconds: float) -> bool:
     request = pattern.encode("utf-8", "surrogatepass"), text.encode("utf-8", "surrogatepass")
     reply = None
     with suppress(IndexError, BrokenPipeError):  # No process is idle, or the idle one was killed.
-        reply = _idle.pop().ask(*request, seconds)
+        reply = _idle.pop().search_within(*request, seconds)
     if reply is None:
-        reply = _Process().ask(*request, seconds)
+        reply = _Process().search_within(*request, seconds)
     if reply == b"":
         raise SearchTimedOut(
             f"no result within {seconds:g} s; the pattern backtracks too much on a text of {len(text):,} characters"
@@ -98,7 +98,7 @@ class _Process:
             start_new_session=True,
         )
 
-    def ask(self, pattern: bytes, text: bytes, seconds: float) -> bytes:
+    def search_within(self, pattern: bytes, text: bytes, seconds: float) -> bytes:
         """Return the reply to a request; empty if the process was killed at the limit. Otherwise the process is idle again."""
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None

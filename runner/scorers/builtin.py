@@ -174,7 +174,7 @@ class Regex(LocalScorerWithParameters):
             except re.error as exc:
                 raise _invalid(self.pattern, exc) from exc
 
-    def within(self, seconds: float) -> "Regex":
+    def with_time_limit(self, seconds: float) -> "Regex":
         """Return this scorer with another time limit."""
         return attrs.evolve(self, seconds=seconds)
 
@@ -299,7 +299,9 @@ def similarity() -> Similarity:
     return Similarity()
 
 
-PLAIN: Final[Mapping[str, LocalScorer]] = {one.__name__: one for one in (exact, iexact, contains, one_of, json_equal, f1)}
+PLAIN: Final[Mapping[str, LocalScorer]] = {
+    scorer.__name__: scorer for scorer in (exact, iexact, contains, one_of, json_equal, f1)
+}
 
 
 def named(text: str) -> Callable[..., Score] | None:

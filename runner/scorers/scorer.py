@@ -71,8 +71,8 @@ Verdicts = Verdict | Mapping[str, bool] | Mapping[str, float] | Mapping[str, str
 def _call(scorer: "Scorer") -> Callable[[ScorerInput], Any]:
     """Return a function that passes a scorer the parameters it takes, which are determined only once."""
     function: Callable[..., Any] = scorer.function
-    if (within := getattr(function, "within", None)) is not None:
-        function = within(min(scorer.timeout or MAX_SECONDS, MAX_SECONDS if scorer.inherits_timeout else math.inf))
+    if (with_time_limit := getattr(function, "with_time_limit", None)) is not None:
+        function = with_time_limit(min(scorer.timeout or MAX_SECONDS, MAX_SECONDS if scorer.inherits_timeout else math.inf))
     names = parameters_of(function, scorer.name)
     inputs = tuple(name for name in names if name in _OF_INPUT)
     case_fields = tuple(name for name in names if name not in _OF_INPUT)

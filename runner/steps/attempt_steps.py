@@ -35,8 +35,8 @@ class RecordedResult:
 
 
 @attrs.frozen
-class Asked:
-    """What a step asks."""
+class StepRequest:
+    """The request of a step: what it calls, and with what."""
 
     name: str
     kind: StepKind
@@ -82,13 +82,13 @@ class AttemptSteps:
             if result.parent not in completed:
                 self._results.setdefault(key, deque()).append(result)
 
-    def begin(self, asked: Asked) -> "RunningStep":
+    def begin(self, request: StepRequest) -> "RunningStep":
         """Start a step."""
-        return RunningStep(self, asked, next(self._numbers), _parent.get(), self._now())
+        return RunningStep(self, request, next(self._numbers), _parent.get(), self._now())
 
     def take(self, step: "RunningStep") -> RecordedResult | None:
         """Return the recorded result of a step, and record that it is used again; None if it must be executed."""
-        results = self._results.get((step.asked.name, step.asked.input.fingerprint)) if step.asked.reusable else None
+        results = self._results.get((step.request.name, step.request.input.fingerprint)) if step.request.reusable else None
         try:
             result = results.popleft() if results else None
         except IndexError:  # Another thread was first.
@@ -98,14 +98,14 @@ class AttemptSteps:
                 trial=self._trial, attempt=self._attempt, step=step.number, completed_seq=result.seq, parent=step.parent
             )
             self._record(event)
-            self.inputs.add(step.number, step.asked.input)
+            self.inputs.add(step.number, step.request.input)
             self._add_usage(step, result.usage)
         return result
 
     def complete(self, step: "RunningStep", output: Any, usage: Any) -> None:
         """Record the result of a step."""
         self._add_usage(step, usage)
-        self._record(StepCompleted(**self._facts(step), output=output, usage=usage, reusable=step.asked.reusable))
+        self._record(StepCompleted(**self._facts(step), output=output, usage=usage, reusable=step.request.reusable))
 
     def fail(self, step: "RunningStep", exc: BaseException) -> None:
         """Record that a step raised."""
@@ -121,18 +121,18 @@ class AttemptSteps:
             self._with_inner_usage.add(step.parent)
 
     def _facts(self, step: "RunningStep") -> dict[str, Any]:
-        asked = step.asked
-        recorded, continues = self.inputs.shortened(asked.input)
-        self.inputs.add(step.number, asked.input)
+        request = step.request
+        recorded, continues = self.inputs.shortened(request.input)
+        self.inputs.add(step.number, request.input)
         return {
             "trial": self._trial,
             "attempt": self._attempt,
             "step": step.number,
-            "name": asked.name,
-            "kind": asked.kind,
-            "fingerprint": asked.input.fingerprint,
+            "name": request.name,
+            "kind": request.kind,
+            "fingerprint": request.input.fingerprint,
             "input": recorded,
-            "elapsed": round(self._now() - step.began, 6),
+            "elapsed": round(self._now() - step.started_at, 6),
             "parent": step.parent,
             "continues": continues,
         }
@@ -143,11 +143,11 @@ class RunningStep:
     """A step between its start and its end; steps that start inside it belong to it."""
 
     steps: AttemptSteps
-    asked: Asked
+    request: StepRequest
     number: int
     parent: int
     """Number of the step that started it; 0: the task itself."""
-    began: float
+    started_at: float
 
     def enter(self) -> Callable[[], None]:
         """Make steps that start in this context part of this one; return what ends that."""

@@ -20,7 +20,7 @@ from runner.data.to_json import to_json
 from runner.errors import UsageError
 from runner.retries.classify import Fatal
 from runner.secrets import mask_output, sent_secrets
-from runner.steps.attempt_steps import Asked, AttemptSteps, RunningStep, current_steps
+from runner.steps.attempt_steps import AttemptSteps, RunningStep, StepRequest, current_steps
 from runner.steps.inputs import step_input
 from runner.steps.waiting import wait_in_loop, wait_in_thread
 from runner.tasks.usage import usage_of_response
@@ -50,11 +50,11 @@ class _Definition:
     )
     """Names of the function's positional parameters."""
 
-    def asked(self, steps: AttemptSteps, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Asked:
-        """Return what a call asks."""
+    def request(self, steps: AttemptSteps, args: tuple[Any, ...], kwargs: dict[str, Any]) -> StepRequest:
+        """Return the request of a call."""
         value: Any = _named(self.parameters, args, kwargs) if self.key is None else self.key(*args, **kwargs)
         try:
-            return Asked(self.name, self.kind, step_input(value, self.name, earlier=steps.inputs), self.reuse)
+            return StepRequest(self.name, self.kind, step_input(value, self.name, earlier=steps.inputs), self.reuse)
         except (UsageError, Unserializable) as exc:
             raise StepNotRecordable(f"{exc}; pass key=…, a function of the arguments that returns what the step asks") from exc
 
@@ -186,7 +186,7 @@ def _plain_step(definition: _Definition) -> Callable[..., Any]:
         steps = current_steps()
         if steps is None:
             return definition.function(*args, **kwargs)
-        running = steps.begin(definition.asked(steps, args, kwargs))
+        running = steps.begin(definition.request(steps, args, kwargs))
         if (earlier := steps.take(running)) is not None:
             return earlier.output
         leave = running.enter()
@@ -211,7 +211,7 @@ def _async_step(definition: _Definition) -> Callable[..., Any]:
         steps = current_steps()
         if steps is None:
             return await definition.function(*args, **kwargs)
-        running = steps.begin(definition.asked(steps, args, kwargs))
+        running = steps.begin(definition.request(steps, args, kwargs))
         if (earlier := steps.take(running)) is not None:
             return earlier.output
         return await _finished(definition, steps, running, definition.function(*args, **kwargs))

@@ -14,7 +14,7 @@ from typing import Any, Final
 from runner.errors import UsageError
 from runner.secrets import add_secret, mask
 from runner.steps.attempt_steps import AttemptSteps, RunningStep, current_steps
-from runner.steps.model_calls import NO_SDK_RETRY, ReplyReader, asked, replayed
+from runner.steps.model_calls import NO_SDK_RETRY, ReplyReader, replayed, step_request
 from runner.steps.waiting import wait_in_loop, wait_in_thread
 
 _LIBRARIES: Final = ("httpx", "httpx2")
@@ -131,7 +131,7 @@ class _Call:
         for name in _KEY_HEADERS:
             if value := headers.get(name):
                 add_secret(value.rpartition(" ")[2])
-        self.step: RunningStep = steps.begin(asked(request.method, self._url, headers, body, earlier=steps.inputs))
+        self.step: RunningStep = steps.begin(step_request(request.method, self._url, headers, body, earlier=steps.inputs))
         self._reader: ReplyReader
         self._is_recorded = False
         if not _UNREADABLE.isdisjoint(headers.get("accept-encoding", "").replace(" ", "").split(",")):

@@ -85,10 +85,10 @@ class RecordedInputs:
         self._recent: tuple[tuple[int, StepInput], ...] = ()
         """Number and input; replaced, not changed, because steps may end in several threads."""
 
-    def add(self, number: int, asked: StepInput) -> None:
+    def add(self, number: int, current: StepInput) -> None:
         """Add the input of a step that ended."""
-        if b"[" in asked.content:
-            self._recent = (*self._recent[1 - _CANDIDATES :], (number, asked))
+        if b"[" in current.content:
+            self._recent = (*self._recent[1 - _CANDIDATES :], (number, current))
 
     def common(self, key: str, content: bytes) -> int:
         """Return how many bytes a list has in common with one of an earlier input in which nothing resembles a secret."""
@@ -98,13 +98,13 @@ class RecordedInputs:
                 return len(before) - 1
         return 0
 
-    def shortened(self, asked: StepInput) -> tuple[Any, int]:
+    def shortened(self, current: StepInput) -> tuple[Any, int]:
         """Return what is recorded of an input, and the number of the step that it continues; 0: none."""
         for number, earlier in reversed(self._recent):
-            tails = _tails(asked.members, earlier.members)
+            tails = _tails(current.members, earlier.members)
             if tails:
-                return {key: orjson.loads(tails.get(key, content)) for key, content in asked.members.items()}, number
-        return orjson.loads(asked.content), 0
+                return {key: orjson.loads(tails.get(key, content)) for key, content in current.members.items()}, number
+        return orjson.loads(current.content), 0
 
 
 def _tails(members: Mapping[str, bytes], earlier: Mapping[str, bytes]) -> dict[str, bytes]:

@@ -20,7 +20,7 @@ from runner.data.fingerprint import canonical
 from runner.errors import UsageError
 from runner.secret_shapes import mask_shapes
 from runner.secrets import mask, mask_output
-from runner.steps.attempt_steps import Asked
+from runner.steps.attempt_steps import StepRequest
 from runner.steps.durable_requests import model_endpoint
 from runner.steps.inputs import RecordedInputs, step_input
 from runner.steps.stream_events import StreamEvents
@@ -46,7 +46,9 @@ def is_model_call(method: str, path: str) -> bool:
     return model_endpoint(method, path) is not None
 
 
-def asked(method: str, url: str, headers: Mapping[str, str], body: bytes, *, earlier: RecordedInputs | None = None) -> Asked:
+def step_request(
+    method: str, url: str, headers: Mapping[str, str], body: bytes, *, earlier: RecordedInputs | None = None
+) -> StepRequest:
     """Return what a request asks; `headers` have lower-case names, and `earlier` are the inputs of earlier steps.
 
     Two requests ask the same only if method, URL, body and some headers are equal, byte by byte. In the URL of a model call,
@@ -69,7 +71,7 @@ def asked(method: str, url: str, headers: Mapping[str, str], body: bytes, *, ear
         recorded = step_input(value, name, key=key, earlier=earlier)
     except (UsageError, Unserializable):  # Such as a number of more than 64 bits.
         recorded = step_input(_text(body), name, key=key)
-    return Asked(name, "tool" if endpoint is None else "model", recorded, reusable=True)
+    return StepRequest(name, "tool" if endpoint is None else "model", recorded, reusable=True)
 
 
 def _request_content(body: bytes) -> Any:

@@ -33,15 +33,15 @@ _SAFE: Final = "/%:@!$&'()*+,;=~?-._"
 """Characters that are not escaped: the user's own escapes, and those with a meaning in a URL."""
 
 
-def _expand(text: str, what: str, escape: Callable[[str], str] = str) -> tuple[str, dict[str, str]]:
+def _expand(text: str, label: str, escape: Callable[[str], str] = str) -> tuple[str, dict[str, str]]:
     """Replace `$NAME` with environment variables; return the text, and the variables with their values."""
     template = string.Template(text)
     if not template.is_valid():
-        raise UsageError(f"{what} has a '$' without a name; write $NAME for an environment variable, $$ for a '$'")
+        raise UsageError(f"{label} has a '$' without a name; write $NAME for an environment variable, $$ for a '$'")
     variables: dict[str, str] = {}
     for name in template.get_identifiers():
         if not os.environ.get(name):
-            raise MissingVariable(f"{what} needs the environment variable {name}; set it: export {name}=…")
+            raise MissingVariable(f"{label} needs the environment variable {name}; set it: export {name}=…")
         variables[name] = os.environ[name]
     return template.substitute({name: escape(value) for name, value in variables.items()}), variables
 
@@ -165,8 +165,8 @@ def _secrets_in_url(parts: SplitResult, variables: Mapping[str, str]) -> set[str
     host = parts.netloc.split("@")[-1]
     for name, value in variables.items():
         pieces = [] if is_secret_name(name) else re.split(r"[/?&=#]", value)
-        whole = [] if pieces and host in value else [value]
-        secrets |= {piece for piece in [*whole, *pieces] if is_secret_variable(name, piece) and piece not in host}
+        values = [] if pieces and host in value else [value]
+        secrets |= {piece for piece in [*values, *pieces] if is_secret_variable(name, piece) and piece not in host}
     return secrets
 
 

@@ -51,16 +51,16 @@ class Completion:
     """`stop`, `length` (truncated), `content_filter`, …; empty if unknown."""
 
 
-def _contents(value: Any, what: str) -> Any:
+def _contents(value: Any, label: str) -> Any:
     """Return a value, or the contents of a JSON file if it is a path."""
     if not isinstance(value, str | Path):
         return value
     try:
         return orjson.loads(Path(value).read_bytes())
     except OSError as exc:
-        raise UsageError(f"cannot read {what}: {exc.strerror}", path=value) from exc
+        raise UsageError(f"cannot read {label}: {exc.strerror}", path=value) from exc
     except ValueError as exc:
-        raise UsageError(f"{what}: not JSON: {exc}", path=value) from exc
+        raise UsageError(f"{label}: not JSON: {exc}", path=value) from exc
 
 
 def _template(chat: "Chat") -> list[Any]:

@@ -67,8 +67,8 @@ class _Stream(httpcore2.AsyncNetworkStream):
             if self._written:
                 written, self._written = b"".join(self._written), []
                 with suppress(trio.BrokenResourceError):  # A server that stops reading may have replied already.
-                    await _within(timeout, self._stream.send_all, written)
-            data = bytes(await _within(timeout, self._stream.receive_some, max_bytes))
+                    await _with_timeout(timeout, self._stream.send_all, written)
+            data = bytes(await _with_timeout(timeout, self._stream.receive_some, max_bytes))
         except trio.TooSlowError as exc:
             raise httpcore2.ReadTimeout from exc
         except (trio.BrokenResourceError, trio.ClosedResourceError) as exc:
@@ -83,7 +83,7 @@ class _Stream(httpcore2.AsyncNetworkStream):
         return self._socket.socket.is_readable() if info == "is_readable" else None
 
 
-async def _within(seconds: float | None, call: Callable[..., Awaitable[T]], *arguments: Any) -> T:
+async def _with_timeout(seconds: float | None, call: Callable[..., Awaitable[T]], *arguments: Any) -> T:
     """Make a call with an optional timeout; a cancel scope is as expensive as a system call, and most calls need none."""
     if seconds is None:
         return await call(*arguments)
@@ -151,7 +151,7 @@ class _Connection:
         return bool(http._h11_state.trailing_data != (b"", False))  # noqa: SLF001  # not in httpcore's API
 
     @property
-    def was_closed_meanwhile(self) -> bool:
+    def was_closed_while_idle(self) -> bool:
         """Whether the last call failed without a byte of a reply, on a connection that had been idle."""
         return self.idle_since is not None and self.stream is not None and not self.stream.has_received
 
@@ -262,7 +262,7 @@ class Client:
         try:
             return connection, await _response(connection, request)
         except (httpcore2.NetworkError, httpcore2.ProtocolError):
-            if not connection.was_closed_meanwhile:
+            if not connection.was_closed_while_idle:
                 raise
         connection = await self._new_connection()
         return connection, await _response(connection, request)
@@ -286,12 +286,12 @@ class Client:
         origin, timeout = self._address.origin, self._timeouts["connect"]
         host = origin.host.decode()
         try:
-            socket = await _within(timeout, trio.open_tcp_stream, host, origin.port)
+            socket = await _with_timeout(timeout, trio.open_tcp_stream, host, origin.port)
             if origin.scheme != b"https":
                 return _Stream(socket, socket)
             stream = trio.SSLStream(socket, _tls(), server_hostname=host, https_compatible=True)
             try:
-                await _within(timeout, stream.do_handshake)
+                await _with_timeout(timeout, stream.do_handshake)
             except BaseException:  # Cancelled during the handshake, for example.
                 await _drop(socket)
                 raise

@@ -153,15 +153,15 @@ def detect_loops(function: object) -> list[Loop]:
 
     Its own code decides; if it uses neither, the code of the user's functions and classes that it refers to.
     """
-    pending, seen = [function], set[int]()
+    pending, visited = [function], set[int]()
     while pending:
         modules, definitions = set[str](), list[object]()
         for definition in pending:
             for value in _referenced(definition):
                 modules.add(_root_module(value))
                 inner = value if isinstance(value, type | types.FunctionType | types.MethodType) else type(value)
-                if id(inner) not in seen and _is_followed(inner):
-                    seen.add(id(inner))
+                if id(inner) not in visited and _is_followed(inner):
+                    visited.add(id(inner))
                     definitions.append(inner)
         loops: list[Loop] = [loop for loop in LOOPS if loop in modules]
         if loops:

@@ -56,14 +56,14 @@ def price_of(model: str, prices: Mapping[str, Price]) -> Price | None:
     return prices.get(model) or prices.get(_DATED.sub("", model))
 
 
-def _price(value: object, what: str, path: Path) -> Price:
+def _price(value: object, label: str, path: Path) -> Price:
     table = cast("dict[str, object]", value) if isinstance(value, dict) else {}
     names = {field.name for field in attrs.fields(Price)}
     if unknown := set(table) - names:
-        raise UsageError(f"{what}: unknown {sorted(unknown)!r}; use input, output and cached", path=path)
+        raise UsageError(f"{label}: unknown {sorted(unknown)!r}; use input, output and cached", path=path)
     for name, price in table.items():
         if isinstance(price, bool) or not isinstance(price, int | float) or not (math.isfinite(price) and price >= 0):
-            raise UsageError(f"{what}: {name} = {price!r}; expected dollars per million tokens, 0 or more", path=path)
+            raise UsageError(f"{label}: {name} = {price!r}; expected dollars per million tokens, 0 or more", path=path)
     if not {"input", "output"} <= set(table):
-        raise UsageError(f"{what} needs input and output", path=path)
+        raise UsageError(f"{label} needs input and output", path=path)
     return Price(**cast("dict[str, float]", table))

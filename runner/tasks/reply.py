@@ -230,14 +230,14 @@ def _end(text: str) -> str:
     return mask(text[-4 * _EXCERPT :])[-_EXCERPT // 5 :]
 
 
-def check_values(body: bytes, separators: bytes = b",[{", what: str = "the reply") -> None:
+def check_values(body: bytes, separators: bytes = b",[{", label: str = "the reply") -> None:
     """Raise a `ReplyTooLarge` if a body has too many JSON values; each follows a separator outside a string."""
     if len(body) <= MAX_VALUES or _count(body, separators) <= MAX_VALUES:
         return
     unescaped = body.replace(b"\\\\", b"").replace(b'\\"', b"")
     has_too_many_strings = unescaped.count(b'"') > 4 * MAX_VALUES  # Two quotes for a value, two for its key.
     if has_too_many_strings or _count(b"".join(unescaped.split(b'"')[::2]), separators) > MAX_VALUES:
-        raise ReplyTooLarge(f"{what} has more than {MAX_VALUES:,} values")
+        raise ReplyTooLarge(f"{label} has more than {MAX_VALUES:,} values")
 
 
 def _count(body: bytes, separators: bytes) -> int:

@@ -36,9 +36,9 @@ class ReplyTooLarge(Fatal):
 class ReplyMemory:
     """The memory of one reply, until it is parsed."""
 
-    def __init__(self, what: str = "the reply", *, small: int | None = None, places: trio.Semaphore | None = None) -> None:
+    def __init__(self, label: str = "the reply", *, small: int | None = None, places: trio.Semaphore | None = None) -> None:
         """Account for a reply; one of more than `small` bytes (default: `SMALL`) takes one of `places` (those of the run)."""
-        self._what = what
+        self._label = label
         self._small = SMALL if small is None else small
         self._places = places
         self._size = 0
@@ -55,7 +55,7 @@ class ReplyMemory:
         """Account for received bytes; wait for a place when the reply becomes large."""
         self._size += count
         if self._size > MAX_BYTES:
-            raise ReplyTooLarge(f"{self._what} is larger than {MAX_BYTES // 1024 // 1024} MiB; it may be endless")
+            raise ReplyTooLarge(f"{self._label} is larger than {MAX_BYTES // 1024 // 1024} MiB; it may be endless")
         if self._size > self._small:
             await self.take_place()
 

@@ -215,14 +215,14 @@ def test_too_many_connections_are_rejected(path: Path, monkeypatch: pytest.Monke
 @pytest.mark.parametrize("begun", [b"", STREAM + chunk("data: {}\n\n")], ids=["no reply", "a stream"])
 def test_an_agent_that_disconnects(path: Path, monkeypatch: pytest.MonkeyPatch, begun: bytes) -> None:
     """Its call is cancelled at the provider, and the step has failed; the attempt continues."""
-    asked, closed = threading.Event(), threading.Event()
+    has_request, closed = threading.Event(), threading.Event()
 
     def answer(client: socket.socket, received: bytes) -> None:
         if b"again" in received:
             client.sendall(REPLY)
             return
         client.sendall(begun)
-        asked.set()
+        has_request.set()
         if client.recv(1) == b"":
             closed.set()
 
@@ -230,7 +230,7 @@ def test_an_agent_that_disconnects(path: Path, monkeypatch: pytest.MonkeyPatch, 
         url = gateway_address()
         with socket.create_connection((url.hostname, url.port), timeout=TIMEOUT) as client:
             client.sendall(request(url.path))
-            assert asked.wait(TIMEOUT)
+            assert has_request.wait(TIMEOUT)
             assert not begun or client.recv(65_536)
         assert closed.wait(TIMEOUT)
         return ask("again")[0]
@@ -246,12 +246,12 @@ def test_an_agent_that_disconnects(path: Path, monkeypatch: pytest.MonkeyPatch, 
 
 def test_a_call_in_flight_ends_with_its_attempt(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is cancelled at the provider; the connection gets 403, and so does a later call with the same address."""
-    asked, closed = threading.Event(), threading.Event()
+    has_request, closed = threading.Event(), threading.Event()
     late: list[int] = []
     threads: list[threading.Thread] = []
 
     def answer(client: socket.socket, _: bytes) -> None:
-        asked.set()
+        has_request.set()
         if client.recv(1) == b"":
             closed.set()
 
@@ -259,7 +259,7 @@ def test_a_call_in_flight_ends_with_its_attempt(path: Path, monkeypatch: pytest.
         url = gateway_address()
         client = socket.create_connection((url.hostname, url.port), timeout=TIMEOUT)
         client.sendall(request(url.path))
-        assert asked.wait(TIMEOUT)
+        assert has_request.wait(TIMEOUT)
 
         def stay() -> None:
             with client:

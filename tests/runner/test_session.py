@@ -214,12 +214,12 @@ async def test_a_failed_scorer_never_calls_the_task_again() -> None:
     """A scorer that raises is retried under its own budget, then its score is missing; the task was called once."""
     task = Scripted({"a": [Return("x")]})
     defined = define(task, [Case(name="a", input="a")])
-    asked: list[str] = []
+    scorer_calls: list[str] = []
 
     @defined.score(retry=Retry(errors=2))
     async def judge(output: str, case: Any) -> bool:
         await trio.lowlevel.checkpoint()
-        asked.append(output)
+        scorer_calls.append(output)
         raise ConnectionError("the judge is out")
 
     @defined.score
@@ -229,7 +229,7 @@ async def test_a_failed_scorer_never_calls_the_task_again() -> None:
     disk = SimulatedDisk()
     outcome = await run_virtual(defined, disk)
 
-    assert (1, 3) == (task.calls["a"], len(asked))
+    assert (1, 3) == (task.calls["a"], len(scorer_calls))
     assert 1 == count(disk, ScoringFailed)
     assert 0.5 == outcome.state.scores["fine"].mean
     assert 1 == outcome.state.completed
@@ -237,14 +237,14 @@ async def test_a_failed_scorer_never_calls_the_task_again() -> None:
 
 async def test_scorers_use_the_retries_of_the_run() -> None:
     """The retries of a run apply to its scorers, too, unless they have their own."""
-    defined, asked = define(Scripted(lambda _, __: Return("yes", 0.5)), numbered_cases(1)), Counter[str]()
+    defined, scorer_calls = define(Scripted(lambda _, __: Return("yes", 0.5)), numbered_cases(1)), Counter[str]()
 
     def exact(output: str, case: Case[str, str]) -> bool:
-        asked["exact"] += 1
+        scorer_calls["exact"] += 1
         raise OSError(output, case)
 
     def judge(output: str, case: Case[str, str]) -> bool:
-        asked["judge"] += 1
+        scorer_calls["judge"] += 1
         raise OSError(output, case)
 
     defined.score(exact)
@@ -252,7 +252,7 @@ async def test_scorers_use_the_retries_of_the_run() -> None:
     disk = SimulatedDisk()
     await run_virtual(defined, disk, retry=Retry(errors=1))
 
-    assert {"exact": 2, "judge": 3} == asked
+    assert {"exact": 2, "judge": 3} == scorer_calls
     assert {"exact", "judge"} == {event.scorer for event in events_of(PATH, files=disk) if isinstance(event, ScoringFailed)}
 
 

@@ -22,10 +22,10 @@ def test_a_common_beginning_changes_nothing() -> None:
     """The input is the same as without an earlier step, and only the new elements are recorded."""
     inputs, _ = after(LONG)
     value = {"messages": [*LONG, {"role": "user", "content": "more"}], "seed": 1}
-    asked = step_input(value, "ask", earlier=inputs)
+    request = step_input(value, "ask", earlier=inputs)
 
-    assert step_input(value, "ask") == asked
-    assert ({"messages": [{"role": "user", "content": "more"}], "seed": 1}, 1) == inputs.shortened(asked)
+    assert step_input(value, "ask") == request
+    assert ({"messages": [{"role": "user", "content": "more"}], "seed": 1}, 1) == inputs.shortened(request)
 
 
 @pytest.mark.parametrize("messages", [LONG, LONG[:1], [{"role": "user", "content": "the password: hunter22"}, *LONG]])
@@ -33,12 +33,12 @@ def test_a_secret_after_a_common_beginning_is_masked(messages: list[Any]) -> Non
     """New elements are searched, whatever precedes them."""
     inputs, _ = after(messages)
     key = "sk-proj-abcdefghijklmnopqrstuvwxyz0123456789ABCD"
-    asked = step_input({"messages": [*messages, {"role": "user", "content": key}], "model": "m"}, "ask", earlier=inputs)
+    request = step_input({"messages": [*messages, {"role": "user", "content": key}], "model": "m"}, "ask", earlier=inputs)
     named = step_input({"messages": messages, "api_key": "abcdefgh12345678"}, "ask", earlier=inputs)
 
-    assert key.encode() not in asked.content
+    assert key.encode() not in request.content
     assert b"abcdefgh12345678" not in named.content
-    assert b"hunter22" not in asked.content
+    assert b"hunter22" not in request.content
 
 
 @pytest.mark.parametrize("before", [None, 1.5])

@@ -150,8 +150,10 @@ def step(number: int, name: str, kind: str, input_: Any = None, output: Any = No
 
 def asking(number: int, *calls: tuple[str, str], messages: list[Any] | None = None) -> StepDetails:
     """Return a model step whose reply asks for tools."""
-    asked = [{"function": {"name": name, "arguments": arguments}} for name, arguments in calls]
-    return step(number, "ask", "model", {"messages": messages or []}, {"role": "assistant", "content": "", "tool_calls": asked})
+    calls_in_reply = [{"function": {"name": name, "arguments": arguments}} for name, arguments in calls]
+    return step(
+        number, "ask", "model", {"messages": messages or []}, {"role": "assistant", "content": "", "tool_calls": calls_in_reply}
+    )
 
 
 TRAJECTORY = [
