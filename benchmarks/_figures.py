@@ -34,10 +34,12 @@ class Figures:
 
     missed: int = 0
 
-    def show(self, what: str, value: float, *, least: float | None = None, most: float | None = None, unit: str = "") -> None:
-        """Print a figure; count it as missed if it is under `least` or over `most`."""
-        bound = f"≥ {least:,g}" if least is not None else f"≤ {most:,g}" if most is not None else ""
-        is_met = (least is None or value >= least) and (most is None or value <= most)
+    def show(
+        self, name: str, value: float, *, minimum: float | None = None, maximum: float | None = None, unit: str = ""
+    ) -> None:
+        """Print a figure; count it as missed if it is under `minimum` or over `maximum`."""
+        bound = f"≥ {minimum:,g}" if minimum is not None else f"≤ {maximum:,g}" if maximum is not None else ""
+        is_met = (minimum is None or value >= minimum) and (maximum is None or value <= maximum)
         self.missed += not is_met
         verdict = "" if not bound else "ok" if is_met else "MISSED"
-        print(f"  {what:<66} {value:>12,.3g} {unit:<10} {bound:<10} {verdict}")
+        print(f"  {name:<66} {value:>12,.3g} {unit:<10} {bound:<10} {verdict}")

@@ -48,12 +48,12 @@ class Target:
         with socket.create_connection(self.address, timeout=60) as connection:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             for _ in range(count):
-                began = time.perf_counter()
+                start = time.perf_counter()
                 connection.sendall(self.request)
                 received = b""
                 while not _is_complete(received):
                     received += connection.recv(65_536)
-                seconds.append(time.perf_counter() - began)
+                seconds.append(time.perf_counter() - start)
         return seconds
 
     async def call(self, count: int) -> None:
@@ -77,16 +77,16 @@ def _is_complete(received: bytes) -> bool:
 
 
 async def _rate(target: Target, count: int) -> float:
-    began = time.perf_counter()
+    start = time.perf_counter()
     await asyncio.gather(*(target.call(count // CONNECTIONS) for _ in range(CONNECTIONS)))
-    return (count // CONNECTIONS) * CONNECTIONS / (time.perf_counter() - began)
+    return (count // CONNECTIONS) * CONNECTIONS / (time.perf_counter() - start)
 
 
 def main() -> None:
-    """Measure what the first argument names, with as many calls as the second says."""
-    what, count = sys.argv[1], int(sys.argv[2])
+    """Measure what the first argument names, with as many calls as the second argument."""
+    measurement, count = sys.argv[1], int(sys.argv[2])
     gateway, direct = Target(os.environ["OPENAI_BASE_URL"]), Target(os.environ["DIRECT_BASE_URL"])
-    if what == "rate":
+    if measurement == "rate":
         print(json.dumps({"rate": asyncio.run(_rate(gateway, count))}))
         return
     pairs = [(gateway.latencies(50), direct.latencies(50)) for _ in range(count // 50)]

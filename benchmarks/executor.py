@@ -42,12 +42,12 @@ def main(argv: list[str]) -> int:
         for slots in CONCURRENCIES:
             _ten_ms(figures, Path(directory), slots)
         _kinds(figures, Path(directory))
-        _one(figures, Path(directory))
+        _single_item(figures, Path(directory))
         _long(figures, Path(directory), options.long)
     return 1 if figures.missed else 0
 
 
-def _ours(directory: Path, task: Callable[[int], Any], count: int, slots: int, loop: Any) -> tuple[float, float]:
+def _measure(directory: Path, task: Callable[[int], Any], count: int, slots: int, loop: Any) -> tuple[float, float]:
     """Run an evaluation; return wall-clock and CPU seconds."""
 
     def cases() -> Iterator[Case[int, None]]:
@@ -88,77 +88,77 @@ async def _asyncio_pool(task: Callable[[int], Awaitable[Any]], count: int, slots
 
 
 def _timed(call: Callable[[], object]) -> float:
-    began = time.perf_counter()
+    start = time.perf_counter()
     call()
-    return time.perf_counter() - began
+    return time.perf_counter() - start
 
 
-async def _nothing(number: int) -> int:
+async def _instant(number: int) -> int:
     await trio.lowlevel.checkpoint()
     return number
 
 
-async def _nothing_asyncio(number: int) -> int:
+async def _instant_asyncio(number: int) -> int:
     await asyncio.sleep(0)
     return number
 
 
-async def _nap(number: int) -> int:
+async def _sleep(number: int) -> int:
     await trio.sleep(0.01)
     return number
 
 
-def _nothing_plain(number: int) -> int:
+def _instant_plain(number: int) -> int:
     return number
 
 
 def _no_op(figures: Figures, directory: Path, slots: int, count: int) -> None:
     print(f"\nno-op tasks, {slots} at once")
-    wall, cpu = min(_ours(directory, _nothing, count, slots, "trio") for _ in range(3))
+    wall, cpu = min(_measure(directory, _instant, count, slots, "trio") for _ in range(3))
     figures.show("ours, journaled and synced", count / wall, unit="trials/s")
-    figures.show("… CPU per trial (four events)", cpu / count * 1e6, most=120, unit="µs")
-    native = functools.partial(_ours, directory, _nothing, count, slots, "trio")
-    phoenix.overhead(figures, directory, _nothing, native, count=count, slots=slots)
-    pool = count / _timed(lambda: trio.run(_trio_pool, _nothing, count, slots))
+    figures.show("… CPU per trial (four events)", cpu / count * 1e6, maximum=120, unit="µs")
+    native = functools.partial(_measure, directory, _instant, count, slots, "trio")
+    phoenix.overhead(figures, directory, _instant, native, count=count, slots=slots)
+    pool = count / _timed(lambda: trio.run(_trio_pool, _instant, count, slots))
     figures.show("bare trio pool, no journal", pool, unit="tasks/s")
     figures.show(
         "bare asyncio pool, no journal",
-        count / _timed(lambda: asyncio.run(_asyncio_pool(_nothing_asyncio, count, slots))),
+        count / _timed(lambda: asyncio.run(_asyncio_pool(_instant_asyncio, count, slots))),
         unit="tasks/s",
     )
-    theirs = _phoenix(slots)
-    if theirs is not None:
-        figures.show("Phoenix's AsyncExecutor, no journal", theirs, unit="tasks/s")
-        figures.show("… ours / theirs", count / wall / theirs, least=REQUIRED_OVER_PHOENIX[slots])
+    phoenix_rate = _phoenix(slots)
+    if phoenix_rate is not None:
+        figures.show("Phoenix's AsyncExecutor, no journal", phoenix_rate, unit="tasks/s")
+        figures.show("… ours / theirs", count / wall / phoenix_rate, minimum=REQUIRED_OVER_PHOENIX[slots])
 
 
 def _ten_ms(figures: Figures, directory: Path, slots: int) -> None:
     count = min(20_000, slots * 100)
     print(f"\ntasks of 10 ms, {slots} at once")
-    wall, _ = min(_ours(directory, _nap, count, slots, "trio") for _ in range(2))
-    pool = _timed(lambda: trio.run(_trio_pool, _nap, count, slots))
+    wall, _ = min(_measure(directory, _sleep, count, slots, "trio") for _ in range(2))
+    pool = _timed(lambda: trio.run(_trio_pool, _sleep, count, slots))
     figures.show("ours", count / wall, unit="trials/s")
     if slots == CONCURRENCIES[0]:
-        figures.show("… share of the ideal rate", count / wall / (slots / 0.01), least=0.85)
+        figures.show("… share of the ideal rate", count / wall / (slots / 0.01), minimum=0.85)
     else:
-        figures.show("… share of the bare trio pool's rate", pool / wall, least=0.75)
+        figures.show("… share of the bare trio pool's rate", pool / wall, minimum=0.75)
 
 
 def _kinds(figures: Figures, directory: Path) -> None:
     print("\nCPU per trial by kind of task, 100 at once")
-    for what, task, loop in (
-        ("async def for trio", _nothing, "trio"),
-        ("async def for asyncio", _nothing_asyncio, "asyncio"),
-        ("plain def, in a thread", _nothing_plain, None),
+    for kind, task, loop in (
+        ("async def for trio", _instant, "trio"),
+        ("async def for asyncio", _instant_asyncio, "asyncio"),
+        ("plain def, in a thread", _instant_plain, None),
     ):
-        _, cpu = _ours(directory, task, 3000, 100, loop)
-        figures.show(what, cpu / 3000 * 1e6, unit="µs")
+        _, cpu = _measure(directory, task, 3000, 100, loop)
+        figures.show(kind, cpu / 3000 * 1e6, unit="µs")
 
 
-def _one(figures: Figures, directory: Path) -> None:
+def _single_item(figures: Figures, directory: Path) -> None:
     print("\none item, end to end")
-    wall, _ = min(_ours(directory, _nothing, 1, 1, "trio") for _ in range(5))
-    figures.show("from the call of run() to its return", wall * 1000, most=50, unit="ms")
+    wall, _ = min(_measure(directory, _instant, 1, 1, "trio") for _ in range(5))
+    figures.show("from the call of run() to its return", wall * 1000, maximum=50, unit="ms")
 
 
 def _long(figures: Figures, directory: Path, count: int) -> None:
@@ -169,9 +169,9 @@ def _long(figures: Figures, directory: Path, count: int) -> None:
         [sys.executable, "-c", program, str(directory), str(count)], check=True, capture_output=True, text=True
     )
     peak, first, second = map(float, child.stdout.split())
-    figures.show("peak memory", peak, most=150, unit="MB")
+    figures.show("peak memory", peak, maximum=150, unit="MB")
     figures.show("CPU per trial in the first half", first, unit="µs")
-    figures.show("… second half / first half", second / first, most=1.2)
+    figures.show("… second half / first half", second / first, maximum=1.2)
 
 
 def long_run(directory: str, count: int) -> None:
@@ -184,11 +184,11 @@ def long_run(directory: str, count: int) -> None:
                 marks.append(time.process_time())
             yield Case(name=f"c{number}", input=number)
 
-    defined: Any = evaluation(cases=cases, slots=10, loop="trio", timeout=None, name="benchmark")(_nothing)
+    defined: Any = evaluation(cases=cases, slots=10, loop="trio", timeout=None, name="benchmark")(_instant)
     outcome = run(defined, Path(directory) / "long", policy="fixed")
     marks.append(time.process_time())
     assert outcome.state.completed == count
-    halves = [(end - begin) / (count // 2) * 1e6 for begin, end in itertools.pairwise(marks)]
+    halves = [(end - start) / (count // 2) * 1e6 for start, end in itertools.pairwise(marks)]
     print(peak_memory(), *halves)
 
 
@@ -207,5 +207,5 @@ def _phoenix(slots: int) -> float | None:
     if executor is None:
         return None
     count = slots * 6
-    made = executor(_nothing_asyncio, concurrency=slots, tqdm_bar_format=None)
-    return count / _timed(lambda: made.run(list(range(count))))
+    phoenix_executor = executor(_instant_asyncio, concurrency=slots, tqdm_bar_format=None)
+    return count / _timed(lambda: phoenix_executor.run(list(range(count))))

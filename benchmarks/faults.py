@@ -20,7 +20,7 @@ SCENARIOS = {
         large_runs.a_million_trials,
     )
 }
-"""Each prints its figures, given an empty directory. Its name is the value of `--only`; its docstring says what it requires."""
+"""Each prints its figures, given an empty directory. Its name is the value of `--only`; its docstring has the requirement."""
 
 
 def main(argv: list[str]) -> int:

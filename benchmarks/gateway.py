@@ -1,4 +1,4 @@
-"""What the gateway adds to a model call, and how many calls one core forwards and records.
+"""Latency that the gateway adds to a model call, and how many calls one core forwards and records.
 
 An agent in a process of its own makes the calls; the provider is a local server in another one.
 """
@@ -17,9 +17,9 @@ from runner import Case, Command, evaluation, run
 from runner.testing import events_of
 from tests.server import serving
 
-MOST_ADDED: float = 1.0
+MAX_ADDED: float = 1.0
 """Milliseconds at the median."""
-LEAST_RATE: float = 1_000
+MIN_RATE: float = 1_000
 
 
 def main(argv: list[str]) -> int:
@@ -46,16 +46,16 @@ def measure(figures: Figures, calls: int) -> None:
             os.environ.clear()
             os.environ.update(before)
     figures.show("a call without the gateway, median", latency["direct"] * 1e3, unit="ms")
-    figures.show("… added by the gateway", (latency["gateway"] - latency["direct"]) * 1e3, most=MOST_ADDED, unit="ms")
+    figures.show("… added by the gateway", (latency["gateway"] - latency["direct"]) * 1e3, maximum=MAX_ADDED, unit="ms")
     figures.show("… in the fastest twentieth of the calls, if the machine is busy", latency["quiet"] * 1e3, unit="ms")
     figures.show("CPU per call, recorded and synced", cpu / calls * 1e6, unit="µs")
-    figures.show("… calls per second of one core", calls / cpu, least=LEAST_RATE, unit="calls/s")
+    figures.show("… calls per second of one core", calls / cpu, minimum=MIN_RATE, unit="calls/s")
     figures.show("calls per second by the clock, 32 connections", rate["rate"], unit="calls/s")
 
 
-def _agent(path: Path, what: str, calls: int) -> tuple[dict[str, float], float]:
+def _agent(path: Path, measurement: str, calls: int) -> tuple[dict[str, float], float]:
     """Run the agent; return its figures and the CPU seconds of this process."""
-    command = Command([sys.executable, "-m", "benchmarks._gateway_load", what, str(calls)], output="json")
+    command = Command([sys.executable, "-m", "benchmarks._gateway_load", measurement, str(calls)], output="json")
     defined: Any = evaluation(cases=[Case(name="agent", input="")], gateway=True, name="benchmark")(command)
     cpu = time.process_time()
     run(defined, path)

@@ -45,19 +45,19 @@ def main(argv: list[str]) -> int:
 
 def _compare(figures: Figures, directory: Path, url: str, slots: int, count: int) -> None:
     print(f"\n{slots} at once")
-    rates = [(_bare(url, slots, count), _ours(directory, url, slots, count)) for _ in range(ROUNDS)]
+    rates = [(_bare(url, slots, count), _measure(directory, url, slots, count)) for _ in range(ROUNDS)]
     bare, bare_cpu = max(rate for (rate, _), _ in rates), min(cpu for (_, cpu), _ in rates)
-    ours, ours_cpu = max(rate for _, (rate, _) in rates), min(cpu for _, (_, cpu) in rates)
+    rate_of_ours, ours_cpu = max(rate for _, (rate, _) in rates), min(cpu for _, (_, cpu) in rates)
     figures.show("bare loop over the same client, nothing recorded", bare, unit="calls/s")
     figures.show("… CPU per call", bare_cpu * 1e6, unit="µs")
-    figures.show("ours, journaled and synced", ours, unit="calls/s")
+    figures.show("ours, journaled and synced", rate_of_ours, unit="calls/s")
     figures.show("… CPU per call", ours_cpu * 1e6, unit="µs")
-    pairs = [rate / beside for (beside, _), (rate, _) in rates]  # In pairs: other load on the machine affects both.
-    figures.show("… share of the bare loop's rate, median of five pairs", statistics.median(pairs), least=REQUIRED.get(slots))
+    pairs = [rate / bare_rate for (bare_rate, _), (rate, _) in rates]  # In pairs: other load on the machine affects both.
+    figures.show("… share of the bare loop's rate, median of five pairs", statistics.median(pairs), minimum=REQUIRED.get(slots))
     figures.show("… share of the bare loop's rate, by CPU time", bare_cpu / ours_cpu)
 
 
-def _ours(directory: Path, url: str, slots: int, count: int) -> tuple[float, float]:
+def _measure(directory: Path, url: str, slots: int, count: int) -> tuple[float, float]:
     """Run an evaluation; return calls per second and CPU seconds per call."""
 
     def cases() -> Iterator[Case[str, None]]:

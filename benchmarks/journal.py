@@ -104,14 +104,14 @@ def _writing(figures: Figures, directory: Path, count: int) -> None:
     lines = lines_of(directory / "run-0")
     events = 4 * count
     print(f"\nwriting: {events:,} events, {sum(map(len, lines)) / len(lines):.0f} bytes each on average, best of {ROUNDS}")
-    figures.show("append + chain + group commit", events / cpu, least=60_000, unit="events/s")
-    figures.show("… share of the rate without a journal, median of pairs", ratio, least=0.15)
+    figures.show("append + chain + group commit", events / cpu, minimum=60_000, unit="events/s")
+    figures.show("… share of the rate without a journal, median of pairs", ratio, minimum=0.15)
     each = _write_and_sync_each(directory / "each", lines[1000:1400])
     print(f"  (one write + fdatasync takes {each * 1e6:,.0f} µs on this disk)")
-    figures.show("… wall clock, speed-up over write + fdatasync per record", (events / wall) * each, least=50)
+    figures.show("… wall clock, speed-up over write + fdatasync per record", (events / wall) * each, minimum=50)
     slow = SlowDisk()
     _, wall = trio.run(functools.partial(journaled, directory / "slow", count, files=slow))
-    figures.show(f"… the same if a sync takes {slow.SYNC * 1000:.0f} ms", (events / wall) * (slow.SYNC + each), least=50)
+    figures.show(f"… the same if a sync takes {slow.SYNC * 1000:.0f} ms", (events / wall) * (slow.SYNC + each), minimum=50)
 
 
 class SlowDisk(Files):
@@ -132,11 +132,11 @@ def lines_of(path: Path) -> list[bytes]:
 
 def _write_and_sync_each(path: Path, lines: list[bytes]) -> float:
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    began = time.perf_counter()
+    start = time.perf_counter()
     for line in lines:
         os.write(fd, line)
         os.fdatasync(fd)
-    seconds = time.perf_counter() - began
+    seconds = time.perf_counter() - start
     os.close(fd)
     return seconds / len(lines)
 
@@ -146,20 +146,20 @@ def _reading(figures: Figures, path: Path) -> None:
     rounds = []
     for _ in range(ROUNDS):
         gc.collect()
-        began = time.process_time()
+        start = time.process_time()
         for line in lines:
             orjson.loads(line)
-        parsing = time.process_time() - began
+        parsing = time.process_time() - start
         gc.collect()
-        began = time.process_time()
+        start = time.process_time()
         for _record in journal.read(path, load_blobs=False):
             pass
-        reading = time.process_time() - began
+        reading = time.process_time() - start
         rounds.append((parsing / len(lines), reading / len(lines)))
     bare, each = (min(column) for column in zip(*rounds, strict=True))
     ratio = statistics.median(parsing / reading for parsing, reading in rounds)
     print(f"\nreading: {len(lines):,} records, {each * 1e6:.2f} µs each, of which orjson.loads alone {bare * 1e6:.2f} µs")
-    figures.show("read + verify + typed events: share of orjson.loads' rate, median", ratio, least=0.2)
+    figures.show("read + verify + typed events: share of orjson.loads' rate, median", ratio, minimum=0.2)
 
 
 def _memory(figures: Figures, directory: Path, count: int) -> None:
@@ -174,4 +174,4 @@ def _memory(figures: Figures, directory: Path, count: int) -> None:
         tracemalloc.stop()
     print("\nmemory for reading")
     figures.show(f"peak while reading {count // 2 * 4:,} events", peaks[1] / 1e6, unit="MB")
-    figures.show("… relative to a journal a quarter as long", peaks[1] / peaks[0], most=1.2)
+    figures.show("… relative to a journal a quarter as long", peaks[1] / peaks[0], maximum=1.2)

@@ -78,11 +78,11 @@ def _measure(figures: Figures, directory: Path, trials: int, *, is_small: bool) 
     status, report = map(min, zip(*rounds, strict=True))
     figures.show("status", status, unit="s")
     figures.show("report", report, unit="s")
-    figures.show("report / status", report / status, most=3.0 if is_small else None)
-    figures.show("size of the file", target.stat().st_size / 1e6, most=3.0 if is_small else None, unit="MB")
+    figures.show("report / status", report / status, maximum=3.0 if is_small else None)
+    figures.show("size of the file", target.stat().st_size / 1e6, maximum=3.0 if is_small else None, unit="MB")
     opens, frames = _in_browser(target)
-    figures.show("time until the page is ready", opens, most=2.0 if is_small else None, unit="s")
-    figures.show("scrubbing from the first record to the last", frames, least=20.0, unit="frames/s")
+    figures.show("time until the page is ready", opens, maximum=2.0 if is_small else None, unit="s")
+    figures.show("scrubbing from the first record to the last", frames, minimum=20.0, unit="frames/s")
 
 
 def _command(*args: str) -> float:
@@ -98,11 +98,11 @@ def _in_browser(target: Path) -> tuple[float, float]:
     """Open a report; return the seconds until it is drawn, and the frames per second while scrubbing."""
     from playwright.sync_api import sync_playwright  # noqa: PLC0415  # only this needs it
 
-    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if found is None:
+    path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if path is None:
         sys.exit("no Chromium on the PATH")
     with sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        browser = driver.chromium.launch(executable_path=path, args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": 1280, "height": 900})
         page.goto("about:blank")
         began = time.perf_counter()
@@ -137,10 +137,10 @@ async def _write(path: Path, trials: int) -> None:
             while coming and coming[0][0] <= start:
                 clock[0], _, event = heapq.heappop(coming)
                 log.append(event)
-            life = list(_life(dice, start, number, slot))
-            for t, event in life:
+            events = list(_trial_events(dice, start, number, slot))
+            for t, event in events:
                 heapq.heappush(coming, (t, next(order), event))
-            heapq.heappush(free, (life[-1][0], slot))
+            heapq.heappush(free, (events[-1][0], slot))
             if number % 64 == 0:
                 await trio.lowlevel.checkpoint()
         while coming:
@@ -149,7 +149,7 @@ async def _write(path: Path, trials: int) -> None:
         log.append(RunFinished(completed=trials, failed=0, withdrawn=0, head=""))
 
 
-def _life(dice: random.Random, t: float, number: int, slot: int) -> Iterator[tuple[float, Event]]:
+def _trial_events(dice: random.Random, t: float, number: int, slot: int) -> Iterator[tuple[float, Event]]:
     """The events of a trial that gets a slot at `t`, with their times."""
     name = f"case-{number:06}"
 
@@ -173,10 +173,10 @@ def _life(dice: random.Random, t: float, number: int, slot: int) -> Iterator[tup
     if dice.random() < 0.1:
         elapsed = round(dice.uniform(0.01, 0.1), 6)
         t += elapsed
-        refused = AttemptFailed(
+        rate_limited = AttemptFailed(
             trial=name, attempt=1, error="RateLimited", message="429", category="rate_limited", elapsed=elapsed, retry_after=1
         )
-        yield t, refused
+        yield t, rate_limited
         yield t, RetryScheduled(trial=name, attempt=2, delay=0.1, reason="rate_limited")
         attempt, t = 2, t + 0.1
         yield t, AttemptStarted(trial=name, attempt=2, slot=slot)

@@ -39,9 +39,9 @@ class Side:
     bypass: type[Exception]
     later: type[Exception]
 
-    def run(self, function: Any, inputs: Any, concurrency: int = 3, **given: Any) -> tuple[list[Any], list[Any]]:
+    def run(self, function: Any, inputs: Any, concurrency: int = 3, **options: Any) -> tuple[list[Any], list[Any]]:
         """Run an AsyncExecutor."""
-        results: tuple[list[Any], list[Any]] = self.module.AsyncExecutor(function, concurrency, **given).run(inputs)
+        results: tuple[list[Any], list[Any]] = self.module.AsyncExecutor(function, concurrency, **options).run(inputs)
         return results
 
 
@@ -49,7 +49,7 @@ class Side:
 class Scenario:
     """A scenario, and whether both must give the same result."""
 
-    what: str
+    description: str
     play: Callable[[Side], str]
     differs: str = ""
     """Why they differ on purpose; empty if they must agree."""
@@ -58,9 +58,9 @@ class Scenario:
 _SCENARIOS: list[Scenario] = []
 
 
-def _scenario(what: str, differs: str = "") -> Callable[[Callable[[Side], str]], Callable[[Side], str]]:
+def _scenario(description: str, differs: str = "") -> Callable[[Callable[[Side], str]], Callable[[Side], str]]:
     def add(play: Callable[[Side], str]) -> Callable[[Side], str]:
-        _SCENARIOS.append(Scenario(what, play, differs))
+        _SCENARIOS.append(Scenario(description, play, differs))
         return play
 
     return add
@@ -83,11 +83,11 @@ class Fails:
 
 
 def _statuses(details: list[Any]) -> str:
-    return ", ".join(each.status.value.lower() for each in details)
+    return ", ".join(detail.status.value.lower() for detail in details)
 
 
 def _completed(details: list[Any]) -> int:
-    return sum(each.status.value.startswith("COMPLETED") for each in details)
+    return sum(detail.status.value.startswith("COMPLETED") for detail in details)
 
 
 async def _echo(value: Any) -> Any:
@@ -168,10 +168,10 @@ def _empty(side: Side) -> str:
 
 
 @_scenario("inputs and outputs may be any object")
-def _opaque(side: Side) -> str:
-    given = [object(), threading.Lock(), {1, 2}]
-    outputs = side.run(_echo, given)[0]
-    return f"the same: {all(mine is theirs for mine, theirs in zip(given, outputs, strict=True))}"
+def _any_object(side: Side) -> str:
+    inputs = [object(), threading.Lock(), {1, 2}]
+    outputs = side.run(_echo, inputs)[0]
+    return f"the same: {all(expected is actual for expected, actual in zip(inputs, outputs, strict=True))}"
 
 
 @_scenario("sync, in the thread of the caller")
@@ -182,14 +182,14 @@ def _sync(side: Side) -> str:
 
 @_scenario("which executor on a sync context")
 def _chosen(side: Side) -> str:
-    def choose(**given: Any) -> str:
-        return type(side.module.get_executor_on_sync_context(print, _echo, **given)).__name__
+    def choose(**options: Any) -> str:
+        return type(side.module.get_executor_on_sync_context(print, _echo, **options)).__name__
 
-    found = [choose(), choose(run_sync=True)]
-    thread = threading.Thread(target=lambda: found.append(choose()))
+    executors = [choose(), choose(run_sync=True)]
+    thread = threading.Thread(target=lambda: executors.append(choose()))
     thread.start()
     thread.join()
-    return ", ".join(found)
+    return ", ".join(executors)
 
 
 @_scenario("controller: two errors, then calm windows")
@@ -206,17 +206,17 @@ def _controller(side: Side) -> str:
 
 
 @_scenario("one item, start to end", "nothing polls")
-def _one(side: Side) -> str:
-    began = time.perf_counter()
+def _single_item(side: Side) -> str:
+    start = time.perf_counter()
     side.run(_echo, [1])
-    return f"{time.perf_counter() - began:.2f} s"
+    return f"{time.perf_counter() - start:.2f} s"
 
 
 @_scenario("300 no-ops at concurrency 10", "nothing polls")
 def _rate(side: Side) -> str:
-    began = time.perf_counter()
+    start = time.perf_counter()
     side.run(_echo, list(range(300)), 10, enable_dynamic_concurrency=False)
-    return f"{300 / (time.perf_counter() - began):,.0f}/s"
+    return f"{300 / (time.perf_counter() - start):,.0f}/s"
 
 
 @_scenario("a generator of inputs", "it is read lazily")
@@ -261,12 +261,12 @@ def _leaked(side: Side) -> str:
 
 
 @_scenario("a straggler, then 20 items, defaults", "slots are not gated")
-def _straggler(side: Side) -> str:
-    asked: list[int] = []
+def _slow_item(side: Side) -> str:
+    calls: list[int] = []
 
     async def one_hangs(value: int) -> int:
-        asked.append(value)
-        await asyncio.sleep(60 if value == 19 and asked.count(19) == 1 else 0.01)
+        calls.append(value)
+        await asyncio.sleep(60 if value == 19 and calls.count(19) == 1 else 0.01)
         return value
 
     return f"{_completed(side.run(one_hangs, list(range(20)), timeout=1)[1])} completed"
@@ -307,10 +307,10 @@ def _interrupted(side: Side) -> str:
         await asyncio.sleep(60)
         return value
 
-    began = time.perf_counter()
+    start = time.perf_counter()
     details = side.run(waits, list(range(10)), enable_dynamic_concurrency=False)[1]
-    begun = sum(getattr(each, "interrupted", False) for each in details)
-    return f"{time.perf_counter() - began:.0f} s, {begun} interrupted"
+    interrupted = sum(getattr(detail, "interrupted", False) for detail in details)
+    return f"{time.perf_counter() - start:.0f} s, {interrupted} interrupted"
 
 
 @_scenario("prompts kept alive by 100 failures", "exceptions without their frames")
@@ -328,7 +328,7 @@ def _pinned(side: Side) -> str:
 
     results = side.run(fails, list(range(100)), max_retries=0, exit_on_error=False)
     gc.collect()
-    return f"{sum(each() is not None for each in watched)} of {len(results[0])}"
+    return f"{sum(reference() is not None for reference in watched)} of {len(results[0])}"
 
 
 @_scenario("the same inputs a second time, with a journal", "recorded results are not called again")
@@ -368,35 +368,35 @@ def _play(name: str, first: int, results: Path) -> int:
 
 def _played(name: str) -> list[str]:
     """Run all scenarios in a child process, and in a new one after each that hangs."""
-    found: dict[int, str | None] = {}
+    results_by_number: dict[int, str | None] = {}
     with tempfile.TemporaryDirectory() as directory:
         results = Path(directory) / "results"
-        while len(found) < len(_SCENARIOS) or None in found.values():
+        while len(results_by_number) < len(_SCENARIOS) or None in results_by_number.values():
             results.write_text("")
             command = [sys.executable, "-m", "benchmarks", "phoenix", "--play", name, "--results", str(results)]
-            first = max(found, default=-1) + 1
+            first = max(results_by_number, default=-1) + 1
             with subprocess.Popen(  # noqa: S603  # our own module
                 [*command, "--first", str(first)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
             ) as child:
-                found.update(_lines(results, child))
-            found = {number: "hangs" if result is None else result for number, result in found.items()}
-            if max(found, default=-1) < first:
+                results_by_number.update(_lines(results, child))
+            results_by_number = {number: "hangs" if result is None else result for number, result in results_by_number.items()}
+            if max(results_by_number, default=-1) < first:
                 raise RuntimeError(f"no scenario starts with {name}: python -m benchmarks phoenix --play {name}")
-    return [found[number] or "" for number in range(len(_SCENARIOS))]
+    return [results_by_number[number] or "" for number in range(len(_SCENARIOS))]
 
 
 def _lines(results: Path, child: "subprocess.Popen[bytes]") -> Iterator[tuple[int, str | None]]:
     """Yield results as they are written; kill a child that writes none for too long."""
-    seen, since = 0, time.monotonic()
+    count, since = 0, time.monotonic()
     while True:
         ended = child.poll() is not None
         lines = results.read_text().splitlines()
-        for line in lines[seen:]:
-            seen, since = seen + 1, time.monotonic()
+        for line in lines[count:]:
+            count, since = count + 1, time.monotonic()
             yield tuple(json.loads(line))
         if ended:
             return
-        if seen and time.monotonic() - since > HANGS:
+        if count and time.monotonic() - since > HANGS:
             child.kill()
         time.sleep(0.05)
 
@@ -406,7 +406,7 @@ def overhead(
 ) -> None:
     """Show the overhead of the Phoenix interface over `native`, which makes a run and returns wall-clock and CPU seconds.
 
-    Both are journaled and synced, and run in turn; the middle of the ratios counts, for a machine has its moods.
+    Both are journaled and synced, and run in turn; the median of the ratios counts, because the load of a machine varies.
     """
     from runner.executors import AsyncExecutor  # noqa: PLC0415  # must not be imported when Phoenix is measured
 
@@ -417,12 +417,12 @@ def overhead(
         shutil.rmtree(path, ignore_errors=True)
         gc.collect()
         executor = AsyncExecutor(task, slots, enable_dynamic_concurrency=False, journal=path)
-        began, busy = time.perf_counter(), time.process_time()
+        start, busy = time.perf_counter(), time.process_time()
         executor.run(range(count))
-        walls.append(time.perf_counter() - began)
+        walls.append(time.perf_counter() - start)
         ratios.append((time.process_time() - busy) / cpu)
     figures.show("through runner.executors, journaled and synced", count / min(walls), unit="trials/s")
-    figures.show("… CPU overhead over the native interface", (statistics.median(ratios) - 1) * 100, most=15, unit="%")
+    figures.show("… CPU overhead over the native interface", (statistics.median(ratios) - 1) * 100, maximum=15, unit="%")
 
 
 def main(argv: list[str]) -> int:
@@ -443,5 +443,5 @@ def main(argv: list[str]) -> int:
     for scenario, theirs, ours in zip(_SCENARIOS, _played("theirs"), _played("ours"), strict=True):
         verdict = "same" if theirs == ours else f"on purpose: {scenario.differs}" if scenario.differs else "UNEXPECTED"
         unexpected += verdict == "UNEXPECTED"
-        print(f"{scenario.what:<48} {theirs:<44} {ours:<44} {verdict}")
+        print(f"{scenario.description:<48} {theirs:<44} {ours:<44} {verdict}")
     return 1 if unexpected else 0

@@ -46,7 +46,7 @@ def main(argv: list[str]) -> int:
         trio.run(journals.journaled, large, options.trials)
         _status(figures, large, options.trials)
         _summary(figures, small, large)
-        _looking_on(figures, Path(directory))
+        _watching(figures, Path(directory))
     return 1 if figures.missed else 0
 
 
@@ -57,9 +57,9 @@ def _parse(lines: list[bytes]) -> None:
 
 def _cpu(call: Callable[[], object]) -> float:
     gc.collect()
-    began = time.process_time()
+    start = time.process_time()
     call()
-    return time.process_time() - began
+    return time.process_time() - start
 
 
 def _folding(figures: Figures, path: Path) -> None:
@@ -70,8 +70,8 @@ def _folding(figures: Figures, path: Path) -> None:
     ]
     parsing, folding = (min(column) for column in zip(*rounds, strict=True))
     print(f"\nfolding: {len(lines):,} records, {folding * 1e6:.2f} µs each, of which orjson.loads alone {parsing * 1e6:.2f} µs")
-    ratio = statistics.median(bare / ours for bare, ours in rounds)
-    figures.show("read + verify + fold: share of orjson.loads' rate, median of pairs", ratio, least=0.25)
+    ratio = statistics.median(bare / folding_time for bare, folding_time in rounds)
+    figures.show("read + verify + fold: share of orjson.loads' rate, median of pairs", ratio, minimum=0.25)
 
 
 def _status(figures: Figures, path: Path, trials: int) -> None:
@@ -83,15 +83,15 @@ def _status(figures: Figures, path: Path, trials: int) -> None:
     parsing, status_time, peak = map(float, child.stdout.split())
     print(f"\nstatus of a run of {trials:,} trials, {4 * trials:,} events")
     figures.show("CPU time of status", status_time, unit="s")
-    figures.show("… relative to bare orjson.loads of the same lines", status_time / parsing, most=6)
-    figures.show("peak memory", peak, most=400, unit="MB")
+    figures.show("… relative to bare orjson.loads of the same lines", status_time / parsing, maximum=6)
+    figures.show("peak memory", peak, maximum=400, unit="MB")
 
 
 def status(path: str) -> None:
     """Print the CPU seconds of bare parsing and of `status`, and the peak memory in MB."""
-    began = time.process_time()
+    start = time.process_time()
     attrs.asdict(summarize(fold(read(path, load_blobs=False))))
-    status_time = time.process_time() - began
+    status_time = time.process_time() - start
     peak = peak_memory()
     parsing = 0.0
     for file in sorted(Path(path).glob("journal-*.jsonl")):
@@ -102,16 +102,16 @@ def status(path: str) -> None:
 
 def _summary(figures: Figures, small: Path, large: Path) -> None:
     """Summarize a short and a long run: the cost per trial must be the same."""
-    each: list[float] = []
+    per_trial: list[float] = []
     for path in (small, large):
         state: RunState = fold(read(path, load_blobs=False))
-        each.append(min(_cpu(partial(summarize, state)) for _ in range(ROUNDS)) / state.total)
+        per_trial.append(min(_cpu(partial(summarize, state)) for _ in range(ROUNDS)) / state.total)
     print("\nsummary of a folded run")
-    figures.show("CPU per trial in the large run", each[1] * 1e6, unit="µs")
-    figures.show("… relative to the small run", each[1] / each[0], most=2)
+    figures.show("CPU per trial in the large run", per_trial[1] * 1e6, unit="µs")
+    figures.show("… relative to the small run", per_trial[1] / per_trial[0], maximum=2)
 
 
-def _looking_on(figures: Figures, directory: Path) -> None:
+def _watching(figures: Figures, directory: Path) -> None:
     """Run the same evaluation with and without another process that watches it."""
     rounds: list[tuple[float, float]] = []
     for number in range(ROUNDS):
@@ -119,32 +119,32 @@ def _looking_on(figures: Figures, directory: Path) -> None:
         rounds.append((alone, _run(directory / f"watched-{number}", watched=True)))
     print("\nwatching a live run of 3,000 trials of 10 ms, 20 at once, from another process")
     ratio = statistics.median(watched / alone for alone, watched in rounds)
-    figures.show("the runner's CPU: watched / not watched, median of pairs", ratio, most=1.05)
+    figures.show("the runner's CPU: watched / not watched, median of pairs", ratio, maximum=1.05)
 
 
 def _run(path: Path, *, watched: bool) -> float:
-    async def nap(number: int) -> int:
+    async def sleep(number: int) -> int:
         await trio.sleep(0.01)
         return number
 
     cases = [Case(name=f"c{number}", input=number) for number in range(3000)]
-    defined: Any = evaluation(cases=cases, slots=20, loop="trio", timeout=None, name="benchmark")(nap)
-    onlookers: list[subprocess.Popen[bytes]] = []
+    defined: Any = evaluation(cases=cases, slots=20, loop="trio", timeout=None, name="benchmark")(sleep)
+    watchers: list[subprocess.Popen[bytes]] = []
 
-    async def invite(_: LiveRun) -> None:
+    async def start_watcher(_: LiveRun) -> None:
         if watched:
-            program = "import sys, trio; from benchmarks import replay; trio.run(replay.look_on, sys.argv[1])"
-            onlookers.append(await trio.to_thread.run_sync(subprocess.Popen, [sys.executable, "-c", program, str(path)]))
+            program = "import sys, trio; from benchmarks import replay; trio.run(replay.watch, sys.argv[1])"
+            watchers.append(await trio.to_thread.run_sync(subprocess.Popen, [sys.executable, "-c", program, str(path)]))
 
-    began = time.process_time()
-    trio.run(partial(arun, defined, path, policy="fixed", observer=invite))
-    seconds = time.process_time() - began
-    for observer in onlookers:
+    start = time.process_time()
+    trio.run(partial(arun, defined, path, policy="fixed", observer=start_watcher))
+    seconds = time.process_time() - start
+    for observer in watchers:
         assert observer.wait(60) == 0
     return seconds
 
 
-async def look_on(path: str) -> None:
+async def watch(path: str) -> None:
     """Follow a run until it is finished, as `evaljournal watch` does."""
     state = RunState()
     async for record in follow(path, load_blobs=False):

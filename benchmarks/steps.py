@@ -64,9 +64,9 @@ def _cpu(figures: Figures, directory: Path, steps: int) -> None:
     print(f"\nCPU per step, {TRIALS} trials of {steps:,} steps at {SLOTS} slots, least of {ROUNDS} rounds")
     small, prompt = "What next?", [{"role": "user", "content": _text(random.Random(number), 990)} for number in range(50)]
     for kind in KINDS:
-        figures.show(f"small reply, {kind}", _per_step(directory, kind, steps, small, "yes"), most=REQUIRED[kind], unit="µs")
-    figures.show("4 kB reply, trio", _per_step(directory, "trio", steps, small, "y" * 4_000), most=60, unit="µs")
-    figures.show("50 kB prompt, trio", _per_step(directory, "trio", steps, prompt, "yes"), most=100, unit="µs")
+        figures.show(f"small reply, {kind}", _per_step(directory, kind, steps, small, "yes"), maximum=REQUIRED[kind], unit="µs")
+    figures.show("4 kB reply, trio", _per_step(directory, "trio", steps, small, "y" * 4_000), maximum=60, unit="µs")
+    figures.show("50 kB prompt, trio", _per_step(directory, "trio", steps, prompt, "yes"), maximum=100, unit="µs")
 
 
 def _text(chance: random.Random, length: int) -> str:
@@ -117,13 +117,13 @@ def _cpu_of(directory: Path, agent: Callable[..., Any], kind: str) -> float:
     """Return the CPU seconds of a run."""
     cases = [Case(name=f"c{number}", input=number) for number in range(TRIALS)]
     loop: Any = None if kind == "threads" else kind
-    it: Any = evaluation(cases=cases, slots=SLOTS, loop=loop, timeout=None, name="agent")(agent)
+    defined: Any = evaluation(cases=cases, slots=SLOTS, loop=loop, timeout=None, name="agent")(agent)
     path = directory / "run"
     shutil.rmtree(path, ignore_errors=True)
     gc.collect()
-    began = time.process_time()
-    run(it, path, policy="fixed")
-    return time.process_time() - began
+    start = time.process_time()
+    run(defined, path, policy="fixed")
+    return time.process_time() - start
 
 
 def _conversation(figures: Figures, directory: Path) -> None:
@@ -142,11 +142,11 @@ def _conversation(figures: Figures, directory: Path) -> None:
         return len(messages)
 
     trials = 20
-    it: Any = evaluation(cases=[Case(name=f"c{number}", input=number) for number in range(trials)], name="talk")(agent)
+    defined: Any = evaluation(cases=[Case(name=f"c{number}", input=number) for number in range(trials)], name="talk")(agent)
     path = directory / "talk"
-    run(it, path)
+    run(defined, path)
     size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
-    figures.show("bytes per trial", size / trials / 1_000, most=150, unit="kB")
+    figures.show("bytes per trial", size / trials / 1_000, maximum=150, unit="kB")
 
 
 # Runs without steps.
@@ -179,8 +179,8 @@ def _without_steps(figures: Figures, directory: Path, revision: str) -> None:
         _git("worktree", "remove", "--force", str(before))
     cpu = min(now for _, (now, _) in pairs) / min(then for (then, _), _ in pairs)
     size = min(now for _, (_, now) in pairs) / min(then for (_, then), _ in pairs)
-    figures.show("CPU, as a share of that revision's", cpu, most=1.05)
-    figures.show("bytes, as a share of that revision's", size, most=1.01)
+    figures.show("CPU, as a share of that revision's", cpu, maximum=1.05)
+    figures.show("bytes, as a share of that revision's", size, maximum=1.01)
 
 
 def _git(*arguments: str) -> subprocess.CompletedProcess[bytes]:
@@ -220,10 +220,10 @@ def _kills(figures: Figures, directory: Path, kills: int) -> None:
                 total += repeated.kills
                 bound = SLOTS if write_ahead else 2 * SLOTS
                 name = f"calls repeated per kill{', write_ahead' if write_ahead else ''}"
-                figures.show(f"{name}: most", max(repeated.per_kill), most=bound)
+                figures.show(f"{name}: most", max(repeated.per_kill), maximum=bound)
                 figures.show(f"{name}: mean of {repeated.calls:,} calls", sum(repeated.per_kill) / repeated.kills)
     print()
-    figures.show("kills", total, least=100 if kills >= 10 else None)
+    figures.show("kills", total, minimum=100 if kills >= 10 else None)
 
 
 def killed_runs(
@@ -233,8 +233,8 @@ def killed_runs(
     chance = random.Random(seed)
     calls: dict[str, list[int]] = defaultdict(list)
     """Call → the kills before each time it was made."""
-    made = number = 0
-    while made < kills:
+    repeated_calls = number = 0
+    while repeated_calls < kills:
         number += 1
         name = f"{kind}-{write_ahead}-{number}"
         path, log = directory / name, directory / f"{name}.txt"
@@ -246,25 +246,25 @@ def killed_runs(
             command = [sys.executable, "-m", "benchmarks._killed_agent", *arguments]
             process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)  # noqa: S603  # our own program
             before, ended = _calls_so_far(server, name, log), None
-            while made < kills and (ended := process.poll()) is None and _calls_so_far(server, name, log) == before:
+            while repeated_calls < kills and (ended := process.poll()) is None and _calls_so_far(server, name, log) == before:
                 time.sleep(0.005)
-            if made < kills and ended is None:
+            if repeated_calls < kills and ended is None:
                 time.sleep(chance.uniform(0.0, 0.3))
                 process.kill()
             ended = process.wait(120)
             for call in _all_calls(server, name, log)[before:]:
-                calls[f"{name}/{call}"].append(made)
+                calls[f"{name}/{call}"].append(repeated_calls)
             if ended >= 0:
                 break
-            made += 1
+            repeated_calls += 1
         assert ended == 0, f"the run ended with {ended}"
         assert verify(path).ok
-    per_kill = [0] * made
+    per_kill = [0] * repeated_calls
     for when in calls.values():
         for kill in when[:-1]:
             per_kill[kill] += 1
     assert len(calls) == number * cases * STEPS
-    return Repeated(made, sum(map(len, calls.values())), tuple(per_kill))
+    return Repeated(repeated_calls, sum(map(len, calls.values())), tuple(per_kill))
 
 
 def _calls_so_far(server: Server, name: str, log: Path) -> int:

@@ -53,8 +53,8 @@ def kill_large_outputs(figures: Figures, directory: Path, kills: int = 30) -> No
         for large, name in ((False, "small"), (True, "large")):
             figures.show(f"calls with {name} outputs that had returned and were lost, per kill", lost[large] / kills)
             figures.show(f"… share of {returned[large]:,} returned calls", shares[large] * 100, unit="%")
-        least = 1 / returned[False]  # No loss at all counts as one call.
-        figures.show("loss of large outputs relative to small ones", shares[True] / max(shares[False], least), most=2)
+        min_loss = 1 / returned[False]  # No loss at all counts as one call.
+        figures.show("loss of large outputs relative to small ones", shares[True] / max(shares[False], min_loss), maximum=2)
 
 
 def kill_every_kind(figures: Figures, directory: Path, kills: int = 4) -> None:
@@ -75,12 +75,12 @@ def kill_every_kind(figures: Figures, directory: Path, kills: int = 4) -> None:
         completed = Counter(event.trial for event in events_of(path) if isinstance(event, TrialCompleted))
         problems += not verify(path).ok
         problems += sum(completed[name] != 1 for name in names(CASES_OF_A_KIND))
-        figures.show(f"{kind}: runs that do not verify, trials not completed once", problems, most=0)
-        figures.show(f"{kind}: calls that had returned and were repeated, per kill", lost / kills, most=SLOTS)
+        figures.show(f"{kind}: runs that do not verify, trials not completed once", problems, maximum=0)
+        figures.show(f"{kind}: calls that had returned and were repeated, per kill", lost / kills, maximum=SLOTS)
 
 
 class Ledger:
-    """Calls that have returned, one line each, as the file says."""
+    """Calls that have returned, one line each in a file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

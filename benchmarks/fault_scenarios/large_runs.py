@@ -34,12 +34,17 @@ def a_million_trials(figures: Figures, directory: Path, trials: int = 1_000_000)
     path = directory / "run"
     trio.run(_write, path, trials)
     for name, arguments in COMMANDS.items():
-        command = [sys.executable, "-m", "evaljournal", *(str(path) if each == "RUN" else each for each in arguments)]
+        command = [
+            sys.executable,
+            "-m",
+            "evaljournal",
+            *(str(path) if word == "RUN" else word for word in arguments),
+        ]
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd=directory)  # noqa: S603  # our own command
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
-        figures.show(f"{name}: exit code", process.returncode, most=0)
-        figures.show(f"{name}: peak memory, {trials:,} trials", usage.ru_maxrss / 1024, most=500, unit="MB")
+        figures.show(f"{name}: exit code", process.returncode, maximum=0)
+        figures.show(f"{name}: peak memory, {trials:,} trials", usage.ru_maxrss / 1024, maximum=500, unit="MB")
         figures.show(f"{name}: CPU", usage.ru_utime + usage.ru_stime, unit="s")
 
 

@@ -43,7 +43,7 @@ def full_disk(figures: Figures, directory: Path) -> None:
         filler.write_bytes(bytes(700_000))
         task = _write_task(directory, length=1_000)
         code = _run("run", str(task), "-o", str(mount / "run"))
-        figures.show("exit code when the disk was full (3)", code, least=3, most=3)
+        figures.show("exit code when the disk was full (3)", code, minimum=3, maximum=3)
         filler.unlink()
         _show_resumed(figures, mount / "run")
     finally:
@@ -56,12 +56,12 @@ def signals(figures: Figures, directory: Path) -> None:
         path = directory / str(number)
         with _running("run", str(_write_task(directory)), "-o", str(path)) as process:
             _wait_for_records(path)
-            for each in sent:
-                process.send_signal(each)
+            for number_sent in sent:
+                process.send_signal(number_sent)
                 time.sleep(0.5)
             code = process.wait(TIMEOUT)
         expected = 0 if signal.SIGSTOP in sent else 3
-        figures.show(f"exit code after {sent[0].name} ({expected})", code, least=expected, most=expected)
+        figures.show(f"exit code after {sent[0].name} ({expected})", code, minimum=expected, maximum=expected)
         _show_resumed(figures, path)
 
 
@@ -70,7 +70,7 @@ def few_files(figures: Figures, directory: Path) -> None:
     opens = "file = open(__file__)"
     path, task = directory / "run", _write_task(directory, body=opens, length=1)
     code = _run("run", str(task), "-o", str(path), "--slots", "100", "--policy", "fixed", limit=(resource.RLIMIT_NOFILE, 30))
-    figures.show("exit code with too few file descriptors (0, 1 or 3)", code, least=0, most=3)
+    figures.show("exit code with too few file descriptors (0, 1 or 3)", code, minimum=0, maximum=3)
     _show_resumed(figures, path)
 
 
@@ -79,10 +79,10 @@ def little_memory(figures: Figures, directory: Path) -> None:
     body = "data = bytearray(2_000_000_000 if number % 10 == 0 else 1)"
     path, task = directory / "run", _write_task(directory, body=body)
     code = _run("run", str(task), "-o", str(path), "--retry-errors", "0", limit=(resource.RLIMIT_AS, 1_500_000_000))
-    figures.show("exit code with too little memory (1)", code, least=1, most=1)
+    figures.show("exit code with too little memory (1)", code, minimum=1, maximum=1)
     completed = sum(isinstance(event, TrialCompleted) for event in events_of(path))
-    figures.show("trials completed of those that need little memory", completed, least=TRIALS * 0.9, most=TRIALS * 0.9)
-    figures.show("runs that do not verify", not verify(path).ok, most=0)
+    figures.show("trials completed of those that need little memory", completed, minimum=TRIALS * 0.9, maximum=TRIALS * 0.9)
+    figures.show("runs that do not verify", not verify(path).ok, maximum=0)
 
 
 def _write_task(directory: Path, *, body: str = "pass", length: int = 1) -> Path:
@@ -136,5 +136,5 @@ def _show_resumed(figures: Figures, path: Path) -> None:
     _run("resume", str(path), "--retry-failed")
     completed = Counter(event.trial for event in events_of(path) if isinstance(event, TrialCompleted))
     wrong = sum(completed[str(number)] != 1 for number in range(TRIALS))
-    figures.show("trials not completed exactly once after resume", wrong, most=0)
-    figures.show("runs that do not verify", not verify(path).ok, most=0)
+    figures.show("trials not completed exactly once after resume", wrong, maximum=0)
+    figures.show("runs that do not verify", not verify(path).ok, maximum=0)

@@ -21,7 +21,7 @@ def verified_runs(figures: Figures, directory: Path, runs: int = RUNS) -> None:
     findings = list(false_findings(directory, runs))
     for finding in findings[:10]:
         print(f"  {finding}")
-    figures.show(f"findings of `verify` about {runs:,} valid runs", len(findings), most=0)
+    figures.show(f"findings of `verify` about {runs:,} valid runs", len(findings), maximum=0)
 
 
 def false_findings(directory: Path, runs: int) -> Iterator[str]:

@@ -66,7 +66,7 @@ class Trial:
     waited: float = 0.0
     """Seconds of waiting after rate limits."""
     in_a_row: int = 0
-    """Rate limits since the last other ending."""
+    """Rate limits since the last other end."""
     last: bool = False
     """It queues last when its delay is over."""
 

@@ -1,6 +1,6 @@
 """Adversarial rows, in families: one or two for each finding of the second study.
 
-Unless a row says otherwise: 100 slots, 600 s, median latency 2 s (log-normal, sigma 0.5), client timeout 60 s, unlimited
+Unless a row has other values: 100 slots, 600 s, median latency 2 s (log-normal, sigma 0.5), client timeout 60 s, unlimited
 trials. The number of a family is that of the finding.
 """
 
@@ -57,11 +57,13 @@ def _poisoned() -> list[Row]:
         "own error": Poison(per_thousand=0, kind="error"),
     }
     return [
-        Row(name=f"{count} in 1,000 always {name}{where}", endpoint=evolve(endpoint, poison=evolve(poison, per_thousand=count)))
-        for endpoint, where in ((UNLIMITED, ""), (TWENTY, ", 20/s"))
+        Row(
+            name=f"{count} in 1,000 always {name}{suffix}", endpoint=evolve(endpoint, poison=evolve(poison, per_thousand=count))
+        )
+        for endpoint, suffix in ((UNLIMITED, ""), (TWENTY, ", 20/s"))
         for name, poison in kinds.items()
         for count in (1, 10)
-        if not (where and count == 10 and name == "own error")
+        if not (suffix and count == 10 and name == "own error")
     ]
 
 
@@ -92,18 +94,18 @@ def _bursts() -> list[Row]:
     """4: for a while, every new call is rate limited."""
     rows = [
         Row(
-            name=f"429s for {seconds:.0f} s{'' if wait is None else f' + Retry-After {wait:.0f}'}{where}",
+            name=f"429s for {seconds:.0f} s{'' if wait is None else f' + Retry-After {wait:.0f}'}{suffix}",
             endpoint=evolve(endpoint, bursts=(Burst(start=120, seconds=seconds, kind="rate_limited", retry_after=wait),)),
         )
-        for endpoint, where in ((UNLIMITED, ""), (TWENTY, ", 20/s"))
+        for endpoint, suffix in ((UNLIMITED, ""), (TWENTY, ", 20/s"))
         for seconds in (30.0, 180.0)
         for wait in (None, 2.0)
     ]
-    often = tuple(Burst(start=45.0 + 60 * k, seconds=5, kind="rate_limited", retry_after=1.0) for k in range(10))
-    silent = tuple(evolve(burst, retry_after=None) for burst in often)
+    each_minute = tuple(Burst(start=45.0 + 60 * k, seconds=5, kind="rate_limited", retry_after=1.0) for k in range(10))
+    silent = tuple(evolve(burst, retry_after=None) for burst in each_minute)
     return [
         *rows,
-        Row(name="429s for 5 s each minute + Retry-After 1", endpoint=evolve(UNLIMITED, bursts=often)),
+        Row(name="429s for 5 s each minute + Retry-After 1", endpoint=evolve(UNLIMITED, bursts=each_minute)),
         Row(name="429s for 5 s each minute", endpoint=evolve(UNLIMITED, bursts=silent)),
     ]
 
@@ -111,13 +113,13 @@ def _bursts() -> list[Row]:
 def _unavailable() -> list[Row]:
     """5: quick background 5xx, and real outages."""
     background = [
-        Row(name=f"{100 * part:.0f} % background 5xx{where}", endpoint=evolve(endpoint, background_5xx=part))
-        for endpoint, where in ((UNLIMITED, ""), (TWENTY, ", 20/s"), (evolve(UNLIMITED, cap=32), ", cap 32"))
+        Row(name=f"{100 * part:.0f} % background 5xx{suffix}", endpoint=evolve(endpoint, background_5xx=part))
+        for endpoint, suffix in ((UNLIMITED, ""), (TWENTY, ", 20/s"), (evolve(UNLIMITED, cap=32), ", cap 32"))
         for part in (0.05, 0.2, 0.4)
     ]
     outages = [
-        Row(name=f"outages of {seconds:.0f} s{where}", endpoint=evolve(endpoint, brownout_every=150.0, brownout=seconds))
-        for endpoint, where in ((UNLIMITED, ""), (TWENTY, ", 20/s"))
+        Row(name=f"outages of {seconds:.0f} s{suffix}", endpoint=evolve(endpoint, brownout_every=150.0, brownout=seconds))
+        for endpoint, suffix in ((UNLIMITED, ""), (TWENTY, ", 20/s"))
         for seconds in (5.0, 15.0, 30.0, 60.0)
     ]
     both = evolve(UNLIMITED, background_5xx=0.1, brownout_every=200.0, brownout=30.0)
@@ -128,10 +130,10 @@ def _own_errors() -> list[Row]:
     """6: many cases raise their own error."""
     return [
         Row(
-            name=f"{part // 10} % of the cases raise their own error{', at once' if quick else ''}{where}",
+            name=f"{part // 10} % of the cases raise their own error{', at once' if quick else ''}{suffix}",
             endpoint=evolve(endpoint, poison=Poison(per_thousand=part, kind="error", quick=quick)),
         )
-        for endpoint, where in ((UNLIMITED, ""), (evolve(UNLIMITED, cap=48), ", cap 48"))
+        for endpoint, suffix in ((UNLIMITED, ""), (evolve(UNLIMITED, cap=48), ", cap 48"))
         for part in (300, 500)
         for quick in (False, True)
     ]
@@ -162,11 +164,11 @@ def _moved() -> list[Row]:
     """8: a limit changes during the run."""
     up, down = Curve(((300.0, 3.0),)), Curve(((300.0, 1 / 3),))
     rows: list[Row] = []
-    for wait, where in ((True, ""), (False, ", no Retry-After")):
+    for wait, suffix in ((True, ""), (False, ", no Retry-After")):
         ten, thirty = Endpoint(rate=10, burst=20, retry_after=wait), Endpoint(rate=30, burst=30, retry_after=wait)
         rows += [
-            Row(name=f"10/s raised to 30/s{where}", endpoint=evolve(ten, rate_curve=up)),
-            Row(name=f"30/s lowered to 10/s{where}", endpoint=evolve(thirty, rate_curve=down)),
+            Row(name=f"10/s raised to 30/s{suffix}", endpoint=evolve(ten, rate_curve=up)),
+            Row(name=f"30/s lowered to 10/s{suffix}", endpoint=evolve(thirty, rate_curve=down)),
         ]
     return [
         *rows,
@@ -190,22 +192,26 @@ def _drift() -> list[Row]:
     }
     places = ((UNLIMITED, ""), (TWENTY, ", 20/s"), (evolve(UNLIMITED, cap=48), ", cap 48"))
     return [
-        Row(name=f"latency {name}{where}", endpoint=evolve(endpoint, latency_curve=curve))
-        for endpoint, where in places
+        Row(name=f"latency {name}{suffix}", endpoint=evolve(endpoint, latency_curve=curve))
+        for endpoint, suffix in places
         for name, curve in curves.items()
-        if not (where and name.startswith("halves"))
+        if not (suffix and name.startswith("halves"))
     ]
 
 
 def _headers() -> list[Row]:
     """10: rate-limit headers that are wrong."""
     none = Headers(remaining=0, reset=60.0, limit=100)
-    far = Headers(remaining=0, reset=3600.0, limit=100)
-    few = Headers(remaining=1, reset=60.0, limit=1)
+    late = Headers(remaining=0, reset=3600.0, limit=100)
+    low = Headers(remaining=1, reset=60.0, limit=1)
     return [
-        Row(name=f"headers: {what}{where}", endpoint=evolve(endpoint, headers=headers))
-        for endpoint, where in ((UNLIMITED, ""), (TWENTY, ", 20/s"))
-        for what, headers in (("always remaining 0", none), ("remaining 0, reset in 1 h", far), ("always remaining 1", few))
+        Row(name=f"headers: {name}{suffix}", endpoint=evolve(endpoint, headers=headers))
+        for endpoint, suffix in ((UNLIMITED, ""), (TWENTY, ", 20/s"))
+        for name, headers in (
+            ("always remaining 0", none),
+            ("remaining 0, reset in 1 h", late),
+            ("always remaining 1", low),
+        )
     ]
 
 
@@ -229,14 +235,14 @@ def _hung() -> list[Row]:
     """12: hung connections with the default timeout of 600 s; more slots than the endpoint needs."""
     holes = [
         Row(
-            name=f"black hole of {seconds:.0f} s{where}",
+            name=f"black hole of {seconds:.0f} s{suffix}",
             endpoint=evolve(endpoint, bursts=(Burst(start=150, seconds=seconds, kind="hung"),)),
             slots=slots,
             timeout=600.0,
             seconds=900.0,
             known=slots > 100,
         )
-        for endpoint, where, slots in (
+        for endpoint, suffix, slots in (
             (TWENTY, ", 20/s, 1,000 slots", 1000),
             (evolve(UNLIMITED, cap=48), ", cap 48, 1,000 slots", 1000),
             (TWENTY, ", 20/s, 100 slots", 100),
@@ -245,13 +251,13 @@ def _hung() -> list[Row]:
     ]
     hangs = [
         Row(
-            name=f"{100 * part:g} % of the calls hang{where}",
+            name=f"{100 * part:g} % of the calls hang{suffix}",
             endpoint=evolve(endpoint, hangs=part),
             slots=slots,
             timeout=600.0,
             seconds=900.0,
         )
-        for endpoint, where, slots in ((UNLIMITED, "", 100), (TWENTY, ", 20/s, 1,000 slots", 1000))
+        for endpoint, suffix, slots in ((UNLIMITED, "", 100), (TWENTY, ", 20/s, 1,000 slots", 1000))
         for part in (0.003, 0.01)
     ]
     return [*holes, *hangs]
@@ -274,7 +280,7 @@ def _tenants() -> list[Row]:
     def square(period: float, low: float) -> Curve:
         return Curve(tuple((period * k, low if k % 2 else 1.0) for k in range(1, int(600 / period) + 1)))
 
-    def walk(seed: int) -> Curve:
+    def walking(seed: int) -> Curve:
         chance, factor, points = random.Random(seed), 0.6, list[tuple[float, float]]()
         for k in range(60):
             factor = min(max(factor * (0.75 + 0.55 * chance.random()), 0.2), 1.0)
@@ -282,14 +288,14 @@ def _tenants() -> list[Row]:
         return Curve(tuple(points))
 
     rows: list[Row] = []
-    for wait, where in ((True, ""), (False, ", no Retry-After")):
+    for wait, suffix in ((True, ""), (False, ", no Retry-After")):
         thirty = Endpoint(rate=30, burst=30, retry_after=wait)
         rows += [
-            Row(name=f"30/s and 8/s in turn, {p:.0f} s{where}", endpoint=evolve(thirty, rate_curve=square(p, 0.25)))
+            Row(name=f"30/s and 8/s in turn, {p:.0f} s{suffix}", endpoint=evolve(thirty, rate_curve=square(p, 0.25)))
             for p in (20, 60, 150)
         ]
         rows += [
-            Row(name=f"random walk of 6-30/s, no. {k}{where}", endpoint=evolve(thirty, rate_curve=walk(k))) for k in (1, 2)
+            Row(name=f"random walk of 6-30/s, no. {k}{suffix}", endpoint=evolve(thirty, rate_curve=walking(k))) for k in (1, 2)
         ]
     cap = Endpoint(cap=64)
     rows.append(Row(name="64 and 16 in flight in turn, 60 s", endpoint=evolve(cap, cap_curve=square(60, 0.25))))

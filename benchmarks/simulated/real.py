@@ -123,11 +123,11 @@ def measure_real(row: Row, policy: str = "adaptive", seed: int = 0) -> Result:
     state = trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0)).state
     poison = row.endpoint.poison
     poisoned = sum(poison.hits(int(name.rpartition("-")[2])) for name in _failed(state)) if poison is not None else 0
-    each = 100 / max(state.completed, 1)
+    percent = 100 / max(state.completed, 1)
     result = Result(
         completed=state.completed,
-        rate_limited=each * (task.count("rate_limited") + (judge.count("rate_limited") if judge else 0)),
-        unavailable=each * task.count("unavailable", "hung"),
+        rate_limited=percent * (task.count("rate_limited") + (judge.count("rate_limited") if judge else 0)),
+        unavailable=percent * task.count("unavailable", "hung"),
         failed=state.failed - poisoned,
     )
     if row.trials is not None:

@@ -41,7 +41,7 @@ def check(families: Mapping[str, Sequence[Comparison]], seeds: Sequence[int]) ->
         _lettered(checks, comparison)
     if "lettered" in families:
         _recovery(checks)
-        _sprint(checks, range(seeds[0], seeds[0] + 3))
+        _short_run(checks, range(seeds[0], seeds[0] + 3))
     print("all required figures hold" if not checks.failed else f"{checks.failed} required figures do not hold")
     return checks.failed
 
@@ -69,14 +69,14 @@ def _ordinary(checks: Checks, comparisons: Sequence[Comparison]) -> None:
     checks.check("ordinary: no trial lost that the best fixed limit would not lose", f"{lost:.0f} lost", passed=lost == 0)
 
 
-def _times(checks: Checks, what: str, comparisons: Sequence[Comparison], most: float) -> None:
+def _times(checks: Checks, what: str, comparisons: Sequence[Comparison], maximum: float) -> None:
     """Check the ratio of every finite run to the best fixed limit."""
-    slow = [c for c in comparisons if c.row.trials is not None and c.ratio(OURS) > most]
+    slow = [c for c in comparisons if c.row.trials is not None and c.ratio(OURS) > maximum]
     values = ratios(comparisons, OURS)
     if not values:
         return
     figure = f"highest {max(values):.2f} x, {len(slow)} of {len(values)} above"
-    checks.check(f"{what}: <= {most} x the time of the best fixed limit", figure, passed=not slow)
+    checks.check(f"{what}: <= {maximum} x the time of the best fixed limit", figure, passed=not slow)
     for c in sorted(slow, key=lambda c: -c.ratio(OURS))[:5]:
         print(f"      {c.ratio(OURS):5.2f} x  {c.row.name} (seed {c.seed})")
 
@@ -100,15 +100,15 @@ def _recovery(checks: Checks) -> None:
     """Check that 90 of 100 slots are in use within 30 s after an outage or a burst of 429s."""
     for what, limited in (("an outage", False), ("a burst of 429s", True)):
         endpoint = Endpoint(cap=100, brownout_every=300, brownout_kind="rate_limited" if limited else "unavailable")
-        over = 150 + endpoint.brownout
+        end = 150 + endpoint.brownout
         [tally] = simulate(Row(name=what, endpoint=endpoint, seconds=420.0), ours, 1, trace=True)
-        back = next((t - over for t, n in tally.in_flight or () if t >= over and n >= 90), None)
-        figure = "not back within 240 s" if back is None else f"{back:.1f} s"
-        passed = back is not None and back <= 30
+        recovery = next((t - end for t, n in tally.in_flight or () if t >= end and n >= 90), None)
+        figure = "not back within 240 s" if recovery is None else f"{recovery:.1f} s"
+        passed = recovery is not None and recovery <= 30
         checks.check(f"back at 90 slots of 100 after {what}: <= 30 s", figure, passed=passed)
 
 
-def _sprint(checks: Checks, seeds: Sequence[int]) -> None:
+def _short_run(checks: Checks, seeds: Sequence[int]) -> None:
     """Check the mean time of 10,000 trials at 100/s, divided by the shortest possible."""
     endpoint, trials = SCENARIOS["F"][0], 10_000
     ideal = (trials - endpoint.burst) / (endpoint.rate or 1.0) + endpoint.mean()

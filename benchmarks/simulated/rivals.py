@@ -32,10 +32,10 @@ class Fixed:
         return Decision(limit=self.limit)
 
     def learn(self, signal: Signal) -> None:
-        """Ignore the ending."""
+        """Ignore the end of a call."""
 
     def elapse(self, t: float) -> Decision:  # noqa: ARG002  # part of the protocol
-        """Ignore time that passes without an ending."""
+        """Ignore time that passes without an end of a call."""
         return Decision(limit=self.limit)
 
     def may_start(self, t: float) -> Gate:  # noqa: ARG002  # others pace their starts
@@ -64,7 +64,7 @@ class Phoenix(Fixed):
         return int(self.target)
 
     def learn(self, signal: Signal) -> None:
-        """Count the ending in its window, and move the target when the window is over."""
+        """Count the end in its window, and move the target when the window is over."""
         if isinstance(signal, Started):
             return
         self._window = signal.t if self._window is None else self._window
@@ -157,7 +157,7 @@ class Inspect(Fixed):
     limit, at most once in 15 s or in the time of its Retry-After. A call that succeeds after a retry does not count.
     """
 
-    START, LEAST, CUT, GROW, COOLDOWN = 20, 4, 0.8, 0.05, 15.0
+    START, MINIMUM, CUT, GROW, COOLDOWN = 20, 4, 0.8, 0.05, 15.0
 
     def __init__(self, slots: int) -> None:
         """Move between 4 and `slots`."""
@@ -191,10 +191,10 @@ class Inspect(Fixed):
     def _rate_limited(self, t: float, retry_after: float | None) -> None:
         self._slow_start, self._clean = False, 0
         if t >= self._until:
-            self._limit = max(int(self.CUT * self._limit), min(self.LEAST, self.slots))
+            self._limit = max(int(self.CUT * self._limit), min(self.MINIMUM, self.slots))
             self._until = t + max(self.COOLDOWN, retry_after or 0.0)
 
 
 def is_load(signal: Signal) -> bool:
-    """Return whether an ending may be due to load: a rate limit, an unavailable endpoint, a timeout."""
+    """Return whether the end of a call may be due to load: a rate limit, an unavailable endpoint, a timeout."""
     return isinstance(signal, TimedOut) or (isinstance(signal, Failed) and signal.category in ("rate_limited", "unavailable"))

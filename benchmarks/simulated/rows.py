@@ -22,7 +22,7 @@ MakePolicy = Callable[["Row"], Policy]
 """A function that returns the policy for a row."""
 GRID = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 """Fixed limits that are tried to find the best one."""
-ENOUGH = 98.5
+SUFFICIENT = 98.5
 """Per cent of capacity at which the search ends: a higher limit would only cause more 429s."""
 HAMMERING = 1000.0
 """Rate-limited calls per completed trial, in per cent, at which it ends if the last step brought no improvement."""
@@ -123,13 +123,13 @@ def measure(row: Row, make: MakePolicy, seed: int = 0) -> Result:
     """Run a row with a policy."""
     tallies = simulate(row, make, seed)
     completed = sum(tally.completed for tally in tallies)
-    each = 100 / max(completed, 1)
+    percent = 100 / max(completed, 1)
     result = Result(
         completed=completed,
-        rate_limited=each * sum(tally.rate_limited for tally in tallies),
-        unavailable=each * sum(tally.unavailable for tally in tallies),
+        rate_limited=percent * sum(tally.rate_limited for tally in tallies),
+        unavailable=percent * sum(tally.unavailable for tally in tallies),
         failed=sum(tally.failed for tally in tallies),
-        shares=tuple(each * tally.completed for tally in tallies) if row.runs > 1 else (),
+        shares=tuple(percent * tally.completed for tally in tallies) if row.runs > 1 else (),
     )
     if row.trials is None:
         done = sum(tally.work for tally in tallies) if row.counts_work else completed
@@ -147,11 +147,11 @@ def best_fixed(row: Row, seed: int = 0) -> tuple[int, Result]:
     best = 1, measure(row, _fixed(1), seed)
     for limit in limits[1:]:
         result = measure(row, _fixed(limit), seed)
-        reached, most = result.goodput or 0.0, best[1].goodput or 0.0
-        if reached > most + 0.5:  # Of equally good limits, the lowest.
+        reached, best_goodput = result.goodput or 0.0, best[1].goodput or 0.0
+        if reached > best_goodput + 0.5:  # Of equally good limits, the lowest.
             best = limit, result
-        hopeless = reached < 0.9 * most or (reached <= most + 0.5 and result.rate_limited > HAMMERING)
-        if hopeless or max(reached, most) >= ENOUGH:
+        hopeless = reached < 0.9 * best_goodput or (reached <= best_goodput + 0.5 and result.rate_limited > HAMMERING)
+        if hopeless or max(reached, best_goodput) >= SUFFICIENT:
             break
     return best
 
