@@ -245,7 +245,7 @@ def test_score_objects_of_other_libraries(path: Path) -> None:
 
     (scored,) = events(path, TrialScored)
     (failed,) = events(path, ScoringFailed)
-    assert ("theirs", 0.6, "mostly") == (scored.scorer, scored.value, scored.reason)
+    assert ("foreign_score", 0.6, "mostly") == (scored.scorer, scored.value, scored.reason)
     assert "skipped" == failed.scorer
 
 
