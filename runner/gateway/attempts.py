@@ -28,8 +28,11 @@ class GatewayAttempt:
         """The calls in flight."""
 
     def fail(self, failure: Exception) -> None:
-        """End the attempt because a provider did not answer; the first failure counts."""
+        """Let the attempt fail because a provider did not answer, whatever its task returns; the first failure counts."""
         self.failure = self.failure or failure
+
+    def end(self) -> None:
+        """Cancel the task of an attempt that has failed, if it can be cancelled."""
         if self._ends_at_once:
             self.scope.cancel()
 

@@ -202,6 +202,8 @@ class Call:
             or isinstance(exc, NoResponse | ReplyTooLarge | Redirected | InvalidReply)
         )
         no_retry = [_NO_RETRY] if ends else []
+        if ends:
+            self.attempt.fail(exc)  # Before the agent can read the reply and return.
         try:
             with trio.move_on_after(LAST_REPLY if ends else float("inf")):
                 if connection.is_started:
@@ -215,7 +217,7 @@ class Call:
                     await connection.send(response.status, headers, _masked(body))
         finally:
             if ends:
-                self.attempt.fail(exc)
+                self.attempt.end()
 
 
 def _reader(response: AnyResponse) -> ReplyReader:
