@@ -149,6 +149,44 @@ def test_invalid_replies(sent: bytes) -> None:
         exchange(handler)
 
 
+@pytest.mark.parametrize(
+    ("sent", "connections"),
+    [
+        ((b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n", b"%b"), 1),
+        ((b"HTTP/1.1 200 OK\r\nContent-", b"Length: 1\r\n\r\n%b"), 1),
+        ((b"HTTP/1.1 200\r\ncontent-length:1\r\n\r\n%b",), 1),
+        ((b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 1\r\n\r\n%b",), 1),
+        ((b"HTTP/1.1 200 OK\nContent-Length: 1\n\n%b",), 1),
+        ((b"HTTP/1.1 200 OK\r\nX: a\r\n b\r\nContent-Length: 1\r\n\r\n%b",), 1),
+        ((b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 1\r\n\r\n%b",), 5),
+        ((b"HTTP/1.0 200 OK\r\nContent-Length: 1\r\n\r\n%b",), 5),
+    ],
+    ids=["head first", "half a head", "terse", "two lengths", "line feeds", "folded", "close", "HTTP/1.0"],
+)
+def test_forms_of_a_reply(sent: tuple[bytes, ...], connections: int) -> None:
+    """Each is read, and the connection is used again where HTTP allows it."""
+
+    async def handler(stream: trio.abc.Stream, _: int, __: int, body: bytes) -> bool:
+        for part in sent:
+            await stream.send_all(part.replace(b"%b", body))
+            await trio.sleep(0.002)
+        return True
+
+    assert (NUMBERS, connections) == exchange(handler)
+
+
+@pytest.mark.parametrize("sent", [b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n1", b"HTTP/1.1 200 OK\r\nContent-Length: 1"])
+def test_truncated_replies(sent: bytes) -> None:
+    """A reply that ends too early is none."""
+
+    async def handler(stream: trio.abc.Stream, *_: object) -> bool:
+        await stream.send_all(sent)
+        return False
+
+    with pytest.raises(NoResponse):
+        exchange(handler)
+
+
 async def close_at_second_request(stream: trio.abc.Stream, _: int, request: int, body: bytes) -> bool:
     if not request:
         await stream.send_all(reply(body))
