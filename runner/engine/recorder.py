@@ -141,10 +141,21 @@ class LateRecorder:
         try:
             self.record(event)
         except (Unserializable, RecursionError) as exc:  # Such as a value that is nested too deeply in the record.
-            if not isinstance(event, StepReused):
-                names = ("trial", "attempt", "step", "name", "kind", "fingerprint", "elapsed", "parent")
-                error, facts = describe(exc), {name: getattr(event, name) for name in names}
-                self.record(StepFailed(**facts, error=error.type, message=error.message))
+            assert not isinstance(event, StepReused)  # It has nothing but numbers.
+            error = describe(exc)
+            failed = StepFailed(
+                trial=event.trial,
+                attempt=event.attempt,
+                step=event.step,
+                name=event.name,
+                kind=event.kind,
+                fingerprint=event.fingerprint,
+                error=error.type,
+                message=error.message,
+                elapsed=event.elapsed,
+                parent=event.parent,
+            )
+            self.record(failed)
 
     async def _wait_durable(self) -> None:
         await self._recorder.journal.wait_durable(self._recorder.journal.appended)
