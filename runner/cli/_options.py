@@ -308,7 +308,9 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
             '"sync"',
         ),
         Option(
-            "--write-ahead", "Sync the start of each attempt to disk before its call (needed for at-most-once).", "settings"
+            "--write-ahead",
+            "Sync the start of each attempt before its call, and each step before it returns (needed for at-most-once).",
+            "settings",
         ),
         Option(
             "--durable WHAT",

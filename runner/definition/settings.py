@@ -77,7 +77,7 @@ class Settings(Selection):
     loop: Literal["trio", "asyncio"] | None = field(default=None, validator=_one_of("trio", "asyncio", None))
     """The event loop of an `async def` task."""
     write_ahead: bool = field(default=False, validator=_of_type(bool))
-    """Whether the start of each attempt is synced to disk before its call."""
+    """Whether the start of each attempt is synced to disk before its call, and the result of a step before it returns."""
     record_requests: bool = field(default=True, validator=_of_type(bool))
     """Whether the requests to endpoints, chat models and commands are recorded."""
     reuse_steps: Reuse = field(default="transient", validator=_one_of(*REUSES))
