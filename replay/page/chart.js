@@ -157,7 +157,7 @@ function drawBar(pen, outcome, { left, width, top, height, colors, ink, ground, 
   }
 }
 
-// The value of a step function for each pixel: the one that lasts longest, so that a slot that is handed over draws no spike;
+// The value of a series for each pixel: the one that lasts longest, so that a slot that is handed over draws no spike;
 // if it changes often within a pixel, the mean over its time.
 const MANY = 6; // Changes.
 

@@ -224,7 +224,7 @@ class Run {
 
   pausesAt(seq) { return this.pauses.filter((pause) => pause[0] <= seq && (!pause[7] || pause[7] > seq)); }
 
-  // Begin and end of a pause on the axis. It ends at its planned time, or earlier by a record or with its session; an open
+  // Start and end of a pause on the axis. It ends at its planned time, or earlier by a record or with its session; an open
   // circuit breaker is closed by a record only.
   pauseRange(pause) {
     const [, session, from, until, reason, , , endSeq] = pause, base = this.base[session - 1];
@@ -235,7 +235,7 @@ class Run {
   sessionAt(seq) { return lastIndex(this.sessions.map((session) => session.seq), seq); }
   seqAt(x) { return Math.max(1, lastIndex(this.x, x) + 1); }
 
-  // Begin and end of an attempt on the axis; one in flight lasts until the last known time.
+  // Start and end of an attempt on the axis; one in flight lasts until the last known time.
   startOf(span) { return this.base[this.spans.session[span] - 1] + this.spans.start[span] / 1e6; }
   endOf(span) { return this.spans.outcome[span] ? this.startOf(span) + this.spans.duration[span] / 1e6 : this.endX; }
   outcomeOf(span) { return this.outcomes[this.spans.outcome[span]]; }

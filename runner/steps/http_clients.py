@@ -1,7 +1,7 @@
 """Requests of HTTP clients as steps, without a changed line: `@evaluation(durable="http")`.
 
-They are seen at the transports of httpx and httpx2, which the SDKs of OpenAI and Anthropic use. Outside an attempt, and for
-requests that are no steps, a transport does what it did before.
+They are intercepted at the transports of httpx and httpx2, which the SDKs of OpenAI and Anthropic use. Outside an attempt, and
+for requests that are no steps, a transport works as usual.
 """
 
 import functools

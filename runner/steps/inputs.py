@@ -1,4 +1,4 @@
-"""What a step asks: its JSON, its fingerprint, and the part of it that follows the input of an earlier step.
+"""The input of a step: its JSON, its fingerprint, and the part of it that follows the input of an earlier step.
 
 An agent sends its whole conversation in every call. Recorded in full, 30 turns of 3 kB would take 1.4 MB per trial. So a list
 in the input of a step that begins with the same list of an earlier step is recorded without those elements.
@@ -25,7 +25,7 @@ _LONG: Final = 1_024
 
 @attrs.frozen
 class StepInput:
-    """What a step asks, with secrets masked, as canonical JSON: what the caller changes later is not recorded."""
+    """The input of a step, with secrets masked, as canonical JSON: what the caller changes later is not recorded."""
 
     content: bytes
     members: Mapping[str, bytes]
@@ -36,7 +36,7 @@ class StepInput:
 
 
 def step_input(value: Any, name: str, *, key: bytes | None = None, earlier: "RecordedInputs | None" = None) -> StepInput:
-    """Return what a step asks; raise `UsageError` or `Unserializable` if it is not JSON.
+    """Return the input of a step; raise `UsageError` or `Unserializable` if it is not JSON.
 
     `key` identifies it instead of its JSON. What a list has in common with one in `earlier` is not searched for secrets again,
     which takes longer than everything else.

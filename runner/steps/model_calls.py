@@ -49,10 +49,10 @@ def is_model_call(method: str, path: str) -> bool:
 def step_request(
     method: str, url: str, headers: Mapping[str, str], body: bytes, *, earlier: RecordedInputs | None = None
 ) -> StepRequest:
-    """Return what a request asks; `headers` have lower-case names, and `earlier` are the inputs of earlier steps.
+    """Return the step of a request; `headers` have lower-case names, and `earlier` are the inputs of earlier steps.
 
-    Two requests ask the same only if method, URL, body and some headers are equal, byte by byte. In the URL of a model call,
-    keys are not compared: they may be replaced between two sessions.
+    Two requests are the same step only if method, URL, body and some headers are equal, byte by byte. In the URL of a model
+    call, keys are not compared: they may be replaced between two sessions.
     """
     parts = urlsplit(url)
     endpoint = model_endpoint(method, parts.path)
@@ -180,7 +180,7 @@ class ReplyReader:
 
     @cached_property
     def _json(self) -> Any:
-        """The complete body as a JSON value; None if it is none. It may contain NaN and half characters, as in Python."""
+        """The complete body as a JSON value; None if it is none. It may contain NaN and lone surrogates, as in Python."""
         self._reply.body = self._body
         try:
             return self._reply.json() if self._is_json and self._is_decoded else None
@@ -245,7 +245,7 @@ def _is_storable(value: Any) -> bool:
         return False
     try:
         canonical(value, "the reply")
-    except UsageError:  # NaN, half a character, a number of more than 64 bits, or too many levels.
+    except UsageError:  # NaN, a lone surrogate, a number of more than 64 bits, or too many levels.
         return False
     return True
 

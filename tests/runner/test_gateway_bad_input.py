@@ -127,7 +127,7 @@ def test_invalid_requests(path: Path, head: str, expected: int) -> None:
 
 @pytest.mark.usefixtures("_provider")
 def test_a_large_body_without_a_length_is_rejected(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is read up to the limit."""
+    """A body without a length is read up to the limit."""
     monkeypatch.setattr(call, "MAX_BYTES", 300_000)
 
     def agent(_: Any) -> int:
@@ -194,7 +194,7 @@ def test_many_connections(path: Path) -> None:
 
 @pytest.mark.usefixtures("_provider")
 def test_too_many_connections_are_rejected(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They get 503."""
+    """Connections above the limit get 503."""
     monkeypatch.setattr(gateway, "MAX_CONNECTIONS", 2)
 
     def agent(_: Any) -> int:

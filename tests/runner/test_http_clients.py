@@ -170,7 +170,7 @@ def test_equal_calls_at_once(path: Path, server: Server, name: str) -> None:
 
 
 def test_other_requests_pass_through(path: Path, server: Server, name: str) -> None:
-    """They are made again and not recorded, whatever the client; so are all of a run without the setting."""
+    """They are repeated and not recorded, whatever the client; so are all of a run without the setting."""
     url = server.url(name, "ok", "v1/models")
     run_failing_once(path, lambda: httpx.get(url, verify=False).status_code)  # noqa: S501
     run_failing_once(path.with_name("off"), lambda: post(server.url(name, "ok", "v1/chat/completions")).text, durable=())
@@ -180,7 +180,7 @@ def test_other_requests_pass_through(path: Path, server: Server, name: str) -> N
 
 
 def test_outside_an_attempt_nothing_is_recorded(server: Server, name: str) -> None:
-    """The client does what it did before; so do the retries of an SDK."""
+    """Clients, and the retries of an SDK, work as usual."""
     http_clients.watch_clients()
     with make_client(server.url(name, "429:0.01,ok", "api"), openai.OpenAI) as client:
         text, _ = chat(client, [{"role": "user", "content": "lima"}])
@@ -218,7 +218,7 @@ def stream_text(url: str, *, pieces: int = 1000) -> str:
 
 
 def test_a_stream_that_is_closed_early_is_called_again(path: Path, server: Server, name: str) -> None:
-    """Nothing is recorded of it."""
+    """A stream that the task closes early is not recorded, and the next attempt repeats the call."""
     url = server.url(name, "sse", "api")
     task = run_failing_once(path, lambda: stream_text(url, pieces=3))
 
@@ -237,7 +237,7 @@ def test_a_stream_that_is_closed_early_is_called_again(path: Path, server: Serve
     ],
 )
 def test_a_stream_that_breaks_is_a_failed_step(path: Path, server: Server, name: str, turn: Turn, fault: str) -> None:
-    """A truncated stream, or one with an error, is never a result; the next attempt asks again."""
+    """A truncated stream, or one with an error, is never a result; the next attempt repeats the call."""
     url = server.url(name, f"sse:{fault},sse", "api")
 
     def agent(question: str) -> str:

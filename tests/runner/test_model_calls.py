@@ -1,4 +1,4 @@
-"""Model calls: which requests they are, when two ask the same, and what is recorded and replayed of a reply."""
+"""Model calls: which requests they are, when two are the same, and what is recorded and replayed of a reply."""
 
 import json
 import zlib
@@ -69,23 +69,23 @@ def test_which_requests_are_model_calls(method: str, path: str, expected: bool) 
     assert expected is is_model_call(method, path)
 
 
-def test_what_a_model_call_asks() -> None:
-    """Name and kind say what is called; the input is the body."""
+def test_the_step_of_a_model_call() -> None:
+    """A model call has a name, the kind `model`, and its body as input."""
     request = step_request("POST", URL, {}, b'{"model":"gpt-5-mini","messages":[{"role":"user","content":"Hi"}]}')
 
     assert ("chat.completions gpt-5-mini", "model", True) == (request.name, request.kind, request.reusable)
     assert {"model": "gpt-5-mini", "messages": [{"role": "user", "content": "Hi"}]} == orjson.loads(request.input.content)
 
 
-def test_different_bodies_are_different_questions() -> None:
-    """Even if they are the same JSON; invalid JSON, too."""
+def test_different_bodies_are_different_steps() -> None:
+    """Bodies that are the same JSON in other bytes, or invalid JSON, are different steps."""
     bodies = [b"{}", b"{ }", b'{"a":1.0}', b'{"a":1}', b'{"a":1,"a":1}', b"{", b"", b"\xff", b"\xfe", b'"\\ud800"', b"9" * 40]
 
     assert len(bodies) == len({ask(body) for body in bodies})
 
 
-def test_what_else_belongs_to_a_question() -> None:
-    """Method, URL and the version headers; not the key, in a header or in the URL."""
+def test_other_parts_of_a_request_that_identify_a_step() -> None:
+    """Method, URL and version headers identify a step; a key, in a header or in the URL, does not."""
     questions: list[dict[str, Any]] = [
         {},
         {"method": "GET"},
@@ -105,7 +105,7 @@ def test_what_else_belongs_to_a_question() -> None:
 
 @pytest.mark.parametrize("name", ["q", "key", "token", "page_token", "author", "sig"])
 def test_other_requests_that_differ_in_their_query(name: str) -> None:
-    """They ask something else, whatever the parameter is called; it may not be a secret."""
+    """They are different steps, whatever the parameter is called; it may not be a secret."""
     first, second = (
         step_request("GET", f"https://tools.example/search?{name}={value}", {}, b"") for value in ("0123456789", "9876543210")
     )
@@ -115,7 +115,7 @@ def test_other_requests_that_differ_in_their_query(name: str) -> None:
 
 
 def test_keys_are_not_recorded() -> None:
-    """Neither those in a URL nor those in a body."""
+    """Keys in a URL or in a body are not recorded."""
     add_secret("a-very-secret-value")
     request = step_request("GET", "https://tools.example/a-very-secret-value?api_key=sk-0123456789abcdef", {}, b"")
     body = step_request("POST", URL, {}, b'{"messages":"a-very-secret-value"}')
@@ -133,7 +133,7 @@ def test_keys_are_not_recorded() -> None:
 @pytest.mark.parametrize("size", [1, 7, 10_000])
 @pytest.mark.parametrize("newline", [b"\n", b"\r\n", b"\r"])
 def test_a_stream_is_complete_with_its_last_event(stream: bytes, model: str, size: int, newline: bytes) -> None:
-    """Not earlier, although the text of the model contains its name; its usage is known then."""
+    """A stream is not complete earlier, although the text of the model contains the event's name; its usage is known then."""
     stream = stream.replace(b"\n", newline)
     reader, complete_after = ReplyReader(200, STREAM), 0
     for at in range(0, len(stream), size):
@@ -150,7 +150,7 @@ def test_a_stream_is_complete_with_its_last_event(stream: bytes, model: str, siz
 
 @pytest.mark.parametrize("stream", [CHAT, MESSAGE, RESPONSE])
 def test_a_truncated_stream_is_never_complete(stream: bytes) -> None:
-    """If the connection was closed, whatever the position, and if the stream was left."""
+    """A stream whose connection was closed, at any position, or that the client closed, is not complete."""
     closed = {"content-type": "text/event-stream"}
     end = len(stream.rstrip())
 
@@ -161,7 +161,7 @@ def test_a_truncated_stream_is_never_complete(stream: bytes) -> None:
 
 
 def test_a_stream_that_ends_without_a_last_event() -> None:
-    """It is complete if the server marked its end."""
+    """A stream without a last event is complete if the server marked its end."""
     assert read(STREAM, b"data: {}\n\n").is_complete
     assert read({"content-type": "text/event-stream", "content-length": "10"}, b"data: {}\n\n").is_complete
     assert not read({"content-type": "text/event-stream"}, b"data: {}\n\n").is_complete
@@ -178,7 +178,7 @@ def test_a_stream_that_ends_without_a_last_event() -> None:
     ],
 )
 def test_a_stream_with_an_error_is_never_complete(error: bytes) -> None:
-    """Not even if the last event follows."""
+    """A stream with an error is not complete, even if the last event follows."""
     reader = read(STREAM, CHAT[:50], b"\n\n", error, CHAT)
 
     assert not reader.is_complete
@@ -200,7 +200,7 @@ def test_a_stream_with_an_error_is_never_complete(error: bytes) -> None:
     ],
 )
 def test_json_is_replayed_as_the_same_value(body: bytes) -> None:
-    """As JSON where the journal can store it, otherwise as text."""
+    """A reply is recorded as JSON where the journal can store it, otherwise as text."""
     reader = read(JSON, body)
     stored = orjson.loads(orjson.dumps(reader.recorded()))
     status, headers, content = replayed(stored)
@@ -221,7 +221,7 @@ def test_json_is_replayed_as_the_same_value(body: bytes) -> None:
     ],
 )
 def test_other_replies_are_replayed_byte_by_byte(headers: dict[str, str], body: bytes) -> None:
-    """With what is needed to read them."""
+    """Other replies are replayed with the headers that are needed to read them."""
     reader = read(headers, body)
     status, replayed_headers, content = replayed(orjson.loads(orjson.dumps(reader.recorded())))
 
@@ -254,7 +254,7 @@ def test_invalid_json_is_not_complete() -> None:
 
 
 def test_a_large_reply_is_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also if it is small while it is compressed."""
+    """A large reply is not recorded, even if it is small while it is compressed."""
     monkeypatch.setattr("runner.steps.model_calls.MAX_BYTES", 1024 * 1024)
     packer = zlib.compressobj(wbits=31)
     packed = packer.compress(bytes(1024 * 1024 + 1)) + packer.flush()
@@ -278,7 +278,7 @@ def test_an_error_status() -> None:
     "recorded", [None, 3, [], {}, {"status": "x", "content_type": ""}, {"status": 200, "content_type": ""}]
 )
 def test_a_recorded_result_that_is_no_reply(recorded: Any) -> None:
-    """It is a clear error."""
+    """A recorded result of another form is an error."""
     with pytest.raises(Exception, match="not a reply"):
         replayed(recorded)
 

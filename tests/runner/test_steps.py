@@ -622,7 +622,7 @@ def test_a_late_step_of_an_abandoned_thread_is_not_recorded(path: Path) -> None:
 
 
 def test_a_missing_blob_is_executed_again(path: Path) -> None:
-    """A result that cannot be read is asked for again, and that is noted."""
+    """A step whose result cannot be read is executed again, and that is noted."""
     calls: list[int] = []
 
     def big(number: int) -> str:
