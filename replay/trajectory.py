@@ -94,14 +94,14 @@ class Trajectory:
 
     def _with_inner(self, seq: int) -> set[int]:
         """Return a completed step and the completed steps inside it."""
-        found, pending = set[int](), [seq]
+        inner_seqs, pending = set[int](), [seq]
         while pending:
             step = pending.pop()
-            if step not in found:  # In a forged journal, steps may call one another in a circle.
-                found.add(step)
+            if step not in inner_seqs:  # In a forged journal, steps may call one another in a circle.
+                inner_seqs.add(step)
                 places = self._places[step]
                 pending += [inner for place in places for inner in self._called.get(place, ()) if self._callers[inner] == place]
-        return found
+        return inner_seqs
 
     def apply(self, record: Record) -> StepDetails | None:
         """Return the step that a record completed, failed or reused; None if it is unknown what was reused."""

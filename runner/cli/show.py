@@ -125,9 +125,9 @@ def _entry(name: str, trial: TrialState, value: Any) -> dict[str, Any]:
 def _columns(name: str, trial: TrialState, value: Any, scorers: Sequence[str]) -> Sequence[str]:
     values = [_cell(trial, scorer) for scorer in scorers]
     reason = f" ({spaced(trial.reason)})" if trial.stage == "failed" and trial.reason else ""
-    took = duration(trial.elapsed) if trial.output_location is not None else "–"
+    elapsed = duration(trial.elapsed) if trial.output_location is not None else "–"
     text = printable(value, _INPUT) if isinstance(value, Blob) else one_line(as_text(value), _INPUT)
-    return (printable(name, 60), text, f"{printable(trial.stage)}{reason}", str(trial.attempts), took, *values)
+    return (printable(name, 60), text, f"{printable(trial.stage)}{reason}", str(trial.attempts), elapsed, *values)
 
 
 def _cell(trial: TrialState, scorer: str) -> str:
@@ -189,11 +189,11 @@ def _in_words(trial_details: TrialDetails, *, full: bool) -> Iterator[str]:
 def _attempt(attempt: AttemptDetails, new_request: Any, *, full: bool) -> Iterator[str]:
     span = attempt.span
     waits = f"waited {duration(span.queue_time)}{_reason(attempt.waits)}, backoff {duration(span.backoff_time)}"
-    how = spaced(span.outcome) or "in flight"
+    outcome = spaced(span.outcome) or "in flight"
     reason = f" ({spaced(attempt.reason)})" if attempt.reason else ""
     limit = f" of {duration(attempt.timeout)}" if attempt.timeout is not None else ""
     yield (
-        f"attempt {span.attempt}  {how}{reason} after {duration(span.end - span.start)}{limit}  "
+        f"attempt {span.attempt}  {outcome}{reason} after {duration(span.end - span.start)}{limit}  "
         f"slot {span.slot} · session {span.session} · seq {span.seq:,}{f'–{span.end_seq:,}' if span.end_seq else ''} · {waits}"
     )
     if new_request is not None:
@@ -231,11 +231,11 @@ def _reason(waits: Sequence[Wait]) -> str:
 
 
 def _call(call: ScorerCallDetails) -> Iterator[str]:
-    how = spaced(call.outcome) or "in flight"
+    outcome = spaced(call.outcome) or "in flight"
     after = "" if call.elapsed is None else f" after {duration(call.elapsed)}"
     waited = sum(wait.seconds for wait in call.waits)
     waits = f" · waited {duration(waited)}{_reason(call.waits)}" if waited else ""
-    yield f"call {call.call}    {printable(call.scorer, 24)} {how}{after}  session {call.session} · seq {call.seq:,}{waits}"
+    yield f"call {call.call}    {printable(call.scorer, 24)} {outcome}{after}  session {call.session} · seq {call.seq:,}{waits}"
     if call.error:
         yield from _block("", f"{call.error}: {call.message}")
     if call.retry_after is not None:

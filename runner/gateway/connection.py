@@ -116,21 +116,21 @@ class Connection:
         await self._changed.wait()
 
     def _take(self, count: int) -> bytes:
-        taken = bytes(self._received[:count])
+        data = bytes(self._received[:count])
         del self._received[:count]
-        return taken
+        return data
 
     async def _until(self, end: bytes, limit: int) -> bytes:
         """Return what is received up to and with `end`."""
         searched = 0
-        while (found := self._received.find(end, searched)) < 0:
+        while (position := self._received.find(end, searched)) < 0:
             searched = max(0, len(self._received) - len(end) + 1)
             if searched > limit:
                 break
             await self._wait_received()
-        if found > limit or found < 0:
+        if position > limit or position < 0:
             raise InvalidRequest(f"more than {limit:,} bytes", HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
-        return self._take(found + len(end))
+        return self._take(position + len(end))
 
     async def body(self, limit: int) -> bytes:
         """Read the body of the request; raise a `RequestTooLarge` if it has more than `limit` bytes."""

@@ -117,8 +117,8 @@ def _tails(members: Mapping[str, bytes], earlier: Mapping[str, bytes]) -> dict[s
         before = earlier.get(key, b"")
         if content[:1] != b"[" or before[:1] != b"[":
             continue
-        rest = content[len(before) - 1 :]
-        if before != _EMPTY and (rest[:1] not in {b",", b"]"} or not content.startswith(before[:-1])):
+        tail = content[len(before) - 1 :]
+        if before != _EMPTY and (tail[:1] not in {b",", b"]"} or not content.startswith(before[:-1])):
             return {}
-        tails[key] = b"[" + (rest[1:] if rest[:1] == b"," else rest)
+        tails[key] = b"[" + (tail[1:] if tail[:1] == b"," else tail)
     return tails if any(earlier[key] != _EMPTY for key in tails) else {}

@@ -140,12 +140,12 @@ def test_a_policy_sees_time_pass() -> None:
 
 def test_simultaneous_events_keep_their_order() -> None:
     """Of two simultaneous events, the one scheduled first comes first."""
-    timeline, seen = Timeline(), list[int]()
+    timeline, counts = Timeline(), list[int]()
     for number in (1, 2):
-        timeline.at(1.0, seen.append, number)
+        timeline.at(1.0, counts.append, number)
     timeline.run(2.0)
 
-    assert [1, 2] == seen
+    assert [1, 2] == counts
 
 
 def test_several_runs_share_an_endpoint() -> None:

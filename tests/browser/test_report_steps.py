@@ -20,11 +20,11 @@ def tab(tmp_path: Path, open_tab: OpenTab) -> Tab:
 
 def bars(tab: Tab) -> list[Any]:
     """Return class, left edge and width in percent of each bar."""
-    found: list[Any] = tab.evaluate(
+    bars_of_tab: list[Any] = tab.evaluate(
         """() => [...document.querySelectorAll('.steps .step-bar')].map(bar =>
             [bar.className.trim(), Math.round(parseFloat(bar.style.left)), Math.round(parseFloat(bar.style.width))])"""
     )
-    return found
+    return bars_of_tab
 
 
 def test_waterfall(tab: Tab) -> None:

@@ -296,11 +296,11 @@ def test_description_keeps_no_frames() -> None:
     class Prompt:
         """Something large that a frame held."""
 
-    seen: list[weakref.ref[Prompt]] = []
+    prompts: list[weakref.ref[Prompt]] = []
 
     def fail() -> None:
         prompt = Prompt()
-        seen.append(weakref.ref(prompt))
+        prompts.append(weakref.ref(prompt))
         raise ValueError("no")
 
     try:
@@ -310,7 +310,7 @@ def test_description_keeps_no_frames() -> None:
     gc.collect()
 
     assert "ValueError" == words.type
-    assert [None] == [reference() for reference in seen]
+    assert [None] == [reference() for reference in prompts]
 
 
 def compiled(source: str, file: str) -> Any:

@@ -227,11 +227,11 @@ class Strange:
 async def test_inputs_that_are_not_json() -> None:
     """Classes are recorded as their fields, other objects as repr and digest; the function gets the object itself."""
     disk = SimulatedDisk()
-    seen: list[Any] = []
+    inputs_received: list[Any] = []
 
     async def look(value: Any) -> str:
         await trio.lowlevel.checkpoint()
-        seen.append(value)
+        inputs_received.append(value)
         return type(value).__name__
 
     inputs = [Question("why?", 3), Strange(1), Strange(2), {1, 2}, float("nan"), (1, 2), {1: "one"}]
@@ -239,12 +239,12 @@ async def test_inputs_that_are_not_json() -> None:
     recorded = [event.input for event in of_kind(disk, TrialEnqueued)]
 
     assert ["Question", "Strange", "Strange", "set", "float", "tuple", "dict"] == outputs
-    assert all(expected is actual for expected, actual in zip(inputs, seen, strict=True))
+    assert all(expected is actual for expected, actual in zip(inputs, inputs_received, strict=True))
     assert ({"text": "why?", "level": 3}, "<strange>") == (recorded[0], recorded[1]["repr"])
     assert recorded[1]["content"] != recorded[2]["content"]
-    seen.clear()
+    inputs_received.clear()
     await execute(look, [Question("why?", 3), Strange(2), Strange(3), (1, 2)], disk, 1)
-    assert [3] == [strange.value for strange in seen]
+    assert [3] == [strange.value for strange in inputs_received]
 
 
 async def test_an_input_that_cannot_be_recorded_is_rejected() -> None:
@@ -301,11 +301,11 @@ async def test_changed_content_is_detected() -> None:
     disk = SimulatedDisk()
 
     def reading(text: str) -> Any:
-        rows, seen = {0: {"text": "a"}, 1: {"text": text}}, []
+        rows, read_indexes = {0: {"text": "a"}, 1: {"text": text}}, []
 
         async def read_row(index: int) -> str:
             await trio.lowlevel.checkpoint()
-            seen.append(index)
+            read_indexes.append(index)
             return rows[index]["text"]
 
         return read_row

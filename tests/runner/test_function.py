@@ -237,22 +237,22 @@ def test_a_task_that_raises_cancelled_error_fails(path: Path) -> None:
 
 def test_an_asyncio_task_is_cancelled_at_its_timeout(path: Path) -> None:
     """At its timeout an asyncio task gets a CancelledError, and its `finally` may await."""
-    seen: list[str] = []
+    log: list[str] = []
 
     async def task(value: str) -> str:
         try:
             await asyncio.sleep(5)
         except asyncio.CancelledError:
-            seen.append("cancelled")
+            log.append("cancelled")
             raise
         finally:
             await asyncio.sleep(0.01)
-            seen.append("cleaned up")
+            log.append("cleaned up")
         return value
 
     run_and_verify(define(task, "a", timeout=0.05), path)
 
-    assert ["cancelled", "cleaned up"] == seen
+    assert ["cancelled", "cleaned up"] == log
     (timed_out,) = events(path, AttemptTimedOut)
     assert 0.05 <= timed_out.elapsed < 1
     assert [] == events(path, AttemptReturnedLate)
@@ -335,14 +335,14 @@ def test_a_run_ends_although_an_asyncio_task_never_does(path: Path) -> None:
 
 def test_background_tasks_end_with_the_run(path: Path) -> None:
     """A background task of asyncio is cancelled at the end of the run."""
-    seen: list[str] = []
+    log: list[str] = []
     background_tasks: list[asyncio.Task[None]] = []
 
     async def background() -> None:
         try:
             await asyncio.sleep(60)
         except asyncio.CancelledError:
-            seen.append("cancelled")
+            log.append("cancelled")
             raise
 
     async def task(value: str) -> str:
@@ -352,7 +352,7 @@ def test_background_tasks_end_with_the_run(path: Path) -> None:
 
     run_and_verify(define(task, "a"), path)
 
-    assert ["cancelled"] == seen
+    assert ["cancelled"] == log
 
 
 def test_trio_is_recognised_by_its_name(path: Path) -> None:

@@ -197,17 +197,17 @@ def test_a_request_that_is_wrong_is_the_agents_own_error(path: Path, provider: C
 def test_a_provider_that_does_not_answer(path: Path, provider: Callable[[str], None], step: str) -> None:
     """The agent gets a status, and the attempt fails because of the provider."""
     provider(f"{step},ok")
-    seen: list[int] = []
+    statuses_received: list[int] = []
 
     def agent(questions: list[str]) -> str:
-        seen.extend(statuses(questions))
+        statuses_received.extend(statuses(questions))
         return "done"
 
     evaluate(agent, path, "a")
     first = events(path, AttemptFailed)[0]
 
     assert ("fatal" if step == "redirect" else "unavailable") == first.category
-    assert (200 if step == "notjson" else 502) == seen[0]
+    assert (200 if step == "notjson" else 502) == statuses_received[0]
     assert 1 == len(events(path, StepFailed))
     assert (0 if step == "redirect" else 1) == len(events(path, AttemptSucceeded))
 

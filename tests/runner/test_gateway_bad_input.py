@@ -212,8 +212,8 @@ def test_too_many_connections_are_rejected(path: Path, monkeypatch: pytest.Monke
     assert [503] == outputs(path)
 
 
-@pytest.mark.parametrize("begun", [b"", STREAM + chunk("data: {}\n\n")], ids=["no reply", "a stream"])
-def test_an_agent_that_disconnects(path: Path, monkeypatch: pytest.MonkeyPatch, begun: bytes) -> None:
+@pytest.mark.parametrize("sent_first", [b"", STREAM + chunk("data: {}\n\n")], ids=["no reply", "a stream"])
+def test_an_agent_that_disconnects(path: Path, monkeypatch: pytest.MonkeyPatch, sent_first: bytes) -> None:
     """Its call is cancelled at the provider, and the step has failed; the attempt continues."""
     has_request, closed = threading.Event(), threading.Event()
 
@@ -221,7 +221,7 @@ def test_an_agent_that_disconnects(path: Path, monkeypatch: pytest.MonkeyPatch, 
         if b"again" in received:
             client.sendall(REPLY)
             return
-        client.sendall(begun)
+        client.sendall(sent_first)
         has_request.set()
         if client.recv(1) == b"":
             closed.set()
@@ -231,7 +231,7 @@ def test_an_agent_that_disconnects(path: Path, monkeypatch: pytest.MonkeyPatch, 
         with socket.create_connection((url.hostname, url.port), timeout=TIMEOUT) as client:
             client.sendall(request(url.path))
             assert has_request.wait(TIMEOUT)
-            assert not begun or client.recv(65_536)
+            assert not sent_first or client.recv(65_536)
         assert closed.wait(TIMEOUT)
         return ask("again")[0]
 

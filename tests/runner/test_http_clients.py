@@ -213,8 +213,8 @@ def stream_text(url: str, *, pieces: int = 1000) -> str:
     with make_client(url, openai.OpenAI) as client:
         messages: Any = [{"role": "user", "content": "lima"}]
         with client.chat.completions.create(messages=messages, stream=True, **CHAT) as stream:
-            taken = [piece for _, piece in zip(range(pieces), stream, strict=False)]
-    return "".join(piece.choices[0].delta.content or "" for piece in taken if piece.choices)
+            received = [piece for _, piece in zip(range(pieces), stream, strict=False)]
+    return "".join(piece.choices[0].delta.content or "" for piece in received if piece.choices)
 
 
 def test_a_stream_that_is_closed_early_is_called_again(path: Path, server: Server, name: str) -> None:

@@ -131,18 +131,18 @@ async def test_an_observer_sees_that_a_run_is_stopping() -> None:
     """A run that is stopping reports why, and how long calls in flight have left; after a second stop, 0."""
     defined = define(Scripted(lambda *_: Return(1, 10)), numbered_cases(2), slots=2)
     stop_run = stop_when_started(defined)
-    seen: list[Any] = []
+    reports: list[Any] = []
 
     async def look(live: Any) -> None:
         for stops in (False, True, False, True):
             if stops:
                 stop_run()
-            seen.append(live.stopping())
+            reports.append(live.stopping())
             await trio.sleep(1)
 
     await run_virtual(defined, SimulatedDisk(), observer=look, grace=5)
 
-    assert [None, ("interrupted", 5.0), ("interrupted", 4.0), ("interrupted", 0.0)] == seen
+    assert [None, ("interrupted", 5.0), ("interrupted", 4.0), ("interrupted", 0.0)] == reports
 
 
 async def test_a_stop_before_the_start_leaves_no_run() -> None:
@@ -170,11 +170,11 @@ async def test_a_stop_while_the_journal_is_opened() -> None:
     task = Scripted(lambda *_: Return(1))
     defined = define(task, numbered_cases(1))
     session = Session(defined, PATH, **repeatable(), files=disk)
-    asked: list[str] = []
+    interrupted_at: list[str] = []
 
     def ask_once(call: str) -> None:
-        if not asked:
-            asked.append(call)
+        if not interrupted_at:
+            interrupted_at.append(call)
             session.interrupt()
 
     disk.on_call = ask_once
@@ -223,11 +223,11 @@ async def test_run_and_resume_reject_an_unsuitable_run() -> None:
         await trio.sleep(1)
         with pytest.raises(JournalLocked, match="is being written by"):
             await arun(waiting, PATH, **{**repeatable(), "files": disk, "resume": True})
-        seen.append("locked")
+        errors.append("locked")
 
-    seen: list[str] = []
+    errors: list[str] = []
     await run_virtual(waiting, disk, observer=second)
-    assert ["locked"] == seen
+    assert ["locked"] == errors
 
 
 def results(disk: SimulatedDisk) -> dict[str, Any]:
@@ -247,10 +247,10 @@ def results(disk: SimulatedDisk) -> dict[str, Any]:
 def crash_everywhere(count: int, crashes: int, seed: int = 0) -> int:
     """Cut the power at every record of a run, up to a few times in one run, and resume it: the results are the same."""
     defined, _ = flaky_evaluation(count, seed * count)
-    whole = SimulatedDisk()
-    assert run_until_power_cut(defined, whole, 10**9) is not None
-    expected = results(whole)
-    last = max(record.seq for record in read(PATH, files=whole))
+    complete_disk = SimulatedDisk()
+    assert run_until_power_cut(defined, complete_disk, 10**9) is not None
+    expected = results(complete_disk)
+    last = max(record.seq for record in read(PATH, files=complete_disk))
     points = 0
     for seq in range(2, last):
         defined, task = flaky_evaluation(count, seed * count)
@@ -429,10 +429,10 @@ async def test_other_settings_may_change() -> None:
     task = Scripted(lambda *_: Return(1, 10))
     await run_virtual(define(task, numbered_cases(9), slots=1, deadline=5), disk, grace=0)
     changed = define(task, numbered_cases(9), slots=2, deadline=5, retry=Retry(errors=9))
-    seen: dict[str, Any] = {}
+    observed: dict[str, Any] = {}
 
     async def look(live: Any) -> None:
-        seen.update(live.changed)
+        observed.update(live.changed)
         await trio.lowlevel.checkpoint()
 
     outcome = await run_virtual(changed, disk, resume=True, deadline=None, policy="fixed", observer=look)
@@ -444,7 +444,7 @@ async def test_other_settings_may_change() -> None:
     assert {"slots", "deadline", "policy", "retry", "overridden"} == set(second)
     assert (2, None, "fixed", 9) == (second["slots"], second["deadline"], second["policy"], second["retry"]["errors"])
     assert {"slots": (1, 2), "deadline": (5.0, None), "policy": ("adaptive", "fixed")} == {
-        name: values for name, values in seen.items() if name != "retry"
+        name: values for name, values in observed.items() if name != "retry"
     }
 
 

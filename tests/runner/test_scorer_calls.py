@@ -126,9 +126,9 @@ def judged_twice() -> AnyEvaluation:
 
 def test_a_power_cut_at_any_record_loses_no_score() -> None:
     """A run with two judges that loses power at any record and is resumed has every score once, and passes its audit."""
-    whole = SimulatedDisk()
-    assert run_until_power_cut(judged_twice(), whole, 10**9) is not None
-    last = max(record.seq for record in read(PATH, files=whole))
+    complete_disk = SimulatedDisk()
+    assert run_until_power_cut(judged_twice(), complete_disk, 10**9) is not None
+    last = max(record.seq for record in read(PATH, files=complete_disk))
 
     for seq in range(3, last):
         disk, defined = SimulatedDisk(), judged_twice()

@@ -47,17 +47,17 @@ def test_ignored_signals_stay_ignored() -> None:
 def test_nothing_is_installed_in_other_threads() -> None:
     """Outside the main thread nothing is installed, and nothing is raised."""
     before = signal.getsignal(signal.SIGINT)
-    seen: list[object] = []
+    results: list[object] = []
 
     def elsewhere() -> None:
         with handle_signals(lambda *_: None, *STOP_SIGNALS):
-            seen.append(signal.getsignal(signal.SIGINT))
+            results.append(signal.getsignal(signal.SIGINT))
 
     thread = threading.Thread(target=elsewhere)
     thread.start()
     thread.join()
 
-    assert [before] == seen
+    assert [before] == results
 
 
 def test_sharing_handlers_may_end_in_any_order() -> None:

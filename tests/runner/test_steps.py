@@ -152,9 +152,9 @@ def test_a_killed_run_continues_inside_its_trials() -> None:
     disk, agent = SimulatedDisk(), Agent()
 
     async def main() -> SimulatedDisk:
-        found = await run_killed(define_agent(agent, "abc", slots=3), disk, after=3.5)
-        await run_virtual(define_agent(agent, "abc", slots=3), found, resume=True)
-        return found
+        disk_after_kill = await run_killed(define_agent(agent, "abc", slots=3), disk, after=3.5)
+        await run_virtual(define_agent(agent, "abc", slots=3), disk_after_kill, resume=True)
+        return disk_after_kill
 
     found = trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
 
@@ -173,19 +173,22 @@ def test_power_cut_at_every_record(seed: int) -> None:
         defined = define_agent(agent, "ab", slots=2, retry=Retry(errors=3))
         if run_until_power_cut(defined, disk, seq) is not None:
             break
-        found = disk.after_power_cut(random.Random(seed))
-        is_there = found.is_directory(str(PATH)) and any(n.startswith("journal-") for n in found.list_directory(str(PATH)))
+        image = disk.after_power_cut(random.Random(seed))
+        is_there = image.is_directory(str(PATH)) and any(n.startswith("journal-") for n in image.list_directory(str(PATH)))
         if not is_there:
             continue
-        kept = Counter((e.trial, e.name) for e in events(found, StepCompleted))
+        kept = Counter((e.trial, e.name) for e in events(image, StepCompleted))
         before = Counter(agent.calls)
         agent.errors = {}
         again = define_agent(agent, "ab", slots=2, retry=Retry(errors=3))
-        trio.run(functools.partial(run_virtual, again, found, resume=True), clock=trio.testing.MockClock(autojump_threshold=0))
+        trio.run(
+            functools.partial(run_virtual, again, image, resume=True),
+            clock=trio.testing.MockClock(autojump_threshold=0),
+        )
         called = agent.calls - before
         expected = {(case, n): 1 for case in "ab" for n in range(1, STEPS + 1) if not kept[case, f"turn {n}"]}
         assert expected == dict(called), f"after record {seq}"
-        assert verified(found)
+        assert verified(image)
     assert seq > 40
 
 
@@ -199,10 +202,10 @@ def test_equal_steps_are_used_once_each() -> None:
 
     async def dice(_: Any) -> list[int]:
         await trio.lowlevel.checkpoint()
-        seen = [step("roll", throw, 6), step("roll", throw, 6)]
+        rolls = [step("roll", throw, 6), step("roll", throw, 6)]
         if errors:
             raise errors.pop()
-        return [*seen, step("roll", throw, 6)]
+        return [*rolls, step("roll", throw, 6)]
 
     disk = SimulatedDisk()
     evaluate(dice, disk)
@@ -220,11 +223,11 @@ def test_a_result_inside_a_reused_step_is_not_used_again() -> None:
         await trio.lowlevel.checkpoint()
         return next(results)
 
-    async def twice() -> int:
+    async def roll_twice() -> int:
         return sum([await step("roll", roll), await step("roll", roll)])
 
     async def dice(_: Any) -> list[int]:
-        both = await step("twice", twice)
+        both = await step("twice", roll_twice)
         if errors:
             raise errors.pop()
         return [both, await step("roll", roll)]
@@ -247,17 +250,17 @@ def test_concurrent_steps_need_no_order() -> None:
         return number * number
 
     async def agent(_: Any) -> int:
-        found: list[int] = []
+        results: list[int] = []
 
         async def one(number: int) -> None:
-            found.append(await step("look up", look_up, number))
+            results.append(await step("look up", look_up, number))
 
         async with trio.open_nursery() as nursery:
             for number in (3, 1, 2):
                 nursery.start_soon(one, number)
         if errors:
             raise errors.pop()
-        return sum(found)
+        return sum(results)
 
     disk = SimulatedDisk()
     outcome = evaluate(agent, disk)
@@ -324,16 +327,16 @@ def test_a_step_that_changes_the_world_is_executed_again() -> None:
 
 def test_the_first_result_is_what_the_journal_returns() -> None:
     """A tuple is a list the first time, too, so that code cannot fail only after a crash."""
-    seen: list[Any] = []
+    results: list[Any] = []
 
     async def agent(_: Any) -> str:
         await trio.lowlevel.checkpoint()
-        seen.append(step("pair", lambda: (1, {"b": 2, "a": (3,)})))
+        results.append(step("pair", lambda: (1, {"b": 2, "a": (3,)})))
         return "done"
 
     evaluate(agent, SimulatedDisk())
 
-    assert [[1, {"b": 2, "a": [3]}]] == seen
+    assert [[1, {"b": 2, "a": [3]}]] == results
 
 
 @pytest.mark.parametrize(
@@ -442,9 +445,9 @@ def test_a_changed_task_reuses_nothing() -> None:
     second.fingerprint = "another"  # type: ignore[attr-defined]
 
     async def main() -> SimulatedDisk:
-        found = await run_killed(define_agent(first), disk, after=3.5)
-        await run_virtual(define_agent(second), found, resume=True, adopt=True)
-        return found
+        disk_after_kill = await run_killed(define_agent(first), disk, after=3.5)
+        await run_virtual(define_agent(second), disk_after_kill, resume=True, adopt=True)
+        return disk_after_kill
 
     found = trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
 

@@ -67,34 +67,34 @@ def scored(agent: Any, scorer: Callable[..., Any], **options: Any) -> AnyEvaluat
 
 def test_the_trajectory_is_the_same_live_on_resume_and_on_rescore() -> None:
     """A scorer gets the steps of the attempt that returned the output, reused ones included, whenever it is called."""
-    seen: dict[str, dict[str, list[StepDetails]]] = {}
+    calls: dict[str, dict[str, list[StepDetails]]] = {}
     disk, agent, is_blocked = SimulatedDisk(), Agent(), True
 
     async def steps(trajectory: list[StepDetails], case: Case) -> bool:
         if is_blocked:
-            seen.setdefault("live", {})[case.name] = trajectory
+            calls.setdefault("live", {})[case.name] = trajectory
             await trio.sleep_forever()
-        seen.setdefault("rescore" if "resume" in seen and len(seen["resume"]) == 2 else "resume", {})[case.name] = trajectory
+        calls.setdefault("rescore" if "resume" in calls and len(calls["resume"]) == 2 else "resume", {})[case.name] = trajectory
         return True
 
     async def main() -> SimulatedDisk:
         nonlocal is_blocked
-        found = await run_killed(scored(agent, steps, timeout=60.0), disk, after=20.0)
+        disk_after_kill = await run_killed(scored(agent, steps, timeout=60.0), disk, after=20.0)
         is_blocked = False
         evaluation = scored(agent, steps, timeout=60.0)
-        await run_virtual(evaluation, found, resume=True)
-        await rescore(PATH, list(evaluation.scorers.values()), again=True, files=found, in_thread=inline)
-        return found
+        await run_virtual(evaluation, disk_after_kill, resume=True)
+        await rescore(PATH, list(evaluation.scorers.values()), again=True, files=disk_after_kill, in_thread=inline)
+        return disk_after_kill
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
-    live = seen["live"]["a"]
+    live = calls["live"]["a"]
 
-    assert {"live", "resume", "rescore"} == seen.keys()
-    assert seen["live"] == seen["resume"] == seen["rescore"]
+    assert {"live", "resume", "rescore"} == calls.keys()
+    assert calls["live"] == calls["resume"] == calls["rescore"]
     assert [(1, "ask", "model", 1), (2, "search", "tool", 1), (3, "ask", "model", 1), (4, "ask", "model", 0)] == [
         (step.number, step.name, step.kind, step.reused_from) for step in live
     ]
-    assert [0, 0, 0, 0] == [step.reused_from for step in seen["live"]["b"]]
+    assert [0, 0, 0, 0] == [step.reused_from for step in calls["live"]["b"]]
     assert ["a", "reply 1", "tool result", "reply 3", "tool result"] == live[-1].input["messages"]
     assert ["Lima", 3] == live[1].output
 

@@ -33,11 +33,11 @@ def test_a_conversation_with_a_chat_model(server: Server, path: Path, name: str)
     """Each turn is sent with the replies before it and is a step; the output is the last reply, and usage is counted once."""
     chat = Chat("small", base_url=server.url(name, "ok", "v1/"), system="Be {question}.", turns="turns", temperature=0.5)
     defined = define_real(chat, CASES)
-    seen: list[StepDetails] = []
+    steps: list[StepDetails] = []
 
     @defined.score
     def turns(trajectory: list[StepDetails]) -> bool:
-        seen.extend(trajectory)
+        steps.extend(trajectory)
         return True
 
     outcome = run_real(defined, path)
@@ -51,10 +51,10 @@ def test_a_conversation_with_a_chat_model(server: Server, path: Path, name: str)
             [*system, *conversation("hello", "HELLO", "one more", "ONE MORE", "thanks")],
         ]
         == [body["messages"] for body in bodies(server, name)]
-        == [step.input["messages"] for step in seen]
+        == [step.input["messages"] for step in steps]
     )
     assert [("turn 1", "model", "HELLO"), ("turn 2", "model", "ONE MORE"), ("turn 3", "model", "THANKS")] == [
-        (step.name, step.kind, step.output["content"]) for step in seen
+        (step.name, step.kind, step.output["content"]) for step in steps
     ]
     assert {0.5} == {body["temperature"] for body in bodies(server, name)}
     assert (3000, 300) == (outcome.state.usage["input_tokens"], outcome.state.usage["output_tokens"])

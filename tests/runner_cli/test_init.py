@@ -569,7 +569,7 @@ def test_rescore() -> None:
     shown = evaljournal("show", "chile").stdout
     assert "(superseded)" in shown
     assert [False] == [
-        each["value"] for each in orjson.loads(evaljournal("show", "chile", "--json").stdout)["superseded_scores"]
+        score["value"] for score in orjson.loads(evaljournal("show", "chile", "--json").stdout)["superseded_scores"]
     ]
 
 
@@ -670,7 +670,7 @@ def test_a_failed_rescore_does_not_fail_the_run() -> None:
     gated = evaljournal("resume", "--fail-under", "broken=0.5")
     evaljournal("run", "--data", "qa.jsonl", "--command", "cat", "--score", "mine.py:broken")
 
-    assert (1, [0, 0, 0], 1) == (failed.exit_code, [each.exit_code for each in later], gated.exit_code)
+    assert (1, [0, 0, 0], 1) == (failed.exit_code, [result.exit_code for result in later], gated.exit_code)
     assert "no score: 3 scorer failures (evaljournal.Fatal: no use)" in later[0].stdout
     assert "no score: 3 scorer failures (evaljournal.Fatal: no use)" in later[2].stdout
     assert 1 == evaljournal("resume").exit_code

@@ -133,7 +133,7 @@ def test_every_step_is_shown_once(numbers: list[tuple[int, int]]) -> None:
     yielded = list(nested(steps))
 
     assert sorted(numbers) == sorted((step.number, step.parent) for _, step in yielded)
-    seen: set[int] = set()
+    numbers_so_far: set[int] = set()
     for depth, step in yielded:
-        assert depth == 0 or step.parent in seen
-        seen.add(step.number)
+        assert depth == 0 or step.parent in numbers_so_far
+        numbers_so_far.add(step.number)

@@ -217,11 +217,11 @@ def test_headers_and_errors_are_bounded(status: int, path: Path) -> None:
 
 def test_a_compressed_reply_counts_as_a_large_one(small_limits: None, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reply that expands waits for a place, because its size is unknown."""
-    taken: list[bool] = []
+    waits: list[bool] = []
     take = ReplyMemory.take_place
 
     async def recorded(self: ReplyMemory) -> None:
-        taken.append(True)
+        waits.append(True)
         await take(self)
 
     monkeypatch.setattr(ReplyMemory, "take_place", recorded)
@@ -229,7 +229,7 @@ def test_a_compressed_reply_counts_as_a_large_one(small_limits: None, path: Path
         run_real(define_real(Endpoint(replies.url, output_path="output")), path)
 
     assert ["Lima"] == outputs(path)
-    assert [True] == taken
+    assert [True] == waits
 
 
 # Fuzzing. A slice of it in every run of the tests; `pytest -m exhaustive` for all.
