@@ -105,7 +105,7 @@ class Adaptive:
         self._last_ending = 0.0
         self._wave = Wave(0.0)
         self._last_429 = -_QUIET
-        """The newest start when a 429 last arrived."""
+        """The newest start that was rate limited."""
         self._test_over = _NEVER
         """When the result of a test for random 429s is known."""
         self._shown_pace: float | None = None
@@ -284,10 +284,10 @@ class Adaptive:
                     other.in_flight -= 1
         wait = SETTLE * min(elapsed, 1.0) if isinstance(failure, Failed) else 0.0
         if isinstance(failure, Failed) and failure.category == "rate_limited":
-            is_first = self._started - self._last_429 >= _QUIET and _QUIET * self._background.share < 1
+            is_first = start.order - self._last_429 >= _QUIET and _QUIET * self._background.share < 1
             if is_first or self._pause.is_settling:
                 self._changes += self._pause.settle(self._now, wait)
-            self._last_429 = self._started
+            self._last_429 = max(self._last_429, start.order)
         heapq.heappush(self._failures, (self._now + wait, start.order, start, self._now, failure))
         if wait == 0.0:
             self._advance(self._now)
@@ -496,7 +496,7 @@ class Adaptive:
             self._suspend("every call is rate limited")
             return
         evidence = f"{evidence}; pacing at {pace.estimate or 0.0:.3g}/s"
-        if not pace.searching and self._in_flight.follow_pace(start.in_flight):
+        if pace.is_steady and self._in_flight.follow_pace(start.in_flight):
             self._show_limit("rate_limit", evidence)
         if retry_after is None or not in_a_row:
             self._changes += self._pause.begin(self._now, pace.restart_at(start, self._now), "rate_limited", evidence)

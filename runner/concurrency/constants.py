@@ -1,6 +1,6 @@
 """The constants of the adaptive policy, with their reasons.
 
-They were tuned on `python -m benchmarks policy`, with seeds 0, 77, 100 to 102 and 901 to 955: figures of those seeds are not
+They were tuned on `python -m benchmarks policy`, with seeds 0, 77, 100 to 102 and 901 to 957: figures of those seeds are not
 independent evidence, so check a change with seeds that were not used before. Most numbers were not varied one by one.
 """
 
@@ -47,8 +47,8 @@ DOUBT: Final = 100.0
 SURE_SHARE: Final = 0.5
 """Share of rate-limited starts up to which a limit on attempts in flight is doubtful."""
 PACED_LIMIT: Final = 2
-"""Limit per attempt in flight at a 429 of a measured rate. Without it, a paced server that slows down by chance gets ever more
-calls, until they time out."""
+"""Limit per attempt in flight at a 429, once measurements of the rate agree. Without it, a paced server that slows down by
+chance gets ever more calls, until they time out."""
 OVERLOAD_TIMEOUTS, OVERLOAD_SHARE = 3, 0.2
 """This many timeouts, and this share of all ended attempts, are an overload."""
 OVERLOAD_CUT, TIMEOUT_CUT = 0.5, 0.33

@@ -203,8 +203,9 @@ class InFlight:
         return self.highest_accepted - max(self.highest_accepted // 16, 1)  # Some were accepted because others had just ended.
 
     def ends_test(self, start: Start) -> bool:
-        """Return whether a 429 ends the test of a higher limit."""
-        return self.phase == "trying" and not self.by_latency and start.in_flight > self.known_limit
+        """Return whether a 429 ends the test of a higher limit; after several accepted calls, a single one may be random."""
+        is_test = self.phase == "trying" and not self.by_latency and self.accepted_above < MEASURED_CALLS
+        return is_test and start.in_flight > self.known_limit
 
     def release(self) -> None:
         """Discard the limit: the number in flight was not the reason."""

@@ -70,6 +70,11 @@ class Pace:
     fixed: float | None = None
     """A fixed pace, used until the first ending of a run and in a test for random 429s."""
 
+    @property
+    def is_steady(self) -> bool:
+        """Whether the last three measurements agree."""
+        return not self.searching and self.swing <= FLATTEST_SWING
+
     def at(self, t: float) -> float | None:
         """Return the starts per second to aim at; None while starts are not paced."""
         if self.fixed is not None:

@@ -243,6 +243,22 @@ def test_random_429s_do_not_lower_the_limit_again_and_again() -> None:
     assert pytest.approx(0.05, abs=0.03) == drive.policy._background.share
 
 
+def test_only_429s_of_close_starts_belong_together() -> None:
+    """A second 429 among calls that started together is no reason to wait again, however many have started since."""
+    drive = Drive(200)
+    drive.policy._in_flight.limit = drive.policy.limit = 200
+    names = drive.fill()
+    drive.wait(0.1)
+    drive.rate_limit(names[150])
+    drive.wait(0.3)
+    for name in names[:80]:
+        drive.succeed(name)
+    assert len(drive.fill()) > 64
+    drive.rate_limit(names[170])
+
+    assert 1 == len(drive.pauses)
+
+
 def test_expected_random_429s_do_not_delay_starts() -> None:
     """Once 5 % of random 429s were found, the next one is no reason to wait."""
     drive = Drive(20)

@@ -1,6 +1,6 @@
 """The limit on attempts in flight: overloads and checks of a lower load."""
 
-from runner.concurrency.constants import CEILING_LATEST, CEILING_SOONEST, TIMEOUT_CUT
+from runner.concurrency.constants import CEILING_LATEST, CEILING_SOONEST, MEASURED_CALLS, TIMEOUT_CUT
 from runner.concurrency.in_flight import InFlight
 from runner.concurrency.start import Group, Start, Wave
 
@@ -70,3 +70,14 @@ def test_a_higher_limit_is_kept_after_two_round_trips_without_a_429() -> None:
     machine.succeeded(_start(3, 33, 33), 12.0, 100, patience=1.0)
 
     assert "climbing" == machine.phase
+
+
+def test_after_several_accepted_calls_one_429_does_not_end_a_test() -> None:
+    """A real limit rejects the first calls above it; a 429 after that may be random."""
+    machine = InFlight(slots=100, limit=33, phase="trying", known_limit=32)
+    ends = [machine.ends_test(_start(1, 33, 33))]
+    for _ in range(MEASURED_CALLS):
+        machine.accept(33)
+    ends.append(machine.ends_test(_start(9, 33, 33)))
+
+    assert [True, False] == ends

@@ -98,3 +98,14 @@ def test_a_test_tells_random_429s_from_a_rate_limit(limited: int, is_random: boo
     assert 100 == background.test_to - background.test_from + 1
     assert is_random == background.end_test()
     assert share == pytest.approx(background.share)
+
+
+def test_a_pace_is_steady_after_three_measurements_that_agree() -> None:
+    """Until then the endpoint's limit may change often, and the slots are not lowered to what the pace needs."""
+    pace = plateau(period=3.0)
+    steady = [pace.is_steady]
+    for n in (1, 2):
+        pace.learn(start(100 + 101 * n, 10.0 + 10 * n), 10.1 + 10 * n, flow=10.0, pause=0.0)
+        steady.append(pace.is_steady)
+
+    assert [False, False, True] == steady
