@@ -20,7 +20,7 @@ FIRST_PACE: Final = 20.0
 filled, which halves the 429s of endpoints with a small bucket."""
 FIRST_PACE_GROWTH, LAST_FIRST_PACE = 1.25, 100.0
 """Growth of that pace per answered call, and the pace from which on starts are not paced. When the first two answers ended the
-pacing, a small limit rejected up to 50 calls at once."""
+pacing, small limits rejected dozens of calls in the first seconds."""
 UNPROVEN_LIMIT: Final = 64
 """The limit may grow to this before a lower load was measured. With 80 and 100, the mean of ordinary scenarios was lower."""
 FAST_GROWTH: Final = 2
@@ -32,8 +32,8 @@ GROWTH_PER_PROOF: Final = 1.75
 BUSY: Final = 0.85
 """Share of the limit that must be in use before a higher one is tried; otherwise a higher one is not used."""
 LIMIT_TEST_SOONEST, LIMIT_TEST_LATEST = 5.0, 120.0
-"""Seconds between two tests of another limit; doubled while the outcome is the same. Each test costs a 429: with at most 60, a
-limit of 15 calls of 5 s rejected 1.06 % instead of 0.9 %."""
+"""Seconds between two tests of another limit; doubled while the outcome is the same. Each test costs a 429: with at most 60,
+the median of ordinary scenarios (seed 954) was 1.05 % instead of 0.95 % rate limited. A raised limit is found later."""
 SMALLEST_COMPARED: Final = 8
 """Limits below this are not compared with a lower one: that would cost a third of them."""
 LIMIT_TEST_TIMEOUT: Final = 20.0
