@@ -160,7 +160,10 @@ def unwrap_exception_groups() -> Generator[None]:
         raise inner from inner.__cause__
 
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+CONTEXT_SETTINGS: Final[dict[str, Any]] = {"help_option_names": ["-h", "--help"]}
+
+
+@click.group(cls=_Commands, context_settings=CONTEXT_SETTINGS)
 @click.version_option(package_name="evaljournal", message="evaljournal %(version)s")
 def cli() -> None:
     """Run evaluations that survive a crash, with a record of everything that happened.

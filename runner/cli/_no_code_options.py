@@ -17,6 +17,7 @@ import orjson
 from click.core import ParameterSource
 
 from runner import scorers
+from runner.cli import CONTEXT_SETTINGS
 from runner.cli._common import OFF
 from runner.cli._literal_keys import reject_literal_keys
 from runner.cli._options import OPTIONS, TABLE, is_definition, overrides, render_error
@@ -218,7 +219,7 @@ def is_option_reference(reference: str) -> bool:
 def evaluation_from_reference(reference: str, command: click.Command) -> LoadedEvaluation:
     """Build the evaluation that a recorded command line describes."""
     try:
-        return evaluation_from_options(command.make_context("run", shlex.split(reference)))
+        return evaluation_from_options(command.make_context("run", shlex.split(reference), **CONTEXT_SETTINGS))
     except click.ClickException as exc:
         raise UsageError(f"the recorded options {reference!r} are no longer valid: {exc.format_message()}") from exc
     except UsageError as exc:

@@ -358,7 +358,7 @@ def shorter_elapsed(events: list[TimedEvent]) -> list[TimedEvent]:
 
 
 def changing(kind: type, n: int = 0, *, values: Mapping[str, Any] | None = None, **fields: Any) -> Change:
-    """Replace fields of the n-th event of a type, of those with the values in `where`."""
+    """Replace fields of the n-th event of a type, of those with these values."""
     return lambda events: changed(events, index_of(events, kind, n, **(values or {})), **fields)
 
 
@@ -380,7 +380,7 @@ CHANGES: dict[str, tuple[str, Change]] = {
     "limit above the slots": ("limit", changing(LimitChanged, after=25)),
     "limit of 0": ("limit", changing(LimitChanged, -1, after=0)),
     "wrong previous limit": ("limit", changing(LimitChanged, 2, before=3)),
-    "start during a pause": ("intake", changing(IntakePaused, where={"reason": "unavailable"}, until=1000.0)),
+    "start during a pause": ("intake", changing(IntakePaused, values={"reason": "unavailable"}, until=1000.0)),
     "end of no pause": ("intake", doubling(IntakeResumed)),
     "early retry": ("delay", changing(RetryScheduled, delay=1000.0)),
     "shorter attempt": ("elapsed", shorter_elapsed),
@@ -400,7 +400,7 @@ CHANGES: dict[str, tuple[str, Change]] = {
     "missing pause": ("policy", removing(IntakePaused)),
     "repeated pause": ("policy", doubling(IntakePaused, -1)),
     "other evidence": ("policy", changing(IntakePaused, evidence="because")),
-    "other category": ("policy", changing(AttemptFailed, where={"category": "unavailable"}, category="error")),
+    "other category": ("policy", changing(AttemptFailed, values={"category": "unavailable"}, category="error")),
     "other delay": ("retry", changing(RetryScheduled, delay=0.0)),
     "other cause of a retry": ("retry", changing(RetryScheduled, reason="requested")),
     "other cause of a failure": ("retry", changing(TrialFailed, reason="exhausted")),

@@ -5,8 +5,10 @@ from typing import Any
 import attrs
 import click
 import pytest
+from click.testing import CliRunner
 
 from runner.cli import cli
+from runner.cli._no_code_options import evaluation_from_reference
 from runner.cli._options import OPTIONS, TABLE, Option, render_error
 from runner.cli.run import run
 from runner.definition.settings import Settings
@@ -71,3 +73,12 @@ def test_judge_options() -> None:
 def test_errors_about_settings(error: UsageError, text: str) -> None:
     """A setting is named by its flag, or by its key in a file; one without a flag as in Python."""
     assert text == render_error(error)
+
+
+def test_a_reference_does_not_change_the_help(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`-h` works after `run` has parsed the options that a run was started with; click keeps its first help option."""
+    monkeypatch.setattr(run, "_help_option", None)
+    with pytest.raises(UsageError):
+        evaluation_from_reference("--chat m --data missing.jsonl --score exact", run)
+
+    assert "-h, --help" in CliRunner().invoke(cli, ["run", "-h"]).stdout
