@@ -82,7 +82,7 @@ def _check(name: str, format_: Format, target: Path | None, rows: str | None, *,
 
 
 def check_target(target: Path, *, directory: bool, force: bool) -> None:
-    """Reject a target that is inside a run, is of the wrong kind, or exists."""
+    """Reject a target that is inside a run, has no parent directory, is of the wrong kind, or exists, unless `force`."""
     if inside := segments.enclosing_run(target):
         raise UsageError(f"{target} is inside the run {inside}; pass another path to -o")
     try:

@@ -41,7 +41,7 @@ _MAX_NOTE_NAME: Final = 1_000
 
 
 class Clock:
-    """The clock of a session: `now` in the seconds of `t`, and time stamps for records."""
+    """The clock of a session: `now` in seconds since its start (`t` of a record), and timestamps for records."""
 
     def __init__(self, wall: Callable[[], float] = time.time) -> None:
         self._time = trio.lowlevel.current_clock().current_time  # Cheaper than `trio.current_time`.
@@ -94,9 +94,9 @@ class Recorder:
 
         It is called after the new session was recorded; the attempts belong to the previous one.
         """
-        before, forked = self.state.sessions[-2:-1], forked_sessions(self.state)
+        previous, forked = self.state.sessions[-2:-1], forked_sessions(self.state)
         reason: Literal["forked", "process_died"] = (
-            "forked" if any(session.number in forked for session in before) else "process_died"
+            "forked" if any(session.number in forked for session in previous) else "process_died"
         )
         for trial, running in list(self.state.running.items()):
             self.record(AttemptInterrupted(trial=trial, attempt=running.attempt, reason=reason))
@@ -110,14 +110,17 @@ class Recorder:
 
 @attrs.frozen
 class LateRecorder:
-    """Records events that may come at any time from any thread, unless the session is over or the journal has failed."""
+    """Records events that may come at any time, unless the session is over or the journal has failed.
+
+    What `sink` and `steps` return may be used from any thread.
+    """
 
     _recorder: Recorder
     _loop: RunLoop
     _shutdown: Shutdown
 
     def record(self, event: Noted | AttemptReturnedLate | AttemptInterrupted | StepEvent) -> None:
-        """Record an event, or drop it."""
+        """Record an event, or discard it; call it in the thread of the loop."""
         if not self._shutdown.is_over and self._recorder.journal.failure is None:
             self._recorder.record(event)
 
@@ -141,9 +144,9 @@ class LateRecorder:
         try:
             self.record(event)
         except (Unserializable, RecursionError) as exc:  # Such as a value that is nested too deeply in the record.
-            assert not isinstance(event, StepReused)  # It has nothing but numbers.
+            assert not isinstance(event, StepReused)  # It contains only numbers and the name of a trial.
             error = describe(exc)
-            failed = StepFailed(
+            failure = StepFailed(
                 trial=event.trial,
                 attempt=event.attempt,
                 step=event.step,
@@ -155,15 +158,15 @@ class LateRecorder:
                 elapsed=event.elapsed,
                 parent=event.parent,
             )
-            self.record(failed)
+            self.record(failure)
 
     async def _wait_durable(self) -> None:
         await self._recorder.journal.wait_durable(self._recorder.journal.appended)
 
     def _note(self, trial: str, attempt: int, values: dict[str, Any]) -> None:
         for name, value in values.items():
-            noted = partial(Noted, name=name[:_MAX_NOTE_NAME], trial=trial, attempt=attempt)
+            note_event = partial(Noted, name=name[:_MAX_NOTE_NAME], trial=trial, attempt=attempt)
             try:
-                self.record(noted(value=mask_values(to_json(value))))
+                self.record(note_event(value=mask_values(to_json(value))))
             except (Unserializable, RecursionError) as exc:
-                self.record(noted(value=describe(exc).message))
+                self.record(note_event(value=describe(exc).message))

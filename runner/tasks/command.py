@@ -37,10 +37,10 @@ from runner.tasks.reply_memory import ReplyMemory
 GRACE: Final = 0.4
 """Seconds between SIGTERM and SIGKILL; shorter than the grace period of the run."""
 
-_TAIL: Final = 16 * 1024
-"""Bytes of stderr that are kept; its end, which usually has the reason."""
+_MAX_STDERR: Final = 16 * 1024
+"""Bytes kept from the end of stderr, which usually has the reason."""
 
-_SCRIPT: Final = 1024 * 1024
+_MAX_SCRIPT: Final = 1024 * 1024
 """Bytes; larger files are not considered scripts."""
 
 _CANNOT_RUN: Final = (126, 127)
@@ -88,7 +88,7 @@ def _arguments(command: "Command") -> tuple[Text, ...]:
 
 
 def _add_secrets(line: str) -> None:
-    """Mask the values of the variables that a shell replaces in a command."""
+    """Mask the values of the secret variables that a shell expands in a command."""
     for name in _SHELL_VARIABLE.findall(line):
         if is_secret_variable(name, os.environ.get(name, "")):
             add_secret(os.environ.get(name, ""))
@@ -96,7 +96,7 @@ def _add_secrets(line: str) -> None:
 
 def _is_script(word: str) -> bool:
     try:
-        return Path(word).is_file() and Path(word).stat().st_size <= _SCRIPT
+        return Path(word).is_file() and Path(word).stat().st_size <= _MAX_SCRIPT
     except (OSError, ValueError):
         return False
 
@@ -156,7 +156,7 @@ class Command:
     def check(self, case: Case) -> None:
         """Raise a UsageError if the case lacks a field, contains a NUL byte, or would be read as an option."""
         may_be_option = True
-        for template, argument in zip(self._arguments, self.arguments(case), strict=False):  # With a shell, without templates.
+        for template, argument in zip(self._arguments, self.arguments(case), strict=False):  # A shell has no templates.
             if "\0" in argument:
                 raise UsageError("an argument cannot contain a NUL byte; pass the input on stdin")
             if argument == "--" and not template.fields:
@@ -189,7 +189,7 @@ class Command:
 
     @asynccontextmanager
     async def open_session(self, run: str, /) -> "AsyncGenerator[_OpenCommand]":
-        """Nothing is kept open between attempts."""
+        """Open the command for a session; nothing is kept open between attempts."""
         await trio.lowlevel.checkpoint()
         yield _OpenCommand(self, run)
 
@@ -227,7 +227,7 @@ class _OpenCommand:
             if code != 0:
                 reason = stderr.decode("utf-8", "replace").strip() or "nothing on stderr"
                 error = CommandMissing if code in _CANNOT_RUN else CommandFailed
-                raise error(f"{Path(line[0]).name!r} {_exit(code)}: {reason}")
+                raise error(f"{Path(line[0]).name!r} {_exit_in_words(code)}: {reason}")
             return await memory.parse(lambda: self._read(stdout))
 
     def _read(self, stdout: bytes) -> Any:
@@ -249,7 +249,7 @@ class _OpenCommand:
             raise OutputMissing(f"the JSON on stdout has no {command.output_path!r}: {exc}") from exc
 
 
-def _exit(code: int) -> str:
+def _exit_in_words(code: int) -> str:
     if code > 0:
         return f"exited with code {code}"
     try:
@@ -298,7 +298,7 @@ async def _read_all(stream: trio.abc.ReceiveStream, chunks: list[bytes | bytearr
 async def _read_end(stream: trio.abc.ReceiveStream, content: bytearray) -> None:
     async for chunk in stream:
         content += chunk
-        del content[:-_TAIL]
+        del content[:-_MAX_STDERR]
 
 
 _KILL: Final = getattr(signal, "SIGKILL", signal.SIGTERM)
