@@ -7,7 +7,7 @@ import anthropic
 import httpx2
 import openai
 
-KEY: Final = "a-key-that-nobody-may-see-4711"
+KEY: Final = "a-key-that-must-stay-hidden-4711"
 TURNS: Final = 3
 
 Turn = Callable[[Any, list[Any]], Any]

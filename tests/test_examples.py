@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import shlex
-import shutil
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ import pytest
 
 from replay import load
 from tests.processes import ROOT, Process
+from tests.programs import find_program
 from tests.server import Server
 
 EXAMPLES: Final = ROOT / "examples"
@@ -60,9 +60,8 @@ def test_anthropic_sdk(tmp_path: Path, server: Server) -> None:
 
 def test_an_agent_in_javascript(tmp_path: Path, server: Server) -> None:
     """A command without any code for evaljournal calls the model through the gateway."""
-    if shutil.which("node") is None:
-        pytest.skip("needs node")
-    data, command = str(EXAMPLES / "capitals.jsonl"), f"node {shlex.quote(str(EXAMPLES / 'agent.mjs'))}"
+    node = find_program("node", package="nodejs")
+    data, command = str(EXAMPLES / "capitals.jsonl"), f"{node} {shlex.quote(str(EXAMPLES / 'agent.mjs'))}"
     environment = {"OPENAI_BASE_URL": server.url("example-agent", "ok", "v1"), "OPENAI_API_KEY": "test-key-1234"}
     path = run_in(tmp_path, "--data", data, "--command", command, "--gateway", "--limit", "2", **environment)
     state = load(path).state

@@ -1,10 +1,8 @@
 """Browser tests: pages are opened in the Chromium on the PATH.
 
-Without a browser these tests are skipped. With EVALJOURNAL_REQUIRE_BROWSER=1 (set in CI) a missing browser is an error.
+Without a browser these tests are skipped, or fail in CI; see `tests.programs`.
 """
 
-import os
-import shutil
 from collections.abc import Callable, Iterator
 from typing import Any, Final, Literal
 
@@ -12,8 +10,9 @@ import attrs
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
+from tests.programs import find_program
+
 BROWSERS: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-REQUIRE_BROWSER: Final = "EVALJOURNAL_REQUIRE_BROWSER"
 TIMEOUT: Final = 20_000
 """Milliseconds that a page may take for anything."""
 
@@ -70,14 +69,8 @@ OpenTab = Callable[..., Tab]
 
 
 def browser_path() -> str:
-    """Return the path of a browser; without one, skip the test, or fail it if a browser is required."""
-    path = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if path is None:
-        reason = f"no browser on the PATH ({', '.join(BROWSERS)}); install one with `apt-get install chromium`"
-        if os.environ.get(REQUIRE_BROWSER) == "1":
-            pytest.fail(reason)
-        pytest.skip(reason)
-    return path
+    """Return the path of a browser."""
+    return find_program(*BROWSERS, package="chromium")
 
 
 @pytest.fixture(scope="package")

@@ -1,6 +1,5 @@
 """The gateway: an agent in any language calls models through it, and each call is a step of its attempt."""
 
-import shutil
 import sys
 from collections.abc import Callable
 from contextlib import closing
@@ -15,6 +14,7 @@ from journal.events import AttemptFailed, AttemptSucceeded, RunStopped, StepComp
 from runner import Endpoint, Retry, UsageError, gateway_env, verify
 from runner.tasks.command import Command
 from tests.gateway import KEY, TIMEOUT, ask, evaluate, statuses
+from tests.programs import find_program
 from tests.runs import events, outputs
 from tests.server import Server
 
@@ -69,8 +69,10 @@ def provider(server: Server, name: str, monkeypatch: pytest.MonkeyPatch) -> Call
 )
 def test_agents_in_several_languages(path: Path, provider: Callable[[str], None], program: str, text: str, step: str) -> None:
     """A command calls the real provider through the gateway; its calls are steps with usage."""
-    if shutil.which(program) is None or (program == "sh" and shutil.which("curl") is None):
-        pytest.skip(f"needs {program}")
+    if program == "node":
+        find_program("node", package="nodejs")
+    elif program == "sh":
+        find_program("curl", package="curl")
     provider("ok")
     Path("agent").write_text(text)
     outcome = evaluate(Command([program, "agent"]), path, "Peru?")

@@ -1,0 +1,23 @@
+"""Programs that some tests need and pip cannot install.
+
+Without one, a test is skipped. With EVALJOURNAL_REQUIRE_PROGRAMS=1 (set in CI) it fails.
+"""
+
+import os
+import shutil
+from typing import Final
+
+import pytest
+
+REQUIRE_PROGRAMS: Final = "EVALJOURNAL_REQUIRE_PROGRAMS"
+
+
+def find_program(*names: str, package: str) -> str:
+    """Return the path of the first of these programs; without any, skip the test, or fail it if programs are required."""
+    path = next(filter(None, map(shutil.which, names)), None)
+    if path is None:
+        reason = f"no {' or '.join(names)} on the PATH; install one with `apt-get install {package}`"
+        if os.environ.get(REQUIRE_PROGRAMS) == "1":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return path
