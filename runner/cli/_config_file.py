@@ -1,6 +1,5 @@
 """Configuration files: TOML whose keys are the names of the options of `run`."""
 
-import tomllib
 from pathlib import Path
 from typing import Any, cast
 
@@ -8,18 +7,14 @@ import click
 import orjson
 
 from runner.cli._options import OPTIONS, Option, grouped_option
+from runner.data.toml_file import read_toml
 from runner.errors import UsageError
 from runner.suggest import suggest
 
 
 def read_config(path: Path, command: click.Command) -> dict[str, Any]:
     """Read a configuration file; return parameter → value, as the command line would have it."""
-    try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as exc:
-        raise UsageError(f"cannot be read: {exc.strerror}", path=path) from exc
-    except ValueError as exc:  # not TOML, or not UTF-8
-        raise UsageError(f"not valid TOML: {exc}", path=path) from exc
+    table = read_toml(path)
     options = {option.key: option for option in OPTIONS if option.in_file}
     params = {param.name: param for param in command.params}
     values: dict[str, Any] = {}

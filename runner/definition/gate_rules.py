@@ -1,6 +1,5 @@
 """The rules of a gate against a baseline, from a TOML file."""
 
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
@@ -8,26 +7,19 @@ from typing import Any, Final, TypeVar, cast
 import attrs
 
 from replay.gating import Limit, Rules, ScoreRule
+from runner.data.toml_file import read_toml
 from runner.errors import UsageError
 from runner.suggest import suggest
 
 LIMITS: Final = ("cost", "tokens", "p95")
 """Amounts that a rules file can limit."""
-_MAX_BYTES: Final = 1 << 20
 
 T = TypeVar("T", ScoreRule, Limit)
 
 
 def read_rules(path: Path) -> Rules:
     """Read a rules file: a table `[score.NAME]` for each score, and `[cost]`, `[tokens]` and `[p95]`."""
-    try:
-        with path.open("rb") as stream:
-            text = stream.read(_MAX_BYTES).decode()
-        table = tomllib.loads(text)
-    except OSError as exc:
-        raise UsageError(f"cannot be read: {exc.strerror}", path=path) from exc
-    except ValueError as exc:  # not TOML, or not UTF-8
-        raise UsageError(f"not valid TOML: {exc}", path=path) from exc
+    table = read_toml(path)
     scores: object = table.pop("score", {})
     if not isinstance(scores, dict):
         raise UsageError("`score` must be a table of tables: [score.NAME]", path=path)

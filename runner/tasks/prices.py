@@ -6,13 +6,13 @@ A model that is not in the file has no cost; an estimate would be added to exact
 import functools
 import math
 import re
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, cast
 
 import attrs
 
+from runner.data.toml_file import read_toml
 from runner.errors import UsageError
 
 DEFAULT_PRICES: Final = Path(__file__).with_name("prices.toml")
@@ -39,13 +39,7 @@ class Price:
 @functools.cache
 def read_prices(path: Path) -> Mapping[str, Price]:
     """Read the prices by model from a TOML file, which is read once."""
-    try:
-        table = tomllib.loads(path.read_text())
-    except OSError as exc:
-        raise UsageError(f"cannot read the prices: {exc.strerror}", path=path) from exc
-    except ValueError as exc:  # not TOML, or not text
-        raise UsageError(f"not TOML: {exc}", path=path) from exc
-    models = table.get("models")
+    models = read_toml(path).get("models")
     if not isinstance(models, dict) or not models:
         raise UsageError('no prices; add a table [models."NAME"]', path=path)
     return {name: _price(price, f"price of {name!r}", path) for name, price in cast("Any", models).items()}

@@ -170,7 +170,7 @@ def test_prices_can_be_replaced(server: Server, path: Path, name: str, tmp_path:
         ("[models.a]\ninput = -1\noutput = 1", "input = -1"),
         ('[models.a]\ninput = "1"\noutput = 1', "input = '1'"),
         ("[models.a]\ninput = 1\noutput = 1\ncachd = 1", "['cachd']"),
-        ("[models.a", "not TOML"),
+        ("[models.a", "not valid TOML"),
     ],
 )
 def test_invalid_prices_are_rejected(tmp_path: Path, text: str, message: str) -> None:
@@ -254,7 +254,7 @@ def test_failures_are_classified(
         ({"messages": "no/such/file.json"}, "cannot read the"),
         ({"schema": "no/such/file.json"}, "cannot read the"),
         ({"prompt": "{"}, "is not a template"),
-        ({"prices": "no/such/prices.toml"}, "cannot read the"),
+        ({"prices": "no/such/prices.toml"}, "cannot be read"),
         ({"base_url": "api.test/v1"}, "is not a URL"),
         ({"base_url": "https://api.openai.com/v1"}, "needs the environment variable OPENAI_API_KEY"),
         ({"key_env": "NO_SUCH_KEY"}, "needs the environment variable NO_SUCH_KEY"),

@@ -1,0 +1,17 @@
+"""TOML files of the user."""
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from runner.errors import UsageError
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Read a TOML file; raise a UsageError that names it if that is not possible."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as exc:
+        raise UsageError(f"cannot be read: {exc.strerror}", path=path) from exc
+    except ValueError as exc:  # Not TOML, or not UTF-8.
+        raise UsageError(f"not valid TOML: {exc}", path=path) from exc
