@@ -19,6 +19,8 @@ class Scores(dict[str, Tally]):
         self._declared: Mapping[str, str] = {}
         """Scorer → its version."""
         self._shared = SharedScores()
+        self.by_variant: dict[str, Scores] = {}
+        """Variant → its scores; empty if the run has no variants."""
 
     def set_declared(self, scorers: Mapping[str, str]) -> None:
         """Set the scorers of the definition, or apply an adopted change to them."""
@@ -28,6 +30,13 @@ class Scores(dict[str, Tally]):
             if version is not None and version != before.get(scorer.partition(".")[0]):
                 tally.set_version(version)
         self._sort()
+        for scores in self.by_variant.values():
+            scores.set_declared(scorers)
+
+    def add_variant(self, variant: str, scores: "Scores") -> None:
+        """Sum the scores of a variant separately, too; `scores` are those that it already has."""
+        scores.set_declared(self._declared)
+        self.by_variant[variant] = scores
 
     def _sort(self) -> None:
         places = {scorer: place for place, scorer in enumerate(self._declared)}
@@ -35,7 +44,8 @@ class Scores(dict[str, Tally]):
         self.clear()
         self.update(tallies)
 
-    def _tally(self, scorer: str) -> Tally:
+    def tally(self, scorer: str) -> Tally:
+        """Return the sums of a scorer; they are added if it has none."""
         tally = self.get(scorer)
         if tally is None:
             tally = self[scorer] = Tally(by_case={} if self.has_repeats else None)
@@ -51,29 +61,36 @@ class Scores(dict[str, Tally]):
 
     def add(self, event: TrialScored, trial: TrialState) -> None:
         """Add a score of a trial, or replace the earlier one."""
-        tally = self._tally(event.scorer)
         earlier = trial.set_score(sys.intern(event.scorer), sys.intern(event.version), event.value, self._shared)
-        if earlier is not None:
-            tally.remove(earlier[1], earlier[0], trial.case)
-        if event.version != tally.version:
-            tally.set_version(event.version)
-        tally.add(event.value, 1, trial.case)
+        for scores in (self, self.by_variant[trial.variant]) if self.by_variant else (self,):
+            tally = scores.tally(event.scorer)
+            if earlier is not None:
+                tally.remove(earlier[1], earlier[0], trial.case)
+            if event.version != tally.version:
+                tally.set_version(event.version)
+            tally.add(event.value, 1, trial.case)
         if trial.unscored and (scorer := event.scorer.partition(".")[0]) in trial.unscored:  # It had failed before.
             trial.unscored = tuple(name for name in trial.unscored if name != scorer)
-            self[scorer].failed -= 1
+            for scores in self._sums(trial):
+                scores[scorer].failed -= 1
 
     def add_failure(self, event: ScoringFailed, trial: TrialState) -> None:
         """Add a failure of a scorer, unless it has failed for the trial before."""
         if event.scorer not in trial.unscored:
             trial.unscored = (*trial.unscored, event.scorer)
-            tally = self._tally(event.scorer)
-            tally.failed += 1
-            tally.error = f"{event.error}: {event.message}"[:ERROR_CHARS]
+            for scores in self._sums(trial):
+                tally = scores.tally(event.scorer)
+                tally.failed += 1
+                tally.error = f"{event.error}: {event.message}"[:ERROR_CHARS]
+
+    def _sums(self, trial: TrialState) -> "tuple[Scores, ...]":
+        return (self, self.by_variant[trial.variant]) if self.by_variant else (self,)
 
     def remove(self, trial: TrialState) -> None:
         """Remove the scores and failures of a trial that was withdrawn."""
-        for scorer, (version, value) in trial.scores.items():
-            self[scorer].remove(value, version, trial.case)
-        for scorer in trial.unscored:
-            self[scorer].failed -= 1
+        for scores in self._sums(trial):
+            for scorer, (version, value) in trial.scores.items():
+                scores[scorer].remove(value, version, trial.case)
+            for scorer in trial.unscored:
+                scores[scorer].failed -= 1
         trial.clear_scores()

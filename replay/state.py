@@ -4,6 +4,7 @@
 Inputs and outputs stay on disk; only sums and about 300 bytes per trial are kept.
 """
 
+import copy
 import itertools
 import sys
 from array import array
@@ -23,6 +24,7 @@ from replay.sessions import PINNED, Session, adopted_changes
 from replay.steps import RunSteps, keeps_steps
 from replay.trial_state import Location, OpenCall, RetryHistory, RunningAttempt, TrialState, new_attempt, packed_input
 from replay.usage import add, noted_usage, subtract, unpriced_models
+from replay.variant_totals import VariantTotals
 
 
 def max_unscored_outputs(scorer_limit: int) -> int:
@@ -62,6 +64,8 @@ class RunState:
     trials: dict[str, TrialState] = attrs.field(factory=dict[str, TrialState])
     stages: dict[str, int] = attrs.field(factory=lambda: dict.fromkeys(STAGES, 0))
     """Stage → number of trials."""
+    variants: dict[str, VariantTotals] = attrs.field(factory=dict[str, VariantTotals])
+    """Variant → sums over its trials, in the order of their first trials; empty if the run has no variants."""
     running: dict[str, RunningAttempt] = attrs.field(factory=dict[str, RunningAttempt])
     """Trial → its attempt in flight."""
     backing_off: dict[str, float] = attrs.field(factory=dict[str, float])
@@ -220,6 +224,10 @@ class RunState:
         before, stages = trial.stage, self.stages
         stages[before] -= 1
         stages[stage] += 1
+        if self.variants:
+            by_variant = self.variants[trial.variant].stages
+            by_variant[before] -= 1
+            by_variant[stage] += 1
         if before == "running":
             del self.running[name]
             if self._running_keys:
@@ -273,12 +281,35 @@ class RunState:
         before = self.trials.get(event.trial)
         if before is not None:
             self.stages[before.stage] -= 1
-        if event.repeat > 1 and not self.scores.has_repeats:
+            if self.variants:
+                self.variants[before.variant].stages[before.stage] -= 1
+        variant = event.variant
+        if variant or self.variants:
+            variant = sys.intern(variant)
+            self._enqueue_variant(variant, event.repeat)
+        if (variant or event.repeat > 1) and not self.scores.has_repeats:
             self.scores.group_by_case(self.trials.values())
         case = event.trial if event.case == event.trial else sys.intern(event.case)  # Repeats share one string.
         attempts = before.attempts if before else 0
-        self.trials[event.trial] = TrialState("queued", packed_input(record, event.fingerprint), case, attempts)
+        facts = packed_input(record, event.fingerprint, event.repeat)
+        self.trials[event.trial] = TrialState("queued", facts, case, variant, attempts)
         self.stages["queued"] += 1
+
+    def _enqueue_variant(self, variant: str, repeat: int) -> None:
+        """Count a trial of a variant that is enqueued."""
+        if not self.variants and self.trials:  # The trials so far have no variant.
+            without = VariantTotals(dict(self.stages), self.attempts, self.usage.copy(), copy.deepcopy(self.scores))
+            self._add_variant("", without)
+        if variant not in self.variants:
+            self._add_variant(variant, VariantTotals())
+        totals = self.variants[variant]
+        totals.stages["queued"] += 1
+        if repeat > 1 and not totals.scores.has_repeats:
+            totals.scores.group_by_case([trial for trial in self.trials.values() if trial.variant == variant])
+
+    def _add_variant(self, variant: str, totals: VariantTotals) -> None:
+        self.variants[variant] = totals
+        self.scores.add_variant(variant, totals.scores)
 
     def _on_attempt_started(self, event: events.AttemptStarted, record: Record) -> None:
         trial = self.trials[event.trial]
@@ -286,6 +317,8 @@ class RunState:
         self.running[event.trial] = new_attempt(RunningAttempt, (event.attempt, event.slot, record.t, None))
         trial.attempts = event.attempt
         self.attempts += 1
+        if self.variants:
+            self.variants[trial.variant].attempts += 1
         repeated = self.steps.start(event) if self.steps.records else 0
         if event.key:
             self._running_keys[event.trial] = event.key
@@ -302,7 +335,7 @@ class RunState:
         if self._usage_in_flight:
             self._usage_in_flight.pop(event.trial, None)
         if event.usage is not None:
-            self._add_usage(event.usage)
+            self._add_usage(event.usage, trial)
 
     def _on_attempt_failed(self, event: events.AttemptFailed | events.AttemptTimedOut, record: Record) -> None:
         trial = self.trials[event.trial]
@@ -346,7 +379,7 @@ class RunState:
         self.steps.complete(event, record)
         self.running[event.trial] = self.running[event.trial].after_step(event.name, record.t)
         if event.usage is not None:
-            self._add_usage(event.usage)
+            self._add_usage(event.usage, self.trials[event.trial])
             self._usage_in_flight.setdefault(event.trial, []).append(event.usage)
 
     def _on_step_failed(self, event: events.StepFailed, record: Record) -> None:
@@ -441,12 +474,12 @@ class RunState:
         self.pauses.pop(event.key, None)
 
     def _on_noted(self, event: events.Noted, _: Record) -> None:
-        usage = noted_usage(event.name, event.value)
-        self._add_usage(usage)
+        usage, noted_for = noted_usage(event.name, event.value), self.trials.get(event.trial)
+        self._add_usage(usage, noted_for)
         if event.name == _UNAUTHORIZED and isinstance(event.value, dict):
             scorer, message = str(event.value.get("scorer", "")), str(event.value.get("message", ""))
             self.unauthorized_scorer = UnauthorizedScorer(scorer, message[:ERROR_CHARS])
-        trial = self.trials.get(event.trial) if event.attempt else None
+        trial = noted_for if event.attempt else None
         if trial is None:
             return
         is_last = trial.attempts == event.attempt
@@ -475,8 +508,10 @@ class RunState:
         if self.sessions:
             self.sessions[-1].outcome = outcome
 
-    def _add_usage(self, usage: Any) -> None:
+    def _add_usage(self, usage: Any, trial: TrialState | None) -> None:
         add(self.usage, usage)
+        if self.variants and trial is not None:
+            add(self.variants[trial.variant].usage, usage)
         for name, model in unpriced_models(usage):
             models = self.unpriced_models.setdefault(name, [])
             if model not in models and len(models) < _UNPRICED_MODELS:
@@ -484,7 +519,7 @@ class RunState:
 
     def _add_unproductive_usage(self, trial: str, usage: Any = None) -> None:
         """Count the usage of an attempt that returned no output."""
-        self._add_usage(usage)
+        self._add_usage(usage, self.trials[trial])
         add(self.usage_without_output, usage)
         for earlier in self._usage_in_flight.pop(trial, ()):
             add(self.usage_without_output, earlier)

@@ -269,7 +269,7 @@ def summarize(state: RunState, *, groups: Mapping[str, str] | None = None) -> Su
         last_error=state.last_error,
         unauthorized_scorer=state.unauthorized_scorer if state.outcome == "unauthorized" else None,
         failed_by_reason=dict(Counter(trial.reason for trial in state.trials.values() if trial.stage == "failed")),
-        scores=_scores(state.scores),
+        scores=_all_scores(state),
         unscored=unscored(state),
         latency=latency(times(state)),
         usage=dict(state.usage),
@@ -338,6 +338,13 @@ def times(state: RunState) -> Iterable[float]:
 
 def _has_output(trial: TrialState) -> bool:
     return trial.output_location is not None and trial.stage != "withdrawn"
+
+
+def _all_scores(state: RunState) -> dict[str, Score]:
+    """Return the scores of all trials; the trials of a case in several variants are not repeats of each other."""
+    if state.variants:
+        return {scorer: score_of(tally) for scorer, tally in state.scores.items()}
+    return _scores(state.scores)
 
 
 def _scores(tallies: Mapping[str, Tally]) -> dict[str, Score]:

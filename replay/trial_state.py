@@ -21,9 +21,11 @@ _NO_LOCATION: Final = -1
 _OFFSET_BITS: Final = 40
 _OUTPUT: Final = Struct("=qd")
 """Packed location of the output, and its elapsed seconds."""
-_FACTS: Final = Struct("=qdq")
-"""The same, and the packed location of the input."""
+_FACTS: Final = Struct("=qdqI")
+"""The same, the packed location of the input, and the repeat."""
 _OUTPUT_SIZE: Final = _OUTPUT.size
+_MAX_REPEAT: Final = (1 << 32) - 1
+"""Stands for any number that the field cannot hold; a foreign journal may contain one."""
 _MAX_SHARED: Final = 4_096
 """Maximum number of scores that trials share; a run exceeds it only if most of its trials have different scores."""
 
@@ -152,9 +154,10 @@ class SharedScores:
         return longer
 
 
-def packed_input(record: Record, fingerprint: str) -> bytes:
-    """Return the location of an input and its fingerprint as one object, for a new `TrialState`."""
-    return _FACTS.pack(_NO_LOCATION, 0.0, record.segment << _OFFSET_BITS | record.offset) + fingerprint.encode()
+def packed_input(record: Record, fingerprint: str, repeat: int) -> bytes:
+    """Return the location of an input, its repeat and its fingerprint as one object, for a new `TrialState`."""
+    location = record.segment << _OFFSET_BITS | record.offset
+    return _FACTS.pack(_NO_LOCATION, 0.0, location, repeat if 0 < repeat < _MAX_REPEAT else _MAX_REPEAT) + fingerprint.encode()
 
 
 @attrs.define(weakref_slot=False)
@@ -166,7 +169,9 @@ class TrialState:
     _packed: bytes
     """`_FACTS` and the fingerprint; four objects take twice the memory."""
     case: str = ""
-    """The case's id; repeats of a case share it."""
+    """The case's id; repeats and variants of a case share it."""
+    variant: str = ""
+    """Name of the variant; empty if the run has none."""
     attempts: int = 0
     _scores: tuple[Any, ...] = ()
     """Scorer, version and latest value of each score, one after the other; a dict takes five times the memory."""
@@ -204,6 +209,12 @@ class TrialState:
     def fingerprint(self) -> str:
         """The case's fingerprint."""
         return self._packed[_FACTS.size :].decode()
+
+    @property
+    def repeat(self) -> int:
+        """Number of the repeat of its case and variant, from 1."""
+        repeat: int = _FACTS.unpack_from(self._packed)[3]
+        return repeat
 
     @property
     def elapsed(self) -> float:

@@ -43,16 +43,18 @@ def run_state(events: Iterable[Event], *, slots: int = 8, timeout: float | None 
     return fold(records(events, run))
 
 
-def name_of(case: str, repeat: int) -> str:
+def name_of(case: str, repeat: int, variant: str = "") -> str:
     """Return the name of a trial."""
-    return case if repeat == 1 else f"{case}#{repeat}"
+    cell = f"{case}@{variant}" if variant else case
+    return cell if repeat == 1 else f"{cell}#{repeat}"
 
 
-def enqueued(case: str, repeat: int = 1, *, fingerprint: str = "", metadata: Any = None) -> TrialEnqueued:
+def enqueued(case: str, repeat: int = 1, *, variant: str = "", fingerprint: str = "", metadata: Any = None) -> TrialEnqueued:
     """Return the event that enqueues a trial; its input is the name of the case."""
     return TrialEnqueued(
-        trial=name_of(case, repeat),
+        trial=name_of(case, repeat, variant),
         case=case,
+        variant=variant,
         repeat=repeat,
         input=case,
         metadata=metadata,
@@ -83,6 +85,7 @@ def answered(
     scores: Scores | None = None,
     *,
     repeat: int = 1,
+    variant: str = "",
     failures: int = 0,
     output: Any = "Lima",
     elapsed: float = 0.25,
@@ -92,8 +95,8 @@ def answered(
     metadata: Any = None,
 ) -> list[Event]:
     """Return all events of a trial that completes after this number of failed attempts."""
-    name = name_of(case, repeat)
-    events: list[Event] = [enqueued(case, repeat, fingerprint=fingerprint, metadata=metadata)]
+    name = name_of(case, repeat, variant)
+    events: list[Event] = [enqueued(case, repeat, variant=variant, fingerprint=fingerprint, metadata=metadata)]
     for attempt in range(1, failures + 1):
         events += [
             attempt_started(name, attempt),
@@ -122,8 +125,16 @@ def fatal(name: str, error: str = "ValueError", message: str = "no", *, usage: A
 
 
 def failed(
-    case: str, *, repeat: int = 1, error: str = "ValueError", message: str = "no", usage: Any = None, metadata: Any = None
+    case: str,
+    *,
+    repeat: int = 1,
+    variant: str = "",
+    error: str = "ValueError",
+    message: str = "no",
+    usage: Any = None,
+    metadata: Any = None,
 ) -> list[Event]:
     """Return all events of a trial that fails at its first attempt."""
-    name = name_of(case, repeat)
-    return [enqueued(case, repeat, metadata=metadata), attempt_started(name), *fatal(name, error, message, usage=usage)]
+    name = name_of(case, repeat, variant)
+    start: list[Event] = [enqueued(case, repeat, variant=variant, metadata=metadata), attempt_started(name)]
+    return [*start, *fatal(name, error, message, usage=usage)]

@@ -1,0 +1,109 @@
+"""Sums over the trials of each variant, which a run keeps while it is in progress."""
+
+from collections import Counter
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from journal import Event
+from journal.events import Noted, ScoringFailed, TrialScored, TrialWithdrawn
+from replay import summarize
+from replay.variant_totals import VariantTotals
+from tests.replay.trial_events import answered, enqueued, failed, state_of
+
+VARIANTS = ("mini", "large", "")
+
+
+def figures(totals: VariantTotals) -> tuple[Any, ...]:
+    """Return what two sums must agree on."""
+    scores = {scorer: (tally.scored, tally.failed, tally.mean, tally.cases) for scorer, tally in totals.scores.items()}
+    return {stage: n for stage, n in totals.stages.items() if n}, totals.attempts, dict(totals.usage), scores
+
+
+def test_a_run_without_variants_has_no_sums() -> None:
+    """Without variants nothing is summed separately."""
+    state = state_of([*answered("a", {"exact": True}), *failed("b")])
+
+    assert {} == state.variants
+    assert ("", 1) == (state.trials["a"].variant, state.trials["a"].repeat)
+
+
+def test_the_facts_of_a_trial() -> None:
+    """Case, variant and repeat are those of the record, not parts of the trial's id."""
+    state = state_of([enqueued("a@b#2", 3, variant="mini")])
+    (trial,) = state.trials.values()
+
+    assert ("a@b#2", "mini", 3) == (trial.case, trial.variant, trial.repeat)
+
+
+def test_each_variant_has_its_own_sums() -> None:
+    """Stages, attempts, usage and scores of a variant are those of its trials; a judge's note counts for its trial."""
+    judged = Noted(trial="a@mini", attempt=1, name="evaljournal.judge", value={"usage": {"cost": 0.25}})
+    state = state_of(
+        [
+            *answered("a", {"exact": True}, variant="mini", usage={"cost": 1.0}),
+            *answered("a", {"exact": False}, variant="large", usage={"cost": 4.0}, failures=1),
+            *failed("b", variant="large", usage={"cost": 2.0}),
+            judged,
+        ]
+    )
+
+    assert ["mini", "large"] == list(state.variants)
+    mini, large = state.variants.values()
+    assert ({"completed": 1}, 1, {"cost": 1.0, "judge.cost": 0.25}, {"exact": (1, 0, 1.0, 1)}) == figures(mini)
+    assert ({"completed": 1, "failed": 1}, 3, {"cost": 10.0}, {"exact": (1, 0, 0.0, 1)}) == figures(large)
+    assert (2, 2, 1) == (large.total, large.done, large.failed)
+
+
+def test_variants_are_no_repeats_of_each_other() -> None:
+    """No pass@k is computed over the variants of a case; the interval over all trials is clustered by case."""
+    events = [answered(case, {"exact": True}, variant=variant) for case in "abc" for variant in ("mini", "large")]
+    score = summarize(state_of([event for trial in events for event in trial])).scores["exact"]
+
+    assert (6, 3, []) == (score.numbers, score.cases, list(score.pass_at_k))
+
+
+def trial_events(case: str, variant: str, repeat: int, kind: str) -> list[Event]:
+    """Return the events of a trial."""
+    name = f"{case}@{variant}" if variant else case
+    name = name if repeat == 1 else f"{name}#{repeat}"
+    trial = answered(case, {"exact": repeat % 2 == 0}, variant=variant, repeat=repeat, usage={"cost": repeat})
+    match kind:
+        case "withdrawn":
+            return [*trial, TrialWithdrawn(trial=name, reason="changed")]
+        case "re-scored":
+            return [*trial, TrialScored(trial=name, scorer="exact", version="v2", value=True, elapsed=0.0)]
+        case "unscored":
+            broken = answered(case, {"exact": ValueError()}, variant=variant, repeat=repeat)
+            return [*broken, TrialScored(trial=name, scorer="exact", version="v1", value=0.5, elapsed=0.0)]
+        case "broken":
+            failure = ScoringFailed(trial=name, scorer="tone", version="v1", error="E", message="", elapsed=0.0)
+            return [*trial[:-1], failure, trial[-1]]
+        case "failed":
+            return failed(case, variant=variant, repeat=repeat, usage={"cost": 3})
+        case _:
+            return trial
+
+
+KINDS = ("completed", "withdrawn", "re-scored", "unscored", "broken", "failed")
+TRIALS = st.lists(
+    st.tuples(st.sampled_from("abc"), st.sampled_from(VARIANTS), st.integers(1, 3), st.sampled_from(KINDS)),
+    unique_by=lambda trial: trial[:3],
+    max_size=12,
+)
+
+
+@given(TRIALS)
+def test_the_sums_of_a_variant_are_those_of_a_run_with_only_its_trials(trials: list[tuple[str, str, int, str]]) -> None:
+    """Whatever the order of variants, repeats, withdrawals and scores, the sums equal those of a run of that variant alone."""
+    state = state_of([event for trial in trials for event in trial_events(*trial)])
+
+    has_variants = any(variant for _, variant, _, _ in trials)
+    assert list(dict.fromkeys(trial[1] for trial in trials) if has_variants else ()) == list(state.variants)
+    for variant, totals in state.variants.items():
+        alone = state_of([event for trial in trials if trial[1] == variant for event in trial_events(*trial)])
+        expected = VariantTotals(alone.stages, alone.attempts, alone.usage, alone.scores)
+        assert figures(expected) == figures(totals)
+    stages = sum((Counter(totals.stages) for totals in state.variants.values()), Counter[str]())
+    assert not has_variants or {stage: n for stage, n in state.stages.items() if n} == dict(stages)
