@@ -18,6 +18,7 @@ import attrs
 from replay.comparison import Comparison, Paired, Side, compare
 from replay.power import detectable_drop
 from replay.summary import latency, score_of, times, unscored
+from replay.usage import total
 
 Verdict = Literal["passed", "regressed", "too_little_evidence"]
 MAX_DROP: Final = 0.02
@@ -199,14 +200,8 @@ def _amount(name: str, side: Side) -> float | None:
     state = side.state
     if name == "p95":
         return latency(times(state)).p95
-    if name == "cost" and (unpriced := _sum(side, "unpriced_calls")):
+    if name == "cost" and (unpriced := total(side.state.usage, "unpriced_calls")):
         raise NotComparable(f"the cost is incomplete: {unpriced:,.0f} calls have no price; pass --prices when you run")
-    parts = [_sum(side, part) for part in (("cost",) if name == "cost" else ("input_tokens", "output_tokens"))]
+    parts = [total(side.state.usage, part) for part in (("cost",) if name == "cost" else ("input_tokens", "output_tokens"))]
     sums = [part for part in parts if part is not None]
-    return sum(sums) if sums else _sum(side, "tokens")
-
-
-def _sum(side: Side, name: str) -> float | None:
-    """Return the sum of an amount over tasks and judges (`cost`, `judge.cost`); None if neither is recorded."""
-    amounts = [value for key, value in side.state.usage.items() if key.rpartition(".")[2] == name]
-    return sum(amounts) if amounts else None
+    return sum(sums) if sums else total(side.state.usage, "tokens")

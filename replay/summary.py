@@ -333,10 +333,11 @@ def times(state: RunState) -> Iterable[float]:
     """Return the seconds of all current outputs."""
     if len(state.latencies) == state.stages["completed"] + state.stages["scoring"]:
         return state.latencies
-    return (trial.elapsed for trial in state.trials.values() if _has_output(trial))
+    return (trial.elapsed for trial in state.trials.values() if has_output(trial))
 
 
-def _has_output(trial: TrialState) -> bool:
+def has_output(trial: TrialState) -> bool:
+    """Return whether a trial has a current output."""
     return trial.output_location is not None and trial.stage != "withdrawn"
 
 
@@ -419,7 +420,7 @@ class _Group:
     def add(self, trial: TrialState) -> None:
         self.stages[trial.stage] += 1
         self.recovered += trial.recovered
-        if _has_output(trial):
+        if has_output(trial):
             self.latencies.append(trial.elapsed)
         for scorer, (version, value) in trial.scores.items():
             tally = self.scores[scorer]

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from struct import Struct
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import attrs
 
@@ -247,3 +247,16 @@ class TrialState:
     def recovered(self) -> bool:
         """Whether it was completed after a failed attempt."""
         return self.retry_history is not None and self.stage == "completed"
+
+
+Outcome = Literal["passed", "failure", "error", "skipped"]
+"""The result of a trial as that of a test: an error if it or a scorer failed, a failure with a false score."""
+
+
+def outcome_of(trial: TrialState) -> Outcome:
+    """Return the result of a trial as that of a test."""
+    if trial.stage not in DONE:
+        return "skipped"
+    if trial.stage == "failed" or trial.unscored:
+        return "error"
+    return "failure" if any(value is False for _, value in trial.scores.values()) else "passed"

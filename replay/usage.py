@@ -1,6 +1,6 @@
 """Sums of what attempts use (tokens, cost), as reported with attempts and in notes."""
 
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Any, Final, TypeGuard
 
 from journal.events import NOTE_PREFIX
@@ -46,6 +46,12 @@ def add(sums: MutableMapping[str, Any], usage: Any) -> None:
         for name, value in usage.items():
             if is_amount(value):
                 sums[name] = sums.get(name, 0) + value
+
+
+def total(usage: Mapping[str, float], name: str) -> float | None:
+    """Return the sum of an amount over tasks and judges (`cost`, `judge.cost`); None if neither is recorded."""
+    amounts = [value for key, value in usage.items() if key.rpartition(".")[2] == name]
+    return sum(amounts) if amounts else None
 
 
 def subtract(sums: MutableMapping[str, Any], usage: Any) -> None:

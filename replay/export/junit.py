@@ -7,16 +7,15 @@ skipped. The XML is valid in the schemas of Ant and Jenkins: one result per test
 import re
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any, Final, Literal
+from typing import Any, Final
 from xml.sax.saxutils import escape, quoteattr
 
 from replay.export.source import Source
 from replay.export.trial_index import TrialIndex
 from replay.text import as_text, escaped, plural
 from replay.trial import AttemptDetails, TrialDetails
-from replay.trial_state import DONE, TrialState
+from replay.trial_state import Outcome, outcome_of
 
-Outcome = Literal["passed", "failure", "error", "skipped"]
 _VALUE_CHARS: Final = 10_000
 """Characters shown of an input, an output or a reason."""
 _FORBIDDEN: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -55,15 +54,6 @@ def junit(source: Source) -> Iterator[bytes]:
     for trial, outcome in outcomes.items():
         yield _test_case(index, name, trial, outcome)
     yield b"  <system-out/>\n  <system-err/>\n</testsuite>\n</testsuites>\n"
-
-
-def outcome_of(trial: TrialState) -> Outcome:
-    """Return the result of a trial as a test case."""
-    if trial.stage not in DONE:
-        return "skipped"
-    if trial.stage == "failed" or trial.unscored:
-        return "error"
-    return "failure" if any(value is False for _, value in trial.scores.values()) else "passed"
 
 
 def _test_case(index: TrialIndex, suite: str, trial: str, outcome: Outcome) -> bytes:

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from replay.ending import ending_in_words, progress_in_words
-from replay.export.junit import outcome_of
 from replay.export.source import Source
 from replay.export.trial_index import TrialIndex
 from replay.summary import summarize
 from replay.summary_text import latency_in_words, score_in_words, trials_in_words, usage_in_words
 from replay.text import as_text, plural, printable
 from replay.trial import TrialDetails
+from replay.trial_state import outcome_of
 
 MAX_CHARS: Final = 65_000
 _VALUE_CHARS: Final = 160
