@@ -70,7 +70,7 @@ def main(argv: list[str]) -> int:
 
 def _measure(figures: Figures, directory: Path, trials: int, *, is_small: bool) -> None:
     run, target = directory / f"run-{trials}", directory / f"{trials}.html"
-    trio.run(_write, run, trials)
+    trio.run(write_run, run, trials)
     size = sum(file.stat().st_size for file in run.iterdir())
     print(f"\n{trials:,} trials, a journal of {size / 1e6:,.1f} MB, best of {ROUNDS}")
     # Alternating, so that other load affects both.
@@ -115,9 +115,9 @@ def _in_browser(target: Path) -> tuple[float, float]:
     return opens, frames
 
 
-async def _write(path: Path, trials: int) -> None:
+async def write_run(path: Path, trials: int, seed: int = 7) -> None:
     """Write a realistic run: short answers, every tenth attempt rate limited, scores, tokens, many slots."""
-    dice = random.Random(7)
+    dice = random.Random(seed)
     clock = [0.0]
 
     def read_clock() -> tuple[str, float]:

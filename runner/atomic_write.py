@@ -16,8 +16,11 @@ _NUMBERS: Final = itertools.count(1)
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 
 
-def write_atomically(path: Path, pieces: Iterable[bytes]) -> None:
-    """Write a temporary file that only this user can read, sync it, and rename it to `path`; an existing file is replaced."""
+def write_atomically(path: Path, pieces: Iterable[bytes], *, sync: bool = True) -> None:
+    """Write a temporary file that only this user can read, sync it, and rename it to `path`; an existing file is replaced.
+
+    Without `sync`, a power failure may leave an empty or partial file.
+    """
     temporary = path.with_name(f".{path.name[:100]}.{os.getpid()}-{next(_NUMBERS)}.new")
     try:
         fd = os.open(temporary, _NEW, 0o600)  # As private as the journal.
@@ -28,13 +31,15 @@ def write_atomically(path: Path, pieces: Iterable[bytes]) -> None:
         with open(fd, "wb") as stream:
             stream.writelines(pieces)
             stream.flush()
-            retry_interrupted(lambda: DISK.fsync(fd))
+            if sync:
+                retry_interrupted(lambda: DISK.fsync(fd))
         os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
-    retry_interrupted(lambda: DISK.sync_directory(str(path.parent)))
+    if sync:
+        retry_interrupted(lambda: DISK.sync_directory(str(path.parent)))
 
 
 def write_directory(directory: Path, files: Iterator[tuple[str, Iterator[bytes]]]) -> None:

@@ -28,6 +28,7 @@ COMMANDS: Final = {
     "init": "Write a configuration file for an evaluation without code.",
     "status": "Show the status of a run.",
     "ls": "List the runs.",
+    "history": "Show the results of an evaluation run by run.",
     "log": "Print the records of a run.",
     "show": "Show one trial in full, or list the trials.",
     "watch": "Watch a run live.",

@@ -16,7 +16,7 @@ from journal import JournalError
 from journal.lock import is_held
 from journal.scan import ScanStop
 from replay import LoadedRun, RunState, idle, load
-from replay.ending import ending_in_words, next_command
+from replay.ending import next_command
 from replay.loaded_run import reject_invalid_record
 from replay.screen import panel
 from replay.summary import summarize
@@ -29,13 +29,6 @@ from runner.suggest import suggest
 
 if TYPE_CHECKING:
     from rich.console import Console, Group
-
-
-def short_ending(view: LoadedRun) -> str:
-    """Return how a run ended in a few words, for a table."""
-    if view.problem is not None or view.is_live:
-        return view.status
-    return ending_in_words(view.state) if view.state.outcome else "no final record"
 
 
 def open_run(path: Path, at: int | None = None) -> LoadedRun:

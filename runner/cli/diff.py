@@ -8,11 +8,12 @@ import click
 from replay import LoadedRun
 from replay.comparison import Side, compare, outputs
 from replay.comparison_text import lines
+from replay.digest import short_ending
 from replay.ending import total_trials
 from replay.text import plural, printable
 from replay.view_json import view_json
 from runner.cli._common import RunType
-from runner.cli._display import exit_if_damaged, groups_by, open_run, print_json, short_ending
+from runner.cli._display import exit_if_damaged, groups_by, open_run, print_json
 from runner.cli._output import echo
 
 _LISTED: Final = 10

@@ -1,0 +1,290 @@
+"""A run in a few kilobytes: what a list of runs and a history over runs show of it.
+
+A digest has the results of each variant, and for each case its content, its outcome and its scores. It is computed from a
+loaded run and can be kept as JSON, which is checked when it is read: it may be damaged or of another version.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, Literal
+
+import attrs
+import orjson
+from attrs.validators import instance_of, optional
+
+from replay.ending import ending_in_words, total_trials
+from replay.loaded_run import LoadedRun
+from replay.state import RunState
+from replay.summary import has_output, latency, score_of
+from replay.tally import Tally, is_summable
+from replay.trial_state import TrialState, outcome_of
+from replay.usage import as_integer, total
+from replay.view_json import view_json
+
+VERSION: Final = 1
+"""Version of the JSON; a digest of another version is computed again."""
+
+PASSED: Final = "p"
+FAILED: Final = "f"
+"""Completed, with a false score."""
+ERROR: Final = "e"
+"""The trial or one of its scorers failed."""
+MIXED: Final = "m"
+"""Some repeats passed, and some did not."""
+OPEN: Final = "-"
+_OUTCOMES: Final = frozenset((PASSED, FAILED, ERROR, MIXED, OPEN))
+
+_text = instance_of(str)
+_count = instance_of(int)
+_number = instance_of((int, float))
+
+
+@attrs.frozen(kw_only=True)
+class ScoreDigest:
+    """The mean of one scorer's numbers."""
+
+    kind: Literal["pass", "number"] = attrs.field(validator=instance_of(str))
+    cases: int = attrs.field(validator=_count)
+    """Cases with a number."""
+    mean: float = attrs.field(validator=_number)
+    low: float | None = attrs.field(validator=optional(_number))
+    high: float | None = attrs.field(validator=optional(_number))
+    """95 % confidence interval of the mean."""
+    version: str = attrs.field(validator=_text)
+    """Version of the scorer; empty if there are values of several."""
+
+
+@attrs.frozen(kw_only=True)
+class VariantDigest:
+    """The results of one variant of a run, or of a run without variants."""
+
+    variant: str = attrs.field(validator=_text)
+    """Empty without variants."""
+    completed: int = attrs.field(validator=_count)
+    failed: int = attrs.field(validator=_count)
+    p95: float | None = attrs.field(validator=optional(_number))
+    """95th percentile of the latency of outputs, in seconds."""
+    cost: float | None = attrs.field(validator=optional(_number))
+    """Cost of task and judges in dollars; None if unknown."""
+    unpriced_calls: int = attrs.field(validator=_count)
+    """Calls without a price; the cost does not include them."""
+    scores: Mapping[str, ScoreDigest]
+    """Scorer → its mean, in the order of the definition; scorers with labels only are omitted."""
+
+
+@attrs.frozen(kw_only=True)
+class CaseColumns:
+    """The cases of one variant: column by column, because most runs have the same cases."""
+
+    cases: Sequence[str]
+    fingerprints: Sequence[str]
+    """The content of each case."""
+    outcomes: str
+    """A letter for each case: `PASSED`, `FAILED`, `ERROR`, `MIXED` or `OPEN`."""
+    values: Mapping[str, Sequence[Any]]
+    """Scorer → for each case its number, None, or a list of the numbers of its repeats."""
+
+
+@attrs.frozen(kw_only=True)
+class RunDigest:
+    """A run in a list of runs."""
+
+    evaluation: str | None = attrs.field(validator=optional(_text))
+    started_at: str | None = attrs.field(validator=optional(_text))
+    git: str = attrs.field(validator=_text)
+    """The git revision; empty if unknown."""
+    status: str = attrs.field(validator=_text)
+    """As in `LoadedRun.status`, or `unreadable`."""
+    outcome: str = attrs.field(validator=_text)
+    """How it ended, in a few words."""
+    completed: int | None = attrs.field(validator=optional(_count))
+    failed: int | None = attrs.field(validator=optional(_count))
+    trials: int | None = attrs.field(validator=optional(_count))
+    """Total number of trials; None if unknown."""
+    elapsed: float | None = attrs.field(validator=optional(_number))
+    """Seconds of all sessions."""
+    head: str = attrs.field(validator=_text)
+    """The hash of the last record."""
+    variants: Sequence[VariantDigest]
+
+    @property
+    def cost(self) -> float | None:
+        """Cost of all variants; None if unknown."""
+        costs = [variant.cost for variant in self.variants if variant.cost is not None]
+        return sum(costs) if costs else None
+
+
+def unreadable(problem: str) -> RunDigest:
+    """Return the digest of a run that cannot be read."""
+    return RunDigest(
+        evaluation=None,
+        started_at=None,
+        git="",
+        status="unreadable",
+        outcome=problem,
+        completed=None,
+        failed=None,
+        trials=None,
+        elapsed=None,
+        head="",
+        variants=[],
+    )
+
+
+def digest(run: LoadedRun) -> tuple[RunDigest, list[CaseColumns]]:
+    """Return the digest of a run, and the cases of each of its variants."""
+    state, started = run.state, run.state.started
+    parts = list(_parts(state))
+    git = started.environment.get("git") if started is not None else None
+    run_digest = RunDigest(
+        evaluation=started.evaluation if started else None,
+        started_at=state.sessions[0].at if state.sessions else None,
+        git=git if isinstance(git, str) else "",
+        status=run.status,
+        outcome=short_ending(run),
+        completed=state.completed,
+        failed=state.failed,
+        trials=total_trials(state),
+        elapsed=state.elapsed,
+        head=state.head,
+        variants=[_variant_digest(*part) for part in parts],
+    )
+    return run_digest, [_case_columns(trials, scores) for _, trials, _, scores in parts]
+
+
+def short_ending(run: LoadedRun) -> str:
+    """Return how a run ended in a few words, for a table."""
+    if run.problem is not None or run.is_live:
+        return run.status
+    return ending_in_words(run.state) if run.state.outcome else "no final record"
+
+
+_Part = tuple[str, list[TrialState], Mapping[str, float], Mapping[str, Tally]]
+"""The name, trials, usage and scores of a variant."""
+
+
+def _parts(state: RunState) -> Iterator[_Part]:
+    yield "", [trial for trial in state.trials.values() if trial.stage != "withdrawn"], state.usage, state.scores
+
+
+def _variant_digest(
+    variant: str, trials: Sequence[TrialState], usage: Mapping[str, float], scores: Mapping[str, Tally]
+) -> VariantDigest:
+    stages = [trial.stage for trial in trials]
+    return VariantDigest(
+        variant=variant,
+        completed=stages.count("completed"),
+        failed=stages.count("failed"),
+        p95=latency(trial.elapsed for trial in trials if has_output(trial)).p95,
+        cost=None if (cost := total(usage, "cost")) is None else float(cost),
+        unpriced_calls=as_integer(total(usage, "unpriced_calls") or 0),
+        scores={name: score for name, tally in scores.items() if (score := score_digest(tally)) is not None},
+    )
+
+
+def score_digest(tally: Tally) -> ScoreDigest | None:
+    """Return the mean of a scorer's numbers; None without numbers."""
+    score = score_of(tally)
+    if score.mean is None:
+        return None
+    return ScoreDigest(
+        kind="pass" if score.kind == "pass" else "number",
+        cases=score.cases,
+        mean=score.mean,
+        low=score.low,
+        high=score.high,
+        version=tally.version if score.versions == 1 else "",
+    )
+
+
+def first_score(variant: VariantDigest) -> str | None:
+    """Return the scorer whose mean stands for a variant: the first with passes, or else the first with numbers."""
+    return min(variant.scores, key=lambda name: variant.scores[name].kind != "pass", default=None)
+
+
+def _case_columns(trials: Iterable[TrialState], scores: Mapping[str, Tally]) -> CaseColumns:
+    fingerprints: dict[str, str] = {}
+    outcomes: dict[str, str] = {}
+    values: dict[str, dict[str, list[float]]] = {name: {} for name, tally in scores.items() if tally.numbers}
+    for trial in trials:
+        case, outcome = trial.case, _LETTERS[outcome_of(trial)]
+        fingerprints[case] = trial.fingerprint
+        before = outcomes.get(case, OPEN)
+        outcomes[case] = outcome if before == OPEN else before if outcome in (before, OPEN) else _combined(before, outcome)
+        for scorer, (_, value) in trial.scores.items():
+            if is_summable(value):
+                values[scorer].setdefault(case, []).append(value)
+    return CaseColumns(
+        cases=list(fingerprints),
+        fingerprints=list(fingerprints.values()),
+        outcomes="".join(outcomes.values()),
+        values={scorer: [_compact(by_case.get(case)) for case in fingerprints] for scorer, by_case in values.items()},
+    )
+
+
+_LETTERS: Final = {"passed": PASSED, "failure": FAILED, "error": ERROR, "skipped": OPEN}
+
+
+def _combined(first: str, second: str) -> str:
+    """Return the outcome of a case whose repeats ended differently; an error does not count if another repeat has a result."""
+    if ERROR in (first, second):
+        return second if first == ERROR else first
+    return MIXED
+
+
+def _compact(numbers: list[float] | None) -> Any:
+    return None if numbers is None else numbers[0] if len(numbers) == 1 else numbers
+
+
+def to_json(run_digest: RunDigest, columns: Sequence[CaseColumns]) -> bytes:
+    """Return a digest as two lines of JSON: the run, and the cases of its variants."""
+    lines = [{"version": VERSION, **view_json(run_digest)}, [view_json(part) for part in columns]]
+    return b"\n".join(map(orjson.dumps, lines)) + b"\n"
+
+
+def run_from_json(line: bytes) -> RunDigest:
+    """Return the run from the first line of a digest; raises a ValueError if it is not one of this version."""
+    members = orjson.loads(line)
+    if not isinstance(members, dict) or members.pop("version", None) != VERSION:
+        raise ValueError("not a digest of this version")
+    try:
+        variants = [
+            VariantDigest(**{**variant, "scores": {name: ScoreDigest(**score) for name, score in variant["scores"].items()}})
+            for variant in members.pop("variants")
+        ]
+        return RunDigest(variants=variants, **members)
+    except (TypeError, KeyError, AttributeError) as exc:
+        raise ValueError(f"not a digest: {exc}") from exc
+
+
+def columns_from_json(line: bytes, run_digest: RunDigest) -> list[CaseColumns]:
+    """Return the cases of a run's variants from the second line of its digest; raises a ValueError if it is not valid."""
+    try:
+        columns = [CaseColumns(**part) for part in orjson.loads(line)]
+        is_valid = len(columns) == len(run_digest.variants) and all(map(_is_valid, columns, run_digest.variants))
+    except (TypeError, AttributeError) as exc:
+        raise ValueError(f"not the cases of a digest: {exc}") from exc
+    if not is_valid:
+        raise ValueError("not the cases of this digest")
+    return columns
+
+
+def _is_valid(columns: CaseColumns, variant: VariantDigest) -> bool:
+    length = len(columns.cases)
+    return (
+        all(type(column) is list and set(map(type, column)) <= {str} for column in (columns.cases, columns.fingerprints))
+        and type(columns.outcomes) is str
+        and _OUTCOMES.issuperset(columns.outcomes)
+        and length == len(columns.fingerprints) == len(columns.outcomes) == len(set(columns.cases))
+        and columns.values.keys() == variant.scores.keys()
+        and all(type(column) is list and length == len(column) and _are_numbers(column) for column in columns.values.values())
+    )
+
+
+def _are_numbers(column: Sequence[Any]) -> bool:
+    types = set(map(type, column))
+    if list in types:
+        repeats = [number for numbers in column if type(numbers) is list for number in numbers]
+        types = types - {list} | set(map(type, repeats))
+        if type(None) in set(map(type, repeats)):
+            return False
+    return types <= {bool, int, float, type(None)}

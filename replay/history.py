@@ -1,0 +1,244 @@
+"""The history of an evaluation: its results run by run, and the cases that broke, were fixed or are flaky.
+
+Runs are joined by case: a case counts where its name and content are those of the reference, the newest finished run. So runs
+of other data are comparable as far as their cases are equal. Pure functions of digests.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final, Literal, NamedTuple
+
+import attrs
+
+from replay.digest import (
+    ERROR,
+    MIXED,
+    OPEN,
+    PASSED,
+    CaseColumns,
+    RunDigest,
+    ScoreDigest,
+    VariantDigest,
+    first_score,
+    score_digest,
+)
+from replay.tally import Tally
+
+_UNUSABLE: Final = frozenset(("damaged", "unreadable"))
+_MIN_SHARE: Final = 0.5
+"""A run with a smaller share of the cases of the largest run (`--limit 1`) is not the reference."""
+
+
+class Entry(NamedTuple):
+    """A run in a history."""
+
+    path: str
+    run: RunDigest
+    columns: Sequence[CaseColumns]
+
+
+@attrs.frozen(kw_only=True)
+class Point:
+    """The results of a run, or of one variant of it."""
+
+    path: str
+    variant: str
+    """Empty without variants."""
+    started_at: str | None
+    git: str
+    """The git revision; empty if unknown."""
+    head: str
+    status: str
+    """`running`, `finished`, `stopped`, `interrupted`, `damaged` or `unreadable`; the last two have no results."""
+    outcome: str
+    cases: int
+    """All cases of the run."""
+    common: int
+    """Cases with the same name and content as in the reference."""
+    has_other_data: bool
+    """Whether it has cases that the reference does not have, or has with other content."""
+    score: ScoreDigest | None
+    """The mean over these; None without numbers."""
+    scorer_changed: bool
+    """Whether the scorer's version is not that of the reference."""
+    failed: int
+    """Failed trials."""
+    p95: float | None
+    """95th percentile of the latency of all outputs, in seconds."""
+    cost: float | None
+    """Cost of all cases, in dollars; None if unknown."""
+    unpriced_calls: int
+    """Calls that the cost does not include."""
+
+
+@attrs.frozen(kw_only=True)
+class CaseHistory:
+    """The outcomes of one case, run by run."""
+
+    case: str
+    variant: str
+    outcomes: str
+    """A letter for each run, oldest first: `p` passed, `f` false score, `e` error, `m` repeats differ, `-` no result."""
+    since: str | None
+    """The first run with the current outcome; None for a flaky case."""
+
+
+@attrs.frozen(kw_only=True)
+class History:
+    """The runs of an evaluation, oldest first."""
+
+    evaluation: str
+    scorer: str | None
+    """The score that is shown; None if there is no score with numbers."""
+    reference: str | None
+    """The run whose cases the others are compared by; None without results."""
+    cases: int
+    """Cases of the reference."""
+    runs: Sequence[str]
+    """The runs of `outcomes`."""
+    points: Sequence[Point]
+    broken: Sequence[CaseHistory]
+    """Cases that passed once and do not any more."""
+    fixed: Sequence[CaseHistory]
+    """Cases that did not pass once and do now."""
+    flaky: Sequence[CaseHistory]
+    """Cases that changed more than once, or whose repeats differ."""
+
+
+def histories(entries: Iterable[Entry], *, last: int | None = None, scorer: str | None = None) -> list[History]:
+    """Return the history of each evaluation, by name; with `last`, only its newest runs."""
+    by_name: dict[str, list[Entry]] = {}
+    for entry in sorted(entries, key=lambda entry: (entry.run.started_at or "", entry.path)):
+        by_name.setdefault(entry.run.evaluation or "", []).append(entry)
+    return [_history(name, runs[-last:] if last else runs, scorer) for name, runs in sorted(by_name.items())]
+
+
+def _history(evaluation: str, entries: Sequence[Entry], scorer: str | None) -> History:
+    usable = [entry for entry in entries if entry.run.status not in _UNUSABLE]
+    reference = _reference(usable)
+    contents = {} if reference is None else _contents(reference)
+    if reference is not None and scorer is None:
+        scorer = next(filter(None, map(first_score, reference.run.variants)), None)
+    version = None if reference is None or scorer is None else _version(reference, scorer)
+    points = [point for entry in entries for point in _points(entry, contents, scorer, version)]
+    changes = _changes(usable, contents)
+    return History(
+        evaluation=evaluation,
+        scorer=scorer,
+        reference=None if reference is None else reference.path,
+        cases=len(contents),
+        runs=[entry.path for entry in usable],
+        points=points,
+        broken=changes["broken"],
+        fixed=changes["fixed"],
+        flaky=changes["flaky"],
+    )
+
+
+def _reference(entries: Sequence[Entry]) -> Entry | None:
+    """Return the newest finished run, or the newest run if none is finished; runs of very few cases are skipped."""
+    with_cases = [entry for entry in entries if any(columns.cases for columns in entry.columns)]
+    candidates = [entry for entry in with_cases if entry.run.status == "finished"] or with_cases
+    sizes = [len(_contents(entry)) for entry in candidates]
+    large = [entry for entry, size in zip(candidates, sizes, strict=True) if size >= _MIN_SHARE * max(sizes)]
+    return large[-1] if large else None
+
+
+def _contents(entry: Entry) -> dict[str, str]:
+    """Return the cases of all variants of a run with their content."""
+    contents: dict[str, str] = {}
+    for columns in entry.columns:
+        contents.update(zip(columns.cases, columns.fingerprints, strict=True))
+    return contents
+
+
+def _version(entry: Entry, scorer: str) -> str | None:
+    return next((variant.scores[scorer].version for variant in entry.run.variants if scorer in variant.scores), None)
+
+
+def _points(entry: Entry, contents: Mapping[str, str], scorer: str | None, version: str | None) -> Iterator[Point]:
+    """Yield the results of each variant of a run."""
+    run = entry.run
+    is_usable = run.status not in _UNUSABLE and run.variants
+    empty = VariantDigest(
+        variant="", completed=0, failed=0, p95=None, cost=None, unpriced_calls=0, scores=dict[str, ScoreDigest]()
+    )
+    nothing = CaseColumns(cases=[], fingerprints=[], outcomes="", values={})
+    variants, columns = (run.variants, entry.columns) if is_usable else ([empty], [nothing])
+    for variant, cases in zip(variants, columns, strict=True):
+        common = [contents.get(case) == content for case, content in zip(cases.cases, cases.fingerprints, strict=True)]
+        score = _score(variant, cases, common, scorer)
+        yield Point(
+            path=entry.path,
+            variant=variant.variant,
+            started_at=run.started_at,
+            git=run.git,
+            head=run.head,
+            status=run.status,
+            outcome=run.outcome,
+            cases=len(cases.cases),
+            common=sum(common),
+            has_other_data=not all(common),
+            score=score,
+            scorer_changed=score is not None and score.version != version,
+            failed=variant.failed,
+            p95=variant.p95,
+            cost=variant.cost,
+            unpriced_calls=variant.unpriced_calls,
+        )
+
+
+def _score(variant: VariantDigest, cases: CaseColumns, common: Sequence[bool], scorer: str | None) -> ScoreDigest | None:
+    """Return the mean of a scorer over the common cases."""
+    score = None if scorer is None else variant.scores.get(scorer)
+    if score is None or scorer is None or all(common):
+        return score
+    values = cases.values[scorer]
+    tally = Tally(by_case={} if any(isinstance(value, list) for value in values) else None)
+    for case, value, is_common in zip(cases.cases, values, common, strict=True):
+        if is_common and value is not None:
+            for number in value if isinstance(value, list) else (value,):
+                tally.add(number, 1, case)
+    part = score_digest(tally)
+    return None if part is None else attrs.evolve(part, version=score.version)
+
+
+def _changes(entries: Sequence[Entry], contents: Mapping[str, str]) -> dict[str, list[CaseHistory]]:
+    """Return the cases of the reference that changed, by kind of change."""
+    rows: dict[tuple[str, str], list[str]] = {}
+    for at, (_, run, parts) in enumerate(entries):
+        for variant, columns in zip(run.variants, parts, strict=True):
+            for case, content, outcome in zip(columns.cases, columns.fingerprints, columns.outcomes, strict=True):
+                if contents.get(case) == content:
+                    row = rows.get((variant.variant, case))
+                    if row is None:
+                        row = rows[variant.variant, case] = [OPEN] * len(entries)
+                    row[at] = outcome
+    changes: dict[str, list[CaseHistory]] = {"broken": [], "fixed": [], "flaky": []}
+    for (variant_name, case), row in rows.items():
+        outcomes = "".join(row)
+        kind, since = change(outcomes)
+        if kind != "unchanged":
+            path = None if since is None else entries[since].path
+            changes[kind].append(CaseHistory(case=case, variant=variant_name, outcomes=outcomes, since=path))
+    return changes
+
+
+def change(outcomes: str) -> tuple[Literal["unchanged", "broken", "fixed", "flaky"], int | None]:
+    """Return how a case changed over some runs, and the run since which it is broken or fixed.
+
+    An error between two results does not count: an outage makes no case flaky. An error at the end does.
+    """
+    results = [(at, outcome) for at, outcome in enumerate(outcomes) if outcome != OPEN]
+    end = len(results)
+    while end and results[end - 1][1] == ERROR:
+        end -= 1
+    results = [(at, outcome) for at, outcome in results[:end] if outcome != ERROR] + results[end : end + 1]
+    if any(outcome == MIXED for _, outcome in results):
+        return "flaky", None
+    passes = [outcome == PASSED for _, outcome in results]
+    flips = [at for at in range(1, len(passes)) if passes[at] != passes[at - 1]]
+    if not flips:
+        return "unchanged", None
+    if len(flips) > 1:
+        return "flaky", None
+    return "fixed" if passes[-1] else "broken", results[flips[0]][0]

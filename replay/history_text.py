@@ -1,0 +1,109 @@
+"""The history of an evaluation as text: a table of its runs, a spark line, and the cases that changed."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Final
+
+from replay.digest import ScoreDigest
+from replay.history import CaseHistory, History, Point
+from replay.text import digits, duration, money, plural, printable
+
+_BARS: Final = "▁▂▃▄▅▆▇█"
+_MISSING: Final = "·"
+_MARKS: Final = {"p": "✓", "f": "✗", "e": "E", "m": "±", "-": _MISSING}
+_SHOWN: Final = 10
+"""Cases that are listed of each kind."""
+_SHOWN_RUNS: Final = 20
+"""Outcomes that are shown of a case: those of the newest runs."""
+
+
+def score_in_short(score: ScoreDigest) -> str:
+    """Return a mean: `93.3 %` of passes, `0.82` of other numbers."""
+    return f"{100 * score.mean:.1f} %" if score.kind == "pass" else digits(score.mean, 3)
+
+
+def score_with_interval(score: ScoreDigest) -> str:
+    """Return a mean with its 95 % confidence interval: `93.3 % (84.1–97.4)`."""
+    if score.low is None or score.high is None:
+        return score_in_short(score)
+    if score.kind == "pass":
+        return f"{score_in_short(score)} ({100 * score.low:.1f}–{100 * score.high:.1f})"
+    return f"{score_in_short(score)} ({digits(score.low, 3)} to {digits(score.high, 3)})"
+
+
+def spark_line(values: Sequence[float | None]) -> str:
+    """Return a bar for each value, between the smallest and the largest; a dot for a missing one."""
+    numbers = [value for value in values if value is not None]
+    if not numbers:
+        return _MISSING * len(values)
+    low, width = min(numbers), max(numbers) - min(numbers)
+    top = len(_BARS) - 1
+    return "".join(
+        _MISSING if value is None else _BARS[round(top * (value - low) / width) if width else top // 2] for value in values
+    )
+
+
+def table(history: History) -> list[tuple[str, ...]]:
+    """Return the table of the runs; the first row is the header."""
+    has_variants = any(point.variant for point in history.points)
+    score = printable(history.scorer, 24) if history.scorer is not None else "SCORE"
+    variant = ("VARIANT",) if has_variants else ()
+    rows = [("RUN", *variant, "STARTED", "GIT", "CASES", score, "P95", "COST", "NOTES")]
+    for point in history.points:
+        variant = (printable(point.variant, 40) or "-",) if has_variants else ()
+        started = printable(point.started_at or "-")[:16].replace("T", " ")
+        git = printable(point.git, 40)[:7] or "-"
+        mean = "-" if point.score is None else score_with_interval(point.score)
+        p95, cost = "-" if point.p95 is None else duration(point.p95), "-" if point.cost is None else money(point.cost)
+        notes = "; ".join(_notes(point, history.scorer or "", history.cases))
+        rows.append((printable(point.path, 200), *variant, started, git, f"{point.common:,}", mean, p95, cost, notes))
+    return rows
+
+
+def _notes(point: Point, scorer: str, cases: int) -> Iterator[str]:
+    if point.status in {"damaged", "unreadable"}:
+        yield f"{point.status}: {printable(point.outcome, 100)}" if point.outcome != point.status else point.status
+        return
+    if point.status != "finished":
+        yield printable(point.outcome, 60)
+    if point.has_other_data:
+        yield f"other data: {point.common:,} of {plural(point.cases, 'case')} in common"
+    elif point.common < cases:
+        yield f"{point.common:,} of the {plural(cases, 'case')}"
+    if point.scorer_changed:
+        yield f"other version of {printable(scorer, 24)}"
+    if point.failed:
+        yield f"{point.failed:,} failed"
+    if point.unpriced_calls:
+        yield f"{plural(point.unpriced_calls, 'call')} without a price"
+
+
+def trend_lines(history: History) -> Iterator[str]:
+    """Yield the spark line of each variant, with its smallest and its largest mean."""
+    for variant in dict.fromkeys(point.variant for point in history.points):
+        points = [point for point in history.points if point.variant == variant]
+        scores = [point.score for point in points if point.score is not None]
+        if len(scores) > 1:
+            low, high = (score_in_short(choose(scores, key=lambda score: score.mean)) for choose in (min, max))
+            bars = spark_line([None if point.score is None else point.score.mean for point in points])
+            label = f"{printable(history.scorer or '', 24)}{f'@{printable(variant, 40)}' if variant else ''}"
+            yield f"{label}  {bars}  {low} to {high}"
+
+
+def change_lines(history: History) -> Iterator[str]:
+    """Yield the cases that broke, were fixed or are flaky."""
+    for kind, cases in (("broken", history.broken), ("fixed", history.fixed), ("flaky", history.flaky)):
+        yield from _case_lines(kind, cases)
+
+
+def _case_lines(kind: str, cases: Sequence[CaseHistory]) -> Iterable[str]:
+    if not cases:
+        return
+    yield f"{kind}: {plural(len(cases), 'case')}"
+    for case in islice(cases, _SHOWN):
+        marks = "".join(_MARKS[outcome] for outcome in case.outcomes[-_SHOWN_RUNS:])
+        name = printable(case.case, 60) + (f"@{printable(case.variant, 40)}" if case.variant else "")
+        since = f"  since {printable(case.since, 200)}" if case.since is not None else ""
+        yield f"  {marks}  {name}{since}"
+    if len(cases) > _SHOWN:
+        yield f"  … and {len(cases) - _SHOWN:,} more"

@@ -1,0 +1,111 @@
+"""Digests of runs, with a cache: reading a run takes seconds, its digest a fraction of a millisecond.
+
+The cache is in the user's state directory, not beside the runs: nothing is written into a directory of runs, and a foreign run
+cannot bring an entry of its own. It may be deleted at any time. An entry is used only if the files of the run are those it was
+computed from; one that is invalid is computed again, and a run that is live, damaged or unreadable has none.
+"""
+
+import contextlib
+import os
+from collections.abc import Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Final, Self
+
+from journal import JournalError, segments
+from journal.errors import KeyUnavailable
+from journal.files import DISK
+from journal.ownership import state_directory
+from replay.digest import CaseColumns, RunDigest, columns_from_json, digest, run_from_json, to_json, unreadable
+from runner.atomic_write import write_atomically
+from runner.cli._display import open_run
+from runner.engine.environment import installed_version
+
+_MAX_ENTRIES: Final = 10_000
+"""Entries that are kept; of more, those written first are removed."""
+_TAIL: Final = 64
+"""Bytes at the end of a journal that contain the hash of its last record."""
+
+
+class DigestCache:
+    """The digests of runs."""
+
+    def __init__(self) -> None:
+        self._directory = _directory()
+        self._version = installed_version()
+        self._has_new = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._has_new and self._directory is not None:
+            with contextlib.suppress(OSError):
+                _remove_oldest(self._directory)
+
+    def run(self, path: Path) -> RunDigest:
+        """Return the digest of a run."""
+        return self._read(path, with_cases=False)[0]
+
+    def run_and_cases(self, path: Path) -> tuple[RunDigest, Sequence[CaseColumns]]:
+        """Return the digest of a run, and the cases of each of its variants."""
+        return self._read(path, with_cases=True)
+
+    def _read(self, path: Path, *, with_cases: bool) -> tuple[RunDigest, Sequence[CaseColumns]]:
+        key = self._key(path) if self._directory is not None else b""
+        with contextlib.suppress(OSError, ValueError):
+            if key:
+                return _entry(self._file(path), key, with_cases=with_cases)
+        try:
+            view = open_run(path)
+            result = digest(view)
+        except (JournalError, OSError) as exc:  # The other runs are listed.
+            return unreadable(str(exc)), []
+        if key and key == self._key(path) and not view.is_live and view.problem is None:
+            with contextlib.suppress(OSError):
+                write_atomically(self._file(path), [key, to_json(*result)], sync=False)
+                self._has_new = True
+        return result
+
+    def _file(self, path: Path) -> Path:
+        assert self._directory is not None
+        return self._directory / f"{sha256(os.fsencode(os.path.realpath(path))).hexdigest()}.jsonl"
+
+    def _key(self, path: Path) -> bytes:
+        """Return what identifies the content of a journal, as a line: sizes, times and the last bytes. Empty if unreadable."""
+        try:
+            files = [segments.file(path, number) for number in segments.numbers(path, DISK)]
+            with DISK.read(files[-1]) as stream:
+                stream.seek(max(0, os.fstat(stream.fileno()).st_size - _TAIL))
+                tail = stream.read()
+            stats = [os.lstat(file) for file in files]
+        except (JournalError, OSError):
+            return b""
+        facts = [self._version, [(stat.st_size, stat.st_mtime_ns) for stat in stats], tail.hex()]
+        return sha256(repr(facts).encode()).hexdigest().encode() + b"\n"
+
+
+def _entry(file: Path, key: bytes, *, with_cases: bool) -> tuple[RunDigest, Sequence[CaseColumns]]:
+    """Return an entry of the cache; raises a ValueError if it is invalid or that of other files."""
+    with DISK.read(str(file)) as stream:
+        if stream.readline() != key:
+            raise ValueError("the run has changed")
+        run_digest = run_from_json(stream.readline())
+        return run_digest, columns_from_json(stream.readline(), run_digest) if with_cases else []
+
+
+def _directory() -> Path | None:
+    """Return the directory of the cache; None if it cannot be created."""
+    try:
+        directory = state_directory() / "digests"
+        os.makedirs(directory, 0o700, exist_ok=True)
+    except (KeyUnavailable, OSError):
+        return None
+    return directory
+
+
+def _remove_oldest(directory: Path) -> None:
+    with os.scandir(directory) as entries:
+        files = sorted((entry.stat().st_mtime_ns, entry.path) for entry in entries)
+    for _, file in files[: max(0, len(files) - _MAX_ENTRIES)]:
+        os.unlink(file)

@@ -1,0 +1,89 @@
+"""The command `evaljournal history`."""
+
+from pathlib import Path
+from typing import Final
+
+import attrs
+import click
+
+from replay.history import Entry, History, histories
+from replay.history_text import change_lines, table, trend_lines
+from replay.text import plural, printable
+from replay.view_json import view_json
+from runner.cli._digests import DigestCache
+from runner.cli._display import print_json, print_table
+from runner.cli._output import echo
+from runner.errors import UsageError
+from runner.run_paths import RUNS, runs_under
+from runner.suggest import suggest
+
+_LAST: Final = 20
+
+
+@click.command()
+@click.argument("evaluation", required=False)
+@click.option(
+    "--last", metavar="K", type=click.IntRange(min=1), default=_LAST, help=f"Newest runs of each evaluation (default: {_LAST})."
+)
+@click.option("--score", "scorer", metavar="NAME", help="The score to show (default: the first).")
+@click.option("--json", "as_json", is_flag=True, help="Print a list of evaluations as JSON.")
+def history(evaluation: str | None, last: int, scorer: str | None, as_json: bool) -> None:
+    """Show the results of an evaluation run by run, and the cases that broke, were fixed or are flaky.
+
+    EVALUATION is a name, or a directory of runs; the default is every evaluation under runs/. A score is the mean over the
+    cases that a run has in common with the newest finished run, with its 95 % confidence interval.
+
+    \b
+    evaljournal history
+    evaljournal history capitals --last 50
+    evaljournal history /mnt/archive/runs --json
+    """
+    entries = read_entries(evaluation)
+    shown = histories(entries, last=last, scorer=scorer)
+    if scorer is not None:
+        _check_scorer(scorer, entries)
+    if as_json:
+        print_json([view_json(one) for one in shown])
+        return
+    if not shown:
+        echo(f"no runs under {RUNS}/; start one with `evaljournal run evals/capitals.py`", err=True)
+    for at, one in enumerate(shown):
+        if at:
+            echo("")
+        _print(one)
+
+
+def read_entries(argument: str | None) -> list[Entry]:
+    """Read the digests of the runs in a directory, under runs/, or of one evaluation."""
+    directory = next((path for path in (Path(argument), RUNS / argument) if path.is_dir()), None) if argument else RUNS
+    with DigestCache() as cache:
+        entries = [_entry(path, cache) for path in runs_under(directory or RUNS)]
+    if argument is None or directory is not None:
+        return entries
+    names = {entry.run.evaluation or "": None for entry in entries}
+    if argument not in names:
+        raise UsageError(f"no evaluation {argument!r} under {RUNS}/, and no such directory{suggest(argument, names)}")
+    return [entry for entry in entries if entry.run.evaluation == argument]
+
+
+def _entry(path: Path, cache: DigestCache) -> Entry:
+    """Read the digest of a run; one that is damaged before its first record belongs to the evaluation its directory names."""
+    run, columns = cache.run_and_cases(path)
+    if run.evaluation is None:
+        run = attrs.evolve(run, evaluation=path.parent.name)
+    return Entry(str(path), run, columns)
+
+
+def _check_scorer(scorer: str, entries: list[Entry]) -> None:
+    scorers = {name: None for entry in entries for variant in entry.run.variants for name in variant.scores}
+    if scorer not in scorers:
+        raise UsageError(f"no run has numbers of a score {scorer!r}{suggest(scorer, scorers)}")
+
+
+def _print(history: History) -> None:
+    runs = plural(len({point.path for point in history.points}), "run")
+    reference = "" if history.reference is None else f"; {plural(history.cases, 'case')} of {printable(history.reference, 200)}"
+    echo(f"{printable(history.evaluation)}: {runs}{reference}")
+    print_table(table(history))
+    for line in (*trend_lines(history), *change_lines(history)):
+        echo(line)

@@ -1,0 +1,287 @@
+"""The history of an evaluation: which cases count, how they changed, and the text."""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+import orjson
+import pytest
+
+from journal import Event
+from journal.events import RunStarted
+from replay import LoadedRun, fold
+from replay.digest import CaseColumns, RunDigest, columns_from_json, digest, run_from_json, to_json, unreadable
+from replay.history import Entry, History, change, histories
+from replay.history_text import change_lines, spark_line, table, trend_lines
+from replay.statistics import wilson
+from tests.journal.samples import finished, started
+from tests.replay.trial_events import answered, failed, records
+
+Results = Mapping[str, Any]
+"""Case → its score, a list of those of its repeats, or None if it failed."""
+
+
+def trials(results: Results, *, data: str = "", version: str = "v1", usage: Any = None) -> list[Event]:
+    """Return the events of trials; `data` distinguishes the content of the cases."""
+    events: list[Event] = []
+    for case, scores in results.items():
+        for repeat, value in enumerate(scores if isinstance(scores, list) else [scores], start=1):
+            fingerprint = f"{case}-{data}"
+            events += (
+                [attrs.evolve(event, fingerprint=fingerprint) if at == 0 else event for at, event in enumerate(failed(case))]  # type: ignore[misc]  # a fact is an attrs class
+                if value is None
+                else answered(case, {"exact": value}, repeat=repeat, fingerprint=fingerprint, version=version, usage=usage)
+            )
+    return events
+
+
+def entry(
+    path: str, results: Results, *, at: str = "", is_finished: bool = True, run: RunStarted | None = None, **options: Any
+) -> Entry:
+    """Return a run with these results; runs are ordered by their paths, unless `at` is given."""
+    events = [*trials(results, **options), *([finished()] if is_finished else [])]
+    loaded = LoadedRun(Path(path), fold(records(events, run or started())))
+    run_digest, columns = digest(loaded)
+    return Entry(path, attrs.evolve(run_digest, started_at=at or run_digest.started_at), columns)
+
+
+def history(*entries: Entry, **options: Any) -> History:
+    """Return the only history of some runs."""
+    (one,) = histories(entries, **options)
+    return one
+
+
+def shares(results: Sequence[bool]) -> dict[str, bool]:
+    return {f"case-{at}": value for at, value in enumerate(results)}
+
+
+def test_the_mean_has_its_interval() -> None:
+    """A line has the mean over the common cases, with Wilson's interval for passes."""
+    (point,) = history(entry("a", shares([True] * 9 + [False]))).points
+
+    assert point.score is not None
+    assert (0.9, 10, 10) == (point.score.mean, point.common, point.score.cases)
+    assert wilson(0.9, 10) == (point.score.low, point.score.high)
+    assert 0.25 == point.p95
+
+
+def test_cases_count_where_their_content_is_equal() -> None:
+    """A case with other content than in the newest run is excluded from the mean, and its run is marked."""
+    changed = entry("a", {"peru": True}, data="old")
+    older = Entry(
+        "a",
+        attrs.evolve(entry("a", {"peru": True, "chad": False, "oslo": True}).run, started_at="1"),
+        [
+            CaseColumns(
+                cases=["peru", "chad", "oslo"],
+                fingerprints=["peru-", "chad-", "oslo-old"],
+                outcomes="pfp",
+                values={"exact": [True, False, True]},
+            )
+        ],
+    )
+    newer = entry("b", {"peru": True, "chad": True, "oslo": False})
+    shown = history(older, newer)
+
+    assert ("b", 3) == (shown.reference, shown.cases)
+    assert [(2, 3, True, 0.5), (3, 3, False, pytest.approx(2 / 3))] == [
+        (point.common, point.cases, point.has_other_data, point.score.mean if point.score else None) for point in shown.points
+    ]
+    assert ["chad"] == [case.case for case in shown.fixed]
+    assert [] == [*shown.broken, *shown.flaky]
+    assert [0, 3] == [point.common for point in history(changed, newer).points]
+    assert [None] == [point.score for point in history(changed, newer).points if point.path == "a"]
+
+
+def test_repeats_of_common_cases_are_averaged() -> None:
+    """The mean over a part of the cases is clustered by case, as that over all of them."""
+    results = {"peru": [True, False], "chad": [True, True], "oslo": [False, False]}
+    whole = history(entry("a", results)).points[0].score
+    part = history(entry("a", {**results, "rome": [True, True]}), entry("b", results)).points[0].score
+
+    assert whole is not None
+    assert whole == part
+
+
+def test_a_run_of_few_cases_is_not_the_reference() -> None:
+    """`--limit 1` after a whole run does not reduce the history to one case."""
+    shown = history(entry("a", shares([True] * 4)), entry("b", shares([False])))
+
+    assert ("a", 4, [4, 1]) == (shown.reference, shown.cases, [point.common for point in shown.points])
+    assert "1 of the 4 cases" == table(shown)[-1][-1]
+
+
+def test_an_unfinished_run_is_not_the_reference() -> None:
+    """It is listed with its results; without a finished run, the newest one is the reference."""
+    first, second = entry("a", shares([True, True])), entry("b", shares([False, True]), is_finished=False)
+
+    assert "a" == history(first, second).reference
+    assert ["a", "b"] == [point.path for point in history(first, second).points]
+    assert "b" == history(second).reference
+
+
+def test_damaged_and_unreadable_runs_are_listed() -> None:
+    """They have no results and take part in nothing."""
+    whole = entry("b", shares([True, True]))
+    damaged = Entry("a", attrs.evolve(whole.run, status="damaged", outcome="damaged"), whole.columns)
+    lost = Entry("c", attrs.evolve(unreadable("permission denied"), evaluation="capitals"), [])
+    shown = history(damaged, whole, lost)
+
+    assert {"a": 0, "b": 2, "c": 0} == {point.path: point.common for point in shown.points}
+    assert ["b"] == shown.runs
+    assert {"damaged", "", "unreadable: permission denied"} == {row[-1] for row in table(shown)[1:]}
+
+
+def test_another_version_of_the_scorer_is_marked() -> None:
+    """Scores of two versions are not comparable."""
+    shown = history(entry("a", shares([True]), version="v0"), entry("b", shares([True])))
+
+    assert [True, False] == [point.scorer_changed for point in shown.points]
+    assert "other version of exact" == table(shown)[1][-1]
+
+
+def test_only_the_newest_runs_are_shown() -> None:
+    """`last` counts runs of each evaluation, in the order of their starts."""
+    entries = [entry(path, shares([True]), at=at) for path, at in (("z", "1"), ("a", "2"), ("m", "3"))]
+
+    assert ["a", "m"] == [point.path for point in history(*entries, last=2).points]
+
+
+def test_each_evaluation_has_its_history() -> None:
+    """Runs of several evaluations are never joined."""
+    rivers = attrs.evolve(started(), evaluation="rivers")  # type: ignore[misc]  # a fact is an attrs class
+    shown = histories([entry("a", shares([True]), run=rivers), entry("b", shares([True]))])
+
+    assert [("capitals", ["b"]), ("rivers", ["a"])] == [(one.evaluation, one.runs) for one in shown]
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "kind", "since"),
+    [
+        ("", "unchanged", None),
+        ("---", "unchanged", None),
+        ("pppp", "unchanged", None),
+        ("ffff", "unchanged", None),
+        ("ppff", "broken", 2),
+        ("p--f", "broken", 3),
+        ("ffpp", "fixed", 2),
+        ("pfp", "flaky", None),
+        ("pmp", "flaky", None),
+        ("ppep", "unchanged", None),
+        ("pppee", "broken", 3),
+        ("eeepp", "unchanged", None),
+        ("fep", "fixed", 2),
+        ("pfpe", "flaky", None),
+        ("ffe", "unchanged", None),
+        ("eee", "unchanged", None),
+    ],
+)
+def test_changes_of_a_case(outcomes: str, kind: str, since: int | None) -> None:
+    """One change is a break or a fix, more are flaky; an error counts only at the end."""
+    assert (kind, since) == change(outcomes)
+
+
+def test_every_short_sequence_of_outcomes() -> None:
+    """Since a break there is no pass, since a fix only passes and errors; the last result before was the opposite."""
+    for length in range(7):
+        for letters in itertools.product("pfe-", repeat=length):
+            outcomes = "".join(letters)
+            kind, since = change(outcomes)
+            assert (since is not None) == (kind in {"broken", "fixed"}), outcomes
+            if since is not None:
+                before = outcomes[:since].replace("-", "").replace("e", "")
+                assert ("f" if kind == "fixed" else "p") == before[-1], outcomes
+                assert set(outcomes[since:]) <= set("pe-" if kind == "fixed" else "fe-"), outcomes
+                assert outcomes[since] in ("p" if kind == "fixed" else "fe"), outcomes
+
+
+def test_cases_that_changed() -> None:
+    """Each kind is listed with the outcomes of all runs, and the run since which it is so."""
+    runs: tuple[Results, ...] = (
+        {"peru": True, "chad": False, "oslo": True, "rome": True},
+        {"peru": False, "chad": True, "oslo": False, "rome": True},
+    )
+    last = {"peru": None, "chad": True, "oslo": True, "rome": [True, False]}
+    shown = history(*(entry(path, results) for path, results in zip("abc", (*runs, last), strict=True)))
+
+    assert [("peru", "pfe", "b")] == [(case.case, case.outcomes, case.since) for case in shown.broken]
+    assert [("chad", "fpp", "b")] == [(case.case, case.outcomes, case.since) for case in shown.fixed]
+    assert [("oslo", "pfp"), ("rome", "ppm")] == [(case.case, case.outcomes) for case in shown.flaky]
+    assert ["broken: 1 case", "  ✓✗E  peru  since b"] == list(change_lines(shown))[:2]
+
+
+def test_spark_line() -> None:
+    """The smallest value has the lowest bar, the largest the highest; a missing one is a dot."""
+    assert "▁█·▅" == spark_line([0.0, 1.0, None, 0.5])
+    assert "▄▄" == spark_line([0.5, 0.5])
+    assert "··" == spark_line([None, None])
+
+
+def test_trend_of_a_score() -> None:
+    """The spark line has the smallest and the largest mean next to it; one run has no trend."""
+    shown = history(entry("a", shares([True, False])), entry("b", shares([True, True])))
+
+    assert ["exact  ▁█  50.0 % to 100.0 %"] == list(trend_lines(shown))
+    assert [] == list(trend_lines(history(entry("a", shares([True])))))
+
+
+def test_cost_and_git_revision() -> None:
+    """The cost includes that of judges; the git revision is that of the environment."""
+    run = attrs.evolve(started(), environment={"git": "8ac6b06" + 33 * "0"})  # type: ignore[misc]  # a fact is an attrs class
+    usage = {"cost": 0.25, "judge.cost": 0.5, "unpriced_calls": 2}
+    (point,) = history(entry("a", shares([True]), run=run, usage=usage)).points
+
+    assert (0.75, 2, "8ac6b06") == (point.cost, point.unpriced_calls, point.git[:7])
+
+
+def test_hostile_names_are_escaped() -> None:
+    """Names of runs, evaluations, cases and scorers cannot control a terminal or break a line."""
+    hostile = "\x1b[2J\n\u202eevil"
+    run = attrs.evolve(started(), evaluation=hostile, environment={"git": hostile})  # type: ignore[misc]  # a fact is an attrs class
+    shown = history(entry("a", {hostile: True}, run=run), entry(f"b{hostile}", {hostile: False}, run=run))
+    lines = [cell for row in table(shown) for cell in row] + [*trend_lines(shown), *change_lines(shown)]
+
+    assert all(line.isprintable() for line in lines), lines
+
+
+def test_a_digest_survives_json() -> None:
+    """Reading the JSON of a digest gives the same digest."""
+    _, run, columns = entry("a", {"peru": [True, False], "chad": None, "oslo": True})
+    first, second = to_json(run, columns).splitlines()
+    read = run_from_json(first)
+
+    assert (run, columns) == (read, columns_from_json(second, read))
+
+
+def _mutations(value: Any) -> list[Any]:
+    """Return a JSON value with one thing in it changed to another type, removed or added, for every place in it."""
+    results: list[Any] = [other for other in (None, [], {}, "x", 7, [None], {"x": 1}) if type(other) is not type(value)]
+    if isinstance(value, dict):
+        results += [{**value, "unexpected": 1}]
+        for key, member in value.items():
+            results += [{other: value[other] for other in value if other != key}]
+            results += [{**value, key: changed} for changed in _mutations(member)]
+    if isinstance(value, list) and value:
+        results += [value[:-1], [*value, value[-1]]]
+        results += [[changed, *value[1:]] for changed in _mutations(value[0])]
+    return results
+
+
+def test_an_invalid_digest_is_rejected_or_harmless() -> None:
+    """Whatever is changed in the JSON of a digest: it is rejected with a ValueError, or a history can be computed from it."""
+    _, run, columns = entry("a", {"peru": [True, False], "chad": None, "oslo": True})
+    first, second = (orjson.loads(line) for line in to_json(run, columns).splitlines())
+    rejected = 0
+    for header, cases in [(header, second) for header in _mutations(first)] + [(first, cases) for cases in _mutations(second)]:
+        try:
+            changed: RunDigest = run_from_json(orjson.dumps(header))
+            changed_columns = columns_from_json(orjson.dumps(cases), changed)
+        except ValueError:
+            rejected += 1
+            continue
+        for one in histories([Entry("a", changed, changed_columns), Entry("b", run, columns)]):
+            assert table(one)
+            assert all(isinstance(line, str) for line in (*trend_lines(one), *change_lines(one)))
+    assert rejected > 50

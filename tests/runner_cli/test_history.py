@@ -1,0 +1,260 @@
+"""`history` and `ls`: what they print, which runs they find, and their cache of digests."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import attrs
+import orjson
+import pytest
+from click.testing import CliRunner, Result
+
+from journal.ownership import state_directory
+from replay import LoadedRun
+from runner.cli import _digests, cli
+from runner.cli._display import open_run
+from tests.journal.samples import finished, flip, segment, session, started, write_sync
+from tests.replay.trial_events import answered
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start with an empty cache."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
+def evaljournal(*arguments: object) -> Result:
+    """Invoke a command."""
+    return CliRunner().invoke(cli, list(map(str, arguments)), catch_exceptions=False)
+
+
+def in_json(*arguments: object) -> Any:
+    """Invoke a command with --json; return what it prints."""
+    result = evaljournal(*arguments, "--json")
+    assert 0 == result.exit_code, result.output
+    return orjson.loads(result.stdout)
+
+
+def run(name: str, passed: int, *, n: int = 4, evaluation: str = "capitals") -> Path:
+    """Write a run under runs/ of which the first trials pass."""
+    path = Path("runs") / name
+    start = attrs.evolve(started(), evaluation=evaluation)  # type: ignore[misc]  # a fact is an attrs class
+    trials = [answered(f"case-{at}", {"exact": at < passed}, usage={"cost": 0.5}) for at in range(n)]
+    write_sync(path, [start, session(), *(event for trial in trials for event in trial), finished(n)])
+    return path
+
+
+def cache_files() -> list[Path]:
+    """Return the files of the cache."""
+    return sorted((state_directory() / "digests").glob("*"))
+
+
+def test_history_prints_the_runs() -> None:
+    """A line for each run, the spark line, and the cases that changed."""
+    run("capitals/0001", 4), run("capitals/0002", 3)
+    lines = evaljournal("history").stdout.splitlines()
+
+    assert "capitals: 2 runs; 4 cases of runs/capitals/0002" == lines[0]
+    assert ["RUN", "STARTED", "GIT", "CASES", "exact", "P95", "COST", "NOTES"] == lines[1].split()
+    assert "runs/capitals/0001  2026-11-15 00:00  -    4      100.0 % (51.0–100.0)  0.25 s  $2.00" == lines[2]
+    assert ["exact  █▁  75.0 % to 100.0 %", "broken: 1 case", "  ✓✗  case-3  since runs/capitals/0002"] == lines[4:]
+
+
+def test_history_in_json() -> None:
+    """`--json` has every number, and all cases that changed."""
+    run("capitals/0001", 4), run("capitals/0002", 3)
+    (one,) = in_json("history")
+
+    assert ("capitals", "exact", "runs/capitals/0002", 4) == (one["evaluation"], one["scorer"], one["reference"], one["cases"])
+    assert [(1.0, 4, 2.0), (0.75, 4, 2.0)] == [
+        (point["score"]["mean"], point["common"], point["cost"]) for point in one["points"]
+    ]
+    assert {32} == {len(point["head"]) for point in one["points"]}
+    assert [{"case": "case-3", "variant": "", "outcomes": "pf", "since": "runs/capitals/0002"}] == one["broken"]
+
+
+def test_which_runs_are_shown(tmp_path: Path) -> None:
+    """The argument is a directory under runs/, any directory, or the name of an evaluation; the default is all runs."""
+    run("capitals/0001", 4), run("mine", 4), run("rivers/0001", 4, evaluation="rivers of the world")
+
+    assert ["capitals", "rivers of the world"] == [one["evaluation"] for one in in_json("history")]
+    assert [["runs/capitals/0001"]] == [one["runs"] for one in in_json("history", "capitals")]
+    assert [["runs/rivers/0001"]] == [one["runs"] for one in in_json("history", "rivers of the world")]
+    assert [[str(tmp_path / "runs/rivers/0001")]] == [one["runs"] for one in in_json("history", tmp_path / "runs/rivers")]
+    assert [["runs/mine"]] == [
+        one["runs"] for one in in_json("history", "--last", "1", "runs") if one["evaluation"] == "capitals"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["capitols"], "no evaluation 'capitols' under runs/, and no such directory; did you mean 'capitals'?"),
+        (["--score", "exat"], "no run has numbers of a score 'exat'; did you mean 'exact'?"),
+        (["--last", "0"], "0 is not in the range x>=1"),
+    ],
+)
+def test_wrong_arguments(arguments: list[str], problem: str) -> None:
+    """A wrong name is an error with a suggestion and exit code 2."""
+    run("capitals/0001", 4)
+    result = evaljournal("history", *arguments)
+
+    assert (2, "") == (result.exit_code, result.stdout)
+    assert problem in result.stderr
+
+
+def test_no_runs() -> None:
+    """Without runs, the hint is on standard error, and the exit code is 0, as that of `ls`."""
+    result = evaljournal("history")
+
+    assert (0, "") == (result.exit_code, result.stdout)
+    assert "no runs under runs/" in result.stderr
+    assert [] == in_json("history")
+
+
+def test_a_damaged_run_does_not_hide_the_others() -> None:
+    """It is listed as damaged, whether it is damaged in its first record or later; the rest is shown."""
+    run("capitals/0001", 4)
+    flip(segment(run("capitals/0002", 4)), 3_000)
+    segment(run("capitals/0003", 4)).write_bytes(b"not a journal\n")
+    (one,) = in_json("history")
+
+    assert {"runs/capitals/0001": "finished", "runs/capitals/0002": "damaged", "runs/capitals/0003": "damaged"} == {
+        point["path"]: point["status"] for point in one["points"]
+    }
+    assert ["runs/capitals/0001"] == one["runs"]
+    assert [4, 0, 0] == [point["common"] for point in sorted(one["points"], key=lambda point: str(point["path"]))]
+    assert 1 == len(cache_files())
+
+
+def test_ls_shows_score_cost_and_duration() -> None:
+    """The first score, the cost and the duration of each run."""
+    run("capitals/0001", 3)
+    (entry,) = in_json("ls")
+    header, line = evaljournal("ls").stdout.splitlines()
+
+    assert (2.0, 0.75) == (entry["cost"], entry["variants"][0]["scores"]["exact"]["mean"])
+    assert ["OK", "FAILED", "TRIALS", "SCORE", "COST", "TOOK", "ENDED"] == header.split()[3:]
+    assert "  4   0       4       exact 75.0 %  $2.00  24 ms  finished" in line
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Return a list of the runs that are read from their journals."""
+    paths: list[Path] = []
+
+    def open_and_record(path: Path) -> LoadedRun:
+        paths.append(path)
+        return open_run(path)
+
+    monkeypatch.setattr(_digests, "open_run", open_and_record)
+    return paths
+
+
+@pytest.mark.parametrize("command", ["ls", "history"])
+def test_a_run_is_read_once(opened: list[Path], command: str) -> None:
+    """The second listing reads no journal; it prints the same."""
+    paths = [run("capitals/0001", 4), run("capitals/0002", 3)]
+    first = evaljournal(command).stdout
+
+    assert paths == opened
+    assert first == evaljournal(command).stdout
+    assert paths == opened
+
+
+def test_ls_and_history_share_the_cache(opened: list[Path]) -> None:
+    """A run that `ls` has read is not read by `history`."""
+    path = run("capitals/0001", 4)
+    evaljournal("ls"), evaljournal("history"), evaljournal("ls", "--json")
+
+    assert [path] == opened
+
+
+def test_a_changed_run_is_read_again(opened: list[Path]) -> None:
+    """Another run at the same path, even one of the same size and time, is read."""
+    path = run("capitals/0001", 4)
+    status, text = segment(path).stat(), segment(path).read_bytes()
+    before = in_json("history")[0]["points"][0]
+    segment(path).write_bytes(text.replace(b'"value":true', b'"value":null', 1)[: len(text)])
+    evaljournal("history")
+    assert [path] * 2 == opened  # Its time has changed.
+    for file in path.rglob("*"):
+        file.unlink()
+    path.rmdir()
+    run("capitals/0001", 4, evaluation="kapitals")
+    os.utime(segment(path), ns=(status.st_atime_ns, status.st_mtime_ns))
+    (one,) = in_json("history")
+
+    assert (len(text), status.st_mtime_ns) == (segment(path).stat().st_size, segment(path).stat().st_mtime_ns)
+    assert "kapitals" == one["evaluation"]
+    assert before["head"] != one["points"][0]["head"]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda _: b"",
+        lambda data: data[:-40],
+        lambda data: data.replace(b'"version":1', b'"version":0'),
+        lambda data: data.replace(b'"mean":0.75', b'"mean":"<b>"'),
+        lambda data: data.replace(b'"cases":["case-0",', b'"cases":['),
+        lambda data: data.split(b"\n", 1)[0] + b"\n[]\n[]\n",
+        lambda data: b"\xff" * len(data),
+    ],
+)
+def test_an_invalid_entry_is_computed_again(opened: list[Path], damage: Any) -> None:
+    """A truncated, foreign or damaged entry changes nothing, and is replaced."""
+    path = run("capitals/0001", 3)
+    expected = in_json("history")
+    (file,) = cache_files()
+    data = file.read_bytes()
+    assert damage(data) != data
+    file.write_bytes(damage(data))
+
+    assert expected == in_json("history")
+    assert [path, path] == opened
+    assert data == file.read_bytes()
+
+
+def test_an_entry_of_another_run_is_not_used(opened: list[Path]) -> None:
+    """An entry that was moved to the name of another run's is computed again."""
+    paths = [run("capitals/0001", 4), run("capitals/0002", 1)]
+    expected = in_json("history")
+    first, second = cache_files()
+    second.write_bytes(first.read_bytes())
+
+    assert expected == in_json("history")
+    assert 3 == len(opened)
+    assert set(paths) == set(opened)
+
+
+def test_the_cache_may_be_missing(opened: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a directory for it, every run is read, and nothing fails."""
+    path = run("capitals/0001", 4)
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+
+    assert in_json("history") == in_json("history")
+    assert [path, path] == opened
+
+
+def test_nothing_is_written_beside_the_runs() -> None:
+    """The cache is in the user's directory."""
+    run("capitals/0001", 4)
+    before = sorted(Path("runs").rglob("*"))
+    evaljournal("ls"), evaljournal("history")
+
+    assert before == sorted(Path("runs").rglob("*"))
+    assert [0o600] == [file.stat().st_mode & 0o777 for file in cache_files()]
+
+
+def test_old_entries_are_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cache keeps a limited number of entries, the newest."""
+    monkeypatch.setattr(_digests, "_MAX_ENTRIES", 2)
+    for at in range(3):
+        run(f"capitals/000{at}", 4)
+        evaljournal("ls")
+        for age, file in enumerate(sorted(cache_files(), key=lambda file: file.stat().st_mtime_ns)):
+            os.utime(file, (age, age))
+
+    assert 2 == len(cache_files())
