@@ -122,7 +122,7 @@ def _cpu_of(directory: Path, agent: Callable[..., Any], kind: str) -> float:
     shutil.rmtree(path, ignore_errors=True)
     gc.collect()
     start = time.process_time()
-    run(defined, path, policy="fixed")
+    run(defined, path, policy="fixed", quiet=True)
     return time.process_time() - start
 
 
@@ -144,7 +144,7 @@ def _conversation(figures: Figures, directory: Path) -> None:
     trials = 20
     defined: Any = evaluation(cases=[Case(name=f"c{number}", input=number) for number in range(trials)], name="talk")(agent)
     path = directory / "talk"
-    run(defined, path)
+    run(defined, path, quiet=True)
     size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
     figures.show("bytes per trial", size / trials / 1_000, maximum=150, unit="kB")
 

@@ -22,9 +22,20 @@ NEXT_LINE: Final = HASH_LENGTH + len(LINE_CLOSING)
 """Distance from the hash of a line to the start of the next line."""
 
 
+_PIECE: Final = 2_047
+"""Bytes that hashlib hashes without releasing the interpreter lock; getting it back takes longer than hashing a few kB."""
+_MAX_PIECES: Final = 8
+
+
 def link(run: bytes, previous: bytes, body: bytes) -> str:
     """Return the hash of a line, given the previous hash and its body."""
-    return sha256(run + previous + body).hexdigest()[:HASH_LENGTH]
+    content = run + previous + body
+    if _PIECE < len(content) <= _MAX_PIECES * _PIECE:
+        hashed = sha256(content[:_PIECE])
+        for start in range(_PIECE, len(content), _PIECE):
+            hashed.update(content[start : start + _PIECE])
+        return hashed.hexdigest()[:HASH_LENGTH]
+    return sha256(content).hexdigest()[:HASH_LENGTH]
 
 
 def add_hash(body: bytes, h: bytes) -> bytes:

@@ -112,11 +112,13 @@ class RunningAttempt(NamedTuple):
     def after_step(self, name: str, t: float) -> "RunningAttempt":
         """Return the attempt after another step of it has ended."""
         attempt, slot, since, last = self
-        return new_attempt(RunningAttempt, (attempt, slot, since, LastStep(1 if last is None else last.ended + 1, name, t)))
+        step = _new_step(LastStep, (1 if last is None else last.ended + 1, name, t))
+        return new_attempt(RunningAttempt, (attempt, slot, since, step))
 
 
 new_attempt: Callable[[type[RunningAttempt], tuple[int, int, float, LastStep | None]], RunningAttempt] = tuple.__new__
 """Create a running attempt, in half the time of `RunningAttempt(…)`."""
+_new_step: Callable[[type[LastStep], tuple[int, str, float]], LastStep] = tuple.__new__
 
 
 @attrs.frozen

@@ -7,6 +7,7 @@ displayed; durations are measured with the monotonic clock.
 import contextlib
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, Literal
@@ -60,14 +61,26 @@ class RunLoop:
     def __init__(self) -> None:
         self._thread = threading.get_ident()
         self.token = trio.lowlevel.current_trio_token()
+        self._calls: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        """Calls from other threads."""
+        self._is_woken = False
 
     def call(self, function: Callable[..., None], *arguments: Any) -> None:
         """Call a function in the loop's thread, unless the loop has ended; from another thread, soon."""
         if threading.get_ident() == self._thread:
             function(*arguments)
             return
-        with contextlib.suppress(trio.RunFinishedError):
-            self.token.run_sync_soon(function, *arguments)
+        self._calls.append((function, arguments))
+        if not self._is_woken:  # Waking the loop costs more than a call; one that is woken finds all calls.
+            self._is_woken = True
+            with contextlib.suppress(trio.RunFinishedError):
+                self.token.run_sync_soon(self._make_calls)
+
+    def _make_calls(self) -> None:
+        self._is_woken = False  # First: a call that is added from now on wakes the loop again.
+        for _ in range(len(self._calls)):
+            function, arguments = self._calls.popleft()
+            function(*arguments)
 
 
 @attrs.define(eq=False)
@@ -139,7 +152,8 @@ class LateRecorder:
 
     def _record_step(self, work: TrialWork, attempt: int, event: StepEvent) -> None:
         """Record a step, unless its attempt has ended: it was abandoned. One that cannot be stored is recorded as failed."""
-        if work.state.stage != "running" or work.state.attempts != attempt:
+        state = work.state
+        if state.stage != "running" or state.attempts != attempt:
             return
         try:
             self.record(event)

@@ -34,7 +34,7 @@ class RecordedResult:
     """The attempt that used it last, and the number of the step that called it there; 0: the task itself."""
 
 
-@attrs.frozen
+@attrs.define(eq=False)  # Faster to create than a frozen class.
 class StepRequest:
     """The request of a step: what it calls, and with what."""
 
@@ -98,19 +98,52 @@ class AttemptSteps:
                 trial=self._trial, attempt=self._attempt, step=step.number, completed_seq=result.seq, parent=step.parent
             )
             self._record(event)
-            self.inputs.add(step.number, step.request.input)
+            self.inputs.record(step.number, step.request.input)
             self._add_usage(step, result.usage)
         return result
 
     def complete(self, step: "RunningStep", output: Any, usage: Any) -> None:
         """Record the result of a step."""
-        self._add_usage(step, usage)
-        self._record(StepCompleted(**self._facts(step), output=output, usage=usage, reusable=step.request.reusable))
+        request, number = step.request, step.number
+        if usage or self._with_inner_usage:
+            self._add_usage(step, usage)
+        recorded, continues = self.inputs.record(number, request.input)
+        event = StepCompleted(  # Not from a mapping of the members in common with `StepFailed`: every step ends here.
+            trial=self._trial,
+            attempt=self._attempt,
+            step=number,
+            name=request.name,
+            kind=request.kind,
+            fingerprint=request.input.fingerprint,
+            input=recorded,
+            output=output,
+            elapsed=self._elapsed(step),
+            usage=usage,
+            parent=step.parent,
+            continues=continues,
+            reusable=request.reusable,
+        )
+        self._record(event)
 
     def fail(self, step: "RunningStep", exc: BaseException) -> None:
         """Record that a step raised."""
-        error = describe(exc)
-        self._record(StepFailed(**self._facts(step), error=error.type, message=error.message))
+        request, error = step.request, describe(exc)
+        recorded, continues = self.inputs.record(step.number, request.input)
+        event = StepFailed(
+            trial=self._trial,
+            attempt=self._attempt,
+            step=step.number,
+            name=request.name,
+            kind=request.kind,
+            fingerprint=request.input.fingerprint,
+            input=recorded,
+            error=error.type,
+            message=error.message,
+            elapsed=self._elapsed(step),
+            parent=step.parent,
+            continues=continues,
+        )
+        self._record(event)
 
     def has_inner_usage(self, step: "RunningStep") -> bool:
         """Whether steps inside a step have recorded usage, so that its result repeats it."""
@@ -120,25 +153,11 @@ class AttemptSteps:
         if usage or self.has_inner_usage(step):
             self._with_inner_usage.add(step.parent)
 
-    def _facts(self, step: "RunningStep") -> dict[str, Any]:
-        request = step.request
-        recorded, continues = self.inputs.shortened(request.input)
-        self.inputs.add(step.number, request.input)
-        return {
-            "trial": self._trial,
-            "attempt": self._attempt,
-            "step": step.number,
-            "name": request.name,
-            "kind": request.kind,
-            "fingerprint": request.input.fingerprint,
-            "input": recorded,
-            "elapsed": round(self._now() - step.started_at, 6),
-            "parent": step.parent,
-            "continues": continues,
-        }
+    def _elapsed(self, step: "RunningStep") -> float:
+        return int((self._now() - step.started_at) * 1e6 + 0.5) / 1e6  # Microseconds, twice as fast as `round`.
 
 
-@attrs.frozen
+@attrs.define(eq=False)  # Faster to create than a frozen class.
 class RunningStep:
     """A step between its start and its end; steps that start inside it belong to it."""
 

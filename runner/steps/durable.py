@@ -61,7 +61,7 @@ class _Definition:
     def recorded(self, step: RunningStep, result: Any) -> Any:
         """Record the result of a step; return it as a later attempt will read it: a tuple as a list."""
         try:
-            output = _as_json(result, f"the result of step {self.name!r}")
+            output = result if _is_unchanged_by_json(result) else _as_json(result, f"the result of step {self.name!r}")
             if sent_secrets:
                 output = mask_output(output)
             usage = self._usage_of(step, result, output)
@@ -78,13 +78,18 @@ class _Definition:
     def _usage_of(self, step: RunningStep, result: Any, output: Any) -> Any:
         if self.usage is not None:
             return _as_json(self.usage(result), f"the usage of step {self.name!r}")
-        return None if step.steps.has_inner_usage(step) else usage_of_response(output) or None
+        if not isinstance(output, dict) or step.steps.has_inner_usage(step):
+            return None
+        return usage_of_response(output) or None
+
+
+def _is_unchanged_by_json(value: Any) -> bool:
+    """Whether a value is certainly read back as it is; for most replies this avoids a copy."""
+    return value is None or value.__class__ is bool or (value.__class__ is str and value.isascii())
 
 
 def _as_json(value: Any, name: str) -> Any:
     """Return a value as the journal returns it; `name` is its name in errors."""
-    if value is None or value.__class__ is bool or (value.__class__ is str and value.isascii()):
-        return value
     try:
         text = orjson.dumps(value, option=orjson.OPT_PASSTHROUGH_DATACLASS)
         has_null = b"null" in text
@@ -102,7 +107,9 @@ def _named(names: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
         return kwargs
     if names[:1] == ("self",):
         names, args = names[1:], args[1:]
-    named = dict(zip(names, args, strict=False)) | kwargs
+    named = dict(zip(names, args, strict=False))
+    if kwargs:
+        named |= kwargs
     return named if len(args) <= len(names) else named | {"args": list(args[len(names) :])}
 
 
@@ -198,7 +205,7 @@ def _plain_step(definition: _Definition) -> Callable[..., Any]:
         finally:
             leave()
         if inspect.isawaitable(result):  # Such as the method of an async client, which is a plain function.
-            return _finished(definition, steps, running, result)
+            return _finished(definition, running, result)
         output = definition.recorded(running, result)
         wait_in_thread(steps)
         return output
@@ -214,20 +221,20 @@ def _async_step(definition: _Definition) -> Callable[..., Any]:
         running = steps.begin(definition.request(steps, args, kwargs))
         if (earlier := steps.take(running)) is not None:
             return earlier.output
-        return await _finished(definition, steps, running, definition.function(*args, **kwargs))
+        return await _finished(definition, running, definition.function(*args, **kwargs))
 
     return call
 
 
-async def _finished(definition: _Definition, steps: AttemptSteps, running: RunningStep, result: Awaitable[Any]) -> Any:
+async def _finished(definition: _Definition, running: RunningStep, result: Awaitable[Any]) -> Any:
     leave = running.enter()
     try:
         value = await result
     except Exception as exc:
-        steps.fail(running, exc)
+        running.steps.fail(running, exc)
         raise
     finally:
         leave()
     output = definition.recorded(running, value)
-    await wait_in_loop(steps)
+    await wait_in_loop(running.steps)
     return output

@@ -14,7 +14,7 @@ LONG = [{"role": "user", "content": f"message {number} " + "words " * 40} for nu
 def after(messages: Any) -> tuple[RecordedInputs, StepInput]:
     """Return the inputs of an attempt whose first step has ended, and the input of that step."""
     inputs, first = RecordedInputs(), step_input({"messages": messages}, "ask")
-    inputs.add(1, first)
+    inputs.record(1, first)
     return inputs, first
 
 
@@ -25,7 +25,7 @@ def test_a_common_beginning_changes_nothing() -> None:
     request = step_input(value, "ask", earlier=inputs)
 
     assert step_input(value, "ask") == request
-    assert ({"messages": [{"role": "user", "content": "more"}], "seed": 1}, 1) == inputs.shortened(request)
+    assert ({"messages": [{"role": "user", "content": "more"}], "seed": 1}, 1) == inputs.record(2, request)
 
 
 @pytest.mark.parametrize("messages", [LONG, LONG[:1], [{"role": "user", "content": "the password: hunter22"}, *LONG]])
