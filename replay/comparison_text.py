@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 
-from replay.comparison import Change, Comparison, Paired
+from replay.comparison import Change, Comparison
+from replay.pairing import Paired
 from replay.text import digits, duration, number, plural, printable
 from replay.trial_state import Value
 
@@ -34,16 +35,24 @@ def sentence(paired: Paired, *, higher: str = "higher", lower: str = "lower", un
         return f"{words} (n = {paired.n:,})"
     difference, low, high = paired.difference, paired.low, paired.high
     unit = " points" if paired.kind == "pass" else unit
-
-    def shown(value: float) -> str:
-        return f"{100 * value:.1f}" if paired.kind == "pass" else digits(value, 3)
-
     if not paired.significant:
-        sign = "" if shown(difference).startswith("-") else "+"
-        return f"{words} (B − A: {sign}{shown(difference)}{unit}, 95 % CI {shown(low)} to {shown(high)}, n = {paired.n:,})"
+        amount = signed(in_unit(paired, difference))
+        interval = f"95 % CI {in_unit(paired, low)} to {in_unit(paired, high)}"
+        return f"{words} (B − A: {amount}{unit}, {interval}, n = {paired.n:,})"
     if difference < 0:
         low, high = -high, -low
-    return f"{words} by {shown(abs(difference))}{unit} (95 % CI {shown(low)} to {shown(high)}, n = {paired.n:,})"
+    interval = f"95 % CI {in_unit(paired, low)} to {in_unit(paired, high)}"
+    return f"{words} by {in_unit(paired, abs(difference))}{unit} ({interval}, n = {paired.n:,})"
+
+
+def in_unit(paired: Paired, value: float) -> str:
+    """Return a difference of passes in points, and one of numbers with three digits."""
+    return f"{100 * value:.1f}" if paired.kind == "pass" else digits(value, 3)
+
+
+def signed(amount: str) -> str:
+    """Return an amount with its sign."""
+    return amount if amount.startswith("-") else f"+{amount}"
 
 
 def lines(comparison: Comparison, *, limit: int | None) -> Iterator[str]:

@@ -22,6 +22,15 @@ def load_definition(recorded: Any) -> Any:
         return None
 
 
+def variant_fingerprints(recorded: Any) -> dict[str, str]:
+    """Return variant → fingerprint of a recorded definition; empty if it has no variants."""
+    definition = load_definition(recorded)
+    variants = definition.get("variants") if isinstance(definition, dict) else None
+    if not isinstance(variants, dict):
+        return {}
+    return {name: str(variant.get("fingerprint", "")) for name, variant in variants.items() if isinstance(variant, dict)}
+
+
 def definition_lines(definition: Any, indent: str = "") -> Iterator[str]:
     """Yield a definition as indented lines without control characters; members without a value are omitted."""
     if not isinstance(definition, Mapping):

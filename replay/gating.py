@@ -15,7 +15,8 @@ from typing import Final, Literal
 
 import attrs
 
-from replay.comparison import Comparison, Paired, Side, compare
+from replay.comparison import Comparison, Side, compare
+from replay.pairing import Paired
 from replay.power import detectable_drop
 from replay.summary import latency, score_of, times, unscored
 from replay.usage import total
@@ -118,12 +119,12 @@ def _check_uniform(name: str, side: Side) -> None:
         raise NotComparable(f"{name} is not finished")
     if state.from_older_task:
         raise NotComparable(f"{name} has {state.from_older_task:,} outputs of an older version of the task")
-    for scorer, tally in state.scores.items():
+    for scorer, tally in side.totals.scores.items():
         if tally.versions > 1:
             raise NotComparable(
                 f"{name} has scores of {tally.versions} versions of {scorer!r}; `evaljournal rescore` replaces them"
             )
-    for scorer, missing in unscored(state).items():
+    for scorer, missing in unscored(state, side.variant).items():
         raise NotComparable(f"{name} has {missing:,} outputs without a score of {scorer!r}; `evaljournal rescore` adds them")
 
 
@@ -140,7 +141,7 @@ def _score_checks(comparison: Comparison, run: Side, rules: Rules) -> Iterator[C
         if rule.max_drop is not None:
             yield _drop(name, paired, rule.max_drop)
         if rule.at_least is not None:
-            mean = paired.mean_b if name == COMPLETED else score_of(run.state.scores[name]).mean
+            mean = paired.mean_b if name == COMPLETED else score_of(run.totals.scores[name]).mean
             yield _bounded(name, "at_least", rule.at_least, paired.mean_a, mean)
 
 
@@ -175,7 +176,7 @@ def _limit_checks(baseline: Side, run: Side, rules: Rules) -> Iterator[Check]:
         if limit.at_most is not None:
             yield _bounded(name, "at_most", limit.at_most, before, after)
         if limit.at_most_ratio is not None:
-            trials = (baseline.state.done, run.state.done) if name != "p95" else (1, 1)
+            trials = (baseline.totals.done, run.totals.done) if name != "p95" else (1, 1)
             ratio = None if not before or after is None else (after / trials[1]) / (before / trials[0])
             yield _bounded(name, "at_most_ratio", limit.at_most_ratio, None, ratio)
 
@@ -197,11 +198,8 @@ def _bounded(
 
 def _amount(name: str, side: Side) -> float | None:
     """Return the cost, the tokens or the latency of a run; None if it is unknown."""
-    state = side.state
     if name == "p95":
-        return latency(times(state)).p95
-    if name == "cost" and (unpriced := total(side.state.usage, "unpriced_calls")):
+        return latency(times(side.state, side.variant)).p95
+    if name == "cost" and (unpriced := total(side.totals.usage, "unpriced_calls")):
         raise NotComparable(f"the cost is incomplete: {unpriced:,.0f} calls have no price; pass --prices when you run")
-    parts = [total(side.state.usage, part) for part in (("cost",) if name == "cost" else ("input_tokens", "output_tokens"))]
-    sums = [part for part in parts if part is not None]
-    return sum(sums) if sums else total(side.state.usage, "tokens")
+    return total(side.totals.usage, name)

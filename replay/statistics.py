@@ -1,9 +1,10 @@
-"""Means, shares and paired differences with 95 % confidence intervals; pass@k, pass^k and quantiles.
+"""Means, shares and paired differences with 95 % confidence intervals and p-values; Holm's correction, pass@k, quantiles.
 
 Pure arithmetic. Every interval has a closed formula and none is sampled, so the same journal always gives the same interval.
 """
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
 from statistics import NormalDist
@@ -21,6 +22,10 @@ _SIGN_TEST_MIN: Final = 6
 """Equal differences in the same direction that are significant at 5 % by the sign test (p = 1/32)."""
 _SERIES_MIN: Final = 100
 """Degrees of freedom from which four terms of the series for Student's t give ten correct digits."""
+_NEGLIGIBLE: Final = 1e-18
+"""Share of the largest term of a sum below which the remaining terms are omitted."""
+_NORMAL_MIN: Final = 100_000
+"""Degrees of freedom from which p-values of Student's t are computed from a normal distribution, to nine decimals."""
 
 
 @attrs.frozen
@@ -33,23 +38,68 @@ class Estimate:
     low: float | None
     high: float | None
     """The interval; None if it cannot be computed."""
+    p: float | None = None
+    """Two-sided p-value of a paired difference; None for other means."""
+
+
+@lru_cache(maxsize=64)
+def z_quantile(level: float = LEVEL) -> float:
+    """Return the half width of an interval of a normal distribution, in standard errors."""
+    return NormalDist().inv_cdf((1 + level) / 2)
 
 
 @lru_cache(maxsize=1024)
-def t_quantile(degrees: int) -> float:
-    """Return the half width of the 95 % interval of Student's t, in standard errors."""
+def t_quantile(degrees: int, level: float = LEVEL) -> float:
+    """Return the half width of an interval of Student's t, in standard errors."""
     if degrees < 1:
         raise ValueError(f"Student's t has at least 1 degree of freedom, not {degrees!r}")
-    g1 = (Z**3 + Z) / 4
-    g2 = (5 * Z**5 + 16 * Z**3 + 3 * Z) / 96
-    g3 = (3 * Z**7 + 19 * Z**5 + 17 * Z**3 - 15 * Z) / 384
-    g4 = (79 * Z**9 + 776 * Z**7 + 1482 * Z**5 - 1920 * Z**3 - 945 * Z) / 92160
+    z = z_quantile(level)
+    g1 = (z**3 + z) / 4
+    g2 = (5 * z**5 + 16 * z**3 + 3 * z) / 96
+    g3 = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
+    g4 = (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160
     if degrees >= _SERIES_MIN:  # Cornish and Fisher's series.
-        return Z + g1 / degrees + g2 / degrees**2 + g3 / degrees**3 + g4 / degrees**4
+        return z + g1 / degrees + g2 / degrees**2 + g3 / degrees**3 + g4 / degrees**4
     low, high = 0.0, math.pi / 2
     while (middle := (low + high) / 2) not in (low, high):  # Bisection until no float lies between.
-        low, high = (middle, high) if _within(middle, degrees) < LEVEL else (low, middle)
+        low, high = (middle, high) if _within(middle, degrees) < level else (low, middle)
     return math.tan(low) * math.sqrt(degrees)
+
+
+def t_test(t: float, degrees: int) -> float:
+    """Return the two-sided p-value of a value of Student's t."""
+    if degrees >= _NORMAL_MIN:  # Abramowitz and Stegun, 26.7.8.
+        return _normal_test(t * (1 - 1 / (4 * degrees)) / math.sqrt(1 + t * t / (2 * degrees)))
+    return max(0.0, 1 - _within(math.atan(abs(t) / math.sqrt(degrees)), degrees))
+
+
+def _normal_test(z: float) -> float:
+    return math.erfc(abs(z) / math.sqrt(2))
+
+
+def mcnemar(fixed: int, broken: int) -> float:
+    """Return the p-value of McNemar's exact test: of so many pairs that differ, are as many fixed as broken?"""
+    differing, fewer = fixed + broken, min(fixed, broken)
+    if 2 * fewer >= differing - 1:
+        return 1.0
+    scale = math.lgamma(differing + 1) - differing * math.log(2)
+    terms: list[float] = []
+    for count in range(fewer, -1, -1):
+        terms.append(math.exp(scale - math.lgamma(count + 1) - math.lgamma(differing - count + 1)))
+        if terms[-1] <= _NEGLIGIBLE * terms[0]:
+            break
+    return min(1.0, 2 * math.fsum(terms))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Return p-values with Holm's correction for several comparisons.
+
+    If those below 5 % are reported as differences, any of them is false in at most 5 % of reports.
+    """
+    adjusted, largest = [1.0] * len(p_values), 0.0
+    for rank, at in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        largest = adjusted[at] = min(1.0, max(largest, (len(p_values) - rank) * p_values[at]))
+    return adjusted
 
 
 def _within(angle: float, degrees: int) -> float:
@@ -129,8 +179,9 @@ def paired_numbers(differences: Sequence[float]) -> Estimate:
     scatter = math.fsum((difference - mean) ** 2 for difference in differences)
     if scatter <= ROUNDING * n * mean**2:
         low, high = (mean, mean) if n >= _SIGN_TEST_MIN else (None, None)
-        return Estimate(mean, 0.0 if n > 1 else None, low, high)
-    return mean_of_numbers(mean, n=n, cases=n, scatter=scatter)
+        return Estimate(mean, 0.0 if n > 1 else None, low, high, 0.5 ** (n - 1) if mean else 1.0)
+    estimate = mean_of_numbers(mean, n=n, cases=n, scatter=scatter)
+    return attrs.evolve(estimate, p=t_test(mean / estimate.standard_error, n - 1) if estimate.standard_error else 1.0)
 
 
 def paired_shares(differences: Sequence[float]) -> Estimate:
@@ -139,18 +190,23 @@ def paired_shares(differences: Sequence[float]) -> Estimate:
     Bonett and Price's interval (2012): the normal interval after adding one fixed and one broken case. The paired t would call
     4 fixed and 0 broken of 143 significant (p = 1/8) and has no width if nothing differs; McNemar's exact test gives no
     interval. This one excludes 0 with at least 6 fixed and 0 broken, as McNemar's test does at 5 % (at least 5 and 0 below 49
-    cases), and works with repeats, whose differences are fractions.
+    cases), and works with repeats, whose differences are fractions. The p-value is that of McNemar's exact test, which is valid
+    at any level; with repeats, that of the interval.
     """
     n = len(differences)
     total = math.fsum(differences)
     low, high = bonett_price(n, total, math.fsum(difference * difference for difference in differences))
-    return Estimate(total / n, (high - low) / (2 * Z), max(-1.0, low), min(1.0, high))
+    error = (high - low) / (2 * Z)
+    counts = Counter(differences)
+    is_whole = counts.keys() <= {-1.0, 0.0, 1.0}
+    p = mcnemar(counts[1.0], counts[-1.0]) if is_whole else _normal_test((low + high) / 2 / error)
+    return Estimate(total / n, error, max(-1.0, low), min(1.0, high), p)
 
 
-def bonett_price(n: int, total: float, squares: float) -> tuple[float, float]:
+def bonett_price(n: int, total: float, squares: float, level: float = LEVEL) -> tuple[float, float]:
     """Return the interval of `paired_shares`, not clipped, from the sum of `n` differences and the sum of their squares."""
     middle = total / (n + 2)
-    half = Z * math.sqrt(max(0.0, (squares + 2) / (n + 2) - middle**2) / (n + 2))
+    half = z_quantile(level) * math.sqrt(max(0.0, (squares + 2) / (n + 2) - middle**2) / (n + 2))
     return middle - half, middle + half
 
 

@@ -286,14 +286,18 @@ def steps_of(state: RunState) -> Steps | None:
     return Steps(steps.completed, steps.failed, steps.reused, dict(steps.usage_saved)) if steps else None
 
 
-def unscored(state: RunState) -> dict[str, int]:
-    """Return, for each scorer of the run, the number of completed trials that it has neither scored nor failed to score."""
+def unscored(state: RunState, variant: str | None = None) -> dict[str, int]:
+    """Return, for each scorer, the number of completed trials that it has neither scored nor failed to score.
+
+    With `variant`, only its trials are counted.
+    """
     declared = state.started.scorers if state.started else {}
     scorers = set(declared)
-    if not state.stages["scoring"]:  # A scorer with as many scores as completed trials lacks none.
-        scorers -= {name for name, tally in state.scores.items() if tally.scored == state.completed}
+    sums = state if variant is None else state.variants[variant]
+    if not sums.stages["scoring"]:  # A scorer with as many scores as completed trials lacks none.
+        scorers -= {name for name, tally in sums.scores.items() if tally.scored == sums.stages["completed"]}
     missing: Counter[str] = Counter()
-    for trial in state.trials.values() if scorers else ():
+    for trial in trials_of(state, variant) if scorers else ():
         if trial.stage == "completed" and not trial.scores.keys() >= scorers:
             scored = {name.partition(".")[0] for name in trial.scores}
             missing.update(scorer for scorer in scorers if scorer not in scored and scorer not in trial.unscored)
@@ -329,11 +333,17 @@ def _trials(stages: Mapping[str, int], recovered: int) -> Trials:
     )
 
 
-def times(state: RunState) -> Iterable[float]:
-    """Return the seconds of all current outputs."""
-    if len(state.latencies) == state.stages["completed"] + state.stages["scoring"]:
+def times(state: RunState, variant: str | None = None) -> Iterable[float]:
+    """Return the seconds of all current outputs; with `variant`, of its outputs."""
+    if variant is None and len(state.latencies) == state.stages["completed"] + state.stages["scoring"]:
         return state.latencies
-    return (trial.elapsed for trial in state.trials.values() if has_output(trial))
+    return (trial.elapsed for trial in trials_of(state, variant) if has_output(trial))
+
+
+def trials_of(state: RunState, variant: str | None) -> Iterable[TrialState]:
+    """Return the trials of a variant; None: all."""
+    trials = state.trials.values()
+    return trials if variant is None else (trial for trial in trials if trial.variant == variant)
 
 
 def has_output(trial: TrialState) -> bool:

@@ -50,13 +50,14 @@ def score_in_words(score: Score, *, failed: int = 0) -> str:
     failures = f"scorer failure{'s' if score.failed > 1 else ''}" + (f" ({one_line(score.error, 200)})" if score.error else "")
     counts = [(failed, "failed"), (score.failed, failures), (score.out_of_range, "not finite or too large")]
     excluded = ", ".join(f"{count:,} {reason}" for count, reason in counts if count)
-    versions = _versions(score.versions, score.from_older_version)
+    versions = versions_in_words(score.versions, score.from_older_version)
     if not parts:
         return f"no score: {excluded}" if excluded else "no score yet"
     return f"{' '.join(parts)}{f'; excluded: {excluded}' if excluded else ''}{f'; {versions}' if versions else ''}"
 
 
-def _versions(versions: int, from_older_version: int) -> str:
+def versions_in_words(versions: int, from_older_version: int) -> str:
+    """Return of which versions of a scorer its values are; empty if all are of the current one."""
     if not from_older_version:
         return ""
     if versions == 1:
@@ -166,7 +167,7 @@ def version_notes(state: RunState) -> Iterator[str]:
     """Yield notes on results from older versions of the task or of a scorer."""
     yield from adopted_lines(state)
     for scorer, tally in state.scores.items():
-        if versions := _versions(tally.versions, tally.from_older_version):
+        if versions := versions_in_words(tally.versions, tally.from_older_version):
             yield f"{plural(tally.scored, 'score')} of {printable(scorer, 24)} {versions}"
 
 

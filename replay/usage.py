@@ -48,9 +48,16 @@ def add(sums: MutableMapping[str, Any], usage: Any) -> None:
                 sums[name] = sums.get(name, 0) + value
 
 
-def total(usage: Mapping[str, float], name: str) -> float | None:
-    """Return the sum of an amount over tasks and judges (`cost`, `judge.cost`); None if neither is recorded."""
-    amounts = [value for key, value in usage.items() if key.rpartition(".")[2] == name]
+def total(usage: Mapping[str, float], unit: str) -> float | None:
+    """Return the sum of a unit over tasks and judges (`cost`, `judge.cost`); None if neither is recorded.
+
+    `tokens` is the sum of input and output tokens, where they are recorded separately.
+    """
+    if unit == "tokens":
+        parts = [part for part in (total(usage, "input_tokens"), total(usage, "output_tokens")) if part is not None]
+        if parts:
+            return sum(parts)
+    amounts = [amount for name, amount in usage.items() if name.rpartition(".")[2] == unit]
     return sum(amounts) if amounts else None
 
 

@@ -1,8 +1,9 @@
 """The documentation is true: its code blocks run, its links work, its generated pages are up to date.
 
 The words after ``` describe the block. `python NAME`, `jsonl NAME`, …: a file that later blocks of the page use. `python`: a
-program. `sh`: commands, one per line; `# exit code N` after a command is its exit code (default: 0). Without a language it is
-output. `no-run` marks a block that cannot run here. Calls to OpenAI, Anthropic and localhost go to `tests.server`.
+program. `sh`: commands, one per line; `# exit code N` after a command is its exit code (default: 0). `text output`: what the
+last command has printed; hashes, times and blanks may differ. Without a language it is output that is not checked. `no-run`
+marks a block that cannot run here. Calls to OpenAI, Anthropic and localhost go to `tests.server`.
 """
 
 import os
@@ -40,6 +41,12 @@ def commands(text: str) -> Iterator[tuple[list[str], int]]:
         yield shlex.split(_EXIT_CODE.sub("", line)), int(match[1]) if match else 0
 
 
+def comparable(output: str) -> list[str]:
+    """The lines of some output, without what differs between runs: hashes, times and the width of columns."""
+    masked = re.sub(r"\b[0-9a-f]{32}\b", "HASH", re.sub(r"\b[\d.,]+ (ms|s|min)\b", "TIME", output))
+    return [" ".join(line.split()) for line in masked.strip().splitlines()]
+
+
 @pytest.mark.timeout(400)  # many processes
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_code_blocks_run(page: Path, tmp_path: Path, server: Server) -> None:
@@ -55,15 +62,20 @@ def test_code_blocks_run(page: Path, tmp_path: Path, server: Server) -> None:
         "ANTHROPIC_BASE_URL": root,
     }
 
-    def check(command: list[str], code: int, text: str) -> None:
+    printed = ""
+
+    def check(command: list[str], code: int, text: str) -> str:
         ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
         assert code == ended.returncode, f"{text}\n{ended.stdout}{ended.stderr}"
+        return ended.stdout
 
     for language, name, block in blocks(page):
         text = block.replace("http://localhost:8000", root).replace("http://localhost:9000", judge)
         if name == "no-run":
             continue
-        if name:
+        if name == "output":
+            assert comparable(printed) == comparable(block), printed
+        elif name:
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / name).write_text(text)
         elif language == "python":
@@ -71,7 +83,7 @@ def test_code_blocks_run(page: Path, tmp_path: Path, server: Server) -> None:
         elif language == "sh":
             for command, code in commands(text):
                 assert command[0] in {"evaljournal", "python"}, f"cannot run {command[0]!r}; mark the block `no-run`"
-                check(command, code, shlex.join(command))
+                printed = check(command, code, shlex.join(command))
         else:
             assert language in {"", "diff", "mermaid"}, f"a block of {language} needs a file name"
 

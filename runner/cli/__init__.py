@@ -37,6 +37,7 @@ COMMANDS: Final = {
     "verify": "Check that a journal is intact and its run followed the rules.",
     "salvage": "Copy the intact records of a damaged journal.",
     "diff": "Compare two runs trial by trial.",
+    "compare": "Compare runs and variants in one table.",
     "gate": "Check whether a run got worse than a baseline.",
     "simulate": "Simulate a run with another policy or number of slots.",
     "report": "Write an HTML report of a run, or of two runs.",

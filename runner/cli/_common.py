@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
@@ -46,6 +46,27 @@ def find_run(argument: str | Path) -> Path:
     raise UsageError(f"{path} does not exist{suggest(str(path), names) or '; `evaljournal ls` lists the runs'}")
 
 
+class RunReference(NamedTuple):
+    """A run, or one variant of it."""
+
+    path: Path
+    variant: str | None = None
+
+    def __str__(self) -> str:
+        return str(self.path) if self.variant is None else f"{self.path}@{self.variant}"
+
+
+def find_reference(argument: str | Path) -> RunReference:
+    """Return the run or the variant that an argument names: anything that `find_run` takes, or RUN@VARIANT.
+
+    A path that contains an @ comes first. @VARIANT names a variant of the newest run.
+    """
+    run, at, variant = str(argument).rpartition("@")
+    if not at or Path(argument).exists() or (RUNS / argument).exists():
+        return RunReference(find_run(argument))
+    return RunReference(find_run(run) if run else newest_run(), variant)
+
+
 class RunType(click.ParamType):  # type: ignore[type-arg]  # generic in the newest click only
     """A run on the command line; see `find_run`."""
 
@@ -63,8 +84,18 @@ class RunType(click.ParamType):  # type: ignore[type-arg]  # generic in the newe
         return items or [CompletionItem(incomplete, type="dir")]
 
 
+class ReferenceType(RunType):
+    """A run or a variant on the command line; see `find_reference`."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> RunReference:  # type: ignore[override]
+        """Return the directory of the run, and the variant."""
+        return find_reference(value)
+
+
 run_argument = click.argument("path", type=RunType(), required=False, default=newest_run, metavar="[RUN]")
 """The run a command is about; the newest if omitted."""
+reference_argument = click.argument("run", type=ReferenceType(), required=False, default=newest_run, metavar="[RUN]")
+"""The same, or one variant of it."""
 
 
 def output_option(metavar: str, text: str, **arguments: Any) -> Callable[[F], F]:

@@ -1,65 +1,65 @@
 """The command `evaljournal diff`."""
 
-from pathlib import Path
 from typing import Final
 
 import click
 
 from replay import LoadedRun
-from replay.comparison import Side, compare, outputs
+from replay.comparison import Side, compare
 from replay.comparison_text import lines
 from replay.digest import short_ending
 from replay.ending import total_trials
 from replay.text import plural, printable
 from replay.view_json import view_json
-from runner.cli._common import RunType
-from runner.cli._display import exit_if_damaged, groups_by, open_run, print_json
+from runner.cli._common import ReferenceType, RunReference
+from runner.cli._display import exit_if_damaged, groups_by, print_json
 from runner.cli._output import echo
+from runner.cli._sides import open_side
 
 _LISTED: Final = 10
 """Maximum trials of a kind that are listed without --all."""
 
 
 @click.command()
-@click.argument("a", type=RunType())
-@click.argument("b", type=RunType())
+@click.argument("a", type=ReferenceType())
+@click.argument("b", type=ReferenceType())
 @click.option("--by", metavar="KEY", help="Also compare the scores for each value of this metadata key.")
 @click.option("--all", "show_all", is_flag=True, help="List every trial.")
 @click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON, with every trial.")
-def diff(a: Path, b: Path, by: str | None, show_all: bool, as_json: bool) -> None:
-    """Compare two runs trial by trial: fixed, broken, changed, slower, only in one.
+def diff(a: RunReference, b: RunReference, by: str | None, show_all: bool, as_json: bool) -> None:
+    """Compare two runs, or two variants (RUN@VARIANT), trial by trial: fixed, broken, changed, slower, only in one.
 
-    Trials are matched by name and content; trials with the same name and different content are not compared. Each score
+    Trials are matched by case, repeat and content; trials with the same name and different content are not compared. Each score
     difference is reported with its 95 % confidence interval, over the cases that both runs scored. The exit code is 0 even if
     the runs differ.
 
     \b
     evaljournal diff runs/capitals/0001 runs/capitals/0002
     evaljournal diff runs/capitals/0001 runs/capitals/0002 --by difficulty
+    evaljournal diff runs/capitals/0003@mini runs/capitals/0003@large
     evaljournal diff runs/capitals/0001 runs/capitals/0002 --json | jq '.broken[].trial'
     """
-    runs = open_run(a), open_run(b)
-    sides = [Side(view.state, outputs(view.records())) for view in runs]
-    comparison = compare(*sides, groups=None if by is None else groups_by(runs[0], by))
+    (run_a, side_a), (run_b, side_b) = open_side(a), open_side(b)
+    comparison = compare(side_a, side_b, groups=None if by is None else groups_by(run_a, by))
     if as_json:
-        paths = {"a": str(a), "b": str(b)}
-        problems = {f"problem_{name}": str(view.problem or "") or None for name, view in zip("ab", runs, strict=True)}
-        print_json({**paths, **problems, **view_json(comparison)})
+        references = {"a": str(a.path), "b": str(b.path), "variant_a": a.variant, "variant_b": b.variant}
+        problems = {f"problem_{name}": str(view.problem or "") or None for name, view in (("a", run_a), ("b", run_b))}
+        print_json({**references, **problems, **view_json(comparison)})
     else:
-        for name, view in zip("AB", runs, strict=True):
-            echo(f"{name}  {_describe(view)}")
+        for name, reference, view, side in (("A", a, run_a, side_a), ("B", b, run_b, side_b)):
+            echo(f"{name}  {printable(str(reference), 200)}: {_describe(view, side)}")
         for line in lines(comparison, limit=None if show_all else _LISTED):
             echo(line)
-    for view in runs:
+    for view in (run_a, run_b):
         exit_if_damaged(view.problem, quiet=as_json)
 
 
-def _describe(view: LoadedRun) -> str:
-    """Describe a run: its evaluation, status and counts."""
-    state = view.state
+def _describe(view: LoadedRun, side: Side) -> str:
+    """Describe a run or variant: its evaluation, status and counts."""
+    state, totals = view.state, side.totals
     name = printable(state.started.evaluation) if state.started else "not started"
-    failed = f", {state.failed:,} failed" if state.failed else ""
+    failed = f", {totals.failed:,} failed" if totals.failed else ""
     older = f"; {plural(state.from_older_task, 'output')} from an older version of the task" if state.from_older_task else ""
-    total = total_trials(state)
+    total = total_trials(state) if side.variant is None else totals.total
     planned = "" if total is None else f" of {total:,}"
-    return f"{printable(str(view.path), 200)}: {name}, {short_ending(view)}, {state.completed:,} ok{failed}{planned}{older}"
+    return f"{name}, {short_ending(view)}, {totals.stages['completed']:,} ok{failed}{planned}{older}"

@@ -1,23 +1,23 @@
 """The command `evaljournal gate`."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
 import click
 
 from journal.events import RunFinished
-from replay import LoadedRun
-from replay.comparison import NothingInCommon, Side, outputs
+from replay.comparison import NothingInCommon
 from replay.gating import COMPLETED, Check, GateReport, NotComparable, Rules
 from replay.gating import gate as check_gate
 from replay.text import digits, plural, printable
 from replay.view_json import view_json
-from runner.cli._common import find_run, run_argument
-from runner.cli._display import exit_if_damaged, open_run, print_json
+from runner.cli._common import RunReference, find_reference, reference_argument
+from runner.cli._display import exit_if_damaged, print_json
 from runner.cli._locate import run_start
 from runner.cli._output import echo
+from runner.cli._sides import open_side
 from runner.definition.gate_rules import read_rules
 from runner.errors import UsageError
 from runner.run_paths import last_record, newest_first
@@ -27,14 +27,14 @@ _EXIT_CODES: Final = {"passed": 0, "regressed": 1, "too_little_evidence": 5}
 
 
 @click.command()
-@run_argument
+@reference_argument
 @click.option(
     "--baseline", metavar="RUN", required=True, help="The run to compare with; `newest`: the newest other finished one."
 )
 @click.option("--rules", metavar="FILE", type=click.Path(path_type=Path), help="TOML file with the rules; see docs/gate.md.")
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON, with the hash of both journals.")
-def gate(path: Path, baseline: str, rules: Path | None, as_json: bool) -> None:
-    """Check whether a run got worse than a baseline.
+def gate(run: RunReference, baseline: str, rules: Path | None, as_json: bool) -> None:
+    """Check whether a run, or one variant of it (RUN@VARIANT), got worse than a baseline.
 
     Each score is compared over the cases that both runs have. Without --rules, it may drop by 0.02, and so may the share of
     completed trials.
@@ -44,21 +44,23 @@ def gate(path: Path, baseline: str, rules: Path | None, as_json: bool) -> None:
     \b
     evaljournal gate --baseline newest
     evaljournal gate runs/capitals/0002 --baseline runs/capitals/0001 --rules gate.toml
+    evaljournal gate @mini --baseline @large
     """
     parsed = Rules() if rules is None else read_rules(rules)
-    base = _newest_other(path) if baseline == _NEWEST and not Path(baseline).exists() else find_run(baseline)
-    views = open_run(base), open_run(path)
-    for view in views:
+    is_newest = baseline == _NEWEST and not Path(baseline).exists()
+    base = RunReference(_newest_other(run.path), run.variant) if is_newest else find_reference(baseline)
+    (view_a, before), (view_b, after) = open_side(base), open_side(run)
+    for view in (view_a, view_b):
         exit_if_damaged(view.problem, quiet=as_json)
-    before, after = (Side(view.state, outputs(view.records())) for view in views)
     try:
         report = check_gate(before, after, parsed)
     except (NotComparable, NothingInCommon) as exc:
-        raise UsageError(f"{path} and {base} cannot be compared: {exc}") from exc
+        raise UsageError(f"{run} and {base} cannot be compared: {exc}") from exc
+    heads = {"baseline": (base, view_a.state.head), "run": (run, view_b.state.head)}
     if as_json:
-        print_json(_in_json(report, *views))
+        print_json(_in_json(report, heads))
     else:
-        echo("\n".join(_in_words(report, *views)))
+        echo("\n".join(_in_words(report, heads)))
     sys.exit(_EXIT_CODES[report.verdict])
 
 
@@ -77,8 +79,15 @@ def _newest_other(path: Path) -> Path:
     raise UsageError(f"{path.parent} has no other finished run of {name!r}", hint="pass the path of a run to --baseline")
 
 
-def _in_json(report: GateReport, baseline: LoadedRun, run: LoadedRun) -> dict[str, object]:
-    runs = {name: {"path": str(view.path), "head": view.state.head} for name, view in (("baseline", baseline), ("run", run))}
+_Heads = Mapping[str, tuple[RunReference, str]]
+"""`baseline` and `run` → what it is, and the hash of the last record of its journal."""
+
+
+def _in_json(report: GateReport, heads: _Heads) -> dict[str, object]:
+    runs = {
+        name: {"path": str(reference.path), "variant": reference.variant, "head": head}
+        for name, (reference, head) in heads.items()
+    }
     comparison = report.comparison
     return {
         "verdict": report.verdict,
@@ -95,10 +104,10 @@ def _in_json(report: GateReport, baseline: LoadedRun, run: LoadedRun) -> dict[st
     }
 
 
-def _in_words(report: GateReport, baseline: LoadedRun, run: LoadedRun) -> Iterator[str]:
+def _in_words(report: GateReport, heads: _Heads) -> Iterator[str]:
     comparison = report.comparison
-    for name, view in (("baseline", baseline), ("run     ", run)):
-        yield f"{name}  {printable(str(view.path), 200)}  head {view.state.head}"
+    for name, (reference, head) in heads.items():
+        yield f"{name:<8}  {printable(str(reference), 200)}  head {head}"
     not_paired = [
         *([f"{len(comparison.only_a):,} only in the baseline"] if comparison.only_a else ()),
         *([f"{len(comparison.only_b):,} only in the run"] if comparison.only_b else ()),

@@ -15,10 +15,11 @@ from scipy import stats
 from journal import Blob, Event
 from journal.events import RunFinished, TrialWithdrawn
 from replay import fold
-from replay.comparison import Comparison, NothingInCommon, Paired, Side, compare, outputs
+from replay.comparison import Comparison, NothingInCommon, Side, compare, outputs
 from replay.comparison_text import lines, sentence
 from replay.grouping import Grouping
-from tests.journal.samples import examples
+from replay.pairing import Paired
+from tests.journal.samples import examples, started
 from tests.replay.trial_events import answered, enqueued, failed, records
 
 PASS, FAIL = True, False
@@ -228,6 +229,79 @@ def test_repeats() -> None:
 
     assert (20, 20, 60) == (exact.n, comparison.common, len(comparison.only_b))
     assert (0.5, 0.625, 10) == (exact.mean_a, exact.mean_b, exact.higher)
+
+
+def test_two_variants_of_a_run() -> None:
+    """Trials of two variants are paired by case, repeat and content; a change has its id in B."""
+    facts = records(
+        itertools.chain.from_iterable(
+            [
+                *(answered("x", {"exact": PASS}, variant="mini", repeat=at) for at in (1, 2)),
+                *(answered("x", {"exact": at == 1}, variant="large", repeat=at, output="Cusco") for at in (1, 2, 3)),
+                answered("y", {"exact": PASS}, variant="mini", fingerprint="old"),
+                answered("y", {"exact": FAIL}, variant="large", fingerprint="new"),
+                answered("z", {"exact": PASS}, variant="other"),
+            ]
+        )
+    )
+    state, digests = fold(facts), outputs(facts)
+    comparison = compare(*(Side(state, digests, variant) for variant in ("mini", "large")))
+
+    assert {"fixed": [], "broken": ["x@large#2"], "changed": ["x@large"], "slower": []} == kinds(comparison)
+    assert ([], ["x@large#3"], ["y@large"]) == (comparison.only_a, comparison.only_b, comparison.different_content)
+    assert (3, 4, 2, 1) == (comparison.trials_a, comparison.trials_b, comparison.common, comparison.scores["exact"].n)
+
+
+def test_runs_with_variants() -> None:
+    """Whole runs are compared within equal variants; the variants of a case are one case, each with the same weight."""
+
+    def run(passes: dict[str, list[Any]]) -> Side:
+        trials = ((variant, at, value) for variant, values in passes.items() for at, value in enumerate(values))
+        return side(
+            *(
+                failed(f"c{at}", variant=variant) if value is None else answered(f"c{at}", {"exact": value}, variant=variant)
+                for variant, at, value in trials
+            )
+        )
+
+    a = run({"mini": [FAIL, PASS, PASS], "large": [PASS, PASS, PASS], "old": [PASS, PASS, PASS]})
+    b = run({"mini": [PASS, PASS, FAIL], "large": [PASS, PASS, None], "new": [FAIL, FAIL, FAIL]})
+    comparison = compare(a, b)
+    exact = comparison.scores["exact"]
+
+    assert (6, 3, 3) == (comparison.common, len(comparison.only_a), len(comparison.only_b))
+    assert pytest.approx((3, 2.5 / 3, 2 / 3)) == (exact.n, exact.mean_a, exact.mean_b)
+    assert (1, 1) == (exact.higher, exact.lower)
+
+
+def test_a_run_with_variants_and_one_without() -> None:
+    """They have nothing in common, and the error shows how to name a variant."""
+    variants = side(answered("x", variant="mini"))
+
+    with pytest.raises(NothingInCommon, match="A has variants: name one as RUN@VARIANT"):
+        compare(variants, side(answered("x")))
+    assert 1 == compare(attrs.evolve(variants, variant="mini"), side(answered("x"))).common
+
+
+@pytest.mark.parametrize(
+    ("variant_a", "variant_b", "same"),
+    [(None, None, False), ("mini", "mini", False), ("large", "large", True), ("mini", "large", True)],
+)
+def test_changed_variant(variant_a: str | None, variant_b: str | None, *, same: bool) -> None:
+    """A variant that both runs have by the same name is part of the task."""
+
+    def run(fingerprint: str, variant: str | None) -> Side:
+        variants = {
+            "mini": {"fingerprint": fingerprint},
+            "large": {"fingerprint": "f"},
+            "forged": 1,
+            "other": {"fingerprint": 2},
+        }
+        start = attrs.evolve(started(), definition={"variants": variants})  # type: ignore[misc]  # a fact is an attrs class
+        events = [*answered("x", variant="mini"), *answered("x", variant="large")]
+        return Side(fold(records(events, start)), variant=variant)
+
+    assert same == compare(run("old", variant_a), run("new", variant_b)).same_task
 
 
 def test_changed_scorer() -> None:

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from replay.power import POWER, detectable_number, detectable_share
+from replay.power import POWER, Criterion, detectable_number, detectable_share
 from replay.statistics import bonett_price, paired_numbers
 
 EXHAUSTIVE = 10_000
@@ -46,7 +46,7 @@ def test_drops_of_pass_rates(n: int, differing: float, tolerated: float, pairs: 
     for _ in range(pairs):
         broken, fixed = compared(rng, n, differing, 0.0)
         counts[0] += is_shown(n, broken, fixed, tolerated)
-        drop = detectable_share(n, float(broken + fixed), tolerated)
+        drop = detectable_share(n, float(broken + fixed), Criterion(tolerated))
         assert drop is not None
         for factor in (1, 2):
             larger = min(1.0, factor * drop)
@@ -81,14 +81,14 @@ def test_drops_of_means(n: int, pairs: int) -> None:
 
 def test_no_drop_can_be_shown() -> None:
     """Three cases show nothing, and numbers without variation have no interval."""
-    assert detectable_share(3, 0.0) is None
+    assert detectable_share(3, 0.0, Criterion()) is None
     assert detectable_number(1, None) is None
     assert detectable_number(5, 0.0) is None
 
 
 def test_a_tolerated_drop_is_not_detectable() -> None:
     """With many cases, a drop is shown only beyond what is tolerated."""
-    small, large = detectable_share(100_000, 0.0), detectable_share(100_000, 0.0, 0.02)
+    small, large = detectable_share(100_000, 0.0, Criterion()), detectable_share(100_000, 0.0, Criterion(0.02))
 
     assert POWER == 0.8
     assert small is not None

@@ -10,12 +10,15 @@ import statsmodels.api as sm
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
-from statsmodels.stats.contingency_tables import mcnemar
+from statsmodels.stats import contingency_tables as contingency
+from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.proportion import proportion_confint
 
 from replay.statistics import (
     Estimate,
     Z,
+    holm,
+    mcnemar,
     mean_of_shares,
     paired_numbers,
     paired_shares,
@@ -23,6 +26,7 @@ from replay.statistics import (
     pass_at,
     quantile,
     t_quantile,
+    t_test,
     wilson,
 )
 from replay.tally import LARGEST, Tally
@@ -57,6 +61,7 @@ def close(expected: float, actual: float | None, *, within: float = 1e-9) -> boo
 def test_students_t(degrees: int) -> None:
     """The quantile of Student's t equals scipy's to nine digits, for few and many degrees of freedom."""
     assert close(stats.t.ppf(0.975, degrees), t_quantile(degrees))
+    assert close(stats.t.ppf(0.9995, degrees), t_quantile(degrees, 0.999), within=1e-7)
 
 
 def test_students_t_needs_two_numbers() -> None:
@@ -332,7 +337,7 @@ def test_paired_proportions_agree_with_mcnemar(n: int) -> None:
     """If all changes go one way, the interval excludes 0 exactly when McNemar's exact test is below 5 %."""
     for fixed in range(13):
         estimate = paired_shares([1.0] * fixed + [0.0] * (n - fixed))
-        p = mcnemar([[n - fixed, fixed], [0, 0]], exact=True).pvalue
+        p = contingency.mcnemar([[n - fixed, fixed], [0, 0]], exact=True).pvalue
 
         assert (p < 0.05) == ((estimate.low or 0.0) > 0), fixed
 
@@ -384,3 +389,71 @@ def test_mean_of_shares() -> None:
     estimate = mean_of_shares(0.5, n=40, cases=10, scatter=0.0)
 
     assert (0.0, *wilson(0.5, 40)) == (estimate.standard_error, estimate.low, estimate.high)
+
+
+@examples(200)
+@given(st.integers(0, 3_000), st.integers(0, 3_000))
+def test_mcnemar(fixed: int, broken: int) -> None:
+    """The p-value is that of statsmodels' exact test."""
+    assert close(float(contingency.mcnemar([[5, fixed], [broken, 5]], exact=True).pvalue), mcnemar(fixed, broken))
+
+
+@examples(50)
+@given(st.floats(-50, 50), st.one_of(st.integers(1, 200), st.sampled_from([99_999, 100_000, 10**6])))
+def test_t_test(t: float, degrees: int) -> None:
+    """The p-value is scipy's."""
+    assert close(2 * float(stats.t.sf(abs(t), degrees)), t_test(t, degrees))
+
+
+@examples(8)  # statsmodels takes 70 ms for each.
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=30))
+def test_holm(p_values: list[float]) -> None:
+    """The corrected p-values are those of statsmodels."""
+    assert all(map(close, multipletests(p_values, method="holm")[1], holm(p_values)))
+    assert [] == holm([])
+
+
+@examples(100)
+@given(st.lists(NUMBERS, min_size=2, max_size=30))
+def test_p_of_paired_numbers(differences: list[float]) -> None:
+    """The p-value is that of scipy's paired t-test, and below 5 % exactly if the interval excludes 0."""
+    estimate = paired_numbers(differences)
+    assert estimate.p is not None
+    if max(differences) - min(differences) > TINY + 1e-5 * abs(np.mean(differences)):  # Otherwise they are equal.
+        assert close(float(stats.ttest_1samp(differences, 0.0).pvalue), estimate.p, within=1e-6)
+    if abs(estimate.p - 0.05) > 1e-6:
+        excludes = estimate.low is not None and estimate.high is not None and (estimate.low > 0 or estimate.high < 0)
+        assert (estimate.p < 0.05) == excludes
+
+
+@examples(100)
+@given(st.lists(st.sampled_from([-1.0, 0.0, 0.0, 0.0, 1.0]), min_size=1, max_size=60))
+def test_p_of_paired_proportions(differences: list[float]) -> None:
+    """The p-value is McNemar's; if it is below 5 %, the interval excludes 0."""
+    estimate, fixed, broken = paired_shares(differences), differences.count(1.0), differences.count(-1.0)
+
+    assert mcnemar(fixed, broken) == estimate.p
+    if mcnemar(fixed, broken) < 0.05:
+        assert (estimate.low or 0.0) > 0 or (estimate.high or 0.0) < 0
+
+
+@pytest.mark.parametrize("n", [10, 60, 300])
+def test_p_with_repeats(n: int) -> None:
+    """With repeats the differences are fractions, and the p-value is below 5 % exactly if the interval excludes 0."""
+    for higher in range(n + 1):
+        estimate = paired_shares([0.5] * higher + [0.0] * (n - higher))
+        assert estimate.p is not None
+        assert (estimate.p < 0.05) == ((estimate.low or 0.0) > 0) or higher == 0
+
+
+@pytest.mark.parametrize(("differing", "level"), [(0.1, 0.95), (0.8, 0.95), (0.8, 0.99), (0.3, 0.999)])
+@pytest.mark.parametrize("n", [15, 60])
+def test_false_alarms_of_mcnemar(n: int, differing: float, level: float) -> None:
+    """Over all outcomes of n pairs of equal systems, at most 1 - level are significant: at any level, as Holm needs it."""
+    significant = 0.0
+    for fixed, broken in itertools.product(range(n + 1), repeat=2):
+        if fixed + broken <= n and mcnemar(fixed, broken) < 1 - level:
+            shares = [differing / 2, differing / 2, 1 - differing]
+            significant += stats.multinomial.pmf([fixed, broken, n - fixed - broken], n, shares)
+
+    assert significant <= 1 - level

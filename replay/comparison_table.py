@@ -1,0 +1,204 @@
+"""Compare any number of runs or variants: one row for each, and its paired differences to a baseline.
+
+A pure function of the runs. The differences of a table are tested together, with Holm's correction. The text of a table is in
+`comparison_table_text`.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import attrs
+
+from replay.comparison import Side, common_scorers
+from replay.pairing import Paired, Pairing
+from replay.power import detectable_difference
+from replay.statistics import LEVEL, holm
+from replay.summary import Latency, Score, latency, score_of, times
+from replay.tally import Tally
+from replay.usage import as_integer, total
+
+_ALPHA: Final = 1 - LEVEL
+
+
+@attrs.frozen(kw_only=True)
+class Difference:
+    """A score compared with the baseline."""
+
+    paired: Paired
+    """Differences are row minus baseline."""
+    p_adjusted: float | None
+    """The p-value with Holm's correction over all comparisons of the table; None for labels, and without common values."""
+    is_distinguishable: bool
+    """Whether it is below 5 %."""
+    detectable: float | None
+    """The smallest difference that so many cases would show in 80 % of tables; None if unknown, or if they would show none."""
+
+
+@attrs.frozen(kw_only=True)
+class Unpaired:
+    """The trials of a row and of the baseline, and those that are not compared."""
+
+    common: int
+    """Trials with the same case, repeat and content in both."""
+    only_baseline: Sequence[str]
+    only_row: Sequence[str]
+    different_content: Sequence[str]
+    """Trials with the same case and repeat, and different content."""
+
+
+@attrs.frozen(kw_only=True)
+class Row:
+    """The results of one run or variant."""
+
+    name: str
+    trials: int
+    """All that were not withdrawn."""
+    completed: int
+    failed: int
+    """They have no score."""
+    open: int
+    from_older_task: int
+    """Outputs of an older version of the task in its run."""
+    scores: Mapping[str, Score]
+    latency: Latency
+    tokens: float | None
+    cost: float | None
+    """Dollars, judges included; None if unknown."""
+    unpriced_calls: int
+    """Calls whose cost is unknown; the cost does not include them."""
+    cost_per_trial: float | None
+    """Cost divided by the trials that are completed or failed."""
+    cost_per_pass: float | None
+    """Cost divided by the passes of the table's score; None if it has no passes or other values."""
+    is_on_front: bool
+    """Whether no other row is better for at most its cost per trial, or as good for less."""
+    unpaired: Unpaired | None
+    """None for the baseline."""
+    differences: Mapping[str, Difference]
+    """Scorer → its difference to the baseline; empty for the baseline."""
+
+
+@attrs.frozen(kw_only=True)
+class ComparisonTable:
+    """Runs or variants, compared with one of them."""
+
+    baseline: str
+    """Name of its row."""
+    score: str | None
+    """The score of `cost_per_pass` and `is_on_front`: the first with passes, otherwise the first with numbers."""
+    comparisons: int
+    """Differences that were tested together."""
+    rows: Sequence[Row]
+
+
+def compare_all(sides: Mapping[str, Side], baseline: str) -> ComparisonTable:
+    """Compare runs or variants, each under the name of its row, with one of them."""
+    paired = {name: _paired(sides[baseline], side) for name, side in sides.items() if name != baseline}
+    tested = [
+        (name, scorer, difference.p)
+        for name, (_, differences) in paired.items()
+        for scorer, difference in differences.items()
+        if difference.p is not None
+    ]
+    adjusted = dict(zip([(name, scorer) for name, scorer, _ in tested], holm([p for *_, p in tested]), strict=True))
+    level = 1 - _ALPHA / max(1, len(tested))
+    score = _main_score(sides)
+    amounts = {name: _mean_and_cost(side, score) for name, side in sides.items()}
+    rows: list[Row] = []
+    for name, side in sides.items():
+        unpaired, differences = paired.get(name, (None, {}))
+        tests = {
+            scorer: _difference(difference, adjusted.get((name, scorer)), level) for scorer, difference in differences.items()
+        }
+        rows.append(_row(name, side, score, unpaired, tests, is_on_front=_is_on_front(name, amounts)))
+    return ComparisonTable(baseline=baseline, score=score, comparisons=len(tested), rows=rows)
+
+
+def _paired(baseline: Side, side: Side) -> tuple[Unpaired, dict[str, Paired]]:
+    ids_a, ids_b = baseline.ids, side.ids
+    pairing = Pairing(
+        {key: baseline.state.trials[name] for key, name in ids_a.items()},
+        {key: side.state.trials[name] for key, name in ids_b.items()},
+    )
+    unpaired = Unpaired(
+        common=len(pairing.common),
+        only_baseline=[ids_a[key] for key in pairing.only_a],
+        only_row=[ids_b[key] for key in pairing.only_b],
+        different_content=[ids_b[key] for key in pairing.different_content],
+    )
+    return unpaired, pairing.scores(common_scorers(baseline, side))
+
+
+def _difference(paired: Paired, p_adjusted: float | None, level: float) -> Difference:
+    return Difference(
+        paired=paired,
+        p_adjusted=p_adjusted,
+        is_distinguishable=p_adjusted is not None and p_adjusted < _ALPHA,
+        detectable=None if p_adjusted is None else detectable_difference(paired, level),
+    )
+
+
+def _main_score(sides: Mapping[str, Side]) -> str | None:
+    kinds: dict[str, set[str]] = {}
+    for side in sides.values():
+        for scorer, tally in side.totals.scores.items():
+            kinds.setdefault(scorer, set()).add(tally.kind)
+    for wanted in ("pass", "number"):
+        for scorer, kinds_of_scorer in kinds.items():
+            if wanted in kinds_of_scorer:
+                return scorer
+    return None
+
+
+def _mean_and_cost(side: Side, score: str | None) -> tuple[float, float] | None:
+    """Return the mean of a score and the cost per trial; None if one of them is unknown or incomplete."""
+    totals = side.totals
+    tally, cost = totals.scores.get(score or ""), total(totals.usage, "cost")
+    if tally is None or tally.mean is None or cost is None or not totals.done or total(totals.usage, "unpriced_calls"):
+        return None
+    return tally.mean, cost / totals.done
+
+
+def _is_on_front(name: str, amounts: Mapping[str, tuple[float, float] | None]) -> bool:
+    """Return whether no other row is better for at most its cost, or as good for less."""
+    own = amounts[name]
+    if own is None:
+        return False
+    others = (other for other in amounts.values() if other is not None and other != own)
+    return not any(mean >= own[0] and cost <= own[1] for mean, cost in others)
+
+
+def _row(
+    name: str,
+    side: Side,
+    score: str | None,
+    unpaired: Unpaired | None,
+    differences: Mapping[str, Difference],
+    *,
+    is_on_front: bool,
+) -> Row:
+    totals, cost = side.totals, total(side.totals.usage, "cost")
+    return Row(
+        name=name,
+        trials=totals.total,
+        completed=totals.stages["completed"],
+        failed=totals.failed,
+        open=totals.total - totals.done,
+        from_older_task=side.state.from_older_task,
+        scores={scorer: score_of(tally) for scorer, tally in totals.scores.items()},
+        latency=latency(times(side.state, side.variant)),
+        tokens=total(totals.usage, "tokens"),
+        cost=cost,
+        unpriced_calls=as_integer(total(totals.usage, "unpriced_calls") or 0),
+        cost_per_trial=None if cost is None or not totals.done else cost / totals.done,
+        cost_per_pass=_cost_per_pass(cost, totals.scores.get(score or "")),
+        is_on_front=is_on_front,
+        unpaired=unpaired,
+        differences=differences,
+    )
+
+
+def _cost_per_pass(cost: float | None, tally: Tally | None) -> float | None:
+    if cost is None or tally is None or tally.kind != "pass" or not tally.passed:
+        return None
+    return cost / tally.passed

@@ -1,0 +1,174 @@
+"""A comparison table as text, for `evaljournal compare`: columns of at most 120 characters, differences, and notes."""
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Final
+
+from replay.comparison_table import ComparisonTable, Difference, Row
+from replay.comparison_text import in_unit, sentence, signed
+from replay.summary import Score
+from replay.summary_text import versions_in_words
+from replay.text import digits, duration, money, number, plural, printable
+
+_WIDTH: Final = 120
+_NAME_CHARS: Final = 40
+_NAMES: Final = 3
+"""Trials that are named of those that are not compared."""
+_MIN_P: Final = 0.0001
+_Column = Sequence[str]
+"""Header and cells, of equal width."""
+
+
+def lines(table: ComparisonTable) -> Iterator[str]:
+    """Yield a table as lines."""
+    yield from _rows(table)
+    if any(row.is_on_front for row in table.rows):
+        front = f"* on the Pareto front of {_name(table.score or '')} against cost"
+        yield f"{front}: no other row is better for at most its cost per trial, or as good for less"
+    scorers = dict.fromkeys(scorer for row in table.rows for scorer in row.differences)
+    for scorer in scorers:
+        compared = [row for row in table.rows if scorer in row.differences]
+        width = max(len(_name(row.name)) for row in compared)
+        yield ""
+        yield f"{_name(scorer)}, compared with {_name(table.baseline)}:"
+        for row in compared:
+            yield f"  {_name(row.name):<{width}}  {_in_words(row.differences[scorer])}"
+    if notes := list(_notes(table)):
+        yield ""
+        yield from notes
+
+
+def _name(name: str) -> str:
+    return printable(name, _NAME_CHARS)
+
+
+def _rows(table: ComparisonTable) -> Iterator[str]:
+    """Yield the columns side by side; those that do not fit are in a further table below."""
+    names = _column(
+        "", ["* " + _name(row.name) if row.is_on_front else "  " + _name(row.name) for row in table.rows], left=True
+    )
+    columns = list(_columns(table))
+    while columns:
+        shown, width = [names], len(names[0])
+        while columns and (len(shown) == 1 or width + 2 + len(columns[0][0]) <= _WIDTH):
+            width += 2 + len(columns[0][0])
+            shown.append(columns.pop(0))
+        for cells in zip(*shown, strict=True):
+            yield "  ".join(cells).rstrip()
+        if columns:
+            yield ""
+
+
+def _columns(table: ComparisonTable) -> Iterator[_Column]:
+    rows = table.rows
+    for scorer in dict.fromkeys(scorer for row in rows for scorer in row.scores):
+        scores = [row.scores.get(scorer) for row in rows]
+        yield _column(
+            _name(scorer), ["-" if score is None else _score(score, row) for score, row in zip(scores, rows, strict=True)]
+        )
+    yield _column("OK", [f"{row.completed:,}" for row in rows])
+    yield _column("FAILED", [f"{row.failed:,}" for row in rows])
+    yield _column("P50", [_seconds(row.latency.p50) for row in rows])
+    yield _column("P95", [_seconds(row.latency.p95) for row in rows])
+    if any(row.tokens is not None for row in rows):
+        yield _column("TOKENS", ["-" if row.tokens is None else number(row.tokens) for row in rows])
+    if any(row.cost is not None for row in rows):
+        costs = ((row.cost, ">" if row.unpriced_calls else "") for row in rows)
+        yield _column("COST", ["-" if cost is None else f"{at_least}{money(cost)}" for cost, at_least in costs])
+    if any(row.cost_per_pass is not None for row in rows):
+        title = "PER PASS" if len(rows[0].scores) == 1 else f"PER PASS OF {_name(table.score or '')}"
+        yield _column(title, ["-" if row.cost_per_pass is None else money(row.cost_per_pass) for row in rows])
+
+
+def _column(header: str, cells: Sequence[str], *, left: bool = False) -> _Column:
+    width = max(map(len, (header, *cells)))
+    return [f"{cell:<{width}}" if left else f"{cell:>{width}}" for cell in (header, *cells)]
+
+
+def _seconds(seconds: float | None) -> str:
+    return "-" if seconds is None else duration(seconds)
+
+
+def _score(score: Score, row: Row) -> str:
+    """Return a mean with its interval, and n where it is not the number of completed trials: `84.3 % (79.8–88.0)`."""
+    if score.mean is None:
+        label, count = next(iter(score.labels.items()), ("", 0))
+        return f"{printable(label, 16)} {100 * count / score.scored:.0f} %" if count else "-"
+    if score.kind == "pass":
+        text, ends = f"{100 * score.mean:.1f} %", [f"{100 * end:.1f}" for end in (score.low, score.high) if end is not None]
+    else:
+        text, ends = digits(score.mean, 3), [digits(end, 3) for end in (score.low, score.high) if end is not None]
+    separator = "–" if score.kind == "pass" else " to "
+    interval = f" ({separator.join(ends)})" if ends else ""
+    return f"{text}{interval}" + (f", n = {score.numbers:,}" if score.numbers != row.completed else "")
+
+
+def _in_words(difference: Difference) -> str:
+    """Return how a row differs from the baseline, or what so many cases would have shown."""
+    paired, p = difference.paired, difference.p_adjusted
+    if p is None or paired.difference is None or (paired.kind == "number" and not paired.changed):
+        return sentence(paired)
+    interval = "no interval"
+    if paired.low is not None and paired.high is not None:
+        interval = f"95 % CI {in_unit(paired, paired.low)} to {in_unit(paired, paired.high)}"
+    unit = " points" if paired.kind == "pass" else ""
+    p_value = f"p < {_MIN_P:.4f}" if p < _MIN_P else f"p = {digits(p, 2)}"
+    details = f"at n = {paired.n:,} ({signed(in_unit(paired, paired.difference))}{unit}, {interval}, {p_value})"
+    if difference.is_distinguishable:
+        words = ("better", "worse") if paired.kind == "pass" else ("higher", "lower")
+        return f"{words[paired.difference < 0]} {details}"
+    detectable = difference.detectable
+    shown = "cannot show any" if detectable is None else f"shows {in_unit(paired, detectable)}{unit} or more"
+    return f"not distinguishable {details}; this n {shown}"
+
+
+def _notes(table: ComparisonTable) -> Iterator[str]:
+    if table.comparisons > 1:
+        yield f"p-values have Holm's correction over {table.comparisons:,} comparisons"
+    baseline = _name(table.baseline)
+    for row in table.rows:
+        for note in (*_unpaired(row, baseline), *_difference_notes(row, baseline), *_row_notes(row)):
+            yield f"{_name(row.name)}: {note}"
+
+
+def _difference_notes(row: Row, baseline: str) -> Iterator[str]:
+    paired = {_name(scorer): difference.paired for scorer, difference in row.differences.items()}
+    if changed := [scorer for scorer, values in paired.items() if values.scorer_changed]:
+        yield f"not the same version of the scorer as in {baseline}: {', '.join(changed)}"
+    counts = {
+        scorer: plural(values.missing, "trial" if values.kind == "label" else "case") for scorer, values in paired.items()
+    }
+    if excluded := [f"{scorer} {counts[scorer]}" for scorer, values in paired.items() if values.missing]:
+        yield f"excluded, because not scored in both: {', '.join(excluded)}"
+
+
+def _unpaired(row: Row, baseline: str) -> Iterator[str]:
+    if row.unpaired is None:
+        return
+    lists = (
+        (f"only in {baseline}", row.unpaired.only_baseline),
+        ("only here", row.unpaired.only_row),
+        ("with different content", row.unpaired.different_content),
+    )
+    parts = [f"{len(trials):,} {where} ({_first(trials)})" for where, trials in lists if trials]
+    if parts:
+        yield f"{plural(row.unpaired.common, 'trial')} in common with {baseline}; not compared: {', '.join(parts)}"
+
+
+def _first(trials: Sequence[str]) -> str:
+    names = [printable(name, 24) for name in islice(trials, _NAMES)]
+    return ", ".join([*names, *(["…"] if len(trials) > _NAMES else [])])
+
+
+def _row_notes(row: Row) -> Iterator[str]:
+    if row.open:
+        yield f"{plural(row.open, 'trial')} not done"
+    if row.from_older_task:
+        yield f"its run has {plural(row.from_older_task, 'output')} from an older version of the task"
+    if row.unpriced_calls:
+        yield f"{plural(row.unpriced_calls, 'call')} without a price; the cost is incomplete"
+    for scorer, score in row.scores.items():
+        if versions := versions_in_words(score.versions, score.from_older_version):
+            yield f"{plural(score.scored, 'score')} of {_name(scorer)} {versions}"
+        if score.failed:
+            yield f"{_name(scorer)} failed for {plural(score.failed, 'output')}"

@@ -1,0 +1,195 @@
+"""Pairs of trials of two runs or two variants, and the difference of each score over them.
+
+Two trials are a pair if their case, repeat and content are equal, and their variant, where whole runs are compared; ids are not
+compared. Failures and missing scores are counted next to each difference and are never part of it.
+"""
+
+import math
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Literal
+
+import attrs
+
+from replay.statistics import paired_numbers, paired_shares
+from replay.tally import is_summable
+from replay.trial_state import DONE, TrialState, Value
+
+Key = tuple[str, str, int]
+"""Case, variant and repeat of a trial; the variant is empty if only one is compared."""
+
+
+@attrs.frozen(kw_only=True)
+class Paired:
+    """One scorer's values of the cases that have one in both runs; differences are B minus A."""
+
+    kind: Literal["pass", "number", "label"]
+    n: int
+    """Cases compared, repeats and variants of a case taken together; for labels, trials."""
+    missing: int
+    """Common cases (or trials) that are excluded because they failed, are open or were not scored in one of the runs."""
+    changed: int
+    """Cases whose value differs."""
+    higher: int = 0
+    lower: int = 0
+    """Cases whose value is higher, and lower, in B; 0 for labels."""
+    mean_a: float | None = None
+    mean_b: float | None = None
+    """Means over the cases compared; None for labels."""
+    difference: float | None = None
+    standard_error: float | None = None
+    low: float | None = None
+    high: float | None = None
+    """95 % confidence interval of the difference."""
+    significant: bool = False
+    """Whether the interval excludes 0."""
+    p: float | None = None
+    """Two-sided p-value: McNemar's exact test for passes, that of the interval for numbers and repeats; None for labels."""
+    squared_differences: float | None = None
+    """Sum of the squared differences, if every value is 0 or 1."""
+    scorer_changed: bool
+    """Whether the two runs used different versions of the scorer."""
+
+
+_Numbers = Sequence[float]
+_Pair = tuple[list[TrialState], list[TrialState]]
+"""The trials of one case and variant in A and in B; the numbers of repeats may differ."""
+_Cases = Mapping[str, Mapping[str, _Pair]]
+"""Case → variant → its trials."""
+
+
+class Pairing:
+    """The trials that two runs or variants have in common, by case."""
+
+    def __init__(self, a: Mapping[Key, TrialState], b: Mapping[Key, TrialState]) -> None:
+        both = [key for key in a if key in b]
+        self.common = [key for key in both if a[key].fingerprint == b[key].fingerprint]
+        matched = set(self.common)
+        self.different_content = [key for key in both if key not in matched]
+        """Trials with the same case, variant and repeat, and different content."""
+        self.only_a = [key for key in a if key not in b]
+        self.only_b = [key for key in b if key not in a]
+        self._a, self._b = a, b
+        fingerprints = {key[:2]: a[key].fingerprint for key in self.common}
+        self._cases: dict[str, dict[str, _Pair]] = {}
+        for case, variant in fingerprints:
+            self._cases.setdefault(case, {})[variant] = ([], [])
+        for side, trials in enumerate((a, b)):
+            for (case, variant, _), trial in trials.items():
+                if fingerprints.get((case, variant)) == trial.fingerprint:
+                    self._cases[case][variant][side].append(trial)
+
+    def scores(self, scorers: Iterable[str]) -> dict[str, Paired]:
+        """Compare the values of some scorers."""
+        return {scorer: self._scorer(scorer, self._cases) for scorer in scorers}
+
+    def grouped(self, scorers: Sequence[str], groups: Mapping[Key, str]) -> dict[str, dict[str, Paired]]:
+        """Compare the scores of each group; equal cases have equal metadata."""
+        cases_of: dict[str, dict[str, Mapping[str, _Pair]]] = {}
+        for key in self.common:
+            if key in groups:
+                cases_of.setdefault(groups[key], {})[key[0]] = self._cases[key[0]]
+        return {label: {scorer: self._scorer(scorer, cases) for scorer in scorers} for label, cases in sorted(cases_of.items())}
+
+    def latency(self) -> Paired:
+        """Compare the seconds per output."""
+        return self._measured("number", lambda trial: trial.elapsed if trial.output_location is not None else None)
+
+    def completion(self) -> Paired:
+        """Compare the share of trials that were completed, among those that are done."""
+        return self._measured("pass", lambda trial: trial.stage == "completed" if trial.stage in DONE else None)
+
+    def _measured(self, kind: Literal["pass", "number"], measure: Callable[[TrialState], float | None]) -> Paired:
+        a, b = array("d"), array("d")
+        for pairs in _values(self._cases, measure):
+            _append_means(a, b, pairs)
+        return _paired(kind, a, b, cases=len(self._cases), scorer_changed=False, is_share=kind == "pass")
+
+    def _scorer(self, scorer: str, cases: _Cases) -> Paired:
+        a, b = array("d"), array("d")
+        types: set[type] = set()
+        is_share = True
+
+        def number(trial: TrialState) -> float | None:
+            value = score(trial, scorer)
+            return value if is_summable(value) else None
+
+        for pairs in _values(cases, number):
+            numbers = [number for pair in pairs for side in pair for number in side]
+            types.update(map(type, numbers))
+            is_share = is_share and all(number in (0, 1) for number in numbers)
+            _append_means(a, b, pairs)
+        versions_a, versions_b = (
+            {
+                trial.scores[scorer][0]
+                for pairs in cases.values()
+                for pair in pairs.values()
+                for trial in pair[side]
+                if scorer in trial.scores
+            }
+            for side in (0, 1)
+        )
+        scorer_changed = versions_a != versions_b
+        if not a and (labels := self._labels(scorer, cases, scorer_changed=scorer_changed)).n:
+            return labels
+        kind: Literal["pass", "number"] = "pass" if types == {bool} else "number"
+        return _paired(kind, a, b, cases=len(cases), scorer_changed=scorer_changed, is_share=is_share)
+
+    def _labels(self, scorer: str, cases: _Cases, *, scorer_changed: bool) -> Paired:
+        """Compare labels trial by trial; repeats of a case cannot be averaged."""
+        keys = [key for key in self.common if key[0] in cases]
+        pairs = [(score(self._a[key], scorer), score(self._b[key], scorer)) for key in keys]
+        labels = [(before, after) for before, after in pairs if isinstance(before, str) and isinstance(after, str)]
+        changed = sum(before != after for before, after in labels)
+        missing = len(keys) - len(labels)
+        return Paired(kind="label", n=len(labels), missing=missing, changed=changed, scorer_changed=scorer_changed)
+
+
+def score(trial: TrialState, scorer: str) -> Value | None:
+    """Return a trial's value of a scorer; None if there is none."""
+    scored = trial.scores.get(scorer)
+    return None if scored is None else scored[1]
+
+
+def _values(cases: _Cases, measure: Callable[[TrialState], float | None]) -> Iterator[Sequence[tuple[_Numbers, _Numbers]]]:
+    """Yield the values of each case with values in both runs: for each variant, those of its repeats in A and in B."""
+    for variants in cases.values():
+        sides = (
+            [[value for trial in side if (value := measure(trial)) is not None] for side in pair] for pair in variants.values()
+        )
+        if pairs := [(a, b) for a, b in sides if a and b]:
+            yield pairs
+
+
+def _append_means(a: "array[float]", b: "array[float]", pairs: Sequence[tuple[_Numbers, _Numbers]]) -> None:
+    """Append the mean of a case in A and in B: over its variants, the means over their repeats."""
+    for means, side in ((a, 0), (b, 1)):
+        means.append(sum(sum(pair[side]) / len(pair[side]) for pair in pairs) / len(pairs))
+
+
+def _paired(
+    kind: Literal["pass", "number"], a: _Numbers, b: _Numbers, *, cases: int, scorer_changed: bool, is_share: bool = False
+) -> Paired:
+    differences = [after - before for before, after in zip(a, b, strict=True)]
+    n, estimate = len(differences), None
+    if n:
+        estimate = paired_shares(differences) if is_share else paired_numbers(differences)
+    low, high = (estimate.low, estimate.high) if estimate else (None, None)
+    return Paired(
+        kind=kind,
+        n=n,
+        missing=cases - n,
+        changed=sum(difference != 0 for difference in differences),
+        higher=sum(difference > 0 for difference in differences),
+        lower=sum(difference < 0 for difference in differences),
+        mean_a=sum(a) / n if n else None,
+        mean_b=sum(b) / n if n else None,
+        difference=estimate.mean if estimate else None,
+        standard_error=estimate.standard_error if estimate else None,
+        low=low,
+        high=high,
+        significant=low is not None and high is not None and (low > 0 or high < 0),
+        p=estimate.p if estimate else None,
+        squared_differences=math.fsum(difference**2 for difference in differences) if is_share else None,
+        scorer_changed=scorer_changed,
+    )

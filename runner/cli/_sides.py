@@ -1,0 +1,29 @@
+"""The runs and variants that `diff`, `gate` and `compare` compare."""
+
+from replay import LoadedRun
+from replay.comparison import Side, outputs
+from replay.text import printable
+from runner.cli._common import RunReference
+from runner.cli._display import open_run
+from runner.errors import UsageError
+
+
+def open_side(reference: RunReference) -> tuple[LoadedRun, Side]:
+    """Read a run, and return the side of a comparison that a reference names, with digests of its outputs."""
+    view = open_run(reference.path)
+    check_variant(view, reference.variant)
+    return view, Side(view.state, outputs(view.records()), reference.variant)
+
+
+def variants_of(view: LoadedRun) -> list[str]:
+    """Return the names of the variants of a run."""
+    return [variant for variant in view.state.variants if variant]
+
+
+def check_variant(view: LoadedRun, variant: str | None) -> None:
+    """Raise an error if a run has no such variant; None is the whole run."""
+    variants = variants_of(view)
+    if variant is not None and variant not in variants:
+        names = ", ".join(printable(name, 40) for name in variants)
+        problem = f"no variant {variant!r}; its variants: {names}" if variants else "no variants"
+        raise UsageError(f"{view.path} has {problem}")

@@ -1,0 +1,204 @@
+"""The comparison of any number of runs and variants: rows, paired differences, Holm's correction, Pareto front."""
+
+import itertools
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+import pytest
+from statsmodels.stats.contingency_tables import mcnemar
+from statsmodels.stats.multitest import multipletests
+
+from journal import Event
+from journal.events import TrialScored
+from replay.comparison import Side
+from replay.comparison_table import ComparisonTable, Row, compare_all
+from replay.comparison_table_text import lines
+from replay.state import fold
+from tests.replay.trial_events import answered, enqueued, failed, records
+
+N = 40
+
+
+def side(*trials: list[Event], variant: str | None = None) -> Side:
+    """Return a run with these trials, or one variant of it."""
+    return Side(fold(records(itertools.chain.from_iterable(trials))), variant=variant)
+
+
+def scored(passes: int, *, first: int = 0, cost: float = 0.01, n: int = N, **more: Any) -> Side:
+    """Return a run of `n` cases of which `passes` pass from number `first` on."""
+    usage = {"input_tokens": 100, "output_tokens": 20, "cost": cost}
+    return side(*(answered(f"c{at}", {"exact": first <= at < first + passes}, usage=usage, **more) for at in range(n)))
+
+
+def rows(table: ComparisonTable) -> Mapping[str, Row]:
+    """Return the rows by name."""
+    return {row.name: row for row in table.rows}
+
+
+def test_rows() -> None:
+    """A row has the scores, failures, quantiles of the latency, tokens and cost of its own trials."""
+    events: list[list[Event]] = [
+        *(answered(f"c{at}", {"exact": at < 3}, variant="mini", elapsed=at + 1.0, usage={"cost": 0.5}) for at in range(4)),
+        failed("c4", variant="mini", usage={"cost": 1.0}),
+        *(
+            answered(f"c{at}", {"exact": True}, variant="large", usage={"input_tokens": 7, "output_tokens": 3})
+            for at in range(5)
+        ),
+        [enqueued("c5", variant="large")],
+    ]
+    state = side(*events).state
+    table = compare_all({name: Side(state, variant=name) for name in ("mini", "large")}, "mini")
+    mini, large = table.rows
+
+    assert ("mini", "exact") == (table.baseline, table.score)
+    assert (5, 4, 1, 0, 0.75) == (mini.trials, mini.completed, mini.failed, mini.open, mini.scores["exact"].mean)
+    assert (2.0, 4.0, None, 3.0, 0.6, 1.0) == (
+        mini.latency.p50,
+        mini.latency.p95,
+        mini.tokens,
+        mini.cost,
+        mini.cost_per_trial,
+        mini.cost_per_pass,
+    )
+    assert (6, 5, 0, 1, 50, None, None) == (
+        large.trials,
+        large.completed,
+        large.failed,
+        large.open,
+        large.tokens,
+        large.cost,
+        large.cost_per_pass,
+    )
+    assert mini.unpaired is None
+    assert large.unpaired is not None
+    assert (5, ["c5@large"]) == (large.unpaired.common, large.unpaired.only_row)
+    assert (4, 1) == (large.differences["exact"].paired.n, large.differences["exact"].paired.missing)
+
+
+def test_a_run_without_variants_is_paired_with_a_variant() -> None:
+    """Trials are paired by case, repeat and content, whatever their ids are."""
+    run = side(*(answered(f"c{at}", {"exact": False}, repeat=repeat) for at in range(8) for repeat in (1, 2)))
+    variants = side(
+        *(answered(f"c{at}", {"exact": True}, variant="mini", repeat=repeat) for at in range(7) for repeat in (1, 2, 3)),
+        answered("c7", {"exact": True}, variant="mini", fingerprint="changed"),
+        variant="mini",
+    )
+    table = compare_all({"run": run, "mini": variants}, "run")
+    unpaired, exact = table.rows[1].unpaired, table.rows[1].differences["exact"]
+
+    assert unpaired is not None
+    assert (14, ["c7#2"], ["c7@mini"]) == (unpaired.common, list(unpaired.only_baseline), list(unpaired.different_content))
+    assert [f"c{at}@mini#3" for at in range(7)] == list(unpaired.only_row)
+    assert (7, 1.0) == (exact.paired.n, exact.paired.difference)
+
+
+def test_holm() -> None:
+    """p-values are McNemar's, corrected over all rows and scores of the table; labels are not tested."""
+
+    def run(passes: tuple[int, int]) -> Side:
+        exact, polite = passes
+        return side(*(answered(f"c{at}", {"exact": at < exact, "polite": at < polite, "tone": "kind"}) for at in range(N)))
+
+    passes = {"a": (20, 20), "b": (27, 21), "c": (30, 12), "d": (20, 26)}
+    table = compare_all({name: run(counts) for name, counts in passes.items()}, "a")
+    differences = [
+        difference for row in table.rows for difference in row.differences.values() if difference.p_adjusted is not None
+    ]
+    changes = [passes[name][at] - 20 for name in "bcd" for at in (0, 1)]
+    p_values = [mcnemar([[0, max(0, change)], [max(0, -change), 0]], exact=True).pvalue for change in changes]
+    is_rejected, adjusted, _, _ = multipletests(p_values, 0.05, "holm")
+
+    assert 6 == table.comparisons
+    assert [pytest.approx(p) for p in p_values] == [difference.paired.p for difference in differences]
+    assert [pytest.approx(p) for p in adjusted] == [difference.p_adjusted for difference in differences]
+    assert list(is_rejected) == [difference.is_distinguishable for difference in differences]
+    assert {True, False} == set(is_rejected)
+    assert [None] * 3 == [row.differences["tone"].p_adjusted for row in table.rows[1:]]
+
+
+def test_more_comparisons_need_larger_differences() -> None:
+    """The smallest difference that n cases show grows with the number of comparisons."""
+    sides = {name: scored(20) for name in "abcdef"}
+    two = compare_all({name: sides[name] for name in "ab"}, "a").rows[1].differences["exact"].detectable
+    six = compare_all(sides, "a").rows[1].differences["exact"].detectable
+
+    assert two is not None
+    assert six is not None
+    assert 0.15 < two < six < 0.4
+
+
+def test_front() -> None:
+    """A row is on the front unless another is as good for at most its cost, and better or cheaper; equal rows both are."""
+    sides = {
+        "cheap": scored(20, cost=0.01),
+        "equal": scored(20, cost=0.01),
+        "good": scored(30, cost=0.05),
+        "bad": scored(25, cost=0.06),
+        "same": scored(30, cost=0.07),
+        "free": side(*(answered(f"c{at}", {"exact": True}) for at in range(N))),
+        "unpriced": scored(35, cost=0.001, failures=0),
+    }
+    unpriced = sides["unpriced"].state
+    unpriced.usage["unpriced_calls"] = 3
+    table = compare_all(sides, "cheap")
+
+    assert ["cheap", "equal", "good"] == [row.name for row in table.rows if row.is_on_front]
+    assert 3 == rows(table)["unpriced"].unpriced_calls
+
+
+def test_the_score_of_the_front() -> None:
+    """It is the first with passes; without one, the first with numbers; without either there is none."""
+
+    def score(**scores: Any) -> str | None:
+        return compare_all({name: side(answered("c", scores)) for name in "ab"}, "a").score
+
+    assert "exact" == score(near=0.5, exact=True, other=False)
+    assert "near" == score(tone="kind", near=0.5)
+    assert score(tone="kind") is None
+    assert score() is None
+
+
+def test_text() -> None:
+    """A table has a line per row, each difference with the evidence, and what was not compared."""
+    output = list(lines(compare_all({"a": scored(20), "b": scored(34), "c": scored(21, n=N + 2)}, "a")))
+
+    assert output[0].split() == ["exact", "OK", "FAILED", "P50", "P95", "TOKENS", "COST", "PER", "PASS"]
+    assert "* b  85.0 % (70.9–92.9)  40       0  0.25 s  0.25 s   4,800  $0.400   $0.0118" in output
+    assert "  b  better at n = 40 (+35.0 points, 95 % CI 17.6 to 49.0, p = 0.00024)" in output
+    assert (
+        "  c  not distinguishable at n = 40 (+2.5 points, 95 % CI -5.7 to 10.4, p = 1); this n shows 21.8 points or more"
+        in output
+    )
+    assert "p-values have Holm's correction over 2 comparisons" in output
+    assert "c: 40 trials in common with a; not compared: 2 only here (c40, c41)" in output
+
+
+def test_mixed_versions_are_marked() -> None:
+    """Scores of two versions in a row, and another version than in the baseline, are noted."""
+    events = [event for at in range(4) for event in answered(f"c{at}", {"exact": True})]
+    scores = [at for at, event in enumerate(events) if isinstance(event, TrialScored)]
+    events[scores[0]] = attrs.evolve(events[scores[0]], version="v0")  # type: ignore[misc]  # a fact is an attrs class
+    output = list(lines(compare_all({"a": scored(4, n=4), "b": side(events)}, "a")))
+
+    assert "b: not the same version of the scorer as in a: exact" in output
+    assert "b: 4 scores of exact from 2 versions of the scorer, 1 from an older one" in output
+
+
+def test_many_scores() -> None:
+    """Columns that do not fit into 120 characters are in a further table."""
+    scores = {f"score-{at}": True for at in range(9)}
+    output = list(lines(compare_all({name: side(answered("c", scores)) for name in ("a", "b")}, "a")))
+
+    assert 120 >= max(map(len, output))
+    assert 2 == sum(line.startswith("  b  ") and "%" in line and "CI" not in line for line in output)
+
+
+def test_control_characters() -> None:
+    """Names of rows, scorers, labels and trials cannot control a terminal."""
+    unsafe = "\x1b]0;owned\x07\r\n\u202e"
+    a = side(answered(unsafe, {unsafe: unsafe, "exact": True}), answered(f"{unsafe}a"))
+    b = side(answered(unsafe, {unsafe: unsafe, "exact": False}), answered(f"{unsafe}b"))
+    output = list(lines(compare_all({unsafe: a, f"{unsafe}b": b}, unsafe)))
+
+    assert all(char.isprintable() for line in output for char in line)

@@ -1,0 +1,147 @@
+"""`compare`, and `RUN@VARIANT` wherever one variant can be compared."""
+
+from pathlib import Path
+
+import orjson
+import pytest
+from click.testing import CliRunner, Result
+
+from journal.events import RunFinished
+from runner.cli import cli
+from runner.cli._common import RunReference, find_reference
+from runner.errors import UsageError
+from tests.journal.samples import flip, segment, session, started, write_sync
+from tests.replay.trial_events import answered
+
+N = 60
+
+
+def invoke(*arguments: object) -> Result:
+    """Invoke a command."""
+    return CliRunner().invoke(cli, [*map(str, arguments)])
+
+
+def run(path: Path, **passes: int) -> Path:
+    """Write a run in which so many of 60 cases pass in each variant."""
+    trials = (
+        answered(f"c{at}", {"exact": at < passed}, variant=variant.replace("none", ""), usage={"cost": 0.01})
+        for at in range(N)
+        for variant, passed in passes.items()
+    )
+    finished = RunFinished(completed=0, failed=0, withdrawn=0, head="")
+    write_sync(path, [started(), session(), *(event for trial in trials for event in trial), finished])
+    return path
+
+
+def test_variants_of_a_run(tmp_path: Path) -> None:
+    """A run with variants has a row for each; the others are compared with the first, or with --baseline."""
+    path = run(tmp_path / "run", mini=50, large=58, tiny=30)
+    table, other = (orjson.loads(invoke("compare", path, *more, "--json").stdout) for more in ((), ("--baseline", "tiny")))
+
+    assert ["mini", "large", "tiny"] == [row["name"] for row in table["rows"]]
+    assert ("mini", "tiny", 2) == (table["baseline"], other["baseline"], table["comparisons"])
+    assert {str(path)} == {row["path"] for row in table["rows"]}
+    assert ["mini", "large", "tiny"] == [row["variant"] for row in table["rows"]]
+    assert [{}, True, True] == [
+        row["differences"] and row["differences"]["exact"]["is_distinguishable"] for row in table["rows"]
+    ]
+    assert [True, True, {}] == [
+        row["differences"] and row["differences"]["exact"]["is_distinguishable"] for row in other["rows"]
+    ]
+    output = invoke("compare", path).stdout.splitlines()
+    assert f"{path}  head {table['rows'][0]['head']}" == output[0]
+    assert "exact, compared with mini:" in output
+
+
+def test_several_runs(tmp_path: Path) -> None:
+    """Runs and variants of runs are rows; the baseline is named as the row, or in any other way that names it."""
+    a, b = run(tmp_path / "a", none=50), run(tmp_path / "b", mini=50, large=58)
+    names = [str(a), f"{b}@mini", f"{b}@large"]
+
+    assert names == [row["name"] for row in orjson.loads(invoke("compare", a, b, "--json").stdout)["rows"]]
+    for baseline in (f"{b}@large", f"{tmp_path}/./b@large"):
+        table = orjson.loads(invoke("compare", a, f"{b}@large", a, "--baseline", baseline, "--json").stdout)
+        assert (names[2], [names[0], names[2]]) == (table["baseline"], [row["name"] for row in table["rows"]])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (("a",), "only one row: a"),
+        (("b@mini",), "only one row: mini"),
+        (("a", "b@lage"), "b has no variant 'lage'; its variants: mini, large"),
+        (("a@mini", "b"), "a has no variants"),
+        (("b", "--baseline", "lage"), "--baseline lage is not a row; the rows: mini, large"),
+        (("b", "c"), "c does not exist"),
+        (("a", "other"), "no row has a trial in common with a"),
+    ],
+)
+def test_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], problem: str) -> None:
+    """Exit code 2, and what there is."""
+    monkeypatch.chdir(tmp_path)
+    run(Path("a"), none=50)
+    run(Path("b"), mini=50, large=58)
+    write_sync(Path("other"), [started(), session(), *answered("x", {"exact": True})])
+    result = invoke("compare", *arguments)
+
+    assert (2, True) == (result.exit_code, problem in result.stderr)
+
+
+def test_a_damaged_run(tmp_path: Path) -> None:
+    """What is before the damage is compared; the exit code is 4."""
+    path = run(tmp_path / "run", mini=50, large=58)
+    flip(segment(path), 30_000)
+    result = invoke("compare", path)
+
+    assert (4, True, True) == (result.exit_code, "compared with mini" in result.stdout, "up to the damage" in result.stderr)
+
+
+def test_references(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A path that contains an @ comes first; without a run, it is the newest."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("a", "a@b", "runs/capitals/0001", "runs/o@x/0001"):
+        run(Path(name), none=1)
+
+    assert [
+        RunReference(Path("a@b")),
+        RunReference(Path("a"), "c"),
+        RunReference(Path("a@b"), "c"),
+        RunReference(Path("runs/o@x/0001"), "mini"),
+        RunReference(Path("runs/capitals/0001"), "mini"),
+        RunReference(Path("runs/o@x/0001")),
+        RunReference(Path("runs/o@x/0001"), "mini"),
+    ] == [find_reference(name) for name in ("a@b", "a@c", "a@b@c", "@mini", "capitals@mini", "o@x", "o@x@mini")]
+    assert "a@b@c" == str(find_reference("a@b@c"))
+    with pytest.raises(UsageError, match="nowhere does not exist"):
+        find_reference("nowhere@mini")
+
+
+def test_diff_of_variants(tmp_path: Path) -> None:
+    """Two variants of a run are compared trial by trial."""
+    path = run(tmp_path / "run", mini=50, large=58)
+    comparison = orjson.loads(invoke("diff", f"{path}@mini", f"{path}@large", "--json").stdout)
+
+    assert ("mini", "large", str(path)) == (comparison["variant_a"], comparison["variant_b"], comparison["b"])
+    assert [f"c{at}@large" for at in range(50, 58)] == [change["trial"] for change in comparison["fixed"]]
+    assert f"B  {path}@large: capitals, finished, 60 ok of 60" in invoke("diff", f"{path}@mini", f"{path}@large").stdout
+    assert 2 == invoke("diff", path, f"{path}@lage").exit_code
+
+
+@pytest.mark.parametrize(("variant", "baseline", "code"), [("large", "mini", 0), ("mini", "large", 1), ("mini", "mini", 5)])
+def test_gate_of_variants(tmp_path: Path, variant: str, baseline: str, code: int) -> None:
+    """A variant is checked against another one."""
+    path = run(tmp_path / "run", mini=45, large=60)
+    result = invoke("gate", f"{path}@{variant}", "--baseline", f"{path}@{baseline}", "--json")
+    report = orjson.loads(result.stdout)
+
+    assert (code, variant, baseline) == (result.exit_code, report["run"]["variant"], report["baseline"]["variant"])
+    assert N == report["common"]
+
+
+def test_gate_of_a_variant_against_the_newest_run(tmp_path: Path) -> None:
+    """`newest` is the same variant of the newest other run."""
+    run(tmp_path / "0001", mini=60, large=10)
+    result = invoke("gate", f"{run(tmp_path / '0002', mini=60, large=60)}@large", "--baseline", "newest", "--json")
+    report = orjson.loads(result.stdout)
+
+    assert (str(tmp_path / "0001"), "large", 0) == (report["baseline"]["path"], report["baseline"]["variant"], result.exit_code)
