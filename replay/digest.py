@@ -23,6 +23,9 @@ from replay.view_json import view_json
 VERSION: Final = 1
 """Version of the JSON; a digest of another version is computed again."""
 
+_REVISION: Final = 64
+"""Characters of a git revision, at most."""
+
 PASSED: Final = "p"
 FAILED: Final = "f"
 """Completed, with a false score."""
@@ -104,13 +107,9 @@ class RunDigest:
     """Seconds of all sessions."""
     head: str = attrs.field(validator=_text)
     """The hash of the last record."""
+    cost: float | None = attrs.field(validator=optional(_number))
+    """Cost in dollars, that of removed variants included; None if unknown."""
     variants: Sequence[VariantDigest]
-
-    @property
-    def cost(self) -> float | None:
-        """Cost of all variants; None if unknown."""
-        costs = [variant.cost for variant in self.variants if variant.cost is not None]
-        return sum(costs) if costs else None
 
 
 def unreadable(problem: str) -> RunDigest:
@@ -126,6 +125,7 @@ def unreadable(problem: str) -> RunDigest:
         trials=None,
         elapsed=None,
         head="",
+        cost=None,
         variants=[],
     )
 
@@ -138,7 +138,7 @@ def digest(run: LoadedRun) -> tuple[RunDigest, list[CaseColumns]]:
     run_digest = RunDigest(
         evaluation=started.evaluation if started else None,
         started_at=state.sessions[0].at if state.sessions else None,
-        git=git if isinstance(git, str) else "",
+        git=git[:_REVISION] if isinstance(git, str) else "",
         status=run.status,
         outcome=short_ending(run),
         completed=state.completed,
@@ -146,6 +146,7 @@ def digest(run: LoadedRun) -> tuple[RunDigest, list[CaseColumns]]:
         trials=total_trials(state),
         elapsed=state.elapsed,
         head=state.head,
+        cost=_cost(state.usage),
         variants=[_variant_digest(*part) for part in parts],
     )
     return run_digest, [_case_columns(trials, scores) for _, trials, _, scores in parts]
@@ -163,7 +164,15 @@ _Part = tuple[str, list[TrialState], Mapping[str, float], Mapping[str, Tally]]
 
 
 def _parts(state: RunState) -> Iterator[_Part]:
-    yield "", [trial for trial in state.trials.values() if trial.stage != "withdrawn"], state.usage, state.scores
+    trials: dict[str, list[TrialState]] = {variant: [] for variant in state.variants or ("",)}
+    for trial in state.trials.values():
+        if trial.stage != "withdrawn":
+            trials[trial.variant].append(trial)
+    if not state.variants:
+        yield "", trials[""], state.usage, state.scores
+    for variant, totals in state.variants.items():
+        if trials[variant]:  # Not removed.
+            yield variant, trials[variant], totals.usage, totals.scores
 
 
 def _variant_digest(
@@ -175,10 +184,15 @@ def _variant_digest(
         completed=stages.count("completed"),
         failed=stages.count("failed"),
         p95=latency(trial.elapsed for trial in trials if has_output(trial)).p95,
-        cost=None if (cost := total(usage, "cost")) is None else float(cost),
+        cost=_cost(usage),
         unpriced_calls=as_integer(total(usage, "unpriced_calls") or 0),
         scores={name: score for name, tally in scores.items() if (score := score_digest(tally)) is not None},
     )
+
+
+def _cost(usage: Mapping[str, float]) -> float | None:
+    cost = total(usage, "cost")
+    return None if cost is None else float(cost)
 
 
 def score_digest(tally: Tally) -> ScoreDigest | None:

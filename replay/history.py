@@ -25,7 +25,7 @@ from replay.tally import Tally
 
 _UNUSABLE: Final = frozenset(("damaged", "unreadable"))
 _MIN_SHARE: Final = 0.5
-"""A run with a smaller share of the cases of the largest run (`--limit 1`) is not the reference."""
+"""A run with a smaller share of the cases (`--limit 1`) is not the reference, and not part of the trend."""
 
 
 class Entry(NamedTuple):
@@ -56,8 +56,10 @@ class Point:
     """Cases with the same name and content as in the reference."""
     has_other_data: bool
     """Whether it has cases that the reference does not have, or has with other content."""
+    is_partial: bool
+    """Whether these are less than half of the cases of the reference; it is not part of the trend then."""
     score: ScoreDigest | None
-    """The mean over these; None without numbers."""
+    """The mean over the common cases; None without numbers."""
     scorer_changed: bool
     """Whether the scorer's version is not that of the reference."""
     failed: int
@@ -178,6 +180,7 @@ def _points(entry: Entry, contents: Mapping[str, str], scorer: str | None, versi
             cases=len(cases.cases),
             common=sum(common),
             has_other_data=not all(common),
+            is_partial=sum(common) < _MIN_SHARE * len(contents),
             score=score,
             scorer_changed=score is not None and score.version != version,
             failed=variant.failed,

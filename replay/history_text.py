@@ -82,10 +82,11 @@ def trend_lines(history: History) -> Iterator[str]:
     """Yield the spark line of each variant, with its smallest and its largest mean."""
     for variant in dict.fromkeys(point.variant for point in history.points):
         points = [point for point in history.points if point.variant == variant]
-        scores = [point.score for point in points if point.score is not None]
+        trend = [None if point.is_partial else point.score for point in points]
+        scores = [score for score in trend if score is not None]
         if len(scores) > 1:
             low, high = (score_in_short(choose(scores, key=lambda score: score.mean)) for choose in (min, max))
-            bars = spark_line([None if point.score is None else point.score.mean for point in points])
+            bars = spark_line([None if score is None else score.mean for score in trend])
             label = f"{printable(history.scorer or '', 24)}{f'@{printable(variant, 40)}' if variant else ''}"
             yield f"{label}  {bars}  {low} to {high}"
 

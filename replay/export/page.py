@@ -25,6 +25,7 @@ from replay.definition import definition_lines, load_definition
 from replay.ending import ending_in_words, next_command
 from replay.export.page_columns import Cursor, columns, encoded
 from replay.export.page_content import Content
+from replay.history import History
 from replay.loaded_run import LoadedRun
 from replay.pairing import Paired
 from replay.summary import Score, Summary, summarize
@@ -38,12 +39,28 @@ MARK: Final = (
 """The first bytes of every page."""
 
 _MODULES: Final = (
-    *("format", "dom", "run", "policy", "chart", "history", "trials", "breakdown", "summary", "sections", "steps", "drawer"),
+    *(
+        "embedded",
+        "format",
+        "dom",
+        "run",
+        "policy",
+        "chart",
+        "history",
+        "trials",
+        "breakdown",
+        "summary",
+        "sections",
+        "steps",
+        "drawer",
+    ),
     "page",
 )
 _SCRIPTS: Final = ("uPlot.iife.min.js", *(f"{name}.js" for name in _MODULES))
 _STYLES: Final = {"uPlot.min.css": "", "page.css": "", "dark.css": ' id="dark" media="screen and (prefers-color-scheme: dark)"'}
 """Style sheet → attributes of its element; the page changes `media` of the last one when the user chooses a theme."""
+_INDEX_SCRIPTS: Final = ("embedded.js", "format.js", "dom.js", "index.js")
+_INDEX_STYLES: Final = {"page.css": "", "index.css": "", "dark.css": _STYLES["dark.css"]}
 _BASE64_CHUNK: Final = 1 << 16
 """Minimum bytes that are encoded at once."""
 _DEFINITION_LINES: Final = 2_000
@@ -162,10 +179,22 @@ def page(runs: Sequence[Mapping[str, Any]], comparison: Mapping[str, Any] | None
     names = " and ".join(run["name"] for run in runs)
     evaluation = runs[0]["summary"]["evaluation"] or "run"
     yield _top(f"{evaluation} · {names}", connect="'none'")
-    yield b'<script type="application/octet-stream" id="data">'
-    yield from _base64(_compressed(encoded({"runs": list(runs), "comparison": comparison})))
-    yield b"</script>\n"
+    yield from _data({"runs": list(runs), "comparison": comparison})
     yield _bottom()
+
+
+def index_page(histories: Sequence[History], links: Mapping[str, str]) -> Iterator[bytes]:
+    """Yield a page with the histories of evaluations; `links` are the addresses of the reports of some runs, by path."""
+    runs = plural(len({point.path for history in histories for point in history.points}), "run")
+    yield _top(f"{plural(len(histories), 'evaluation')}, {runs}", "index.html", _INDEX_SCRIPTS, _INDEX_STYLES, connect="'none'")
+    yield from _data({"histories": [view_json(history) for history in histories], "links": list(links.items())})
+    yield _bottom(_INDEX_SCRIPTS)
+
+
+def _data(data: Mapping[str, Any]) -> Iterator[bytes]:
+    yield b'<script type="application/octet-stream" id="data">'
+    yield from _base64(_compressed(encoded(data)))
+    yield b"</script>\n"
 
 
 def _compressed(pieces: Iterable[bytes]) -> Iterator[bytes]:
@@ -190,12 +219,11 @@ def live_page(title: str) -> bytes:
     return _top(title, connect="'self'") + b'<script type="application/octet-stream" id="data"></script>\n' + _bottom()
 
 
-def policy(*, connect: str) -> str:
-    """Return a Content-Security-Policy that allows the scripts and styles of the page, by hash, and nothing else."""
-    scripts = " ".join(_hash(_resource(name)) for name in _SCRIPTS)
-    styles = " ".join(_hash(_resource(name)) for name in _STYLES)
+def policy(scripts: Iterable[str] = _SCRIPTS, styles: Iterable[str] = tuple(_STYLES), *, connect: str) -> str:
+    """Return a Content-Security-Policy that allows the scripts and styles of a page, by hash, and nothing else."""
+    script_hashes, style_hashes = (" ".join(_hash(_resource(name)) for name in names) for names in (scripts, styles))
     return (
-        f"default-src 'none'; script-src {scripts}; style-src {styles}; connect-src {connect}; "
+        f"default-src 'none'; script-src {script_hashes}; style-src {style_hashes}; connect-src {connect}; "
         "base-uri 'none'; form-action 'none'; object-src 'none'"
     )
 
@@ -208,21 +236,27 @@ def _hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-def _top(title: str, *, connect: str) -> bytes:
-    styles = "".join(f"<style{attributes}>{_resource(name)}</style>\n" for name, attributes in _STYLES.items())
-    body = _resource("page.html")
+def _top(
+    title: str,
+    body: str = "page.html",
+    scripts: Sequence[str] = _SCRIPTS,
+    styles: Mapping[str, str] = _STYLES,
+    *,
+    connect: str,
+) -> bytes:
+    elements = "".join(f"<style{attributes}>{_resource(name)}</style>\n" for name, attributes in styles.items())
     head = (
-        f'<meta http-equiv="Content-Security-Policy" content="{policy(connect=connect)}">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy(scripts, styles, connect=connect)}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="color-scheme" content="light dark">\n'
         f'<meta name="referrer" content="no-referrer">\n<title>{html.escape(printable(title, 200))}</title>\n'
     )
-    return MARK + f"{head}{styles}</head>\n{body}".encode()
+    return MARK + f"{head}{elements}</head>\n{_resource(body)}".encode()
 
 
-def _bottom() -> bytes:
-    scripts = "".join(f"<script>{_resource(name)}</script>\n" for name in _SCRIPTS)
-    return f"{scripts}</body>\n</html>\n".encode()
+def _bottom(scripts: Iterable[str] = _SCRIPTS) -> bytes:
+    elements = "".join(f"<script>{_resource(name)}</script>\n" for name in scripts)
+    return f"{elements}</body>\n</html>\n".encode()
 
 
 def is_page(path: Path) -> bool:

@@ -249,18 +249,5 @@ function listen() {
   source.addEventListener("error", () => show(source.readyState === EventSource.CLOSED ? "server closed" : "reconnecting …", false));
 }
 
-async function unpack(text) {
-  const bytes = atob(text), packed = new Uint8Array(bytes.length);
-  for (let index = 0; index < bytes.length; index++) packed[index] = bytes.charCodeAt(index);
-  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
-  return JSON.parse(await new Response(stream).text());
-}
-
-const embedded = document.getElementById("data").textContent;
-if (embedded) {
-  unpack(embedded).then((data) => { window.page = new Page(data, null); }).catch((error) => {
-    document.getElementById("opening").textContent = `The page could not be opened: ${error.message}`;
-  });
-} else {
-  listen();
-}
+if (EMBEDDED) openEmbedded((data) => { window.page = new Page(data, null); });
+else listen();

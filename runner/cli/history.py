@@ -38,7 +38,7 @@ def history(evaluation: str | None, last: int, scorer: str | None, as_json: bool
     evaljournal history capitals --last 50
     evaljournal history /mnt/archive/runs --json
     """
-    entries = read_entries(evaluation)
+    entries = _find_entries(evaluation)
     shown = histories(entries, last=last, scorer=scorer)
     if scorer is not None:
         _check_scorer(scorer, entries)
@@ -53,11 +53,16 @@ def history(evaluation: str | None, last: int, scorer: str | None, as_json: bool
         _print(one)
 
 
-def read_entries(argument: str | None) -> list[Entry]:
+def read_entries(directory: Path) -> list[Entry]:
+    """Read the digests of the runs in a directory."""
+    with DigestCache() as cache:
+        return [_entry(path, cache) for path in runs_under(directory)]
+
+
+def _find_entries(argument: str | None) -> list[Entry]:
     """Read the digests of the runs in a directory, under runs/, or of one evaluation."""
     directory = next((path for path in (Path(argument), RUNS / argument) if path.is_dir()), None) if argument else RUNS
-    with DigestCache() as cache:
-        entries = [_entry(path, cache) for path in runs_under(directory or RUNS)]
+    entries = read_entries(directory or RUNS)
     if argument is None or directory is not None:
         return entries
     names = {entry.run.evaluation or "": None for entry in entries}

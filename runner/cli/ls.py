@@ -44,7 +44,7 @@ def ls(directory: Path, as_json: bool) -> None:
 
 
 def _in_json(path: Path, run: RunDigest) -> dict[str, Any]:
-    return {"path": str(path), **view_json(run), "cost": run.cost}
+    return {"path": str(path), **view_json(run)}
 
 
 def _columns(path: Path, run: RunDigest) -> tuple[str, ...]:

@@ -1,54 +1,100 @@
 """The command `evaljournal report`."""
 
+import os
 import webbrowser
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
 
 import click
 
 from journal.lock import is_held
 from replay import load
 from replay.comparison import Side, compare, outputs
-from replay.export.page import PageRun, comparison_data, is_page, page
+from replay.export.page import PageRun, comparison_data, index_page, is_page, page
+from replay.history import histories
+from replay.text import escape_controls, plural
 from runner.atomic_write import write_atomically
-from runner.cli._common import RunType, run_argument
+from runner.cli._common import RunType, find_run, newest_run
 from runner.cli._display import exit_if_damaged
 from runner.cli._output import echo
 from runner.cli._page import PageReader, journal_size
 from runner.cli.export import check_target
+from runner.cli.history import read_entries
+from runner.errors import UsageError
+from runner.run_paths import RUNS
 
 _TARGET: Final = "report.html"
+_INDEX: Final = "index.html"
+
+
+class _Unresolved(RunType):
+    """A run, or with --all a directory of runs; which one is not known while arguments are parsed."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        return Path(value)
 
 
 @click.command()
-@run_argument
+@click.argument("path", type=_Unresolved(), required=False, metavar="[RUN]")
 @click.argument("other", metavar="[B]", type=RunType(), required=False)
+@click.option("--all", "of_all", is_flag=True, help="Write one page with all runs under runs/, or under the directory RUN.")
 @click.option(
-    "-o", "--output", "target", type=click.Path(path_type=Path), default=_TARGET, help=f"Output file (default: {_TARGET})."
+    "-o",
+    "--output",
+    "target",
+    type=click.Path(path_type=Path),
+    help=f"Output file (default: {_TARGET}; with --all: {_INDEX}).",
 )
 @click.option("--open", "then_open", is_flag=True, help="Open it in a browser.")
 @click.option("--force", is_flag=True, help="Replace an existing file that is not a report.")
-def report(path: Path, other: Path | None, target: Path, then_open: bool, force: bool) -> None:
-    """Write an HTML report of a run, or of two runs side by side, as one file that needs no network.
+def report(path: Path | None, other: Path | None, *, of_all: bool, target: Path | None, then_open: bool, force: bool) -> None:
+    """Write an HTML report of a run, of two runs side by side, or of all runs, as one file that needs no network.
 
     It has the results, every trial with its attempts, the concurrency history with a scrubber, and the audit. With two runs, A
     and B, it also has their `diff`. Long values are shortened. An existing report is replaced; any other file needs --force. A
     damaged run is shown up to the damage, with exit code 4.
 
+    With --all, it has the `history` of every evaluation. A run is linked to its report if that is next to the page, under the
+    run's path in the directory: capitals-0001.html for capitals/0001 in runs/.
+
     \b
     evaljournal report --open
     evaljournal report runs/capitals/0001 -o capitals.html
     evaljournal report runs/capitals/0001 runs/capitals/0002 -o compared.html
+    evaljournal report --all -o index.html
     """
+    if of_all and other is not None:
+        raise click.UsageError("--all takes one directory of runs, not two runs")
+    target = target or Path(_INDEX if of_all else _TARGET)
+    run = None if of_all else newest_run() if path is None else find_run(path)
     check_target(target, directory=False, force=force or is_page(target))
-    page_runs = [read_page_run(path)] + ([read_page_run(other)] if other is not None else [])
-    write_atomically(target, page([page_run.data() for page_run in page_runs], _comparison(page_runs)))
-    paths = " and ".join(str(page_run.run.path) for page_run in page_runs)
-    echo(f"{target}: report of {paths}, {target.stat().st_size / 1e6:,.2f} MB", err=True)
+    page_runs = [read_page_run(path) for path in (run, other) if path is not None]
+    if run is None:
+        subject = _write_index(path or RUNS, target)
+    else:
+        write_atomically(target, page([page_run.data() for page_run in page_runs], _comparison(page_runs)))
+        subject = " and ".join(str(page_run.run.path) for page_run in page_runs)
+    echo(f"{target}: report of {subject}, {target.stat().st_size / 1e6:,.2f} MB", err=True)
     if then_open:
         webbrowser.open(target.resolve().as_uri())
     for page_run in page_runs:
         exit_if_damaged(page_run.run.problem)
+
+
+def _write_index(directory: Path, target: Path) -> str:
+    """Write the page with all runs; return what it is about."""
+    if not directory.is_dir() and directory != RUNS:
+        raise UsageError(f"{directory} is not a directory; --all takes a directory of runs")
+    entries = read_entries(directory)
+    links: dict[str, str] = {}
+    for entry in entries:
+        report_file = target.with_name(f"{'-'.join(Path(os.path.relpath(entry.path, directory)).parts)}.html")
+        if is_page(report_file):
+            links[escape_controls(entry.path)] = quote(os.fsencode(report_file.name), safe="")
+    escaped = [entry._replace(path=escape_controls(entry.path)) for entry in entries]  # A path need not be valid UTF-8.
+    write_atomically(target, index_page(histories(escaped), links))
+    return plural(len(entries), "run")
 
 
 def _comparison(page_runs: list[PageRun]) -> dict[str, Any] | None:

@@ -111,6 +111,8 @@ def test_a_run_of_few_cases_is_not_the_reference() -> None:
 
     assert ("a", 4, [4, 1]) == (shown.reference, shown.cases, [point.common for point in shown.points])
     assert "1 of the 4 cases" == table(shown)[-1][-1]
+    assert [False, True] == [point.is_partial for point in shown.points]
+    assert [] == list(trend_lines(shown))
 
 
 def test_an_unfinished_run_is_not_the_reference() -> None:
@@ -234,6 +236,31 @@ def test_cost_and_git_revision() -> None:
     (point,) = history(entry("a", shares([True]), run=run, usage=usage)).points
 
     assert (0.75, 2, "8ac6b06") == (point.cost, point.unpriced_calls, point.git[:7])
+
+
+def test_a_line_for_each_variant() -> None:
+    """Variants are joined by name; each has its score, cost, trend and cases."""
+
+    def with_variants(path: str, results: Mapping[str, Results]) -> Entry:
+        events = [
+            event
+            for variant, values in results.items()
+            for case, value in values.items()
+            for event in answered(case, {"exact": value}, variant=variant, usage={"cost": 0.5 if variant == "mini" else 2.0})
+        ]
+        return Entry(path, *digest(LoadedRun(Path(path), fold(records([*events, finished()])))))
+
+    first = with_variants("a", {"mini": {"peru": True, "chad": True}})
+    second = with_variants("b", {"mini": {"peru": True, "chad": False}, "large": {"peru": True, "chad": True}})
+    shown = history(first, second)
+
+    assert [("a", "mini", 1.0, 1.0), ("b", "mini", 0.5, 1.0), ("b", "large", 1.0, 4.0)] == [
+        (point.path, point.variant, point.score.mean if point.score else None, point.cost) for point in shown.points
+    ]
+    assert 5.0 == second.run.cost
+    assert [("chad", "mini", "pf", "b")] == [(case.case, case.variant, case.outcomes, case.since) for case in shown.broken]
+    assert ["VARIANT", "mini", "mini", "large"] == [row[1] for row in table(shown)]
+    assert ["exact@mini  █▁  50.0 % to 100.0 %"] == list(trend_lines(shown))
 
 
 def test_hostile_names_are_escaped() -> None:

@@ -138,6 +138,15 @@ def test_ls_shows_score_cost_and_duration() -> None:
     assert "  4   0       4       exact 75.0 %  $2.00  24 ms  finished" in line
 
 
+def test_ls_shows_the_range_over_variants() -> None:
+    """A run with variants has the smallest and the largest mean of its first score."""
+    trials = [answered("peru", {"exact": variant != "mini"}, variant=variant) for variant in ("mini", "large", "huge")]
+    write_sync(Path("runs/a"), [started(), session(), *(event for trial in trials for event in trial), finished(3)])
+
+    assert "exact 0.0 % to 100.0 %" in evaljournal("ls").stdout
+    assert ["mini", "large", "huge"] == [variant["variant"] for variant in in_json("ls")[0]["variants"]]
+
+
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """Return a list of the runs that are read from their journals."""

@@ -1,0 +1,18 @@
+// The data that is embedded in a page: JSON, compressed, in base64; empty if the page gets it from a server.
+"use strict";
+
+const EMBEDDED = document.getElementById("data").textContent;
+
+async function unpack(text) {
+  const bytes = atob(text), packed = new Uint8Array(bytes.length);
+  for (let index = 0; index < bytes.length; index++) packed[index] = bytes.charCodeAt(index);
+  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return JSON.parse(await new Response(stream).text());
+}
+
+// Call a function with the data; an error is shown on the page.
+function openEmbedded(show) {
+  unpack(EMBEDDED).then(show).catch((error) => {
+    document.getElementById("opening").textContent = `The page could not be opened: ${error.message}`;
+  });
+}

@@ -1,0 +1,108 @@
+// The page with all runs: for each evaluation the trend of its score, a table of its runs, and the cases that changed.
+"use strict";
+
+const WIDTH = 960, HEIGHT = 200, LEFT = 52, RIGHT = 12, TOP = 12, BOTTOM = 24, SERIES = 6;
+const MARKS = { p: "✓", f: "✗", e: "E", m: "±", "-": "·" };
+const SHOWN_CASES = 200, SHOWN_OUTCOMES = 40;
+
+function svg(tag, attributes, ...children) {
+  const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  element.append(...children);
+  return element;
+}
+
+const meanText = ({ kind, mean }) => (kind === "pass" ? percent(mean) : digits(mean, 3));
+
+function scoreWithInterval(score) {
+  if (score.low === null || score.high === null) return meanText(score);
+  return score.kind === "pass" ? `${meanText(score)} (${(100 * score.low).toFixed(1)}–${(100 * score.high).toFixed(1)})` : `${meanText(score)} (${digits(score.low, 3)} to ${digits(score.high, 3)})`;
+}
+
+const variantsOf = (history) => [...new Set(history.points.map((point) => point.variant))];
+const startedAt = (point) => (point.started_at ? visible(point.started_at.slice(0, 16)).replace("T", " ") : NONE);
+
+// The means of a score with their 95 % confidence intervals, a line for each variant.
+function trend(history) {
+  const scored = history.points.filter((point) => point.score && !point.is_partial);
+  if (scored.length < 2) return "";
+  const paths = [...new Set(history.points.map((point) => point.path))];
+  const lows = scored.map(({ score }) => score.low ?? score.mean), highs = scored.map(({ score }) => score.high ?? score.mean);
+  let low = Math.min(...lows), high = Math.max(...highs);
+  if (low === high) { low -= 0.5; high += 0.5; }
+  const places = new Map(paths.map((path, place) => [path, place]));
+  const x = (path) => LEFT + ((places.get(path) + 0.5) / paths.length) * (WIDTH - LEFT - RIGHT);
+  const y = (value) => TOP + ((high - value) / (high - low)) * (HEIGHT - TOP - BOTTOM);
+  const label = (value) => meanText({ ...scored[0].score, mean: value });
+  const chart = svg("svg", { class: "trend", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": `Trend of ${oneLine(history.scorer, 40)} over ${plural(paths.length, "run")}` });
+  for (const part of [0, 0.25, 0.5, 0.75, 1]) {
+    const value = low + part * (high - low);
+    chart.append(svg("line", { class: "grid", x1: LEFT, x2: WIDTH - RIGHT, y1: y(value), y2: y(value) }), svg("text", { x: LEFT - 8, y: y(value) + 4, "text-anchor": "end" }, label(value)));
+  }
+  for (const [path, anchor] of [[paths[0], "start"], [paths.at(-1), "end"]]) {
+    const point = history.points.find((other) => other.path === path);
+    chart.append(svg("text", { x: x(path), y: HEIGHT - 6, "text-anchor": paths.length === 1 ? "middle" : anchor }, startedAt(point)));
+  }
+  variantsOf(history).forEach((variant, index) => {
+    const points = scored.filter((point) => point.variant === variant), series = svg("g", { class: `series-${index % SERIES}` });
+    series.append(svg("polyline", { class: "mean", points: points.map(({ path, score }) => `${x(path)},${y(score.mean)}`).join(" ") }));
+    for (const point of points) {
+      const { path, score } = point;
+      if (score.low !== null && score.high !== null) series.append(svg("line", { class: "whisker", x1: x(path), x2: x(path), y1: y(score.low), y2: y(score.high) }));
+      series.append(svg("circle", { class: "dot", cx: x(path), cy: y(score.mean), r: 3 }, svg("title", {}, `${oneLine(path, 120)}${variant ? ` @${oneLine(variant, 40)}` : ""}: ${scoreWithInterval(score)}`)));
+    }
+    chart.append(series);
+  });
+  return chart;
+}
+
+function legend(history) {
+  const variants = variantsOf(history);
+  if (variants.length < 2) return "";
+  return el("ul", { class: "series" }, variants.map((variant, index) => el("li", {}, el("i", { class: `swatch line series-${index % SERIES}` }), ` ${oneLine(variant || "no variant", 40)}`)));
+}
+
+function notes(history, point) {
+  if (point.status === "damaged" || point.status === "unreadable") return point.outcome === point.status ? point.status : `${point.status}: ${oneLine(point.outcome, 100)}`;
+  return [
+    point.status === "finished" ? "" : oneLine(point.outcome, 60),
+    point.has_other_data ? `other data: ${grouped(point.common)} of ${plural(point.cases, "case")} in common` : point.common < history.cases ? `${grouped(point.common)} of the ${plural(history.cases, "case")}` : "",
+    point.scorer_changed ? `other version of ${oneLine(history.scorer, 24)}` : "",
+    point.failed ? `${grouped(point.failed)} failed` : "",
+    point.unpriced_calls ? `${plural(point.unpriced_calls, "call")} without a price` : "",
+  ].filter(Boolean).join("; ");
+}
+
+function runsTable(history, links) {
+  const hasVariants = history.points.some((point) => point.variant);
+  const rows = [...history.points].reverse().map((point) => {
+    const name = oneLine(point.path, 120), report = links.get(point.path);
+    return el("tr", { "data-run": point.path }, el("td", {}, report ? el("a", { href: report, text: name }) : name),
+      hasVariants ? el("td", { text: oneLine(point.variant, 40) }) : "", el("td", { class: "tight", text: startedAt(point) }), el("td", { class: "tight", text: oneLine(point.git.slice(0, 7), 7) || NONE }),
+      numberCell(grouped(point.common)), numberCell(point.score ? scoreWithInterval(point.score) : NONE), numberCell(duration(point.p95)), numberCell(point.cost === null ? NONE : money(point.cost)), el("td", { text: notes(history, point) }));
+  });
+  return table("runs", ["run", ...(hasVariants ? ["variant"] : []), "started (UTC)", "git", "cases", oneLine(history.scorer ?? "score", 40), "p95", "cost", ""], rows);
+}
+
+function changedCases(kind, cases) {
+  if (!cases.length) return "";
+  const items = cases.slice(0, SHOWN_CASES).map((one) => el("li", {},
+    el("span", { class: "marks", text: [...one.outcomes].slice(-SHOWN_OUTCOMES).map((outcome) => MARKS[outcome]).join("") }), ` ${oneLine(one.case, 120)}${one.variant ? ` @${oneLine(one.variant, 40)}` : ""}`,
+    one.since === null ? "" : el("span", { class: "faint", text: ` since ${oneLine(one.since, 120)}` })));
+  if (cases.length > SHOWN_CASES) items.push(el("li", { class: "faint", text: `and ${grouped(cases.length - SHOWN_CASES)} more` }));
+  return el("details", { class: "changed", "data-kind": kind }, el("summary", { text: `${kind}: ${plural(cases.length, "case")}` }), el("ul", {}, items));
+}
+
+function historySection(history, links, index) {
+  const id = `evaluation-${index}`, runs = new Set(history.points.map((point) => point.path)).size;
+  const hint = history.reference === null ? "" : `${plural(history.cases, "case")} of ${oneLine(history.reference, 120)}`;
+  return el("section", { "aria-labelledby": id }, sectionHead(id, `${oneLine(history.evaluation, 80)}: ${plural(runs, "run")}`, hint),
+    trend(history), legend(history), runsTable(history, links), ["broken", "fixed", "flaky"].map((kind) => changedCases(kind, history[kind])));
+}
+
+openEmbedded(({ histories, links }) => {
+  const main = document.getElementById("page"), reports = new Map(links);
+  main.replaceChildren(el("header", { class: "top" }, el("h1", { text: document.title })),
+    ...(histories.length ? histories.map((history, index) => historySection(history, reports, index)) : [el("p", { class: "nothing", text: "No runs." })]));
+  main.removeAttribute("aria-busy");
+});

@@ -1,0 +1,141 @@
+"""`report --all`: one page with all runs, their trend with intervals, and links to their reports."""
+
+import os
+from pathlib import Path
+from urllib.parse import unquote
+
+import attrs
+from click.testing import CliRunner
+
+from journal import Event
+from replay.text import money
+from runner.cli import cli
+from tests.browser.conftest import OpenTab, Tab
+from tests.browser.pages import write_report
+from tests.browser.test_report_page import HOSTILE
+from tests.journal.samples import finished, flip, segment, session, started, write_sync
+from tests.replay.trial_events import answered
+
+
+def write_index(target: Path, directory: Path) -> str:
+    """Write the page with the command; return its address."""
+    result = CliRunner().invoke(cli, ["report", "--all", str(directory), "-o", str(target)], catch_exceptions=False)
+    assert 0 == result.exit_code, result.output
+    return target.as_uri()
+
+
+def run(path: Path, passed: int, *, variants: tuple[str, ...] = ("",), git: str = "8ac6b06f", name: str = "capitals") -> Path:
+    """Write a run of ten cases of which the first pass."""
+    events: list[Event] = [
+        event
+        for variant in variants
+        for at in range(10)
+        for event in answered(f"case-{at}", {"exact": at < passed}, variant=variant, usage={"cost": 0.25})
+    ]
+    start = attrs.evolve(started(), evaluation=name, environment={"git": git})  # type: ignore[misc]  # a fact is an attrs class
+    write_sync(path, [start, session(), *events, finished(10)])
+    return path
+
+
+def rows(tab: Tab) -> list[list[str]]:
+    """Return the cells of the first table."""
+    script = "() => [...document.querySelector('.runs tbody').rows].map(row => [...row.cells].map(cell => cell.textContent))"
+    cells: list[list[str]] = tab.evaluate(script)
+    return [[text.replace("\u00a0", " ") for text in row] for row in cells]
+
+
+def test_all_runs_on_one_page(tmp_path: Path, open_tab: OpenTab) -> None:
+    """Each run has a row, the newest first, and a dot with a whisker in the trend; nothing is requested."""
+    for number, passed in enumerate((10, 7, 8), start=1):
+        run(tmp_path / "runs" / "capitals" / f"000{number}", passed)
+    address = write_index(tmp_path / "index.html", tmp_path / "runs")
+    tab = open_tab(address)
+
+    assert ([], [address]) == (tab.messages, tab.requests)
+    assert "1 evaluation, 3 runs" == tab.text("h1")
+    assert [f"{tmp_path}/runs/capitals/000{number}"[-80:] for number in (3, 2, 1)] == [row[0][-80:] for row in rows(tab)]
+    assert ["8ac6b06", "10", "80.0 % (49.0–94.3)", "0.25 s", money(2.5), ""] == rows(tab)[0][2:]
+    assert (3, 3) == (len(tab.texts(".trend .dot")), len(tab.texts(".trend .whisker")))
+    assert ["broken: 2 cases", "flaky: 1 case"] == tab.texts("summary")
+    assert ["✓✗✓ case-7"] == tab.texts("[data-kind=flaky] li")
+    heights = tab.evaluate("() => [...document.querySelectorAll('.dot')].map(dot => Number(dot.getAttribute('cy')))")
+    assert heights[0] < heights[2] < heights[1]
+
+
+def test_a_series_for_each_variant(tmp_path: Path, open_tab: OpenTab) -> None:
+    """Variants have rows and lines of their own, and a legend."""
+    for number in (1, 2):
+        run(tmp_path / "runs" / f"{number}", 5 + number, variants=("mini", "large"))
+    tab = open_tab(write_index(tmp_path / "index.html", tmp_path / "runs"))
+
+    assert ["mini", "large"] == tab.texts(".series li")
+    assert 2 == len(tab.texts(".trend .mean"))
+    assert ["large", "mini", "large", "mini"] == [row[1] for row in rows(tab)]
+
+
+def test_links_to_reports(tmp_path: Path, open_tab: OpenTab) -> None:
+    """A run is linked if its report is next to the page; a file that is not a report is not linked."""
+    first, _, third = (run(tmp_path / "runs" / "capitals" / name, 5) for name in ("1", "2", "a b?#%"))
+    site = tmp_path / "site"
+    site.mkdir()
+    write_report(site / "capitals-1.html", first)
+    (site / "capitals-2.html").write_text("<p>mine</p>")
+    write_report(site / "capitals-a b?#%.html", third)
+    tab = open_tab(write_index(site / "index.html", tmp_path / "runs"))
+    links = dict(zip(tab.texts(".runs a"), tab.evaluate("() => [...document.links].map(link => link.href)"), strict=True))
+
+    assert {str(first)[-119:], str(third)[-119:]} == {name[-119:] for name in links}
+    assert {site / "capitals-1.html", site / "capitals-a b?#%.html"} == {
+        Path(unquote(link.removeprefix("file://"))) for link in links.values()
+    }
+    tab.page.click(".runs a >> nth=0")
+    tab.page.wait_for_selector("main:not([aria-busy]) #summary")
+
+
+def test_damaged_runs_are_listed(tmp_path: Path, open_tab: OpenTab) -> None:
+    """A damaged run has a row that says so; the others are shown."""
+    for number in (1, 2, 3):
+        run(tmp_path / "runs" / f"{number}", 5)
+    flip(segment(tmp_path / "runs" / "2"), 3_000)
+    tab = open_tab(write_index(tmp_path / "index.html", tmp_path / "runs"))
+
+    assert ["", "damaged", ""] == [row[-1] for row in rows(tab)]
+    assert 2 == len(tab.texts(".trend .dot"))
+
+
+def test_no_runs(tmp_path: Path, open_tab: OpenTab) -> None:
+    """A directory without runs gives a page that says so."""
+    (tmp_path / "runs").mkdir()
+    tab = open_tab(write_index(tmp_path / "index.html", tmp_path / "runs"))
+
+    assert ([], "No runs.") == (tab.messages, tab.text(".nothing"))
+
+
+def test_hostile_names(tmp_path: Path, open_tab: OpenTab) -> None:
+    """Names of evaluations, runs, variants, cases, scorers and revisions are shown as text, and nothing in them is executed."""
+    for number, text in enumerate(text[:20_000] for text in HOSTILE):
+        name = text[:60].replace("/", "⁄").replace("\0", "")
+        for part in ("a", "b"):
+            events = [
+                *answered(text, {text: part == "a"}, variant=text[:200]),
+                *answered("x", {text: True}, variant=text[:200]),
+            ]
+            start = attrs.evolve(started(), evaluation=text, environment={"git": text})  # type: ignore[misc]  # a fact is an attrs class
+            write_sync(tmp_path / "runs" / f"{number}{part}" / name, [start, session(), *events, finished(2)])
+        report = tmp_path / f"{number}a-{name}.html"
+        if len(os.fsencode(report.name)) < 200:
+            write_report(report, tmp_path / "runs" / f"{number}a" / name)
+    address = write_index(tmp_path / "index.html", tmp_path / "runs")
+    tab = open_tab(address)
+
+    assert ([], [address]) == (tab.messages, tab.requests)
+    assert tab.evaluate("() => window.pwned") is None
+    assert f"{len(HOSTILE)} evaluations, {2 * len(HOSTILE)} runs" == tab.text("h1")
+    assert 2 * len(HOSTILE) == len(tab.texts("[data-run]"))
+    assert [] == tab.evaluate(
+        "() => [...document.querySelectorAll('main :is(script, img, style, iframe, textarea)')].map(x => x.tagName)"
+    )
+    assert {"file:"} == set(tab.evaluate("() => [...document.links].map(link => link.protocol)"))
+    assert not {"\u202e", "\x1b", "\ufeff"} & set("".join(tab.texts("main")))
+    width: int = tab.evaluate("() => document.documentElement.scrollWidth - document.documentElement.clientWidth")
+    assert 0 == width
