@@ -5,7 +5,8 @@ in the input of a step that begins with the same list of an earlier step is reco
 """
 
 from collections.abc import Mapping
-from typing import Any, Final
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 import orjson
@@ -15,14 +16,17 @@ from runner.data.to_json import to_json
 from runner.errors import UsageError
 from runner.secrets import mask_values, may_contain_secrets
 
+if TYPE_CHECKING:
+    from hashlib import _Hash
+
 _CANDIDATES: Final = 8
 """Earlier inputs that are compared: the last ones with lists, also of agents that run at the same time."""
 _EMPTY: Final = b"["
 _AFTER_ELEMENT: Final = frozenset({b"", b","})
-_NO_MEMBERS: Final[Mapping[str, bytes]] = {}
+_NONE: Final[Mapping[str, Any]] = {}
 _LEAVES: Final = frozenset({str, int, float, bool, type(None)})
 _LONG: Final = 1_024
-"""Bytes from which a list is compared with earlier ones before it is searched."""
+"""Bytes from which a list is compared with earlier ones before it is hashed and searched."""
 
 
 @attrs.define  # Faster to create than a frozen class.
@@ -30,58 +34,73 @@ class StepInput:
     """The input of a step, with secrets masked, as canonical JSON: what the caller changes later is not recorded."""
 
     content: bytes
+    """Its JSON, with a hash in place of each long list."""
     members: Mapping[str, bytes]
     """The JSON of each member, that of a list without its closing bracket; empty if no member is a list or an object."""
+    hashes: "Mapping[str, _Hash]" = attrs.field(eq=False, repr=False)
+    """The hash of each long list, without its closing bracket; that of a longer list continues it."""
     fingerprint: str
-    is_plain: bool = False
+    is_plain: bool
     """Whether nothing in it resembles a secret or NaN."""
 
 
 def step_input(value: Any, name: str, *, key: bytes | None = None, earlier: "RecordedInputs | None" = None) -> StepInput:
     """Return the input of a step; raise `UsageError` or `Unserializable` if it is not JSON.
 
-    `key` identifies it instead of its JSON. What a list has in common with one in `earlier` is not searched for secrets again,
-    which takes longer than everything else.
+    `key` identifies it instead of its JSON. What a list has in common with one in `earlier` is neither hashed nor searched for
+    secrets again, which takes longer than everything else.
     """
     described = f"the input of step {name!r}"
     try:
-        content, members, new = _serialized(value, described, earlier)
+        content, members, hashes, new = _serialized(value, described, earlier)
     except UsageError:
         value = to_json(value)
-        content, members, new = _serialized(value, described, earlier)
-    has_secrets = may_contain_secrets(new.decode())
-    if has_secrets:
-        content, members, new = _serialized(mask_values(value), described, None)
-    return StepInput(content, members, digest(content if key is None else key), not has_secrets and b"null" not in new)
+        content, members, hashes, new = _serialized(value, described, earlier)
+    is_plain = not may_contain_secrets(new.decode())
+    if not is_plain:
+        content, members, hashes, new = _serialized(mask_values(value), described, None)
+    return StepInput(content, members, hashes, digest(content if key is None else key), is_plain and b"null" not in new)
 
 
-def _serialized(value: Any, name: str, earlier: "RecordedInputs | None") -> tuple[bytes, Mapping[str, bytes], bytes]:
-    """Return the JSON of a value, that of its members, and the former without what is in an earlier input."""
+def _serialized(
+    value: Any, name: str, earlier: "RecordedInputs | None"
+) -> "tuple[bytes, Mapping[str, bytes], Mapping[str, _Hash], bytes]":
+    """Return the content, the members and the hashes of an input, and its JSON without what is in an earlier one."""
     if value.__class__ is not dict or _LEAVES.issuperset(map(type, value.values())):
         content = canonical(value, name)
-        return content, _NO_MEMBERS, content
+        return content, _NONE, _NONE, content
     for key in value:
         if not isinstance(key, str):
             raise UsageError(f"{name} has the key {key!r}; JSON keys must be strings")
     members: dict[str, bytes] = {}
-    parts, new_parts = [b"{"], list[bytes]()  # Joined once: a conversation is long.
+    hashes: dict[str, _Hash] = {}
+    parts, new_parts = list[bytes](), list[bytes]()
     for key in sorted(value):
         try:
             member = orjson.dumps(value[key], option=orjson.OPT_SORT_KEYS)
         except TypeError:
             member = canonical(value[key], f"{name}.{key}")  # It raises, and says where the problem is.
-        closing, known = b",", 0
-        if member[:1] == b"[":
-            closing, member = b"],", member[:-1]
-            known = earlier.common(key, member) if earlier is not None and len(member) > _LONG else 0
-        if member.find(b"null", known) >= 0:
+        part = new = member
+        if member[:1] == b"[" and len(member) > _LONG:
+            part = new = member = member[:-1]
+            known = earlier.common(key, member) if earlier is not None else None
+            if known is None:
+                hashes[key] = sha256(member)
+            else:
+                size, hashed = known
+                new = member[size:]
+                hashes[key] = hashed.copy()
+                hashes[key].update(new)
+            part = hashes[key].hexdigest().encode()
+        elif member[:1] == b"[":
+            member = member[:-1]
+        if b"null" in new:
             canonical(value[key], f"{name}.{key}")  # It raises if this is NaN.
         members[key] = member
         quoted = orjson.dumps(key)
-        parts += (quoted, b":", member, closing)
-        new_parts += (quoted, b":", member[known:], closing)
-    parts[-1] = parts[-1][:-1] + b"}"
-    return b"".join(parts), members, b"".join(new_parts)
+        parts.append(b"%b:%b" % (quoted, part))
+        new_parts.append(b"%b:%b" % (quoted, new))
+    return b"{%b}" % b",".join(parts), members, hashes, b",".join(new_parts)
 
 
 class RecordedInputs:
@@ -95,24 +114,22 @@ class RecordedInputs:
         """Add the input of a step that ended; return what is recorded of it, and the step that it continues; 0: none."""
         if not current.members:
             return orjson.loads(current.content), 0
-        recorded, continues = self._shortened(current)
+        tails, continues = self._tails(current)
         self._recent = (*self._recent[1 - _CANDIDATES :], (number, current))
-        return recorded, continues
+        return {key: orjson.loads(tails.get(key) or _closed(member)) for key, member in current.members.items()}, continues
 
-    def common(self, key: str, member: bytes) -> int:
+    def common(self, key: str, member: bytes) -> "tuple[int, _Hash] | None":
         """Return how many bytes a list has in common with one of an earlier input in which nothing resembles a secret."""
         for _, earlier in reversed(self._recent):
-            before = earlier.members.get(key, b"") if earlier.is_plain else b""
-            if before[:1] == b"[" and member.startswith(before):
-                return len(before)
-        return 0
+            if earlier.is_plain and key in earlier.hashes and member.startswith(earlier.members[key]):
+                return len(earlier.members[key]), earlier.hashes[key]
+        return None
 
-    def _shortened(self, current: StepInput) -> tuple[Any, int]:
+    def _tails(self, current: StepInput) -> tuple[dict[str, bytes], int]:
         for number, earlier in reversed(self._recent):
-            tails = _tails(current.members, earlier.members)
-            if tails:
-                return {key: orjson.loads(tails.get(key) or _closed(member)) for key, member in current.members.items()}, number
-        return orjson.loads(current.content), 0
+            if tails := _tails(current.members, earlier.members):
+                return tails, number
+        return {}, 0
 
 
 def _closed(member: bytes) -> bytes:
