@@ -16,6 +16,7 @@ import attrs
 
 from journal import Record, events
 from journal.lifecycle import STAGES
+from replay.definition import variant_fingerprints
 from replay.handlers import handlers
 from replay.intake import Pause
 from replay.scores import Scores
@@ -91,6 +92,8 @@ class RunState:
     """Current outputs from an older version of the task."""
     _task_changed_at: Location = (0, 0)
     """Outputs after it are from the current version of the task."""
+    _variants_changed_at: dict[str, Location] = attrs.field(factory=dict[str, Location])
+    """Variant → since when it has its current parameters, if it was adopted."""
     latencies: "array[float]" = attrs.field(factory=lambda: array("d"))
     """Seconds of each attempt that returned an output."""
     scores: Scores = attrs.field(factory=Scores)
@@ -215,6 +218,10 @@ class RunState:
         noted = self._usage_in_flight.get(name, ())
         return any(isinstance(usage, dict) and any("token" in key or "cost" in key for key in usage) for usage in noted)
 
+    def has_old_variant(self, trial: TrialState) -> bool:
+        """Return whether a trial was enqueued before the parameters of its variant changed."""
+        return trial.input_location < self._variants_changed_at.get(trial.variant, trial.input_location)
+
     def is_truncated(self, name: str) -> bool:
         """Return whether a trial's current output was truncated by the token limit."""
         trial = self.trials[name]
@@ -271,9 +278,13 @@ class RunState:
         now = self.started = attrs.evolve(before, **changes)  # type: ignore[misc]  # a fact is an attrs class
         self.sessions[-1].adopted = tuple(adopted_changes(before, now))
         self.scores.set_declared(now.scorers)
+        old, location = variant_fingerprints(before.definition), (record.segment, record.offset)
+        for variant, fingerprint in variant_fingerprints(now.definition).items():
+            if fingerprint != old.get(variant):
+                self._variants_changed_at[variant] = location
         if now.task_fingerprint != before.task_fingerprint:
             self.steps.open.clear()
-            self._task_changed_at = record.segment, record.offset
+            self._task_changed_at = location
             current = (trial for trial in self.trials.values() if trial.stage != "withdrawn")
             self.from_older_task = sum(trial.output_location is not None for trial in current)
 

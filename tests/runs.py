@@ -29,7 +29,7 @@ AnyEvaluation = Evaluation[Any, Any, Any]
 E = TypeVar("E")
 
 
-def define(task: Callable[[Any], Any], cases: Any, **options: Any) -> AnyEvaluation:
+def define(task: Callable[..., Any], cases: Any, **options: Any) -> AnyEvaluation:
     """Return an evaluation for trio."""
     defined: AnyEvaluation = evaluation(cases=cases, **{"loop": "trio", "timeout": 30.0, **options})(task)
     return defined

@@ -157,7 +157,7 @@ def test_every_setting_has_a_flag() -> None:
         "loop",
         "retry",
     }
-    renamed = {"record_requests": "requests"}
+    renamed = {"record_requests": "requests", "only_variants": "only_variant"}
     about_tasks = {"seed": "model_seed", "output": "output_format", "headers": "header", "url": "endpoint", "model": "chat"}
     tasks = {field.name for task in (Endpoint, Chat, Command, RecordedOutput) for field in attrs.fields(task) if field.init}
 

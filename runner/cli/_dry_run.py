@@ -55,7 +55,7 @@ def print_dry_run(loaded: LoadedEvaluation, cases: int | None, path: Path, setti
         f"  retries: {retry.errors} after errors, {retry.timeouts} after timeouts, {duration(retry.rate_limits)} on rate limits"
     )
     limit = "none" if settings.timeout is None else duration(settings.timeout)
-    slots = settings.slots or default_slots(loaded.evaluation.task)
+    slots = settings.slots or min(map(default_slots, loaded.evaluation.tasks.values()))
     echo(f"  at most {plural(slots, 'slot')} ({settings.policy}), timeout {limit}")
     echo(f"  scorers: {', '.join(loaded.evaluation.scorers) or 'none'}")
     if settings.fail_under:

@@ -16,6 +16,7 @@ from runner import scorers
 from runner.cli._common import OFF, F, seconds
 from runner.concurrency import POLICIES
 from runner.definition.settings import EXPERIMENT_SETTINGS, Settings
+from runner.definition.variants import MAX_CELLS
 from runner.errors import UsageError
 from runner.retries.retry import Retry
 
@@ -146,6 +147,10 @@ class GroupedCommand(click.Command):
                     formatter.write_dl(records)
 
 
+ONLY_VARIANT: Final = Option(
+    "--only-variant NAME", "Only this variant; repeatable.", "settings.only_variants", '["mini"]', multiple=True
+)
+
 TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
     "Dataset": (
         Option("--data FILE", "Cases: JSONL, JSON, CSV, TSV or Parquet.", "dataset.source", '"qa.jsonl"'),
@@ -158,7 +163,8 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
         Option("--limit N", "Maximum number of cases.", "settings", "20", default="all"),
         Option("--shuffle", "Shuffle the cases, in an order that depends on --seed.", "settings"),
         Option("--seed N", "Seed of the order and of the retry jitter.", "settings", "1"),
-        Option("--repeats N", "Trials per case.", "settings", "3"),
+        Option("--repeats N", "Trials per case and variant.", "settings", "3"),
+        ONLY_VARIANT,
     ),
     "Target": (
         Option("--chat MODEL", "Call an OpenAI-compatible chat model.", "chat.model", '"gpt-4o-mini"'),
@@ -369,6 +375,17 @@ scorer_options = _decorator(lambda option: option in TABLE["Scoring"] and is_def
 def grouped_option(group: str, *flags: str, **arguments: Any) -> Callable[[F], F]:
     """Add an option that only one command has."""
     return click.option(*flags, cls=GroupedOption, group=group, **arguments)
+
+
+def variant_options(function: F) -> F:
+    """Add the options that select variants in a run that exists, and confirm a large product."""
+    text = "Only this variant in this session; the others stay open; repeatable."
+    return yes_option("Resume")(ONLY_VARIANT.decorate(function, "Resume", text))
+
+
+def yes_option(group: str) -> Callable[[F], F]:
+    """Add the option that confirms a large product of variants."""
+    return grouped_option(group, "--yes", is_flag=True, help=f"Run more than {MAX_CELLS:,} variants.")
 
 
 def trust_option(group: str) -> Callable[[F], F]:

@@ -82,7 +82,7 @@ class CommandSession:
             **settings,
             "resume": resume,
             "task": loaded.reference,
-            **{name: options[name] for name in ("adopt", "trust", "retry_failed", "on_ambiguous") if name in options},
+            **{name: options[name] for name in ("adopt", "trust", "retry_failed", "on_ambiguous", "yes") if name in options},
         }
 
     def run(self, path: Path) -> Outcome:

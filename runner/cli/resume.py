@@ -12,7 +12,7 @@ from runner.cli._display import exit_if_damaged, open_run
 from runner.cli._ending import finish
 from runner.cli._head_file import write_head
 from runner.cli._locate import locate_evaluation
-from runner.cli._options import GroupedCommand, grouped_option, overrides, resume_options, trust_option
+from runner.cli._options import GroupedCommand, grouped_option, overrides, resume_options, trust_option, variant_options
 from runner.cli._output import echo
 from runner.cli._session import CommandSession, nat_output, user_code
 from runner.definition.gates import check_gates, gate_problems
@@ -23,7 +23,10 @@ from runner.suggest import command
 @click.command(cls=GroupedCommand)
 @run_argument
 @grouped_option(
-    "Resume", "--adopt", is_flag=True, help="Accept changes to the task, cases or scorers; unchanged trials keep their results."
+    "Resume",
+    "--adopt",
+    is_flag=True,
+    help="Accept changes to the task, cases, scorers or variants; unchanged trials keep their results.",
 )
 @grouped_option("Resume", "--retry-failed", is_flag=True, help="Retry failed trials.")
 @grouped_option(
@@ -35,14 +38,15 @@ from runner.suggest import command
 )
 @grouped_option("Resume", "--task", "reference", metavar="REFERENCE", help="New location of the evaluation, if it was moved.")
 @trust_option("Resume")
+@variant_options
 @resume_options
 def resume(path: Path, reference: str | None, trust: bool, **options: Any) -> None:
     """Resume an interrupted run.
 
     It continues in the same journal; completed trials are not called again. Settings keep their values unless they are set
-    here. If the task, its cases or its scorers have changed, nothing is started without --adopt. A finished run is not changed;
-    --fail-under is checked against it. A run that you did not start on this machine is resumed with --trust only: its journal
-    names the file, command or URL to use.
+    here. If the task, its cases, scorers or variants have changed, nothing is started without --adopt. A finished run is not
+    changed; --fail-under is checked against it. A run that you did not start on this machine is resumed with --trust only: its
+    journal names the file, command or URL to use.
 
     \b
     evaljournal resume

@@ -12,7 +12,7 @@ from journal.lock import is_held
 from runner.cli._config_file import config_option
 from runner.cli._dry_run import print_dry_run
 from runner.cli._no_code_options import DEFINITION, evaluation_from_options, is_on_command_line
-from runner.cli._options import GroupedCommand, grouped_option, overrides, run_options
+from runner.cli._options import GroupedCommand, grouped_option, overrides, run_options, yes_option
 from runner.cli._session import CommandSession, nat_output, user_code
 from runner.definition.gates import check_gates
 from runner.definition.loading import LoadedEvaluation, find
@@ -41,6 +41,7 @@ from runner.suggest import command
     is_flag=True,
     help="Print what would be run and its cost, estimated from earlier runs; write nothing.",
 )
+@yes_option("Target")
 @click.pass_context
 def run(ctx: click.Context, /, reference: str | None, path: Path | None, dry_run: bool, **options: Any) -> None:
     """Run an evaluation.

@@ -159,14 +159,18 @@ class ContentNames:
 
 @frozen(kw_only=True)
 class Trial:
-    """One repeat of a case."""
+    """One repeat of a case with one variant of the task."""
 
     case: Case
+    variant: str = ""
+    """Name of the variant; empty if the task has none."""
     repeat: int
     """Counted from 1."""
-    id: str = field(init=False, default=Factory(lambda self: _numbered(self.case.name, self.repeat), takes_self=True))
-    """The case's name, from the second repeat on with its number: `paris`, `paris#2`, `paris#3`."""
+    id: str = field(init=False, default=Factory(lambda self: _id(self.case.name, self.variant, self.repeat), takes_self=True))
+    """The case's name, its variant, and from the second repeat on its number: `paris`, `paris#2`, `paris@mini`, `paris@mini#2`.
+    It is never parsed."""
 
 
-def _numbered(name: str, repeat: int) -> str:
-    return name if repeat == 1 else f"{name}#{repeat}"
+def _id(name: str, variant: str, repeat: int) -> str:
+    cell = f"{name}@{variant}" if variant else name
+    return cell if repeat == 1 else f"{cell}#{repeat}"

@@ -111,9 +111,9 @@ class Dataset:
         dataset._checks = (*self._checks, check)  # noqa: SLF001  # our own copy
         return dataset
 
-    def select(self, selection: Selection | None = None, *, repeats: int = 1) -> "Trials":
-        """Check the dataset as far as possible before the run, and return the trials."""
-        return Trials(self, selection or Selection(), repeats)
+    def select(self, selection: Selection | None = None, *, repeats: int = 1, variants: Iterable[str] = ("",)) -> "Trials":
+        """Check the dataset as far as possible before the run, and return the trials: each case with all variants."""
+        return Trials(self, selection or Selection(), repeats, tuple(variants))
 
     @property
     def rereadable(self) -> bool:
@@ -195,10 +195,11 @@ class Trials:
     """Digest of the names and contents of the selected cases, in any order: trials are matched by name and content. None if
     unknown."""
 
-    def __init__(self, dataset: Dataset, selection: Selection, repeats: int) -> None:
+    def __init__(self, dataset: Dataset, selection: Selection, repeats: int, variants: tuple[str, ...]) -> None:
         self._dataset = dataset
         self._selection = selection
         self._repeats = repeats
+        self._variants = variants
         self._ambiguous: set[str] = set()
         """Short names that different cases have."""
         self._equal_case_names: frozenset[str] = frozenset()
@@ -210,8 +211,9 @@ class Trials:
 
     def __iter__(self) -> Iterator[Trial]:
         for case in self._selected_cases(checking=not self._dataset.rereadable):
-            for repeat in range(1, self._repeats + 1):
-                yield Trial(case=case, repeat=repeat)
+            for variant in self._variants:  # All of a case, then the next case: a run that stops compares the same cases.
+                for repeat in range(1, self._repeats + 1):
+                    yield Trial(case=case, variant=variant, repeat=repeat)
 
     def _check(self) -> None:
         """Read all cases, again if different ones have the same short name: then no name depends on the order."""

@@ -3,21 +3,23 @@
 Mistakes in a definition are reported here, before anything runs.
 """
 
+import copy
 import enum
 import functools
 import inspect
 import re
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from types import FunctionType
-from typing import Any, Final, Generic, Protocol, cast, overload, runtime_checkable
+from typing import Any, Concatenate, Final, Generic, Protocol, cast, overload, runtime_checkable
 
 import attrs
 from typing_extensions import TypeVar, Unpack
 
 from runner.data.case import Case
 from runner.data.dataset import Dataset, Source
-from runner.data.fingerprint import definition_of, fingerprint_function
+from runner.data.fingerprint import definition_of, digest, fingerprint_function
 from runner.definition.settings import DURATION, SettingOptions, Settings, as_float, is_duration
+from runner.definition.variants import Variant, VariantOptions, selected_variants, variants_of
 from runner.errors import UsageError
 from runner.retries.retry import Retry
 from runner.scorers.scorer import Scorer, Verdicts
@@ -56,23 +58,49 @@ class CaseChecker(Protocol):
 class Evaluation(Generic[InputT, OutputT, ReturnT]):
     """A task with its cases, scorers and settings. It can be called like the decorated function."""
 
-    def __init__(self, task: Callable[[InputT], ReturnT], *, cases: Dataset, settings: Settings, name: str | None) -> None:
+    def __init__(
+        self,
+        task: Callable[[InputT], ReturnT],
+        *,
+        cases: Dataset,
+        settings: Settings,
+        name: str | None,
+        variants: VariantOptions | Mapping[str, Variant] | None = None,
+    ) -> None:
         self.name = _name_of(task, name, _NAME)
         """Its runs are stored under this name."""
-        _check_task(task, self.name, settings)
-        self.task = task
-        self.fingerprint = fingerprint_function(task)
-        """Digest of the task's source, computed now because the file may change during a run."""
+        _check_task(task, self.name, settings, has_variants=variants is not None)
+        self.task: Callable[Concatenate[InputT, ...], ReturnT] = task
+        self.variants = {} if variants is None else _variants(task, variants, self.name)
+        """By name, in the order of the definition; empty if the task has none."""
+        is_object = isinstance(task, OpenableTask)
+        shared = digest(b"variants") if self.variants and is_object else fingerprint_function(task)
+        self.fingerprint = shared
+        """Digest of the task's source, computed now because the file may change during a run. Variants have their own; those of
+        an object, such as a chat model, have nothing else in common."""
         self._task_definition = definition_of(task)
-        self.cases = _checked(cases, task)
+        self.cases = cases
+        for checked in self.tasks.values():
+            self.cases = _checked(self.cases, checked)
         self.settings = settings
         self.scorers: dict[str, Scorer] = {}
         """By name, in the order in which they were added."""
         functools.update_wrapper(self, task, updated=())
 
-    def __call__(self, value: InputT, /) -> ReturnT:
-        """Call the task itself, without slots, retries or records."""
-        return self.task(value)
+    def __call__(self, value: InputT, /, **parameters: Any) -> ReturnT:
+        """Call the task itself, without slots, retries or records; `parameters` are those of a variant."""
+        return self.task(value, **parameters)
+
+    @property
+    def tasks(self) -> dict[str, Callable[[Any], Any]]:
+        """Variant → the task with its parameters; without variants, the task itself under an empty name."""
+        return {name: variant.task for name, variant in self.variants.items()} or {"": self.task}
+
+    def with_variants(self, names: Sequence[str]) -> "Evaluation[InputT, OutputT, ReturnT]":
+        """Return a copy with only these variants; with all of them if there are no names."""
+        evaluation = copy.copy(self)
+        evaluation.variants = selected_variants(self.variants, names, self.name)
+        return evaluation
 
     def __repr__(self) -> str:
         return f"<evaluation {self.name!r}, scorers: {', '.join(self.scorers) or 'none'}, {self.settings}>"
@@ -80,8 +108,13 @@ class Evaluation(Generic[InputT, OutputT, ReturnT]):
     @property
     def definition(self) -> dict[str, Any]:
         """What a run records about the task and the scorers, with secrets masked."""
-        scorers = {name: scorer.definition for name, scorer in self.scorers.items()}
-        masked: dict[str, Any] = mask_values({"task": self._task_definition, "scorers": scorers})
+        definition: dict[str, Any] = {
+            "task": self._task_definition,
+            "scorers": {name: scorer.definition for name, scorer in self.scorers.items()},
+        }
+        if self.variants:
+            definition["variants"] = {name: variant.definition for name, variant in self.variants.items()}
+        masked: dict[str, Any] = mask_values(definition)
         return masked
 
     @property
@@ -167,6 +200,14 @@ class Define(Protocol):
     @overload
     def __call__(self, task: Callable[[InputT], OutputT], /) -> Evaluation[InputT, OutputT, OutputT]: ...
 
+    @overload  # With variants, functions have further parameters.
+    def __call__(
+        self, task: Callable[Concatenate[InputT, ...], Coroutine[Any, Any, OutputT]], /
+    ) -> Evaluation[InputT, OutputT, Coroutine[Any, Any, OutputT]]: ...
+
+    @overload
+    def __call__(self, task: Callable[Concatenate[InputT, ...], OutputT], /) -> Evaluation[InputT, OutputT, OutputT]: ...
+
 
 def _needs_cases(function: CallableT) -> CallableT:
     """Raise an error that shows the right form if the decorator is used without parentheses or cases."""
@@ -182,11 +223,19 @@ def _needs_cases(function: CallableT) -> CallableT:
 
 
 @_needs_cases
-def evaluation(*, cases: Source | Dataset, name: str | None = None, **settings: Unpack[SettingOptions]) -> Define:
+def evaluation(
+    *,
+    cases: Source | Dataset,
+    name: str | None = None,
+    variants: VariantOptions | None = None,
+    **settings: Unpack[SettingOptions],
+) -> Define:
     """Turn a function that takes a case's input and returns an output into an evaluation.
 
     `cases` is a file's path, an iterable, a function that returns one, or a `Dataset`, which also names the columns. `name`
-    defaults to the function's name. For all other parameters see `Settings`; `run` can override each of them.
+    defaults to the function's name. `variants` are the sets of parameters that the function is called with: `{"mini": {"model":
+    "gpt-5-mini"}}`, or lists of values for the product of all: `{"model": ["gpt-5", "gpt-5-mini"], "temperature": [0, 1]}`. For
+    all other parameters see `Settings`; `run` can override each of them.
     """
     names = {field.name for field in attrs.fields(Settings)}
     for option in settings:
@@ -200,9 +249,18 @@ def evaluation(*, cases: Source | Dataset, name: str | None = None, **settings: 
     own_settings = Settings().changed(settings)
 
     def define(task: Callable[[Any], Any]) -> Evaluation[Any, Any, Any]:
-        return Evaluation(task, cases=dataset, settings=own_settings, name=name)
+        return Evaluation(task, cases=dataset, settings=own_settings, name=name, variants=variants)
 
     return cast("Define", define)
+
+
+def _variants(
+    task: Callable[..., Any], variants: VariantOptions | Mapping[str, Variant], evaluation: str
+) -> dict[str, Variant]:
+    """Return variants as they are, or make them of their parameters."""
+    if variants and all(isinstance(variant, Variant) for variant in variants.values()):
+        return dict(cast("Mapping[str, Variant]", variants))
+    return variants_of(task, cast("VariantOptions", variants), evaluation)
 
 
 def _checked(cases: Dataset, task: object) -> Dataset:
@@ -217,12 +275,14 @@ def _name_of(function: object, name: str | None, allowed: re.Pattern[str]) -> st
     return name
 
 
-def _check_task(task: Callable[..., Any], name: str, settings: Settings) -> None:
+def _check_task(task: Callable[..., Any], name: str, settings: Settings, *, has_variants: bool) -> None:
     if isinstance(task, Evaluation):
         raise UsageError(f"{name!r} is already an evaluation; decorate the function once")
     _check_function(task, name, "task")
     if settings.loop and not is_async(task):
         raise UsageError(f"{name!r} is not an `async def`; omit the option", setting="loop", value=settings.loop)
+    if has_variants:
+        return  # The signature is checked with the parameters of each.
     try:
         signature = inspect.signature(task)
     except ValueError:

@@ -22,7 +22,7 @@ from runner.retries.retry import NUMBERS, Retry
 from runner.steps.durable_requests import DurableRequests
 from runner.suggest import suggest
 
-EXPERIMENT_SETTINGS: Final = ("repeats", "only", "skip", "limit", "shuffle", "seed")
+EXPERIMENT_SETTINGS: Final = ("repeats", "only", "skip", "limit", "shuffle", "seed", "only_variants")
 """Settings that define the experiment. All others may change from session to session."""
 
 
@@ -73,7 +73,9 @@ class Settings(Selection):
     deadline: float | None = field(default=None, converter=as_float, validator=_duration)
     """Seconds for one session of the run; it then stops, and can be resumed."""
     repeats: int = field(default=1, validator=valid(lambda value: is_whole(value, 1), "must be a whole number, 1 or more"))
-    """How many trials each case has."""
+    """How many trials each case has, with each variant."""
+    only_variants: tuple[str, ...] = field(default=(), converter=texts)
+    """Names of the variants to run. Empty: all. If a run is resumed, they are those of the session; the others stay open."""
     loop: Literal["trio", "asyncio"] | None = field(default=None, validator=_one_of("trio", "asyncio", None))
     """The event loop of an `async def` task."""
     write_ahead: bool = field(default=False, validator=_of_type(bool))
@@ -152,6 +154,8 @@ class Settings(Selection):
     def facts(self) -> dict[str, Any]:
         """Return the settings as JSON: what a run records, and what `resume` compares."""
         facts: dict[str, Any] = orjson.loads(orjson.dumps(asdict(self, value_serializer=_serialize)))
+        if not self.only_variants:
+            del facts["only_variants"]  # Most runs have no variants.
         return facts
 
     @property
@@ -179,6 +183,7 @@ class SettingOptions(TypedDict, total=False):
     timeout: float | None
     deadline: float | None
     repeats: int
+    only_variants: str | Iterable[str]
     loop: Literal["trio", "asyncio"] | None
     write_ahead: bool
     record_requests: bool

@@ -1,5 +1,6 @@
 """Attempts at trials: start one, record how it ended, and retry it or fail the trial."""
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
@@ -33,13 +34,23 @@ _LARGE: Final = LIMIT // 6
 
 
 class Attempts:
-    """The task of a session, and the slots of its attempts."""
+    """The tasks of a session, one for each variant, and the slots of their attempts."""
 
     def __init__(
-        self, task: Task, scheduler: Scheduler, late: LateRecorder, *, max_failures: float, in_thread: InThread
+        self,
+        tasks: Mapping[str, Task],
+        scheduler: Scheduler,
+        late: LateRecorder,
+        *,
+        max_failures: float,
+        in_thread: InThread,
     ) -> None:
-        self._task = task
-        self._request = getattr(task, "request", None) if scheduler.settings.record_requests else None
+        self._tasks = tasks
+        self._requests = {
+            variant: getattr(task, "request", None) if scheduler.settings.record_requests else None
+            for variant, task in tasks.items()
+        }
+        """Variant → the function that returns what is sent for a case, if that is recorded."""
         self._scheduler = scheduler
         self._late = late
         self._in_thread = in_thread
@@ -54,9 +65,9 @@ class Attempts:
         """Make one attempt; return whether it gave an output."""
         trial, number = work.trial, work.state.attempts + 1
         work.slot = self._slots.take()
-        request = None
-        if self._request is not None and not work.is_request_recorded:
-            request, work.is_request_recorded = mask_values(self._request(work.case)), True
+        task, request_of, request = self._tasks[work.state.variant], self._requests[work.state.variant], None
+        if request_of is not None and not work.is_request_recorded:
+            request, work.is_request_recorded = mask_values(request_of(work.case)), True
         reuses, spent = self._reused(work) if self._recorder.state.steps.open else (0, 0.0)
         event = events.AttemptStarted(
             trial=trial, attempt=number, slot=work.slot, key=work.key, request=request, reuses=reuses, spent=spent
@@ -71,8 +82,8 @@ class Attempts:
         if reuses:
             await self._offer_results(work, steps)
         outcome = await scope.call(
-            self._task,
-            work if self._task.takes_trial else work.case.input,
+            task,
+            work if task.takes_trial else work.case.input,
             timeout=work.timeout,
             steps=steps,
             sink=self._late.sink(work),

@@ -7,8 +7,8 @@ from typing import Any, Final
 import attrs
 
 from journal.events import RunStarted
-from replay import RunState
-from replay.definition import definition_diff
+from replay import RunState, TrialState
+from replay.definition import definition_diff, variant_fingerprints
 from replay.sessions import PINNED
 from replay.text import plural
 from runner.data.case import Trial
@@ -54,7 +54,9 @@ def effective_settings(own: Settings, overrides: Mapping[str, Any], recorded: Ma
 
 def changes(before: RunStarted, now: RunStarted) -> dict[str, Any]:
     """Return the fields that identify a run and have changed, with their new values."""
-    return {field: new for field in PINNED if (new := getattr(now, field)) != getattr(before, field)}
+    changed = {field: new for field in PINNED if (new := getattr(now, field)) != getattr(before, field)}
+    variants = variant_fingerprints(now.definition)
+    return changed if variants == variant_fingerprints(before.definition) else {**changed, "variants": variants}
 
 
 def adopted_changes(before: RunStarted, now: RunStarted, *, trusted: bool = False) -> dict[str, Any] | None:
@@ -73,15 +75,33 @@ def differences(before: RunStarted, now: RunStarted, settings: Mapping[str, Any]
     """
     changed = changes(before, now)
     fields = [
-        _EXPLANATIONS.get(field) or f"{field}: {getattr(before, field)!r} is now {new!r}" for field, new in changed.items()
+        _EXPLANATIONS.get(field) or f"{field}: {getattr(before, field)!r} is now {new!r}"
+        for field, new in changed.items()
+        if field != "variants"
     ]
+    fields += _changed_variants(variant_fingerprints(before.definition), variant_fingerprints(now.definition))
     diff = [f"  {line}" for line in definition_diff(before.definition, now.definition)] if changed else []
     experiment = [
-        f"setting {name}: {settings[name]!r} is now {now.settings[name]!r}"
+        f"setting {name}: {settings[name]!r} is now {now.settings.get(name)!r}"
         for name in EXPERIMENT_SETTINGS
-        if name in settings and settings[name] != now.settings[name]
+        if name in settings and settings[name] != now.settings.get(name)
     ]
     return [*fields, *diff, *experiment]
+
+
+def _changed_variants(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
+    """Describe which variants were added, changed or removed, and what adopting that means."""
+    added = [name for name in now if name not in before]
+    changed = [name for name in now if name in before and now[name] != before[name]]
+    removed = [name for name in before if name not in now]
+    if added and not before:
+        yield f"the run has no variants, and the evaluation has {examples(added)}; its trials would be withdrawn"
+    elif added:
+        yield f"{plural(len(added), 'variant')} added: {examples(added)}"
+    if changed:
+        yield f"{plural(len(changed), 'variant')} changed: {examples(changed)}; only their trials would run again"
+    if removed:
+        yield f"{plural(len(removed), 'variant')} removed: {examples(removed)}; their trials would be withdrawn"
 
 
 def changed_cases(state: RunState, trials: Iterable[Trial]) -> Iterator[str]:
@@ -91,13 +111,19 @@ def changed_cases(state: RunState, trials: Iterable[Trial]) -> Iterator[str]:
     removed = dict.fromkeys(trial.case for trial in recorded.values())
     for trial in trials:
         removed.pop(trial.case.name, None)
-        if trial.id in recorded and recorded[trial.id].fingerprint != trial.case.fingerprint:
+        if trial.id in recorded and not is_same(recorded[trial.id], trial):
             changed[trial.case.name] = None
     for names, change in ((changed, "changed"), (removed, "removed")):
         if names:
             yield f"{plural(len(names), 'case')} {change}: {examples(names)}"
     if not changed and not removed:
         yield "the cases run so far are unchanged; others were added, changed or removed"
+
+
+def is_same(state: TrialState, trial: Trial) -> bool:
+    """Whether a recorded trial is this one: of equal case, content, variant and repeat."""
+    recorded = state.case, state.fingerprint, state.variant, state.repeat
+    return recorded == (trial.case.name, trial.case.fingerprint, trial.variant, trial.repeat)
 
 
 def examples(names: Iterable[str]) -> str:

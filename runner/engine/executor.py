@@ -37,28 +37,35 @@ class Executor:
     def __init__(
         self,
         recorder: Recorder,
-        task: Task | None,
+        tasks: Mapping[str, Task],
         scorers: Sequence[OpenScorer],
         policy: Callable[[str], Policy],
         settings: Settings,
         *,
         max_failures: float,
         in_thread: InThread,
+        key_of: Callable[[TrialWork], str] | None = None,
     ) -> None:
-        """Call `policy` with a rate-limit key for the policy of its lane; without a task, outputs are only scored."""
+        """Call `policy` with a rate-limit key for the policy of its lane, and `key_of` for the key of a trial.
+
+        `tasks` are those of the variants; without any, outputs are only scored. Without `key_of`, attempts have one key.
+        """
         self._recorder = recorder
         self._now = recorder.clock.now
         self._settings = settings
         self._scorers = scorers
         loop = RunLoop()
         self.shutdown = Shutdown(self._now, grace=settings.grace, on_stop=self._on_stop)
-        self.scheduler = Scheduler(recorder, settings, policy, self.shutdown, loop=loop, start_worker=self._start_worker)
+        has_keys = key_of is not None
+        self.scheduler = Scheduler(
+            recorder, settings, policy, self.shutdown, has_keys=has_keys, loop=loop, start_worker=self._start_worker
+        )
         late = LateRecorder(recorder, loop, self.shutdown)
         self._attempts = (
-            None if task is None else Attempts(task, self.scheduler, late, max_failures=max_failures, in_thread=in_thread)
+            Attempts(tasks, self.scheduler, late, max_failures=max_failures, in_thread=in_thread) if tasks else None
         )
         self._scoring = Scoring(scorers, self.scheduler, late, in_thread) if scorers else None
-        self._intake = Intake(self.scheduler, in_thread)
+        self._intake = Intake(self.scheduler, in_thread, key_of)
         self._in_flight: dict[CallScope, Job] = {}
         self._timeouts = Timer(recorder.clock, self._time_out)
         self._turn_ends = 0.0
@@ -83,7 +90,7 @@ class Executor:
             self.scheduler.leave_shared()
 
     async def _run(self, trials: TrialSource, on_unresponsive: Callable[[], Any] | None) -> None:
-        if self._attempts is not None and self._settings.limit_key is None:
+        if self._attempts is not None and not self.scheduler.has_keys:
             self.scheduler.open_lane("", trials=True)
         for scorer in self._scorers:
             if not scorer.scorer.is_local:

@@ -4,7 +4,7 @@ Cases are read in a thread and recorded in the loop.
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, Final, Protocol
 
 import trio
@@ -18,11 +18,11 @@ from replay import TrialState
 from replay.text import plural
 from runner.data.case import Trial
 from runner.definition.settings import Settings
-from runner.engine.changes import examples
+from runner.engine.changes import examples, is_same
 from runner.engine.options import Options
 from runner.engine.recorder import Recorder
 from runner.engine.scheduler import Scheduler
-from runner.engine.trial_work import TrialWork, limit_key_of
+from runner.engine.trial_work import TrialWork
 from runner.errors import RunChanged
 from runner.retries.classify import describe
 from runner.retries.settle import settle
@@ -52,10 +52,11 @@ class TrialSource(Protocol):
 class Intake:
     """Feeds a scheduler from a source of trials."""
 
-    def __init__(self, scheduler: Scheduler, in_thread: InThread) -> None:
+    def __init__(self, scheduler: Scheduler, in_thread: InThread, key_of: Callable[[TrialWork], str] | None) -> None:
+        """Call `key_of` for the rate-limit key of a trial; None if there is only one key."""
         self._scheduler = scheduler
         self._in_thread = in_thread
-        self._limit_key = scheduler.settings.limit_key
+        self._key_of = key_of
         self._ready: deque[Any] = deque()
         """Trials that were read in a thread and are not admitted yet."""
         self._failure: BaseException | None = None
@@ -128,8 +129,8 @@ class Intake:
         while self._ready:
             work = source.admit(self._ready.popleft())
             if work is not None:
-                if self._limit_key is not None:
-                    work.key = limit_key_of(work.case, self._limit_key)
+                if self._key_of is not None:
+                    work.key = self._key_of(work)
                 self._scheduler.admit(work)
         self._scheduler.stop_on_same_error()
         self._scheduler.wake()
@@ -146,7 +147,10 @@ class PendingTrial:
 class PendingTrials:
     """Reads the cases, compares each with its recorded state, and admits what is left to do; a `TrialSource`."""
 
-    def __init__(self, recorder: Recorder, trials: Iterable[Trial], settings: Settings, options: Options) -> None:
+    def __init__(
+        self, recorder: Recorder, trials: Iterable[Trial], settings: Settings, options: Options, variants: Collection[str]
+    ) -> None:
+        """Read `trials`, which have these variants; trials of others are left for another session."""
         self._recorder = recorder
         self._state = recorder.state
         self._path = recorder.journal.path
@@ -155,14 +159,27 @@ class PendingTrials:
         self.pending = self._find(trials)
         self.is_closed = False
         """Whether every case was read, and every recorded trial is accounted for."""
-        self._missing = {trial for trial, state in recorder.state.trials.items() if state.stage != "withdrawn"}
+        self._missing = {
+            trial for trial, state in recorder.state.trials.items() if state.stage != "withdrawn" and state.variant in variants
+        }
         """Recorded trials whose cases were not read yet."""
+
+    def withdraw_variants(self, variants: Collection[str]) -> None:
+        """Withdraw the trials of variants that have changed or were removed since; `variants` are those of the run now.
+
+        The user has adopted that, in this session or in one that was interrupted before it recorded all of them.
+        """
+        for trial, state in list(self._state.trials.items()):
+            is_removed = state.variant not in variants
+            if state.stage != "withdrawn" and (is_removed or self._state.has_old_variant(state)):
+                self._recorder.record(TrialWithdrawn(trial=trial, reason="removed" if is_removed else "changed"))
+                self._missing.discard(trial)
 
     def _find(self, trials: Iterable[Trial]) -> Iterator[PendingTrial]:
         for trial in trials:
             state = self._state.trials.get(trial.id)
             output = None
-            if state is not None and state.fingerprint == trial.case.fingerprint:
+            if state is not None and is_same(state, trial):
                 self._missing.discard(trial.id)
                 if state.stage == "completed" or (state.stage == "failed" and not self._options.retry_failed):
                     continue
@@ -176,7 +193,7 @@ class PendingTrials:
         """Record that a trial is admitted or settled; return what is left to do, if anything."""
         trial = item.trial
         state = self._state.trials.get(trial.id)
-        if state is not None and state.stage != "withdrawn" and state.fingerprint != trial.case.fingerprint:
+        if state is not None and state.stage != "withdrawn" and not is_same(state, trial):
             if not self._options.adopt:
                 problem = f"case {trial.case.name!r} has changed since the run was started"
                 raise self._changed(problem, "runs it again and keeps the results of the others")
@@ -196,6 +213,7 @@ class PendingTrials:
             TrialEnqueued(
                 trial=trial.id,
                 case=case.name,
+                variant=trial.variant,
                 repeat=trial.repeat,
                 input=case.input,
                 expected=case.expected,

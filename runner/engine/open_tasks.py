@@ -1,6 +1,6 @@
 """Opens the task and the scorers of an evaluation for the duration of a session."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -20,15 +20,16 @@ class TaskOpener:
         self._in_thread = None if in_thread is run_in_thread else in_thread
         self._thread: AsyncioThread | None = None
 
-    async def task(self, task: Any, loop: Loop | None, *, gateway: bool) -> Task:
-        """Open a task; with `gateway`, its attempts call models through one."""
-        opened = await self._open(task, task, loop)
+    async def tasks(self, tasks: Mapping[str, Any], loop: Loop | None, *, gateway: bool) -> dict[str, Task]:
+        """Open the tasks of all variants; with `gateway`, their attempts call models through one."""
+        opened = {variant: await self._open(task, task, loop) for variant, task in tasks.items()}
         if not gateway:
             return opened
         from runner.gateway.gateway import GatewayTask, open_gateway  # noqa: PLC0415  # an HTTP client is slow to import
         from runner.gateway.providers import providers_from_environment  # noqa: PLC0415  # the same
 
-        return GatewayTask(opened, await self._stack.enter_async_context(open_gateway(providers_from_environment())))
+        shared = await self._stack.enter_async_context(open_gateway(providers_from_environment()))
+        return {variant: GatewayTask(task, shared) for variant, task in opened.items()}
 
     async def scorer(self, scorer: Scorer, key: str) -> OpenScorer:
         """Open a scorer with its rate-limit key."""

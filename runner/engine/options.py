@@ -50,6 +50,8 @@ class Options:
     """Whether to record `task` again, so that `evaljournal resume` uses it without --trust if another user started the run."""
     retry_failed: bool = False
     """Whether to retry failed trials."""
+    yes: bool = False
+    """Whether to run a product of more than 1,000 variants."""
     on_ambiguous: Literal["retry", "fail"] = "retry"
     """What to do after an interrupted attempt, whose call may have had an effect."""
     observer: Callable[[LiveRun], Awaitable[None]] | None = None
@@ -84,6 +86,7 @@ class RunOptions(SettingOptions, total=False):
     adopt: bool
     trust: bool
     retry_failed: bool
+    yes: bool
     on_ambiguous: Literal["retry", "fail"]
     task: str
     next_path: Callable[[], Path] | None

@@ -1,7 +1,7 @@
 """What a session is about to run, checked against what its journal records."""
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,11 @@ from runner.data.to_json import to_json
 from runner.definition.evaluation import Evaluation
 from runner.definition.gates import check_gates
 from runner.definition.settings import Settings
+from runner.definition.variants import MAX_CELLS
 from runner.engine.changes import changed_cases, differences, effective_settings
 from runner.engine.environment import Environment
 from runner.engine.options import Options
-from runner.engine.rate_limits import default_slots, scorer_slots
-from runner.engine.trial_work import limit_key_of
+from runner.engine.rate_limits import TaskKeys, default_slots, scorer_slots
 from runner.errors import RunChanged, UsageError
 from runner.retries.classify import describe
 from runner.signals import is_from_signal
@@ -38,6 +38,12 @@ class Plan:
     """Recorded by a new run, compared with the recorded one by a resumed run."""
     scorer_slots: Mapping[str, int]
     """Slots of the scorers that have a rate-limit key of their own, by name."""
+    evaluation: Evaluation[Any, Any, Any]
+    """With the variants of this run."""
+    keys: TaskKeys
+    """Rate-limit keys of the attempts."""
+    variants: Sequence[str]
+    """Variants of `trials`; a session may run only some of the run's. A task without variants has an empty name."""
 
     @property
     def total(self) -> int | None:
@@ -58,20 +64,31 @@ def make_plan(
     *,
     environment: Environment,
     path: Path,
+    only_variants: Sequence[str] = (),
 ) -> Plan:
-    """Return the plan of a session; raise `RunChanged` if it is not what the run was started with."""
+    """Return the plan of a session; raise `RunChanged` if it is not what the run was started with.
+
+    `only_variants` are those of the session, if it runs only some of the run's.
+    """
     settings, overridden = effective_settings(evaluation.settings, overrides, state.settings)
     check_gates(settings.fail_under, evaluation.scorers)
-    selected, trials = _select(evaluation, settings)
+    evaluation = evaluation.with_variants(settings.only_variants)
+    if len(evaluation.variants) > MAX_CELLS and not options.yes:
+        hint = "--yes, or yes=True in Python, runs them all; --only-variant selects some"
+        raise UsageError(f"{evaluation.name!r} has {len(evaluation.variants):,} variants, more than {MAX_CELLS:,}", hint=hint)
+    variants = list(evaluation.with_variants(only_variants).tasks)
+    keys = TaskKeys.of(evaluation, settings.limit_key)
+    selected, trials = _select(evaluation, settings, keys, variants)
     _check_loops(evaluation, settings)
     if settings.gateway:
-        _check_gateway(evaluation.task)
+        for task in evaluation.tasks.values():
+            _check_gateway(task)
     if settings.durable:
         _watch_clients(evaluation, settings)
     settings.failure_limit(selected.cases)  # It may raise, and nothing was started yet.
-    slots = scorer_slots(evaluation.scorers, evaluation.task, settings.limit_key, settings.slots)
+    slots = scorer_slots(evaluation.scorers, keys, settings.slots)
     if settings.slots is None:
-        settings = attrs.evolve(settings, slots=default_slots(evaluation.task))
+        settings = attrs.evolve(settings, slots=min(map(default_slots, evaluation.tasks.values())))
     facts = settings.facts()
     if options.limits is not None and "aimd" not in facts:  # A custom policy, which an audit cannot recompute.
         facts["policy"] = getattr(options.limits, "__qualname__", repr(options.limits))
@@ -84,20 +101,20 @@ def make_plan(
         definition=to_json(evaluation.definition),
         dataset=str(source) if isinstance(source, Path) else f"{type(source).__name__} in Python",
         dataset_fingerprint=selected.fingerprint or "",
-        trials=(selected.cases or 0) * settings.repeats,
+        trials=(selected.cases or 0) * settings.repeats * len(evaluation.tasks),
         settings={**facts, "scorer_slots": slots, "overridden": overridden},
         settings_fingerprint=settings.fingerprint,
         durability=settings.durability,
         environment=environment.versions,
     )
     _check_unchanged(state, started, selected, path, options)
-    return Plan(settings, trials, started, slots)
+    return Plan(settings, trials, started, slots, evaluation, keys, variants)
 
 
 def _check_loops(evaluation: Evaluation[Any, Any, Any], settings: Settings) -> None:
     """Raise a `UsageError` if the code of a function uses trio and asyncio, so that its event loop is unknown."""
     scorers = ((scorer.function, None) for scorer in evaluation.scorers.values())
-    for function, loop in [(evaluation.task, settings.loop), *scorers]:
+    for function, loop in [*((task, settings.loop) for task in evaluation.tasks.values()), *scorers]:
         if not isinstance(function, OpenableTask):
             resolve_loop(function, loop)
 
@@ -116,7 +133,7 @@ def _watch_clients(evaluation: Evaluation[Any, Any, Any], settings: Settings) ->
     from runner.steps.http_clients import watch_clients  # noqa: PLC0415  # an HTTP client is slow to import
 
     problem = ""
-    if isinstance(evaluation.task, OpenableTask):
+    if any(isinstance(task, OpenableTask) for task in evaluation.tasks.values()):
         problem = "the task must be a Python function; a command can call models through the gateway"
     elif settings.gateway and MODEL_CALLS in settings.durable:
         problem = "the gateway records the same calls; use one of them"
@@ -125,12 +142,14 @@ def _watch_clients(evaluation: Evaluation[Any, Any, Any], settings: Settings) ->
     watch_clients()
 
 
-def _select(evaluation: Evaluation[Any, Any, Any], settings: Settings) -> tuple[Trials, Iterable[Trial]]:
+def _select(
+    evaluation: Evaluation[Any, Any, Any], settings: Settings, keys: TaskKeys, variants: Sequence[str]
+) -> tuple[Trials, Iterable[Trial]]:
     try:
-        cases, field = evaluation.cases, settings.limit_key
-        if field is not None:
-            cases = cases.checked(lambda case: limit_key_of(case, field))
-        selected = cases.select(settings, repeats=settings.repeats)
+        cases = evaluation.cases
+        if settings.limit_key is not None:
+            cases = cases.checked(keys.check)
+        selected = cases.select(settings, repeats=settings.repeats, variants=variants)
         if selected.cases:
             return selected, selected
         remaining = iter(selected)  # It can be read only once; reading the first trial rejects an empty source.

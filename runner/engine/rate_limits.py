@@ -1,19 +1,28 @@
 """Rate-limit keys of a task and its scorers, their default slots, and their policies."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Final, Protocol, runtime_checkable
+from urllib.parse import urlsplit
+
+import attrs
 
 from journal.events import SCORER_PREFIX
+from replay.text import as_text
 from runner.concurrency import POLICIES
 from runner.concurrency.aimd import AIMD_NUMBERS, Aimd
 from runner.concurrency.policy import Policy
 from runner.concurrency.registry import REGISTRY, Identity
+from runner.data.case import MAX_NAME, Case
+from runner.data.templates import Fields
 from runner.definition.evaluation import Evaluation
 from runner.definition.settings import Settings
 from runner.engine.recorder import Recorder
+from runner.errors import UsageError
 from runner.scorers.scorer import Scorer
-from runner.tasks import is_async
+from runner.secrets import mask
+from runner.tasks import OpenableTask, is_async
 
 ASYNC_SLOTS: Final = 100
 """Default slots of endpoints, chat models and async functions."""
@@ -39,17 +48,100 @@ def default_slots(called: Callable[..., Any]) -> int:
     return ASYNC_SLOTS if is_async(called) else THREAD_SLOTS
 
 
-def scorer_keys(scorers: Iterable[Scorer], task: object, limit_key: str | None) -> dict[str, str]:
+@attrs.frozen
+class TaskKeys:
+    """The rate-limit keys of attempts: one for all, one per value of a field, or one per endpoint and model of the variants."""
+
+    limit_key: str | None
+    """The field of a case, or the parameter of a variant, that holds the key."""
+    parameters: Mapping[str, Mapping[str, Any]]
+    """Variant → its parameters."""
+    by_variant: Mapping[str, str]
+    """Variant → its key, unless there is a `limit_key`."""
+    tasks: Mapping[str, object]
+    """Key → a task whose attempts have it; with `limit_key`, variant → its task."""
+
+    @classmethod
+    def of(cls, evaluation: Evaluation[Any, Any, Any], limit_key: str | None) -> "TaskKeys":
+        """Return the keys of an evaluation's attempts."""
+        parameters, tasks = {name: variant.parameters for name, variant in evaluation.variants.items()}, evaluation.tasks
+        by_variant = {} if limit_key is not None else _keys_by_variant(tasks)
+        by_key: dict[str, object] = {}
+        for variant, task in tasks.items():
+            by_key.setdefault(by_variant.get(variant, variant), task)
+        return cls(limit_key, parameters, by_variant, by_key)
+
+    @property
+    def are_several(self) -> bool:
+        """Whether attempts may have different keys."""
+        return self.limit_key is not None or len(self.tasks) > 1
+
+    def key_of(self, case: Case, variant: str) -> str:
+        """Return the rate-limit key of a trial."""
+        if self.limit_key is None:
+            return self.by_variant[variant]
+        parameters = self.parameters.get(variant, {})
+        key = parameters[self.limit_key] if self.limit_key in parameters else Fields(case).get(self.limit_key)
+        if len(text := as_text(key)) > MAX_NAME:
+            raise UsageError(
+                f"the rate-limit key {text[:40]!r}… has {len(text):,} characters; at most {MAX_NAME:,} are allowed"
+            )
+        return text
+
+    def check(self, case: Case) -> None:
+        """Raise a `UsageError` if a case has no rate-limit key."""
+        for variant in self.parameters or ("",):
+            self.key_of(case, variant)
+
+
+def _keys_by_variant(tasks: Mapping[str, object]) -> dict[str, str]:
+    """Return variant → the key that it shares with the variants of the same endpoint, API key and model."""
+    keys: dict[tuple[str, str | None, str], str] = {}
+    names: Counter[str] = Counter()
+    for task in tasks.values():
+        limit = _limit_of(task)
+        if limit not in keys:
+            name = mask(" ".join(filter(None, (limit[0], limit[2], _location(task)))))
+            names[name] += 1
+            keys[limit] = name if names[name] == 1 else f"{name} ({names[name]})"
+    if len(keys) == 1:
+        return dict.fromkeys(tasks, "")
+    return {variant: keys[_limit_of(task)] for variant, task in tasks.items()}
+
+
+def _limit_of(task: object) -> tuple[str, str | None, str]:
+    """Return what the calls of one rate limit have in common: the kind of the task, the endpoint with its key, the model."""
+    return str(getattr(task, "__name__", "")) if isinstance(task, OpenableTask) else "", _identity(task), _model(task)
+
+
+def _model(called: object) -> str:
+    """Return the model of a chat or a judge; empty for others."""
+    return str(getattr(getattr(called, "chat", called), "model", "")) if isinstance(called, Identified) else ""
+
+
+def _location(task: object) -> str:
+    """Return the host of a task, and the path of an endpoint."""
+    url = urlsplit(str(getattr(task, "address", "")))
+    return url.netloc.rpartition("@")[2] + ("" if _model(task) else url.path)
+
+
+def scorer_keys(scorers: Iterable[Scorer], tasks: TaskKeys | None) -> dict[str, str]:
     """Return the rate-limit keys of scorers by name.
 
-    Scorers that call the same endpoint with the same API key share one: that of the task, or that of the first of them.
+    Scorers that call the same endpoint with the same API key share one: that of the task, or that of the first of them. If
+    several variants call it, a scorer shares the key of its model, or else that of the first.
     """
-    shared: dict[str | None, str] = {} if limit_key is not None else {_identity(task): ""}
-    shared.pop(None, None)
+    shared: dict[str, str] = {}
     keys: dict[str, str] = {}
     for scorer in scorers:
         identity, own = _identity(scorer.function), f"{SCORER_PREFIX}{scorer.name}"
-        keys[scorer.name] = own if identity is None else shared.setdefault(identity, own)
+        if identity is None:
+            keys[scorer.name] = own
+        else:
+            of_tasks = {} if tasks is None or tasks.limit_key is not None else tasks.tasks
+            equal = [key for key, task in of_tasks.items() if _identity(task) == identity]
+            same_model = [key for key in equal if _model(of_tasks[key]) == _model(scorer.function)]
+            keys[scorer.name] = [*same_model, *equal][0] if equal else shared.setdefault(identity, own)
     return keys
 
 
@@ -57,9 +149,9 @@ def _identity(called: object) -> str | None:
     return called.rate_limit_identity if isinstance(called, Identified) else None
 
 
-def scorer_slots(scorers: Mapping[str, Scorer], task: object, limit_key: str | None, slots: int | None) -> dict[str, int]:
+def scorer_slots(scorers: Mapping[str, Scorer], tasks: TaskKeys | None, slots: int | None) -> dict[str, int]:
     """Return the slots of the scorers that have a rate-limit key of their own, by name."""
-    keys = scorer_keys(scorers.values(), task, limit_key)
+    keys = scorer_keys(scorers.values(), tasks)
     return {
         name: slots or default_slots(scorer.function)
         for name, scorer in scorers.items()
@@ -67,15 +159,17 @@ def scorer_slots(scorers: Mapping[str, Scorer], task: object, limit_key: str | N
     }
 
 
-def shared_identity(key: str, task: object, scorers: Mapping[str, Scorer], limit_key: str | None) -> Identity | None:
+def shared_identity(key: str, tasks: TaskKeys, scorers: Mapping[str, Scorer]) -> Identity | None:
     """Return what identifies a rate limit across the runs of a process; None if it must not be shared."""
     if key.startswith(SCORER_PREFIX) and key.removeprefix(SCORER_PREFIX) in scorers:
         identity = _identity(scorers[key.removeprefix(SCORER_PREFIX)].function)
         return None if identity is None else ("endpoint", identity)
-    identity = _identity(task)
-    if limit_key is not None:
-        return "limit_key", limit_key, key, identity
-    return None if identity is None else ("endpoint", identity)
+    if tasks.limit_key is not None:
+        return "limit_key", tasks.limit_key, key, *map(_identity, tasks.tasks.values())
+    identity = _identity(tasks.tasks[key])
+    if identity is None:
+        return None
+    return ("endpoint", identity, _model(tasks.tasks[key])) if key else ("endpoint", identity)
 
 
 def recorded_policy(settings: Mapping[str, Any]) -> str | None:
@@ -94,10 +188,12 @@ def new_policy(name: str, slots: int, settings: Mapping[str, Any], trials: int) 
 
 
 def policies(
-    evaluation: Evaluation[Any, Any, Any],
+    scorers: Mapping[str, Scorer],
+    tasks: TaskKeys,
     settings: Settings,
     slots_by_scorer: Mapping[str, int],
     recorder: Recorder,
+    *,
     limits: Callable[[int], Policy] | None,
 ) -> Callable[[str], Policy]:
     """Return a function that makes the policy of a rate-limit key, or joins the one that another run of this process uses."""
@@ -106,7 +202,7 @@ def policies(
 
     def policy(key: str) -> Policy:
         slots = slots_by_key.get(key, settings.slots or 0)
-        identity = shared_identity(key, evaluation.task, evaluation.scorers, settings.limit_key)
+        identity = shared_identity(key, tasks, scorers)
         if identity is None or limits is not None or settings.policy == "fixed":
             return new(slots)
         run, now = recorder.journal.run, recorder.clock.now()

@@ -86,7 +86,7 @@ async def rescore(
             raise UsageError(f"{path} was interrupted before its definition was recorded; there is nothing to score")
         outcome = "finished" if _is_finished(state) else state.outcome
         recorder, settings = Recorder(journal, state, clock), _settings(state.settings)
-        limits = scorer_slots({scorer.name: scorer for scorer in scorers}, None, None, slots)
+        limits = scorer_slots({scorer.name: scorer for scorer in scorers}, None, slots)
         changed = None if state.settings.get("scorer_slots") == limits else {"scorer_slots": limits}
         number, pid, host = len(state.sessions) + 1, environment.pid, environment.host
         environment.warn_without_key()
@@ -101,9 +101,9 @@ async def rescore(
         async with AsyncExitStack() as stack:
             opener = TaskOpener(stack, journal.run, grace=1.0, in_thread=in_thread)
             own = [scorer.with_defaults(scorer.retry, settings.timeout) for scorer in scorers]
-            keys = scorer_keys(own, None, None)
+            keys = scorer_keys(own, None)
             opened = [await opener.scorer(scorer, keys[scorer.name]) for scorer in own]
-            executor = Executor(recorder, None, opened, policy, settings, max_failures=0, in_thread=in_thread)
+            executor = Executor(recorder, {}, opened, policy, settings, max_failures=0, in_thread=in_thread)
             await _execute(executor, outputs, signals=signals)
         scored = executor.scheduler.completed
         reason = None if scored == outputs.total else executor.shutdown.reason

@@ -41,16 +41,18 @@ class Scheduler:
         policy: Callable[[str], Policy],
         shutdown: Shutdown,
         *,
+        has_keys: bool,
         loop: RunLoop,
         start_worker: Callable[[], None],
     ) -> None:
-        """Call `policy` with a rate-limit key for the policy of its lane."""
+        """Call `policy` with a rate-limit key for the policy of its lane; `has_keys`: attempts have several."""
         self.recorder = recorder
         self.settings = settings
         self.shutdown = shutdown
         self.loop = loop
         self._record, self._now = recorder.record, recorder.clock.now
         self._new_policy = policy
+        self.has_keys = has_keys
         self._start_worker = start_worker
         self.queues = Queues()
         self.timer = Timer(recorder.clock, self._fire)
@@ -109,7 +111,7 @@ class Scheduler:
             self.queues.unscored += 1
             self.queues.to_score.append(work)
         else:
-            if self.settings.limit_key is not None:
+            if self.has_keys:
                 self.open_lane(work.key, trials=True)
             if work.delay > 0:
                 self.put(work)
@@ -121,7 +123,7 @@ class Scheduler:
     def intake_room(self) -> int:
         """How many trials to read now; 0 if enough are queued."""
         queues = self.queues
-        capacity = 2 * queues.limit + READ_AHEAD if self.settings.limit_key is None else READ_AHEAD_WITH_KEYS
+        capacity = READ_AHEAD_WITH_KEYS if self.has_keys else 2 * queues.limit + READ_AHEAD
         room = capacity - queues.waiting
         return 0 if room <= queues.limit or queues.is_behind else room
 
@@ -132,7 +134,7 @@ class Scheduler:
 
     def request_intake(self) -> None:
         """Let the intake continue if few trials are queued, or if the session is stopped."""
-        queues, low = self.queues, 0 if self.settings.limit_key is None else READ_AHEAD_WITH_KEYS // 2
+        queues, low = self.queues, READ_AHEAD_WITH_KEYS // 2 if self.has_keys else 0
         is_low = queues.waiting <= queues.limit or queues.waiting <= low
         if (is_low and not queues.is_behind) or self.shutdown.reason is not None:
             self._is_intake_waiting = False

@@ -22,6 +22,7 @@ from journal.threads import run_in_thread
 from replay import RunState, fold
 from replay.ending import ending_in_words, final_report, final_summary
 from replay.text import printable
+from runner.data.dataset import texts
 from runner.definition.evaluation import Evaluation
 from runner.definition.gates import GateResult, gate_problems, gate_results, problems
 from runner.definition.settings import Settings
@@ -111,6 +112,8 @@ class Session:
                 raise UsageError(f"unknown option {name!r}{suggest(name, setting_names | option_names, limit=1)}")
         self.overrides = {name: value for name, value in options.items() if name in setting_names}
         """Settings of this run that replace the evaluation's own."""
+        self.only_variants = texts(self.overrides.pop("only_variants", ())) if options.get("resume") else ()
+        """Variants of this session, if it resumes only some of the run's."""
         self.options = Options(**{name: value for name, value in options.items() if name in option_names})
         self.on_unresponsive: Callable[[Outcome], object] | None = None
         """Called with the outcome if calls do not end. Without it, or if it returns for a finished run, they are waited for."""
@@ -191,7 +194,15 @@ class Session:
             raise NotAJournal(f"{self.path} is not a run ({exc}); start one without resume=True") from exc
 
     def _plan(self, state: RunState) -> Plan:
-        return make_plan(self.evaluation, self.overrides, self.options, state, environment=self._environment, path=self.path)
+        return make_plan(
+            self.evaluation,
+            self.overrides,
+            self.options,
+            state,
+            environment=self._environment,
+            path=self.path,
+            only_variants=self.only_variants,
+        )
 
     def _already_finished(self, state: RunState, head: str | None = None) -> Outcome:
         return Outcome(self.path, state, state.head if head is None else head, "", "already finished")
@@ -225,15 +236,24 @@ class Session:
         if state.started is not None and is_done(state, options):
             return self._already_finished(state, head="")
         changed = self._record_start(recorder, plan)
-        trials = PendingTrials(recorder, plan.trials, settings, options)
+        trials = PendingTrials(recorder, plan.trials, settings, options, plan.variants)
         seq = state.seq
         recorder.close_attempts()
+        trials.withdraw_variants(plan.evaluation.tasks)
         await journal.wait_durable(seq)  # No call may start before the new file is on disk.
         async with AsyncExitStack() as stack:
-            task, scorers = await self._open_tasks(stack, plan, journal.run)
-            policy = policies(self.evaluation, settings, plan.scorer_slots, recorder, options.limits)
-            limit = settings.failure_limit(plan.total)
-            executor = Executor(recorder, task, scorers, policy, settings, max_failures=limit, in_thread=self._in_thread)
+            tasks, scorers = await self._open_tasks(stack, plan, journal.run)
+            policy = policies(plan.evaluation.scorers, plan.keys, settings, plan.scorer_slots, recorder, limits=options.limits)
+            executor = Executor(
+                recorder,
+                tasks,
+                scorers,
+                policy,
+                settings,
+                max_failures=settings.failure_limit(plan.total),
+                in_thread=self._in_thread,
+                key_of=(lambda work: plan.keys.key_of(work.case, work.state.variant)) if plan.keys.are_several else None,
+            )
             now, shutdown = recorder.clock.now, executor.shutdown
 
             def stopping() -> tuple[str, float] | None:
@@ -245,13 +265,16 @@ class Session:
         return self._outcome or self._record_end(recorder, trials, shutdown)
 
     def _record_end(self, recorder: Recorder, trials: PendingTrials, shutdown: Shutdown) -> Outcome:
-        state = recorder.state
-        is_complete = trials.is_closed or 0 < state.total == state.planned  # The last trial may end after a stop.
-        if shutdown.reason is None or (is_complete and state.done == state.total and shutdown.reason != "dataset_failed"):
+        state, reason, detail = recorder.state, shutdown.reason, shutdown.detail
+        is_planned = 0 < state.total == state.planned
+        is_complete = is_planned or (trials.is_closed and not self.only_variants)  # The last trial may end after a stop.
+        if self.only_variants and reason is None and not (is_complete and state.done == state.total):
+            reason, detail = "interrupted", f"only {', '.join(self.only_variants)} ran; other variants are not finished"
+        if reason is None or (is_complete and state.done == state.total and reason != "dataset_failed"):
             recorder.finish()
             return Outcome(self.path, state, recorder.journal.head, "", "")
-        recorder.record(RunStopped(reason=shutdown.reason))
-        return Outcome(self.path, state, recorder.journal.head, shutdown.reason, shutdown.detail)
+        recorder.record(RunStopped(reason=reason))
+        return Outcome(self.path, state, recorder.journal.head, reason, detail)
 
     def _record_start(self, recorder: Recorder, plan: Plan) -> dict[str, tuple[Any, Any]]:
         """Record the start of the run and of the session; return the changed settings for the observer: old and new value."""
@@ -278,13 +301,13 @@ class Session:
         shown = changed.keys() & before.keys() - {"overridden", "scorer_slots"}
         return {name: (before[name], value) for name, value in changed.items() if name in shown}
 
-    async def _open_tasks(self, stack: AsyncExitStack, plan: Plan, run: str) -> tuple[Task, list[OpenScorer]]:
-        settings, task = plan.settings, self.evaluation.task
+    async def _open_tasks(self, stack: AsyncExitStack, plan: Plan, run: str) -> tuple[dict[str, Task], list[OpenScorer]]:
+        settings = plan.settings
         opener = TaskOpener(stack, run, grace=settings.grace, in_thread=self.options.in_thread)
         scorers = [scorer.with_defaults(settings.retry, settings.timeout) for scorer in self.evaluation.scorers.values()]
-        keys = scorer_keys(scorers, task, settings.limit_key)
-        open_task = await opener.task(task, settings.loop, gateway=settings.gateway)
-        return open_task, [await opener.scorer(scorer, keys[scorer.name]) for scorer in scorers]
+        keys, own = scorer_keys(scorers, plan.keys), {name: plan.evaluation.tasks[name] for name in plan.variants}
+        tasks = await opener.tasks(own, settings.loop, gateway=settings.gateway)
+        return tasks, [await opener.scorer(scorer, keys[scorer.name]) for scorer in scorers]
 
     async def _execute(self, executor: Executor, trials: PendingTrials, recorder: Recorder) -> None:
         """Run the executor; from here on, interrupts go to it."""

@@ -5,11 +5,8 @@ from typing import Any
 
 import attrs
 
-from replay.text import as_text
 from replay.trial_state import RetryHistory, TrialState
-from runner.data.case import MAX_NAME, Case
-from runner.data.templates import Fields
-from runner.errors import UsageError
+from runner.data.case import Case
 from runner.scorers.scorer import OpenScorer, ScorerInput
 from runner.steps.durable import durable
 
@@ -89,11 +86,3 @@ class ScorerCall(_Queued):
 
 Job = TrialWork | ScorerCall
 """What a worker takes: an attempt, the scoring of an output, or a call of a scorer."""
-
-
-def limit_key_of(case: Case, field: str) -> str:
-    """Return the rate-limit key of a case."""
-    key = as_text(Fields(case).get(field))
-    if len(key) > MAX_NAME:
-        raise UsageError(f"the rate-limit key {key[:40]!r}… has {len(key):,} characters; at most {MAX_NAME:,} are allowed")
-    return key

@@ -45,9 +45,9 @@ class Inputs(Dataset):
         )  # Each is released when it is taken.
         return bool(cases)
 
-    def select(self, selection: Selection | None = None, *, repeats: int = 1) -> Trials:
+    def select(self, selection: Selection | None = None, *, repeats: int = 1, variants: Iterable[str] = ("",)) -> Trials:
         """Return all inputs, once each."""
-        return _Once(self, selection or Selection(), repeats)
+        return _Once(self, selection or Selection(), repeats, tuple(variants))
 
     def cases(self) -> Iterator[Case]:
         """Return the inputs as cases."""
@@ -74,8 +74,8 @@ class Inputs(Dataset):
 
 
 class _Once(Trials):
-    def __init__(self, inputs: Inputs, selection: Selection, repeats: int) -> None:
-        super().__init__(inputs, selection, repeats)
+    def __init__(self, inputs: Inputs, selection: Selection, repeats: int, variants: tuple[str, ...]) -> None:
+        super().__init__(inputs, selection, repeats, variants)
         self._inputs = inputs
         self.cases = inputs.count
 

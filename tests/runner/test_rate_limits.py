@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from runner import Case, evaluation, scorers
-from runner.engine.rate_limits import default_slots, scorer_keys, scorer_slots
+from runner.engine.rate_limits import TaskKeys, default_slots, scorer_keys, scorer_slots
 from runner.tasks.chat import Chat
 from runner.tasks.command import Command
 from runner.tasks.endpoint import Endpoint
@@ -90,7 +90,7 @@ def test_judges_share_keys_by_their_identity() -> None:
     defined.score(name="plain")(lambda output, case: True)  # noqa: ARG005
     defined.score(scorers.exact)
 
-    keys = scorer_keys(defined.scorers.values(), defined.task, None)
+    keys = scorer_keys(defined.scorers.values(), TaskKeys.of(defined, None))
     assert {"own": "", "first": "scorer:first", "second": "scorer:first", "plain": "scorer:plain"}.items() <= keys.items()
-    assert {"first": 100, "plain": 32} == scorer_slots(defined.scorers, defined.task, None, None)
-    assert "scorer:own" == scorer_keys(defined.scorers.values(), defined.task, "model")["own"]
+    assert {"first": 100, "plain": 32} == scorer_slots(defined.scorers, TaskKeys.of(defined, None), None)
+    assert "scorer:own" == scorer_keys(defined.scorers.values(), TaskKeys.of(defined, "model"))["own"]

@@ -53,6 +53,24 @@ async def capitals(question: str) -> str:
     raise RateLimited(3)
 
 
+@evaluation(cases=CASES, variants={"mini": {"model": "gpt-5-mini"}, "large": {"model": "gpt-5"}})
+async def compared(question: str, *, model: str) -> str:
+    """An async task with variants."""
+    return f"{model}: {question}"
+
+
+assert_type(compared, Evaluation[str, str, Coroutine[Any, Any, str]])
+
+
+@evaluation(cases=CASES, variants={"model": ["gpt-5", "gpt-5-mini"], "k": (1, 2)})
+def compared_lengths(question: str, model: str, k: int) -> int:
+    """A plain function with the product of two parameters."""
+    return len(question) + len(model) + k
+
+
+assert_type(compared_lengths, Evaluation[str, int, int])
+
+
 @evaluation(cases=Dataset("qa.jsonl", input_key="q"), timeout=None)
 def length(question: str) -> int:
     """A plain function."""

@@ -1,0 +1,202 @@
+"""Variants of a task: named sets of parameters, checked against the task before anything starts."""
+
+import functools
+import inspect
+import itertools
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, cast
+
+import attrs
+
+from runner.data.fingerprint import canonical, definition_of, digest
+from runner.errors import UsageError
+from runner.secrets import mask_definition
+from runner.suggest import suggest
+from runner.tasks import OpenableTask
+
+VariantOptions = Mapping[str, Mapping[str, Any]] | Mapping[str, Sequence[Any]]
+"""Variant → its parameters; or parameter → its values, for the product of all."""
+
+MAX_CELLS: Final = 1_000
+"""Cells of a product that a run may have without confirmation."""
+_MOST_CELLS: Final = 100_000
+_NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
+_OTHER: Final = re.compile(r"[^A-Za-z0-9._-]+")
+_MAX_NAME: Final = 200
+_MAX_WORDS: Final = 24
+"""Characters of one value in a derived name."""
+_DIGITS: Final = 4
+"""Digits of the digest that distinguish values with equal words."""
+
+
+@attrs.frozen(eq=False)
+class Variant:
+    """One set of parameters of a task."""
+
+    name: str
+    parameters: Mapping[str, Any]
+    task: Any = attrs.field(repr=False)
+    """The task with these parameters: a function, or an object such as a chat model."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of the parameters; of an object such as a chat model, of everything that affects its outputs."""
+        own: object = getattr(self.task, "fingerprint", None)
+        return own if isinstance(own, str) else digest(canonical(mask_definition(dict(self.parameters)), "the parameters"))
+
+    @property
+    def definition(self) -> dict[str, Any]:
+        """What a run records about it; it may contain secrets."""
+        definition: dict[str, Any] = {"parameters": dict(self.parameters), "fingerprint": self.fingerprint}
+        return {**definition, "task": definition_of(self.task)} if isinstance(self.task, OpenableTask) else definition
+
+
+def variants_of(task: Callable[..., Any], options: VariantOptions, evaluation: str) -> dict[str, Variant]:
+    """Return the variants of a task; raise a `UsageError` if it does not have the parameters.
+
+    A function gets them as keyword arguments; of an object such as a chat model, they are the fields that differ.
+    """
+    cells, target = _cells(options), cast("Any", task)
+    check, bind = (_check_fields, attrs.evolve) if isinstance(target, OpenableTask) else (_check_signature, functools.partial)
+    for name, parameters in cells.items():
+        check(target, parameters, f"variant {name!r} of {evaluation!r}")
+        canonical(parameters, f"variant {name!r} of {evaluation!r}: parameters")
+    return checked_variants(Variant(name, parameters, bind(target, **parameters)) for name, parameters in cells.items())
+
+
+def checked_variants(variants: Iterable[Variant]) -> dict[str, Variant]:
+    """Return variants by name; raise a `UsageError` if a name is invalid or used twice."""
+    checked: dict[str, Variant] = {}
+    names: dict[str, str] = {}
+    for variant in variants:
+        check_variant_name(variant.name)
+        if (other := names.setdefault(variant.name.lower(), variant.name)) != variant.name or variant.name in checked:
+            is_equal = other == variant.name
+            problem = "two variants have this name" if is_equal else f"{other!r} differs only in upper and lower case"
+            raise UsageError(f"variant {variant.name!r}: {problem}; rename one of them")
+        checked[variant.name] = variant
+    return checked
+
+
+def check_variant_name(name: object) -> None:
+    """Raise a `UsageError` if a variant cannot have this name."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or not name.strip("."):
+        raise UsageError(f"variant {name!r}: a name consists of letters, digits, '.', '_' and '-'")
+    if len(name) > _MAX_NAME:
+        raise UsageError(f"variant {name[:40]!r}…: the name has {len(name):,} characters; at most {_MAX_NAME} are allowed")
+
+
+def selected_variants(variants: Mapping[str, Variant], names: Sequence[str], evaluation: str) -> dict[str, Variant]:
+    """Return the variants with these names, in their own order; all of them if there are no names."""
+    for name in names:
+        if name not in variants:
+            hint = suggest(name, variants) or (f"; it has {', '.join(map(repr, variants))}" if variants else "")
+            problem = f"{evaluation!r} has no variant {name!r}{hint}" if variants else f"{evaluation!r} has no variants"
+            raise UsageError(problem, setting="only_variants", value=name)
+    return {name: variant for name, variant in variants.items() if not names or name in names}
+
+
+def _cells(options: object) -> dict[str, Mapping[str, Any]]:
+    """Return variant → parameters."""
+    if not isinstance(options, Mapping):
+        raise UsageError(f"variants must be a mapping, not {options!r}")
+    if not options:
+        raise UsageError("variants is empty; add a variant, or omit it")
+    values: Mapping[Any, Any] = options
+    if all(isinstance(value, Mapping) for value in values.values()):
+        return {name: dict(parameters) for name, parameters in values.items()}
+    for name, value in values.items():
+        if not isinstance(value, list | tuple):
+            raise UsageError(
+                f"variants[{name!r}] is {value!r}; write {{'name': {{'parameter': value}}}} for named variants, or "
+                f"{{'parameter': [values]}} for the product of all values"
+            )
+        if not value:
+            raise UsageError(f"variants[{name!r}] has no values; remove it, or add some")
+    return product(values)
+
+
+def product(
+    values: Mapping[str, Sequence[Any]], labels: Mapping[str, Sequence[Any]] | None = None
+) -> dict[str, Mapping[str, Any]]:
+    """Return all combinations of the values of some parameters, by name.
+
+    A name consists of the values that differ, shortened; it does not depend on their order. `labels` are used for the names
+    instead of the values.
+    """
+    count = math.prod(map(len, values.values()))
+    if count > _MOST_CELLS:
+        raise UsageError(f"the product has {count:,} variants; at most {_MOST_CELLS:,} are possible")
+    parts = [_parts(name, (labels or {}).get(name, options)) if len(options) > 1 else [""] for name, options in values.items()]
+    cells: dict[str, Mapping[str, Any]] = {}
+    names = ["-".join(filter(None, words)) or "only" for words in itertools.product(*parts)]
+    counts = Counter(map(str.lower, names))
+    for short_name, cell in zip(names, itertools.product(*values.values()), strict=True):
+        parameters = dict(zip(values, cell, strict=True))
+        is_unique = counts[short_name.lower()] == 1
+        name = short_name if is_unique else f"{short_name}-{_digest(parameters)[: 2 * _DIGITS]}"
+        if name in cells:
+            raise UsageError(f"two variants are equal: {parameters!r}; remove one of the values")
+        cells[name] = parameters
+    return cells
+
+
+def _parts(parameter: str, values: Sequence[Any]) -> list[str]:
+    """Return short words for the values of one parameter; values with equal words get digits of their digests."""
+    words = [_words(parameter, value) for value in values]
+    counts = Counter(map(str.lower, words))
+    return [
+        word if counts[word.lower()] == 1 else f"{word}-{_digest(value)[:_DIGITS]}"
+        for word, value in zip(words, values, strict=True)
+    ]
+
+
+def _words(parameter: str, value: Any) -> str:
+    """Return a value as part of a name; numbers, booleans and None follow the name of their parameter."""
+    text = value if isinstance(value, str) else ""
+    if value is None or isinstance(value, bool | int | float):
+        text = f"{parameter}-{value}".lower()
+    text = _OTHER.sub("-", text)
+    if len(text) > _MAX_WORDS:
+        text = text[: _MAX_WORDS + 1].rpartition("-")[0] or text[:_MAX_WORDS]
+    return text.strip("-.") or _OTHER.sub("-", f"{parameter}-{_digest(value)[:_DIGITS]}").strip("-.")
+
+
+def _digest(value: Any) -> str:
+    return digest(canonical(value, "variants"))
+
+
+def _check_fields(task: Any, parameters: Mapping[Any, Any], label: str) -> None:
+    kind = type(task)
+    fields = [field.name for field in attrs.fields(kind) if field.init] if attrs.has(kind) else []
+    for name in parameters:
+        if name not in fields:
+            raise UsageError(f"{label}: {kind.__name__} has no field {name!r}{suggest(str(name), fields, limit=1)}")
+
+
+def _check_signature(task: Any, parameters: Mapping[Any, Any], label: str) -> None:
+    try:
+        signature = inspect.signature(task)
+    except ValueError:
+        return  # Some builtins have no signature.
+    kinds, own = inspect.Parameter, list(signature.parameters.values())
+    takes_any = any(parameter.kind is kinds.VAR_KEYWORD for parameter in own)
+    if own and own[0].kind is kinds.POSITIONAL_OR_KEYWORD and own[0].name in parameters:
+        raise UsageError(f"{label}: {own[0].name!r} is the parameter that gets the case's input")
+    named = [parameter for parameter in own[1:] if parameter.kind in (kinds.KEYWORD_ONLY, kinds.POSITIONAL_OR_KEYWORD)]
+    names = [parameter.name for parameter in named]
+    for name in parameters:
+        if not isinstance(name, str) or (name not in names and not takes_any):
+            hint = suggest(str(name), names, limit=1)
+            raise UsageError(f"{label}: the task has no parameter {name!r}{hint}; its signature is {signature}")
+    missing = [parameter.name for parameter in named if parameter.default is kinds.empty and parameter.name not in parameters]
+    if missing:
+        raise UsageError(f"{label}: the parameter {missing[0]!r} of the task is missing; its signature is {signature}")
+    try:
+        signature.bind(None, **parameters)
+    except TypeError as exc:
+        called = "the task is called with the case's input and the parameters"
+        raise UsageError(f"{label}: {called}, but takes {signature}: {exc}") from exc

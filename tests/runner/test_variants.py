@@ -1,0 +1,330 @@
+"""Runs with variants: order, resuming, adopted changes, and the rate-limit keys of cells."""
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from hypothesis import given
+from hypothesis import strategies as st
+
+from journal import read
+from journal.events import (
+    AttemptStarted,
+    AttemptSucceeded,
+    RunStarted,
+    RunStopped,
+    SessionStarted,
+    StepReused,
+    TrialCompleted,
+    TrialEnqueued,
+    TrialWithdrawn,
+)
+from replay.auditing import audit
+from runner import Case, UsageError, scorers, step
+from runner.data.dataset import Dataset
+from runner.engine.rate_limits import TaskKeys, scorer_keys
+from runner.errors import RunChanged
+from runner.recompute.rules import session_rules
+from runner.tasks.chat import Chat
+from tests.journal.disk import SimulatedDisk
+from tests.runs import PATH, AnyEvaluation, define, define_real, events, numbered_cases, run_killed, run_real, run_virtual
+
+FOUR = {name: {"model": name} for name in ("nano", "mini", "medium", "large")}
+
+
+class Calls:
+    """A task that counts its calls by case and model."""
+
+    def __init__(self, seconds: float = 1.0) -> None:
+        self.counts: Counter[tuple[str, str]] = Counter()
+        self.seconds = seconds
+
+    def define(self, variants: Mapping[str, Mapping[str, Any]] | None, cases: int = 6, **options: Any) -> AnyEvaluation:
+        """Return an evaluation with these variants."""
+
+        async def task(value: str, model: str = "") -> str:
+            self.counts[value, model] += 1
+            await trio.sleep(self.seconds)
+            return f"{model} {value}"
+
+        settings = {"slots": 2, "policy": "fixed", **options}
+        return define(task, numbered_cases(cases), **({} if variants is None else {"variants": variants}), **settings)
+
+    def by_model(self) -> dict[str, int]:
+        """Return model → calls."""
+        models: Counter[str] = Counter()
+        for (_, model), count in self.counts.items():
+            models[model] += count
+        return dict(models)
+
+
+def is_audited(disk: SimulatedDisk) -> bool:
+    """Whether the run followed its rules, with every decision recomputed."""
+    result = audit(read(PATH, files=disk), rules=session_rules)
+    return result.ok and result.decisions_reproduced > 0
+
+
+async def test_all_variants_of_a_case_come_before_the_next_case() -> None:
+    """Trials are enqueued case by case, with all variants and their repeats; case, variant and repeat are recorded."""
+    disk = SimulatedDisk()
+    variants = {name: FOUR[name] for name in ("mini", "large")}
+    outcome = await run_virtual(Calls().define(variants, cases=2, repeats=2), disk)
+
+    assert [
+        ("case-0@mini", "case-0", "mini", 1),
+        ("case-0@mini#2", "case-0", "mini", 2),
+        ("case-0@large", "case-0", "large", 1),
+        ("case-0@large#2", "case-0", "large", 2),
+    ] == [(event.trial, event.case, event.variant, event.repeat) for event in events(disk, TrialEnqueued)[:4]]
+    assert (8, 8, ["mini", "large"]) == (outcome.state.planned, outcome.state.done, list(outcome.state.variants))
+    (started,) = events(disk, RunStarted)
+    assert {"mini": {"model": "mini"}, "large": {"model": "large"}} == {
+        name: variant["parameters"] for name, variant in started.definition["variants"].items()
+    }
+    assert is_audited(disk)
+
+
+@given(st.integers(1, 4), st.lists(st.sampled_from("abcd"), min_size=1, unique=True), st.integers(1, 3))
+def test_the_order_of_trials(cases: int, variants: list[str], repeats: int) -> None:
+    """After any number of trials, no variant is more than one case ahead of another; every cell occurs once."""
+    trials = list(Dataset(numbered_cases(cases)).select(repeats=repeats, variants=variants))
+
+    assert cases * len(variants) * repeats == len({trial.id for trial in trials})
+    complete: Counter[str] = Counter()
+    for trial in trials:
+        complete[trial.variant] += 1
+        done = [complete[variant] / repeats for variant in variants]
+        assert max(done) - min(done) <= 1
+
+
+def test_ids_are_unique_whatever_the_names() -> None:
+    """A case whose name looks like a trial with a variant or a repeat clashes with no other."""
+    names = ["a", "a@x", "a@x#2", "a#2", "a@x@x"]
+    trials = Dataset([Case(name=name, input=name) for name in names]).select(variants=["x", "y"])
+
+    assert 10 == len({trial.id for trial in trials})
+
+
+async def test_a_killed_run_with_four_variants_is_resumed_with_a_fifth() -> None:
+    """After a kill, exactly the open cells and those of the adopted variant are called."""
+    killed, resumed = Calls(), Calls()
+    disk = await run_killed(killed.define(FOUR), SimulatedDisk(), after=5.5)
+    done = {event.trial for event in events(disk, TrialCompleted)}
+    five = resumed.define({**FOUR, "huge": {"model": "huge"}})
+    with pytest.raises(RunChanged, match="1 variant added: 'huge'"):
+        await run_virtual(five, disk, resume=True)
+    outcome = await run_virtual(five, disk, resume=True, adopt=True)
+
+    assert 0 < len(done) < 24
+    expected = {(f"case-{n}", model) for n in range(6) for model in (*FOUR, "huge")}
+    expected -= {(trial.split("@")[0], trial.split("@")[1]) for trial in done}
+    assert dict.fromkeys(expected, 1) == resumed.counts
+    assert (30, 30, 0) == (outcome.state.planned, outcome.state.completed, outcome.state.stages["withdrawn"])
+    assert ["variant huge (new)"] == [*outcome.state.sessions[-1].adopted]
+    assert is_audited(disk)
+
+
+async def test_a_changed_variant_runs_only_its_own_trials_again() -> None:
+    """Adopting a changed variant withdraws its trials as changed, and runs them again; the others keep their results."""
+    first, second = Calls(), Calls()
+    disk = SimulatedDisk()
+    await run_virtual(first.define(FOUR), disk)
+    changed = second.define({**FOUR, "mini": {"model": "mini-2"}})
+    with pytest.raises(RunChanged, match="1 variant changed: 'mini'; only their trials would run again") as rejected:
+        await run_virtual(changed, disk, resume=True, retry_failed=True)
+    outcome = await run_virtual(changed, disk, resume=True, adopt=True)
+
+    assert any("-" in line and "model: mini" in line for line in rejected.value.changes)
+    assert {"mini-2": 6} == second.by_model()
+    assert {("changed", 6)} == set(Counter(event.reason for event in events(disk, TrialWithdrawn)).items())
+    assert (24, 0, 0) == (outcome.state.completed, outcome.state.stages["withdrawn"], outcome.state.from_older_task)
+    assert is_audited(disk)
+
+
+async def test_a_removed_variant_is_withdrawn() -> None:
+    """Adopting that a variant was removed withdraws its trials; nothing is called."""
+    first, second = Calls(), Calls()
+    disk = SimulatedDisk()
+    await run_virtual(first.define(FOUR), disk)
+    fewer = second.define({name: FOUR[name] for name in ("nano", "mini", "large")})
+    with pytest.raises(RunChanged, match="1 variant removed: 'medium'; their trials would be withdrawn"):
+        await run_virtual(fewer, disk, resume=True, retry_failed=True)
+    outcome = await run_virtual(fewer, disk, resume=True, adopt=True)
+
+    assert {} == second.by_model()
+    assert (18, 18, 6) == (outcome.state.planned, outcome.state.completed, outcome.state.stages["withdrawn"])
+    assert {"removed"} == {event.reason for event in events(disk, TrialWithdrawn)}
+    assert is_audited(disk)
+
+
+async def test_variants_that_are_added_to_a_run_without_any() -> None:
+    """The trials of a run without variants are withdrawn if variants are adopted, even if an id is the same."""
+    first, second = Calls(), Calls()
+    disk = SimulatedDisk()
+    cases = [Case(name="a@mini", input="1"), Case(name="a", input="1")]
+    await run_virtual(define(first.define(None).task, cases), disk)
+    changed = define(second.define({"mini": {"model": "m"}}).task, cases[1:], variants={"mini": {"model": "m"}})
+    outcome = await run_virtual(changed, disk, resume=True, adopt=True)
+
+    assert {"m": 1} == second.by_model()
+    trial = outcome.state.trials["a@mini"]
+    assert ("a", "mini", "completed") == (trial.case, trial.variant, trial.stage)
+    assert (1, 1) == (outcome.state.completed, outcome.state.stages["withdrawn"])
+    assert is_audited(disk)
+
+
+@pytest.mark.parametrize("seconds", [0.0, 1.5])
+async def test_a_change_that_was_adopted_by_a_killed_session(seconds: float) -> None:
+    """A kill after a changed variant was adopted leaves none of its old results, without adopting it again."""
+    disk = SimulatedDisk()
+    await run_virtual(Calls().define(FOUR), disk)
+    changed = {**FOUR, "mini": {"model": "mini-2"}}
+    disk = await run_killed(Calls().define(changed), disk, after=seconds, resume=True, adopt=True)
+    last = Calls()
+    outcome = await run_virtual(last.define(changed), disk, resume=True)
+
+    assert {"mini-2"} == set(last.by_model())
+    assert 24 == outcome.state.completed
+    assert 24 + 6 == len(events(disk, TrialEnqueued))
+    assert is_audited(disk)
+
+
+async def test_steps_are_reused_only_by_the_same_variant() -> None:
+    """After a kill, a variant reuses its own steps; one whose parameters have changed reuses none."""
+
+    def evaluation_of(variants: Mapping[str, Mapping[str, Any]]) -> AnyEvaluation:
+        async def task(value: str, *, model: str) -> str:
+            async def plan() -> str:
+                await trio.sleep(1)
+                return value
+
+            plans = [await step("plan", plan) for _ in range(3)]
+            return f"{model} {len(plans)}"
+
+        return define(task, numbered_cases(1), variants=variants, slots=2, policy="fixed")
+
+    two = {name: FOUR[name] for name in ("mini", "large")}
+    disk = await run_killed(evaluation_of(two), SimulatedDisk(), after=2.5)
+    changed = {**two, "mini": {"model": "mini-2"}}
+    outcome = await run_virtual(evaluation_of(changed), disk, resume=True, adopt=True)
+
+    assert {("case-0@large", 2)} == set(Counter(event.trial for event in events(disk, StepReused)).items())
+    assert 2 == outcome.state.completed
+    assert is_audited(disk)
+
+
+async def test_a_run_of_some_variants() -> None:
+    """A run with only some variants is finished when these are; resuming it stays with them."""
+    calls, disk = Calls(), SimulatedDisk()
+    defined = calls.define(FOUR)
+    outcome = await run_virtual(defined, disk, only_variants=["mini", "large"])
+
+    assert ({"mini": 6, "large": 6}, 12, "") == (calls.by_model(), outcome.state.planned, outcome.stopped)
+    assert "" == (await run_virtual(defined, disk, resume=True, retry_failed=True)).stopped
+
+
+async def test_a_session_of_some_variants() -> None:
+    """A session may resume only some variants; the others stay open, and the next session runs them."""
+    disk = await run_killed(Calls().define(FOUR), SimulatedDisk(), after=1.5)
+    calls, rest = Calls(), Calls()
+    outcome = await run_virtual(calls.define(FOUR), disk, resume=True, only_variants="mini")
+
+    assert ({"mini"}, "interrupted") == (set(calls.by_model()), outcome.stopped)
+    assert (6, 24) == (outcome.state.variants["mini"].done, outcome.state.planned)
+    assert "interrupted" == events(disk, RunStopped)[-1].reason
+    last = await run_virtual(rest.define(FOUR), disk, resume=True)
+    assert ({"nano", "medium", "large"}, 24, "") == (set(rest.by_model()), last.state.completed, last.stopped)
+    assert is_audited(disk)
+
+
+@pytest.mark.parametrize(
+    ("variants", "only", "message"),
+    [(FOUR, "mni", "has no variant 'mni'; did you mean 'mini'"), (None, "mini", "has no variants")],
+)
+async def test_unknown_variants(variants: Any, only: str, message: str) -> None:
+    """The name of a variant that does not exist is an error before anything starts."""
+    with pytest.raises(UsageError, match=message):
+        await run_virtual(Calls().define(variants), SimulatedDisk(), only_variants=only)
+
+
+async def test_more_than_a_thousand_variants_need_a_confirmation() -> None:
+    """A product of more than 1,000 cells runs only with `yes`."""
+    many: Any = {"model": [f"m{number}" for number in range(1_001)]}
+    with pytest.raises(UsageError, match="has 1,001 variants, more than 1,000"):
+        await run_virtual(Calls(0).define(many, cases=1), SimulatedDisk())
+    outcome = await run_virtual(Calls(0).define(many, cases=1), SimulatedDisk(), yes=True)
+
+    assert 1_001 == outcome.state.completed
+
+
+async def test_a_parameter_as_rate_limit_key() -> None:
+    """With `limit_key`, the key of a trial may be a parameter of its variant."""
+    disk = SimulatedDisk()
+    await run_virtual(Calls().define(FOUR, limit_key="model"), disk)
+
+    assert set(FOUR) == {event.key for event in events(disk, AttemptStarted)}
+    assert is_audited(disk)
+
+
+@pytest.mark.parametrize("kind", ["plain", "asyncio"])
+def test_functions_of_all_kinds(kind: str, tmp_path: Path) -> None:
+    """Plain functions and functions of asyncio get the parameters of their variant."""
+
+    def plain(value: str, *, model: str) -> str:
+        return f"{model} {value}"
+
+    async def in_asyncio(value: str, *, model: str) -> str:
+        import asyncio  # Its loop is detected from this.
+
+        await asyncio.sleep(0)
+        return f"{model} {value}"
+
+    task: Any = plain if kind == "plain" else in_asyncio
+    outcome = run_real(define_real(task, variants={"a": {"model": "A"}, "b": {"model": "B"}}), tmp_path / "run", quiet=True)
+
+    assert 2 == outcome.state.completed
+    outputs = {event.trial: event.output for event in events(outcome.path, AttemptSucceeded)}
+    assert {"lima@a": "A lima", "lima@b": "B lima"} == outputs
+
+
+def test_keys_of_cells(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cells of one endpoint, API key and model share a rate-limit key without secrets; a judge shares that of its model."""
+    for name, key in {"KEY_A": "secret-a", "KEY_B": "secret-b"}.items():
+        monkeypatch.setenv(name, key)
+    options: dict[str, Any] = {"base_url": "http://127.0.0.1:9/v1", "key_env": "KEY_A"}
+    cells: dict[str, Any] = {
+        "a": {},
+        "a-brief": {"prompt": "Briefly: {input}"},
+        "b": {"model": "b"},
+        "a-other-key": {"key_env": "KEY_B"},
+        "a-other-host": {"base_url": "http://user:secret-a@127.0.0.1:8/v1"},
+    }
+    cases = [Case(name="x", input="x")]
+    defined: Any = define(Chat("a", **options), cases, loop=None, variants=cells)
+    for model in ("b", "c"):
+        defined.score(name=model)(scorers.judge(model, **options))
+    keys = TaskKeys.of(defined, None)
+
+    assert {
+        "a": "chat a 127.0.0.1:9",
+        "a-brief": "chat a 127.0.0.1:9",
+        "b": "chat b 127.0.0.1:9",
+        "a-other-key": "chat a 127.0.0.1:9 (2)",
+        "a-other-host": "chat a 127.0.0.1:8",
+    } == keys.by_variant
+    assert {"b": "chat b 127.0.0.1:9", "c": "chat a 127.0.0.1:9"} == scorer_keys(defined.scorers.values(), keys)
+    prompts: Any = define(Chat("a", **options), cases, loop=None, variants={"prompt": ["{input}", "{input}?"]})
+    assert {""} == set(TaskKeys.of(prompts, None).by_variant.values())
+
+
+async def test_a_session_records_what_it_adopted() -> None:
+    """The session that adopts variants records their fingerprints and the new definition."""
+    disk = SimulatedDisk()
+    await run_virtual(Calls().define({"mini": FOUR["mini"]}, cases=1), disk)
+    await run_virtual(Calls().define(FOUR, cases=1), disk, resume=True, adopt=True)
+
+    session = events(disk, SessionStarted)[-1]
+    assert list(FOUR) == list(session.adopted["variants"]) == list(session.definition["variants"])
