@@ -52,7 +52,7 @@ class Finding:
 
     seq: int
     check: str
-    """The rule: lifecycle, time, slots, limit, intake, delay, calls, elapsed, policy, retry, stop or totals."""
+    """The rule: lifecycle, time, slots, limit, intake, delay, calls, elapsed, policy, retry, stop, totals or settings."""
     message: str
 
 

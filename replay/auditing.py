@@ -110,6 +110,11 @@ class Auditor:
         if not is_file_event:
             self._hash = record.h
 
+    @property
+    def state(self) -> RunState:
+        """The state after the last record."""
+        return self._state
+
     def result(self) -> Audit:
         """Return the result so far."""
         state = self._state

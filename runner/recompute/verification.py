@@ -1,7 +1,7 @@
 """Verification of a run: the journal's integrity, and the audit of its records with recomputed decisions."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 import attrs
 
@@ -9,9 +9,15 @@ from journal import Verification
 from journal import verify as verify_journal
 from journal.errors import InvalidRecord
 from journal.lifecycle import Lifecycle
-from replay.audit_types import Audit
+from replay.audit_types import Audit, Finding
 from replay.auditing import Auditor
+from replay.text import printable
+from runner.definition.gates import gate_results
+from runner.errors import InvalidSetting
 from runner.recompute.rules import session_rules
+
+_GATE_CHARS: Final = 200
+"""Characters of an invalid gate that are shown."""
 
 
 @attrs.frozen
@@ -45,4 +51,12 @@ def verify(path: Path | str, *, expect_head: str | None = None) -> RunVerificati
     lifecycle = Lifecycle()
     auditor = Auditor(session_rules, lifecycle=lifecycle)
     journal = verify_journal(Path(path), expect_head=expect_head, on_record=auditor.apply, lifecycle=lifecycle)
-    return RunVerification(journal, auditor.result())
+    audit, state = auditor.result(), auditor.state
+    if audit.ok and journal.ok:
+        try:
+            gate_results(state)
+        except InvalidSetting as exc:
+            seq = state.sessions[-1].seq if state.sessions else state.seq
+            finding = Finding(seq, "settings", f"no run can have this gate: {printable(str(exc), _GATE_CHARS)}")
+            audit = attrs.evolve(audit, findings=(finding,))
+    return RunVerification(journal, audit)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from unicodedata import category
 
+import orjson
 import pytest
 from click.testing import CliRunner, Result
 
@@ -352,6 +353,18 @@ def test_an_invalid_gate_is_damage(tmp_path: Path, gates: Any) -> None:
     assert dict.fromkeys(results, 4) == {command: result.exit_code for command, result in results.items()}
     assert not [result.output for result in results.values() if len(result.stderr) > 1_000]
     assert before == content(run)
+
+
+@pytest.mark.parametrize(("gates", "code"), [(["exact=0.5"], 0), (["exact=half"], 4), (5, 4)])
+def test_verify_reports_an_invalid_gate(tmp_path: Path, gates: Any, code: int) -> None:
+    """It is the only finding; the records are valid otherwise."""
+    start = {**members_of(started()), "settings": {"slots": 1, "fail_under": gates}}
+    result = evaljournal("verify", forge(tmp_path / "run", [opened(), start, session()]), "--json")
+
+    assert (code, ["settings"] * (code == 4)) == (
+        result.exit_code,
+        [finding["check"] for finding in orjson.loads(result.stdout)["findings"]],
+    )
 
 
 @pytest.mark.parametrize("name", ["case-\x1b[31m1", " "], ids=["control character", "blank"])
