@@ -24,9 +24,11 @@ def gate(*arguments: object) -> Result:
     return CliRunner().invoke(cli, ["gate", *map(str, arguments)])
 
 
-def run(path: Path, passed: int, *, n: int = N, broken: int = 0, ending: Event | None = None, **changes: Any) -> Path:
+def run(
+    path: Path, passed: int, *, n: int = N, broken: int = 0, ending: Event | None = None, usage: Any = None, **changes: Any
+) -> Path:
     """Write a run of `n` trials of which the first `passed` pass and the last `broken` fail."""
-    trials = [answered(f"case-{at}", {"exact": at < passed}) for at in range(n - broken)]
+    trials = [answered(f"case-{at}", {"exact": at < passed}, usage=usage) for at in range(n - broken)]
     trials += [failed(f"case-{at}") for at in range(n - broken, n)]
     start = attrs.evolve(started(), **changes)  # type: ignore[misc]  # a fact is an attrs class
     last = ending or RunFinished(completed=0, failed=0, withdrawn=0, head="")
@@ -93,6 +95,69 @@ def test_rules(tmp_path: Path, text: str, code: int, verdicts: list[str]) -> Non
     assert (code, verdicts) == (result.exit_code, [check["verdict"] for check in orjson.loads(result.stdout)["checks"]])
 
 
+USAGE = {"cost": 0.02, "judge.cost": 0.01, "input_tokens": 90, "output_tokens": 10, "judge.input_tokens": 50}
+
+
+@pytest.mark.parametrize(
+    ("rule", "code", "value"),
+    [
+        ("[cost]\nat_most = 0.91", 0, 0.9),
+        ("[cost]\nat_most = 0.89", 1, 0.9),
+        ("[cost]\nat_most_ratio = 1.51", 0, 1.5),
+        ("[cost]\nat_most_ratio = 1.49", 1, 1.5),
+        ("[tokens]\nat_most = 4500", 0, 4500),
+        ("[tokens]\nat_most = 4499", 1, 4500),
+        ("[tokens]\nat_most_ratio = 0.9", 1, 1.0),
+    ],
+)
+def test_limits_of_cost_and_tokens(tmp_path: Path, rule: str, code: int, value: float) -> None:
+    """An absolute limit is that of the whole run, a ratio is per trial; judges count."""
+    baseline = run(tmp_path / "a", 60, usage={**USAGE, "judge.cost": 0.0})
+    after = run(tmp_path / "b", 30, n=30, usage=USAGE)
+    file = rules(tmp_path, f"[score.completed]\nmax_drop = 0.5\n{rule}\n")
+    result = gate(after, "--baseline", baseline, "--rules", file, "--json")
+
+    assert (code, pytest.approx(value)) == (result.exit_code, orjson.loads(result.stdout)["checks"][-1]["value"])
+
+
+@pytest.mark.parametrize(
+    ("usage", "problem"),
+    [({"tokens": 7}, "there is no 'cost'"), ({"cost": 1.0, "unpriced_calls": 1}, "60 calls have no price")],
+)
+def test_an_unknown_cost_is_an_error(tmp_path: Path, usage: Any, problem: str) -> None:
+    """Tokens are no cost, and a sum without the calls that have no price is not compared."""
+    file = rules(tmp_path, "[cost]\nat_most = 500\n")
+    result = gate(run(tmp_path / "b", 60, usage=usage), "--baseline", run(tmp_path / "a", 60, usage=usage), "--rules", file)
+
+    assert (2, True) == (result.exit_code, problem in result.stderr)
+
+
+def test_a_regression_outranks_too_little_evidence(tmp_path: Path) -> None:
+    """One rule that is not met decides, whatever the others are."""
+    file = rules(tmp_path, "[score.exact]\nmax_drop = 0.01\n[p95]\nat_most = 0.1\n")
+    result = gate(run(tmp_path / "b", 50), "--baseline", run(tmp_path / "a", 50), "--rules", file, "--json")
+    report = orjson.loads(result.stdout)
+
+    assert ["too_little_evidence", "passed", "regressed"] == [check["verdict"] for check in report["checks"]]
+    assert (1, "regressed") == (result.exit_code, report["verdict"])
+
+
+def test_labels_are_not_checked(tmp_path: Path) -> None:
+    """They have no mean; a rule for one is an error."""
+    finished = RunFinished(completed=0, failed=0, withdrawn=0, head="")
+    for name, tone in (("a", "kind"), ("b", "rude")):
+        trials = [answered(f"case-{at}", {"exact": True, "tone": tone}) for at in range(300)]
+        write_sync(tmp_path / name, [started(), session(), *(event for trial in trials for event in trial), finished])
+    result = gate(tmp_path / "b", "--baseline", tmp_path / "a", "--json")
+    file = rules(tmp_path, "[score.tone]\nmax_drop = 0.1\n")
+
+    assert (0, ["exact", "completed"]) == (
+        result.exit_code,
+        [check["name"] for check in orjson.loads(result.stdout)["checks"]],
+    )
+    assert 2 == gate(tmp_path / "b", "--baseline", tmp_path / "a", "--rules", file).exit_code
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
@@ -117,9 +182,11 @@ def test_a_wrong_rule_is_an_error(tmp_path: Path, text: str, problem: str) -> No
 
 def test_an_unfinished_run_is_not_compared(tmp_path: Path) -> None:
     """Its cases may differ from those of the baseline in more than chance."""
-    result = gate(run(tmp_path / "b", 50, ending=RunStopped(reason="interrupted")), "--baseline", run(tmp_path / "a", 50))
+    unfinished, whole = run(tmp_path / "b", 50, ending=RunStopped(reason="interrupted")), run(tmp_path / "a", 50)
+    result, swapped = gate(unfinished, "--baseline", whole), gate(whole, "--baseline", unfinished)
 
     assert (2, True) == (result.exit_code, "the run is not finished" in result.stderr)
+    assert (2, True) == (swapped.exit_code, "the baseline is not finished" in swapped.stderr)
 
 
 @pytest.mark.parametrize("change", [{"from_older_task": 1}, {"versions": 2}, {"unscored": 1}])
