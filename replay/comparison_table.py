@@ -94,24 +94,33 @@ class ComparisonTable:
 def compare_all(sides: Mapping[str, Side], baseline: str) -> ComparisonTable:
     """Compare runs or variants, each under the name of its row, with one of them."""
     paired = {name: _paired(sides[baseline], side) for name, side in sides.items() if name != baseline}
-    tested = [
-        (name, scorer, difference.p)
-        for name, (_, differences) in paired.items()
-        for scorer, difference in differences.items()
-        if difference.p is not None
-    ]
-    adjusted = dict(zip([(name, scorer) for name, scorer, _ in tested], holm([p for *_, p in tested]), strict=True))
-    level = 1 - _ALPHA / max(1, len(tested))
+    keys = [(name, scorer) for name, (_, differences) in paired.items() for scorer in differences]
+    differences = dict(zip(keys, assess([paired[name][1][scorer] for name, scorer in keys]), strict=True))
     score = _main_score(sides)
     amounts = {name: _mean_and_cost(side, score) for name, side in sides.items()}
-    rows: list[Row] = []
-    for name, side in sides.items():
-        unpaired, differences = paired.get(name, (None, {}))
-        tests = {
-            scorer: _difference(difference, adjusted.get((name, scorer)), level) for scorer, difference in differences.items()
-        }
-        rows.append(_row(name, side, score, unpaired, tests, is_on_front=_is_on_front(name, amounts)))
-    return ComparisonTable(baseline=baseline, score=score, comparisons=len(tested), rows=rows)
+    return ComparisonTable(
+        baseline=baseline,
+        score=score,
+        comparisons=sum(difference.p_adjusted is not None for difference in differences.values()),
+        rows=[
+            _row(
+                name,
+                side,
+                score,
+                paired[name][0] if name in paired else None,
+                {scorer: difference for (row, scorer), difference in differences.items() if row == name},
+                is_on_front=_is_on_front(name, amounts),
+            )
+            for name, side in sides.items()
+        ],
+    )
+
+
+def assess(paired: Sequence[Paired]) -> list[Difference]:
+    """Test several differences, with Holm's correction over those that can be tested."""
+    p_values = [difference.p for difference in paired if difference.p is not None]
+    adjusted, level = iter(holm(p_values)), 1 - _ALPHA / max(1, len(p_values))
+    return [_difference(difference, None if difference.p is None else next(adjusted), level) for difference in paired]
 
 
 def _paired(baseline: Side, side: Side) -> tuple[Unpaired, dict[str, Paired]]:

@@ -139,13 +139,14 @@ def _score_checks(comparison: Comparison, run: Side, rules: Rules) -> Iterator[C
         if paired.scorer_changed:
             raise NotComparable(f"the runs used different versions of the scorer {name!r}; re-score one of them")
         if rule.max_drop is not None:
-            yield _drop(name, paired, rule.max_drop)
+            yield check_drop(name, paired, rule.max_drop)
         if rule.at_least is not None:
             mean = paired.mean_b if name == COMPLETED else score_of(run.totals.scores[name]).mean
             yield _bounded(name, "at_least", rule.at_least, paired.mean_a, mean)
 
 
-def _drop(name: str, paired: Paired, tolerated: float) -> Check:
+def check_drop(name: str, paired: Paired, tolerated: float) -> Check:
+    """Check a score, or the share of completed trials, against the tolerated drop."""
     low, high = paired.low, paired.high
     if paired.kind == "number" and not paired.changed:
         low = high = 0.0  # Nothing differs.

@@ -103,7 +103,7 @@ class Pairing:
         a, b = array("d"), array("d")
         for pairs in _values(self._cases, measure):
             _append_means(a, b, pairs)
-        return _paired(kind, a, b, cases=len(self._cases), scorer_changed=False, is_share=kind == "pass")
+        return compare_values(kind, a, b, cases=len(self._cases), scorer_changed=False, is_share=kind == "pass")
 
     def _scorer(self, scorer: str, cases: _Cases) -> Paired:
         a, b = array("d"), array("d")
@@ -133,7 +133,7 @@ class Pairing:
         if not a and (labels := self._labels(scorer, cases, scorer_changed=scorer_changed)).n:
             return labels
         kind: Literal["pass", "number"] = "pass" if types == {bool} else "number"
-        return _paired(kind, a, b, cases=len(cases), scorer_changed=scorer_changed, is_share=is_share)
+        return compare_values(kind, a, b, cases=len(cases), scorer_changed=scorer_changed, is_share=is_share)
 
     def _labels(self, scorer: str, cases: _Cases, *, scorer_changed: bool) -> Paired:
         """Compare labels trial by trial; repeats of a case cannot be averaged."""
@@ -167,9 +167,10 @@ def _append_means(a: "array[float]", b: "array[float]", pairs: Sequence[tuple[_N
         means.append(sum(sum(pair[side]) / len(pair[side]) for pair in pairs) / len(pairs))
 
 
-def _paired(
-    kind: Literal["pass", "number"], a: _Numbers, b: _Numbers, *, cases: int, scorer_changed: bool, is_share: bool = False
+def compare_values(
+    kind: Literal["pass", "number"], a: _Numbers, b: _Numbers, *, cases: int, scorer_changed: bool, is_share: bool
 ) -> Paired:
+    """Compare two numbers of each of `cases` cases that have both; with `is_share`, they are pass rates."""
     differences = [after - before for before, after in zip(a, b, strict=True)]
     n, estimate = len(differences), None
     if n:

@@ -76,7 +76,7 @@ def detectable_number(n: int, error: float | None, tolerated: float = 0.0, level
     return (max(half, tolerated - half) + shown * error) * (1 + 1 / (n - 1))  # The next standard error may be larger.
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=1024)
 def detectable_share(n: int, squares: float, criterion: Criterion) -> float | None:
     """Return the smallest drop of a pass rate that `n` cases would show; None if they would show none.
 

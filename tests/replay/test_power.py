@@ -1,26 +1,55 @@
-"""The smallest drop that a comparison would show: how often it is shown, and how often none is reported as one."""
+"""Gates and comparison tables on simulated systems: false alarms, and how often a true difference is found.
 
-import random
+The rates are printed: `pytest -m exhaustive -rP tests/replay/test_power.py`.
+"""
 
+from collections import Counter
+from functools import cache
+
+import numpy as np
 import pytest
+from scipy import stats
 
+from replay.comparison_table import Difference, assess
+from replay.gating import check_drop
+from replay.pairing import Paired, compare_values
 from replay.power import POWER, Criterion, detectable_number, detectable_share
-from replay.statistics import bonett_price, paired_numbers
+from replay.statistics import mcnemar
 
 EXHAUSTIVE = 10_000
+SLICE = 100
 
 
-def is_shown(n: int, broken: int, fixed: int, tolerated: float) -> bool:
-    """Return whether a comparison reports a regression."""
-    low, high = bonett_price(n, fixed - broken, fixed + broken)
-    return high < 0 and low <= -tolerated
+@cache
+def paired_passes(n: int, broken: int, fixed: int) -> Paired:
+    """Return the comparison of two runs of which so many cases are broken and fixed."""
+    before = [1.0] * broken + [0.0] * (n - broken)
+    after = [0.0] * broken + [1.0] * fixed + [0.0] * (n - broken - fixed)
+    return compare_values("pass", before, after, cases=n, scorer_changed=False, is_share=True)
 
 
-def compared(rng: random.Random, n: int, differing: float, drop: float) -> tuple[int, int]:
-    """Return the broken and fixed cases of two runs whose pass rates differ by a drop."""
+def simulated(rng: np.random.Generator, n: int, differing: float, drop: float = 0.0) -> Paired:
+    """Return the comparison of two runs whose true pass rates differ by a drop, and whose cases differ at this rate."""
     broken, fixed = (differing + drop) / 2, (differing - drop) / 2
-    draws = rng.choices(("broken", "fixed", ""), (broken, fixed, 1 - broken - fixed), k=n)
-    return draws.count("broken"), draws.count("fixed")
+    counts = rng.multinomial(n, [broken, fixed, max(0.0, 1 - broken - fixed)])
+    return paired_passes(n, int(counts[0]), int(counts[1]))
+
+
+def simulated_numbers(rng: np.random.Generator, n: int, drop: float = 0.0) -> Paired:
+    """Return the comparison of two runs whose true means differ by a drop."""
+    after = rng.normal(-drop, 0.2, n).tolist()
+    return compare_values("number", [0.0] * n, after, cases=n, scorer_changed=False, is_share=False)
+
+
+def check_rates(name: str, counts: Counter[str], pairs: int) -> None:
+    """Print the rates, and check them: with few pairs they are only about right."""
+    rates = {event: counts[event] / pairs for event in ("false alarm", "shown", "twice shown")}
+    print(f"{name}: " + ", ".join(f"{event} {100 * rate:.2f} %" for event, rate in rates.items()))  # noqa: T201
+
+    slack = 0.0 if pairs == EXHAUSTIVE else 0.1
+    assert rates["false alarm"] <= 0.05 + slack
+    assert 0.78 - slack <= rates["shown"]
+    assert 0.97 - slack <= rates["twice shown"]
 
 
 SYSTEMS = [(50, 0.0), (50, 0.3), (300, 0.02), (300, 0.1), (1000, 0.02), (1000, 0.3)]
@@ -30,9 +59,9 @@ SYSTEMS = [(50, 0.0), (50, 0.3), (300, 0.02), (300, 0.1), (1000, 0.02), (1000, 0
 @pytest.mark.parametrize(
     ("n", "differing", "tolerated", "pairs"),
     [
-        (50, 0.0, 0.02, 100),
-        (300, 0.02, 0.02, 100),
-        (1000, 0.3, 0.0, 100),
+        (50, 0.0, 0.02, SLICE),
+        (300, 0.02, 0.02, SLICE),
+        (1000, 0.3, 0.0, SLICE),
         *(
             pytest.param(*system, tolerated, EXHAUSTIVE, marks=pytest.mark.exhaustive)
             for system in SYSTEMS
@@ -40,43 +69,112 @@ SYSTEMS = [(50, 0.0), (50, 0.3), (300, 0.02), (300, 0.1), (1000, 0.02), (1000, 0
         ),
     ],
 )
-def test_drops_of_pass_rates(n: int, differing: float, tolerated: float, pairs: int) -> None:
-    """Equal systems are rarely reported; the printed drop in about 80 % of comparisons, twice of it nearly always."""
-    rng, counts = random.Random(f"{n} {differing} {tolerated}"), [0, 0, 0]
+def test_gates_on_passes(n: int, differing: float, tolerated: float, pairs: int) -> None:
+    """Equal systems rarely regress; at the printed drop about 80 % do, at twice of it nearly all."""
+    rng, counts = np.random.default_rng([n, round(1000 * differing), round(1000 * tolerated)]), Counter[str]()
     for _ in range(pairs):
-        broken, fixed = compared(rng, n, differing, 0.0)
-        counts[0] += is_shown(n, broken, fixed, tolerated)
-        drop = detectable_share(n, float(broken + fixed), Criterion(tolerated))
+        check = check_drop("exact", simulated(rng, n, differing), tolerated)
+        counts["false alarm"] += check.verdict == "regressed"
+        drop = check.detectable
         assert drop is not None
-        for factor in (1, 2):
-            larger = min(1.0, factor * drop)
-            counts[factor] += is_shown(n, *compared(rng, n, max(differing, larger), larger), tolerated)
-    false_alarms, shown, surely_shown = (count / pairs for count in counts)
+        for event, size in (("shown", drop), ("twice shown", min(1.0, 2 * drop))):
+            paired = simulated(rng, n, max(differing, size), size)
+            counts[event] += check_drop("exact", paired, tolerated).verdict == "regressed"
 
-    slack = 0.0 if pairs == EXHAUSTIVE else 0.1
-    assert false_alarms <= 0.05 + slack
-    assert 0.78 - slack <= shown <= 0.86 + slack
-    assert surely_shown >= 0.97 - slack
+    check_rates(f"gate, n = {n}, {differing:.0%} differ, {tolerated} tolerated", counts, pairs)
 
 
-@pytest.mark.parametrize("pairs", [100, pytest.param(EXHAUSTIVE, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("pairs", [SLICE, pytest.param(EXHAUSTIVE, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("n", [20, 300])
-def test_drops_of_means(n: int, pairs: int) -> None:
+def test_gates_on_numbers(n: int, pairs: int) -> None:
     """The same for numbers."""
-    rng, counts = random.Random(n), [0, 0, 0]
+    rng, counts = np.random.default_rng(n), Counter[str]()
     for _ in range(pairs):
-        estimate = paired_numbers([rng.gauss(0.0, 0.2) for _ in range(n)])
-        drop = detectable_number(n, estimate.standard_error)
+        check = check_drop("near", simulated_numbers(rng, n), 0.0)
+        counts["false alarm"] += check.verdict == "regressed"
+        drop = check.detectable
         assert drop is not None
-        for factor in (0, 1, 2):
-            high = paired_numbers([rng.gauss(-factor * drop, 0.2) for _ in range(n)]).high
-            counts[factor] += high is not None and high < 0
-    false_alarms, shown, surely_shown = (count / pairs for count in counts)
+        for event, size in (("shown", drop), ("twice shown", 2 * drop)):
+            counts[event] += check_drop("near", simulated_numbers(rng, n, size), 0.0).verdict == "regressed"
 
-    slack = 0.0 if pairs == EXHAUSTIVE else 0.1
-    assert false_alarms <= 0.05 + slack
-    assert 0.78 - slack <= shown <= 0.86 + slack
-    assert surely_shown >= 0.97 - slack
+    check_rates(f"gate on numbers, n = {n}", counts, pairs)
+
+
+def is_worse(difference: Difference) -> bool:
+    """Return whether a row is reported as worse than the baseline."""
+    return difference.is_distinguishable and (difference.paired.difference or 0.0) < 0
+
+
+@pytest.mark.parametrize(
+    ("n", "differing", "comparisons", "pairs"),
+    [
+        (50, 0.3, 2, SLICE // 2),
+        (300, 0.02, 5, SLICE // 2),
+        *(
+            pytest.param(*system, comparisons, EXHAUSTIVE, marks=pytest.mark.exhaustive)
+            for system in SYSTEMS
+            for comparisons in (1, 5, 20)
+            if system != (50, 0.0) or comparisons < 20
+        ),
+    ],
+)
+def test_tables_of_passes(n: int, differing: float, comparisons: int, pairs: int) -> None:
+    """Equal systems: few tables have any difference. A system worse by the printed difference is found in about 80 %."""
+    rng, counts = np.random.default_rng([n, round(1000 * differing), comparisons]), Counter[str]()
+    for _ in range(pairs):
+        equal = [simulated(rng, n, differing) for _ in range(comparisons)]
+        differences = assess(equal)
+        counts["false alarm"] += any(difference.is_distinguishable for difference in differences)
+        size = differences[0].detectable
+        assert size is not None
+        for event, drop in (("shown", size), ("twice shown", min(1.0, 2 * size))):
+            counts[event] += is_worse(assess([simulated(rng, n, max(differing, drop), drop), *equal[1:]])[0])
+
+    check_rates(f"table, n = {n}, {differing:.0%} differ, {comparisons} comparisons", counts, pairs)
+
+
+@pytest.mark.parametrize("pairs", [SLICE, pytest.param(EXHAUSTIVE, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize(("n", "comparisons"), [(20, 3), (300, 1)])
+def test_tables_of_numbers(n: int, comparisons: int, pairs: int) -> None:
+    """The same for numbers."""
+    rng, counts = np.random.default_rng([n, comparisons]), Counter[str]()
+    for _ in range(pairs):
+        equal = [simulated_numbers(rng, n) for _ in range(comparisons)]
+        differences = assess(equal)
+        counts["false alarm"] += any(difference.is_distinguishable for difference in differences)
+        size = differences[0].detectable
+        assert size is not None
+        for event, drop in (("shown", size), ("twice shown", 2 * size)):
+            counts[event] += is_worse(assess([simulated_numbers(rng, n, drop), *equal[1:]])[0])
+
+    check_rates(f"table of numbers, n = {n}, {comparisons} comparisons", counts, pairs)
+
+
+@pytest.mark.parametrize(("n", "error"), [(20, 0.05), (300, 0.01)])
+def test_detectable_mean_is_that_of_scipy(n: int, error: float) -> None:
+    """The power of the paired t-test at the printed drop is 80 % by scipy's noncentral t, or a little more."""
+    drop = detectable_number(n, error)
+    assert drop is not None
+    power = stats.nct.cdf(stats.t.ppf(0.025, n - 1), n - 1, -drop / error)
+
+    assert POWER <= power <= POWER + 0.05
+
+
+@pytest.mark.parametrize(("n", "differing", "alpha"), [(50, 10, 0.05), (100, 10, 0.01), (80, 3, 0.05)])
+def test_detectable_share_is_that_of_all_outcomes(n: int, differing: int, alpha: float) -> None:
+    """The power of McNemar's test at the printed drop is 80 %, summed over all outcomes with scipy's multinomial."""
+    drop = detectable_share(n, float(differing), Criterion(level=1 - alpha, is_exact=True))
+    assert drop is not None
+    rate = max((differing + 1) / (n + 2), drop)
+    shares = [(rate + drop) / 2, max(0.0, (rate - drop) / 2), 1 - rate]
+    shown = [
+        (broken, fixed, n - broken - fixed)
+        for broken in range(n + 1)
+        for fixed in range(min(broken, n - broken) + 1)
+        if mcnemar(fixed, broken) < alpha
+    ]
+
+    assert pytest.approx(POWER, abs=1e-3) == stats.multinomial.pmf(shown, n, shares).sum()
 
 
 def test_no_drop_can_be_shown() -> None:
