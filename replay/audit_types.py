@@ -7,6 +7,7 @@ import attrs
 
 from journal import Record
 from journal.events import PolicyEvent, RetryScheduled, RunStarted, TrialFailed
+from replay.budget import BudgetUse
 from replay.trial_state import TrialState
 
 Settled = RetryScheduled | TrialFailed
@@ -37,7 +38,7 @@ class Rules(Protocol):
         """Return why no attempt of a rate-limit key may start at `t`; empty if one may."""
         ...
 
-    def settle(self, event: Settled, trial: TrialState) -> Settled:
+    def settle(self, event: Settled, trial: TrialState, *, over_budget: bool) -> Settled:
         """Return the decision for a trial in this state, where `event` is the recorded one."""
         ...
 
@@ -52,7 +53,7 @@ class Finding:
 
     seq: int
     check: str
-    """The rule: lifecycle, time, slots, limit, intake, delay, calls, elapsed, policy, retry, stop, totals or settings."""
+    """The rule: lifecycle, time, slots, limit, intake, delay, calls, elapsed, budget, policy, retry, stop, totals or settings."""
     message: str
 
 
@@ -81,6 +82,8 @@ class Audit:
     """Recorded decisions that were reproduced."""
     decisions_not_reproduced: int = 0
     """Decisions of policies shared with another run: not recomputed, but checked against all other rules."""
+    budget: Mapping[str, BudgetUse] = attrs.field(factory=dict[str, BudgetUse])
+    """Unit → what was spent of the budget, and the worst possible overshoot; empty without a budget."""
 
     @property
     def ok(self) -> bool:

@@ -15,6 +15,7 @@ from journal.errors import IllegalEvent
 from journal.fact import set_fields
 from journal.lifecycle import Lifecycle
 from replay.audit_types import Audit, Finding, Rules, RulesFactory, Settled, Totals
+from replay.budget_rules import end_problems, start_problems, stop_problems
 from replay.handlers import handlers
 from replay.idle import slots_of
 from replay.in_flight import InFlight
@@ -138,6 +139,7 @@ class Auditor:
             totals=totals,
             decisions_reproduced=self._reproduced,
             decisions_not_reproduced=self._not_reproduced,
+            budget={} if state.budget is None else state.budget.use(),
         )
 
     def _on_step_completed(self, event: events.StepEvent, record: Record) -> None:
@@ -269,6 +271,7 @@ class Auditor:
 
     def _check_attempt_end(self, event: events.AttemptEnd, record: Record) -> None:
         key = self._in_flight.key_of(event.trial)
+        self._add_all(record, "budget", end_problems(self._state, event) if self._state.budget is not None else ())
         self._check_end(event, record)
         self._inform(record, key)
 
@@ -282,6 +285,8 @@ class Auditor:
         self._slots[event.slot] = event.trial
         if state.repeated_error.stops_run(state.settings):
             self._add(record, "stop", f"{event.trial!r} starts, although the first trials had failed with the same error")
+        if (state.budget is not None and state.budget.limits) or event.reserved is not None:
+            self._check_budget(record, list(start_problems(state, event)))
         self._steps.forget(event.trial)
         if state.steps.open or event.reuses or event.spent:
             self._add_all(record, "steps", self._steps.start(event))
@@ -297,6 +302,11 @@ class Auditor:
         self._check_open(subject, event.key, record, checked=count != self._count)
         (self._shared_trials.add if event.key in self._shared else self._shared_trials.discard)(event.trial)
         self._inform(record, event.key)
+
+    def _check_budget(self, record: Record, problems: Sequence[str]) -> None:
+        """Count a decision of the budget that was recomputed."""
+        self._add_all(record, "budget", problems)
+        self._reproduced += not problems
 
     def _check_room(self, subject: str, key: str, in_flight: int, record: Record) -> bool:
         """Check a start against the limit and the pause of its rate-limit key; return whether it is within the limit."""
@@ -412,7 +422,8 @@ class Auditor:
         rules, trial = self._rules, self._state.trials[event.trial]
         if rules is None:
             return
-        expected = self._call_rules(record, lambda: rules.settle(event, trial), event)
+        over_budget = self._state.is_over_budget(event.trial)
+        expected = self._call_rules(record, lambda: rules.settle(event, trial, over_budget=over_budget), event)
         if expected == event:
             self._reproduced += 1
         elif event.trial in self._shared_trials:
@@ -459,6 +470,8 @@ class Auditor:
             return  # The last decisions may be missing: there was no space, or the run was forked before them.
         else:
             self._check_same_error(event, record)
+            if event.reason == "budget":
+                self._check_budget(record, list(stop_problems(self._state)))
         self._require_no_due(record)
 
     _on_run_stopped = _on_run_finished = _check_end_of_run

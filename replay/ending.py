@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from replay import summary_text
+from replay.budget_text import budget_lines, larger_budget
 from replay.state import RunState
 from replay.steps import keeps_steps
 from replay.summary import Summary, crashes, forked_sessions, summarize
@@ -26,6 +27,7 @@ _OUTCOMES: Final = {
     "deadline": "stopped at its deadline",
     "disk_full": "stopped (disk full)",
     "dataset_failed": "stopped (the cases could not be read)",
+    "budget": "stopped by its budget",
 }
 """How a session ended, in words."""
 
@@ -87,6 +89,8 @@ def next_command(state: RunState, path: Path | str) -> str:
     task = "" if has_task else " --task FILE.py:NAME"  # A run started from Python does not record where its task is.
     if state.outcome != "finished":
         options = " --adopt --retry-failed" if state.outcome == "same_error" else ""
+        if state.outcome == "budget":
+            options = larger_budget(state, (total_trials(state) or state.total) - state.done)
         return f"evaljournal resume {run}{options}{task}"
     if state.failed:
         return f"evaljournal resume {run} --retry-failed{task}"
@@ -115,6 +119,7 @@ def _summary_lines(state: RunState, summary: Summary) -> Iterator[str]:
         in_words = summary_text.usage_in_words
         part = f"; of this {in_words(unproductive, {})} by attempts without an output" if unproductive else ""
         yield f"{in_words(usage, summary.unpriced_models)}{part}"
+    yield from budget_lines(state)
 
 
 def _events(state: RunState, detail: str) -> Iterator[str]:

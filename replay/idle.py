@@ -9,13 +9,14 @@ from typing import Final, Literal
 import attrs
 
 from journal.events import SCORER_PREFIX
+from replay.budget_text import block_in_words
 from replay.intake import PAUSE_REASONS, PROBING, Pause
 from replay.state import RunState
 from replay.text import digits, duration, plural, printable
 
-IdleReason = Literal["breaker", "retry_after", "pause", "pace", "limit", "scorers", "backoff", "cases", "none_left"]
-"""What starts wait for: the circuit breaker, a Retry-After, another pause, the pace, the concurrency limit, scorers, backoff or
-unread cases; or no trial is left."""
+IdleReason = Literal["breaker", "retry_after", "pause", "pace", "limit", "scorers", "budget", "backoff", "cases", "none_left"]
+"""What starts wait for: the circuit breaker, a Retry-After, another pause, the pace, the concurrency limit, scorers, budget,
+backoff or unread cases; or no trial is left."""
 
 _SHOWN: Final = 3
 """Reasons shown on one line."""
@@ -100,6 +101,9 @@ def _attempt_reasons(state: RunState, keys: list[str], now: float, ready: int, t
     if is_held:
         outputs = state.stages["scoring"]
         yield Reason(reason="scorers", number=outputs, text=f"waiting for scorers: {plural(outputs, 'output')}")
+    if ready and state.budget is not None:
+        blocks = {block_in_words(state, block): None for block in state.budget.blocks()}
+        yield from (Reason(reason="budget", text=f"budget: {text}") for text in blocks)
     if ready or state.backing_off or to_come:
         yield from _key_reasons(state, keys, now, waiting=ready > 0 and not is_held, named=len(keys) > 1)
     if ready:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from replay import summary_text
+from replay.budget_text import spent_in_words
 from replay.idle import in_backoff, one_line, reasons
 from replay.intake import PAUSE_REASONS, PROBING
 from replay.state import RunState
@@ -41,6 +42,7 @@ _STOP_REASONS: Final = {
     "deadline": "deadline reached",
     "disk_full": "disk full",
     "dataset_failed": "the cases could not be read",
+    "budget": "budget reached",
 }
 """Why a run is being stopped, if the user has not interrupted it."""
 
@@ -194,6 +196,8 @@ def _rows(state: RunState, now: float, durable: int, total: int | None) -> Itera
     usage = summary_text.billed_usage(state.usage)
     if usage:
         yield "usage", summary_text.usage_in_words(usage, state.unpriced_models), ""
+    if spent := spent_in_words(state):
+        yield "budget", spent, ""
     for name, attempt in heapq.nsmallest(_LONGEST_RUNNING, state.running.items(), key=lambda item: item[1].since):
         yield "longest", *_running(name, attempt, now, state.settings.get("timeout"))
     yield "journal", f"seq {state.seq:,} · on disk to {durable:,}", "dim"
@@ -252,6 +256,7 @@ def line(state: RunState, *, now: float, durable: int, total: int | None, done_b
     left = remaining(state, now=now, total=total, done_before=done_before)
     if left:
         parts.append(f"about {duration(max(1, round(left)))} left")
+    parts += [f"budget: {spent}"] if (spent := spent_in_words(state)) else []
     if idle:
         parts.append(f"waiting: {one_line(idle)}")
     if quiet := _quiet(state, now, done_before):

@@ -16,6 +16,7 @@ import attrs
 
 from journal import Record, events
 from journal.lifecycle import STAGES
+from replay.budget import OVER_BUDGET, Budget
 from replay.definition import variant_fingerprints
 from replay.handlers import handlers
 from replay.intake import Pause
@@ -107,6 +108,8 @@ class RunState:
     """Trial → its last attempt whose output was truncated by the token limit."""
     _usage_in_flight: dict[str, list[Any]] = attrs.field(factory=dict[str, list[Any]])
     """Trial → usage noted by its attempt in flight."""
+    budget: Budget | None = None
+    """What was spent and reserved; None if no session had a budget."""
 
     steps: RunSteps = attrs.field(factory=RunSteps)
     _previous_end: float = 0.0
@@ -222,6 +225,10 @@ class RunState:
         """Return whether a trial was enqueued before the parameters of its variant changed."""
         return trial.input_location < self._variants_changed_at.get(trial.variant, trial.input_location)
 
+    def is_over_budget(self, name: str, usage: Any = None) -> bool:
+        """Return whether the attempts of a trial, with `usage` that is not recorded yet, have used more than one trial may."""
+        return self.budget is not None and bool(self.budget.over_trial_limit(name, usage))
+
     def is_truncated(self, name: str) -> bool:
         """Return whether a trial's current output was truncated by the token limit."""
         trial = self.trials[name]
@@ -260,6 +267,7 @@ class RunState:
         if event.adopted is not None:
             self._adopt(event.adopted, event.definition, record)
         self.settings.update(event.settings or {})
+        self._begin_budget()
         self.planned = event.trials or self.planned
         self.outcome = ""
         self.last_error = self.unauthorized_scorer = None
@@ -268,6 +276,14 @@ class RunState:
         for per_session in (self.pauses, self.paces, self.limits, self.limit_changes, self.scorer_calls, self.delayed_calls):
             per_session.clear()
         self.scorer_keys.clear()
+
+    def _begin_budget(self) -> None:
+        """Use the budget of a new session; what was spent before the first one counts."""
+        if self.budget is None and (self.settings.get("budget") or self.settings.get("budget_per_trial")):
+            self.budget = Budget()
+            self.budget.spend(self.usage)
+        if self.budget is not None:
+            self.budget.begin_session(self.settings, dict.fromkeys(trial for trial, _ in self.scorer_calls))
 
     def _adopt(self, adopted: Any, definition: Any, record: Record) -> None:
         """Apply adopted changes to the definition."""
@@ -331,6 +347,8 @@ class RunState:
         if self.variants:
             self.variants[trial.variant].attempts += 1
         repeated = self.steps.start(event) if self.steps.records else 0
+        if self.budget is not None:
+            self.budget.start(event.trial, event.attempt, trial.variant, event.reserved)
         if event.key:
             self._running_keys[event.trial] = event.key
         if event.trial in self.interrupted_trials:
@@ -346,7 +364,7 @@ class RunState:
         if self._usage_in_flight:
             self._usage_in_flight.pop(event.trial, None)
         if event.usage is not None:
-            self._add_usage(event.usage, trial)
+            self._add_usage(event.usage, event.trial, event.attempt)
 
     def _on_attempt_failed(self, event: events.AttemptFailed | events.AttemptTimedOut, record: Record) -> None:
         trial = self.trials[event.trial]
@@ -369,7 +387,10 @@ class RunState:
         last, outputs = self.last_error, len(self.latencies)
         earlier = last.consecutive if last is not None and last.outputs == outputs else 0
         self.last_error = LastError(history.error, record.t, earlier + 1, outputs)
-        self._add_unproductive_usage(event.trial, event.usage)
+        self._add_unproductive_usage(event.trial, event.attempt, event.usage)
+        if self.budget is not None:
+            is_reported = isinstance(event, events.AttemptFailed) and event.error != OVER_BUDGET
+            (self.budget.release if is_reported else self.budget.lose)(event.trial)
 
     _on_attempt_timed_out = _on_attempt_failed
 
@@ -380,7 +401,9 @@ class RunState:
         self.interrupted_trials.add(event.trial)
         if (steps := self.steps.open.get(event.trial)) is not None:
             steps.spent += max(0.0, self._previous_end - since) if event.elapsed is None else event.elapsed
-        self._add_unproductive_usage(event.trial)
+        self._add_unproductive_usage(event.trial, event.attempt)
+        if self.budget is not None:
+            self.budget.lose(event.trial)
 
     def _on_attempt_returned_late(self, _: events.AttemptReturnedLate, __: Record) -> None:
         self.late_returns += 1
@@ -390,7 +413,7 @@ class RunState:
         self.steps.complete(event, record)
         self.running[event.trial] = self.running[event.trial].after_step(event.name, record.t)
         if event.usage is not None:
-            self._add_usage(event.usage, self.trials[event.trial])
+            self._add_usage(event.usage, event.trial, event.attempt)
             self._usage_in_flight.setdefault(event.trial, []).append(event.usage)
 
     def _on_step_failed(self, event: events.StepFailed, record: Record) -> None:
@@ -430,6 +453,8 @@ class RunState:
         if event.delay is not None:
             self.delayed_calls[name] = record.t + event.delay
         self.calls_failed[event.category] += 1
+        if self.budget is not None and event.category == "timed_out":
+            self.budget.lose_call(event.trial)
 
     def _on_trial_scored(self, event: events.TrialScored, _: Record) -> None:
         if self.scorer_calls:
@@ -446,6 +471,8 @@ class RunState:
         if self.steps.records:
             self.steps.end(event.trial, completed=True)
         self.done_at = record.t
+        if self.budget is not None:
+            self.budget.complete(event.trial)
         if trial.retry_history is not None:
             self.recovered += 1
 
@@ -454,6 +481,8 @@ class RunState:
         self._move(event.trial, trial, "failed")
         self.steps.end(event.trial)
         self.done_at = record.t
+        if self.budget is not None:
+            self.budget.drop(event.trial)
         history = trial.retry_history = trial.retry_history or RetryHistory()
         self.repeated_error.count("" if event.reason == "ambiguous" else history.error_type, history.location)
         history.reason = event.reason
@@ -463,6 +492,8 @@ class RunState:
         self.recovered -= trial.recovered
         self._move(event.trial, trial, "withdrawn")
         self.steps.end(event.trial)
+        if self.budget is not None:
+            self.budget.drop(event.trial)
         self.from_older_task -= trial.output_location is not None and trial.output_location < self._task_changed_at
         self.scores.remove(trial)
 
@@ -485,12 +516,12 @@ class RunState:
         self.pauses.pop(event.key, None)
 
     def _on_noted(self, event: events.Noted, _: Record) -> None:
-        usage, noted_for = noted_usage(event.name, event.value), self.trials.get(event.trial)
-        self._add_usage(usage, noted_for)
+        usage = noted_usage(event.name, event.value)
+        self._add_usage(usage, event.trial, event.attempt)
         if event.name == _UNAUTHORIZED and isinstance(event.value, dict):
             scorer, message = str(event.value.get("scorer", "")), str(event.value.get("message", ""))
             self.unauthorized_scorer = UnauthorizedScorer(scorer, message[:ERROR_CHARS])
-        trial = noted_for if event.attempt else None
+        trial = self.trials.get(event.trial) if event.attempt else None
         if trial is None:
             return
         is_last = trial.attempts == event.attempt
@@ -519,18 +550,20 @@ class RunState:
         if self.sessions:
             self.sessions[-1].outcome = outcome
 
-    def _add_usage(self, usage: Any, trial: TrialState | None) -> None:
+    def _add_usage(self, usage: Any, name: str, attempt: int) -> None:
         add(self.usage, usage)
-        if self.variants and trial is not None:
+        if self.variants and (trial := self.trials.get(name)) is not None:
             add(self.variants[trial.variant].usage, usage)
-        for name, model in unpriced_models(usage):
-            models = self.unpriced_models.setdefault(name, [])
+        if self.budget is not None:
+            self.budget.spend(usage, name, attempt)
+        for sum_name, model in unpriced_models(usage):
+            models = self.unpriced_models.setdefault(sum_name, [])
             if model not in models and len(models) < _UNPRICED_MODELS:
                 models.append(model[:ERROR_CHARS])
 
-    def _add_unproductive_usage(self, trial: str, usage: Any = None) -> None:
+    def _add_unproductive_usage(self, trial: str, attempt: int, usage: Any = None) -> None:
         """Count the usage of an attempt that returned no output."""
-        self._add_usage(usage, self.trials[trial])
+        self._add_usage(usage, trial, attempt)
         add(self.usage_without_output, usage)
         for earlier in self._usage_in_flight.pop(trial, ()):
             add(self.usage_without_output, earlier)

@@ -12,6 +12,7 @@ from typing import Literal
 import attrs
 
 from journal.lifecycle import STAGES
+from replay.budget import BudgetUse
 from replay.grouping import NO_GROUP
 from replay.session_errors import LastError, UnauthorizedScorer
 from replay.state import RunState
@@ -155,6 +156,20 @@ class Scoring:
 
 
 @attrs.frozen
+class BudgetSummary:
+    """The budgets of a run and of a trial, and how much is used."""
+
+    run: Mapping[str, BudgetUse]
+    """By unit; empty if only trials have a budget."""
+    more_trials: int | None
+    """How many more trials the rest of the budget buys, at the average of those that are done; None if unknown."""
+    per_trial: Mapping[str, float]
+    """Unit → what one trial may use; empty: no limit."""
+    trials_exceeded: int
+    """Trials that failed because they used more."""
+
+
+@attrs.frozen
 class Adoption:
     """What a session adopted that had changed since the previous one."""
 
@@ -221,6 +236,8 @@ class Summary:
     """Name of the sum in `usage` that counts calls without a price → their models, the first few."""
     usage_without_output: Mapping[str, float]
     """The part of it that attempts without an output used."""
+    budget: BudgetSummary | None
+    """None if the run has no budget."""
     limit: int | None
     groups: Mapping[str, Part] | None
     """Group → its results; None if no grouping was requested."""
@@ -275,9 +292,19 @@ def summarize(state: RunState, *, groups: Mapping[str, str] | None = None) -> Su
         usage=dict(state.usage),
         unpriced_models={name: list(models) for name, models in state.unpriced_models.items()},
         usage_without_output=dict(state.usage_without_output),
+        budget=budget_of(state),
         limit=state.limit,
         groups=None if groups is None else _groups(state, groups),
     )
+
+
+def budget_of(state: RunState) -> BudgetSummary | None:
+    """Return how much of the budgets is used; None if the run has none."""
+    budget = state.budget
+    if budget is None or not (budget.limits or budget.trial_limits):
+        return None
+    exceeded = sum(trial.stage == "failed" and trial.reason == "budget" for trial in state.trials.values())
+    return BudgetSummary(budget.use(), budget.more_trials(state.done), dict(budget.trial_limits), exceeded)
 
 
 def steps_of(state: RunState) -> Steps | None:

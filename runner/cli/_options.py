@@ -294,6 +294,21 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
     "Limits": (
         Option("--timeout S", f"Timeout of an attempt in seconds; '{OFF}' turns it off.", "settings", "60", type=seconds),
         Option("--deadline S", "Stop after this many seconds; `resume` continues.", "settings", "3600", type=seconds),
+        Option(
+            "--budget UNIT=AMOUNT",
+            "Stop before the run uses more: cost=5 (dollars), input_tokens=500k or output_tokens=2M; `resume` with a larger "
+            "budget continues; repeatable.",
+            "settings",
+            "{ cost = 5 }",
+            multiple=True,
+        ),
+        Option(
+            "--budget-per-trial UNIT=AMOUNT",
+            "Fail a trial whose attempts use more, in the same units; repeatable.",
+            "settings",
+            "{ cost = 0.5 }",
+            multiple=True,
+        ),
         Option("--max-failures N", "Stop when more than N trials, or N% of them, failed.", "settings", '"5%"', type=failures),
         Option(
             "--stop-on-same-error N",

@@ -7,6 +7,7 @@ from typing import Any, Final
 import click
 
 from journal.lock import is_held
+from replay.budget_text import use_lines
 from replay.text import plural, printable
 from replay.view_json import view_json
 from runner.cli import DAMAGED
@@ -107,6 +108,7 @@ def _in_words(verification: RunVerification, expect_head: str | None) -> list[st
     if audit.decisions_not_reproduced:
         decisions = plural(audit.decisions_not_reproduced, "decision")
         parts.append(f"{decisions} checked but not reproduced: the policy was shared with another run")
+    parts += [f"budget: {line}" for line in use_lines(audit.budget)]
     if expect_head and result.expected_at is not None:
         since = plural(result.records - result.expected_at, "record")
         parts.append(f"the expected head is record {result.expected_at:,}; {since} added since")

@@ -16,6 +16,7 @@ from replay.steps import REUSES, Reuse
 from runner.concurrency import POLICIES
 from runner.data.dataset import Selection, count, texts
 from runner.data.fingerprint import digest, fingerprint_function
+from runner.definition.budget import BudgetValue, parse_budget
 from runner.definition.gates import Gate
 from runner.errors import UsageError, Validator, is_whole, valid
 from runner.retries.retry import NUMBERS, Retry
@@ -55,6 +56,14 @@ def _requests(_: object, __: "Attribute[Any]", values: tuple[str, ...]) -> None:
 def as_float(value: Any) -> Any:
     """Make 30 and 30.0 the same setting; anything else is left to the validator."""
     return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _budget(value: BudgetValue) -> Mapping[str, float] | None:
+    return parse_budget("budget", value)
+
+
+def _budget_per_trial(value: BudgetValue) -> Mapping[str, float] | None:
+    return parse_budget("budget_per_trial", value)
 
 
 DURATION: Final = "must be a number of seconds above 0"
@@ -115,6 +124,11 @@ class Settings(Selection):
     )
     """Number of trials. If the first ones of a session all fail with the same error at the same line, the run is stopped.
     None: never."""
+    budget: Mapping[str, float] | None = field(default=None, converter=_budget)
+    """What the run may use: `{"cost": 5}` in dollars, `input_tokens` and `output_tokens`, judges and steps included. An attempt
+    starts only if it fits; then the run stops, and can be resumed with a larger budget."""
+    budget_per_trial: Mapping[str, float] | None = field(default=None, converter=_budget_per_trial)
+    """What the attempts of one trial may use, in the same units; a trial that exceeds it fails with the reason `budget`."""
     limit_key: str | None = field(
         default=None,
         validator=valid(
@@ -196,6 +210,8 @@ class SettingOptions(TypedDict, total=False):
     fail_fast: bool
     max_failures: float | None
     stop_on_same_error: int | None
+    budget: BudgetValue
+    budget_per_trial: BudgetValue
     limit_key: str | None
     fail_under: str | Iterable[str]
     durability: Durability

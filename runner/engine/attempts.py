@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import attrs
 
@@ -11,11 +11,13 @@ from journal.blobs import LIMIT
 from journal.codec import json_round_trip
 from journal.errors import BlobDamaged, Unserializable
 from journal.threads import InThread
+from replay.budget import OVER_BUDGET
+from replay.budget_text import over_budget_in_words
 from replay.steps import NOT_REUSED, first_reused, remaining_timeout
 from replay.text import plural
 from runner.concurrency.constants import POISONED
 from runner.data.to_json import is_large, to_json
-from runner.engine.call import CallOutcome, CallScope, Interrupted, Returned, TimedOut
+from runner.engine.call import CallOutcome, CallScope, Interrupted, OverBudget, Returned, TimedOut
 from runner.engine.queues import Slots
 from runner.engine.recorder import LateRecorder
 from runner.engine.scheduler import Scheduler
@@ -70,7 +72,14 @@ class Attempts:
             request, work.is_request_recorded = mask_values(request_of(work.case)), True
         reuses, spent = self._reused(work) if self._recorder.state.steps.open else (0, 0.0)
         event = events.AttemptStarted(
-            trial=trial, attempt=number, slot=work.slot, key=work.key, request=request, reuses=reuses, spent=spent
+            trial=trial,
+            attempt=number,
+            slot=work.slot,
+            key=work.key,
+            request=request,
+            reuses=reuses,
+            spent=spent,
+            reserved=work.reserved,
         )
         started = self._record(event)
         work.timeout = remaining_timeout(self._settings.timeout, spent)
@@ -113,7 +122,7 @@ class Attempts:
                 self._late.sink(work)({NOT_REUSED: {"step": name, "problem": str(result)}})
         steps.offer((key, result) for key, result in results if isinstance(result, RecordedResult))
 
-    def end(self, work: TrialWork, outcome: CallOutcome | Interrupted) -> bool:
+    def end(self, work: TrialWork, outcome: CallOutcome | OverBudget | Interrupted) -> bool:
         """Record how an attempt ended, and what follows; return whether it gave an output."""
         trial, number = work.trial, work.state.attempts
         elapsed = self._elapsed(work)
@@ -121,7 +130,7 @@ class Attempts:
         self._scheduler.queues.lanes[work.key].end(work)
         late = partial(events.AttemptReturnedLate, trial=trial, attempt=number, elapsed=elapsed)
         if self._scheduler.shutdown.is_over:  # It was abandoned and recorded as interrupted, and has returned after all.
-            if not isinstance(outcome, Interrupted):
+            if not isinstance(outcome, OverBudget | Interrupted):
                 self._record(late(outcome="succeeded" if isinstance(outcome, Returned) else "failed"))
             return False
         match outcome:
@@ -134,6 +143,8 @@ class Attempts:
                 if outcome.late_outcome is not None:
                     self._record(late(outcome=outcome.late_outcome))
                 self._settle(work)
+            case OverBudget():
+                self._exceed_budget(work, elapsed)
             case Interrupted():
                 self._inform(events.AttemptInterrupted(trial=trial, attempt=number, reason="stopped", elapsed=elapsed), work)
                 self._scheduler.release()
@@ -173,9 +184,29 @@ class Attempts:
         except (Unserializable, RecursionError):
             return outcome  # Converted or reported below.
 
+    def _exceed_budget(self, work: TrialWork, elapsed: float, usage: Any = None) -> None:
+        """Fail an attempt with which its trial has exceeded the budget per trial."""
+        budget = self._recorder.state.budget
+        assert budget is not None
+        message = over_budget_in_words(budget, work.trial, usage)
+        failed = events.AttemptFailed(
+            trial=work.trial,
+            attempt=work.state.attempts,
+            error=OVER_BUDGET,
+            message=message,
+            category="fatal",
+            elapsed=elapsed,
+            usage=usage,
+        )
+        self._inform(failed, work)
+        self._settle(work)
+
     def _succeeded(self, work: TrialWork, outcome: Returned, elapsed: float) -> bool:
         output = outcome.output
         state = self._recorder.state
+        if state.is_over_budget(work.trial):
+            self._exceed_budget(work, elapsed)
+            return False
         event = events.AttemptSucceeded(trial=work.trial, attempt=work.state.attempts, output=output, elapsed=elapsed)
         try:
             try:
@@ -183,6 +214,9 @@ class Attempts:
             except (Unserializable, RecursionError):
                 output = mask_output(to_json(output))
                 usage = None if state.has_noted_tokens(work.trial) else usage_of_response(output) or None
+                if state.is_over_budget(work.trial, usage):
+                    self._exceed_budget(work, elapsed, usage)
+                    return False
                 record = self._record(attrs.evolve(event, output=output, usage=usage))  # type: ignore[misc]  # a fact is an attrs class
         except (Unserializable, RecursionError) as exc:
             number, message = work.state.attempts, describe(exc).message
@@ -222,7 +256,8 @@ class Attempts:
         is_rate_limited = state.retry_history is not None and state.retry_history.category == "rate_limited"
         work.rate_limits = work.rate_limits + 1 if is_rate_limited else 0
         probe = self._scheduler.is_free_probe(work, work.trial)
-        match settle(work.trial, state, settings.retry, settings.seed, probe=probe, stop_run=stop_run):
+        over_budget = self._recorder.state.is_over_budget(work.trial)
+        match settle(work.trial, state, settings.retry, settings.seed, probe=probe, stop_run=stop_run, over_budget=over_budget):
             case events.RetryScheduled() as event:
                 self._record(event)
                 work.delay, work.is_last = event.delay, event.reason == "probe" or work.rate_limits >= POISONED

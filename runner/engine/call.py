@@ -33,6 +33,11 @@ class TimedOut:
 
 
 @fact
+class OverBudget:
+    """The call was cancelled because its trial has used more than one trial may."""
+
+
+@fact
 class Interrupted:
     """The run was stopped, and the call was cancelled."""
 
@@ -58,11 +63,18 @@ class CallScope:
         self.is_abandoned = False
         """Whether the call did not respond to its cancellation, and its outcome was recorded without it."""
         self._is_interrupted = False
+        self._is_over_budget = False
 
     def time_out(self, due: float) -> None:
         """Cancel the call because it has exceeded its timeout; it is abandoned if it has not ended by `due`."""
         self.due, self.is_over = due, True
         self.scope.cancel()
+
+    def exceed_budget(self, due: float) -> None:
+        """Cancel the call because its trial has used too much; it is abandoned if it has not ended by `due`."""
+        if not self.is_over:
+            self._is_over_budget = True
+            self.time_out(due)
 
     def interrupt(self) -> None:
         """Cancel the call because the run is stopped."""
@@ -70,9 +82,9 @@ class CallScope:
         self.scope.cancel()
 
     @property
-    def outcome(self) -> TimedOut | Interrupted:
+    def outcome(self) -> TimedOut | OverBudget | Interrupted:
         """Why the call was cancelled."""
-        return Interrupted() if self._is_interrupted else TimedOut()
+        return Interrupted() if self._is_interrupted else OverBudget() if self._is_over_budget else TimedOut()
 
     async def call(
         self,
@@ -104,7 +116,7 @@ class CallScope:
         if self.is_abandoned or (self._is_interrupted and isinstance(outcome, BaseException)):
             await trio.lowlevel.checkpoint()  # The task shielded itself or replaced the cancellation; it is still cancelled.
         self.due = math.inf
-        if self.is_over and not self._is_interrupted:
+        if self.is_over and not self._is_interrupted and not self._is_over_budget:
             return TimedOut(late_outcome="succeeded" if isinstance(outcome, Returned) else "failed")
         return outcome
 

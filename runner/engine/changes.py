@@ -12,11 +12,14 @@ from replay.definition import definition_diff, variant_fingerprints
 from replay.sessions import PINNED
 from replay.text import plural
 from runner.data.case import Trial
+from runner.definition.budget import merge_budget
 from runner.definition.settings import EXPERIMENT_SETTINGS, Settings
 from runner.errors import InvalidSetting, UsageError
 from runner.retries.retry import NUMBERS
 
 _EXAMPLES: Final = 5
+_BUDGETS: Final = ("budget", "budget_per_trial")
+"""Settings of which a later session replaces single units."""
 
 _EXPLANATIONS: Final = {
     "task_fingerprint": "the task has changed",
@@ -34,7 +37,9 @@ def effective_settings(own: Settings, overrides: Mapping[str, Any], recorded: Ma
     overridden = recorded.get("overridden")
     earlier_names = overridden if isinstance(overridden, list) else []
     earlier_settings = {
-        name: recorded[name] for name in names if name in earlier_names and name in recorded and name not in overrides
+        name: recorded[name]
+        for name in names
+        if name in earlier_names and name in recorded and (name not in overrides or name in _BUDGETS)
     }
     # Of `retry`, only the numbers can be read from a journal: the other fields are functions and classes.
     retry, recorded_retry = overrides.get("retry", {}), recorded.get("retry")
@@ -49,7 +54,8 @@ def effective_settings(own: Settings, overrides: Mapping[str, Any], recorded: Ma
         raise InvalidSetting(exc) from exc
     retry_names = {*numbers, *(retry if isinstance(retry, Mapping) else ())}
     names = [name for name in names if name in earlier_settings or name in overrides]
-    return settings.changed(overrides), names + [f"retry.{name}" for name in NUMBERS if name in retry_names]
+    budgets = {name: merge_budget(name, getattr(settings, name), overrides[name]) for name in _BUDGETS if name in overrides}
+    return settings.changed({**overrides, **budgets}), names + [f"retry.{name}" for name in NUMBERS if name in retry_names]
 
 
 def changes(before: RunStarted, now: RunStarted) -> dict[str, Any]:

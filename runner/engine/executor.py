@@ -13,8 +13,9 @@ from journal.errors import SegmentLost
 from journal.threads import InThread
 from runner.concurrency.policy import Policy
 from runner.definition.settings import Settings
+from runner.engine.admission import Admission
 from runner.engine.attempts import Attempts
-from runner.engine.call import CallScope, Interrupted, TimedOut
+from runner.engine.call import CallScope, Interrupted, OverBudget, TimedOut
 from runner.engine.intake import Intake, TrialSource
 from runner.engine.recorder import LateRecorder, Recorder, RunLoop
 from runner.engine.scheduler import Scheduler
@@ -45,10 +46,12 @@ class Executor:
         max_failures: float,
         in_thread: InThread,
         key_of: Callable[[TrialWork], str] | None = None,
+        admission: Admission | None = None,
     ) -> None:
         """Call `policy` with a rate-limit key for the policy of its lane, and `key_of` for the key of a trial.
 
-        `tasks` are those of the variants; without any, outputs are only scored. Without `key_of`, attempts have one key.
+        `tasks` are those of the variants; without any, outputs are only scored. Without `key_of`, attempts have one key, and
+        without `admission` there is no budget.
         """
         self._recorder = recorder
         self._now = recorder.clock.now
@@ -56,11 +59,17 @@ class Executor:
         self._scorers = scorers
         loop = RunLoop()
         self.shutdown = Shutdown(self._now, grace=settings.grace, on_stop=self._on_stop)
-        has_keys = key_of is not None
         self.scheduler = Scheduler(
-            recorder, settings, policy, self.shutdown, has_keys=has_keys, loop=loop, start_worker=self._start_worker
+            recorder,
+            settings,
+            policy,
+            self.shutdown,
+            has_keys=key_of is not None,
+            loop=loop,
+            start_worker=self._start_worker,
+            admission=admission,
         )
-        late = LateRecorder(recorder, loop, self.shutdown)
+        late = LateRecorder(recorder, loop, self.shutdown, self._stop_over_budget)
         self._attempts = (
             Attempts(tasks, self.scheduler, late, max_failures=max_failures, in_thread=in_thread) if tasks else None
         )
@@ -163,9 +172,10 @@ class Executor:
                 await trio.lowlevel.checkpoint()
                 self._turn_ends = self._now() + TURN
 
-    def _end_cancelled(self, job: Job, outcome: TimedOut | Interrupted) -> None:
+    def _end_cancelled(self, job: Job, outcome: TimedOut | OverBudget | Interrupted) -> None:
         if isinstance(job, ScorerCall):
             assert self._scoring is not None
+            assert not isinstance(outcome, OverBudget)  # Only attempts are stopped by it.
             self._scoring.end(job, outcome)
         elif job.has_output:
             self.scheduler.release()  # The output is scored when the run is resumed.
@@ -184,12 +194,20 @@ class Executor:
 
     def _abandon(self, scope: CallScope) -> None:
         """Record a call as timed out although it is still running, and let another worker take its place."""
-        job = self._in_flight.pop(scope)
+        job, outcome = self._in_flight.pop(scope), OverBudget() if scope.outcome == OverBudget() else TimedOut()
         scope.is_abandoned, scope.due = True, math.inf
         self._abandoned[scope] = _name_of(job)
         self.scheduler.workers -= 1
-        self._end_cancelled(job, TimedOut())
+        self._end_cancelled(job, outcome)
         self.scheduler.wake()
+
+    def _stop_over_budget(self, trial: str) -> None:
+        """Cancel the attempt in flight of a trial that has used more than one trial may."""
+        for scope, job in self._in_flight.items():
+            if isinstance(job, TrialWork) and job.trial == trial and not job.has_output:
+                due = self._now() + self._settings.grace + CANCEL_TIMEOUT
+                scope.exceed_budget(due)
+                self._timeouts.schedule(due)
 
     # The end.
 

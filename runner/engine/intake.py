@@ -233,7 +233,7 @@ class PendingTrials:
                 work.delay = self._state.backing_off[work.trial]
             case "unsettled" | "failed":
                 return self._settle(work, state)
-            case "interrupted" if self._options.on_ambiguous == "fail":
+            case "interrupted" if self._options.on_ambiguous == "fail" or self._state.is_over_budget(work.trial):
                 return self._settle(work, state)
             case _:
                 pass  # Queued, or interrupted and to be repeated.
@@ -241,7 +241,8 @@ class PendingTrials:
 
     def _settle(self, work: TrialWork, state: TrialState) -> TrialWork | None:
         """Make the decision that the last session did not record, by the same rules."""
-        event = settle(work.trial, state, self._settings.retry, self._settings.seed)
+        over_budget = self._state.is_over_budget(work.trial)
+        event = settle(work.trial, state, self._settings.retry, self._settings.seed, over_budget=over_budget)
         self._recorder.record(event)
         if isinstance(event, TrialFailed):
             return None

@@ -16,6 +16,7 @@ from runner.definition.evaluation import Evaluation
 from runner.definition.gates import check_gates
 from runner.definition.settings import Settings
 from runner.definition.variants import MAX_CELLS
+from runner.engine.admission import check_prices
 from runner.engine.changes import changed_cases, differences, effective_settings
 from runner.engine.environment import Environment
 from runner.engine.options import Options
@@ -146,7 +147,7 @@ def _select(
     evaluation: Evaluation[Any, Any, Any], settings: Settings, keys: TaskKeys, variants: Sequence[str]
 ) -> tuple[Trials, Iterable[Trial]]:
     try:
-        cases = evaluation.cases
+        cases = check_prices(evaluation.cases, evaluation.tasks.values(), evaluation.scorers, settings)
         if settings.limit_key is not None:
             cases = cases.checked(keys.check)
         selected = cases.select(settings, repeats=settings.repeats, variants=variants)

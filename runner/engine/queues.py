@@ -50,6 +50,10 @@ class Lane:
         queue: deque[TrialWork] | deque[ScorerCall] = self.trials if isinstance(job, TrialWork) else self.calls
         (queue.appendleft if job.delay > 0 and not job.is_last else queue.append)(job)  # type: ignore[arg-type]  # see above
 
+    def next_trial(self, *, probe: bool) -> TrialWork:
+        """Return the trial that is the next to start, or to be a breaker's probe; there is one."""
+        return self.trials[_probe_index(self.trials) if probe else 0]
+
     def take_probe(self) -> Job:
         """Remove and return the job for a breaker's probe; there is one."""
         return _take_probe(self.calls) if self.calls else _take_probe(self.trials)
@@ -68,9 +72,13 @@ class Lane:
         self.epoch += 1
 
 
+def _probe_index(queue: deque[J]) -> int:
+    """Return the first job that has not failed, so that the probe tests the endpoint and not the trial; otherwise the first."""
+    return next((index for index, job in enumerate(queue) if not job.has_failed), 0)
+
+
 def _take_probe(queue: deque[J]) -> J:
-    """Remove the first job that has not failed, so that the probe tests the endpoint and not the trial; otherwise the first."""
-    index = next((index for index, job in enumerate(queue) if not job.has_failed), 0)
+    index = _probe_index(queue)
     job = queue[index]
     del queue[index]
     return job

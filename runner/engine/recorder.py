@@ -131,11 +131,15 @@ class LateRecorder:
     _recorder: Recorder
     _loop: RunLoop
     _shutdown: Shutdown
+    _stop_over_budget: Callable[[str], None]
+    """Called with a trial whose attempts have used more than one trial may."""
 
     def record(self, event: Noted | AttemptReturnedLate | AttemptInterrupted | StepEvent) -> None:
         """Record an event, or discard it; call it in the thread of the loop."""
         if not self._shutdown.is_over and self._recorder.journal.failure is None:
             self._recorder.record(event)
+            if self._recorder.state.is_over_budget(event.trial):
+                self._stop_over_budget(event.trial)
 
     def sink(self, work: TrialWork) -> Sink:
         """Return a function that records notes of the attempt or the scorer call in flight."""

@@ -12,11 +12,13 @@ import trio
 
 from journal import Record
 from journal.events import IntakePaused, PolicyEvent, PolicyShared, TrialCompleted
+from replay.budget_text import block_in_words
 from replay.intake import NO_RESPONSE
 from runner.concurrency.policy import Policy
 from runner.concurrency.registry import Member
 from runner.concurrency.steering import Steering
 from runner.definition.settings import Settings
+from runner.engine.admission import Admission
 from runner.engine.queues import Lane, Queues
 from runner.engine.recorder import Recorder, RunLoop
 from runner.engine.shutdown import Shutdown
@@ -44,8 +46,12 @@ class Scheduler:
         has_keys: bool,
         loop: RunLoop,
         start_worker: Callable[[], None],
+        admission: Admission | None = None,
     ) -> None:
-        """Call `policy` with a rate-limit key for the policy of its lane; `has_keys`: attempts have several."""
+        """Call `policy` with a rate-limit key for the policy of its lane; `has_keys`: attempts have several.
+
+        Without `admission` there is no budget.
+        """
         self.recorder = recorder
         self.settings = settings
         self.shutdown = shutdown
@@ -54,6 +60,9 @@ class Scheduler:
         self._new_policy = policy
         self.has_keys = has_keys
         self._start_worker = start_worker
+        self._admission = admission
+        self._blocked_lane: Lane | None = None
+        """The lane whose next attempt the budget does not allow yet; attempts of other lanes wait for it."""
         self.queues = Queues()
         self.timer = Timer(recorder.clock, self._fire)
         """For jobs and policies that wait for a time."""
@@ -214,12 +223,23 @@ class Scheduler:
         for lane in queues.lanes.values():
             if lane.calls or (lane.trials and queues.unscored <= queues.max_unscored_outputs):
                 gate = lane.steering.may_start(now)
-                if gate.open:
+                if gate.open and (self._admission is None or lane.calls or self._is_affordable(lane, probe=gate.probe)):
                     return self._take(lane, probe=gate.probe)
                 if gate.at is not None:
                     lane.closed_until = gate.at
                     self._ask_policy_at(lane, gate.at)
         return None
+
+    def _is_affordable(self, lane: Lane, *, probe: bool) -> bool:
+        """Whether the budget allows the next attempt of a lane; if not, and nothing is in flight, the session is stopped."""
+        assert self._admission is not None
+        if self._blocked_lane not in (None, lane):
+            return False
+        block, state = self._admission.admit(lane.next_trial(probe=probe)), self.recorder.state
+        self._blocked_lane = None if block is None else lane
+        if block is not None and not state.running and not self.queues.unscored:
+            self.shutdown.stop("budget", block_in_words(state, block))
+        return block is None
 
     def _take(self, lane: Lane, *, probe: bool) -> Job:
         """Take the next job out of a lane, and wake a worker for the one after it."""

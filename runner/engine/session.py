@@ -26,6 +26,7 @@ from runner.data.dataset import texts
 from runner.definition.evaluation import Evaluation
 from runner.definition.gates import GateResult, gate_problems, gate_results, problems
 from runner.definition.settings import Settings
+from runner.engine.admission import admission_of
 from runner.engine.changes import adopted_changes
 from runner.engine.executor import Executor
 from runner.engine.intake import PendingTrials
@@ -253,6 +254,7 @@ class Session:
                 max_failures=settings.failure_limit(plan.total),
                 in_thread=self._in_thread,
                 key_of=(lambda work: plan.keys.key_of(work.case, work.state.variant)) if plan.keys.are_several else None,
+                admission=admission_of(state, plan.evaluation.tasks, plan.evaluation.scorers),
             )
             now, shutdown = recorder.clock.now, executor.shutdown
 

@@ -49,6 +49,8 @@ class TrialWork(_Queued):
     """Scorers that need not be called."""
     unscored: int = 0
     key: str = ""
+    reserved: dict[str, float] | None = None
+    """What the budget reserves for the next attempt; None without a budget."""
 
     async def model_step(self, name: str, request: Any, call: Callable[[], Awaitable[Any]], usage: Callable[[], Any]) -> Any:
         """Make the call of a model a step of the attempt in flight; see `TrialInput`."""

@@ -109,11 +109,11 @@ class SessionRules:
             return ""
         return "the limit is reached" if gate.at is None else f"the next may start at {gate.at:.6f} s"
 
-    def settle(self, event: Settled, trial: TrialState) -> Settled:
+    def settle(self, event: Settled, trial: TrialState, *, over_budget: bool) -> Settled:
         """Return what should have been decided where `event` was recorded."""
         name = event.trial
         probe = name in self._last and name in self._last[name].free
         history = trial.retry_history
         is_fatal = trial.stage == "unsettled" and history is not None and history.category == "fatal"
         stop_run = is_fatal and not isinstance(event, TrialFailed)  # The category does not contain it.
-        return settle(name, trial, self._retry, self._seed, probe=probe, stop_run=stop_run)
+        return settle(name, trial, self._retry, self._seed, probe=probe, stop_run=stop_run, over_budget=over_budget)

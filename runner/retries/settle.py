@@ -14,14 +14,24 @@ UNSERIALIZABLE: Final = "Unserializable"
 
 
 def settle(
-    trial: str, state: TrialState, retry: Retry, seed: int, *, probe: bool = False, stop_run: bool = False
+    trial: str,
+    state: TrialState,
+    retry: Retry,
+    seed: int,
+    *,
+    probe: bool = False,
+    stop_run: bool = False,
+    over_budget: bool = False,
 ) -> RetryScheduled | TrialFailed:
     """Decide what follows the last attempt of a trial, which failed, timed out or was interrupted.
 
     A failed trial is retried because the user asked for it. An interrupted one is settled only where it must not be repeated.
+    `over_budget`: its attempts have used more than one trial may.
     """
     if state.stage == "failed":
         return RetryScheduled(trial=trial, attempt=state.attempts + 1, delay=0.0, reason="requested")
+    if over_budget:
+        return TrialFailed(trial=trial, attempts=state.attempts, reason="budget")
     if state.stage == "interrupted":
         return TrialFailed(trial=trial, attempts=state.attempts, reason="ambiguous")
     history = state.retry_history

@@ -128,6 +128,18 @@ class Judge:
             f"Explain in a few sentences, then end with a line `verdict: ` followed by one of: {', '.join(self.choices)}."
         )
 
+    def check_price(self, case: Case, /) -> None:
+        """Raise a `UsageError` if the model has no price."""
+        self.chat.check_price(case)
+
+    def estimate(self, case: Case, output_tokens: float | None, /) -> dict[str, float]:
+        """Return an upper estimate of the usage of one call with an output of this length; see `Billed`."""
+        system = [] if self.chat.system is None else [{"role": "system", "content": self.chat.system}]
+        messages = [*system, {"role": "user", "content": self.prompt("", case)}]
+        if output_tokens is None or self.takes_trajectory:
+            messages[-1] = {"role": "user"}  # Its length is unknown.
+        return self.chat.estimate_messages(messages, self.chat.model, output_tokens or 0)
+
     @property
     def reminder(self) -> str:
         """The message after a reply without a verdict; at temperature 0, the same prompt would get the same reply."""

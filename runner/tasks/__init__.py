@@ -5,7 +5,7 @@ and assumes nothing else about where a task runs.
 """
 
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -58,6 +58,22 @@ class OpenableTask(Protocol):
 
     def open_session(self, run: str, /) -> AbstractAsyncContextManager[Task]:
         """Open the task for a session of the run with this id; a scorer is called with a `ScorerInput`."""
+        ...
+
+
+@runtime_checkable
+class Billed(Protocol):
+    """A task or a scorer whose cost can be estimated before a call."""
+
+    def check_price(self, case: Case, /) -> None:
+        """Raise a `UsageError` if the model for a case has no price."""
+        ...
+
+    def estimate(self, case: Case, output_tokens: float | None, /) -> Mapping[str, float]:
+        """Return an upper estimate of the usage of one call: unit → amount, without the units that are unknown.
+
+        `output_tokens` is the estimated length of the output that a scorer is called with; None if that is unknown.
+        """
         ...
 
 

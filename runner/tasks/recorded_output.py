@@ -41,6 +41,13 @@ class RecordedOutput:
         """Raise a UsageError if the case has no output."""
         self.output(case)
 
+    def check_price(self, _: Case, /) -> None:
+        """Nothing is called, so there is no price."""
+
+    def estimate(self, _: Case, __: float | None = None, /) -> dict[str, float]:
+        """Return that nothing is used."""
+        return {"cost": 0, "input_tokens": 0, "output_tokens": 0}
+
     def output(self, case: Case) -> Any:
         """Return the output in a case."""
         return Fields(case).get(self.output_key)

@@ -191,6 +191,7 @@ def test_json() -> None:
         "usage": {"tokens": 17, "cost": 1.0},
         "unpriced_models": {},
         "usage_without_output": {"tokens": 7, "cost": 0.5},
+        "budget": None,
         "limit": 2,
         "groups": None,
     } == summary_json

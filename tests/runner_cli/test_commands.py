@@ -193,6 +193,7 @@ def test_verify_as_json(run: Path) -> None:
         "trials": {"enqueued": 2, "completed": 2, "failed": 0, "withdrawn": 0, "open": 0},
         "decisions_reproduced": 0,
         "decisions_not_reproduced": 0,
+        "budget": {},
     } == orjson.loads(result.stdout)
     assert (0, "") == (result.exit_code, result.stderr)
 

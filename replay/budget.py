@@ -1,0 +1,323 @@
+"""The budget of a run: what was spent, what is reserved, and whether another attempt may start.
+
+The engine and the audit use this one rule. It depends on recorded facts only: settings, reserves and usage.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, Literal, TypeAlias
+
+import attrs
+
+from replay.usage import is_amount
+
+UNITS: Final = ("cost", "input_tokens", "output_tokens")
+"""What a budget can limit; `cost` is in dollars. A judge's usage counts, too."""
+MAX_UNKNOWN: Final = 4
+"""Attempts of a variant that may be in flight without a reserve, until one of them has reported its usage."""
+MAX_UNREPORTED: Final = 20
+"""Trials of a variant that are completed without any usage before a session is stopped: nothing would be counted."""
+OVER_BUDGET: Final = "OverBudget"
+"""The error type of an attempt with which a trial exceeded the budget per trial, and which did not fail otherwise."""
+_DIGITS: Final = 9
+"""Decimals of a sum; costs are recorded with as many, so that sums are exact."""
+
+Amounts: TypeAlias = dict[str, float]
+"""Unit → amount."""
+
+
+def amounts(value: object, *, zero: bool = True) -> Amounts:
+    """Return the amounts in a JSON value; anything else in it, which only a foreign journal has, is ignored."""
+    if not isinstance(value, Mapping):
+        return {}
+    found = ((unit, _amount(value.get(unit))) for unit in UNITS)
+    return {unit: amount for unit, amount in found if amount is not None and (zero or amount > 0)}
+
+
+def _amount(value: object) -> float | None:
+    return value if is_amount(value) and math.isfinite(value) and value >= 0 else None
+
+
+def _sums() -> Amounts:
+    return dict.fromkeys(UNITS, 0.0)
+
+
+@attrs.define(eq=False)
+class _OpenAttempt:
+    """An attempt that is in flight, or whose output is being scored."""
+
+    number: int
+    variant: str
+    reserved: Amounts
+    used: Amounts = attrs.field(factory=dict[str, float])
+
+    def held(self, unit: str) -> float:
+        """Return how much of its reserve is not used yet."""
+        return max(0.0, round(self.reserved.get(unit, 0.0) - self.used.get(unit, 0.0), _DIGITS))
+
+
+@attrs.define(eq=False)
+class _Variant:
+    """What the attempts of a variant have used."""
+
+    largest: Amounts = attrs.field(factory=dict[str, float])
+    """The most that one attempt has used, its judges included."""
+    reported: set[str] = attrs.field(factory=set[str])
+    """Units that a completed trial has reported."""
+    unreported: Counter[str] = attrs.field(factory=Counter[str])
+    """Unit → trials completed in this session without it."""
+    lost: Counter[str] = attrs.field(factory=Counter[str])
+    """Unit → interrupted attempts without a reserve; they may have cost as much as the first that reports it."""
+    last_reserve: Amounts | None = None
+    """The reserve of the last attempt that was started with a budget."""
+
+
+@attrs.frozen(kw_only=True)
+class Block:
+    """Why no attempt of a variant may start."""
+
+    reason: Literal["limit", "unknown", "unreported"]
+    """`limit`: it could exceed the budget. `unknown`: its reserve is unknown, and enough of such attempts are in flight.
+    `unreported`: completed trials have reported no usage."""
+    unit: str
+    needed: float | None = None
+    """The reserve that does not fit."""
+
+
+@attrs.frozen(kw_only=True)
+class BudgetUse:
+    """How much of the budget is used, in one unit."""
+
+    limit: float
+    spent: float
+    """Recorded usage: of attempts, steps and judges."""
+    possibly_paid: float
+    """Reserves of interrupted and timed-out calls, which may have been paid for without a report."""
+    reserved: float
+    """Reserves of attempts in flight."""
+    overshoot: float
+    """The worst possible overshoot: by how much the sum of the three exceeds the limit."""
+
+
+@attrs.define(eq=False)
+class Budget:
+    """What a run has spent and reserved."""
+
+    limits: Amounts = attrs.field(factory=dict[str, float])
+    """The budget of the run; empty if it has none."""
+    trial_limits: Amounts = attrs.field(factory=dict[str, float])
+    """What the attempts of one trial may use."""
+    spent: Amounts = attrs.field(factory=_sums)
+    possibly_paid: Amounts = attrs.field(factory=_sums)
+    held: Amounts = attrs.field(factory=_sums)
+    """Reserves of attempts in flight that are not used yet."""
+    _open: dict[str, _OpenAttempt] = attrs.field(factory=dict[str, _OpenAttempt])
+    """Trial → its attempt in flight or being scored."""
+    _variants: dict[str, _Variant] = attrs.field(factory=dict[str, _Variant])
+    _used_by_trial: dict[str, Amounts] = attrs.field(factory=dict[str, Amounts])
+    """Trial that is not done → what its attempts have used; only with `trial_limits`."""
+
+    # The rule.
+
+    def reserve(self, variant: str, estimate: Mapping[str, float]) -> Amounts:
+        """Return the reserve of the next attempt: the most that one has used, before the first report at least the estimate.
+
+        A unit without either is missing.
+        """
+        seen, reserve = self._variants.get(variant) or _Variant(), {}
+        for unit in self.limits:
+            if unit in seen.reported:
+                reserve[unit] = seen.largest[unit]
+            elif unit in estimate:
+                reserve[unit] = max(estimate[unit], seen.largest.get(unit, 0.0))
+        return reserve
+
+    def block(self, variant: str, reserve: Mapping[str, float]) -> Block | None:
+        """Return why an attempt with this reserve may not start; None if it may."""
+        seen = self._variants.get(variant) or _Variant()
+        for unit, limit in self.limits.items():
+            committed, needed = self._committed(unit), reserve.get(unit)
+            if unit not in seen.reported and seen.unreported[unit] >= MAX_UNREPORTED:
+                return Block(reason="unreported", unit=unit)
+            if round(committed + (needed or 0.0), _DIGITS) > limit or (needed is None and committed >= limit):
+                return Block(reason="limit", unit=unit, needed=needed)
+            if needed is None and self._unknown_in_flight(variant, unit) >= MAX_UNKNOWN:
+                return Block(reason="unknown", unit=unit)
+        return None
+
+    def over_trial_limit(self, trial: str, usage: object = None) -> Amounts:
+        """Return what the attempts of a trial have used of the units of which one trial may use less.
+
+        `usage` of the attempt in flight may not be recorded yet.
+        """
+        if not self.trial_limits:
+            return {}
+        used, more = self._used_by_trial.get(trial, {}), amounts(usage)
+        sums = {unit: round(used.get(unit, 0.0) + more.get(unit, 0.0), _DIGITS) for unit in self.trial_limits}
+        return {unit: amount for unit, amount in sums.items() if amount > self.trial_limits[unit]}
+
+    # Views.
+
+    def blocks(self) -> Iterator[Block]:
+        """Yield why the next attempt of a variant may not start, judging by the reserve of its last one."""
+        for name, seen in self._variants.items():
+            if seen.last_reserve is not None and (block := self.block(name, self.reserve(name, seen.last_reserve))) is not None:
+                yield block
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the reserves of all variants follow from recorded usage, not from estimates."""
+        return bool(self._variants) and all(seen.reported.issuperset(self.limits) for seen in self._variants.values())
+
+    def use(self) -> dict[str, BudgetUse]:
+        """Return how much of the budget is used, by unit."""
+        return {
+            unit: BudgetUse(
+                limit=limit,
+                spent=self.spent[unit],
+                possibly_paid=self.possibly_paid[unit],
+                reserved=self.held[unit],
+                overshoot=max(0.0, round(self._committed(unit) - limit, _DIGITS)),
+            )
+            for unit, limit in self.limits.items()
+        }
+
+    def more_trials(self, done: int) -> int | None:
+        """Return how many more trials the rest of the budget buys, at the average of those that are done; None if unknown."""
+        counts = [
+            int(max(0.0, limit - self.spent[unit] - self.possibly_paid[unit]) / (self.spent[unit] / done))
+            for unit, limit in self.limits.items()
+            if done and self.spent[unit] > 0
+        ]
+        return min(counts, default=None)
+
+    def needed(self, remaining: int, done: int) -> Amounts:
+        """Return a larger budget, in round numbers, with which the remaining trials can probably start."""
+        larger: Amounts = {}
+        for block in self.blocks():
+            if block.reason == "limit":
+                used = self.spent[block.unit] + self.possibly_paid[block.unit]
+                average = self.spent[block.unit] / done if done else 0.0
+                reserve = max((seen.last_reserve or {}).get(block.unit, 0.0) for seen in self._variants.values())
+                larger[block.unit] = round_up(max(used + reserve + max(1, remaining) * average, used + 2 * reserve))
+        return larger
+
+    # Facts.
+
+    def begin_session(self, settings: Mapping[str, Any], scored: Iterable[str]) -> None:
+        """Use the limits of a session; `scored` are the trials with a scorer call that the previous session has not ended."""
+        self.limits = amounts(settings.get("budget"), zero=False)
+        self.trial_limits = amounts(settings.get("budget_per_trial"), zero=False)
+        for trial in scored:
+            self.lose_call(trial)
+        for seen in self._variants.values():
+            seen.unreported.clear()
+
+    def start(self, trial: str, number: int, variant: str, reserved: Any) -> None:
+        """Reserve the amounts of an attempt."""
+        seen = self._seen(variant)
+        attempt = self._open[trial] = _OpenAttempt(number, variant, amounts(reserved))
+        if reserved is not None:
+            seen.last_reserve = dict(attempt.reserved)
+        for unit in seen.reported:
+            attempt.reserved.setdefault(unit, seen.largest[unit])
+        for unit, amount in attempt.reserved.items():
+            self._add(self.held, unit, amount)
+
+    def spend(self, usage: Any, trial: str = "", number: int = 0) -> None:
+        """Count recorded usage; it uses up the reserve of its attempt, if that is in flight or being scored."""
+        if not isinstance(usage, Mapping):
+            return
+        attempt = self._open.get(trial)
+        if attempt is not None and attempt.number != number:
+            attempt = None
+        for unit in UNITS:
+            own, judges = _amount(usage.get(unit)), _amount(usage.get(f"judge.{unit}"))
+            if own is None and judges is None:
+                continue
+            amount = (own or 0.0) + (judges or 0.0)
+            self._add(self.spent, unit, amount)
+            if attempt is not None:
+                before = attempt.held(unit)
+                self._add(attempt.used, unit, amount)
+                self._add(self.held, unit, attempt.held(unit) - before)
+                largest = self._seen(attempt.variant).largest
+                largest[unit] = max(largest.get(unit, 0.0), attempt.used[unit])
+            if own is not None and attempt is not None and self.trial_limits:
+                self._add(self._used_by_trial.setdefault(trial, {}), unit, own)
+
+    def lose_call(self, trial: str) -> None:
+        """Count what is left of an attempt's reserve as possibly paid, by a scorer call that gave no report and is repeated."""
+        if (attempt := self._open.get(trial)) is not None:
+            for unit in UNITS:
+                self._add(self.possibly_paid, unit, attempt.held(unit))
+
+    def lose(self, trial: str) -> None:
+        """Count the reserve of an attempt that was interrupted or timed out as possibly paid."""
+        if (attempt := self.release(trial)) is None:
+            return
+        lost = self._seen(attempt.variant).lost
+        for unit in UNITS:
+            if unit in attempt.reserved:
+                self._add(self.possibly_paid, unit, attempt.held(unit))
+            else:
+                lost[unit] += 1
+
+    def complete(self, trial: str) -> None:
+        """Release the reserve of a completed trial; its usage makes the reserve of the next attempts known."""
+        self._used_by_trial.pop(trial, None)
+        if (attempt := self.release(trial)) is None:
+            return
+        seen = self._seen(attempt.variant)
+        for unit in UNITS:
+            if unit in attempt.used:
+                self._report(attempt.variant, seen, unit)
+            elif attempt.reserved.get(unit) != 0:
+                seen.unreported[unit] += 1
+
+    def drop(self, trial: str) -> None:
+        """Forget a trial that failed or was withdrawn."""
+        self.release(trial)
+        self._used_by_trial.pop(trial, None)
+
+    def _report(self, variant: str, seen: _Variant, unit: str) -> None:
+        """Make a unit known; attempts that were started without a reserve get one."""
+        if unit in seen.reported:
+            return
+        seen.reported.add(unit)
+        largest = seen.largest[unit]
+        self._add(self.possibly_paid, unit, seen.lost.pop(unit, 0) * largest)
+        for attempt in self._open.values():
+            if attempt.variant == variant and unit not in attempt.reserved:
+                attempt.reserved[unit] = largest
+                self._add(self.held, unit, attempt.held(unit))
+
+    def release(self, trial: str) -> _OpenAttempt | None:
+        """Release the reserve of an attempt that has failed; return the attempt."""
+        attempt = self._open.pop(trial, None)
+        if attempt is not None:
+            for unit in attempt.reserved:
+                self._add(self.held, unit, -attempt.held(unit))
+        return attempt
+
+    def _seen(self, variant: str) -> _Variant:
+        return self._variants.setdefault(variant, _Variant())
+
+    def _committed(self, unit: str) -> float:
+        return round(self.spent[unit] + self.possibly_paid[unit] + self.held[unit], _DIGITS)
+
+    def _unknown_in_flight(self, variant: str, unit: str) -> int:
+        return sum(attempt.variant == variant and unit not in attempt.reserved for attempt in self._open.values())
+
+    @staticmethod
+    def _add(sums: Amounts, unit: str, amount: float) -> None:
+        sums[unit] = round(sums.get(unit, 0.0) + amount, _DIGITS)
+
+
+def round_up(amount: float) -> float:
+    """Round an amount up to two significant digits."""
+    if amount <= 0:
+        return 0.0
+    step = 10.0 ** (math.floor(math.log10(amount)) - 1)
+    return round(math.ceil(round(amount / step, 6)) * step, _DIGITS)

@@ -1,0 +1,76 @@
+"""The budget of a run as text: what is spent, why no attempt starts, and a larger budget to resume with."""
+
+from collections.abc import Iterator, Mapping
+
+from replay.budget import MAX_UNKNOWN, MAX_UNREPORTED, Block, Budget, BudgetUse
+from replay.state import RunState
+from replay.summary import budget_of
+from replay.text import money, number, plural, printable
+
+
+def quantity(unit: str, amount: float) -> str:
+    """Return an amount of a unit: `$5.00`, `2,000,000`."""
+    return money(amount) if unit == "cost" else number(amount)
+
+
+def use_lines(use: Mapping[str, BudgetUse]) -> Iterator[str]:
+    """Yield, for each unit, what is spent of the budget, and the worst possible overshoot."""
+    for unit, part in use.items():
+        parts = [f"{unit} {quantity(unit, part.spent)} of {quantity(unit, part.limit)} spent"]
+        if part.possibly_paid:
+            parts.append(f"up to {quantity(unit, part.possibly_paid)} more by interrupted calls")
+        if part.reserved:
+            parts.append(f"{quantity(unit, part.reserved)} reserved")
+        overshoot = quantity(unit, part.overshoot) if part.overshoot else "none"
+        yield f"{', '.join(parts)}; worst possible overshoot: {overshoot}"
+
+
+def budget_lines(state: RunState) -> Iterator[str]:
+    """Yield what is spent of the budget, and how many trials have exceeded the budget of a trial."""
+    summary = budget_of(state)
+    if summary is None:
+        return
+    yield from (f"budget: {line}" for line in use_lines(summary.run))
+    if summary.per_trial:
+        limits = ", ".join(f"{unit} {quantity(unit, limit)}" for unit, limit in summary.per_trial.items())
+        yield f"budget per trial: {limits}; exceeded by {plural(summary.trials_exceeded, 'trial')}"
+
+
+def spent_in_words(state: RunState) -> str:
+    """Return `cost $1.23 of $5.00 · about 37 more trials`; empty without a budget."""
+    if state.budget is None or not state.budget.limits:
+        return ""
+    parts = [
+        f"{unit} {quantity(unit, part.spent + part.possibly_paid)} of {quantity(unit, part.limit)}"
+        for unit, part in state.budget.use().items()
+    ]
+    more = state.budget.more_trials(state.done)
+    return " · ".join([*parts, *([] if more is None else [f"about {plural(more, 'more trial')}"])])
+
+
+def block_in_words(state: RunState, block: Block) -> str:
+    """Return why the budget allows no attempt."""
+    unit, budget = block.unit, state.budget or Budget()
+    if block.reason == "unknown":
+        return f"at most {MAX_UNKNOWN} attempts in flight until one has reported its {unit}"
+    if block.reason == "unreported":
+        models = [printable(model, 40) for names in state.unpriced_models.values() for model in names[:1]]
+        price = f" (no price for {models[0]}; pass --prices)" if models and unit == "cost" else ""
+        return f"{MAX_UNREPORTED} trials have reported no {unit}{price}, so the budget cannot be kept; see docs/budgets.md"
+    use = budget.use()[unit]
+    used = quantity(unit, use.spent + use.possibly_paid)
+    next_one = "" if block.needed is None else f"; the next attempt may use {quantity(unit, block.needed)}"
+    return f"{unit} {used} of {quantity(unit, use.limit)} used{next_one}"
+
+
+def over_budget_in_words(budget: Budget, trial: str, usage: object = None) -> str:
+    """Return by what a trial has exceeded the budget per trial, with some usage that is not recorded yet."""
+    over = budget.over_trial_limit(trial, usage)
+    parts = (f"{unit} {quantity(unit, used)} of {quantity(unit, budget.trial_limits[unit])}" for unit, used in over.items())
+    return f"the budget per trial is exceeded: {', '.join(parts)}"
+
+
+def larger_budget(state: RunState, remaining: int) -> str:
+    """Return the options with which a run that was stopped by its budget can be resumed: ` --budget cost=8`."""
+    needed = {} if state.budget is None else state.budget.needed(remaining, state.done)
+    return "".join(f" --budget {unit}={amount:g}" for unit, amount in needed.items())

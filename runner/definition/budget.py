@@ -1,0 +1,66 @@
+"""Budgets as the user writes them: units, amounts, and which of them a later session replaces."""
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, cast
+
+from replay.budget import UNITS, Amounts
+from runner.errors import UsageError
+from runner.suggest import suggest
+
+OFF: Final = "none"
+"""Removes a unit, or the whole budget."""
+
+BudgetValue = Mapping[str, float | str | None] | Iterable[str] | str | None
+"""A budget as it may be given: `{"cost": 5}`, `"cost=5"` or several of these."""
+
+_NUMBER: Final = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(?:e-?\d+)?\s*([kM]?)")
+_FACTORS: Final = {"": 1, "k": 1_000, "M": 1_000_000}
+
+
+def parse_budget(setting: str, value: BudgetValue) -> Amounts | None:
+    """Return a budget in numbers; None: there is none."""
+    return merge_budget(setting, None, value)
+
+
+def merge_budget(setting: str, budget: Mapping[str, float] | None, value: BudgetValue) -> Amounts | None:
+    """Return a budget in which some units are replaced, or removed by None; the value None removes all of them."""
+    if value is None or value == OFF or (isinstance(value, list | tuple) and list(cast("Iterable[str]", value)) == [OFF]):
+        return None
+    merged = dict(budget or {})
+    for unit, amount in _pairs(setting, value):
+        if unit not in UNITS:
+            hint = suggest(unit, UNITS) or f"; use {', '.join(UNITS)}"
+            raise UsageError(f"unknown unit {unit!r}{hint}", setting=setting, value=f"{unit}={amount}")
+        if amount is None or amount == OFF:
+            merged.pop(unit, None)
+        else:
+            merged[unit] = _number(setting, unit, amount)
+    return merged or None
+
+
+def _pairs(setting: str, value: Any) -> list[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        return [(str(unit), amount) for unit, amount in value.items()]
+    pairs: dict[str, Any] = {}
+    for text in [value] if isinstance(value, str) else value if isinstance(value, list | tuple) else [None]:
+        unit, separator, amount = text.partition("=") if isinstance(text, str) else ("", "", "")
+        if not separator:
+            raise UsageError("expected UNIT=AMOUNT, such as cost=5", setting=setting, value=value if text is None else text)
+        if unit.strip() in pairs:
+            raise UsageError(f"{unit.strip()} is given twice", setting=setting, value=text)
+        pairs[unit.strip()] = amount.strip()
+    return list(pairs.items())
+
+
+def _number(setting: str, unit: str, value: Any) -> float:
+    number: Any = value
+    if isinstance(value, str):
+        match = _NUMBER.fullmatch(value.removeprefix("$") if unit == "cost" else value)
+        number = float(value.removeprefix("$").rstrip("kM ")) * _FACTORS[match[2]] if match else None
+    is_number = isinstance(number, int | float) and not isinstance(number, bool)
+    if not is_number or not math.isfinite(number) or number <= 0:
+        problem = "must be a number above 0; k stands for thousands, M for millions"
+        raise UsageError(problem, setting=setting, value=f"{unit}={value}")
+    return float(number)

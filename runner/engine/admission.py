@@ -1,0 +1,55 @@
+"""Whether the budget of a run allows another attempt: estimates and reserves for the rule in `replay.budget`."""
+
+from collections.abc import Iterable, Mapping
+
+from replay import RunState
+from replay.budget import Amounts, Block, Budget
+from runner.data.case import Case
+from runner.data.dataset import Dataset
+from runner.definition.settings import Settings
+from runner.engine.trial_work import TrialWork
+from runner.scorers.scorer import Scorer
+from runner.tasks import Billed
+
+
+def check_prices(cases: Dataset, tasks: Iterable[object], scorers: Mapping[str, Scorer], settings: Settings) -> Dataset:
+    """Return the cases with a check that their models and the judges have a price, if cost is limited."""
+    if "cost" in {*(settings.budget or ()), *(settings.budget_per_trial or ())}:
+        for function in (*tasks, *(scorer.function for scorer in scorers.values())):
+            if isinstance(function, Billed):
+                cases = cases.checked(function.check_price)
+    return cases
+
+
+class Admission:
+    """Admits attempts as long as the budget of a run allows it."""
+
+    def __init__(self, budget: Budget, tasks: Mapping[str, object], scorers: Mapping[str, Scorer]) -> None:
+        """Use the tasks of the variants and the scorers for estimates."""
+        self._budget = budget
+        self._tasks = tasks
+        self._scorers: list[object] = [scorer.function for scorer in scorers.values() if not scorer.is_local]
+
+    def admit(self, work: TrialWork) -> Block | None:
+        """Set the reserve of the next attempt at a trial; return why it may not start, or None if it may."""
+        budget, variant = self._budget, work.state.variant
+        reserve = budget.reserve(variant, {})
+        if len(reserve) < len(budget.limits):
+            reserve = budget.reserve(variant, self._estimate(work.case, variant))
+        work.reserved = reserve
+        return budget.block(variant, reserve)
+
+    def _estimate(self, case: Case, variant: str) -> Amounts:
+        """Return what an attempt and its scorers use at most; units that are unknown are missing."""
+        task = self._tasks[variant]
+        usage = dict(task.estimate(case, None)) if isinstance(task, Billed) else {}
+        output_tokens = usage.get("output_tokens") or None
+        for scorer in self._scorers:
+            of_scorer: Mapping[str, float] = scorer.estimate(case, output_tokens) if isinstance(scorer, Billed) else {}
+            usage = {unit: usage[unit] + of_scorer[unit] for unit in usage if unit in of_scorer}
+        return usage
+
+
+def admission_of(state: RunState, tasks: Mapping[str, object], scorers: Mapping[str, Scorer]) -> Admission | None:
+    """Return the admission of a session; None if its run has no budget."""
+    return Admission(state.budget, tasks, scorers) if state.budget is not None and state.budget.limits else None
