@@ -53,7 +53,8 @@ class Finding:
 
     seq: int
     check: str
-    """The rule: lifecycle, time, slots, limit, intake, delay, calls, elapsed, budget, policy, retry, stop, totals or settings."""
+    """The rule: lifecycle, time, slots, limit, intake, delay, calls, elapsed, budget, policy, retry, stop, totals or
+    settings."""
     message: str
 
 
