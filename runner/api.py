@@ -8,13 +8,14 @@ import functools
 import os
 import signal
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
 import trio
 from typing_extensions import Unpack
 
+from runner.data.dataset import texts
 from runner.definition.evaluation import Evaluation
 from runner.engine.options import RunOptions
 from runner.engine.rescore import Rescored
@@ -101,18 +102,23 @@ def _checked(evaluation: Evaluation[Any, Any, Any]) -> Evaluation[Any, Any, Any]
 
 
 def rescore(
-    evaluation: Evaluation[Any, Any, Any], path: Path | str | None = None, *, again: bool = False, slots: int | None = None
+    evaluation: Evaluation[Any, Any, Any],
+    path: Path | str | None = None,
+    *,
+    again: bool = False,
+    slots: int | None = None,
+    only_variants: str | Iterable[str] = (),
 ) -> Rescored:
     """Score the recorded outputs of a run with the evaluation's current scorers; the task is not called.
 
     Default path: the newest run of this evaluation under `runs/`. It can be called wherever `run` can. Scores from the current
-    version of a scorer are kept, unless `again` is true.
+    version of a scorer are kept, unless `again` is true. With `only_variants`, only outputs of these variants are scored.
     """
     name = _checked(evaluation).name
     run_path = newest_of(name) if path is None else Path(path)
     scorers, input_name = list(evaluation.scorers.values()), evaluation.cases.input_name
     call = functools.partial(rescore_run, run_path, scorers, again=again, slots=slots, input_name=input_name)
-    return run_async(call)
+    return run_async(functools.partial(call, only_variants=texts(only_variants)))
 
 
 def _raise_signal(number: int, session: Session) -> None:

@@ -1,34 +1,68 @@
-"""Configuration files: TOML whose keys are the names of the options of `run`."""
+"""Configuration files: TOML whose keys are the names of the options of `run`, and tables `[[variant]]`."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import click
 import orjson
 
-from runner.cli._options import OPTIONS, Option, grouped_option
+from runner.cli._options import OPTIONS, Option, grouped_option, is_task_option
 from runner.data.toml_file import read_toml
+from runner.definition.variants import check_variant_name
 from runner.errors import UsageError
 from runner.suggest import suggest
 
+VARIANTS: Final = "evaljournal.variants"
+"""Key in the context's `meta` of the tables `[[variant]]`: name → values."""
 
-def read_config(path: Path, command: click.Command) -> dict[str, Any]:
-    """Read a configuration file; return parameter → value, as the command line would have it."""
+
+def read_config(path: Path, command: click.Command) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """Read a configuration file; return parameter → value, as the command line would have it, and the same by variant."""
     table = read_toml(path)
-    options = {option.key: option for option in OPTIONS if option.in_file}
+    variants = table.pop("variant", None)
+    values = _values(table, {option.key: option for option in OPTIONS if option.in_file}, command, path)
+    return values, {} if variants is None else _variants(variants, command, path)
+
+
+def _variants(tables: Any, command: click.Command, path: Path) -> dict[str, dict[str, Any]]:
+    """Return variant → parameter → value."""
+    if not isinstance(tables, list) or not tables or not all(isinstance(table, dict) for table in tables):
+        raise UsageError("write a table [[variant]] for each variant", path=path)
+    options = {option.key: option for option in OPTIONS if option.in_file and is_task_option(option)}
+    variants: dict[str, dict[str, Any]] = {}
+    for number, table in enumerate(tables, 1):
+        if (name := table.pop("name", None)) is None:
+            raise UsageError(f"variant {number} has no name; add name = …", path=path)
+        try:
+            check_variant_name(name)
+        except UsageError as exc:
+            raise UsageError(exc.message, path=path) from exc
+        if name in variants:
+            raise UsageError(f"two variants have the name {name!r}; rename one of them", path=path)
+        variants[name] = _values(table, options, command, path, label=f"variant {name!r}: ")
+    return variants
+
+
+def _values(
+    table: Mapping[str, Any], options: Mapping[str, Option], command: click.Command, path: Path, *, label: str = ""
+) -> dict[str, Any]:
     params = {param.name: param for param in command.params}
     values: dict[str, Any] = {}
     for name, value in table.items():
         key = name.replace("_", "-")
         if key not in options:
-            raise UsageError(f"unknown key {name!r}{suggest(key, options)}", path=path)
+            raise UsageError(f"{label}unknown key {name!r}{suggest(key, options)}", path=path)
         param = params[options[key].name]
         try:
             values[options[key].name] = texts = _as_arguments(options[key], value)
-            for text in texts if isinstance(texts, list) else [texts]:
-                param.type.convert(text, param, None)
+            converted = [param.type.convert(text, param, None) for text in (texts if isinstance(texts, list) else [texts])]
+            if label:  # Click converts the others.
+                values[options[key].name] = tuple(converted) if options[key].multiple else converted[0]
+            if label and options[key].varies and len(converted) != 1:
+                raise click.BadParameter("expected a single value; add a table [[variant]] for each")
         except click.BadParameter as exc:
-            raise UsageError(f"{name} = {value!r}: {exc.message.rstrip('.')}", path=path) from exc
+            raise UsageError(f"{label}{name} = {value!r}: {exc.message.rstrip('.')}", path=path) from exc
     return values
 
 
@@ -41,15 +75,19 @@ def _as_arguments(option: Option, value: Any) -> Any:
         if isinstance(value, list | dict) or (isinstance(value, bool) and not is_switch):
             raise click.BadParameter("expected true or false" if is_switch else "expected a single value")
         return value if is_switch else str(value)
+    parts: list[Any] = value if isinstance(value, list) else [value]
+    if option.varies and any(isinstance(part, list | dict | bool) for part in parts):
+        raise click.BadParameter("expected a value, or a list of values")
     if isinstance(value, dict):
         separator = ": " if option.key == "header" else "="
         return [f"{key}{separator}{part}" for key, part in cast("dict[str, Any]", value).items()]
-    return [str(part) for part in (value if isinstance(value, list) else [value])]
+    return [str(part) for part in parts]
 
 
 def _use_config(ctx: click.Context, _: click.Parameter, path: Path | None) -> Path | None:
     if path is not None:
-        ctx.default_map = {**(ctx.default_map or {}), **read_config(path, ctx.command)}
+        values, ctx.meta[VARIANTS] = read_config(path, ctx.command)
+        ctx.default_map = {**(ctx.default_map or {}), **values}
     return path
 
 

@@ -1,32 +1,40 @@
 """`run --dry-run`: what a run would do, and its cost, estimated from earlier runs of the same evaluation."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
 import attrs
 
 from replay.summary_text import billed_usage
-from replay.text import duration, number, plural, printable
+from replay.text import duration, money, number, plural, printable
+from replay.usage import add
 from runner.cli._display import open_run, print_json
 from runner.cli._output import echo
 from runner.definition.loading import LoadedEvaluation
 from runner.definition.settings import Settings
+from runner.definition.variants import Variant
 from runner.engine.rate_limits import default_slots
 from runner.run_paths import RUNS, runs_under
+from runner.tasks.prices import DEFAULT_PRICES, price_of, read_prices
 
+_SHOWN_VARIANTS: Final = 8
 _EARLIER_RUNS: Final = 5
 """Number of earlier runs searched for recorded usage."""
 
 
 def print_dry_run(loaded: LoadedEvaluation, cases: int | None, path: Path, settings: Settings, *, as_json: bool) -> None:
     """Print what would be run; `cases` is None if their number is unknown."""
-    trials = None if cases is None else cases * settings.repeats
+    variants = loaded.evaluation.with_variants(settings.only_variants).variants
+    per_case = settings.repeats * max(1, len(variants))
+    trials = None if cases is None else cases * per_case
     settings.failure_limit(trials)  # It raises the error that the run would raise.
-    max_trials = trials if cases is not None or settings.limit is None else settings.limit * settings.repeats
+    max_trials = trials if cases is not None or settings.limit is None else settings.limit * per_case
     retry = settings.retry
     calls_per_trial = 1 + retry.errors + min(retry.parse_errors, retry.errors) + retry.timeouts
     before = _earlier_usage(loaded.evaluation.name)
+    if before is not None and variants:
+        before = before.of_variants(variants.values())
     if as_json:
         print_json(
             {
@@ -37,6 +45,8 @@ def print_dry_run(loaded: LoadedEvaluation, cases: int | None, path: Path, setti
                 "trials": trials,
                 "max_trials": max_trials,
                 "calls": None if max_trials is None else {"min": trials, "max": max_trials * calls_per_trial},
+                "variants": {name: before.expected(name, trials, len(variants)) if before else None for name in variants}
+                or None,
                 "scorers": list(loaded.evaluation.scorers),
                 "settings": settings.facts(),
                 "usage_per_trial": before.per_trial if before else None,
@@ -47,7 +57,9 @@ def print_dry_run(loaded: LoadedEvaluation, cases: int | None, path: Path, setti
         )
         return
     echo(f"{loaded.evaluation.name} ({loaded.reference}) would run in {path}; nothing was written")
-    echo(f"  {_trials_in_words(cases, settings)}")
+    echo(f"  {_trials_in_words(cases, settings, len(variants))}")
+    for line in _variant_lines(variants, before, trials):
+        echo(f"    {line}")
     calls = plural(calls_per_trial * (1 if max_trials is None else max_trials), "call")
     calls += " for each trial" if max_trials is None else ""
     echo(f"  at least {'1' if trials is None else f'{trials:,}'}, at most {calls}, plus retries after rate limits")
@@ -65,16 +77,27 @@ def print_dry_run(loaded: LoadedEvaluation, cases: int | None, path: Path, setti
     echo(f"  {_usage_in_words(before, trials, calls_per_trial)}")
 
 
-def _trials_in_words(cases: int | None, settings: Settings) -> str:
+def _variant_lines(variants: Mapping[str, Variant], before: "_EarlierUsage | None", trials: int | None) -> Iterator[str]:
+    """Yield the variants, each with its expected cost."""
+    for name in list(variants)[:_SHOWN_VARIANTS]:
+        expected = before.expected(name, trials, len(variants)) if before is not None else None
+        cost = sum(amount for unit, amount in (expected or {}).items() if unit.endswith("cost"))
+        yield f"{name}: expected cost {money(cost)}" if cost else name
+    if len(variants) > _SHOWN_VARIANTS:
+        yield f"… and {len(variants) - _SHOWN_VARIANTS:,} more"
+
+
+def _trials_in_words(cases: int | None, settings: Settings, variants: int) -> str:
     repeats = settings.repeats
     if cases is not None:
         count = plural(cases, "case")
     else:
         limit = "unknown number of cases" if settings.limit is None else f"at most {plural(settings.limit, 'case')}"
         count = f"{limit} (they can only be read once)"
-    if repeats == 1:
+    if repeats == 1 and not variants:
         return f"{count}, 1 trial each"
-    return f"{count} × {repeats:,} repeats" + ("" if cases is None else f" = {plural(cases * repeats, 'trial')}")
+    factors = [count, *([plural(variants, "variant")] if variants else []), *([f"{repeats:,} repeats"] if repeats > 1 else [])]
+    return " × ".join(factors) + ("" if cases is None else f" = {plural(cases * repeats * max(1, variants), 'trial')}")
 
 
 def _stops(settings: Settings) -> Iterator[str]:
@@ -97,6 +120,39 @@ class _EarlierUsage:
     per_trial: dict[str, float]
     """On average, retries included."""
     per_call: dict[str, float]
+    by_variant: Mapping[str, dict[str, float]]
+    """Variant → usage per trial."""
+
+    def of_variants(self, variants: Collection[Variant]) -> "_EarlierUsage":
+        """Return the usage per trial of these variants, and their mean.
+
+        A variant that the earlier run did not have is expected to use as many tokens as the others, at its own price.
+        """
+        by_variant = {
+            variant.name: self.by_variant.get(variant.name) or _at_price(self.per_trial, variant.task) for variant in variants
+        }
+        mean: dict[str, float] = {}
+        for usage in by_variant.values():
+            add(mean, _scaled(usage, 1 / len(by_variant)))
+        retries = {name: amount / self.per_trial[name] for name, amount in self.per_call.items() if self.per_trial[name]}
+        per_call = {name: amount * retries.get(name, 1) for name, amount in mean.items()}
+        return _EarlierUsage(self.path, mean, per_call, by_variant)
+
+    def expected(self, variant: str, trials: int | None, variants: int) -> dict[str, float] | None:
+        """Return the expected usage of all trials of a variant."""
+        return None if trials is None else _scaled(self.by_variant[variant], trials / variants)
+
+
+def _at_price(usage: dict[str, float], task: object) -> dict[str, float]:
+    """Return usage with the cost of its tokens at the price of a task's model; without a price, it has no cost."""
+    if not isinstance(model := getattr(task, "model", None), str):
+        return usage
+    price = price_of(model, read_prices(Path(getattr(task, "prices", DEFAULT_PRICES))))
+    tokens = {unit: amount for unit, amount in usage.items() if unit not in {"cost", "unpriced_calls"}}
+    if price is None:
+        return tokens
+    counts = {unit: round(1_000_000 * tokens.get(unit, 0)) for unit in ("input_tokens", "output_tokens", "cached_tokens")}
+    return {**tokens, "cost": price.cost(**counts) / 1_000_000}
 
 
 def _earlier_usage(name: str) -> _EarlierUsage | None:
@@ -106,7 +162,12 @@ def _earlier_usage(name: str) -> _EarlierUsage | None:
         state = open_run(path).state
         usage = billed_usage(state.usage)
         if usage and state.done and state.attempts:
-            return _EarlierUsage(path, _scaled(usage, 1 / state.done), _scaled(usage, 1 / state.attempts))
+            by_variant = {
+                name: _scaled(billed_usage(totals.usage), 1 / totals.done)
+                for name, totals in state.variants.items()
+                if totals.done and billed_usage(totals.usage)
+            }
+            return _EarlierUsage(path, _scaled(usage, 1 / state.done), _scaled(usage, 1 / state.attempts), by_variant)
     return None
 
 

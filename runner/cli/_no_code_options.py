@@ -19,20 +19,21 @@ from click.core import ParameterSource
 from runner import scorers
 from runner.cli import CONTEXT_SETTINGS
 from runner.cli._common import OFF
+from runner.cli._config_file import VARIANTS
 from runner.cli._literal_keys import reject_literal_keys
-from runner.cli._options import OPTIONS, TABLE, is_definition, overrides, render_error
+from runner.cli._options import OPTIONS, TABLE, TARGETS, is_definition, is_task_option, overrides, render_error
 from runner.cli._output import echo
 from runner.data.dataset import Dataset
+from runner.data.to_json import to_json
 from runner.definition.evaluation import Evaluation
 from runner.definition.loading import AnyEvaluation, LoadedEvaluation, load_function
 from runner.definition.settings import Settings
+from runner.definition.variants import Variant, checked_variants, product
 from runner.errors import UsageError
 from runner.secret_shapes import MASK
 from runner.secrets import mask_keys, mask_values
 from runner.suggest import suggest
 
-_TARGETS: Final = {"endpoint": "Endpoint", "chat": "Chat", "command": "Command", "output_key": "RecordedOutput"}
-"""The option that selects a target → the class of its task."""
 DEFINITION: Final = frozenset(["config", *(option.name for option in OPTIONS if is_definition(option))])
 _TEXTS: Final = ("body", "more", "prompt", "system", "rubric")
 """Options whose value may be read from a file: `@prompt.txt`."""
@@ -47,7 +48,8 @@ def evaluation_from_options(ctx: click.Context) -> LoadedEvaluation:
     on_command_line = {name: value for name, value in values.items() if name not in from_file}
     reject_literal_keys(on_command_line)
     _check_texts(on_command_line)
-    task = _task(values, from_file)
+    variants = _variants(values, from_file, ctx.meta.get(VARIANTS, {}))
+    task = next(iter(variants.values())).task if variants else _task(_single_values(values), from_file)
     if "data" not in values:
         raise UsageError("--data is missing: pass the file with the cases")
     try:
@@ -60,10 +62,66 @@ def evaluation_from_options(ctx: click.Context) -> LoadedEvaluation:
         cases=Dataset(**({"input_key": values["turns"]} if "turns" in values else {}) | _arguments("dataset", values)),
         settings=settings,
         name=values.get("name") or re.sub(r"[^\w.-]+", "-", values["data"].stem).strip("-.") or "data",
+        variants=variants or None,
     )
     for name, scorer in scorers_from_options(values):
         evaluation.score(name=name)(scorer)
     return LoadedEvaluation(evaluation, _reference(ctx, on_command_line))
+
+
+def _variants(
+    values: Mapping[str, Any], from_file: Mapping[str, Any], tables: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Variant]:
+    """Return the tables `[[variant]]`, or the product of the options with several values; empty if there are neither."""
+    repeated = {
+        option.name: values[option.name] for option in OPTIONS if option.varies and len(values.get(option.name, ())) > 1
+    }
+    if not tables:
+        if not repeated:
+            return {}
+        labels = {name: [_label(name, value) for value in options] for name, options in repeated.items()}
+        cells = product(repeated, labels)
+        return checked_variants(
+            Variant(name, _parameters(cell), _task(_single_values({**values, **cell}), from_file))
+            for name, cell in cells.items()
+        )
+    if repeated:
+        raise UsageError(f"[[variant]] and several values of {_flag(min(repeated))} are mutually exclusive; use one of them")
+    on_command_line = {name: value for name, value in values.items() if name not in from_file}
+    variants: list[Variant] = []
+    for name, table in tables.items():
+        cell = {**_shared(from_file, table), **table, **on_command_line}
+        try:
+            variants.append(Variant(name, _parameters(table), _task(_single_values(cell), cell.keys() - on_command_line)))
+        except UsageError as exc:
+            raise UsageError(f"variant {name!r}: {exc.message}", path=values.get("config"), hint=exc.hint) from exc
+    return checked_variants(variants)
+
+
+def _shared(from_file: Mapping[str, Any], table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a file that a variant shares; those of another target do not count if it has its own."""
+    targets = [name for name in TARGETS if name in table]
+    if not targets:
+        return dict(from_file)
+    options = {option.name: option for option in OPTIONS}
+    others = [name for name, option in options.items() if not any(any(option.arguments(target)) for target in targets)]
+    return {name: value for name, value in from_file.items() if name not in others or not is_task_option(options[name])}
+
+
+def _single_values(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of the options with which variants are made as single values, as a task takes them."""
+    varying = {option.name for option in OPTIONS if option.varies}
+    return {name: value[0] if name in varying and isinstance(value, tuple) else value for name, value in values.items()}
+
+
+def _parameters(cell: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a variant as a run records them; texts are read from their files."""
+    return {name: to_json(_value(name, value)) for name, value in _single_values(cell).items()}
+
+
+def _label(name: str, value: Any) -> Any:
+    """Return what a variant is named after: of a text in a file, the name of the file."""
+    return Path(value[1:]).stem if name in _TEXTS and value.startswith("@") else value
 
 
 def is_on_command_line(ctx: click.Context, name: str) -> bool:
@@ -94,8 +152,8 @@ def _recorded_text(name: str, text: str) -> str:
 
 def _check_texts(values: Mapping[str, Any]) -> None:
     """Print a warning if a text contains a key; reject a text that was recorded without its key."""
-    for name in _TEXTS:
-        text = values.get(name, "")
+    texts = [(name, text) for name in _TEXTS if name in values for text in _all_values(values[name])]
+    for name, text in texts:
         if _MASKED_KEY in text:
             raise UsageError(f"the recorded {_flag(name)} lacks its key; put the text in a file and pass {_flag(name)} @FILE")
         if _recorded_text(name, text) != text:
@@ -104,6 +162,10 @@ def _check_texts(values: Mapping[str, Any]) -> None:
                 f"to be able to resume the run, put the text in a file and pass {_flag(name)} @FILE",
                 err=True,
             )
+
+
+def _all_values(value: Any) -> tuple[Any, ...]:
+    return value if isinstance(value, tuple) else (value,)
 
 
 def _flag(name: str) -> str:
@@ -116,16 +178,16 @@ def _task(values: Mapping[str, Any], from_file: Container[str]) -> Any:
     def flag(name: str) -> str:
         return f"{_flag(name)} (in the file)" if name in from_file else _flag(name)
 
-    selected = [name for name in _TARGETS if name in values]
+    selected = [name for name in TARGETS if name in values]
     if len(selected) != 1:
         problem = f"{' and '.join(map(flag, selected))} are mutually exclusive" if selected else "no target"
         raise UsageError(f"{problem}: pass one of --endpoint URL, --chat MODEL, --command LINE or --output-key COLUMN")
     (target,) = selected
     for option in OPTIONS:
-        owners = [name for name in _TARGETS if any(option.arguments(name))]
+        owners = [name for name in TARGETS if any(option.arguments(name))]
         if option.name in values and owners and target not in owners and not any(option.arguments("judge")):
             raise UsageError(f"{flag(option.name)} requires {' or '.join(map(_flag, owners))}, not {flag(target)}")
-    class_name = _TARGETS[target]
+    class_name = TARGETS[target]
     module = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", class_name).lower()
     task = getattr(import_module(f"runner.tasks.{module}"), class_name)  # Imported here: an HTTP client is slow to import.
     return task(**_arguments(target, values))
@@ -204,8 +266,7 @@ def _reference(ctx: click.Context, on_command_line: Mapping[str, Any]) -> str:
         name = str(param.name)
         if name not in on_command_line or name not in DEFINITION:
             continue
-        values = on_command_line[name] if isinstance(on_command_line[name], tuple) else [on_command_line[name]]
-        for value in values:
+        for value in _all_values(on_command_line[name]):
             text = _recorded_text(name, value) if name in _TEXTS else str(value)
             words += [_flag(name)] if value is True else [_flag(name), text]
     return shlex.join(words)

@@ -21,6 +21,8 @@ from runner.errors import UsageError
 from runner.retries.retry import Retry
 
 FILE: Final = click.Path(path_type=Path)
+TARGETS: Final = {"endpoint": "Endpoint", "chat": "Chat", "command": "Command", "output_key": "RecordedOutput"}
+"""The option that selects a target → the class of its task."""
 _CHOICES: Final = {
     "CHOICE": ("error", "null"),
     "METHOD": ("POST", "GET"),
@@ -80,7 +82,9 @@ class Option:
     """The default of a setting in the help, if its value does not explain itself."""
     type: Any = attrs.field(default=attrs.Factory(lambda option: _TYPES.get(option.metavar), takes_self=True), kw_only=True)
     """The click type (default: by the metavar)."""
-    multiple: bool = attrs.field(default=False, kw_only=True)
+    varies: bool = attrs.field(default=False, kw_only=True)
+    """Whether several values make variants: the product of all."""
+    multiple: bool = attrs.field(default=attrs.Factory(lambda option: option.varies, takes_self=True), kw_only=True)
     in_file: bool = attrs.field(default=True, kw_only=True)
     """Whether a configuration file may have it."""
     flag: str = _derived(lambda option: option.spec.split()[0].partition("/")[0])
@@ -167,7 +171,14 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
         ONLY_VARIANT,
     ),
     "Target": (
-        Option("--chat MODEL", "Call an OpenAI-compatible chat model.", "chat.model", '"gpt-4o-mini"'),
+        Option(
+            "--chat MODEL",
+            "Call an OpenAI-compatible chat model; repeatable: several models, prompts, system prompts and temperatures make "
+            "variants.",
+            "chat.model",
+            '"gpt-4o-mini"',
+            varies=True,
+        ),
         Option("--base-url URL", "Base URL (default: https://api.openai.com/v1).", "chat", '"http://localhost:8000/v1"'),
         Option("--key-env NAME", "Environment variable with the key (default: OPENAI_API_KEY for OpenAI).", "chat", '"MY_KEY"'),
         Option(
@@ -212,11 +223,12 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
     "Prompt": (
         Option(
             "--prompt TEXT",
-            "User prompt with {fields} of the case; @FILE reads it from a file (default: the input).",
+            "User prompt with {fields} of the case; @FILE reads it from a file; repeatable (default: the input).",
             "chat",
             '"Answer briefly: {question}"',
+            varies=True,
         ),
-        Option("--system TEXT", "System prompt; @FILE reads it from a file.", "chat", '"@system.txt"'),
+        Option("--system TEXT", "System prompt; @FILE reads it from a file; repeatable.", "chat", '"@system.txt"', varies=True),
         Option("--messages FILE", "JSON file with the list of messages, with {fields} of the case.", "chat", '"messages.json"'),
         Option(
             "--turns COLUMN",
@@ -224,7 +236,7 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
             "chat endpoint",
             '"turns"',
         ),
-        Option("--temperature T", "Sampling temperature (default: the model's).", "chat", "0.0"),
+        Option("--temperature T", "Sampling temperature; repeatable (default: the model's).", "chat", "0.0", varies=True),
         Option("--max-tokens N", "Maximum tokens of a reply (default: the model's).", "chat", "500"),
         Option("--model-seed N", "Sampling seed, if the model supports it.", "chat.seed", "1"),
         Option("--schema FILE", "JSON schema of the reply; the output is parsed as JSON.", "chat", '"schema.json"'),
@@ -371,6 +383,11 @@ def is_definition(option: Option) -> bool:
     return bool(option.targets) and not _is_setting(option, experiment=True)
 
 
+def is_task_option(option: Option) -> bool:
+    """Return whether an option describes the task, so that variants may differ in it."""
+    return any(any(option.arguments(target)) for target in TARGETS)
+
+
 def _decorator(selects: Callable[[Option], bool], *, defaults: bool = True) -> Callable[[F], F]:
     def decorate(function: F) -> F:
         for group, options in reversed(list(TABLE.items())):
@@ -392,10 +409,9 @@ def grouped_option(group: str, *flags: str, **arguments: Any) -> Callable[[F], F
     return click.option(*flags, cls=GroupedOption, group=group, **arguments)
 
 
-def variant_options(function: F) -> F:
-    """Add the options that select variants in a run that exists, and confirm a large product."""
-    text = "Only this variant in this session; the others stay open; repeatable."
-    return yes_option("Resume")(ONLY_VARIANT.decorate(function, "Resume", text))
+def only_variant_option(group: str, text: str) -> Callable[[F], F]:
+    """Add the option that selects variants of a run that exists."""
+    return lambda function: ONLY_VARIANT.decorate(function, group, text)
 
 
 def yes_option(group: str) -> Callable[[F], F]:

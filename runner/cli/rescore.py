@@ -14,7 +14,7 @@ from runner.cli._common import run_argument
 from runner.cli._ending import finish
 from runner.cli._locate import locate_evaluation
 from runner.cli._no_code_options import scorers_from_options
-from runner.cli._options import GroupedCommand, grouped_option, scorer_options, trust_option
+from runner.cli._options import GroupedCommand, grouped_option, only_variant_option, scorer_options, trust_option
 from runner.cli._output import echo
 from runner.cli._session import user_code
 from runner.data.dataset import Dataset
@@ -28,6 +28,7 @@ from runner.errors import UsageError
 @click.command(cls=GroupedCommand)
 @run_argument
 @scorer_options
+@only_variant_option("Scoring", "Only outputs of this variant; repeatable.")
 @grouped_option("Scoring", "--again", is_flag=True, help="Also re-score outputs that the current version has scored.")
 @grouped_option("Scoring", "--task", "reference", metavar="REFERENCE", help="New location of the evaluation, if it was moved.")
 @trust_option("Scoring")
@@ -40,7 +41,15 @@ from runner.errors import UsageError
 )
 @grouped_option("Output", "--json", "as_json", is_flag=True, help="Print a summary as JSON at the end.")
 def rescore(
-    path: Path, *, again: bool, reference: str | None, trust: bool, slots: int | None, as_json: bool, **options: Any
+    path: Path,
+    *,
+    again: bool,
+    only_variant: tuple[str, ...],
+    reference: str | None,
+    trust: bool,
+    slots: int | None,
+    as_json: bool,
+    **options: Any,
 ) -> None:
     """Re-score recorded outputs; the task is not called.
 
@@ -63,9 +72,8 @@ def rescore(
             _with_scorers(values) if values else locate_evaluation(path, reference, verb="rescore", trust=trust).evaluation
         )
         scorers, input_name = list(evaluation.scorers.values()), evaluation.cases.input_name
-        done: Rescored = trio.run(
-            functools.partial(rescore_run, path, scorers, again=again, slots=slots, input_name=input_name, signals=True)
-        )
+        call = functools.partial(rescore_run, path, scorers, again=again, only_variants=only_variant)
+        done: Rescored = trio.run(functools.partial(call, slots=slots, input_name=input_name, signals=True))
     outcome, names = done.outcome, [scorer.name for scorer in scorers]
     text = f"{plural(done.outputs, 'output')} re-scored by {', '.join(names)}"
     text += f"; {done.current:,} already scored" if done.current else ""

@@ -12,7 +12,15 @@ from runner.cli._display import exit_if_damaged, open_run
 from runner.cli._ending import finish
 from runner.cli._head_file import write_head
 from runner.cli._locate import locate_evaluation
-from runner.cli._options import GroupedCommand, grouped_option, overrides, resume_options, trust_option, variant_options
+from runner.cli._options import (
+    GroupedCommand,
+    grouped_option,
+    only_variant_option,
+    overrides,
+    resume_options,
+    trust_option,
+    yes_option,
+)
 from runner.cli._output import echo
 from runner.cli._session import CommandSession, nat_output, user_code
 from runner.definition.gates import check_gates, gate_problems
@@ -38,7 +46,8 @@ from runner.suggest import command
 )
 @grouped_option("Resume", "--task", "reference", metavar="REFERENCE", help="New location of the evaluation, if it was moved.")
 @trust_option("Resume")
-@variant_options
+@only_variant_option("Resume", "Only this variant in this session; the others stay open; repeatable.")
+@yes_option("Resume")
 @resume_options
 def resume(path: Path, reference: str | None, trust: bool, **options: Any) -> None:
     """Resume an interrupted run.

@@ -34,6 +34,7 @@ from runner.retries.retry import Retry
 from runner.scorers.scorer import Scorer
 from runner.secrets import add_environment
 from runner.signals import STOP_SIGNALS, handle_signals
+from runner.suggest import suggest
 
 _HAS_OUTPUT: Final = ("scoring", "completed")
 
@@ -57,12 +58,15 @@ async def rescore(
     *,
     again: bool = False,
     slots: int | None = None,
+    only_variants: Sequence[str] = (),
     input_name: str = "input",
     signals: bool = False,
     files: Files = DISK,
     in_thread: InThread = run_in_thread,
 ) -> Rescored:
     """Score the outputs of a run; with `again`, also those with a score from the scorer's current version.
+
+    With `only_variants`, only the outputs of these variants are scored.
 
     `input_name` is what templates of scorers may call the input; the journal does not record its name in the dataset.
     """
@@ -71,12 +75,17 @@ async def rescore(
     add_environment()
     environment = await in_thread(Environment.current)
     before = await in_thread(lambda: fold(read(path, load_blobs=False, files=files)))
-    unscored = [before.trials[trial].case for trial, _ in _unscored(before, scorers, again=again)]
+    for name in only_variants:
+        if name not in before.variants:
+            raise UsageError(f"{path} has no variant {name!r}{suggest(name, before.variants)}")
+    unscored = [before.trials[trial].case for trial, _ in _unscored(before, scorers, only_variants, again=again)]
     for case in unscored:
         check_name(case)  # Before anything is written: a foreign journal may have any name, and any gate.
     gate_results(before)
     if before.started is not None and not unscored:
-        return Rescored(Outcome(path, before, before.head, "", ""), 0, _count_outputs(before), 0)  # Nothing is written.
+        return Rescored(
+            Outcome(path, before, before.head, "", ""), 0, _count_outputs(before, only_variants), 0
+        )  # Nothing is written.
     clock = Clock()
     async with writing(path, new=False, clock=clock.read, files=files, in_thread=in_thread) as journal:
         state = RunState()
@@ -93,7 +102,8 @@ async def rescore(
         started = SessionStarted(session=number, pid=pid, host=host, boot_id=environment.boot_id, settings=changed)
         recorder.record(started, key=environment.key)
         recorder.close_attempts()
-        outputs = _Outputs(recorder, scorers, again=again, files=files, input_name=input_name)
+        unscored_trials = list(_unscored(state, scorers, only_variants, again=again))
+        outputs = _Outputs(recorder, scorers, unscored_trials, files=files, input_name=input_name)
 
         def policy(key: str) -> Policy:
             return new_policy(settings.policy, limits[key.removeprefix(SCORER_PREFIX)], state.settings, state.planned)
@@ -112,7 +122,7 @@ async def rescore(
         else:
             recorder.record(RunStopped(reason=reason or cast("StopReason", outcome or "interrupted")))
     result = Outcome(path, state, journal.head, reason or "", executor.shutdown.detail)
-    return Rescored(result, scored, _count_outputs(state) - outputs.total, outputs.total - scored)
+    return Rescored(result, scored, _count_outputs(state, only_variants) - outputs.total, outputs.total - scored)
 
 
 async def _execute(executor: Executor, outputs: "_Outputs", *, signals: bool) -> None:
@@ -139,14 +149,22 @@ def _is_finished(state: RunState) -> bool:
     return any(session.outcome == "finished" for session in state.sessions) and state.done >= max(state.total, state.planned)
 
 
-def _count_outputs(state: RunState) -> int:
-    return sum(trial.output_location is not None and trial.stage in _HAS_OUTPUT for trial in state.trials.values())
+def _count_outputs(state: RunState, only_variants: Sequence[str]) -> int:
+    return sum(_has_output(trial, only_variants) for trial in state.trials.values())
 
 
-def _unscored(state: RunState, scorers: Sequence[Scorer], *, again: bool) -> Iterator[tuple[str, frozenset[str]]]:
+def _has_output(trial: TrialState, only_variants: Sequence[str]) -> bool:
+    """Whether a trial has an output to score, and one of these variants, if there are any."""
+    has_output = trial.output_location is not None and trial.stage in _HAS_OUTPUT
+    return has_output and (not only_variants or trial.variant in only_variants)
+
+
+def _unscored(
+    state: RunState, scorers: Sequence[Scorer], only_variants: Sequence[str], *, again: bool
+) -> Iterator[tuple[str, frozenset[str]]]:
     """Yield the trials with an output that the current version of a scorer has not scored, and the scorers that have."""
     for name, trial in state.trials.items():
-        if trial.output_location is None or trial.stage not in _HAS_OUTPUT:
+        if not _has_output(trial, only_variants):
             continue
         current = {(name.partition(".")[0], version) for name, (version, _) in trial.scores.items()}
         scored = frozenset(scorer.name for scorer in scorers if not again and (scorer.name, scorer.version) in current)
@@ -157,12 +175,20 @@ def _unscored(state: RunState, scorers: Sequence[Scorer], *, again: bool) -> Ite
 class _Outputs:
     """The outputs to score, read from the journal as they are needed; a `TrialSource`."""
 
-    def __init__(self, recorder: Recorder, scorers: Sequence[Scorer], *, again: bool, files: Files, input_name: str) -> None:
+    def __init__(
+        self,
+        recorder: Recorder,
+        scorers: Sequence[Scorer],
+        unscored: Sequence[tuple[str, frozenset[str]]],
+        *,
+        files: Files,
+        input_name: str,
+    ) -> None:
+        """Score these trials; of each, the scorers that need not be called are named."""
         self._recorder = recorder
         self._files = files
         self._input_name = input_name
         self._scorers = {scorer.name for scorer in scorers}
-        unscored = list(_unscored(recorder.state, scorers, again=again))
         self.total = len(unscored)
         self.pending = (self._work(trial, scored) for trial, scored in unscored)
 

@@ -429,7 +429,7 @@ def test_the_keys_of_init_are_known() -> None:
     evaljournal("init", "--all")
     lines = [line.removeprefix("# ") for line in Path("eval.toml").read_text().splitlines() if re.match(r"# [\w-]+ = ", line)]
     Path("all.toml").write_text("\n".join(lines))
-    values = read_config(Path("all.toml"), run)
+    values, _ = read_config(Path("all.toml"), run)
 
     assert len(lines) == len(values) > 50
     assert ("Authorization: Bearer $MY_KEY",) == tuple(values["header"])

@@ -1,0 +1,198 @@
+"""Variants without code: repeated options, tables in the configuration file, and the commands that select variants."""
+
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from click.testing import CliRunner, Result
+
+from journal import read
+from journal.events import AttemptStarted, RunStarted, TrialEnqueued, TrialScored
+from replay import load
+from runner import verify
+from runner.cli import cli
+from tests.server import Server
+
+ROWS = [{"id": "peru", "question": "lima", "answer": "LIMA"}, {"id": "cuba", "question": "havana", "answer": "no"}]
+
+
+@pytest.fixture(autouse=True)
+def _data() -> None:
+    Path("qa.jsonl").write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in ROWS))
+
+
+@pytest.fixture(name="url")
+def _url(server: Server, name: str) -> str:
+    return server.url(name, "ok", "v1")
+
+
+def evaljournal(*arguments: object) -> Result:
+    """Invoke a command."""
+    return CliRunner().invoke(cli, [str(argument) for argument in arguments])
+
+
+def events(kind: type[Any], path: str = "runs/qa/0001") -> list[Any]:
+    """Read the events of one type."""
+    return [record.event for record in read(path) if isinstance(record.event, kind)]
+
+
+def bodies(server: Server, name: str) -> set[tuple[str, str]]:
+    """Return model and prompt of each request."""
+    sent = [orjson.loads(request["body"]) for request in server.seen(name)]
+    return {(body["model"], body["messages"][0]["content"]) for body in sent}
+
+
+def test_repeated_options_give_the_product(server: Server, name: str, url: str) -> None:
+    """Two models and two prompts are four variants, named after the models and the files of the prompts; `verify` holds."""
+    for word in ("brief", "polite"):
+        Path(f"{word}.txt").write_text(f"{word}: {{question}}")
+    options = ("--data", "qa.jsonl", "--chat", "a", "--chat", "org/b", "--prompt", "@brief.txt", "--prompt", "@polite.txt")
+    result = evaljournal("run", *options, "--base-url", url, "--score", "exact", "--policy", "fixed")
+
+    assert 0 == result.exit_code, result.stderr
+    names = ["a-brief", "a-polite", "org-b-brief", "org-b-polite"]
+    assert [f"peru@{name}" for name in names] == [event.trial for event in events(TrialEnqueued)[:4]]
+    prompts = [f"{word}: {question}" for word in ("brief", "polite") for question in ("lima", "havana")]
+    assert {(model, prompt) for model in ("a", "org/b") for prompt in prompts} == bodies(server, name)
+    host = url.split("/")[2]
+    assert {f"chat a {host}", f"chat org/b {host}"} == {event.key for event in events(AttemptStarted)}
+    (started,) = events(RunStarted)
+    assert {"chat": "a", "prompt": "brief: {question}"} == started.definition["variants"]["a-brief"]["parameters"]
+    assert verify("runs/qa/0001").ok
+    Path("polite.txt").write_text("please: {question}")
+    changed = evaljournal("resume", "--adopt")
+    assert 0 == changed.exit_code, changed.stderr
+    assert 4 == sum(prompt.startswith("please") for _, prompt in bodies(server, name))
+    assert 8 + 4 == len(events(TrialEnqueued))
+
+
+def test_tables_of_variants(server: Server, name: str, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`[[variant]]` tables may have other addresses, keys and targets; what the file sets is shared."""
+    monkeypatch.setenv("OTHER_KEY", "secret-of-no-shape")
+    Path("eval.toml").write_text(
+        f"""
+        data = "qa.jsonl"
+        chat = "a"
+        base-url = "{url}"
+        prompt = "{{question}}!"
+        score = ["exact"]
+        policy = "fixed"
+        [[variant]]
+        name = "plain"
+        [[variant]]
+        name = "keyed"
+        key-env = "OTHER_KEY"
+        temperature = 0.5
+        [[variant]]
+        name = "own"
+        endpoint = "{server.url(name, "ok")}"
+        body = {{ input = "{{question}}" }}
+        output-path = "output"
+        """
+    )
+    result = evaljournal("run", "--config", "eval.toml")
+
+    assert 0 == result.exit_code, result.stderr
+    run = load("runs/qa/0001")
+    assert {"plain": 2, "keyed": 2, "own": 2} == {variant: totals.done for variant, totals in run.state.variants.items()}
+    host = url.split("/")[2]
+    assert {f"chat a {host}", f"chat a {host} (2)", f"endpoint {host}/{name}/ok/generate"} == {
+        event.key for event in events(AttemptStarted)
+    }
+    assert b"secret-of-no-shape" not in b"".join(file.read_bytes() for file in Path("runs").rglob("*.jsonl"))
+    assert {"key_env": "OTHER_KEY", "temperature": 0.5} == events(RunStarted)[0].definition["variants"]["keyed"]["parameters"]
+    assert verify("runs/qa/0001").ok
+
+
+@pytest.mark.parametrize(
+    ("tables", "flags", "message"),
+    [
+        ("[variant]\nname = 'a'", "", "eval.toml: write a table [[variant]] for each variant"),
+        ("variant = []", "", "eval.toml: write a table [[variant]] for each variant"),
+        ("[[variant]]\nchat = 'a'", "", "eval.toml: variant 1 has no name; add name = …"),
+        ("[[variant]]\nname = 'a b'", "", "variant 'a b': a name consists of letters"),
+        ("[[variant]]\nname = 3", "", "variant 3: a name consists of letters"),
+        ("[[variant]]\nname = 'a'\n[[variant]]\nname = 'a'", "", "two variants have the name 'a'"),
+        ("[[variant]]\nname = 'a'\n[[variant]]\nname = 'A'", "", "'a' differs only in upper and lower case"),
+        ("[[variant]]\nname = 'a'\ntemprature = 1", "", "variant 'a': unknown key 'temprature'; did you mean 'temperature'?"),
+        ("[[variant]]\nname = 'a'\nscore = 'exact'", "", "variant 'a': unknown key 'score'"),
+        ("[[variant]]\nname = 'a'\ntemperature = 'hot'", "", "variant 'a': temperature = 'hot'"),
+        ("[[variant]]\nname = 'a'\nchat = ['x', 'y']", "", "expected a single value; add a table [[variant]] for each"),
+        ("[[variant]]\nname = 'a'\nbody = {}", "", "variant 'a': --body (in the file) requires --endpoint, not --chat"),
+        ("[[variant]]\nname = 'a'", "--chat x --chat y", "[[variant]] and several values of --chat are mutually exclusive"),
+        ("prompt = { a = 'b' }", "", "expected a value, or a list of values"),
+        ("", "--chat x --chat x", "two variants are equal"),
+        ("", "--only-variant x", "--only-variant x: 'qa' has no variants"),
+        ("", "--chat x --chat y --only-variant xx", "'qa' has no variant 'xx'"),
+    ],
+)
+def test_mistakes(tables: str, flags: str, message: str) -> None:
+    """A mistake in the variants is a usage error that names the variant; nothing is started."""
+    shared = "data = 'qa.jsonl'\nchat = 'm'\nbase-url = 'http://127.0.0.1:9'\n"
+    Path("eval.toml").write_text(shared + tables)
+    result = evaljournal("run", "--config", "eval.toml", *flags.split())
+
+    assert 2 == result.exit_code
+    assert message in result.stderr
+    assert not Path("runs").exists()
+
+
+PYTHON = """
+from evaljournal import Case, evaluation, note
+
+@evaluation(cases=[Case(name=name, input=1, expected=1) for name in "ab"], variants={"n": [1, 2, 3]}, policy="fixed")
+def task(value, *, n):
+    note(cost=n / 4)
+    return value * n
+"""
+
+
+def test_only_some_variants_are_run_and_scored() -> None:
+    """`--only-variant` selects variants of a run, of a session and of a re-scoring."""
+    Path("task.py").write_text(PYTHON)
+    assert 0 == evaljournal("run", "task.py", "--only-variant", "n-1", "--only-variant", "n-3").exit_code
+    assert ["a@n-1", "a@n-3", "b@n-1", "b@n-3"] == [event.trial for event in events(TrialEnqueued, "runs/task/0001")]
+    assert 0 == evaljournal("resume", "runs/task/0001", "--adopt").exit_code
+    scored = evaljournal("rescore", "runs/task/0001", "--score", "exact", "--only-variant", "n-3")
+    unknown = evaljournal("rescore", "runs/task/0001", "--score", "exact", "--only-variant", "n-4")
+
+    assert {"a@n-3", "b@n-3"} == {event.trial for event in events(TrialScored, "runs/task/0001")}
+    assert "2 outputs re-scored by exact\n" in scored.stderr
+    assert (2, True) == (unknown.exit_code, "has no variant 'n-4'; did you mean" in unknown.stderr)
+
+
+def test_a_dry_run_shows_cells_and_cost() -> None:
+    """A dry run prints cases × variants × repeats, and the cost of each variant from an earlier run."""
+    Path("task.py").write_text(PYTHON)
+    before = evaljournal("run", "task.py", "--dry-run", "--repeats", 2)
+    evaljournal("run", "task.py", "--only-variant", "n-1", "--only-variant", "n-2")
+    after = evaljournal("run", "task.py", "--dry-run", "--repeats", 2)
+    answer = orjson.loads(evaljournal("run", "task.py", "--dry-run", "--json").stdout)
+
+    assert "2 cases × 3 variants × 2 repeats = 12 trials" in before.stdout
+    assert "n-1: expected cost $1.00" in after.stdout
+    assert "n-2: expected cost $2.00" in after.stdout
+    assert (6, {"cost": 0.5}, {"cost": 1.0}) == (answer["trials"], answer["variants"]["n-1"], answer["variants"]["n-2"])
+    assert answer["expected_usage"]["cost"] == pytest.approx(0.5 + 1.0 + 0.75)
+
+
+def test_the_price_of_a_new_model(url: str) -> None:
+    """A variant that the earlier run did not have is expected to cost its tokens at its own price."""
+    Path("prices.toml").write_text('[models."a"]\ninput = 1\noutput = 1\n[models."b"]\ninput = 10\noutput = 10\n')
+    options = ("--data", "qa.jsonl", "--base-url", url, "--prices", "prices.toml", "--policy", "fixed")
+    evaljournal("run", *options, "--chat", "a")
+    answer = orjson.loads(evaljournal("run", *options, "--chat", "a", "--chat", "b", "--dry-run", "--json").stdout)
+
+    assert answer["variants"]["b"]["cost"] == pytest.approx(10 * answer["variants"]["a"]["cost"])
+    assert answer["variants"]["a"]["cost"] > 0
+
+
+def test_a_large_product_needs_yes() -> None:
+    """More than 1,000 variants are run only with --yes."""
+    Path("task.py").write_text(PYTHON.replace("[1, 2, 3]", "list(range(1001))"))
+    rejected = evaljournal("run", "task.py", "--limit", 1)
+    accepted = evaljournal("run", "task.py", "--limit", 1, "--yes", "--plain")
+
+    assert (2, True) == (rejected.exit_code, "has 1,001 variants, more than 1,000; --yes" in rejected.stderr)
+    assert (0, 1_001) == (accepted.exit_code, len(events(TrialEnqueued, "runs/task/0001")))
