@@ -37,6 +37,8 @@ class File:
     description: str
     write: Callable[[Source], Iterator[bytes]]
     is_text: bool = True
+    compare: Callable[[Source, Source], Iterator[bytes]] | None = None
+    """Write a run compared with a baseline; None if the format has no comparison."""
 
 
 @attrs.frozen
@@ -55,7 +57,7 @@ FORMATS: Final[dict[str, Format]] = {
     "parquet": TableFile("a Parquet file (needs the extra `parquet`)", parquet, is_text=False),
     "nat": Files("the files of NeMo Agent Toolkit's `nat eval`, in a directory", nat),
     "junit": File("JUnit XML for CI: a failed trial is an error, a false score is a failure", junit),
-    "markdown": File("Markdown for a pull request: the results, and the trials that did not pass", markdown),
+    "markdown": File("Markdown for a pull request: the results, and the trials that did not pass", markdown, compare=markdown),
     "chrome-trace": File("a trace for Perfetto: slots, counters, retries, pauses", chrome_trace),
     "otlp": File("OpenTelemetry spans as OTLP JSON, one request per line", otlp),
     "otlp-proto": Files("OpenTelemetry spans as OTLP protobuf, one request per file, in a directory", otlp_proto),

@@ -1,69 +1,177 @@
 """Markdown for a pull request or a CI summary: the results, the trials that did not pass, and the hash of the last record.
 
+With a baseline: the differences of the scores, and the trials that broke or were fixed, with both outputs.
+
 Inputs, outputs and errors are untrusted: each is one line of code in its cell, with every character that Markdown or HTML could
 interpret escaped. GitHub shows at most 65,536 characters.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from replay.comparison import Change, Comparison, Side, compare, outputs
+from replay.comparison_text import short_verdict
 from replay.ending import ending_in_words, progress_in_words
 from replay.export.source import Source
 from replay.export.trial_index import TrialIndex
+from replay.pairing import Key, Paired
+from replay.state import RunState
 from replay.summary import summarize
 from replay.summary_text import latency_in_words, score_in_words, trials_in_words, usage_in_words
-from replay.text import as_text, plural, printable
+from replay.text import as_text, digits, plural, printable
 from replay.trial import TrialDetails
 from replay.trial_state import outcome_of
 
 MAX_CHARS: Final = 65_000
 _VALUE_CHARS: Final = 160
 """Characters shown of a value."""
-_RESERVED: Final = 500
-"""Characters kept for the lines after the table."""
+_LINE_CHARS: Final = 1_000
+"""Characters shown of a line; escaped, they are up to six times as many."""
+_FRAME_CHARS: Final = 300
+"""Characters kept for the title and the header of a table, and the number of omitted rows."""
 
 _PLAIN: Final = frozenset(" %,;()-")
 """Punctuation that has no meaning within a line."""
 
 
-def markdown(source: Source) -> Iterator[bytes]:
-    """Write the summary of a run."""
-    index = TrialIndex.of(source)
-    state, summary = index.state, summarize(index.state)
+class _Document:
+    """Markdown with at most `MAX_CHARS` characters."""
+
+    def __init__(self, *last_lines: str) -> None:
+        self._lines: list[str] = []
+        self._last_lines = [text for line in last_lines for text in ("", line)]
+        self._room = MAX_CHARS - sum(len(line) + 1 for line in self._last_lines)
+
+    def add(self, *lines: str) -> None:
+        self._lines += lines
+        self._room -= sum(len(line) + 1 for line in lines)
+
+    def add_table(
+        self, title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], count: int, share: float = 1.0
+    ) -> None:
+        """Add a table of `count` rows, or as many of them as fit into a share of the room; the others are counted."""
+        if not count:
+            return
+        self.add("", *((f"**{title}:**", "") if title else ()))
+        self.add(f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}")
+        room, shown = share * self._room - _FRAME_CHARS, 0
+        for cells in rows:
+            row = f"| {' | '.join(cells)} |"
+            room -= len(row) + 1
+            if room < 0:
+                break
+            self.add(row)
+            shown += 1
+        if shown < count:
+            self.add("", f"and {count - shown:,} more")
+
+    def encode(self) -> bytes:
+        return "".join(f"{line}\n" for line in (*self._lines, *self._last_lines)).encode()
+
+
+def markdown(source: Source, baseline: Source | None = None) -> Iterator[bytes]:
+    """Write the summary of a run; with a baseline, how its scores differ and which trials broke or were fixed.
+
+    Raises:
+        NothingInCommon: The runs have no trial with the same name and content.
+    """
+    after = TrialIndex.of(source)
+    if baseline is None:
+        document = _Document(_head("run", after))
+        _add_summary(document, after.state)
+        _add_not_passed(document, after)
+    else:
+        before = TrialIndex.of(baseline)
+        sides = Side(before.state, outputs(baseline.records())), Side(after.state, outputs(source.records()))
+        comparison = compare(*sides)
+        document = _Document(_head("run", after), _head("baseline", before))
+        _add_summary(document, after.state)
+        _add_differences(document, comparison)
+        for kind, changes, share in (("broken", comparison.broken, 0.7), ("fixed", comparison.fixed, 1.0)):
+            columns = ("trial", "input", "expected", "baseline", "run")
+            rows = _changed_trials(changes, before, after, sides[0].ids)
+            document.add_table(f"{plural(len(changes), 'trial')} {kind}", columns, rows, len(changes), share)
+    yield document.encode()
+
+
+def _head(name: str, index: TrialIndex) -> str:
+    return f"{name} {_cell(index.source.run_id)}, seq {index.state.seq:,}, head `{index.state.head}`"
+
+
+def _add_summary(document: _Document, state: RunState) -> None:
+    summary = summarize(state)
     name = state.started.evaluation if state.started is not None else "evaluation"
     title = f"{printable(name, _VALUE_CHARS)} {ending_in_words(state)}: {progress_in_words(state)} done"
-    lines = [f"### {_escaped(title)}", "", _escaped(trials_in_words(state))]
-    if summary.scores:
-        lines += ["", "| score | result |", "|---|---|"]
-        words = {name: score_in_words(score, failed=state.failed) for name, score in summary.scores.items()}
-        lines += [f"| {_cell(name)} | {_escaped(result)} |" for name, result in words.items()]
+    document.add(f"### {_line(title)}", "", _line(trials_in_words(state)))
+    words = ((name, score_in_words(score, failed=state.failed)) for name, score in summary.scores.items())
+    rows = ((_cell(name), _line(result)) for name, result in words)
+    document.add_table("", ("score", "result"), rows, len(summary.scores), 0.25)
     if summary.latency.count:
-        lines += ["", _escaped(latency_in_words(summary.latency, plural(summary.latency.count, "output"), "p50", "p95"))]
+        document.add("", _line(latency_in_words(summary.latency, plural(summary.latency.count, "output"), "p50", "p95")))
     if summary.usage:
-        lines += ["", _escaped(usage_in_words(summary.usage, summary.unpriced_models))]
-    head = ["", f"run `{source.run_id}`, seq {state.seq:,}, head `{state.head}`"]
-    kept = MAX_CHARS - _RESERVED - sum(len(line) + 1 for line in (*lines, *head))
-    lines += [*_table(index, kept), *head]
-    yield ("\n".join(lines) + "\n").encode()
+        document.add("", _line(usage_in_words(summary.usage, summary.unpriced_models)))
 
 
-def _table(index: TrialIndex, max_chars: int) -> Iterator[str]:
-    """Yield a table of the trials that did not pass, as many as fit: errors first, then false scores."""
+def _add_differences(document: _Document, comparison: Comparison) -> None:
+    """Add what a comparison with the baseline counts, and a table of the differences."""
+    counts = {"broken": comparison.broken, "fixed": comparison.fixed, "changed": comparison.changed}
+    words = ", ".join(f"{len(changes):,} {kind}" for kind, changes in counts.items())
+    trials = f"{plural(comparison.compared, 'trial')} compared with the baseline: {words}, {comparison.unchanged:,} unchanged"
+    lists = {"only in the baseline": comparison.only_a, "only in the run": comparison.only_b}
+    lists["with other content"] = comparison.different_content
+    excluded = ", ".join(f"{len(names):,} {where}" for where, names in lists.items() if names)
+    document.add("", _line(f"{trials}; not compared: {excluded}" if excluded else trials))
+    rows = [
+        *((_cell(scorer), paired, "") for scorer, paired in comparison.scores.items()),
+        ("completed trials", comparison.completion, ""),
+        ("latency", comparison.latency, " s"),
+    ]
+    cells = ((name, *map(_line, _difference_cells(paired, unit))) for name, paired, unit in rows)
+    document.add_table("", ("", "baseline", "run", "difference"), cells, len(rows), 0.25)
+
+
+def _difference_cells(paired: Paired, unit: str) -> tuple[str, str, str]:
+    return _mean(paired.mean_a, paired, unit), _mean(paired.mean_b, paired, unit), _difference(paired, unit)
+
+
+def _mean(mean: float | None, paired: Paired, unit: str) -> str:
+    if mean is None:
+        return "-"
+    return f"{100 * mean:.1f} %" if paired.kind == "pass" else f"{digits(mean, 3)}{unit}"
+
+
+def _difference(paired: Paired, unit: str) -> str:
+    """Return the difference to the baseline: `-3.3 points (95 % CI -8.1 to 1.4, n = 60): no significant difference`."""
+    verdict = short_verdict(paired, higher="higher", lower="lower").removeprefix("B is ")
+    if paired.difference is None or paired.low is None or paired.high is None:
+        return verdict
+    scale, unit = (100, " points") if paired.kind == "pass" else (1, unit)
+    shown = [
+        f"{scale * value:+.1f}" if paired.kind == "pass" else digits(value, 3)
+        for value in (paired.difference, paired.low, paired.high)
+    ]
+    changed = "; the scorer differs" if paired.scorer_changed else ""
+    return f"{shown[0]}{unit} (95 % CI {shown[1]} to {shown[2]}, n = {paired.n:,}): {verdict}{changed}"
+
+
+def _add_not_passed(document: _Document, index: TrialIndex) -> None:
+    """Add the trials that did not pass: errors first, then false scores."""
     outcomes = {name: outcome_of(trial) for name, trial in index.state.trials.items() if trial.stage != "withdrawn"}
     names = [name for kind in ("error", "failure") for name, outcome in outcomes.items() if outcome == kind]
-    rows: list[str] = []
-    for name in names:
-        trial = index.trial(name)
-        row = f"| {' | '.join(map(_cell, (name, trial.input, trial.expected, _result(trial))))} |"
-        max_chars -= len(row) + 1
-        if max_chars < 0:
-            break
-        rows.append(row)
-    if names:
-        yield from ("", f"**{len(names):,} of {len(outcomes):,} trials did not pass:**", "")
-        yield from ("| trial | input | expected | output or error |", "|---|---|---|---|", *rows)
-    if len(rows) < len(names):
-        yield from ("", f"and {len(names) - len(rows):,} more")
+    trials = map(index.trial, names)
+    rows = ([*map(_cell, (trial.trial, trial.input, trial.expected, _result(trial)))] for trial in trials)
+    title = f"{len(names):,} of {len(outcomes):,} trials did not pass"
+    document.add_table(title, ("trial", "input", "expected", "output or error"), rows, len(names))
+
+
+def _changed_trials(
+    changes: Iterable[Change], before: TrialIndex, after: TrialIndex, ids_before: Mapping[Key, str]
+) -> Iterator[Sequence[str]]:
+    """Yield the cells of trials that broke or were fixed, with both outputs."""
+    for change in changes:
+        state = after.state.trials[change.trial]
+        trial, earlier = after.trial(change.trial), before.trial(ids_before[state.case, state.variant, state.repeat])
+        yield [*map(_cell, (change.trial, trial.input, trial.expected, _result(earlier), _result(trial)))]
 
 
 def _result(trial: TrialDetails) -> Any:
@@ -73,6 +181,10 @@ def _result(trial: TrialDetails) -> Any:
 def _cell(value: Any) -> str:
     text = "" if value is None else printable(as_text(value), _VALUE_CHARS)
     return f"<code>{_escaped(text)}</code>" if text else ""
+
+
+def _line(text: str) -> str:
+    return _escaped(printable(text, _LINE_CHARS))
 
 
 def _escaped(text: str) -> str:

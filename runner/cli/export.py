@@ -4,20 +4,24 @@ import os
 import shlex
 import stat
 import sys
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Final
 
 import click
 
 from journal import segments
 from journal import verify as verify_journal
-from replay.export import FORMATS, Files, Format, Rows, Source, TableFile
+from replay.comparison import NothingInCommon
+from replay.export import FORMATS, File, Files, Format, Rows, Source, TableFile
 from runner.atomic_write import write_atomically, write_directory
-from runner.cli._common import output_option, run_argument
+from runner.cli._common import RunType, output_option, run_argument
 from runner.cli._display import exit_if_damaged, warn_unconfirmed
 from runner.cli._output import echo, write_data
 from runner.errors import UsageError
 from runner.suggest import suggest
 
+_SUMMARY: Final = "GITHUB_STEP_SUMMARY"
 _HELP = "\n".join(["\b", *(f"{name:<13} {format_.description}" for name, format_ in FORMATS.items())])
 
 
@@ -34,8 +38,12 @@ _HELP = "\n".join(["\b", *(f"{name:<13} {format_.description}" for name, format_
 )
 @output_option("PATH", "Output file or directory (default: standard output).")
 @click.option("--rows", type=click.Choice(["trials", "attempts", "steps", "events"]), help="Rows of a table (default: trials).")
+@click.option("--baseline", metavar="RUN", type=RunType(), help="Compare with this run (markdown only).")
+@click.option("--summary", is_flag=True, help=f"Append to the file that ${_SUMMARY} names (markdown only).")
 @click.option("--force", is_flag=True, help="Replace existing files.")
-def export(path: Path, name: str, target: Path | None, rows: Rows | None, force: bool) -> None:
+def export(
+    path: Path, name: str, target: Path | None, rows: Rows | None, *, baseline: Path | None, summary: bool, force: bool
+) -> None:
     """Export a run to another format; it may be running, stopped, finished or damaged.
 
     A damaged run is exported up to the damage, with exit code 4. Files are replaced atomically, and only with --force. The same
@@ -45,32 +53,54 @@ def export(path: Path, name: str, target: Path | None, rows: Rows | None, force:
     evaljournal export > trials.jsonl
     evaljournal export runs/capitals/0001 --format csv --rows attempts -o attempts.csv
     evaljournal export runs/capitals/0001 --format junit -o report.xml
+    evaljournal export --format markdown --baseline runs/capitals/0001 --summary
     """
     format_ = FORMATS.get(name)
     if format_ is None:
         raise click.UsageError(f"unknown format {name!r}; use one of {', '.join(FORMATS)}{suggest(name, FORMATS)}")
-    _check(name, format_, target, rows, force=force)
-    with Source(path) as source:
+    if (baseline is not None or summary) and not (isinstance(format_, File) and format_.compare):
+        option = "--summary" if summary else "--baseline"
+        raise click.UsageError(f"{option} applies to markdown, not to {name}; remove {option} or change --format")
+    _check_rows(name, format_, rows)
+    summary_file = _summary_file(target) if summary else None
+    if summary_file is None:
+        _check(name, format_, target, force=force)
+    with Source(path) as source, nullcontext() if baseline is None else Source(baseline) as baseline_source:
         try:
-            _write(source, format_, target, rows or "trials")
-        except OSError:
-            raise  # A closed pipe or a full disk, not damage.
+            _write(source, format_, target, rows or "trials", baseline=baseline_source, summary_file=summary_file)
+        except (OSError, NothingInCommon):
+            raise  # A closed pipe, a full disk, or two runs that cannot be compared: not damage.
         except Exception as exc:
-            problem = verify_journal(path).problem
+            problems = [verify_journal(run).problem for run in (path, baseline) if run is not None]
+            problem = next(filter(None, problems), None)
             if problem is None:
                 raise
             raise problem from exc  # Report the damage, not its consequence.
-    if target is not None:
-        echo(f"exported {path} as {name} to {target}, up to record {source.run.state.seq:,}", err=True)
-    exit_if_damaged(source.problem)
+    if target is not None or summary_file is not None:
+        echo(f"exported {path} as {name} to {target or summary_file}, up to record {source.run.state.seq:,}", err=True)
+    exit_if_damaged(source.problem or (baseline_source.problem if baseline_source is not None else None))
     warn_unconfirmed(source.run.unfinished)
 
 
-def _check(name: str, format_: Format, target: Path | None, rows: str | None, *, force: bool) -> None:
-    """Reject options that the format does not support, before anything is read."""
+def _summary_file(target: Path | None) -> Path:
+    """Return the file of the summary of a CI job; it is an error if there is none."""
+    if target is not None:
+        raise click.UsageError("--summary and -o exclude each other; remove one of them")
+    if not os.environ.get(_SUMMARY):
+        raise UsageError(
+            f"--summary needs the environment variable {_SUMMARY}, which GitHub Actions sets; pass -o FILE elsewhere"
+        )
+    return Path(os.environ[_SUMMARY])
+
+
+def _check_rows(name: str, format_: Format, rows: str | None) -> None:
     if rows is not None and not isinstance(format_, TableFile):
         tables = ", ".join(table for table, other in FORMATS.items() if isinstance(other, TableFile))
         raise click.UsageError(f"--rows applies to {tables}, not to {name}; remove --rows or change --format")
+
+
+def _check(name: str, format_: Format, target: Path | None, *, force: bool) -> None:
+    """Reject a destination that the format does not support, before anything is read."""
     if target is not None:
         check_target(target, directory=isinstance(format_, Files), force=force)
     elif isinstance(format_, Files):
@@ -98,13 +128,28 @@ def check_target(target: Path, *, directory: bool, force: bool) -> None:
         raise UsageError(f"{target} exists; pass --force to replace {'its files' if directory else 'it'}")
 
 
-def _write(source: Source, format_: Format, target: Path | None, rows: Rows) -> None:
+def _write(
+    source: Source,
+    format_: Format,
+    target: Path | None,
+    rows: Rows,
+    *,
+    baseline: Source | None = None,
+    summary_file: Path | None = None,
+) -> None:
     if isinstance(format_, Files):
         assert target is not None
         write_directory(target, format_.write(source))
         return
-    pieces = format_.write(source, rows) if isinstance(format_, TableFile) else format_.write(source)
-    if target is not None:
+    if isinstance(format_, TableFile):
+        pieces = format_.write(source, rows)
+    else:
+        pieces = format_.write(source) if baseline is None or format_.compare is None else format_.compare(source, baseline)
+    if summary_file is not None:
+        data = b"".join(pieces)  # Nothing is appended if the export fails.
+        with open(summary_file, "ab") as stream:
+            stream.write(data)
+    elif target is not None:
         write_atomically(target, pieces)
     else:
         write_data(pieces)

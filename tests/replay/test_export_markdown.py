@@ -1,17 +1,25 @@
 """The Markdown export: what it contains, its size, and that texts of a run cannot break out of their cells."""
 
+import html
 import re
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
+import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from markdown_it import MarkdownIt
 
-from journal import verify
-from replay.export.markdown import MAX_CHARS
-from tests.journal.samples import examples, session, started, write_sync
+from journal import Event, verify
+from replay.comparison import NothingInCommon
+from replay.export import Source
+from replay.export.markdown import MAX_CHARS, markdown
+from tests.journal import samples
+from tests.journal.samples import examples, finished, forge, opened, session, started, write_sync
 from tests.replay.eventful_run import exported
-from tests.replay.trial_events import answered
+from tests.replay.trial_events import answered, failed
 
 FAILED = False
 HOSTILE = "| x | <b>x</b> [a](javascript:b) ![i](http://e/i.png) @octocat #1 `c` **d**\n\n# h\n| a |\n<!-- & \\| www.e"
@@ -57,3 +65,149 @@ def test_size(tmp_path: Path) -> None:
     assert 40 < listed < 300
     assert len(text) <= MAX_CHARS
     assert f"and {300 - listed} more" in text
+
+
+def write(path: Path, *trials: list[Event], **options: Any) -> Path:
+    """Write a finished run with these trials."""
+    write_sync(path, [started(), session(), *(event for trial in trials for event in trial), finished(len(trials))], **options)
+    return path
+
+
+def compared(run: Path, baseline: Path) -> str:
+    """Return the Markdown of a run compared with a baseline."""
+    with Source(run) as source, Source(baseline) as baseline_source:
+        return b"".join(markdown(source, baseline_source)).decode()
+
+
+def tables(text: str) -> list[list[list[str]]]:
+    """Return the tables of a document as a Markdown parser reads them: rows of cells, each as the text that is shown."""
+    result: list[list[list[str]]] = []
+    for token in MarkdownIt("commonmark").enable("table").parse(text):
+        if token.type == "table_open":
+            result.append([])
+        elif token.type == "tr_open":
+            result[-1].append([])
+        elif token.type == "inline" and result and token.level > 3:
+            children = token.children or []
+            result[-1][-1].append("".join(child.content for child in children if child.type in {"text", "text_special"}))
+    return result
+
+
+def markup(text: str) -> Counter[str]:
+    """Count the elements of a document as a Markdown parser reads it; raw HTML is counted by its content."""
+    tokens = MarkdownIt("commonmark").enable("table").parse(text)
+    inline = [child for token in tokens for child in token.children or []]
+    return Counter(
+        token.content if token.type.startswith("html") else token.type
+        for token in (*tokens, *inline)
+        if token.type not in {"text", "text_special", "inline"}
+    )
+
+
+def test_broken_and_fixed_trials_have_both_outputs(tmp_path: Path) -> None:
+    """With a baseline: the differences, the trials that broke, then those that were fixed, and both heads."""
+    passing, failing = {"exact": True}, {"exact": False}
+    a = write(tmp_path / "a", answered("peru", passing), answered("chad", failing, output="Abéché"), answered("oslo", passing))
+    b = write(
+        tmp_path / "b", answered("peru", failing, output="Cusco"), answered("chad", passing, output="N'Djamena"), failed("oslo")
+    )
+    text = compared(b, a)
+    _, differences, broken, fixed = tables(text)
+
+    assert ["exact", "50.0 %", "50.0 %"] == differences[1][:3]
+    assert [["peru", "peru", "", "Lima", "Cusco"], ["oslo", "oslo", "", "Lima", "fatal: ValueError: no"]] == broken[1:]
+    assert [["chad", "chad", "", "Abéché", "N'Djamena"]] == fixed[1:]
+    assert "3 trials compared with the baseline&#58; 2 broken, 1 fixed, 0 changed, 0 unchanged" in text
+    assert [verify(b).head, verify(a).head] == re.findall(r"head `(\w+)`", text)
+
+
+def test_trials_of_variants_are_compared_within_their_variant(tmp_path: Path) -> None:
+    """The baseline's output of a trial is that of its variant."""
+
+    def trials(*, large: bool) -> list[list[Event]]:
+        return [
+            answered("peru", {"exact": True}, variant="mini", output="mini says Lima"),
+            answered("peru", {"exact": large}, variant="large", output=f"large says {large}"),
+        ]
+
+    text = compared(write(tmp_path / "b", *trials(large=False)), write(tmp_path / "a", *trials(large=True)))
+
+    assert [["peru@large", "peru", "", "large says True", "large says False"]] == tables(text)[2][1:]
+
+
+def test_runs_without_a_common_trial(tmp_path: Path) -> None:
+    """They cannot be compared."""
+    with pytest.raises(NothingInCommon):
+        compared(write(tmp_path / "a", answered("peru")), write(tmp_path / "b", answered("chad")))
+
+
+HOSTILE_TEXTS = (
+    st.text(max_size=200) | st.text("|`\\<>&[]()!*_#~-=+:@.\n\r\t\x0b\x85\u2028 $ah1", max_size=80) | st.just(HOSTILE)
+)
+
+
+def comparison_of(directory: Path, before: str, after: str, name: str) -> str:
+    """Return the comparison of two runs of one trial; its outputs and all names are as given."""
+    start = attrs.evolve(started(), evaluation=name, scorers={name: "v1"})  # type: ignore[misc]  # a fact is an attrs class
+    for path, output, passed in (("a", before, True), ("b", after, False)):
+        trial = answered(name, {name: passed}, output=output, usage={name: 1})
+        write_sync(directory / path, [start, session(), *trial, finished(1)])
+    return compared(directory / "b", directory / "a")
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return a comparison without special characters."""
+    return comparison_of(tmp_path_factory.mktemp("plain"), "Lima", "Cusco", "peru")
+
+
+@given(HOSTILE_TEXTS, HOSTILE_TEXTS, HOSTILE_TEXTS.filter(str.strip))
+@examples(25)
+def test_no_text_is_markup_in_a_comparison(
+    tmp_path_factory: pytest.TempPathFactory, plain: str, before: str, after: str, name: str
+) -> None:
+    """Whatever the names and outputs are, a parser finds the elements that it finds with plain ones."""
+    hostile = comparison_of(tmp_path_factory.mktemp("runs"), before, after, name)
+    missing = (not before) + (not after)  # An empty cell has no <code>.
+
+    assert markup(plain) - Counter({"<code>": missing, "</code>": missing}) == markup(hostile)
+    assert [[len(row) for row in table] for table in tables(plain)] == [
+        [len(row) for row in table] for table in tables(hostile)
+    ]
+
+
+def test_the_id_of_a_foreign_run_is_not_markup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A journal may be written by any program, with any id."""
+    events = [session(), *answered("peru", {"exact": True}), finished(1)]
+    plain = exported(forge(tmp_path / "plain", [opened(), started(), *events]), "markdown").decode()
+    monkeypatch.setattr(samples, "RUN", HOSTILE)
+    hostile = exported(forge(tmp_path / "run", [opened(), started(), *events]), "markdown").decode()
+
+    assert HOSTILE.splitlines()[0] in html.unescape(hostile)
+    assert markup(plain) == markup(hostile)
+
+
+@pytest.mark.parametrize(("trials", "scorers", "units"), [(100, 1, 1), (2, 200, 1), (2, 1, 2_000)])
+def test_size_of_a_comparison(tmp_path: Path, trials: int, scorers: int, units: int) -> None:
+    """It has at most 65,000 characters, however many trials, scorers or units of usage there are; omitted rows are counted."""
+    long = "|" * 500
+    usage = {f"{unit} tokens {long}": 1 for unit in range(units)}
+
+    def run(path: Path, remainder: int) -> Path:
+        names = [f"{scorer}{long}" for scorer in range(scorers)]
+        scores = [dict.fromkeys(names, at % 2 == remainder) for at in range(trials)]
+        return write(path, *(answered(f"t{at}{long}", scores[at], output=long, usage=usage) for at in range(trials)))
+
+    text = compared(run(tmp_path / "b", 0), run(tmp_path / "a", 1))
+    broken, fixed = tables(text)[2:]
+    omitted = [int(number) for number in re.findall(r"and (\d+) more", text)]
+
+    assert len(text) <= MAX_CHARS
+    assert ["run", "baseline"] == [line.split()[0] for line in text.splitlines()[-3:] if line]
+    assert min(len(broken), len(fixed)) > 1
+    if trials > 2:
+        assert [trials // 2 - len(broken) + 1, trials // 2 - len(fixed) + 1] == omitted
+    elif scorers > 1:
+        assert [scorers - len(tables(text)[0]) + 1, scorers + 2 - len(tables(text)[1]) + 1] == omitted
+    else:
+        assert [] == omitted

@@ -277,3 +277,61 @@ def test_a_read_only_target(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = evaljournal("export", run, "-o", run.parent / "trials.jsonl")
 
     assert (2, f"Error: {run.parent / 'trials.jsonl'}: Read-only file system\n") == (result.exit_code, result.stderr)
+
+
+def test_summary_is_appended(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`--summary` appends to the file of the CI job, whatever other steps have written."""
+    file = tmp_path / "summary.md"
+    file.write_text("before\n")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(file))
+    results = [evaljournal("export", run, "-f", "markdown", "--summary") for _ in range(2)]
+
+    assert [(0, ""), (0, "")] == [(result.exit_code, result.stdout) for result in results]
+    assert b"before\n" + 2 * exported(run, "markdown") == file.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["-f", "markdown", "--summary"], "--summary needs the environment variable GITHUB_STEP_SUMMARY"),
+        (["-f", "markdown", "--summary", "-o", "x.md"], "--summary and -o exclude each other"),
+        (["-f", "csv", "--summary"], "--summary applies to markdown, not to csv"),
+        (["-f", "junit", "--baseline", "run"], "--baseline applies to markdown, not to junit"),
+        (["-f", "markdown", "--summary", "--rows", "steps"], "--rows applies to jsonl, csv, parquet, not to markdown"),
+        (["-f", "markdown", "--baseline", "nosuch"], "nosuch does not exist"),
+        (["-f", "markdown", "--baseline", "other"], "no trial in common"),
+    ],
+)
+def test_wrong_baseline_or_summary(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], problem: str
+) -> None:
+    """Exit code 2 and a reason; nothing is written."""
+    monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
+    write_sync(tmp_path / "other", [started(), session(), *trial("elsewhere")])
+    result = evaljournal("export", run, *arguments)
+
+    assert (2, "") == (result.exit_code, result.stdout)
+    assert problem in result.stderr
+    assert not (tmp_path / "x.md").exists()
+
+
+def test_comparison_with_a_damaged_baseline(run: Path, tmp_path: Path) -> None:
+    """It is compared up to the damage, with exit code 4."""
+    baseline = tmp_path / "baseline"
+    write_sync(baseline, whole_run())
+    flip(segment(baseline), list(read(baseline))[9].offset + 60)
+    result = evaljournal("export", run, "-f", "markdown", "--baseline", baseline)
+
+    assert 4 == result.exit_code
+    assert "1 trial compared with the baseline" in result.stdout
+    assert "shown up to the damage" in result.stderr
+
+
+def test_a_summary_that_fails_is_not_begun(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs that cannot be compared leave the file of the CI job as it was."""
+    file = tmp_path / "summary.md"
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(file))
+    write_sync(tmp_path / "other", [started(), session(), *trial("elsewhere")])
+
+    assert 2 == evaljournal("export", run, "-f", "markdown", "--summary", "--baseline", tmp_path / "other").exit_code
+    assert not file.exists()

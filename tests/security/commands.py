@@ -34,15 +34,18 @@ def commands(run: str, out: str) -> list[list[str]]:
     """Return the commands that read a run; those that write a file write into `out`."""
     from replay.export import FORMATS
 
-    views = [[name, run] for name in ("ls", "status", "log", "verify", "show", "watch", "replay", "simulate")]
+    texts = [[name, run] for name in ("ls", "status", "log", "verify", "show", "watch", "replay", "simulate")]
     data = [[name, run, "--json"] for name in ("ls", "status", "log", "verify", "show", "watch", "replay", "simulate")]
     views = [["show", run, "case-1"], ["show", run, "case-1", "--json"], ["show", run, "--definition"], ["diff", run, run]]
     views += [["show", run, "case-1", "--steps", "full"], ["export", run, "--rows", "steps", "-o", f"{out}/steps.jsonl"]]
+    views += [["history", run], ["history", run, "--json"], ["report", "--all", run, "-o", f"{out}/index.html"]]
+    exports = [["export", run, "-f", "markdown", "--baseline", run, "-o", f"{out}/compared.md"]]
+    views += [["compare", run, run], ["compare", run, run, "--json"]]
     views += [["gate", run, "--baseline", run], ["gate", run, "--baseline", run, "--json"]]
-    exports = [["export", run, "-f", name, "-o", f"{out}/{name}"] for name in FORMATS]
+    exports += [["export", run, "-f", name, "-o", f"{out}/{name}"] for name in FORMATS]
     views += [["status", run, "--by", "k"], ["report", run, "-o", f"{out}/report.html"]]
     copies = [["salvage", run, "-o", f"{out}/salvaged"], ["fork", run, "-o", f"{out}/forked"]]
-    return [*views, *data, *views, *exports, *copies]
+    return [*texts, *data, *views, *exports, *copies]
 
 
 def view(run: str) -> None:
