@@ -45,6 +45,7 @@ def final_summary(state: RunState, *, path: Path | str, total: int | None = None
     """
     summary = summarize(state)
     name = printable(state.started.evaluation) if state.started else "the run"
+    name += f", shard {printable(state.started.shard, 24)}," if state.started and state.started.shard else ""
     progress, directory = progress_in_words(state, total), printable(str(path), 500)
     lines = [f"{name} {ending_in_words(state, stopped)}: {progress} done, in {directory}"]
     if detail:

@@ -16,6 +16,7 @@ import trio
 from typing_extensions import Unpack
 
 from runner.data.dataset import texts
+from runner.data.shard import parse_shard
 from runner.definition.evaluation import Evaluation
 from runner.engine.options import RunOptions
 from runner.engine.rescore import Rescored
@@ -91,7 +92,7 @@ def _session(evaluation: Evaluation[Any, Any, Any], path: Path | str | None, opt
         return Session(evaluation, Path(path), **options)
     if options.get("resume"):
         return Session(evaluation, newest_unfinished(name), **options)
-    paths = next_paths(name)
+    paths = next_paths(name, parse_shard(options.get("shard")))
     return Session(evaluation, next(paths), **{"next_path": paths.__next__, **options})
 
 

@@ -1,6 +1,7 @@
 """Paths of runs: the next free number under `runs/NAME/`, and the newest run of an evaluation."""
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -11,11 +12,13 @@ from journal import JournalError, Record, segments
 from journal.events import RunFinished
 from journal.files import DISK
 from journal.reader import fetch
+from replay.shards import Shard
 from runner.errors import UsageError
 
 RUNS: Final = Path("runs")
 _MAX_TRIES: Final = 100
 """How many numbers are tried if other processes take them meanwhile."""
+_NUMBERED: Final = re.compile(r"([0-9]{1,9})(|-[0-9]+of[0-9]+)", re.ASCII)
 _TAIL: Final = 1 << 16
 """Bytes at the end of a file that are searched for its last records."""
 _FILE_EVENTS: Final = ("segment_opened", "segment_sealed")
@@ -40,17 +43,21 @@ def newest_first(directory: Path) -> list[Path]:
     return sorted(runs, key=lambda path: (runs[path], path), reverse=True)
 
 
-def next_path(name: str) -> Path:
-    """Return the next free path for a run of an evaluation."""
-    directory = RUNS / name
-    numbers = [int(run.name) for run in directory.glob("[0-9]*") if run.name.isdecimal()]
-    return directory / f"{max(numbers, default=0) + 1:04}"
+def next_path(name: str, shard: Shard | None = None) -> Path:
+    """Return the next free path for a run of an evaluation; for shard 3 of 8, such as `runs/NAME/0001-3of8`.
+
+    Shards that start at the same time get the same number: only runs without a shard and earlier ones of the same shard count.
+    """
+    directory, suffix = RUNS / name, f"-{shard.number}of{shard.count}" if shard else ""
+    names = (_NUMBERED.fullmatch(run.name) for run in directory.glob("[0-9]*"))
+    numbers = [int(match[1]) for match in names if match and (shard is None or match[2] in ("", suffix))]
+    return directory / f"{max(numbers, default=0) + 1:04}{suffix}"
 
 
-def next_paths(name: str) -> Iterator[Path]:
+def next_paths(name: str, shard: Shard | None = None) -> Iterator[Path]:
     """Yield the next free path, and further ones if other processes take it meanwhile."""
     for _ in range(_MAX_TRIES):
-        yield next_path(name)
+        yield next_path(name, shard)
     raise UsageError(f"no free number under {RUNS / name}", hint="pass a path, or -o RUN")
 
 

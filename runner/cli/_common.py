@@ -9,6 +9,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from journal import segments
+from replay.shards import Shard
 from runner.errors import UsageError
 from runner.run_paths import RUNS, newest_first, runs_under
 from runner.suggest import suggest
@@ -144,6 +145,14 @@ def _trials(run: str | None) -> list[str]:
         return list(load(path).state.trials)
     except Exception:  # noqa: BLE001  # a shell shows nothing rather than a traceback
         return []
+
+
+def shard_type(text: str | Shard) -> Shard:
+    """Parse a shard, such as `3/8`."""
+    try:
+        return text if isinstance(text, Shard) else Shard.parse(text)
+    except ValueError as exc:
+        raise click.BadParameter(f"{text!r}: {exc}") from None
 
 
 def seconds(text: str) -> float | str:

@@ -6,11 +6,13 @@ from typing import Final
 
 import attrs
 
+from replay.shards import Shard
 from replay.summary_text import billed_usage
 from replay.text import duration, money, number, plural, printable
 from replay.usage import add
 from runner.cli._display import open_run, print_json
 from runner.cli._output import echo
+from runner.data.dataset import Trials
 from runner.definition.loading import LoadedEvaluation
 from runner.definition.settings import Settings
 from runner.definition.variants import Variant
@@ -23,10 +25,14 @@ _EARLIER_RUNS: Final = 5
 """Number of earlier runs searched for recorded usage."""
 
 
-def print_dry_run(loaded: LoadedEvaluation, cases: int | None, path: Path, settings: Settings, *, as_json: bool) -> None:
-    """Print what would be run; `cases` is None if their number is unknown."""
+def print_dry_run(
+    loaded: LoadedEvaluation, selected: Trials, path: Path, settings: Settings, shard: Shard | None, *, as_json: bool
+) -> None:
+    """Print what would be run."""
+    cases, shards = selected.cases, shard.count if shard else 1
     variants = loaded.evaluation.with_variants(settings.only_variants).variants
     per_case = settings.repeats * max(1, len(variants))
+    slots = settings.slots or min(default_slots(task, shards) for task in loaded.evaluation.tasks.values())
     trials = None if cases is None else cases * per_case
     settings.failure_limit(trials)  # It raises the error that the run would raise.
     max_trials = trials if cases is not None or settings.limit is None else settings.limit * per_case
@@ -41,7 +47,11 @@ def print_dry_run(loaded: LoadedEvaluation, cases: int | None, path: Path, setti
                 "evaluation": loaded.evaluation.name,
                 "task": loaded.reference,
                 "path": str(path),
+                "shard": str(shard) if shard else None,
                 "cases": cases,
+                "cases_of_all_shards": selected.all_cases,
+                "slots": slots,
+                "slots_of_all_shards": slots * shards,
                 "trials": trials,
                 "max_trials": max_trials,
                 "calls": None if max_trials is None else {"min": trials, "max": max_trials * calls_per_trial},
@@ -57,6 +67,9 @@ def print_dry_run(loaded: LoadedEvaluation, cases: int | None, path: Path, setti
         )
         return
     echo(f"{loaded.evaluation.name} ({loaded.reference}) would run in {path}; nothing was written")
+    if shard:
+        count = "unknown number of cases" if selected.all_cases is None else plural(selected.all_cases, "case")
+        echo(f"  shard {shard}; all shards: {count}, at most {plural(slots * shards, 'slot')}")
     echo(f"  {_trials_in_words(cases, settings, len(variants))}")
     for line in _variant_lines(variants, before, trials):
         echo(f"    {line}")
@@ -67,7 +80,6 @@ def print_dry_run(loaded: LoadedEvaluation, cases: int | None, path: Path, setti
         f"  retries: {retry.errors} after errors, {retry.timeouts} after timeouts, {duration(retry.rate_limits)} on rate limits"
     )
     limit = "none" if settings.timeout is None else duration(settings.timeout)
-    slots = settings.slots or min(map(default_slots, loaded.evaluation.tasks.values()))
     echo(f"  at most {plural(slots, 'slot')} ({settings.policy}), timeout {limit}")
     echo(f"  scorers: {', '.join(loaded.evaluation.scorers) or 'none'}")
     if settings.fail_under:

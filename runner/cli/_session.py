@@ -7,7 +7,7 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import trio
 
@@ -36,6 +36,8 @@ from runner.suggest import command
 
 if TYPE_CHECKING:
     from runner.engine.nat_output import NatOutput
+
+_SESSION_OPTIONS: Final = ("adopt", "trust", "retry_failed", "on_ambiguous", "yes", "shard")
 
 
 def nat_output(options: Mapping[str, Any]) -> "NatOutput | None":
@@ -82,7 +84,7 @@ class CommandSession:
             **settings,
             "resume": resume,
             "task": loaded.reference,
-            **{name: options[name] for name in ("adopt", "trust", "retry_failed", "on_ambiguous", "yes") if name in options},
+            **{name: options[name] for name in _SESSION_OPTIONS if name in options},
         }
 
     def run(self, path: Path) -> Outcome:
@@ -106,7 +108,7 @@ class CommandSession:
 
     def run_numbered(self) -> Outcome:
         """Run under the next free number; if another process takes it first, under the one after."""
-        paths = next_paths(self._evaluation.name)
+        paths = next_paths(self._evaluation.name, self._options.get("shard"))
 
         def next_path() -> Path:
             self._path = next(paths)

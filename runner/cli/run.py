@@ -9,6 +9,7 @@ from click.core import ParameterSource
 from journal import segments
 from journal.events import RunFinished
 from journal.lock import is_held
+from runner.cli._common import shard_type
 from runner.cli._config_file import config_option
 from runner.cli._dry_run import print_dry_run
 from runner.cli._no_code_options import DEFINITION, evaluation_from_options, is_on_command_line
@@ -27,13 +28,20 @@ from runner.suggest import command
 @config_option
 @run_options
 @grouped_option(
+    "Dataset",
+    "--shard",
+    metavar="K/N",
+    type=shard_type,
+    help="Run the cases of shard K of N only, chosen by a hash of their content; `merge` joins the N runs.",
+)
+@grouped_option(
     "Output",
     "-o",
     "--output",
     "path",
     metavar="RUN",
     type=click.Path(path_type=Path),
-    help="Directory of the run (default: the next number under runs/NAME).",
+    help="Directory of the run (default: the next number under runs/NAME, with a shard such as 0001-3of8).",
 )
 @grouped_option(
     "Output",
@@ -57,6 +65,7 @@ def run(ctx: click.Context, /, reference: str | None, path: Path | None, dry_run
     evaljournal run --data qa.jsonl --chat gpt-4o-mini --prompt 'Answer briefly: {question}' --judge gpt-4o
     evaljournal run --data qa.jsonl --endpoint http://localhost:8000/generate --output-path output --score exact
     evaljournal run --data qa.jsonl --command './answer.sh' --score contains --fail-under contains=0.9
+    evaljournal run evals/capitals.py --shard 3/8 -o runs/capitals/0001-3of8
     """
     changes = overrides({name: value for name, value in options.items() if is_on_command_line(ctx, name)})
     with user_code():
@@ -64,9 +73,11 @@ def run(ctx: click.Context, /, reference: str | None, path: Path | None, dry_run
     if dry_run:
         settings, _ = effective_settings(loaded.evaluation.settings, changes, {})
         check_gates(settings.fail_under, loaded.evaluation.scorers)
+        shard = options["shard"]
         with user_code():
-            cases = loaded.evaluation.cases.select(settings, repeats=settings.repeats).cases
-        print_dry_run(loaded, cases, path or next_path(loaded.evaluation.name), settings, as_json=options["json"])
+            trials = loaded.evaluation.cases.select(settings, repeats=settings.repeats, shard=shard)
+        path = path or next_path(loaded.evaluation.name, shard)
+        print_dry_run(loaded, trials, path, settings, shard, as_json=options["json"])
         return
     with user_code():
         if path is not None:

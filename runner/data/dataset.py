@@ -18,9 +18,11 @@ from typing import Any, Final, Literal, cast
 
 from attrs import evolve, field, frozen
 
+from replay.shards import Shard
 from runner.data import readers
 from runner.data.case import Case, ContentNames, Trial
 from runner.data.columns import Columns, column_hint
+from runner.data.shard import is_in_shard
 from runner.errors import UsageError, is_whole, valid
 
 Source = str | os.PathLike[str] | Iterable[Any] | Callable[[], Iterable[Any]]
@@ -111,9 +113,16 @@ class Dataset:
         dataset._checks = (*self._checks, check)  # noqa: SLF001  # our own copy
         return dataset
 
-    def select(self, selection: Selection | None = None, *, repeats: int = 1, variants: Iterable[str] = ("",)) -> "Trials":
+    def select(
+        self,
+        selection: Selection | None = None,
+        *,
+        repeats: int = 1,
+        variants: Iterable[str] = ("",),
+        shard: Shard | None = None,
+    ) -> "Trials":
         """Check the dataset as far as possible before the run, and return the trials: each case with all variants."""
-        return Trials(self, selection or Selection(), repeats, tuple(variants))
+        return Trials(self, selection or Selection(), repeats, tuple(variants), shard)
 
     @property
     def rereadable(self) -> bool:
@@ -190,16 +199,21 @@ class Trials:
     """The trials of a run, and what is known about them in advance."""
 
     cases: int | None = None
-    """Number of selected cases; None if unknown, because they can be read only once."""
+    """Number of selected cases in the shard; None if unknown, because they can be read only once."""
+    all_cases: int | None = None
+    """Number of selected cases in all shards; None if unknown."""
     fingerprint: str | None = None
     """Digest of the names and contents of the selected cases, in any order: trials are matched by name and content. None if
-    unknown."""
+    unknown. It is the same for all shards."""
 
-    def __init__(self, dataset: Dataset, selection: Selection, repeats: int, variants: tuple[str, ...]) -> None:
+    def __init__(
+        self, dataset: Dataset, selection: Selection, repeats: int, variants: tuple[str, ...], shard: Shard | None
+    ) -> None:
         self._dataset = dataset
         self._selection = selection
         self._repeats = repeats
         self._variants = variants
+        self._shard = shard
         self._ambiguous: set[str] = set()
         """Short names that different cases have."""
         self._equal_case_names: frozenset[str] = frozenset()
@@ -211,6 +225,8 @@ class Trials:
 
     def __iter__(self) -> Iterator[Trial]:
         for case in self._selected_cases(checking=not self._dataset.rereadable):
+            if not is_in_shard(case, self._shard):
+                continue
             for variant in self._variants:  # All of a case, then the next case: a run that stops compares the same cases.
                 for repeat in range(1, self._repeats + 1):
                     yield Trial(case=case, variant=variant, repeat=repeat)
@@ -226,12 +242,13 @@ class Trials:
 
     def _read_all(self) -> None:
         """Count the cases, and add up their digests, because a sum does not depend on the order."""
-        cases = total = 0
+        cases = in_shard = total = 0
         for case in self._selected_cases(checking=True, in_order=self._selection.limit is not None):
             cases += 1
+            in_shard += is_in_shard(case, self._shard)
             content = hashlib.sha256(f"{case.name}\0{case.fingerprint}".encode()).digest()
             total = (total + int.from_bytes(content, "big")) % _MODULUS
-        self.cases = cases
+        self.cases, self.all_cases = in_shard, cases
         self.fingerprint = hashlib.sha256(f"{cases} {total}".encode()).hexdigest()[:16]
 
     def _selected_cases(self, *, checking: bool, in_order: bool = True) -> Iterator[Case]:

@@ -11,7 +11,9 @@ from journal import Journal, Record
 from journal.files import DISK, Files
 from journal.threads import InThread, run_in_thread
 from replay import RunState
+from replay.shards import Shard
 from runner.concurrency.policy import Policy
+from runner.data.shard import parse_shard
 from runner.definition.settings import SettingOptions
 from runner.engine.environment import Environment
 from runner.suggest import command
@@ -52,6 +54,8 @@ class Options:
     """Whether to retry failed trials."""
     yes: bool = False
     """Whether to run a product of more than 1,000 variants."""
+    shard: Shard | None = attrs.field(default=None, converter=parse_shard)
+    """The part of the cases to run, such as `3/8`; None: all. A resumed run keeps its own."""
     on_ambiguous: Literal["retry", "fail"] = "retry"
     """What to do after an interrupted attempt, whose call may have had an effect."""
     observer: Callable[[LiveRun], Awaitable[None]] | None = None
@@ -87,6 +91,7 @@ class RunOptions(SettingOptions, total=False):
     trust: bool
     retry_failed: bool
     yes: bool
+    shard: str | None
     on_ambiguous: Literal["retry", "fail"]
     task: str
     next_path: Callable[[], Path] | None

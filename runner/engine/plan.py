@@ -9,6 +9,7 @@ import attrs
 
 from journal.events import RunStarted
 from replay import RunState
+from replay.shards import Shard
 from runner.data.case import Trial
 from runner.data.dataset import Trials
 from runner.data.to_json import to_json
@@ -21,7 +22,7 @@ from runner.engine.changes import changed_cases, differences, effective_settings
 from runner.engine.environment import Environment
 from runner.engine.options import Options
 from runner.engine.rate_limits import TaskKeys, default_slots, scorer_slots
-from runner.errors import RunChanged, UsageError
+from runner.errors import InvalidSetting, RunChanged, UsageError
 from runner.retries.classify import describe
 from runner.signals import is_from_signal
 from runner.steps.durable_requests import MODEL_CALLS
@@ -73,13 +74,14 @@ def make_plan(
     """
     settings, overridden = effective_settings(evaluation.settings, overrides, state.settings)
     check_gates(settings.fail_under, evaluation.scorers)
+    shard = _shard(options, state, path)
     evaluation = evaluation.with_variants(settings.only_variants)
     if len(evaluation.variants) > MAX_CELLS and not options.yes:
         hint = "--yes, or yes=True in Python, runs them all; --only-variant selects some"
         raise UsageError(f"{evaluation.name!r} has {len(evaluation.variants):,} variants, more than {MAX_CELLS:,}", hint=hint)
     variants = list(evaluation.with_variants(only_variants).tasks)
     keys = TaskKeys.of(evaluation, settings.limit_key)
-    selected, trials = _select(evaluation, settings, keys, variants)
+    selected, trials = _select(evaluation, settings, keys, variants, shard)
     _check_loops(evaluation, settings)
     if settings.gateway:
         for task in evaluation.tasks.values():
@@ -87,9 +89,10 @@ def make_plan(
     if settings.durable:
         _watch_clients(evaluation, settings)
     settings.failure_limit(selected.cases)  # It may raise, and nothing was started yet.
-    slots = scorer_slots(evaluation.scorers, keys, settings.slots)
+    shards = shard.count if shard else 1
+    slots = scorer_slots(evaluation.scorers, keys, settings.slots, shards)
     if settings.slots is None:
-        settings = attrs.evolve(settings, slots=min(map(default_slots, evaluation.tasks.values())))
+        settings = attrs.evolve(settings, slots=min(default_slots(task, shards) for task in evaluation.tasks.values()))
     facts = settings.facts()
     if options.limits is not None and "aimd" not in facts:  # A custom policy, which an audit cannot recompute.
         facts["policy"] = getattr(options.limits, "__qualname__", repr(options.limits))
@@ -107,6 +110,7 @@ def make_plan(
         settings_fingerprint=settings.fingerprint,
         durability=settings.durability,
         environment=environment.versions,
+        shard=str(shard or ""),
     )
     _check_unchanged(state, started, selected, path, options)
     return Plan(settings, trials, started, slots, evaluation, keys, variants)
@@ -143,18 +147,34 @@ def _watch_clients(evaluation: Evaluation[Any, Any, Any], settings: Settings) ->
     watch_clients()
 
 
+def _shard(options: Options, state: RunState, path: Path) -> Shard | None:
+    """Return the shard of the run; a resumed run keeps its own."""
+    before = state.started
+    if before is None or options.shard in (None, _recorded_shard(before)):
+        return options.shard if before is None else _recorded_shard(before)
+    kind = f"is shard {before.shard}" if before.shard else "has the cases of all shards"
+    raise UsageError(f"{path} {kind}, and a run keeps its shard", setting="shard", value=str(options.shard))
+
+
+def _recorded_shard(started: RunStarted) -> Shard | None:
+    try:
+        return Shard.parse(started.shard) if started.shard else None
+    except ValueError as exc:
+        raise InvalidSetting(f"shard={started.shard!r:.80}: {exc}") from exc
+
+
 def _select(
-    evaluation: Evaluation[Any, Any, Any], settings: Settings, keys: TaskKeys, variants: Sequence[str]
+    evaluation: Evaluation[Any, Any, Any], settings: Settings, keys: TaskKeys, variants: Sequence[str], shard: Shard | None
 ) -> tuple[Trials, Iterable[Trial]]:
     try:
         cases = check_prices(evaluation.cases, evaluation.tasks.values(), evaluation.scorers, settings)
         if settings.limit_key is not None:
             cases = cases.checked(keys.check)
-        selected = cases.select(settings, repeats=settings.repeats, variants=variants)
-        if selected.cases:
+        selected = cases.select(settings, repeats=settings.repeats, variants=variants, shard=shard)
+        if selected.cases is not None:
             return selected, selected
         remaining = iter(selected)  # It can be read only once; reading the first trial rejects an empty source.
-        return selected, itertools.chain([next(remaining)], remaining)
+        return selected, itertools.chain(list(itertools.islice(remaining, 1)), remaining)
     except BaseException as exc:
         if isinstance(exc, UsageError) or is_from_signal(exc):
             raise

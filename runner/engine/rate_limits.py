@@ -40,12 +40,12 @@ class Identified(Protocol):
         ...
 
 
-def default_slots(called: Callable[..., Any]) -> int:
-    """Return how many calls of a task or a scorer may be in flight unless the user sets `slots`."""
+def default_slots(called: Callable[..., Any], shards: int = 1) -> int:
+    """Return how many calls of a task or a scorer may be in flight in each shard, unless the user sets `slots`."""
     slots = getattr(called, "default_slots", None)
-    if isinstance(slots, int):
-        return slots
-    return ASYNC_SLOTS if is_async(called) else THREAD_SLOTS
+    if not isinstance(slots, int):
+        slots = ASYNC_SLOTS if is_async(called) else THREAD_SLOTS
+    return max(1, slots // shards)
 
 
 @attrs.frozen
@@ -149,11 +149,11 @@ def _identity(called: object) -> str | None:
     return called.rate_limit_identity if isinstance(called, Identified) else None
 
 
-def scorer_slots(scorers: Mapping[str, Scorer], tasks: TaskKeys | None, slots: int | None) -> dict[str, int]:
+def scorer_slots(scorers: Mapping[str, Scorer], tasks: TaskKeys | None, slots: int | None, shards: int = 1) -> dict[str, int]:
     """Return the slots of the scorers that have a rate-limit key of their own, by name."""
     keys = scorer_keys(scorers.values(), tasks)
     return {
-        name: slots or default_slots(scorer.function)
+        name: slots or default_slots(scorer.function, shards)
         for name, scorer in scorers.items()
         if not scorer.is_local and keys[name] == f"{SCORER_PREFIX}{name}"
     }

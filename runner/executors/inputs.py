@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sized
 from typing import Any
 
+from replay.shards import Shard
 from runner.data.case import Case, ContentNames, Trial
 from runner.data.dataset import Dataset, Selection, Trials
 from runner.data.fingerprint import digest
@@ -45,9 +46,16 @@ class Inputs(Dataset):
         )  # Each is released when it is taken.
         return bool(cases)
 
-    def select(self, selection: Selection | None = None, *, repeats: int = 1, variants: Iterable[str] = ("",)) -> Trials:
+    def select(
+        self,
+        selection: Selection | None = None,
+        *,
+        repeats: int = 1,
+        variants: Iterable[str] = ("",),
+        shard: Shard | None = None,
+    ) -> Trials:
         """Return all inputs, once each."""
-        return _Once(self, selection or Selection(), repeats, tuple(variants))
+        return _Once(self, selection or Selection(), repeats, tuple(variants), shard)
 
     def cases(self) -> Iterator[Case]:
         """Return the inputs as cases."""
@@ -74,8 +82,8 @@ class Inputs(Dataset):
 
 
 class _Once(Trials):
-    def __init__(self, inputs: Inputs, selection: Selection, repeats: int, variants: tuple[str, ...]) -> None:
-        super().__init__(inputs, selection, repeats, variants)
+    def __init__(self, inputs: Inputs, *arguments: Any) -> None:
+        super().__init__(inputs, *arguments)
         self._inputs = inputs
         self.cases = inputs.count
 

@@ -1,0 +1,20 @@
+"""Which cases belong to a shard: a hash of their content decides, so that a new case does not move the others."""
+
+from replay.shards import Shard
+from runner.data.case import Case
+from runner.errors import UsageError
+
+
+def parse_shard(value: Shard | str | None) -> Shard | None:
+    """Return a shard, or None for all cases; raise a `UsageError` if the text is not `K/N`."""
+    if value is None or isinstance(value, Shard):
+        return value
+    try:
+        return Shard.parse(value)
+    except ValueError as exc:
+        raise UsageError(str(exc), setting="shard", value=value) from exc
+
+
+def is_in_shard(case: Case, shard: Shard | None) -> bool:
+    """Whether a case belongs to the shard; all of its variants and repeats do."""
+    return shard is None or int(case.fingerprint, 16) % shard.count == shard.number - 1
