@@ -46,7 +46,7 @@ class LoadedRun:
     unfinished: ScanStop | None = None
     """The end of the last record, if unconfirmed bytes follow it: a writer is running, or has crashed."""
     is_live: bool = False
-    """Whether a process is writing it; as of an earlier record, whether one was. Set by a caller that has checked the lock."""
+    """Whether a process is writing the run, or was as of an earlier record. Set by the caller, which checks the lock."""
 
     @property
     def status(self) -> str:
@@ -84,7 +84,7 @@ class LoadedRun:
                 yield name, event.input
 
     def outputs(self) -> Iterator[tuple[str, Any]]:
-        """Read the name and output of each trial that has one, in the order of enqueueing."""
+        """Read the name and output of each trial that has one and was not withdrawn, in the order of enqueueing."""
         with Finder(self.path) as finder:
             for name, trial in self.state.trials.items():
                 if trial.output_location is not None and trial.stage != "withdrawn":
@@ -148,7 +148,7 @@ def reject_invalid_record(path: Path, seq: Callable[[], int]) -> Generator[None]
     try:
         yield
     except KeyError as exc:
-        raise InvalidRecord(path, seq(), f"it refers to {exc}, which does not exist") from exc
+        raise InvalidRecord(path, seq(), f"unknown reference {exc}") from exc
     except (TypeError, ValueError, AttributeError, OverflowError) as exc:
         raise InvalidRecord(path, seq(), f"invalid value ({exc})") from exc
 
@@ -165,11 +165,11 @@ def load(path: Path | str, at: int | None = None, *, apply: Apply = LoadedRun.ap
     run = LoadedRun(Path(path))
     if at is not None and at < 1:
         raise JournalError(f"{path} has no record {at:,}; the first is 1")
-    reading = read(path, load_blobs=False)
+    records = read(path, load_blobs=False)
     seq = 1
     try:
         with reject_invalid_record(run.path, lambda: seq):
-            for record in reading:
+            for record in records:
                 if at is not None and record.seq > at:
                     run.is_last = False
                     return run
@@ -184,7 +184,7 @@ def load(path: Path | str, at: int | None = None, *, apply: Apply = LoadedRun.ap
         else:
             run.is_last = False
         return run
-    run.unfinished = reading.unfinished
+    run.unfinished = records.unfinished
     if at is not None and run.seq < at:
         raise JournalError(f"{path} has no record {at:,}; the last is {run.seq:,}")
     return run

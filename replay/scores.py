@@ -16,36 +16,36 @@ class Scores(dict[str, Tally]):
         super().__init__()
         self.has_repeats = False
         """Whether any case has more than one trial."""
-        self._declared: Mapping[str, str] = {}
+        self._versions: Mapping[str, str] = {}
         """Scorer → its version."""
         self._shared = SharedScores()
         self.by_variant: dict[str, Scores] = {}
         """Variant → its scores; empty if the run has no variants."""
 
-    def set_declared(self, scorers: Mapping[str, str]) -> None:
-        """Set the scorers of the definition, or apply an adopted change to them."""
-        before, self._declared = self._declared, scorers
+    def set_versions(self, scorers: Mapping[str, str]) -> None:
+        """Set the scorers of the definition with their versions, or apply an adopted change to them."""
+        old_versions, self._versions = self._versions, scorers
         for scorer, tally in self.items():
             version = scorers.get(scorer.partition(".")[0])
-            if version is not None and version != before.get(scorer.partition(".")[0]):
+            if version is not None and version != old_versions.get(scorer.partition(".")[0]):
                 tally.set_version(version)
         self._sort()
         for scores in self.by_variant.values():
-            scores.set_declared(scorers)
+            scores.set_versions(scorers)
 
     def add_variant(self, variant: str, scores: "Scores") -> None:
-        """Sum the scores of a variant separately, too; `scores` are those that it already has."""
-        scores.set_declared(self._declared)
+        """Also sum the scores of a variant separately; `scores` are its scores so far."""
+        scores.set_versions(self._versions)
         self.by_variant[variant] = scores
 
     def _sort(self) -> None:
-        places = {scorer: place for place, scorer in enumerate(self._declared)}
+        places = {scorer: place for place, scorer in enumerate(self._versions)}
         tallies = sorted(self.items(), key=lambda item: places.get(item[0].partition(".")[0], len(places)))
         self.clear()
         self.update(tallies)
 
     def tally(self, scorer: str) -> Tally:
-        """Return the sums of a scorer; they are added if it has none."""
+        """Return the sums of a scorer; create them if they are missing."""
         tally = self.get(scorer)
         if tally is None:
             tally = self[scorer] = Tally(by_case={} if self.has_repeats else None)
@@ -53,19 +53,19 @@ class Scores(dict[str, Tally]):
         return tally
 
     def group_by_case(self, trials: Collection[TrialState]) -> None:
-        """Group scores by case from here on; without repeats that is not needed."""
+        """Group scores by case from now on; needed only with repeats."""
         self.has_repeats = True
         for scorer, tally in self.items():
-            scored = ((trial.case, trial.scores) for trial in trials)
-            tally.group_by_case((case, scores[scorer][1]) for case, scores in scored if scorer in scores)
+            case_scores = ((trial.case, trial.scores) for trial in trials)
+            tally.group_by_case((case, scores[scorer][1]) for case, scores in case_scores if scorer in scores)
 
     def add(self, event: TrialScored, trial: TrialState) -> None:
         """Add a score of a trial, or replace the earlier one."""
-        earlier = trial.set_score(sys.intern(event.scorer), sys.intern(event.version), event.value, self._shared)
-        for scores in (self, self.by_variant[trial.variant]) if self.by_variant else (self,):
+        old_score = trial.set_score(sys.intern(event.scorer), sys.intern(event.version), event.value, self._shared)
+        for scores in self._sums(trial):
             tally = scores.tally(event.scorer)
-            if earlier is not None:
-                tally.remove(earlier[1], earlier[0], trial.case)
+            if old_score is not None:
+                tally.remove(old_score[1], old_score[0], trial.case)
             if event.version != tally.version:
                 tally.set_version(event.version)
             tally.add(event.value, 1, trial.case)

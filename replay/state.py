@@ -254,7 +254,7 @@ class RunState:
         self.started = event
         self.planned = event.trials
         self.settings = dict(event.settings)
-        self.scores.set_declared(event.scorers)
+        self.scores.set_versions(event.scorers)
 
     def _on_session_started(self, event: events.SessionStarted, record: Record) -> None:
         for trial, due in self.backing_off.items():  # `t` restarts; the rest of a backoff still applies.
@@ -293,7 +293,7 @@ class RunState:
         changes["definition"] = before.definition if definition is None else definition
         now = self.started = attrs.evolve(before, **changes)  # type: ignore[misc]  # a fact is an attrs class
         self.sessions[-1].adopted = tuple(adopted_changes(before, now))
-        self.scores.set_declared(now.scorers)
+        self.scores.set_versions(now.scorers)
         old, location = variant_fingerprints(before.definition), (record.segment, record.offset)
         for variant, fingerprint in variant_fingerprints(now.definition).items():
             if fingerprint != old.get(variant):

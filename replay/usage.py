@@ -22,18 +22,18 @@ def as_integer(amount: float) -> int:
 
 
 def noted_usage(name: str, value: Any) -> Any:
-    """Return a note as usage: the value of the note `usage` itself, and `{name: value}` for any other note.
+    """Return the usage in a note: the value of a note named `usage`, `{name: value}` for any other.
 
     A judge's usage is counted separately: `judge.cost`.
     """
     if name == _JUDGE:
         usage = value.get("usage") if isinstance(value, dict) else None
-        return {f"judge.{unit}": amount for unit, amount in usage.items()} if isinstance(usage, dict) else None
+        return {f"judge.{member}": amount for member, amount in usage.items()} if isinstance(usage, dict) else None
     return value if name == "usage" else {name: value}
 
 
 def unpriced_models(usage: Any) -> Iterator[tuple[str, str]]:
-    """Yield the models without a price in some usage, each with the name of the sum that counts its calls."""
+    """Yield each model without a price in some usage, with the name of the sum that counts its calls."""
     if isinstance(usage, dict):
         for name in (_UNPRICED_MODEL, f"judge.{_UNPRICED_MODEL}"):
             if isinstance(model := usage.get(name), str):
@@ -48,16 +48,16 @@ def add(sums: MutableMapping[str, Any], usage: Any) -> None:
                 sums[name] = sums.get(name, 0) + value
 
 
-def total(usage: Mapping[str, float], unit: str) -> float | None:
-    """Return the sum of a unit over tasks and judges (`cost`, `judge.cost`); None if neither is recorded.
+def total(usage: Mapping[str, float], name: str) -> float | None:
+    """Return a sum over tasks and judges (`cost`, `judge.cost`); None if neither is recorded.
 
     `tokens` is the sum of input and output tokens, where they are recorded separately.
     """
-    if unit == "tokens":
+    if name == "tokens":
         parts = [part for part in (total(usage, "input_tokens"), total(usage, "output_tokens")) if part is not None]
         if parts:
             return sum(parts)
-    amounts = [amount for name, amount in usage.items() if name.rpartition(".")[2] == unit]
+    amounts = [amount for member, amount in usage.items() if member.rpartition(".")[2] == name]
     return sum(amounts) if amounts else None
 
 

@@ -106,19 +106,19 @@ def rescore(
     evaluation: Evaluation[Any, Any, Any],
     path: Path | str | None = None,
     *,
-    again: bool = False,
+    all_outputs: bool = False,
     slots: int | None = None,
     only_variants: str | Iterable[str] = (),
 ) -> Rescored:
     """Score the recorded outputs of a run with the evaluation's current scorers; the task is not called.
 
     Default path: the newest run of this evaluation under `runs/`. It can be called wherever `run` can. Scores from the current
-    version of a scorer are kept, unless `again` is true. With `only_variants`, only outputs of these variants are scored.
+    version of a scorer are kept, unless `all_outputs` is true. With `only_variants`, only outputs of these variants are scored.
     """
     name = _checked(evaluation).name
     run_path = newest_of(name) if path is None else Path(path)
     scorers, input_name = list(evaluation.scorers.values()), evaluation.cases.input_name
-    call = functools.partial(rescore_run, run_path, scorers, again=again, slots=slots, input_name=input_name)
+    call = functools.partial(rescore_run, run_path, scorers, all_outputs=all_outputs, slots=slots, input_name=input_name)
     return run_async(functools.partial(call, only_variants=texts(only_variants)))
 
 

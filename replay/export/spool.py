@@ -1,4 +1,4 @@
-"""A write-only file object that returns what a library writes to it, piece by piece."""
+"""A write-only file object that returns what a library writes to it, in chunks."""
 
 import io
 from typing import Any
@@ -8,8 +8,8 @@ class Spool(io.RawIOBase):
     """Bytes that were written and not yet taken."""
 
     def __init__(self) -> None:
-        self._pieces: list[bytes] = []
-        self._written = 0
+        self._chunks: list[bytes] = []
+        self._size = 0
 
     def writable(self) -> bool:
         """Return True."""
@@ -17,16 +17,16 @@ class Spool(io.RawIOBase):
 
     def tell(self) -> int:
         """Return the number of bytes written so far; the file cannot be rewound."""
-        return self._written
+        return self._size
 
     def write(self, data: Any) -> int:
         """Add bytes."""
-        piece = bytes(data)
-        self._pieces.append(piece)
-        self._written += len(piece)
-        return len(piece)
+        chunk = bytes(data)
+        self._chunks.append(chunk)
+        self._size += len(chunk)
+        return len(chunk)
 
     def take(self) -> bytes:
         """Return and remove what was written since the last call."""
-        pieces, self._pieces = self._pieces, []
-        return b"".join(pieces)
+        chunks, self._chunks = self._chunks, []
+        return b"".join(chunks)

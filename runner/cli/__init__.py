@@ -40,7 +40,7 @@ COMMANDS: Final = {
     "compare": "Compare runs and variants in one table.",
     "gate": "Check whether a run got worse than a baseline.",
     "simulate": "Simulate a run with another policy or number of slots.",
-    "report": "Write an HTML report of a run, or of two runs.",
+    "report": "Write an HTML report of a run, of two runs, or of all runs.",
     "view": "Show a run live in a browser.",
     "export": "Export a run: CSV, Parquet, JUnit, traces, …",
 }

@@ -234,7 +234,7 @@ def _pairs(texts: Iterable[str], separator: str, name: str, form: str) -> Iterat
 def scorers_from_options(values: Mapping[str, Any]) -> Iterator[tuple[str | None, Any]]:
     """Yield the scorers in the options, each with its name; None for a scorer that has its own name."""
     for text in values.get("score", ()):
-        scorer: Any = scorers.named(text)
+        scorer: Any = scorers.scorer_by_name(text)
         if scorer is None and ":" not in text:
             choices = f"use {', '.join(scorers.NAMES)} or file.py:function"
             raise UsageError(f"unknown scorer {text!r}; {choices}{suggest(text, scorers.NAMES)}")

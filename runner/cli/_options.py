@@ -161,7 +161,12 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
         Option("--id-key COLUMN", "Column of the case name (default: id, name, key, …).", "dataset", '"id"'),
         Option("--input-key COLUMN", "Column of the input (default: input, question, prompt, …).", "dataset", '"question"'),
         Option("--expected-key COLUMN", "Column of the expected output (default: expected, answer, …).", "dataset", '"answer"'),
-        Option("--nan CHOICE", "NaN in the dataset: read as null ('null'), or rejected (default: error).", "dataset", '"null"'),
+        Option(
+            "--nan CHOICE",
+            "NaN in the dataset: 'error' rejects it, 'null' reads it as null (default: error).",
+            "dataset",
+            '"null"',
+        ),
         Option("--only PATTERN", "Only cases whose name matches, e.g. peru*; repeatable.", "settings", '["p*"]', multiple=True),
         Option("--skip PATTERN", "Exclude cases whose name matches; repeatable.", "settings", '["test-*"]', multiple=True),
         Option("--limit N", "Maximum number of cases.", "settings", "20", default="all"),
@@ -198,7 +203,12 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
             '"choices.0.text"',
         ),
         Option("--error-path PATH", "Path of an error in a response with a success status.", "endpoint", '"error"'),
-        Option("--done-path PATH", "Path that is true at the end of a complete stream.", "endpoint", '"done"'),
+        Option(
+            "--done-path PATH",
+            "Path in a stream event that is true in the last event of a complete stream.",
+            "endpoint",
+            '"done"',
+        ),
         Option(
             "--idempotency-header NAME",
             "Header with a key that is the same for all attempts at a trial; '' turns it off (default: Idempotency-Key).",
@@ -214,10 +224,19 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
         ),
         Option("--connect-timeout S", "Connection timeout in seconds (default: 10).", "endpoint chat", "10", type=seconds),
         Option("--read-timeout S", "Maximum seconds without data (default: --timeout).", "endpoint chat", "60", type=seconds),
-        Option("--command LINE", "Run a command; the input is JSON on standard input, or {input}.", "command", '"./answer.sh"'),
+        Option(
+            "--command LINE",
+            "Run a command; the input is JSON on standard input, or in place of {input}.",
+            "command",
+            '"./answer.sh"',
+        ),
         Option("--shell", "Run the command in a shell.", "command"),
         Option("--output-format FORMAT", "Output of the command: text or json (default: text).", "command.output", '"text"'),
-        Option("--gateway", "Forward the model calls of the command, and record each as a step; it gets no keys.", "settings"),
+        Option(
+            "--gateway",
+            "Forward the model calls of the command and record each as a step; the command gets no keys.",
+            "settings",
+        ),
         Option("--output-key COLUMN", "No calls; read the outputs from this column of the dataset.", "output_key", '"output"'),
     ),
     "Prompt": (
@@ -301,7 +320,12 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
             default="100; plain functions: 32; commands: the number of CPUs, at least 4",
         ),
         Option("--policy POLICY", f"How concurrency is adjusted: {', '.join(POLICIES)}.", "settings.policy", '"adaptive"'),
-        Option("--limit-key FIELD", "Field of a case with its rate-limit key; each has its own slots.", "settings", '"model"'),
+        Option(
+            "--limit-key FIELD",
+            "Field of the case that holds its rate-limit key; each key has its own slots.",
+            "settings",
+            '"model"',
+        ),
     ),
     "Limits": (
         Option("--timeout S", f"Timeout of an attempt in seconds; '{OFF}' turns it off.", "settings", "60", type=seconds),
@@ -329,7 +353,7 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
             "20",
             type=count,
         ),
-        Option("--fail-fast/--no-fail-fast", "Stop at the first failed trial.", "settings"),
+        Option("--fail-fast/--no-fail-fast", "Stop at the first failed trial (default: --no-fail-fast).", "settings"),
         Option("--grace S", "Seconds that in-flight attempts get to finish when the run is stopped.", "settings", "5"),
     ),
     "Output": (
@@ -347,20 +371,24 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
         ),
         Option(
             "--durable WHAT",
-            "Requests of a Python task that are steps: 'http' for model calls, or an address for other requests; repeatable.",
+            "HTTP requests of a Python task to record as steps: 'http' for model calls, or the start of a URL; repeatable.",
             "settings",
             multiple=True,
             in_file=False,
         ),
         Option(
             "--reuse-steps WHEN",
-            "When an attempt continues after the completed steps of the one before: after an interruption, a rate limit or an "
-            "outage ('transient'), 'interrupted', 'always' or 'never'.",
+            "When the next attempt reuses completed steps: 'transient' (after an interruption, a rate limit or an outage), "
+            "'interrupted', 'always' or 'never'.",
             "settings",
             '"transient"',
             type=click.Choice(["transient", "interrupted", "always", "never"]),
         ),
-        Option("--requests/--no-requests", "Record the rendered request of each attempt.", "settings.record_requests"),
+        Option(
+            "--requests/--no-requests",
+            "Record the rendered request of each attempt (default: --requests).",
+            "settings.record_requests",
+        ),
         Option("--nat-output DIR", "Also write the files of `nat eval` to DIR, updated with each trial.", example='"nat"'),
         Option("--head-file FILE", "Write the hash of the last record to FILE, for `verify --expect-head`.", in_file=False),
         Option("--plain", "Plain progress lines (every 10 %) instead of the live screen.", in_file=False),
@@ -422,7 +450,7 @@ def yes_option(group: str) -> Callable[[F], F]:
 def trust_option(group: str) -> Callable[[F], F]:
     """Add the option with which a run of another user or machine is used."""
     return grouped_option(
-        group, "--trust", is_flag=True, help="Use the file, command or URL that the journal of a run from elsewhere names."
+        group, "--trust", is_flag=True, help="Use the file, command or URL that the journal of a foreign run names."
     )
 
 

@@ -27,7 +27,7 @@ _LISTED: Final = 10
 @click.option("--all", "show_all", is_flag=True, help="List every trial.")
 @click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON, with every trial.")
 def diff(a: RunReference, b: RunReference, by: str | None, show_all: bool, as_json: bool) -> None:
-    """Compare two runs, or two variants (RUN@VARIANT), trial by trial: fixed, broken, changed, slower, only in one.
+    """Compare two runs, or two variants (RUN@VARIANT), trial by trial: fixed, broken, changed, slower, in one run only.
 
     Trials are matched by case, repeat and content; trials with the same name and different content are not compared. Each score
     difference is reported with its 95 % confidence interval, over the cases that both runs scored. The exit code is 0 even if

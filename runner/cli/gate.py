@@ -29,15 +29,18 @@ _EXIT_CODES: Final = {"passed": 0, "regressed": 1, "too_little_evidence": 5}
 @click.command()
 @reference_argument
 @click.option(
-    "--baseline", metavar="RUN", required=True, help="The run to compare with; `newest`: the newest other finished one."
+    "--baseline",
+    metavar="RUN",
+    required=True,
+    help="The run to compare with; `newest`: the newest other finished run of the evaluation.",
 )
 @click.option("--rules", metavar="FILE", type=click.Path(path_type=Path), help="TOML file with the rules; see docs/gate.md.")
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON, with the hash of both journals.")
 def gate(run: RunReference, baseline: str, rules: Path | None, as_json: bool) -> None:
     """Check whether a run, or one variant of it (RUN@VARIANT), got worse than a baseline.
 
-    Each score is compared over the cases that both runs have. Without --rules, it may drop by 0.02, and so may the share of
-    completed trials.
+    Each score is compared over the cases that both runs have. Without --rules, each score and the share of completed
+    trials may drop by at most 0.02.
 
     Exit codes: 0 passed, 1 regressed, 2 the runs cannot be compared, 4 a journal is damaged, 5 too little evidence.
 

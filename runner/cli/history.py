@@ -23,7 +23,11 @@ _LAST: Final = 20
 @click.command()
 @click.argument("evaluation", required=False)
 @click.option(
-    "--last", metavar="K", type=click.IntRange(min=1), default=_LAST, help=f"Newest runs of each evaluation (default: {_LAST})."
+    "--last",
+    metavar="K",
+    type=click.IntRange(min=1),
+    default=_LAST,
+    help=f"Number of newest runs to show of each evaluation (default: {_LAST}).",
 )
 @click.option("--score", "scorer", metavar="NAME", help="The score to show (default: the first).")
 @click.option("--json", "as_json", is_flag=True, help="Print a list of evaluations as JSON.")

@@ -34,7 +34,7 @@ def parse_speed(text: str) -> float:
 
 @click.command()
 @run_argument
-@click.option("--at", type=int, metavar="SEQ", help="As of this record.")
+@click.option("--at", type=int, metavar="SEQ", help="Show the state as of record SEQ (default: the last).")
 @click.option(
     "--at-time", metavar="T", help="As of this many seconds after the start, or a time such as 2026-11-15T09:30 (UTC)."
 )

@@ -29,7 +29,9 @@ from runner.errors import UsageError
 @run_argument
 @scorer_options
 @only_variant_option("Scoring", "Only outputs of this variant; repeatable.")
-@grouped_option("Scoring", "--again", is_flag=True, help="Also re-score outputs that the current version has scored.")
+@grouped_option(
+    "Scoring", "--all", "all_outputs", is_flag=True, help="Also re-score outputs that the current version has scored."
+)
 @grouped_option("Scoring", "--task", "reference", metavar="REFERENCE", help="New location of the evaluation, if it was moved.")
 @trust_option("Scoring")
 @grouped_option(
@@ -43,7 +45,7 @@ from runner.errors import UsageError
 def rescore(
     path: Path,
     *,
-    again: bool,
+    all_outputs: bool,
     only_variant: tuple[str, ...],
     reference: str | None,
     trust: bool,
@@ -54,8 +56,8 @@ def rescore(
     """Re-score recorded outputs; the task is not called.
 
     Without --score or --judge, the current scorers of the evaluation are used. New scores are added to the same journal; `show`
-    lists the old ones as superseded. Outputs that the current version of a scorer has scored are skipped. Exit code 1 if a
-    scorer of the run, or one named here, could not score an output.
+    lists the old ones as superseded. Outputs that the current version of a scorer has scored are skipped. Exit codes as for
+    `run`: 1 if an output could not be scored, trials have failed or a gate did not pass, 3 if the run is not finished.
 
     \b
     evaljournal rescore
@@ -72,7 +74,7 @@ def rescore(
             _with_scorers(values) if values else locate_evaluation(path, reference, verb="rescore", trust=trust).evaluation
         )
         scorers, input_name = list(evaluation.scorers.values()), evaluation.cases.input_name
-        call = functools.partial(rescore_run, path, scorers, again=again, only_variants=only_variant)
+        call = functools.partial(rescore_run, path, scorers, all_outputs=all_outputs, only_variants=only_variant)
         done: Rescored = trio.run(functools.partial(call, slots=slots, input_name=input_name, signals=True))
     outcome, names = done.outcome, [scorer.name for scorer in scorers]
     text = f"{plural(done.outputs, 'output')} re-scored by {', '.join(names)}"

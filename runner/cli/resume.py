@@ -53,9 +53,9 @@ def resume(path: Path, reference: str | None, trust: bool, **options: Any) -> No
     """Resume an interrupted run.
 
     It continues in the same journal; completed trials are not called again. Settings keep their values unless they are set
-    here. If the task, its cases, scorers or variants have changed, nothing is started without --adopt. A finished run is not
-    changed; --fail-under is checked against it. A run that you did not start on this machine is resumed with --trust only: its
-    journal names the file, command or URL to use.
+    here. If the task, its cases, scorers or variants have changed, nothing is started without --adopt. A finished run is
+    changed only by --adopt or --retry-failed; --fail-under is checked against it. A run that you did not start on this machine
+    needs --trust: its journal names the file, command or URL to use.
 
     \b
     evaljournal resume

@@ -25,9 +25,9 @@ _MAX_PROBLEM: Final = 1_000
 def salvage(run: Path, target: Path) -> None:
     """Copy the intact records of a damaged journal to a new run, NEW.
 
-    The damaged run is not changed. Intact records that depend on lost ones are kept in NEW/excluded.jsonl; their trials run
-    again on resume. Outputs whose scores are lost are listed; `rescore NEW` scores them. Exit code 4 if the system could not
-    read a file (EIO, permissions): the rest is copied; salvage again once the file is readable.
+    The damaged run is not changed. Intact records that depend on lost ones are kept in NEW/excluded.jsonl; `resume`
+    re-runs their trials. Outputs whose scores are lost are listed; `rescore NEW` scores them. Exit code 4 if the system could
+    not read a file (EIO, permissions): the rest is copied; salvage again once the file is readable.
 
     \b
     evaljournal salvage runs/capitals/0001 -o runs/capitals/0001-salvaged

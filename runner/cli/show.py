@@ -39,7 +39,7 @@ _LAST: Final = 12
 @click.command()
 @click.argument("run", type=TrialType(), required=False, metavar="[RUN]")
 @click.argument("trial", type=TrialType(), required=False)
-@click.option("--at", type=int, metavar="SEQ", help="As of this record.")
+@click.option("--at", type=int, metavar="SEQ", help="Show the state as of record SEQ (default: the last).")
 @click.option(
     "--steps",
     type=click.Choice(["short", "full"]),

@@ -30,9 +30,10 @@ _LONGEST: Final = 400
 def verify(path: Path, expect_head: str | None, as_json: bool) -> None:
     """Check that a journal is intact and that its run followed the rules.
 
-    Integrity: every hash, file checksum and blob, and that each record may follow the previous ones. Audit: slots, starts,
-    pauses, times and totals, and every policy decision, recomputed. With --expect-head, it also checks that a record with this
-    hash exists, so that removed last records are detected. Exit code 4 if the journal is damaged or the audit fails.
+    Integrity: every hash, file checksum and blob, and that the order of the records is valid. Audit: slots, starts, pauses,
+    times, totals and policy decisions, recomputed; the decisions of a policy that several runs shared are only checked. With
+    --expect-head, it also checks that a record with this hash exists, so that removed last records are detected. Exit code 4 if
+    the journal is damaged or the audit fails.
 
     \b
     evaljournal verify runs/capitals/0001

@@ -56,7 +56,7 @@ async def rescore(
     path: Path,
     scorers: Sequence[Scorer],
     *,
-    again: bool = False,
+    all_outputs: bool = False,
     slots: int | None = None,
     only_variants: Sequence[str] = (),
     input_name: str = "input",
@@ -64,7 +64,7 @@ async def rescore(
     files: Files = DISK,
     in_thread: InThread = run_in_thread,
 ) -> Rescored:
-    """Score the outputs of a run; with `again`, also those with a score from the scorer's current version.
+    """Score the outputs of a run; with `all_outputs`, also those with a score from the scorer's current version.
 
     With `only_variants`, only the outputs of these variants are scored.
 
@@ -78,7 +78,7 @@ async def rescore(
     for name in only_variants:
         if name not in before.variants:
             raise UsageError(f"{path} has no variant {name!r}{suggest(name, before.variants)}")
-    unscored = [before.trials[trial].case for trial, _ in _unscored(before, scorers, only_variants, again=again)]
+    unscored = [before.trials[trial].case for trial, _ in _unscored(before, scorers, only_variants, all_outputs=all_outputs)]
     for case in unscored:
         check_name(case)  # Before anything is written: a foreign journal may have any name, and any gate.
     gate_results(before)
@@ -102,7 +102,7 @@ async def rescore(
         started = SessionStarted(session=number, pid=pid, host=host, boot_id=environment.boot_id, settings=changed)
         recorder.record(started, key=environment.key)
         recorder.close_attempts()
-        unscored_trials = list(_unscored(state, scorers, only_variants, again=again))
+        unscored_trials = list(_unscored(state, scorers, only_variants, all_outputs=all_outputs))
         outputs = _Outputs(recorder, scorers, unscored_trials, files=files, input_name=input_name)
 
         def policy(key: str) -> Policy:
@@ -160,14 +160,14 @@ def _has_output(trial: TrialState, only_variants: Sequence[str]) -> bool:
 
 
 def _unscored(
-    state: RunState, scorers: Sequence[Scorer], only_variants: Sequence[str], *, again: bool
+    state: RunState, scorers: Sequence[Scorer], only_variants: Sequence[str], *, all_outputs: bool
 ) -> Iterator[tuple[str, frozenset[str]]]:
     """Yield the trials with an output that the current version of a scorer has not scored, and the scorers that have."""
     for name, trial in state.trials.items():
         if not _has_output(trial, only_variants):
             continue
         current = {(name.partition(".")[0], version) for name, (version, _) in trial.scores.items()}
-        scored = frozenset(scorer.name for scorer in scorers if not again and (scorer.name, scorer.version) in current)
+        scored = frozenset(scorer.name for scorer in scorers if not all_outputs and (scorer.name, scorer.version) in current)
         if len(scored) < len(scorers):
             yield name, scored
 

@@ -1,7 +1,8 @@
 """Built-in scorers that compare an output with the expected output.
 
-Each returns a reason where the value alone does not explain itself. A case without an expected output is an error, not a wrong
-output. The scorers of an agent's steps are in `runner.scorers.trajectory`, the LLM judge in `runner.scorers.llm_judge`.
+Each returns a reason where the value alone does not explain itself. A case that lacks the expected output of a scorer is an
+error, not a wrong output. Scorers of an agent's steps are in `runner.scorers.trajectory`, the LLM judge is in
+`runner.scorers.llm_judge`.
 """
 
 import functools
@@ -56,9 +57,9 @@ __all__ = [
     "json_equal",
     "judge",
     "max_steps",
-    "named",
     "one_of",
     "regex",
+    "scorer_by_name",
     "similarity",
     "tool_args",
     "tool_calls",
@@ -76,7 +77,7 @@ _NUMBER: Final = re.compile(
 
 
 _MAX_PRODUCT: Final = 200_000**2
-"""Product of the lengths of two texts, up to which their similarity takes about a second."""
+"""Maximum product of the lengths of two texts; at this size, their similarity takes about a second."""
 
 
 class TextTooLong(Fatal):
@@ -114,38 +115,38 @@ def _folded(value: Any) -> str:
 
 @LocalScorer
 def iexact(output: Any, expected: Any) -> Score:
-    """Pass if the output equals the expected output, ignoring case and whitespace."""
+    """Pass if the output equals the expected output, ignoring case and extra whitespace."""
     return passed(_folded(output) == _folded(expected), f"output is {quoted(output)}, expected {quoted(expected)}")
 
 
 @LocalScorer
 def contains(output: Any, expected: Any) -> Score:
-    """Pass if the output contains the expected output, or each of a list of them, ignoring case and whitespace."""
+    """Pass if the output contains the expected output, or each of a list of them, ignoring case and extra whitespace."""
     text = _folded(output)
     answers = expected if isinstance(expected, list) else [expected]
     if not all(_folded(answer) for answer in answers):
-        raise MissingExpected("an expected output is empty, and every output contains an empty text")
+        raise MissingExpected("an expected output is empty, so every output would pass; remove it from the case")
     missing = [answer for answer in answers if _folded(answer) not in text]
     return passed(not missing, f"missing: {', '.join(map(quoted, missing))}")
 
 
 @LocalScorer
 def one_of(output: Any, expected: Any) -> Score:
-    """Pass if the output equals one of a list of expected outputs; texts ignoring case and whitespace."""
+    """Pass if the output equals one of a list of expected outputs; texts ignoring case and extra whitespace."""
     if not isinstance(expected, list):
         raise MissingExpected(f"one_of needs a list of expected outputs, not {quoted(expected)}")
-    is_one = any(
+    is_match = any(
         difference_of(output, answer) is None or (isinstance(answer, str) and _folded(output) == _folded(answer))
         for answer in expected
     )
-    return passed(is_one, f"{quoted(output)} is none of the {len(expected)} expected outputs")
+    return passed(is_match, f"output is {quoted(output)}, expected one of {len(expected)} values")
 
 
 @LocalScorer
 def json_equal(output: Any, expected: Any) -> Score:
     """Pass if output and expected output are the same JSON value; texts are parsed as JSON."""
     if isinstance(expected, str):
-        with suppress(ValueError):  # It is compared as text.
+        with suppress(ValueError):  # Not JSON: compared as text.
             expected = read_json(expected)
     if isinstance(output, str):
         try:
@@ -187,14 +188,14 @@ class Regex(LocalScorerWithParameters):
         """Score an output; raise an error if the search exceeds its time limit."""
         pattern = str(required(expected)) if self.pattern is None else self.pattern
         try:
-            is_found = search(pattern, as_text(output), self._seconds)
+            is_match = search(pattern, as_text(output), self._seconds)
         except re.error as exc:
             raise _invalid(pattern, exc) from exc
-        return passed(is_found, "" if is_found else f"no match for {quoted(pattern)}")
+        return passed(is_match, "" if is_match else f"no match for {quoted(pattern)}")
 
 
 def _invalid(pattern: str, exc: re.error) -> UsageError:
-    return UsageError(f"{quoted(pattern)} is not a regular expression: {exc}")
+    return UsageError(f"regex: {quoted(pattern)} is not a valid regular expression: {exc}")
 
 
 @attrs.frozen(kw_only=True)
@@ -206,7 +207,7 @@ class CloseTo(LocalScorerWithParameters):
     relative: float = 1e-6
     """Tolerance as a fraction of the expected number."""
     absolute: float = 0.0
-    """Tolerance as a number; the larger of the two counts."""
+    """Absolute tolerance; the larger of the two tolerances applies."""
 
     def __attrs_post_init__(self) -> None:
         for name, value in attrs.asdict(self).items():
@@ -240,7 +241,7 @@ def _number(value: Any) -> float | None:
 
 @LocalScorer
 def f1(output: Any, expected: Any) -> Score:
-    """Token F1 of question answering, from 0 to 1; of a list of expected outputs, the best counts."""
+    """F1 of the words in common, from 0 to 1; of a list of expected outputs, the best counts."""
     answers = expected if isinstance(expected, list) else [expected]
     return Score(max((_f1(as_text(output), as_text(answer)) for answer in answers), default=0.0))
 
@@ -271,7 +272,7 @@ class Similarity(LocalScorerWithParameters):
         answers = required(expected) if isinstance(expected, list) else [required(expected)]
         text = as_text(output)
         if len(text) * sum(len(as_text(answer)) for answer in answers) > _MAX_PRODUCT:
-            raise TextTooLong(f"computing the similarity of an output of {len(text):,} characters would take too long")
+            raise TextTooLong(f"an output of {len(text):,} characters is too long for similarity; use f1 or exact")
         return Score(max((Levenshtein.normalized_similarity(text, as_text(answer)) for answer in answers), default=0.0))
 
 
@@ -280,8 +281,8 @@ def judge(model: str, **options: Any) -> "Judge":
     from runner.scorers.llm_judge import Judge  # noqa: PLC0415  # most scorers need no HTTP client
     from runner.tasks.chat import Chat  # noqa: PLC0415  # the same
 
-    own = {name: options.pop(name) for name in ("rubric", "choices", "timeout") if name in options}
-    return Judge(chat=Chat(model, **{"temperature": 0.0, **options}), **own)
+    judge_options = {name: options.pop(name) for name in ("rubric", "choices", "timeout") if name in options}
+    return Judge(chat=Chat(model, **{"temperature": 0.0, **options}), **judge_options)
 
 
 def regex(pattern: str | None = None) -> Regex:
@@ -304,15 +305,15 @@ PLAIN: Final[Mapping[str, LocalScorer]] = {
 }
 
 
-def named(text: str) -> Callable[..., Score] | None:
-    """Return a built-in scorer by its name, with an argument after a colon where it takes one; None if there is none.
+def scorer_by_name(text: str) -> Callable[..., Score] | None:
+    """Return a built-in scorer by its name, with an argument after a colon where it takes one; None if the name is unknown.
 
     `exact`, `regex:^[A-Z]`, `close_to:0.01` (a fraction of the expected number), `similarity`, `tools_used:search,book`.
     """
     name, colon, argument = text.partition(":")
     if name in PLAIN or name == "similarity":
         if colon:
-            raise UsageError(f"{text!r}: {name} takes no argument")
+            raise UsageError(f"{text!r}: {name} takes no argument; remove the colon and what follows")
         return PLAIN[name] if name in PLAIN else similarity()
     if name == "regex":
         return regex(argument if colon else None)
@@ -321,7 +322,7 @@ def named(text: str) -> Callable[..., Score] | None:
             return close_to(float(argument)) if colon else close_to()
         except ValueError:
             raise UsageError(f"{text!r}: close_to takes a number, such as close_to:0.01") from None
-    return trajectory.named(name, argument if colon else None)
+    return trajectory.scorer_by_name(name, argument if colon else None)
 
 
 NAMES: Final = (*PLAIN, "regex", "close_to", "similarity", *trajectory.NAMES)

@@ -202,7 +202,7 @@ def max_steps(steps: int) -> MaxSteps:
 NAMES: Final = ("tools_used", "tools_in_order", "tool_args", "max_steps")
 
 
-def named(name: str, argument: str | None) -> Callable[..., Score] | None:
+def scorer_by_name(name: str, argument: str | None) -> Callable[..., Score] | None:
     """Return a scorer by its name and the text of its argument; None if there is none."""
     is_column = argument is not None and _COLUMN.fullmatch(argument) is not None
     match name:

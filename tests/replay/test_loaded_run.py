@@ -138,7 +138,7 @@ def test_unfinished_last_line(run: Path) -> None:
 @pytest.mark.parametrize(
     ("fact", "reason"),
     [
-        (AttemptStarted(trial="b", attempt=1, slot=0), "it refers to 'b', which does not exist"),
+        (AttemptStarted(trial="b", attempt=1, slot=0), "unknown reference 'b'"),
         (
             {"type": "attempt_succeeded", "trial": "a", "attempt": 1, "output": 1, "elapsed": "long"},
             "",

@@ -122,7 +122,7 @@ def test_a_run_without_a_path_gets_the_next_number() -> None:
     assert RUNS / "0008" == runner.run(define_scored()).path
     assert RUNS / "0009" == trio.run(runner.arun, define_scored()).path
     assert RUNS / "0010" == runner.run(define_scored(), None, slots=1).path
-    assert RUNS / "0010" == runner.rescore(define_scored(), again=True).outcome.path
+    assert RUNS / "0010" == runner.rescore(define_scored(), all_outputs=True).outcome.path
 
 
 @pytest.mark.usefixtures("directory")
@@ -236,4 +236,4 @@ def test_outputs_are_rescored(tmp_path: Path) -> None:
     assert (3, 0, 0) == (done.outputs, done.current, done.unscored)
     assert (0.0, 3) == (state.scores["right"].mean, len(state.latencies))
     assert (0, 3) == (again.outputs, again.current)
-    assert 3 == runner.rescore(names["it"], path, again=True).outputs
+    assert 3 == runner.rescore(names["it"], path, all_outputs=True).outputs

@@ -83,7 +83,7 @@ def test_the_trajectory_is_the_same_live_on_resume_and_on_rescore() -> None:
         is_blocked = False
         evaluation = scored(agent, steps, timeout=60.0)
         await run_virtual(evaluation, disk_after_kill, resume=True)
-        await rescore(PATH, list(evaluation.scorers.values()), again=True, files=disk_after_kill, in_thread=inline)
+        await rescore(PATH, list(evaluation.scorers.values()), all_outputs=True, files=disk_after_kill, in_thread=inline)
         return disk_after_kill
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
@@ -205,7 +205,7 @@ CASE: Case[Any, Any] = Case(name="a", input="a", expected=["search", "book"], me
 )
 def test_built_in_scorers(scorer: str, is_passed: bool) -> None:  # noqa: FBT001
     """Names, order and arguments of tool calls, and the number of steps, by the name of the scorer on the command line."""
-    evaluation, function = define_real(unchanged), scorers.named(scorer)
+    evaluation, function = define_real(unchanged), scorers.scorer_by_name(scorer)
     assert function is not None
     evaluation.score(name="s")(function)
     (defined,) = evaluation.scorers.values()
@@ -220,7 +220,7 @@ def test_built_in_scorers(scorer: str, is_passed: bool) -> None:  # noqa: FBT001
 def test_wrong_arguments_are_errors(text: str) -> None:
     """What a scorer cannot use is an error before the run."""
     with pytest.raises((UsageError, Fatal)):
-        scorers.named(text)
+        scorers.scorer_by_name(text)
 
 
 @pytest.mark.parametrize("scorer", [scorers.tools_used(), scorers.tools_in_order(), scorers.tool_args()])

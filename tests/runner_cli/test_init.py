@@ -187,7 +187,7 @@ def test_scorers_may_be_functions() -> None:
         ("--data qa.jsonl --command cat --score nope", "unknown scorer 'nope'; use exact, iexact, contains, one_of"),
         ("--data qa.jsonl --command cat --score exact:1", "exact takes no argument"),
         ("--data qa.jsonl --command cat --score no.py:f", "no.py does not exist"),
-        ("--data qa.jsonl --command cat --score 'regex:('", "is not a regular expression"),
+        ("--data qa.jsonl --command cat --score 'regex:('", "is not a valid regular expression"),
         ("--data qa.jsonl --command cat --rubric x", "--rubric requires --judge"),
         ("--data qa.jsonl --command cat --judge m --judge-url http://h --choice good", "expected WORD=VALUE"),
         ("--data qa.jsonl --command cat --score exact --fail-under exact", "expected SCORER=NUMBER"),
@@ -472,10 +472,10 @@ def test_a_missing_file_on_resume(verb: str, line: str, moved: str) -> None:
     Path("some.sh").chmod(0o700)
     Path("eval.toml").write_text("data = 'qa.jsonl'\ncommand = './some.sh'\nscore = 'mine.py:shout'\n")
     evaljournal("run", *shlex.split(line), "--max-failures", 0, "--policy", "fixed", "-o", "run")
-    first = evaljournal(verb, "run", *(["--retry-failed"] if verb == "resume" else ["--again"]))
+    first = evaljournal(verb, "run", *(["--retry-failed"] if verb == "resume" else ["--all"]))
     Path("away").mkdir()
     Path(moved).rename(f"away/{moved}")
-    missing = evaljournal(verb, "run", *(["--retry-failed"] if verb == "resume" else ["--again"]))
+    missing = evaljournal(verb, "run", *(["--retry-failed"] if verb == "resume" else ["--all"]))
     Path("ready").touch()
     relocated = evaljournal(verb, "run", "--task", line.replace(moved, f"away/{moved}"))
 
@@ -578,16 +578,16 @@ def test_rescore_without_the_dataset() -> None:
     evaljournal(*COMMANDED)
     Path("qa.jsonl").unlink()
 
-    assert 0 == evaljournal("rescore", "--again").exit_code
+    assert 0 == evaljournal("rescore", "--all").exit_code
 
 
 def test_rescore_skips_current_scores() -> None:
-    """Without --again, outputs that the current version of a scorer has scored are skipped, and nothing is written."""
+    """Without --all, outputs that the current version of a scorer has scored are skipped, and nothing is written."""
     evaljournal(*COMMANDED)
     before = len(list(read("runs/qa/0001")))
     same = evaljournal("rescore", "runs/qa/0001")
     after = len(list(read("runs/qa/0001")))
-    again = evaljournal("rescore", "runs/qa/0001", "--again")
+    again = evaljournal("rescore", "runs/qa/0001", "--all")
 
     assert "0 outputs re-scored by exact; 3 already scored" in same.stderr
     assert before == after
@@ -637,7 +637,7 @@ def test_a_rubric_with_the_input_column(server: Server, name: str) -> None:
     Path("fragen.jsonl").write_text('{"id": "peru", "frage": "peru?"}\n')
     judge = ("--judge", "m", "--judge-url", server.url(name, "say:verdict: correct", "v1"), "--rubric", "{frage} {output}")
     evaljournal("run", "--data", "fragen.jsonl", "--input-key", "frage", "--command", "echo LIMA", *judge)
-    again = evaljournal("rescore", "--again")
+    again = evaljournal("rescore", "--all")
 
     assert 0 == again.exit_code, again.stderr
     assert 2 == sum("peru?" in request["body"] for request in server.seen(name))

@@ -197,7 +197,7 @@ def test_other_commands_and_python_use_nothing_that_a_journal_names(tmp_path: Pa
             ["diff", name, name],
             ["gate", name, "--baseline", name],
             f"{PYTHON}runner.run(own.own, '{name}', resume=True, adopt=True, quiet=True)",
-            f"{PYTHON}runner.rescore(own.own, '{name}', again=True)",
+            f"{PYTHON}runner.rescore(own.own, '{name}', all_outputs=True)",
             ["resume", name, "--adopt"],
             ["rescore", name, "--score", "exact"],
         ]
@@ -249,7 +249,7 @@ def test_an_own_run_needs_no_flag(tmp_path: Path) -> None:
     (tmp_path / "first").rename(tmp_path / "moved")
 
     for command in ("resume", "rescore", "resume"):
-        flag = "--adopt" if command == "resume" else "--again"
+        flag = "--adopt" if command == "resume" else "--all"
         result = evaljournal(command, "moved", flag)
         assert 0 == result.exit_code, result.output
     assert [True] * 4 + [True] == [is_signed for _, is_signed in starts(tmp_path / "moved", user_key())]
@@ -275,7 +275,7 @@ def test_sessions_that_do_not_name_the_evaluation_leave_a_run_foreign(tmp_path: 
     run = foreign_run(tmp_path / "run", "own.py:own")
     run_in_python(load("own.py").evaluation, run, resume=True, adopt=True, quiet=True)
     assert 0 == evaljournal("rescore", run, "--score", "regex:.").exit_code
-    assert 0 == evaljournal("rescore", run, "--trust", "--again").exit_code
+    assert 0 == evaljournal("rescore", run, "--trust", "--all").exit_code
 
     assert [True, True, True, False, False] == [is_signed for _, is_signed in starts(run, user_key())]
     assert not is_own(run)

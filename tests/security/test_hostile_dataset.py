@@ -174,7 +174,7 @@ def test_a_pattern_of_a_case_fails_its_score_only(path: Path) -> None:
     defined = define_real(unchanged, cases)
     defined.score(timeout=0.1)(scorers.regex())
     run_real(defined, path)
-    rescore(defined, path, again=True)
+    rescore(defined, path, all_outputs=True)
 
     failed = events(path, ScoringFailed)
     assert [("evil", "evaljournal.SearchTimedOut")] * 2 == [(event.trial, event.error) for event in failed]
@@ -214,7 +214,7 @@ def test_the_limit_of_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_long_texts_are_not_compared(path: Path) -> None:
     """The similarity of texts whose comparison would take minutes is an error."""
-    with pytest.raises(Exception, match="would take too long") as caught:
+    with pytest.raises(Exception, match="too long") as caught:
         scorers.similarity()("a" * 1_000_000, "b" * 1_000_000)
 
     assert "TextTooLong" == type(caught.value).__name__

@@ -103,7 +103,7 @@ def test_an_echoed_key_is_masked_and_that_is_recorded(path: Path, monkeypatch: p
             return True
 
         run_real(defined, path)
-    rescore(defined, path, again=True)
+    rescore(defined, path, all_outputs=True)
 
     assert VALUE == replies.requests[0]["x-plain"]
     assert ["your key is ***, really"] == outputs(path)

@@ -168,7 +168,7 @@ run(capitals, slots="4")  # type: ignore[arg-type]
 assert_type(run(capitals, only="f*", retry=Retry(errors=1), adopt=True, on_ambiguous="fail", signals=False), Outcome)
 assert_type(verify("runs/capitals/0001", expect_head="1570f2fd").ok, bool)
 assert_type(rescore(capitals), Rescored)
-assert_type(rescore(capitals, "runs/capitals/0001", again=True), Rescored)
+assert_type(rescore(capitals, "runs/capitals/0001", all_outputs=True), Rescored)
 loaded = load("runs/capitals/0001", at=725)
 assert_type(loaded.trials["fr"].stage, str)
 assert_type(next(loaded.outputs()), tuple[str, Any])
