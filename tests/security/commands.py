@@ -40,8 +40,9 @@ def commands(run: str, out: str) -> list[list[str]]:
     views += [["show", run, "case-1", "--steps", "full"], ["export", run, "--rows", "steps", "-o", f"{out}/steps.jsonl"]]
     views += [["history", run], ["history", run, "--json"], ["report", "--all", run, "-o", f"{out}/index.html"]]
     exports = [["export", run, "-f", "markdown", "--baseline", run, "-o", f"{out}/compared.md"]]
-    views += [["compare", run, run], ["compare", run, run, "--json"]]
     views += [["gate", run, "--baseline", run], ["gate", run, "--baseline", run, "--json"]]
+    same = f"{run}/../{Path(run).name}"
+    views += [["compare", run, same], ["compare", run, same, "--json"], ["diff", f"{run}@a", f"{run}@b"]]
     exports += [["export", run, "-f", name, "-o", f"{out}/{name}"] for name in FORMATS]
     views += [["status", run, "--by", "k"], ["report", run, "-o", f"{out}/report.html"]]
     copies = [["salvage", run, "-o", f"{out}/salvaged"], ["fork", run, "-o", f"{out}/forked"]]
