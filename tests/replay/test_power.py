@@ -3,6 +3,7 @@
 The rates are printed: `pytest -m exhaustive -rP tests/replay/test_power.py`.
 """
 
+import math
 from collections import Counter
 from functools import cache
 
@@ -41,14 +42,18 @@ def simulated_numbers(rng: np.random.Generator, n: int, drop: float = 0.0) -> Pa
     return compare_values("number", [0.0] * n, after, cases=n, scorer_changed=False, is_share=False)
 
 
-def check_rates(name: str, counts: Counter[str], pairs: int) -> None:
-    """Print the rates, and check them: with few pairs they are only about right."""
+def check_rates(name: str, counts: Counter[str], pairs: int, *, is_exact: bool = False) -> None:
+    """Print the rates, and check them: with few pairs they are only about right.
+
+    With `is_exact`, 5 % is not the maximum of false alarms but their rate, which a simulation estimates with an error.
+    """
     rates = {event: counts[event] / pairs for event in ("false alarm", "shown", "twice shown")}
     print(f"{name}: " + ", ".join(f"{event} {100 * rate:.2f} %" for event, rate in rates.items()))  # noqa: T201
 
     slack = 0.0 if pairs == EXHAUSTIVE else 0.1
-    assert rates["false alarm"] <= 0.05 + slack
-    assert 0.78 - slack <= rates["shown"]
+    error = 3 * math.sqrt(0.05 * 0.95 / pairs) if is_exact else 0.0
+    assert rates["false alarm"] <= 0.05 + slack + error
+    assert 0.78 - slack <= rates["shown"] <= 0.86 + slack
     assert 0.97 - slack <= rates["twice shown"]
 
 
@@ -147,7 +152,7 @@ def test_tables_of_numbers(n: int, comparisons: int, pairs: int) -> None:
         for event, drop in (("shown", size), ("twice shown", 2 * size)):
             counts[event] += is_worse(assess([simulated_numbers(rng, n, drop), *equal[1:]])[0])
 
-    check_rates(f"table of numbers, n = {n}, {comparisons} comparisons", counts, pairs)
+    check_rates(f"table of numbers, n = {n}, {comparisons} comparisons", counts, pairs, is_exact=True)
 
 
 @pytest.mark.parametrize(("n", "error"), [(20, 0.05), (300, 0.01)])
