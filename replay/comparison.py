@@ -16,6 +16,7 @@ from journal.events import AttemptSucceeded
 from replay.definition import variant_fingerprints
 from replay.pairing import Key, Paired, Pairing, score
 from replay.state import RunState
+from replay.summary import Latency, has_output, latency, times
 from replay.text import plural
 from replay.trial_state import DONE, TrialState, Value
 from replay.variant_totals import VariantTotals
@@ -32,7 +33,16 @@ class NothingInCommon(JournalError):
     """The two runs have no trial in common."""
 
 
-@attrs.frozen
+def _ids(side: "Side") -> dict[Key, str]:
+    is_whole, variant = side.variant is None, side.variant
+    return {
+        (trial.case, trial.variant if is_whole else "", trial.repeat): name
+        for name, trial in side.state.trials.items()
+        if trial.stage != "withdrawn" and (is_whole or trial.variant == variant)
+    }
+
+
+@attrs.frozen(eq=False)
 class Side:
     """A run, or one variant of it."""
 
@@ -41,6 +51,8 @@ class Side:
     """Trial → digest of its output, from `outputs`; needed to find changed outputs."""
     variant: str | None = None
     """The variant; None for the whole run."""
+    ids: Mapping[Key, str] = attrs.field(default=attrs.Factory(_ids, takes_self=True), repr=False)
+    """Key → id of the trials that were not withdrawn."""
 
     @property
     def totals(self) -> RunState | VariantTotals:
@@ -53,14 +65,16 @@ class Side:
         return scorer in self.totals.scores or scorer.partition(".")[0] in pinned
 
     @property
-    def ids(self) -> dict[Key, str]:
-        """Key → id of the trials that were not withdrawn."""
-        is_whole, variant = self.variant is None, self.variant
-        return {
-            (trial.case, trial.variant if is_whole else "", trial.repeat): name
-            for name, trial in self.state.trials.items()
-            if trial.stage != "withdrawn" and (is_whole or trial.variant == variant)
-        }
+    def trials(self) -> dict[Key, TrialState]:
+        """The trials that were not withdrawn."""
+        return {key: self.state.trials[name] for key, name in self.ids.items()}
+
+    @property
+    def latency(self) -> Latency:
+        """Quantiles of the seconds of its outputs."""
+        if self.variant is None:
+            return latency(times(self.state))
+        return latency(trial.elapsed for trial in self.trials.values() if has_output(trial))
 
     @property
     def fingerprints(self) -> dict[str, str]:
@@ -71,6 +85,15 @@ class Side:
         variants = variant_fingerprints(started.definition)
         named = variants if self.variant is None else {name: variants[name] for name in (self.variant,) if name in variants}
         return {**named, "": started.task_fingerprint}
+
+
+def sides_by_variant(state: RunState) -> dict[str, Side]:
+    """Return each variant of a run as a side, in one pass over the trials."""
+    ids: dict[str, dict[Key, str]] = {variant: {} for variant in state.variants}
+    for name, trial in state.trials.items():
+        if trial.stage != "withdrawn" and state.variants:
+            ids[trial.variant][trial.case, "", trial.repeat] = name
+    return {variant: Side(state, variant=variant, ids=trials) for variant, trials in ids.items()}
 
 
 def outputs(records: Iterable[Record]) -> dict[str, bytes]:
@@ -155,8 +178,7 @@ def compare(a: Side, b: Side, *, groups: Mapping[str, str] | None = None) -> Com
         NothingInCommon: The runs have no trial with the same name and content.
     """
     ids_a, ids_b = a.ids, b.ids
-    trials_a = {key: a.state.trials[name] for key, name in ids_a.items()}
-    trials_b = {key: b.state.trials[name] for key, name in ids_b.items()}
+    trials_a, trials_b = a.trials, b.trials
     pairing = Pairing(trials_a, trials_b)
     if not pairing.common:
         raise _nothing_in_common(a, b, pairing)

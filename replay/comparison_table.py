@@ -13,7 +13,7 @@ from replay.comparison import Side, common_scorers
 from replay.pairing import Paired, Pairing
 from replay.power import detectable_difference
 from replay.statistics import LEVEL, holm
-from replay.summary import Latency, Score, latency, score_of, times
+from replay.summary import Latency, Score, score_of
 from replay.tally import Tally
 from replay.usage import as_integer, total
 
@@ -125,10 +125,7 @@ def assess(paired: Sequence[Paired]) -> list[Difference]:
 
 def _paired(baseline: Side, side: Side) -> tuple[Unpaired, dict[str, Paired]]:
     ids_a, ids_b = baseline.ids, side.ids
-    pairing = Pairing(
-        {key: baseline.state.trials[name] for key, name in ids_a.items()},
-        {key: side.state.trials[name] for key, name in ids_b.items()},
-    )
+    pairing = Pairing(baseline.trials, side.trials)
     unpaired = Unpaired(
         common=len(pairing.common),
         only_baseline=[ids_a[key] for key in pairing.only_a],
@@ -195,7 +192,7 @@ def _row(
         open=totals.total - totals.done,
         from_older_task=side.state.from_older_task,
         scores={scorer: score_of(tally) for scorer, tally in totals.scores.items()},
-        latency=latency(times(side.state, side.variant)),
+        latency=side.latency,
         tokens=total(totals.usage, "tokens"),
         cost=cost,
         unpriced_calls=as_integer(total(totals.usage, "unpriced_calls") or 0),

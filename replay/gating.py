@@ -18,7 +18,7 @@ import attrs
 from replay.comparison import Comparison, Side, compare
 from replay.pairing import Paired
 from replay.power import detectable_drop
-from replay.summary import latency, score_of, times, unscored
+from replay.summary import score_of, unscored
 from replay.usage import total
 
 Verdict = Literal["passed", "regressed", "too_little_evidence"]
@@ -200,7 +200,7 @@ def _bounded(
 def _amount(name: str, side: Side) -> float | None:
     """Return the cost, the tokens or the latency of a run; None if it is unknown."""
     if name == "p95":
-        return latency(times(side.state, side.variant)).p95
+        return side.latency.p95
     if name == "cost" and (unpriced := total(side.totals.usage, "unpriced_calls")):
         raise NotComparable(f"the cost is incomplete: {unpriced:,.0f} calls have no price; pass --prices when you run")
     return total(side.totals.usage, name)

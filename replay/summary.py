@@ -324,8 +324,9 @@ def unscored(state: RunState, variant: str | None = None) -> dict[str, int]:
     if not sums.stages["scoring"]:  # A scorer with as many scores as completed trials lacks none.
         scorers -= {name for name, tally in sums.scores.items() if tally.scored == sums.stages["completed"]}
     missing: Counter[str] = Counter()
-    for trial in trials_of(state, variant) if scorers else ():
-        if trial.stage == "completed" and not trial.scores.keys() >= scorers:
+    for trial in state.trials.values() if scorers else ():
+        is_counted = trial.stage == "completed" and (variant is None or trial.variant == variant)
+        if is_counted and not trial.scores.keys() >= scorers:
             scored = {name.partition(".")[0] for name in trial.scores}
             missing.update(scorer for scorer in scorers if scorer not in scored and scorer not in trial.unscored)
     return {scorer: missing[scorer] for scorer in declared if missing[scorer]}
@@ -360,17 +361,11 @@ def _trials(stages: Mapping[str, int], recovered: int) -> Trials:
     )
 
 
-def times(state: RunState, variant: str | None = None) -> Iterable[float]:
-    """Return the seconds of all current outputs; with `variant`, of its outputs."""
-    if variant is None and len(state.latencies) == state.stages["completed"] + state.stages["scoring"]:
+def times(state: RunState) -> Iterable[float]:
+    """Return the seconds of all current outputs."""
+    if len(state.latencies) == state.stages["completed"] + state.stages["scoring"]:
         return state.latencies
-    return (trial.elapsed for trial in trials_of(state, variant) if has_output(trial))
-
-
-def trials_of(state: RunState, variant: str | None) -> Iterable[TrialState]:
-    """Return the trials of a variant; None: all."""
-    trials = state.trials.values()
-    return trials if variant is None else (trial for trial in trials if trial.variant == variant)
+    return (trial.elapsed for trial in state.trials.values() if has_output(trial))
 
 
 def has_output(trial: TrialState) -> bool:

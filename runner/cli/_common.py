@@ -43,6 +43,9 @@ def find_run(argument: str | Path) -> Path:
             return runs[0]
     if path.exists():
         return path  # Reading it reports what is wrong.
+    run, at, variant = str(path).rpartition("@")
+    if at and segments.is_run(Path(run)):
+        raise UsageError(f"{path} does not exist; this command takes a whole run, not its variant {variant!r}")
     names = {run.parent.name: None for run in runs_under(RUNS)} | {str(run): None for run in runs_under(RUNS)}
     raise UsageError(f"{path} does not exist{suggest(str(path), names) or '; `evaljournal ls` lists the runs'}")
 

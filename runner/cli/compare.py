@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
 import click
 
 from replay import LoadedRun
-from replay.comparison import NothingInCommon, Side
+from replay.comparison import NothingInCommon, Side, sides_by_variant
 from replay.comparison_table import ComparisonTable, compare_all
 from replay.comparison_table_text import lines
 from replay.text import printable
@@ -16,6 +17,8 @@ from runner.cli._display import exit_if_damaged, open_run, print_json
 from runner.cli._output import echo
 from runner.cli._sides import check_variant, variants_of
 from runner.errors import UsageError
+
+_MAX_ROWS: Final = 1_000
 
 
 @click.command()
@@ -63,13 +66,19 @@ def _rows(references: Sequence[RunReference], views: _Views) -> dict[str, RunRef
         for variant in variants:
             row = RunReference(reference.path, variant)
             rows[str(row) if variant is None or len(views) > 1 else variant] = row
+    if len(rows) == 1:
+        raise UsageError(f"only one row: {next(iter(rows))}", hint="pass another run, or a run with several variants")
+    if len(rows) > _MAX_ROWS:
+        raise UsageError(f"{len(rows):,} rows; at most {_MAX_ROWS:,} can be compared", hint="name variants as RUN@VARIANT")
     return rows
 
 
 def _table(rows: Mapping[str, RunReference], views: _Views, baseline: str | None) -> ComparisonTable:
-    if len(rows) == 1:
-        raise UsageError(f"only one row: {next(iter(rows))}", hint="pass another run, or a run with several variants")
-    sides = {name: Side(views[row.path].state, variant=row.variant) for name, row in rows.items()}
+    variants = {path: sides_by_variant(view.state) for path, view in views.items()}
+    sides = {
+        name: Side(views[row.path].state) if row.variant is None else variants[row.path][row.variant]
+        for name, row in rows.items()
+    }
     table = compare_all(sides, next(iter(rows)) if baseline is None else _baseline(rows, baseline))
     others = [row.unpaired for row in table.rows if row.unpaired is not None]
     if not any(unpaired.common for unpaired in others):

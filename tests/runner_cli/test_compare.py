@@ -87,6 +87,15 @@ def test_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tupl
     assert (2, True) == (result.exit_code, problem in result.stderr)
 
 
+def test_too_many_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A foreign run may have as many variants as trials."""
+    path = run(tmp_path / "run", mini=50, large=58, tiny=30)
+    monkeypatch.setattr("runner.cli.compare._MAX_ROWS", 2)
+
+    assert "3 rows; at most 2 can be compared" in invoke("compare", path).stderr
+    assert 0 == invoke("compare", f"{path}@mini", f"{path}@large").exit_code
+
+
 def test_a_damaged_run(tmp_path: Path) -> None:
     """What is before the damage is compared; the exit code is 4."""
     path = run(tmp_path / "run", mini=50, large=58)
@@ -114,6 +123,7 @@ def test_references(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "a@b@c" == str(find_reference("a@b@c"))
     with pytest.raises(UsageError, match="nowhere does not exist"):
         find_reference("nowhere@mini")
+    assert "this command takes a whole run, not its variant 'c'" in invoke("status", "a@c").stderr
 
 
 def test_diff_of_variants(tmp_path: Path) -> None:
