@@ -44,7 +44,7 @@ from runner.concurrency.constants import (
     TEST_PACE,
     WAVE,
 )
-from runner.concurrency.in_flight import InFlight
+from runner.concurrency.in_flight import InFlight, lower_load
 from runner.concurrency.latency import Latency
 from runner.concurrency.pace import Pace
 from runner.concurrency.pause import Pause
@@ -323,7 +323,7 @@ class Adaptive:
         proven = int(GROWTH_PER_PROOF * (self._latency.load or 0))
         is_in_use = self._latency.latest is not None and self._latency.latest[0] >= BUSY * self.limit
         if machine.is_unchecked and is_in_use and self._started >= machine.check_from:
-            self._measure_lower(self.limit - max(self.limit // 3, 1), f"testing whether fewer than {self.limit} are as fast")
+            self._measure_lower(lower_load(self.limit), f"testing whether fewer than {self.limit} are as fast")
             return
         was_comparing = machine.is_comparing
         machine.succeeded(start, self._now, proven, patience=12 * (self._latency.mean or 0.0))
@@ -349,7 +349,7 @@ class Adaptive:
         latency.restart(*newest)
         if not compared.is_worth and compared.newest_is_high and not self._breaker.open:
             # The baseline may be out of date, because the endpoint became slower by itself: measure the lower load again.
-            self._measure_lower(int(compared.low + 0.5), str(compared))
+            self._measure_lower(min(int(compared.low + 0.5), lower_load(int(compared.high))), str(compared))
 
     def _measure_lower(self, limit: int, evidence: str) -> None:
         if self._in_flight.limit > 1 and not self._background.is_testing:

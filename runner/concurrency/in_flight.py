@@ -44,6 +44,11 @@ from runner.concurrency.constants import (
 from runner.concurrency.start import Start
 
 
+def lower_load(load: int) -> int:
+    """Return the load to compare with this one: a third less, because chance would hide a smaller difference."""
+    return max(load - max(load // 3, 1), 1)
+
+
 @define(kw_only=True)
 class InFlight:
     """The limit, and the evidence against a higher one."""
@@ -192,8 +197,8 @@ class InFlight:
                 return
             self.phase, self.since = "trying", t
             self.upward = (self.upward or self.known_limit == 1) and self.known_limit < highest
-            step = max(1, self.known_limit // (4 if self.upward else 3))
-            self.limit = min(self.known_limit + step, highest) if self.upward else max(self.known_limit - step, 1)
+            higher = min(self.known_limit + max(self.known_limit // 4, 1), highest)
+            self.limit = higher if self.upward else lower_load(self.known_limit)
         elif t - self.since >= max(patience, LIMIT_TEST_TIMEOUT):
             # Nothing could be compared, because something else limited the starts.
             self.phase, self.since, self.limit, self.upward = "holding", t, self.known_limit, True

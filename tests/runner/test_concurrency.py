@@ -435,6 +435,17 @@ def test_growth_without_throughput_is_undone() -> None:
     assert drive.policy.limit <= 40
 
 
+def test_a_few_slow_calls_do_not_end_the_growth() -> None:
+    """A slow load is compared with a clearly lower one, where a little chance cannot make the difference."""
+    drive = Drive(250)
+    drive.run(16.0, lambda t, _: 1.2 if 7.0 < t < 10.0 else 1.0)
+
+    tested = [change for change in drive.changes() if isinstance(change, LimitChanged) and change.reason == "trying"]
+    assert "1.00 s at 144 in flight, 1.20 s at 183" == tested[0].evidence
+    assert 183 * 2 // 3 == tested[0].after
+    assert 250 == drive.policy.limit
+
+
 def test_only_the_first_end_counts() -> None:
     """A late or unknown end changes nothing."""
     drive = Drive(8)
