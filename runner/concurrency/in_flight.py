@@ -22,6 +22,8 @@ from runner.concurrency.constants import (
     FAST_GROWTH,
     FIRST_LIMIT,
     LARGEST_UNSHOWN,
+    LIMIT_TEST_CALLS,
+    LIMIT_TEST_CHEAP,
     LIMIT_TEST_LATEST,
     LIMIT_TEST_SOONEST,
     LIMIT_TEST_TIMEOUT,
@@ -139,8 +141,13 @@ class InFlight:
         elif self.phase == "trying" and not self.by_latency:
             if self.accepted_above >= max(MEASURED_CALLS, 2 * self.known_limit):
                 self.phase, self.period = "climbing", LIMIT_TEST_SOONEST
-        elif t - self.since >= self.period:
+        elif self._is_due(t):
             self._next(t, patience)
+
+    def _is_due(self, t: float) -> bool:
+        """Return whether the current phase has lasted long enough."""
+        is_cheap = self.successes >= LIMIT_TEST_CALLS and not self.by_latency
+        return t - self.since >= (min(self.period, LIMIT_TEST_CHEAP) if is_cheap else self.period)
 
     def _highest(self, t: float) -> int:
         """Return the highest limit that may be tried now."""

@@ -1,6 +1,16 @@
 """The limit on attempts in flight: overloads and checks of a lower load."""
 
-from runner.concurrency.constants import CEILING_LATEST, CEILING_SOONEST, MEASURED_CALLS, TIMEOUT_CUT
+import pytest
+
+from runner.concurrency.constants import (
+    CEILING_LATEST,
+    CEILING_SOONEST,
+    LIMIT_TEST_CALLS,
+    LIMIT_TEST_CHEAP,
+    LIMIT_TEST_LATEST,
+    MEASURED_CALLS,
+    TIMEOUT_CUT,
+)
 from runner.concurrency.in_flight import InFlight
 from runner.concurrency.start import Group, Start, Wave
 
@@ -70,6 +80,15 @@ def test_a_higher_limit_is_kept_after_two_round_trips_without_a_429() -> None:
     machine.succeeded(_start(3, 33, 33), 12.0, 100, patience=1.0)
 
     assert "climbing" == machine.phase
+
+
+@pytest.mark.parametrize(("successes", "phase"), [(LIMIT_TEST_CALLS, "trying"), (LIMIT_TEST_CALLS - 2, "holding")])
+def test_after_many_successes_a_higher_limit_is_tried_sooner(successes: int, phase: str) -> None:
+    """A test costs one 429, which is a small share of many calls; on a slow endpoint it waits for the whole period."""
+    machine = InFlight(slots=100, limit=32, phase="holding", known_limit=32, period=LIMIT_TEST_LATEST, successes=successes)
+    machine.succeeded(_start(1, 32, 32), LIMIT_TEST_CHEAP, 100, patience=1.0)
+
+    assert phase == machine.phase
 
 
 def test_after_several_accepted_calls_one_429_does_not_end_a_test() -> None:
