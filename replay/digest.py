@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 
 import attrs
 import orjson
-from attrs.validators import instance_of, optional
+from attrs.validators import in_, instance_of, optional
 
 from replay.ending import ending_in_words, total_trials
 from replay.loaded_run import LoadedRun
@@ -45,7 +45,7 @@ _number = instance_of((int, float))
 class ScoreDigest:
     """The mean of one scorer's numbers."""
 
-    kind: Literal["pass", "number"] = attrs.field(validator=instance_of(str))
+    kind: Literal["pass", "number"] = attrs.field(validator=in_(("pass", "number")))
     cases: int = attrs.field(validator=_count)
     """Cases with a number."""
     mean: float = attrs.field(validator=_number)

@@ -60,7 +60,8 @@ def variants_of(task: Callable[..., Any], options: VariantOptions, evaluation: s
     A function gets them as keyword arguments; of an object such as a chat model, they are the fields that differ.
     """
     cells, target = _cells(options), cast("Any", task)
-    check, bind = (_check_fields, attrs.evolve) if isinstance(target, OpenableTask) else (_check_signature, functools.partial)
+    is_function = not isinstance(task, OpenableTask)
+    check, bind = (_check_signature, functools.partial) if is_function else (_check_fields, attrs.evolve)
     for name, parameters in cells.items():
         check(target, parameters, f"variant {name!r} of {evaluation!r}")
         canonical(parameters, f"variant {name!r} of {evaluation!r}: parameters")
