@@ -121,11 +121,11 @@ class Pairing:
             _append_means(a, b, pairs)
         versions_a, versions_b = (
             {
-                trial.scores[scorer][0]
-                for pairs in cases.values()
-                for pair in pairs.values()
+                scored[0]
+                for variants in cases.values()
+                for pair in variants.values()
                 for trial in pair[side]
-                if scorer in trial.scores
+                if (scored := trial.score(scorer)) is not None
             }
             for side in (0, 1)
         )
@@ -147,7 +147,7 @@ class Pairing:
 
 def score(trial: TrialState, scorer: str) -> Value | None:
     """Return a trial's value of a scorer; None if there is none."""
-    scored = trial.scores.get(scorer)
+    scored = trial.score(scorer)
     return None if scored is None else scored[1]
 
 

@@ -1,11 +1,13 @@
 """The comparison of any number of runs and variants: rows, paired differences, Holm's correction, Pareto front."""
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import attrs
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from statsmodels.stats.contingency_tables import mcnemar
 from statsmodels.stats.multitest import multipletests
 
@@ -15,6 +17,7 @@ from replay.comparison import Side
 from replay.comparison_table import ComparisonTable, Row, compare_all
 from replay.comparison_table_text import lines
 from replay.state import fold
+from tests.journal.samples import examples
 from tests.replay.trial_events import answered, enqueued, failed, records
 
 N = 40
@@ -145,6 +148,24 @@ def test_front() -> None:
 
     assert ["cheap", "equal", "good"] == [row.name for row in table.rows if row.is_on_front]
     assert 3 == rows(table)["unpriced"].unpriced_calls
+
+
+@examples(20)
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(1, 5)), min_size=2, max_size=6))
+def test_every_other_row_is_dominated_by_the_front(results: list[tuple[int, int]]) -> None:
+    """No row of the front is dominated, and each other row is, by one of the front; the order of rows does not matter."""
+    sides = {f"r{at}": scored(passes, cost=cost / 100, n=4) for at, (passes, cost) in enumerate(results)}
+    table = compare_all(sides, "r0")
+    front = {row.name for row in table.rows if row.is_on_front}
+    amounts = {f"r{at}": (passes, -cost) for at, (passes, cost) in enumerate(results)}
+
+    def is_dominated(name: str, others: Iterable[str]) -> bool:
+        own = amounts[name]
+        return any(amounts[other] != own and all(a >= b for a, b in zip(amounts[other], own, strict=True)) for other in others)
+
+    assert not any(is_dominated(name, amounts) for name in front)
+    assert all(is_dominated(name, front) for name in amounts if name not in front)
+    assert rows(table) == rows(compare_all(dict(reversed(sides.items())), "r0"))
 
 
 def test_the_score_of_the_front() -> None:
