@@ -24,11 +24,21 @@ def load_definition(recorded: Any) -> Any:
 
 def variant_fingerprints(recorded: Any) -> dict[str, str]:
     """Return variant → fingerprint of a recorded definition; empty if it has no variants."""
+    return {name: str(variant.get("fingerprint", "")) for name, variant in _variants(recorded).items()}
+
+
+def variant_parameters(recorded: Any, variant: str) -> dict[str, Any]:
+    """Return the parameters of a variant in a recorded definition; empty if they are not recorded."""
+    parameters = _variants(recorded).get(variant, {}).get("parameters")
+    return parameters if isinstance(parameters, dict) else {}
+
+
+def _variants(recorded: Any) -> dict[str, dict[str, Any]]:
     definition = load_definition(recorded)
     variants = definition.get("variants") if isinstance(definition, dict) else None
     if not isinstance(variants, dict):
         return {}
-    return {name: str(variant.get("fingerprint", "")) for name, variant in variants.items() if isinstance(variant, dict)}
+    return {name: variant for name, variant in variants.items() if isinstance(variant, dict)}
 
 
 def definition_lines(definition: Any, indent: str = "") -> Iterator[str]:

@@ -13,6 +13,7 @@ from replay.steps import keeps_steps
 from replay.summary import Summary, crashes, forked_sessions, summarize
 from replay.text import duration, one_line, plural, printable, spaced
 from replay.trial_state import TrialState
+from replay.variant_text import variant_lines
 
 _FAILURES: Final = 5
 """Failed trials shown one by one."""
@@ -107,7 +108,9 @@ def unscored_lines(missing: Mapping[str, int], path: Path | str) -> Iterator[str
 
 def _summary_lines(state: RunState, summary: Summary) -> Iterator[str]:
     yield summary_text.trials_in_words(state)
-    yield from summary_text.score_lines(summary.scores, failed=summary.trials.failed)
+    yield from variant_lines(state)
+    scores = summary_text.score_lines(summary.scores, failed=summary.trials.failed)
+    yield from (f"all variants: {row}" for row in scores) if state.variants else scores
     yield from summary_text.pass_lines(summary.scores)
     if summary.steps is not None:
         yield summary_text.steps_in_words(summary.steps)
@@ -193,7 +196,9 @@ def failed_trials(state: RunState) -> Iterator[tuple[str, TrialState]]:
 
 
 def _detail_commands(state: RunState, path: Path | str) -> Iterator[str]:
-    """Yield commands that show what went wrong."""
+    """Yield commands that compare the variants, and show what went wrong."""
+    if sum(totals.done > 0 for totals in state.variants.values()) > 1:
+        yield f"evaljournal compare {_quoted(path)}"
     for name, _ in islice(failed_trials(state), 1):
         yield f"evaljournal log {_quoted(path)} {printable(shlex.quote(name), 200)}"
     if any(tally.failed for tally in state.scores.values()):

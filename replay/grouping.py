@@ -1,4 +1,4 @@
-"""Groups of trials by a key of their metadata."""
+"""Groups of trials by a key of their metadata, or by variant."""
 
 from typing import Final
 
@@ -6,6 +6,8 @@ from journal import Blob, Record
 from journal.events import TrialEnqueued
 from replay.text import as_text
 
+VARIANT: Final = "variant"
+"""The key that groups trials by variant, unless their metadata has it."""
 NO_GROUP: Final = "(none)"
 """The group of trials whose metadata lacks the key."""
 
@@ -31,5 +33,8 @@ class Grouping:
         if isinstance(metadata, dict):
             self.keys.update(metadata)
             value = metadata.get(self.key)
+        if event.variant:
+            self.keys.add(VARIANT)
+            value = event.variant if value is None and self.key == VARIANT else value
         label = NO_GROUP if value is None else as_text(value)
         self.groups[event.trial] = self._labels.setdefault(label, label)  # One string per label.

@@ -17,6 +17,7 @@ from replay.state import RunState
 from replay.summary import latency, score_of, steps_of
 from replay.text import digits, duration, escape_controls, plural, printable
 from replay.trial_state import LastStep, RunningAttempt
+from replay.variant_text import mean_in_words, variant_lines
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -184,6 +185,7 @@ def _rows(state: RunState, now: float, durable: int, total: int | None) -> Itera
     yield from (("adopted", sentence, "yellow") for sentence in summary_text.adopted_lines(state))
     if state.failed:
         yield "failed", f"{state.failed:,} of {state.done:,} done", "red"
+    yield from (("variants", row, "") for row in variant_lines(state))
     scores = {scorer: score_of(tally) for scorer, tally in state.scores.items()}
     for row in summary_text.score_lines(scores, failed=state.failed):
         yield "scores", row, ""
@@ -248,8 +250,7 @@ def line(state: RunState, *, now: float, durable: int, total: int | None, done_b
     if (backoff := in_backoff(state, now)) and not any(reason.reason == "backoff" for reason in idle):
         parts.append(f"{backoff:,} in backoff")
     for scorer, tally in state.scores.items():
-        if tally.mean is not None:
-            mean = f"{100 * tally.mean:.1f} %" if tally.kind == "pass" else digits(tally.mean, 3)
+        if mean := mean_in_words(tally):
             parts.append(f"{printable(scorer, 24)} {mean}")
     if state.steps and (per_second := _steps_per_second(state, now)) is not None:
         parts.append(f"{plural(state.steps.executed, 'step')}, {digits(per_second, 2)}/s")

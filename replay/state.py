@@ -325,7 +325,9 @@ class RunState:
     def _enqueue_variant(self, variant: str, repeat: int) -> None:
         """Count a trial of a variant that is enqueued."""
         if not self.variants and self.trials:  # The trials so far have no variant.
-            without = VariantTotals(dict(self.stages), self.attempts, self.usage.copy(), copy.deepcopy(self.scores))
+            without = VariantTotals(
+                dict(self.stages), self.attempts, self.recovered, self.usage.copy(), copy.deepcopy(self.scores)
+            )
             self._add_variant("", without)
         if variant not in self.variants:
             self._add_variant(variant, VariantTotals())
@@ -474,7 +476,12 @@ class RunState:
         if self.budget is not None:
             self.budget.complete(event.trial)
         if trial.retry_history is not None:
-            self.recovered += 1
+            self._count_recovered(trial, 1)
+
+    def _count_recovered(self, trial: TrialState, change: int) -> None:
+        self.recovered += change
+        if self.variants:
+            self.variants[trial.variant].recovered += change
 
     def _on_trial_failed(self, event: events.TrialFailed, record: Record) -> None:
         trial = self.trials[event.trial]
@@ -489,7 +496,7 @@ class RunState:
 
     def _on_trial_withdrawn(self, event: events.TrialWithdrawn, __: Record) -> None:
         trial = self.trials[event.trial]
-        self.recovered -= trial.recovered
+        self._count_recovered(trial, -trial.recovered)
         self._move(event.trial, trial, "withdrawn")
         self.steps.end(event.trial)
         if self.budget is not None:

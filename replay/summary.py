@@ -19,6 +19,7 @@ from replay.state import RunState
 from replay.statistics import mean_of_shares, pass_all, pass_at, quantile
 from replay.tally import Tally
 from replay.trial_state import TrialState
+from replay.variant_totals import VariantTotals
 
 
 @attrs.frozen
@@ -188,6 +189,17 @@ class Part:
 
 
 @attrs.frozen
+class VariantSummary:
+    """The results of one variant."""
+
+    trials: Trials
+    attempts: int
+    scores: Mapping[str, Score]
+    usage: Mapping[str, float]
+    """Sums of all numbers in notes and in the usage of attempts, failed ones included."""
+
+
+@attrs.frozen
 class Summary:
     """The results of a run up to some record."""
 
@@ -239,6 +251,8 @@ class Summary:
     budget: BudgetSummary | None
     """None if the run has no budget."""
     limit: int | None
+    variants: Mapping[str, VariantSummary] | None
+    """Variant → its results; None if the run has no variants."""
     groups: Mapping[str, Part] | None
     """Group → its results; None if no grouping was requested."""
 
@@ -294,6 +308,7 @@ def summarize(state: RunState, *, groups: Mapping[str, str] | None = None) -> Su
         usage_without_output=dict(state.usage_without_output),
         budget=budget_of(state),
         limit=state.limit,
+        variants={name: _variant(totals) for name, totals in state.variants.items()} or None,
         groups=None if groups is None else _groups(state, groups),
     )
 
@@ -305,6 +320,11 @@ def budget_of(state: RunState) -> BudgetSummary | None:
         return None
     exceeded = sum(trial.stage == "failed" and trial.reason == "budget" for trial in state.trials.values())
     return BudgetSummary(budget.use(), budget.more_trials(state.done), dict(budget.trial_limits), exceeded)
+
+
+def _variant(totals: VariantTotals) -> VariantSummary:
+    trials = _trials(totals.stages, totals.recovered)
+    return VariantSummary(trials, totals.attempts, _scores(totals.scores), dict(totals.usage))
 
 
 def steps_of(state: RunState) -> Steps | None:

@@ -190,6 +190,7 @@ class TrialDetails:
 
     trial: str
     case: str = ""
+    variant: str = ""
     repeat: int = 1
     fingerprint: str = ""
     enqueued_at: str = ""
@@ -229,7 +230,8 @@ class TrialDetails:
         event = record.event
         match event:
             case events.TrialEnqueued():
-                self.case, self.repeat, self.fingerprint = event.case, event.repeat, event.fingerprint
+                self.case, self.variant, self.repeat = event.case, event.variant, event.repeat
+                self.fingerprint = event.fingerprint
                 self.input, self.expected, self.metadata = event.input, event.expected, event.metadata
                 self.enqueued_at, self.ended_at, self.output, self.reason = record.at, "", None, ""
                 self.scores.clear()  # It may have been withdrawn, and is enqueued again with other content.

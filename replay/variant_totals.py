@@ -15,6 +15,8 @@ class VariantTotals:
     stages: dict[str, int] = attrs.field(factory=lambda: dict.fromkeys(STAGES, 0))
     """Stage → number of trials."""
     attempts: int = 0
+    recovered: int = 0
+    """Trials that were completed after a failed attempt."""
     usage: Counter[str] = attrs.field(factory=Counter[str])
     """Sums of all numbers in notes and in the usage of attempts; those of judges are named `judge.…`."""
     scores: Scores = attrs.field(factory=Scores)
@@ -23,6 +25,11 @@ class VariantTotals:
     def total(self) -> int:
         """Trials that were enqueued and not withdrawn."""
         return sum(self.stages.values()) - self.stages["withdrawn"]
+
+    @property
+    def completed(self) -> int:
+        """Trials with an output that all scorers have processed."""
+        return self.stages["completed"]
 
     @property
     def done(self) -> int:

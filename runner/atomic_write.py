@@ -43,7 +43,8 @@ def write_atomically(path: Path, pieces: Iterable[bytes], *, sync: bool = True) 
 
 
 def write_directory(directory: Path, files: Iterator[tuple[str, Iterator[bytes]]]) -> None:
-    """Write several files into a directory, each atomically; other files in it are kept."""
+    """Write several files into a directory, each atomically; other files in it are kept. A name may have one directory."""
     directory.mkdir(exist_ok=True)
     for name, pieces in files:
+        (directory / name).parent.mkdir(exist_ok=True)
         write_atomically(directory / name, pieces)

@@ -9,7 +9,7 @@ from typing import Final
 import attrs
 
 from replay.export.chrome_trace import chrome_trace
-from replay.export.inspect_log import inspect
+from replay.export.inspect_log import inspect, inspect_variants
 from replay.export.junit import junit
 from replay.export.markdown import markdown
 from replay.export.nat import nat
@@ -39,6 +39,8 @@ class File:
     is_text: bool = True
     compare: Callable[[Source, Source], Iterator[bytes]] | None = None
     """Write a run compared with a baseline; None if the format has no comparison."""
+    write_variants: Callable[[Source], Iterator[tuple[str, Iterator[bytes]]]] | None = None
+    """Returns a file for each variant of a run that has any; None: one file contains all."""
 
 
 @attrs.frozen
@@ -61,5 +63,10 @@ FORMATS: Final[dict[str, Format]] = {
     "chrome-trace": File("a trace for Perfetto: slots, counters, retries, pauses", chrome_trace),
     "otlp": File("OpenTelemetry spans as OTLP JSON, one request per line", otlp),
     "otlp-proto": Files("OpenTelemetry spans as OTLP protobuf, one request per file, in a directory", otlp_proto),
-    "inspect": File("an `.eval` log for Inspect", inspect, is_text=False),
+    "inspect": File(
+        "an `.eval` log for Inspect; of a run with variants, one of each in a directory",
+        inspect,
+        is_text=False,
+        write_variants=inspect_variants,
+    ),
 }

@@ -39,8 +39,11 @@ def chrome_trace(source: Source) -> Iterator[bytes]:
 
 def _events(source: Source, timeline: Timeline) -> Iterator[dict[str, Any]]:
     yield from _names(source, timeline)
+    trials = source.run.state.trials
     for span in timeline.spans:
-        yield _attempt(span, timeline)
+        attempt, variant = _attempt(span, timeline), trials[span.trial].variant
+        attempt["args"] |= {"variant": variant} if variant else {}
+        yield attempt
     for session in timeline.sessions:
         for name, label in _COUNTERS.items():
             for t, value, _ in timeline.series(name).points(session.number):

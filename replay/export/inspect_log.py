@@ -13,6 +13,8 @@ from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 import orjson
 
+from replay.definition import variant_parameters
+from replay.export.file_names import file_names
 from replay.export.inspect_events import (
     model_name,
     model_usage,
@@ -24,7 +26,7 @@ from replay.export.inspect_events import (
     usage_of,
     uuid_of,
 )
-from replay.export.model_call import TaskModel
+from replay.export.model_call import TaskModel, TaskModels
 from replay.export.source import Source
 from replay.export.spool import Spool
 from replay.export.trial_index import TrialIndex
@@ -46,10 +48,22 @@ _SUMMARY_CHARS: Final = 1_000
 
 
 def inspect(source: Source) -> Iterator[bytes]:
-    """Write the zip, one sample at a time."""
+    """Write the zip of a run without variants."""
+    return _log(TrialIndex.of(source), None)
+
+
+def inspect_variants(source: Source) -> Iterator[tuple[str, Iterator[bytes]]]:
+    """Return the name and content of a zip for each variant: the samples of one log have different ids."""
     index = TrialIndex.of(source)
+    names = file_names(index.variants, ".eval")
+    return ((names[variant], _log(index, variant)) for variant in index.variants)
+
+
+def _log(index: TrialIndex, variant: str | None) -> Iterator[bytes]:
+    """Write the zip of all trials, or of one variant, one sample at a time."""
     spool = Spool()
-    header = _header(index)
+    task = TaskModels(index.state.started).of(variant or "")
+    header = _header(index, task, variant)
     with ZipFile(spool, "w", ZIP_DEFLATED) as log:
 
         def put(name: str, pieces: Iterator[bytes]) -> Iterator[bytes]:
@@ -59,10 +73,9 @@ def inspect(source: Source) -> Iterator[bytes]:
                     yield spool.take()
 
         yield from put("_journal/start.json", _json({"version": _VERSION, "eval": header["eval"], "plan": header["plan"]}))
-        task = _task(index)
-        for trial in index.trials(*DONE):
+        for trial in index.trials(*DONE, variant=variant):
             yield from put(_file_name(trial), iter([_with_nan(_sample(index, trial, task), trial)]))
-        summaries = (_with_nan(_summary(index, trial, task), trial) for trial in index.trials(*DONE))
+        summaries = (_with_nan(_summary(index, trial, task), trial) for trial in index.trials(*DONE, variant=variant))
         yield from put("summaries.json", _list(summaries))
         yield from put("header.json", _json(header))
     yield spool.take()
@@ -83,11 +96,6 @@ def _list(items: Iterator[bytes]) -> Iterator[bytes]:
         yield before + item
         before = b","
     yield b"]" if before == b"," else b"[]"
-
-
-def _task(index: TrialIndex) -> TaskModel:
-    started = index.state.started
-    return TaskModel.of(None if started is None else started.definition)
 
 
 def _entry(name: str, index: TrialIndex) -> ZipInfo:
@@ -111,26 +119,28 @@ def _file_name(trial: TrialDetails) -> str:
     return f"samples/{case}_epoch_{trial.repeat}.json"
 
 
-def _header(index: TrialIndex) -> dict[str, Any]:
-    state, started = index.state, index.state.started
+def _header(index: TrialIndex, task_model: TaskModel, variant: str | None) -> dict[str, Any]:
+    state, started, sums = index.state, index.state.started, index.sums(variant)
     metadata: dict[str, Any] = {"run": index.source.run_id, "seq": state.seq, "head": state.head}
     created = state.sessions[0].at if state.sessions else "1970-01-01T00:00:00Z"
     name, task = (started.evaluation, started.task) if started is not None else ("evaluation", "")
+    ids = ["eval", "task"] if variant is None else [f"eval@{variant}", f"task@{variant}"]
+    parameters = {} if variant is None or started is None else variant_parameters(started.definition, variant)
     environment = dict(started.environment) if started is not None else {}
     git = environment.pop("git", None)
     repeats = state.settings.get("repeats", 1)
-    samples = len({trial.case for trial in state.trials.values() if trial.stage != "withdrawn"})
-    model = model_name(_task(index).call(None))
+    trials = (trial for trial in state.trials.values() if trial.stage != "withdrawn" and variant in (None, trial.variant))
+    samples, model = len({trial.case for trial in trials}), model_name(task_model.call(None))
     spec = {
-        "eval_id": uuid_of(index, "eval"),
+        "eval_id": uuid_of(index, ids[0]),
         "run_id": index.source.run_id,
         "created": created,
-        "task": name,
-        "task_id": uuid_of(index, "task"),
+        "task": f"{name}@{variant}" if variant else name,
+        "task_id": uuid_of(index, ids[1]),
         "task_version": started.task_fingerprint if started is not None and started.task_fingerprint else 0,
         "task_file": task.partition(":")[0] or None,
         "task_attribs": {},
-        "task_args": {},
+        "task_args": parameters,
         "dataset": {"name": started.dataset if started is not None else None, "samples": samples},
         "model": model,
         "config": {"epochs": repeats if isinstance(repeats, int) and repeats > 0 else 1},
@@ -145,14 +155,14 @@ def _header(index: TrialIndex) -> dict[str, Any]:
         "eval": spec,
         "plan": {"name": "plan", "steps": [{"solver": task or name, "params": {}}], "config": {}},
         "results": {
-            "total_samples": state.total,
-            "completed_samples": state.completed,
-            "scores": [_score(scorer, score_of(tally), state.done) for scorer, tally in state.scores.items()],
+            "total_samples": sums.total,
+            "completed_samples": sums.completed,
+            "scores": [_score(scorer, score_of(tally), sums.done) for scorer, tally in sums.scores.items()],
         },
         "stats": {
             "started_at": created,
             "completed_at": state.at if state.outcome else "",
-            "model_usage": usage_of(model, state.usage),
+            "model_usage": usage_of(model, sums.usage),
         },
     }
     if header["status"] == "error":

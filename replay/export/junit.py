@@ -1,4 +1,4 @@
-"""JUnit XML for CI: a trial is a test case, the run is one test suite.
+"""JUnit XML for CI: a trial is a test case, the run is one test suite, or one for each variant.
 
 A failed trial, and one for which a scorer failed, is an error; one with a false score is a failure; one that is not done is
 skipped. The XML is valid in the schemas of Ant and Jenkins: one result per test case, and forbidden characters are escaped.
@@ -22,30 +22,44 @@ _FORBIDDEN: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U001
 
 
 def junit(source: Source) -> Iterator[bytes]:
-    """Write the run as one test suite."""
+    """Write the run as test suites."""
     index = TrialIndex.of(source)
+    yield b'<?xml version="1.0" encoding="UTF-8"?>\n<testsuites>\n'
+    for number, variant in enumerate(index.variants or [""]):
+        yield from _suite(source, index, variant, number)
+    yield b"</testsuites>\n"
+
+
+def _suite(source: Source, index: TrialIndex, variant: str, number: int) -> Iterator[bytes]:
+    """Write the trials of a variant; of a run without variants, all."""
     state, started = index.state, index.state.started
     outcomes: dict[str, Outcome] = {
-        name: outcome_of(trial) for name, trial in state.trials.items() if trial.stage != "withdrawn"
+        name: outcome_of(trial)
+        for name, trial in state.trials.items()
+        if trial.stage != "withdrawn" and trial.variant == variant
     }
     counts = Counter(outcomes.values())
     name = started.evaluation if started is not None and started.evaluation.strip() else "evaluation"
+    name = f"{name}@{variant}" if variant else name
     first = state.sessions[0] if state.sessions else None
+    seconds = sum(session.end - session.start for session in index.timeline.sessions)
+    if variant:
+        seconds = sum(index.timeline.times[trial].run_time for trial in outcomes)
     suite = {
         "name": name,
         "package": name,
-        "id": 0,
+        "id": number,
         "timestamp": first.at[:19] if first is not None else "1970-01-01T00:00:00",
         "hostname": (first.host.strip() if first is not None else "") or "localhost",
         "tests": counts.total(),
         "failures": counts["failure"],
         "errors": counts["error"],
         "skipped": counts["skipped"],
-        "time": f"{sum(session.end - session.start for session in index.timeline.sessions):.3f}",
+        "time": f"{seconds:.3f}",
     }
-    yield b'<?xml version="1.0" encoding="UTF-8"?>\n<testsuites>\n'
     yield _tag("testsuite", suite) + b"\n  <properties>\n"
     properties = {"run": source.run_id, "seq": state.seq, "head": state.head, "outcome": state.outcome or "not ended"}
+    properties |= {"variant": variant} if variant else {}
     if started is not None:
         properties |= {"task": started.task, "dataset": started.dataset} | dict(started.environment)
     for key, value in properties.items():
@@ -53,7 +67,7 @@ def junit(source: Source) -> Iterator[bytes]:
     yield b"  </properties>\n"
     for trial, outcome in outcomes.items():
         yield _test_case(index, name, trial, outcome)
-    yield b"  <system-out/>\n  <system-err/>\n</testsuite>\n</testsuites>\n"
+    yield b"  <system-out/>\n  <system-err/>\n</testsuite>\n"
 
 
 def _test_case(index: TrialIndex, suite: str, trial: str, outcome: Outcome) -> bytes:

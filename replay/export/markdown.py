@@ -21,6 +21,7 @@ from replay.summary_text import latency_in_words, score_in_words, trials_in_word
 from replay.text import as_text, digits, plural, printable
 from replay.trial import TrialDetails
 from replay.trial_state import outcome_of
+from replay.variant_text import variant_rows
 
 MAX_CHARS: Final = 65_000
 _VALUE_CHARS: Final = 160
@@ -103,6 +104,8 @@ def _add_summary(document: _Document, state: RunState) -> None:
     name = state.started.evaluation if state.started is not None else "evaluation"
     title = f"{printable(name, _VALUE_CHARS)} {ending_in_words(state)}: {progress_in_words(state)} done"
     document.add(f"### {_line(title)}", "", _line(trials_in_words(state)))
+    variants = [(_cell(name), _line(results)) for name, results in variant_rows(state)]
+    document.add_table("", ("variant", "results"), variants, len(variants), 0.25)
     words = ((name, score_in_words(score, failed=state.failed)) for name, score in summary.scores.items())
     rows = ((_cell(name), _line(result)) for name, result in words)
     document.add_table("", ("score", "result"), rows, len(summary.scores), 0.25)

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 import attrs
 
+from journal.events import RunStarted
 from replay.definition import load_definition
 from replay.text import as_text
 
@@ -46,6 +47,21 @@ class ModelCall:
     """Numbers among the other members of the request: `temperature`, `max_tokens`."""
 
 
+class TaskModels:
+    """The models of a run: one for all trials, or one for each variant."""
+
+    def __init__(self, started: RunStarted | None) -> None:
+        self._definition = _members(load_definition(None if started is None else started.definition))
+        self._by_variant: dict[str, TaskModel] = {}
+
+    def of(self, variant: str) -> "TaskModel":
+        """Return the model of a variant; that of the task if the variant has no other."""
+        if variant not in self._by_variant:
+            own = _members(_members(_members(self._definition.get("variants")).get(variant)).get("task"))
+            self._by_variant[variant] = TaskModel.of(own or _members(self._definition.get("task")))
+        return self._by_variant[variant]
+
+
 @attrs.frozen
 class TaskModel:
     """The model that a run's definition names."""
@@ -54,9 +70,8 @@ class TaskModel:
     host: str
 
     @classmethod
-    def of(cls, definition: Any) -> "TaskModel":
-        """Find the model in a recorded definition."""
-        task = _members(_members(load_definition(definition)).get("task"))
+    def of(cls, task: Mapping[str, Any]) -> "TaskModel":
+        """Find the model in the recorded definition of a task."""
         model = _text(task.get("model")) or _text(_members(task.get("body")).get("model"))
         try:
             host = urlsplit(_text(task.get("address")) or _text(task.get("base_url"))).hostname or ""

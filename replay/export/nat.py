@@ -5,13 +5,13 @@ the averages. `workflow_output.jsonl` is in the order in which trials ended, so 
 is exported later are the same.
 """
 
-import re
 from collections.abc import Iterator
 from datetime import datetime
 from typing import Any, Final
 
 import orjson
 
+from replay.export.file_names import file_names
 from replay.export.source import Source
 from replay.export.trial_index import TrialIndex
 from replay.model_messages import messages_of, reply_of
@@ -35,18 +35,30 @@ _RESERVED: Final = (
 )
 _STEP_TYPES: Final = {"model": "LLM_END", "tool": "TOOL_END"}
 _TOKENS: Final = (("input_tokens", "prompt_tokens"), ("output_tokens", "completion_tokens"))
-_NAME_CHARS: Final = 200
-"""Characters of a scorer's name in a file name."""
 
 
 def nat(source: Source) -> Iterator[tuple[str, Iterator[bytes]]]:
-    """Return the name and content of each file."""
+    """Return the name and content of each file; with variants, a directory of each, and the lines of all trials."""
     index = TrialIndex.of(source)
-    yield LIST, _list(item(trial) for trial in index.trials(*DONE))
-    yield LINES, (line(index.trial(trial)) for trial in index.ended())
-    names = file_names(index.scorers)
+    if not index.variants:
+        yield from _files(index, None)
+        return
+    yield LINES, _lines(index, None)
+    folders = file_names(index.variants, "", used=[LINES, LIST])
+    for variant in index.variants:
+        yield from ((f"{folders[variant]}/{name}", content) for name, content in _files(index, variant))
+
+
+def _files(index: TrialIndex, variant: str | None) -> Iterator[tuple[str, Iterator[bytes]]]:
+    yield LIST, _list(item(trial) for trial in index.trials(*DONE, variant=variant))
+    yield LINES, _lines(index, variant)
+    names = file_names(index.scorers, "_output.json", used=[LIST])
     for scorer in index.scorers:
-        yield names[scorer], _scorer_file(index, scorer)
+        yield names[scorer], _scorer_file(index, scorer, variant)
+
+
+def _lines(index: TrialIndex, variant: str | None) -> Iterator[bytes]:
+    return (line(index.trial(trial)) for trial in index.ended(variant))
 
 
 def line(trial: TrialDetails) -> bytes:
@@ -112,26 +124,12 @@ def _timestamp(at: str) -> float:
         return 0.0
 
 
-def file_names(scorers: list[str]) -> dict[str, str]:
-    """Return a unique, safe file name for each scorer; names in a journal are untrusted."""
-    used = {LIST}
-    names: dict[str, str] = {}
-    for scorer in scorers:
-        safe = re.sub(r"[^\w.-]", "_", scorer, flags=re.ASCII)[:_NAME_CHARS].lstrip(".") or "_"
-        name, number = f"{safe}_output.json", 1
-        while name.casefold() in used:
-            number += 1
-            name = f"{safe}-{number}_output.json"
-        used.add(name.casefold())
-        names[scorer] = name
-    return names
-
-
-def _scorer_file(index: TrialIndex, scorer: str) -> Iterator[bytes]:
-    score = score_of(index.state.scores[scorer])
-    average = score.mean if score.kind in {"pass", "number"} else None
+def _scorer_file(index: TrialIndex, scorer: str, variant: str | None) -> Iterator[bytes]:
+    tally = index.sums(variant).scores.get(scorer)
+    score = None if tally is None else score_of(tally)
+    average = score.mean if score is not None and score.kind in {"pass", "number"} else None
     yield b'{\n  "average_score": ' + orjson.dumps(average) + b',\n  "eval_output_items": '
-    yield from _list((_score(trial, scorer) for trial in index.trials(*DONE)), b"  ")
+    yield from _list((_score(trial, scorer) for trial in index.trials(*DONE, variant=variant)), b"  ")
     yield b"\n}\n"
 
 

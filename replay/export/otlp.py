@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from hashlib import sha256
 from typing import Any, Final
 
-from replay.export.model_call import ModelCall, TaskModel, call_of_step
+from replay.export.model_call import ModelCall, TaskModels, call_of_step
 from replay.export.otlp_encoding import json_requests, protobuf_requests
 from replay.export.source import Source
 from replay.export.trial_index import TrialIndex
@@ -53,9 +53,9 @@ def otlp_proto(source: Source) -> Iterator[tuple[str, Iterator[bytes]]]:
 
 
 def _spans(index: TrialIndex) -> Iterator[dict[str, Any]]:
-    started = index.state.started
-    task = TaskModel.of(None if started is None else started.definition)
+    models = TaskModels(index.state.started)
     for trial in index.trials():
+        task = models.of(trial.variant)
         yield _trial(index, trial)
         for attempt in trial.attempts:
             yield _attempt(index, trial, attempt, ModelCall() if attempt.steps else task.call(attempt.request))
@@ -94,6 +94,7 @@ def _trial(index: TrialIndex, trial: TrialDetails) -> dict[str, Any]:
     attributes = {
         "evaljournal.trial": trial.trial,
         "evaljournal.case": trial.case,
+        "evaljournal.variant": trial.variant or None,
         "evaljournal.repeat": trial.repeat,
         "evaljournal.stage": trial.stage,
         "evaljournal.attempts": len(trial.attempts),
@@ -121,6 +122,7 @@ def _attempt(index: TrialIndex, trial: TrialDetails, attempt: AttemptDetails, ca
         **(_model(call) if call.model else {"gen_ai.operation.name": "invoke_agent", "openinference.span.kind": "AGENT"}),
         "gen_ai.agent.name": agent,
         "evaljournal.trial": span.trial,
+        "evaljournal.variant": trial.variant or None,
         "evaljournal.attempt": span.attempt,
         "evaljournal.slot": span.slot,
         "evaljournal.session": span.session,

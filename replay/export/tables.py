@@ -19,6 +19,7 @@ from journal.codec import RECORD_MEMBERS, event_type
 from journal.fact import set_fields
 from replay.export.source import Source
 from replay.export.trial_index import TrialIndex
+from replay.state import RunState
 from replay.text import as_text
 from replay.trial import TrialDetails, attempt_facts
 from replay.usage import is_amount, noted_usage
@@ -50,13 +51,21 @@ def table(source: Source, rows: Rows) -> Table:
     """Return a table of a run."""
     match rows:
         case "trials":
-            return _trials(source)
+            content = _trials(source)
         case "attempts":
-            return Table(_attempts(source), _columns(ATTEMPT))
+            content = Table(_attempts(source), _columns(ATTEMPT))
         case "steps":
-            return Table(_steps(source), _columns(STEP))
+            content = Table(_steps(source), _columns(STEP))
         case "events":
             return Table(_events(source), _EVENT_COLUMNS)
+    return _with_variants(content, source.run.state) if source.run.state.variants else content
+
+
+def _with_variants(content: Table, state: RunState) -> Table:
+    """Add a column with the variant after that of the trial."""
+    trial, *others = content.columns
+    rows = ({"trial": row["trial"], "variant": state.trials[row["trial"]].variant, **row} for row in content.rows)
+    return Table(rows, [trial, Column("variant", "text", _member("variant")), *others])
 
 
 def jsonl(source: Source, rows: Rows) -> Iterator[bytes]:

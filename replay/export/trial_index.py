@@ -20,6 +20,7 @@ from replay.timeline import Timeline
 from replay.trial import TrialDetails
 from replay.trial_state import Value, packed, unpacked
 from replay.usage import is_amount, noted_usage
+from replay.variant_totals import VariantTotals
 
 _MAX_WHOLE: Final = 1 << 40
 """Integers in usage up to here cannot add up to more than 64 bits."""
@@ -115,10 +116,10 @@ class TrialIndex:
                     is_whole = isinstance(value, int) and abs(value) <= _MAX_WHOLE
                     self.usage_names[name] = is_whole and self.usage_names.get(name, True)
 
-    def trials(self, *stages: str) -> Iterator[TrialDetails]:
-        """Return every trial in the order of enqueueing, or only those in some stages."""
+    def trials(self, *stages: str, variant: str | None = None) -> Iterator[TrialDetails]:
+        """Return every trial in the order of enqueueing, or only those in some stages or of one variant."""
         for name, trial in self.state.trials.items():
-            if not stages or trial.stage in stages:
+            if (not stages or trial.stage in stages) and variant in (None, trial.variant):
                 yield self.trial(name)
 
     def trial(self, name: str) -> TrialDetails:
@@ -139,11 +140,21 @@ class TrialIndex:
         details.finish(self.timeline)
         return details
 
-    def ended(self) -> Iterator[str]:
-        """Return the trials that are completed or have failed, in the order of their ends."""
+    def ended(self, variant: str | None = None) -> Iterator[str]:
+        """Return the trials that are completed or have failed, or only those of one variant, in the order of their ends."""
         for at, number in enumerate(self._ended.values()):
-            if self._place[number] == at:
-                yield self.timeline.times.names[number]
+            name = self.timeline.times.names[number]
+            if self._place[number] == at and variant in (None, self.state.trials[name].variant):
+                yield name
+
+    @property
+    def variants(self) -> list[str]:
+        """The variants with trials that were not withdrawn; empty if the run has none."""
+        return [name for name, totals in self.state.variants.items() if totals.total]
+
+    def sums(self, variant: str | None) -> RunState | VariantTotals:
+        """Return the sums over the trials of one variant, or of the run."""
+        return self.state if variant is None else self.state.variants[variant]
 
     def enqueued(self, trial: str) -> int:
         """Return when a trial was enqueued, in nanoseconds since 1970."""

@@ -63,9 +63,11 @@ def export(
         raise click.UsageError(f"{option} applies to markdown, not to {name}; remove {option} or change --format")
     _check_rows(name, format_, rows)
     summary_file = _summary_file(target) if summary else None
-    if summary_file is None:
-        _check(name, format_, target, force=force)
     with Source(path) as source, nullcontext() if baseline is None else Source(baseline) as baseline_source:
+        if isinstance(format_, File) and format_.write_variants is not None and source.run.state.variants:
+            format_ = Files(format_.description, format_.write_variants)
+        if summary_file is None:
+            _check(name, format_, target, force=force)
         try:
             _write(source, format_, target, rows or "trials", baseline=baseline_source, summary_file=summary_file)
         except (OSError, NothingInCommon):

@@ -10,6 +10,7 @@ import trio
 from journal import Record, read
 from journal import follow as follow_journal
 from journal.codec import EVENT_TYPES, event_type
+from journal.events import TrialEnqueued
 from journal.fact import set_fields
 from journal.reader import Finder
 from replay.text import printable
@@ -35,7 +36,7 @@ from runner.suggest import suggest
 @click.option("-f", "--follow", is_flag=True, help="Print new records as they are written, until Ctrl-C.")
 @click.option("--json", "as_json", is_flag=True, help="Print the lines of the journal unchanged.")
 def log(run: str | None, trial: str | None, types: tuple[str, ...], follow: bool, as_json: bool) -> None:
-    """Print the records of a run, or of one TRIAL.
+    """Print the records of a run, or of one TRIAL; the name of a case prints the records of all its variants.
 
     \b
     evaljournal log runs/capitals/0001
@@ -55,7 +56,7 @@ def log(run: str | None, trial: str | None, types: tuple[str, ...], follow: bool
         for record in reading:
             printer.print(record)
     warn_unconfirmed(reading.unfinished)
-    if trial is not None and trial not in printer.trials:
+    if trial is not None and not printer.has_trial:
         raise UsageError(f"{path} has no trial {trial!r}{suggest(trial, printer.trials)}")
 
 
@@ -66,12 +67,21 @@ class _RecordPrinter:
         self._lines = lines
         self.trials: set[str] = set()
         """The trials that were read, to suggest a name."""
+        self._of_case: set[str] = set()
+        """Trials of the case with this name, in all variants."""
+
+    @property
+    def has_trial(self) -> bool:
+        """Whether the trial, or a trial of the case, was read."""
+        return self._trial in self.trials or bool(self._of_case)
 
     def print(self, record: Record) -> None:
         trial = getattr(record.event, "trial", "")
         if self._trial is not None:
             self.trials.add(trial)
-            if trial != self._trial:
+            if isinstance(record.event, TrialEnqueued) and record.event.variant and record.event.case == self._trial:
+                self._of_case.add(trial)
+            if trial != self._trial and trial not in self._of_case:
                 return
         if self._types and event_type(record.event) not in self._types:
             return

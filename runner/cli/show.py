@@ -1,7 +1,7 @@
 """The command `evaljournal show`."""
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -53,7 +53,8 @@ def show(  # noqa: PLR0917  # the options
 ) -> None:
     """Show one TRIAL in full: input, request, output, every attempt with its waits and steps, and the scores.
 
-    Without TRIAL, the trials are listed with their inputs. A damaged run is shown up to the damage, with exit code 4.
+    TRIAL is the id of a trial, or the name of a case; if it has several trials, they are listed. Without TRIAL, all trials are
+    listed with their inputs. A damaged run is shown up to the damage, with exit code 4.
 
     \b
     evaljournal show peru
@@ -65,14 +66,22 @@ def show(  # noqa: PLR0917  # the options
     path, trial = run_and_trial(run, trial)
     view = open_run(path, at)
     if definition or trial is None:
-        (_definition if definition else _list)(view, as_json=as_json)
+        if definition:
+            _definition(view, as_json=as_json)
+        else:
+            _list(view, as_json=as_json)
         exit_if_damaged(view.problem, quiet=as_json)
         return
-    if trial not in view.state.trials:
+    matching = _matching(view, trial)
+    if not matching:
         exit_if_damaged(view.problem)  # It may be after the damage.
         as_of = "" if at is None else f" at record {at:,}"
         raise UsageError(f"{path} has no trial {trial!r}{as_of}{suggest(trial, view.state.trials)}")
-    trial_details = view.trial(trial)
+    if len(matching) > 1:
+        _list(view, matching, as_json=as_json)
+        exit_if_damaged(view.problem, quiet=as_json)
+        return
+    trial_details = view.trial(matching[0])
     problem = trial_details.problem or view.problem
     if as_json:
         _print_json(path, problem, **_in_json(trial_details))
@@ -96,8 +105,16 @@ def _definition(view: LoadedRun, *, as_json: bool) -> None:
         echo("\n".join(definition_lines(recorded)) or "this run has no recorded definition")
 
 
-def _list(view: LoadedRun, *, as_json: bool) -> None:
-    state, inputs = view.state, view.inputs()
+def _matching(view: LoadedRun, trial: str) -> list[str]:
+    """Return the trial with this id, or else the trials of the case with this name."""
+    trials = view.state.trials
+    return [trial] if trial in trials else [name for name, state in trials.items() if state.case == trial]
+
+
+def _list(view: LoadedRun, trials: Collection[str] | None = None, *, as_json: bool) -> None:
+    """List some trials, or all."""
+    state = view.state
+    inputs = ((name, value) for name, value in view.inputs() if trials is None or name in trials)
     if as_json:
         listed = [_entry(name, state.trials[name], value) for name, value in inputs]
         _print_json(view.path, view.problem, trials=listed)
@@ -111,6 +128,8 @@ def _entry(name: str, trial: TrialState, value: Any) -> dict[str, Any]:
     return {
         "trial": name,
         "case": trial.case,
+        "variant": trial.variant or None,
+        "repeat": trial.repeat,
         "input": _plain(None, None, value),
         "stage": trial.stage,
         "reason": trial.reason or None,

@@ -24,7 +24,7 @@ _NEARLY_FULL: Final = 1 << 20
 
 @click.command()
 @run_argument
-@click.option("--by", metavar="KEY", help="Also list the trials by this key of their metadata.")
+@click.option("--by", metavar="KEY", help="Also list the trials by this key of their metadata, or by `variant`.")
 @click.option("--json", "as_json", is_flag=True, help="Print a summary as JSON.")
 def status(path: Path, by: str | None, as_json: bool) -> None:
     """Show the status of a run, while it is running or at any later time.

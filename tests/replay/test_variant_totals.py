@@ -18,7 +18,8 @@ VARIANTS = ("mini", "large", "")
 def figures(totals: VariantTotals) -> tuple[Any, ...]:
     """Return what two sums must agree on."""
     scores = {scorer: (tally.scored, tally.failed, tally.mean, tally.cases) for scorer, tally in totals.scores.items()}
-    return {stage: n for stage, n in totals.stages.items() if n}, totals.attempts, dict(totals.usage), scores
+    stages = {stage: n for stage, n in totals.stages.items() if n}
+    return stages, totals.attempts, totals.recovered, dict(totals.usage), scores
 
 
 def test_a_run_without_variants_has_no_sums() -> None:
@@ -51,8 +52,8 @@ def test_each_variant_has_its_own_sums() -> None:
 
     assert ["mini", "large"] == list(state.variants)
     mini, large = state.variants.values()
-    assert ({"completed": 1}, 1, {"cost": 1.0, "judge.cost": 0.25}, {"exact": (1, 0, 1.0, 1)}) == figures(mini)
-    assert ({"completed": 1, "failed": 1}, 3, {"cost": 10.0}, {"exact": (1, 0, 0.0, 1)}) == figures(large)
+    assert ({"completed": 1}, 1, 0, {"cost": 1.0, "judge.cost": 0.25}, {"exact": (1, 0, 1.0, 1)}) == figures(mini)
+    assert ({"completed": 1, "failed": 1}, 3, 1, {"cost": 10.0}, {"exact": (1, 0, 0.0, 1)}) == figures(large)
     assert (2, 2, 1) == (large.total, large.done, large.failed)
 
 
@@ -103,7 +104,7 @@ def test_the_sums_of_a_variant_are_those_of_a_run_with_only_its_trials(trials: l
     assert list(dict.fromkeys(trial[1] for trial in trials) if has_variants else ()) == list(state.variants)
     for variant, totals in state.variants.items():
         alone = state_of([event for trial in trials if trial[1] == variant for event in trial_events(*trial)])
-        expected = VariantTotals(alone.stages, alone.attempts, alone.usage, alone.scores)
+        expected = VariantTotals(alone.stages, alone.attempts, alone.recovered, alone.usage, alone.scores)
         assert figures(expected) == figures(totals)
     stages = sum((Counter(totals.stages) for totals in state.variants.values()), Counter[str]())
     assert not has_variants or {stage: n for stage, n in state.stages.items() if n} == dict(stages)

@@ -1,0 +1,51 @@
+"""The variants of a run as text: a line each, for the screen and the final report."""
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Final
+
+from replay.state import RunState
+from replay.tally import Tally
+from replay.text import digits, money, printable
+from replay.variant_totals import VariantTotals
+
+_VARIANTS: Final = 8
+"""Variants with a line of their own."""
+_SCORES: Final = 3
+"""Scores in a line."""
+_COSTS: Final = ("cost", "judge.cost")
+
+
+def variant_lines(state: RunState) -> Iterator[str]:
+    """Yield results of the first variants: `mini   60 of 60 done · 2 failed · exact 91.4 % · $0.034`."""
+    rows = list(islice(variant_rows(state), _VARIANTS))
+    width = max((len(name) for name, _ in rows), default=0)
+    yield from (f"{name:<{width}}  {results}" for name, results in rows)
+    count = sum(totals.total > 0 for totals in state.variants.values())
+    if count > _VARIANTS:
+        yield f"… and {count - _VARIANTS:,} more"
+
+
+def variant_rows(state: RunState) -> Iterator[tuple[str, str]]:
+    """Yield the name and the results of each variant."""
+    for name, totals in state.variants.items():
+        if totals.total:
+            yield printable(name, 40) or "(no variant)", _in_words(totals)
+
+
+def _in_words(totals: VariantTotals) -> str:
+    parts = [f"{totals.done:,} of {totals.total:,} done"]
+    if totals.failed:
+        parts.append(f"{totals.failed:,} failed")
+    scored = [(scorer, mean) for scorer, tally in totals.scores.items() if (mean := mean_in_words(tally))]
+    parts += [f"{printable(scorer, 24)} {mean}" for scorer, mean in scored[:_SCORES]]
+    if any(unit in totals.usage for unit in _COSTS):
+        parts.append(money(sum(totals.usage[unit] for unit in _COSTS)))
+    return " · ".join(parts)
+
+
+def mean_in_words(tally: Tally) -> str:
+    """Return the mean of a scorer's values, of passes as a percentage; empty without numbers."""
+    if tally.mean is None:
+        return ""
+    return f"{100 * tally.mean:.1f} %" if tally.kind == "pass" else digits(tally.mean, 3)

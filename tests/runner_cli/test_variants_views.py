@@ -1,0 +1,224 @@
+"""Views of a run with variants: status, show, log, exports, fork and simulate."""
+
+import csv
+import io
+import zipfile
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import orjson
+import pytest
+from click.testing import CliRunner, Result
+
+from journal.events import TrialCompleted
+from replay import load, summarize
+from replay.ending import final_report
+from replay.variant_text import variant_lines
+from runner import Case, evaluation, note, run, verify
+from runner.cli import cli
+from tests.replay.trial_events import answered, failed, state_of
+
+SOURCE = """
+from evaljournal import Case, evaluation, note
+
+@evaluation(
+    cases=[Case(name="peru", input=1, expected=2), Case(name="cuba", input=2, expected=4)],
+    variants={"double": {"factor": 2}, "triple": {"factor": 3}},
+    policy="fixed",
+    durability="os",
+)
+def times(value, *, factor):
+    note(cost=factor / 4)
+    if factor == 3 and value == 2:
+        raise TypeError("no")
+    return value * factor
+
+@times.score
+def right(output, expected):
+    return output == expected
+"""
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with two variants, one of which fails once."""
+    path = tmp_path_factory.mktemp("variants") / "run"
+
+    @evaluation(
+        cases=[Case(name="peru", input=1, expected=2), Case(name="cuba", input=2, expected=4)],
+        variants={"double": {"factor": 2}, "triple": {"factor": 3}},
+        policy="fixed",
+        durability="os",
+    )
+    def times(value: int, *, factor: int) -> int:
+        note(cost=factor / 4)
+        if factor == 3 and value == 2:
+            raise TypeError("no")
+        return value * factor
+
+    @times.score
+    def right(output: int, expected: int) -> bool:
+        return output == expected
+
+    run(times, path, quiet=True)
+    return path
+
+
+def evaljournal(*arguments: object) -> Result:
+    """Invoke a command."""
+    return CliRunner().invoke(cli, [str(argument) for argument in arguments])
+
+
+def test_status_has_a_line_for_each_variant(finished: Path) -> None:
+    """The status lists trials, failures, scores and cost of each variant; JSON has all of them."""
+    words, answer = evaljournal("status", finished).stdout, orjson.loads(evaljournal("status", finished, "--json").stdout)
+
+    assert "double  2 of 2 done · right 100.0 % · $1.00" in words
+    assert "triple  2 of 2 done · 1 failed · right 0.0 % · $1.50" in words
+    assert "all variants: right" in words
+    assert f"details: evaljournal compare {finished}" in words
+    assert ["double", "triple"] == list(answer["variants"])
+    triple = answer["variants"]["triple"]
+    assert (1, 1, 2, 1.5) == (
+        triple["trials"]["failed"],
+        triple["trials"]["completed"],
+        triple["attempts"],
+        triple["usage"]["cost"],
+    )
+    assert "  triple  1 ok of 2 trials · 1 failed" in evaljournal("status", finished, "--by", "variant").stdout
+
+
+def test_many_variants_are_shortened() -> None:
+    """Of many variants the first eight are listed, and the others are counted."""
+    state = state_of([event for number in range(11) for event in answered("a", variant=f"v{number}")])
+
+    assert (9, "… and 3 more") == (len(list(variant_lines(state))), list(variant_lines(state))[-1])
+    assert "v7" in final_report(state, path="runs/a/1")
+
+
+def test_trials_that_failed_before_variants_were_adopted() -> None:
+    """Trials without a variant are listed separately, until they are withdrawn."""
+    state = state_of([*failed("a"), *answered("a", variant="mini")])
+
+    assert ["(no variant)  1 of 1 done · 1 failed", "mini          1 of 1 done"] == list(variant_lines(state))
+    assert ["", "mini"] == list(summarize(state).variants or {})
+
+
+def test_show_lists_the_trials_of_a_case(finished: Path) -> None:
+    """`show` takes the id of a trial, or the name of a case; if that has several trials, it lists them."""
+    listed, one = evaljournal("show", finished, "peru"), evaljournal("show", finished, "peru@triple", "--json")
+    entries = orjson.loads(evaljournal("show", finished, "cuba", "--json").stdout)["trials"]
+    unknown = evaljournal("show", finished, "per")
+
+    assert ["TRIAL", "peru@double", "peru@triple"] == [line.split()[0] for line in listed.stdout.splitlines()]
+    assert ("peru", "triple", 1) == tuple(orjson.loads(one.stdout)[name] for name in ("case", "variant", "repeat"))
+    assert [("cuba@double", "double", 1), ("cuba@triple", "triple", 1)] == [
+        (entry["trial"], entry["variant"], entry["repeat"]) for entry in entries
+    ]
+    assert (2, True) == (unknown.exit_code, "has no trial 'per'" in unknown.stderr)
+
+
+def test_log_prints_all_variants_of_a_case(finished: Path) -> None:
+    """`log` with the name of a case prints the records of its trials in all variants."""
+    lines = evaljournal("log", finished, "peru", "--type", "trial_completed").stdout
+
+    assert (2, True, True) == (len(lines.splitlines()), "peru@double" in lines, "peru@triple" in lines)
+    assert 2 == evaljournal("log", finished, "lima").exit_code
+
+
+@pytest.mark.parametrize("rows", ["trials", "attempts"])
+def test_tables_have_a_column(finished: Path, rows: str) -> None:
+    """Tables of a run with variants have the variant after the trial, in JSONL and CSV."""
+    objects = [orjson.loads(line) for line in evaljournal("export", finished, "--rows", rows).stdout.splitlines()]
+    table = list(csv.DictReader(io.StringIO(evaljournal("export", finished, "-f", "csv", "--rows", rows).stdout)))
+
+    assert ["trial", "variant"] == list(objects[0])[:2] == list(table[0])[:2]
+    assert {row["trial"].partition("@")[2] for row in objects} == {"double", "triple"}
+    assert all(row["trial"].partition("@")[2] == row["variant"] for row in [*objects, *table])
+
+
+def test_junit_has_a_suite_for_each_variant(finished: Path) -> None:
+    """JUnit has one suite per variant, each with its own counts."""
+    xml = evaljournal("export", finished, "-f", "junit").stdout
+    suites = ET.fromstring(xml).findall("testsuite")  # noqa: S314  # our own
+
+    assert [("times@double", "2", "0", "0"), ("times@triple", "2", "1", "1")] == [
+        (suite.get("name"), suite.get("tests"), suite.get("errors"), suite.get("failures")) for suite in suites
+    ]
+    assert ["peru@triple", "cuba@triple"] == [case.get("name") for case in suites[1].findall("testcase")]
+
+
+def test_nat_has_a_directory_for_each_variant(finished: Path, tmp_path: Path) -> None:
+    """NAT's files are written for each variant; the averages are those of the variant."""
+    assert 0 == evaljournal("export", finished, "-f", "nat", "-o", tmp_path / "nat").exit_code
+
+    assert {"double", "triple", "workflow_output.jsonl"} == {file.name for file in (tmp_path / "nat").iterdir()}
+    averages = {
+        name: orjson.loads((tmp_path / "nat" / name / "right_output.json").read_bytes())["average_score"]
+        for name in ("double", "triple")
+    }
+    assert {"double": 1.0, "triple": 0.0} == averages
+    items = orjson.loads((tmp_path / "nat" / "triple" / "workflow_output.json").read_bytes())
+    assert ["peru@triple", "cuba@triple"] == [item["id"] for item in items]
+    assert 4 == len((tmp_path / "nat" / "workflow_output.jsonl").read_bytes().splitlines())
+
+
+def test_inspect_has_a_log_for_each_variant(finished: Path, tmp_path: Path) -> None:
+    """Inspect gets one log per variant, with its parameters as the arguments of the task."""
+    rejected = evaljournal("export", finished, "-f", "inspect")
+    assert 0 == evaljournal("export", finished, "-f", "inspect", "-o", tmp_path / "logs").exit_code
+
+    assert (2, True) == (rejected.exit_code, "pass -o DIRECTORY" in rejected.stderr)
+    assert {"double.eval", "triple.eval"} == {file.name for file in (tmp_path / "logs").iterdir()}
+    with zipfile.ZipFile(tmp_path / "logs" / "triple.eval") as log:
+        header = orjson.loads(log.read("header.json"))
+        assert {"samples/peru_epoch_1.json", "samples/cuba_epoch_1.json"} <= set(log.namelist())
+    assert ("times@triple", {"factor": 3}) == (header["eval"]["task"], header["eval"]["task_args"])
+    assert (2, 1) == (header["results"]["total_samples"], header["results"]["completed_samples"])
+
+
+def test_traces_and_markdown_name_the_variant(finished: Path) -> None:
+    """Spans have an attribute with the variant, slices an argument, and Markdown a row for each."""
+    otlp = evaljournal("export", finished, "-f", "otlp").stdout
+    trace = orjson.loads(evaljournal("export", finished, "-f", "chrome-trace").stdout)
+    markdown = evaljournal("export", finished, "-f", "markdown").stdout
+
+    assert 8 == otlp.count('"evaljournal.variant"')
+    assert {"double", "triple"} == {event["args"]["variant"] for event in trace["traceEvents"] if event["ph"] == "X"}
+    assert "| <code>triple</code> |" in markdown
+
+
+def test_a_fork_keeps_the_variants(finished: Path, tmp_path: Path) -> None:
+    """A fork in the middle of a case is resumed with all its variants, and verifies."""
+    Path("times.py").write_text(SOURCE)
+    seq = next(record.seq for record in load(finished).records() if isinstance(record.event, TrialCompleted))
+    forked = evaljournal("fork", finished, "--at", seq, "-o", tmp_path / "forked")
+    resumed = evaljournal("resume", tmp_path / "forked", "--task", "times.py", "--trust", "--adopt")
+
+    assert (0, 1) == (forked.exit_code, resumed.exit_code), forked.stderr + resumed.stderr
+    run = load(tmp_path / "forked")
+    assert {"double": 2, "triple": 2} == {name: totals.done for name, totals in run.state.variants.items()}
+    assert verify(tmp_path / "forked").ok
+
+
+def test_simulate_a_run_with_variants(finished: Path) -> None:
+    """A simulation runs every trial of every variant."""
+    result = evaljournal("simulate", finished, "--slots", 1, "--json")
+
+    assert 0 == result.exit_code, result.stderr
+    answer = orjson.loads(result.stdout)
+    assert (4, 3, 1) == (answer["trials"], answer["simulated"]["completed"], answer["simulated"]["failed"])
+
+
+def test_a_run_without_variants_has_no_column(tmp_path: Path) -> None:
+    """Without variants, tables and exports are as before."""
+    Path("times.py").write_text(
+        SOURCE.replace('variants={"double": {"factor": 2}, "triple": {"factor": 3}},', "").replace(
+            ", *, factor", ", *, factor=2"
+        )
+    )
+    evaljournal("run", "times.py", "-o", tmp_path / "plain")
+    rows = [orjson.loads(line) for line in evaljournal("export", tmp_path / "plain").stdout.splitlines()]
+
+    assert {True} == {"variant" not in row for row in rows}
+    assert orjson.loads(evaljournal("status", tmp_path / "plain", "--json").stdout)["variants"] is None
