@@ -132,7 +132,8 @@ def test_trials_of_variants_are_compared_within_their_variant(tmp_path: Path) ->
 
     text = compared(write(tmp_path / "b", *trials(large=False)), write(tmp_path / "a", *trials(large=True)))
 
-    assert [["peru@large", "peru", "", "large says True", "large says False"]] == tables(text)[2][1:]
+    assert ["variant", "mini", "large"] == [row[0] for row in tables(text)[0]]
+    assert [["peru@large", "peru", "", "large says True", "large says False"]] == tables(text)[3][1:]
 
 
 def test_runs_without_a_common_trial(tmp_path: Path) -> None:
