@@ -217,6 +217,17 @@ def test_documented_workflows_use_declared_inputs(page: Path) -> None:
     assert all(workflow["permissions"] for workflow in workflows)
 
 
+def test_the_documentation_has_every_input() -> None:
+    """The table of inputs names those of the action, in their order, with their defaults."""
+    table = (ROOT / "docs" / "pull-requests.md").read_text().partition("<!-- inputs -->")[2].partition("<!-- /inputs -->")[0]
+    rows = [line.strip("|").split("|") for line in table.strip().splitlines()[2:]]
+
+    assert list(ACTION["inputs"]) == [row[0].strip(" `") for row in rows]
+    assert [str(declared.get("default", "")) for declared in ACTION["inputs"].values()][1:4] == [
+        row[2].strip(" `") for row in rows[1:4]
+    ]
+
+
 def test_arguments_are_passed_unchanged(tmp_path: Path) -> None:
     """Each line of the input is one argument, whatever is in it; nothing is executed."""
     directory = "run $(touch pwned) dir"
@@ -359,8 +370,8 @@ def test_no_other_run_is_resumed(listed: dict[str, Any], job: dict[str, str], mo
 
 def test_a_fork_resumes_nothing(tmp_path: Path, files: Path) -> None:
     """A pull request of a fork from a branch of the same name starts a new run."""
-    options = {"head_repository": "you/fork", "artifacts": [(UNFINISHED, files)]}
-    job = Job(tmp_path, {"run": "x.py", "resume": "true"}, **options).run()
+    inputs = {"run": "x.py", "resume": "true"}
+    job = Job(tmp_path, inputs, head_repository="you/fork", artifacts=[(UNFINISHED, files)]).run()
 
     assert [["run", "x.py", "-o", "evaljournal-run"]] == [call for call in job.calls if call[0] in {"run", "resume"}]
     assert "new\n" == (tmp_path / "work" / "evaljournal-run" / "journal-000001.jsonl").read_text()

@@ -44,6 +44,7 @@ def commands(text: str) -> Iterator[tuple[list[str], int]]:
 def comparable(output: str) -> list[str]:
     """The lines of some output, without what differs between runs: hashes, times and the width of columns."""
     masked = re.sub(r"\b[0-9a-f]{32}\b", "HASH", re.sub(r"\b[\d.,]+ (ms|s|min)\b", "TIME", output))
+    masked = re.sub(r"\b\d{4}-\d\d-\d\d \d\d:\d\d\b", "DATE", masked)
     return [" ".join(line.split()) for line in masked.strip().splitlines()]
 
 
