@@ -12,6 +12,7 @@ from replay.text import digits, duration, money, number, plural, printable
 
 _WIDTH: Final = 120
 _NAME_CHARS: Final = 40
+_MAX_NAME_CHARS: Final = 4_000
 _NAMES: Final = 3
 """Trials that are named of those that are not compared."""
 _MIN_P: Final = 0.0001
@@ -28,11 +29,11 @@ def lines(table: ComparisonTable) -> Iterator[str]:
     scorers = dict.fromkeys(scorer for row in table.rows for scorer in row.differences)
     for scorer in scorers:
         compared = [row for row in table.rows if scorer in row.differences]
-        width = max(len(_name(row.name)) for row in compared)
+        width = max(len(_row_name(row.name)) for row in compared)
         yield ""
-        yield f"{_name(scorer)}, compared with {_name(table.baseline)}:"
+        yield f"{_name(scorer)}, compared with {_row_name(table.baseline)}:"
         for row in compared:
-            yield f"  {_name(row.name):<{width}}  {_in_words(row.differences[scorer])}"
+            yield f"  {_row_name(row.name):<{width}}  {_in_words(row.differences[scorer])}"
     if notes := list(_notes(table)):
         yield ""
         yield from notes
@@ -42,10 +43,16 @@ def _name(name: str) -> str:
     return printable(name, _NAME_CHARS)
 
 
+def _row_name(name: str) -> str:
+    """Return the end of a long name: runs and variants differ there."""
+    text = printable(name, _MAX_NAME_CHARS)
+    return text if len(text) <= _NAME_CHARS else f"…{text[1 - _NAME_CHARS :]}"
+
+
 def _rows(table: ComparisonTable) -> Iterator[str]:
     """Yield the columns side by side; those that do not fit are in a further table below."""
     names = _column(
-        "", ["* " + _name(row.name) if row.is_on_front else "  " + _name(row.name) for row in table.rows], left=True
+        "", ["* " + _row_name(row.name) if row.is_on_front else "  " + _row_name(row.name) for row in table.rows], left=True
     )
     columns = list(_columns(table))
     while columns:
@@ -125,10 +132,10 @@ def _in_words(difference: Difference) -> str:
 def _notes(table: ComparisonTable) -> Iterator[str]:
     if table.comparisons > 1:
         yield f"p-values have Holm's correction over {table.comparisons:,} comparisons"
-    baseline = _name(table.baseline)
+    baseline = _row_name(table.baseline)
     for row in table.rows:
         for note in (*_unpaired(row, baseline), *_difference_notes(row, baseline), *_row_notes(row)):
-            yield f"{_name(row.name)}: {note}"
+            yield f"{_row_name(row.name)}: {note}"
 
 
 def _difference_notes(row: Row, baseline: str) -> Iterator[str]:

@@ -195,6 +195,15 @@ def test_text() -> None:
     assert "c: 40 trials in common with a; not compared: 2 only here (c40, c41)" in output
 
 
+def test_long_names() -> None:
+    """Of a long name the end is shown, where runs and variants differ."""
+    path = f"runs/{'evaluation-' * 9}/0001"
+    output = list(lines(compare_all({f"{path}@{name}": scored(20, n=30) for name in ("mini", "large")}, f"{path}@mini")))
+
+    assert [True, True] == ["/0001@mini " in output[1], "/0001@large " in output[2]]
+    assert 120 >= max(map(len, output[:3]))
+
+
 def test_mixed_versions_are_marked() -> None:
     """Scores of two versions in a row, and another version than in the baseline, are noted."""
     events = [event for at in range(4) for event in answered(f"c{at}", {"exact": True})]
