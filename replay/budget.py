@@ -111,7 +111,9 @@ class Budget:
     spent: Amounts = attrs.field(factory=_sums)
     possibly_paid: Amounts = attrs.field(factory=_sums)
     held: Amounts = attrs.field(factory=_sums)
-    """Reserves of attempts in flight that are not used yet."""
+    """Reserves that are not used yet, of attempts in flight and of outputs that are not fully scored."""
+    has_ended: bool = False
+    """Whether the session has ended with a final record, so that nothing is in flight."""
     _open: dict[str, _OpenAttempt] = attrs.field(factory=dict[str, _OpenAttempt])
     """Trial → its attempt in flight or being scored."""
     _variants: dict[str, _Variant] = attrs.field(factory=dict[str, _Variant])
@@ -146,6 +148,11 @@ class Budget:
                 return Block(reason="unknown", unit=unit)
         return None
 
+    def excess(self) -> Block | None:
+        """Return the first unit that is exceeded already; None if there is none."""
+        over = (unit for unit, limit in self.limits.items() if self._committed(unit) > limit)
+        return next((Block(reason="limit", unit=unit) for unit in over), None)
+
     def over_trial_limit(self, trial: str, usage: object = None) -> Amounts:
         """Return what the attempts of a trial have used of the units of which one trial may use less.
 
@@ -172,16 +179,12 @@ class Budget:
 
     def use(self) -> dict[str, BudgetUse]:
         """Return how much of the budget is used, by unit."""
-        return {
-            unit: BudgetUse(
-                limit=limit,
-                spent=self.spent[unit],
-                possibly_paid=self.possibly_paid[unit],
-                reserved=self.held[unit],
-                overshoot=max(0.0, round(self._committed(unit) - limit, _DIGITS)),
-            )
-            for unit, limit in self.limits.items()
-        }
+        return {unit: self._use(unit, limit) for unit, limit in self.limits.items()}
+
+    def _use(self, unit: str, limit: float) -> BudgetUse:
+        spent, possibly_paid, reserved = self.spent[unit], self.possibly_paid[unit], 0.0 if self.has_ended else self.held[unit]
+        overshoot = max(0.0, round(spent + possibly_paid + reserved - limit, _DIGITS))
+        return BudgetUse(limit=limit, spent=spent, possibly_paid=possibly_paid, reserved=reserved, overshoot=overshoot)
 
     def more_trials(self, done: int) -> int | None:
         """Return how many more trials the rest of the budget buys, at the average of those that are done; None if unknown."""
@@ -207,6 +210,7 @@ class Budget:
 
     def begin_session(self, settings: Mapping[str, Any], scored: Iterable[str]) -> None:
         """Use the limits of a session; `scored` are the trials with a scorer call that the previous session has not ended."""
+        self.has_ended = False
         self.limits = amounts(settings.get("budget"), zero=False)
         self.trial_limits = amounts(settings.get("budget_per_trial"), zero=False)
         for trial in scored:

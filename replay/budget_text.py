@@ -31,6 +31,8 @@ def budget_lines(state: RunState) -> Iterator[str]:
     if summary is None:
         return
     yield from (f"budget: {line}" for line in use_lines(summary.run))
+    if summary.more_trials is not None and state.outcome != "finished":
+        yield f"budget: the rest buys about {plural(summary.more_trials, 'more trial')}"
     if summary.per_trial:
         limits = ", ".join(f"{unit} {quantity(unit, limit)}" for unit, limit in summary.per_trial.items())
         yield f"budget per trial: {limits}; exceeded by {plural(summary.trials_exceeded, 'trial')}"

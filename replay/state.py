@@ -554,6 +554,8 @@ class RunState:
 
     def _end(self, outcome: str) -> None:
         self.outcome, self._end_t = outcome, self.t
+        if self.budget is not None:
+            self.budget.has_ended = True
         if self.sessions:
             self.sessions[-1].outcome = outcome
 

@@ -13,11 +13,12 @@ from runner.tasks import Billed
 
 
 def check_prices(cases: Dataset, tasks: Iterable[object], scorers: Mapping[str, Scorer], settings: Settings) -> Dataset:
-    """Return the cases with a check that their models and the judges have a price, if cost is limited."""
-    if "cost" in {*(settings.budget or ()), *(settings.budget_per_trial or ())}:
-        for function in (*tasks, *(scorer.function for scorer in scorers.values())):
-            if isinstance(function, Billed):
-                cases = cases.checked(function.check_price)
+    """Return the cases with a check that their models, and the judges, have a price if their cost is limited."""
+    of_run, of_trials = "cost" in (settings.budget or ()), "cost" in (settings.budget_per_trial or ())
+    functions = [*(tasks if of_run or of_trials else ()), *(scorer.function for scorer in scorers.values() if of_run)]
+    for function in functions:
+        if isinstance(function, Billed):
+            cases = cases.checked(function.check_price)
     return cases
 
 
@@ -38,6 +39,10 @@ class Admission:
             reserve = budget.reserve(variant, self._estimate(work.case, variant))
         work.reserved = reserve
         return budget.block(variant, reserve)
+
+    def admit_scoring(self) -> Block | None:
+        """Return why the output of an earlier session may not be scored: its scorer calls, which are repeated, are not paid."""
+        return self._budget.excess() if self._scorers else None
 
     def _estimate(self, case: Case, variant: str) -> Amounts:
         """Return what an attempt and its scorers use at most; units that are unknown are missing."""

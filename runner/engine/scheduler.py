@@ -12,6 +12,7 @@ import trio
 
 from journal import Record
 from journal.events import IntakePaused, PolicyEvent, PolicyShared, TrialCompleted
+from replay.budget import Block
 from replay.budget_text import block_in_words
 from replay.intake import NO_RESPONSE
 from runner.concurrency.policy import Policy
@@ -216,7 +217,7 @@ class Scheduler:
             self.timer.schedule(queues.put_due(now))
         if self._is_intake_waiting:
             self.request_intake()
-        if queues.to_score:
+        if queues.to_score and (self._admission is None or self._may_score()):
             work = queues.to_score.popleft()
             self.wake()
             return work
@@ -235,11 +236,26 @@ class Scheduler:
         assert self._admission is not None
         if self._blocked_lane not in (None, lane):
             return False
-        block, state = self._admission.admit(lane.next_trial(probe=probe)), self.recorder.state
+        block = self._admission.admit(lane.next_trial(probe=probe))
         self._blocked_lane = None if block is None else lane
-        if block is not None and not state.running and not self.queues.unscored:
-            self.shutdown.stop("budget", block_in_words(state, block))
+        if block is not None:
+            self._stop_if_idle(block)
         return block is None
+
+    def _may_score(self) -> bool:
+        """Whether the budget allows to score the outputs of earlier sessions."""
+        assert self._admission is not None
+        block = self._admission.admit_scoring()
+        if block is not None:
+            self._stop_if_idle(block)
+        return block is None
+
+    def _stop_if_idle(self, block: Block) -> None:
+        """Stop the session, whose budget allows no further start, once nothing is in flight."""
+        state, queues = self.recorder.state, self.queues
+        if not state.running and queues.unscored == len(queues.to_score):
+            self.shutdown.stop("budget", block_in_words(state, block))
+            self.close()
 
     def _take(self, lane: Lane, *, probe: bool) -> Job:
         """Take the next job out of a lane, and wake a worker for the one after it."""

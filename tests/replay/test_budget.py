@@ -1,0 +1,226 @@
+"""The budget of a run as the journal records it: what the audit recomputes, and what the screen and the summary show."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+import pytest
+import trio
+import trio.testing
+
+from journal import Event, Record, read
+from journal.events import (
+    AttemptFailed,
+    AttemptStarted,
+    AttemptSucceeded,
+    Noted,
+    RunStarted,
+    RunStopped,
+    TrialCompleted,
+)
+from replay import RunState, fold
+from replay.audit_types import Audit
+from replay.auditing import audit
+from replay.budget import Budget, round_up
+from replay.budget_text import larger_budget, spent_in_words
+from replay.ending import next_command
+from replay.screen import line
+from replay.summary import summarize
+from replay.view_json import view_json
+from runner import note
+from runner.recompute.rules import session_rules
+from tests.journal.disk import SimulatedDisk
+from tests.journal.samples import started
+from tests.replay.trial_events import enqueued, records
+from tests.runs import PATH, define, numbered_cases, run_virtual
+
+
+@functools.cache
+def recorded(**options: Any) -> tuple[Record, ...]:
+    """Return the records of a run in which each attempt costs 0.10 dollars."""
+
+    async def task(value: str) -> str:
+        await trio.sleep(1)
+        note(cost=0.1)
+        return value
+
+    async def main() -> None:
+        await run_virtual(define(task, numbered_cases(12), slots=2, policy="fixed", **options), disk)
+
+    disk = SimulatedDisk()
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    return tuple(read(PATH, files=disk))
+
+
+def changed(kind: type, number: int, change: Callable[[Any], Any], run: tuple[Record, ...]) -> list[Record]:
+    """Return records of which the n-th event of a type is changed."""
+    seq = [record.seq for record in run if isinstance(record.event, kind)][number]
+    return [record._replace(event=change(record.event)) if record.seq == seq else record for record in run]
+
+
+def audited(run: list[Record]) -> Audit:
+    """Return the audit of records."""
+    return audit(run, rules=session_rules)
+
+
+def with_settings(event: RunStarted, **settings: Any) -> RunStarted:
+    """Return the start of a run with other settings."""
+    return attrs.evolve(event, settings={**event.settings, **settings})  # type: ignore[misc]  # a fact is an attrs class
+
+
+def with_reserve(reserved: Any) -> Callable[[Event], Event]:
+    """Return a change of a reserve."""
+    return lambda event: attrs.evolve(event, reserved=reserved)  # type: ignore[misc]  # as above
+
+
+STOPPED = {"budget": "cost=0.5"}
+
+
+def test_a_run_passes() -> None:
+    """Every admission, and the stop, is recomputed; the audit has what was spent and the worst possible overshoot."""
+    result = audited(list(recorded(**STOPPED)))
+    use = result.budget["cost"]
+
+    assert ((), 7) == (result.findings, result.decisions_reproduced)  # 5 attempts, the limit of the policy, and the stop.
+    assert (0.5, 0.5, 0.0, 0.0, 0.0) == attrs.astuple(use)
+
+
+@pytest.mark.parametrize(
+    ("kind", "number", "change", "problem"),
+    [
+        (AttemptStarted, 4, with_reserve(None), "the reserve of 'case-4' is None, but the budget reserves {'cost': 0.1}"),
+        (AttemptStarted, 4, with_reserve({}), "the reserve of 'case-4' is {}, but the budget reserves {'cost': 0.1}"),
+        (AttemptStarted, 4, with_reserve({"cost": 0.01}), "but the budget reserves {'cost': 0.1}"),
+        (AttemptStarted, 4, with_reserve({"cost": "0.1"}), "but the budget reserves {'cost': 0.1}"),
+        (AttemptStarted, 0, with_reserve({"cost": 0.6}), "'case-0' starts, but the budget does not allow it: limit (cost)"),
+        (RunStarted, 0, lambda event: with_settings(event, budget={"cost": 0.4}), "'case-4' starts, but the budget does not"),
+        (RunStarted, 0, lambda event: with_settings(event, budget={"cost": 0.6}), "but the budget allows another attempt"),
+        (RunStarted, 0, lambda event: with_settings(event, budget=None), "'case-0' has a reserve, but the run has no budget"),
+    ],
+)
+def test_violations(kind: type, number: int, change: Callable[[Any], Any], problem: str) -> None:
+    """The audit detects a wrong reserve, a start that the budget does not allow, and a stop without a cause."""
+    result = audited(changed(kind, number, change, recorded(**STOPPED)))
+
+    assert "budget" == result.findings[0].check
+    assert problem in result.findings[0].message
+
+
+@pytest.mark.parametrize(
+    "budget", [{"cost": "5"}, {"cost": float("inf")}, {"cost": -1}, "cost=5", 7, {"other": 1}, [1]], ids=str
+)
+def test_foreign_budgets(budget: Any) -> None:
+    """A budget that no run can have is no budget; nothing fails."""
+    state = fold(changed(RunStarted, 0, lambda event: with_settings(event, budget=budget), recorded(**STOPPED)))
+
+    assert state.budget is not None
+    assert ({}, "") == (state.budget.use(), spent_in_words(state))
+
+
+def test_violations_of_the_budget_per_trial() -> None:
+    """The audit detects an output of a trial that has used too much, and a failure by the budget that is none."""
+    run = recorded(budget_per_trial="cost=0.1")
+    exceeded = changed(Noted, 0, lambda event: attrs.evolve(event, value=0.2), run)
+    succeeded = next(record for record in run if isinstance(record.event, AttemptSucceeded)).event
+    assert isinstance(succeeded, AttemptSucceeded)
+    failure = AttemptFailed(
+        trial=succeeded.trial, attempt=1, error="OverBudget", message="", category="fatal", elapsed=succeeded.elapsed
+    )
+
+    assert () == audited(list(run)).findings
+    message = f"{succeeded.trial!r} has an output, but exceeded the budget per trial"
+    assert [message] == [finding.message for finding in audited(exceeded).findings]
+    message = f"{succeeded.trial!r} fails by the budget per trial, but did not exceed it"
+    assert message == audited(changed(AttemptSucceeded, 0, lambda _: failure, run)).findings[0].message
+
+
+def test_what_is_shown() -> None:
+    """The screen shows what is spent, the limit, and how many more trials that buys; so does the summary as JSON."""
+    run = recorded(budget="cost=0.75", deadline=2.5)
+    state = fold(run)
+
+    assert "cost $0.600 of $0.750 · about 1 more trial" == spent_in_words(state)
+    assert "budget: cost $0.600 of $0.750 · about 1 more trial" in line(state, now=3.0, durable=9, total=12)
+    assert {
+        "run": {"cost": {"limit": 0.75, "spent": 0.6, "possibly_paid": 0.0, "reserved": 0.0, "overshoot": 0.0}},
+        "more_trials": 1,
+        "per_trial": {},
+        "trials_exceeded": 0,
+    } == view_json(summarize(state))["budget"]
+
+
+def test_an_interrupted_session() -> None:
+    """While attempts are in flight, or if their process was killed, their reserves are part of the worst overshoot."""
+    run = [record for record in recorded(**STOPPED) if not isinstance(record.event, RunStopped)]
+    last = max(record.seq for record in run if isinstance(record.event, AttemptStarted))
+    state = fold(record for record in run if record.seq <= last)
+
+    assert state.budget is not None
+    assert (0.4, 0.1) == (state.budget.use()["cost"].spent, state.budget.use()["cost"].reserved)
+
+
+def test_the_next_command() -> None:
+    """A run that was stopped by its budget is resumed with one that is enough for the remaining trials."""
+    state = fold(recorded(**STOPPED))
+
+    assert "evaljournal resume runs/a/0001 --budget cost=1.3 --task FILE.py:NAME" == next_command(state, "runs/a/0001")
+
+
+@pytest.mark.parametrize(
+    ("amount", "expected"), [(0.0, 0.0), (1.01, 1.1), (1.1, 1.1), (0.0123, 0.013), (99.5, 100.0), (4567, 4600)]
+)
+def test_round_up(amount: float, expected: float) -> None:
+    """A suggested budget has two digits."""
+    assert expected == round_up(amount)
+
+
+def test_a_budget_without_trials() -> None:
+    """Before the first trial is done, nothing is known about what the budget buys, or a larger one."""
+    assert (None, {}) == (Budget(limits={"cost": 1.0}).more_trials(0), Budget(limits={"cost": 1.0}).needed(3, 0))
+    assert "" == larger_budget(RunState(), 3)
+
+
+def test_unrelated_usage() -> None:
+    """Notes of a run, of a trial without an attempt and with invalid amounts change no reserve."""
+    run = with_settings(started(), budget={"cost": 1})
+    notes = [
+        Noted(name="cost", value=0.25),
+        Noted(name="cost", value=-1),
+        Noted(name="usage", value={"cost": "much", "input_tokens": True}),
+        Noted(name="cost", value=0.25, trial="a"),
+    ]
+    start = AttemptStarted(trial="a", attempt=1, slot=0, reserved={"cost": 0.1})
+    state = fold(records([enqueued("a"), *notes, start], run))
+
+    assert state.budget is not None
+    assert (0.5, 0.1) == (state.budget.spent["cost"], state.budget.held["cost"])
+
+
+def test_late_usage_of_an_earlier_attempt() -> None:
+    """What an abandoned attempt reports later is spent, and does not use up the reserve of the next attempt."""
+    run = with_settings(started(), budget={"cost": 1})
+    first = AttemptStarted(trial="a", attempt=1, slot=0, reserved={"cost": 0.1})
+    failed = AttemptFailed(trial="a", attempt=1, error="E", message="", category="error", elapsed=0.5)
+    second = AttemptStarted(trial="a", attempt=2, slot=0, reserved={"cost": 0.1})
+    state = fold(records([enqueued("a"), first, failed, second, Noted(name="cost", value=0.3, trial="a", attempt=1)], run))
+
+    assert state.budget is not None
+    assert (0.3, 0.1) == (state.budget.spent["cost"], state.budget.held["cost"])
+
+
+def test_completed_trials_are_forgotten() -> None:
+    """Nothing is kept of a trial that is done, so that memory does not grow."""
+    run = with_settings(started(), budget={"cost": 1}, budget_per_trial={"cost": 1})
+    events: list[Event] = [
+        enqueued("a"),
+        AttemptStarted(trial="a", attempt=1, slot=0, reserved={}),
+        Noted(name="cost", value=0.3, trial="a", attempt=1),
+        AttemptSucceeded(trial="a", attempt=1, output="x", elapsed=0.5),
+        TrialCompleted(trial="a", attempts=1),
+    ]
+    state = fold(records(events, run))
+
+    assert state.budget is not None
+    assert ({}, {}) == (state.budget._open, state.budget._used_by_trial)
+    assert {"cost": 0.3} == state.budget.reserve("", {})

@@ -1,0 +1,102 @@
+"""Budgets on the command line: exit codes, the next command, `verify`, `status`, and mistakes."""
+
+import re
+import shlex
+from pathlib import Path
+
+import orjson
+import pytest
+from click.testing import CliRunner, Result
+
+from runner.cli import cli
+
+TASK = """
+from evaljournal import Case, evaluation, note
+
+
+@evaluation(cases=[Case(name=f"case-{n}", input=n) for n in range(8)], slots=1, policy="fixed")
+def priced(number):
+    note(cost=0.01, output_tokens=10)
+    return number
+"""
+
+
+def invoke(command: str) -> Result:
+    """Run a command."""
+    return CliRunner().invoke(cli, shlex.split(command))
+
+
+def limits() -> dict[str, float]:
+    """Return the budget of the newest run."""
+    budget = orjson.loads(invoke("status --json").stdout)["budget"]
+    return {unit: use["limit"] for unit, use in budget["run"].items()}
+
+
+@pytest.fixture(autouse=True)
+def task() -> None:
+    """Write the evaluation to the working directory."""
+    Path("priced.py").write_text(TASK)
+
+
+def test_a_run_is_stopped_and_resumed() -> None:
+    """A run ends with exit code 3 and the command to resume it with a larger budget, which finishes it."""
+    stopped = invoke("run priced.py --budget cost=0.05 --budget output_tokens=2M")
+    again = invoke("resume")
+
+    assert (3, 3) == (stopped.exit_code, again.exit_code)
+    (command,) = re.findall(r"^next: evaljournal (.*)$", stopped.stdout, re.MULTILINE)
+    assert command.endswith("--budget cost=0.09")
+    assert command in again.stdout
+    assert 0 == invoke(command).exit_code
+    assert {"cost": 0.09, "output_tokens": 2e6} == limits()
+
+
+def test_verify_and_status() -> None:
+    """`verify` prints what was spent and the worst possible overshoot; `status` shows how many more trials the rest buys."""
+    invoke("run priced.py --budget cost=0.055")
+
+    assert "budget: cost $0.0500 of $0.0550 spent; worst possible overshoot: none" in invoke("verify").stdout
+    assert 0.0 == orjson.loads(invoke("verify --json").stdout)["budget"]["cost"]["overshoot"]
+    assert "budget: the rest buys about 0 more trials" in invoke("status").stdout
+    assert 0.05 == orjson.loads(invoke("status --json").stdout)["budget"]["run"]["cost"]["spent"]
+
+
+def test_a_budget_for_each_trial() -> None:
+    """Trials over the budget per trial fail, are counted separately, and pass when they are retried with a larger one."""
+    failed = invoke("run priced.py --budget-per-trial output_tokens=9 --stop-on-same-error none")
+
+    assert 1 == failed.exit_code
+    assert "budget per trial: output_tokens 9; exceeded by 8 trials" in failed.stdout
+    assert {"budget": 8} == orjson.loads(invoke("status --json").stdout)["failed_by_reason"]
+    assert 0 == invoke("resume --retry-failed --budget-per-trial output_tokens=1k").exit_code
+    assert 0 == invoke("verify").exit_code
+
+
+def test_a_configuration_file() -> None:
+    """A budget in a configuration file is a table."""
+    Path("qa.jsonl").write_text('{"id": "a", "input": "x", "made": "y"}\n')
+    Path("qa.toml").write_text('data = "qa.jsonl"\noutput-key = "made"\nbudget = { cost = 0.5, output_tokens = "2k" }\n')
+
+    assert 0 == invoke("run --config qa.toml").exit_code
+    assert {"cost": 0.5, "output_tokens": 2000.0} == limits()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--budget cost=0", "--budget cost=0: must be a number above 0; k stands for thousands, M for millions"),
+        ("--budget cost=nan", "--budget cost=nan: must be a number above 0"),
+        ("--budget dollars=5", "--budget dollars=5: unknown unit 'dollars'; use cost, input_tokens, output_tokens"),
+        ("--budget output_token=5", "--budget output_token=5: unknown unit 'output_token'; did you mean 'output_tokens'"),
+        ("--budget 5", "--budget 5: expected UNIT=AMOUNT, such as cost=5"),
+        ("--budget cost=1 --budget cost=2", "--budget cost=2: cost is given twice"),
+        ("--budget-per-trial cost=-1", "--budget-per-trial cost=-1: must be a number above 0"),
+    ],
+)
+def test_mistakes(options: str, message: str) -> None:
+    """A budget that cannot be kept is a usage error, and nothing is started."""
+    result = invoke(f"run priced.py {options}")
+
+    assert 2 == result.exit_code
+    assert message in result.stderr
+    assert not Path("runs").exists()
