@@ -41,7 +41,8 @@ class RunStarted:
     scorers: Mapping[str, str]
     """Name → version of each scorer."""
     definition: Json = None
-    """What is evaluated, with secrets masked: `task` and `scorers`, each with its prompts, parameters, address or source."""
+    """What is evaluated, with secrets masked: `task` and `scorers`, each with its prompts, parameters, address or source; and
+    `variants`, if there are any: name → `parameters` and `fingerprint`."""
     dataset: str
     """Description of the source of the cases."""
     dataset_fingerprint: str
@@ -76,7 +77,8 @@ class SessionStarted:
     trials: int = 0
     """Number of trials to run, if it changed; 0 if unchanged or not known in advance."""
     adopted: Json = None
-    """New values of members of `run_started` that changed (`evaluation`, `task`, `scorers`, fingerprints)."""
+    """New values of members of `run_started` that changed (`evaluation`, `task`, `scorers`, fingerprints), and
+    `variants` (name → fingerprint), if these have changed."""
     definition: Json = None
     """The definition that was adopted with them."""
 
@@ -86,7 +88,7 @@ class TrialEnqueued:
     """A trial was added to the queue."""
 
     trial: str
-    """`name`, or `name#3` for the third repeat."""
+    """Its id: `name`, `name#3` for the third repeat, `name@variant` and `name@variant#3` with a variant; never parsed."""
     case: str
     variant: str = ""
     """Name of the variant, if the run has several."""
@@ -349,7 +351,7 @@ class TrialFailed:
 
 @fact
 class TrialWithdrawn:
-    """The trial no longer counts, because its case was removed from the dataset or changed."""
+    """The trial no longer counts, because its case or its variant was removed or changed."""
 
     trial: str
     reason: Literal["removed", "changed"]

@@ -49,7 +49,7 @@ async def run_virtual(defined: AnyEvaluation, disk: SimulatedDisk, *, signals: b
             return await session.run()
 
 
-def define_real(task: Callable[[Any], Any], cases: Any = "lima", **options: Any) -> AnyEvaluation:
+def define_real(task: Callable[..., Any], cases: Any = "lima", **options: Any) -> AnyEvaluation:
     """Return an evaluation for `run_real`, by default without retries; a text as `cases` is the name and input of one case."""
     cases = [Case(name=cases, input=cases)] if isinstance(cases, str) else cases
     retry = Retry(errors=0, timeouts=0, rate_limits=0)

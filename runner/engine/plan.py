@@ -1,7 +1,7 @@
 """What a session is about to run, checked against what its journal records."""
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +75,7 @@ def make_plan(
     settings, overridden = effective_settings(evaluation.settings, overrides, state.settings)
     check_gates(settings.fail_under, evaluation.scorers)
     shard = _shard(options, state, path)
+    settings = _with_variants(settings, only_variants, evaluation.variants, options, path)
     evaluation = evaluation.with_variants(settings.only_variants)
     if len(evaluation.variants) > MAX_CELLS and not options.yes:
         hint = "--yes, or yes=True in Python, runs them all; --only-variant selects some"
@@ -114,6 +115,19 @@ def make_plan(
     )
     _check_unchanged(state, started, selected, path, options)
     return Plan(settings, trials, started, slots, evaluation, keys, variants)
+
+
+def _with_variants(
+    settings: Settings, names: Sequence[str], variants: Collection[str], options: Options, path: Path
+) -> Settings:
+    """Add variants to a run that was started with only some of them; raise `RunChanged` unless that is adopted."""
+    added = tuple(name for name in names if name in variants and name not in settings.only_variants)
+    if not (settings.only_variants and added):
+        return settings
+    if not options.adopt:
+        hint = f"{options.how_to_resume(path, adopt=True)} adds {', '.join(map(repr, added))}"
+        raise RunChanged(f"{path} has only the variants {', '.join(map(repr, settings.only_variants))}", hint=hint)
+    return attrs.evolve(settings, only_variants=(*settings.only_variants, *added))
 
 
 def _check_loops(evaluation: Evaluation[Any, Any, Any], settings: Settings) -> None:
