@@ -279,6 +279,8 @@ class Auditor:
 
     def _on_attempt_started(self, event: events.AttemptStarted, record: Record) -> None:
         state, count = self._state, self._count
+        if state.interrupted_trials and state.trials[event.trial].is_undecided:
+            self._add(record, "retry", f"{event.trial!r} starts, although no retry was recorded after its worker ended")
         holder = self._slots.get(event.slot)
         if holder is not None:
             self._add(record, "slots", f"{event.trial!r} starts in slot {event.slot}, which {holder!r} still holds")

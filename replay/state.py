@@ -24,7 +24,17 @@ from replay.scores import Scores
 from replay.session_errors import ERROR_CHARS, LastError, RepeatedError, UnauthorizedScorer
 from replay.sessions import PINNED, Session, adopted_changes
 from replay.steps import RunSteps, keeps_steps
-from replay.trial_state import Location, OpenCall, RetryHistory, RunningAttempt, TrialState, new_attempt, packed_input
+from replay.text import spaced
+from replay.trial_state import (
+    WORKER_ENDS,
+    Location,
+    OpenCall,
+    RetryHistory,
+    RunningAttempt,
+    TrialState,
+    new_attempt,
+    packed_input,
+)
 from replay.usage import add, noted_usage, subtract, unpriced_models
 from replay.variant_totals import VariantTotals
 
@@ -398,7 +408,15 @@ class RunState:
 
     def _on_attempt_interrupted(self, event: events.AttemptInterrupted, _: Record) -> None:
         since = self.running[event.trial].since
-        self._move(event.trial, self.trials[event.trial], "interrupted")
+        trial = self.trials[event.trial]
+        self._move(event.trial, trial, "interrupted")
+        if event.reason in WORKER_ENDS:
+            history = trial.retry_history = trial.retry_history or RetryHistory()
+            history.count_failure(event.reason)
+            history.error = f"{spaced(event.reason)}: {event.detail}"[:ERROR_CHARS]
+            history.error_type = history.location = ""
+        elif trial.retry_history is not None:
+            trial.retry_history.category = "interrupted"
         self.interrupted += 1
         self.interrupted_trials.add(event.trial)
         if (steps := self.steps.open.get(event.trial)) is not None:

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 import attrs
 
 from journal import Record, events
-from replay.trial_state import TrialState, packed
+from replay.trial_state import WORKER_ENDS, TrialState, packed
 from replay.usage import add
 
 Reuse = Literal["transient", "interrupted", "always", "never"]
@@ -21,7 +21,8 @@ Reuse = Literal["transient", "interrupted", "always", "never"]
 REUSES: Final[tuple[Reuse, ...]] = ("transient", "interrupted", "always", "never")
 NOT_REUSED: Final = f"{events.NOTE_PREFIX}step_not_reused"
 """The note that a completed step is executed again because its result cannot be read: `step` and `problem`."""
-_TRANSIENT: Final = frozenset({"interrupted", "rate_limited", "unavailable", "fatal"})
+_INTERRUPTED: Final = frozenset({"interrupted", *WORKER_ENDS})
+_TRANSIENT: Final = _INTERRUPTED | {"rate_limited", "unavailable", "fatal"}
 """Ends that are not the task's fault. A fatal failure ends its trial, unless it stopped the run: unauthorized, or no credit."""
 _MIN_TIMEOUT: Final = 0.1
 """Minimum part of its timeout that an attempt gets, however long the attempts were whose steps it reuses."""
@@ -35,7 +36,7 @@ def keeps_steps(reuse: str, end: str) -> bool:
         case "always":
             return True
         case "interrupted":
-            return end == "interrupted"
+            return end in _INTERRUPTED
         case _:
             return end in _TRANSIENT
 

@@ -27,16 +27,18 @@ def attempt_facts(event: Event) -> dict[str, Any]:  # noqa: PLR0911  # one for e
         case events.AttemptStarted():
             return {"reuses": event.reuses, "spent": event.spent}
         case events.AttemptSucceeded():
-            return {"output": event.output, "usage": event.usage}
+            return {"output": event.output, "usage": event.usage, "worker": event.worker}
         case events.AttemptFailed():
-            names = ("category", "error", "message", "traceback", "retry_after", "usage")
+            names = ("category", "error", "message", "traceback", "retry_after", "usage", "worker")
             return {name: getattr(event, name) for name in names}
         case events.AttemptTimedOut():
             timeout, message = event.timeout, f"timed out after {event.timeout:g} s"
-            return {"category": "timed_out", "error": "timeout", "message": message, "timeout": timeout, "usage": event.usage}
+            facts = {"category": "timed_out", "error": "timeout", "message": message, "timeout": timeout}
+            return {**facts, "usage": event.usage, "worker": event.worker}
         case events.AttemptInterrupted():
-            message = f"interrupted: {spaced(event.reason)}"
-            return {"category": "interrupted", "error": "interrupted", "message": message, "reason": event.reason}
+            message = f"interrupted: {spaced(event.reason)}{f' ({event.detail})' if event.detail else ''}"
+            facts = {"category": "interrupted", "error": "interrupted", "message": message, "reason": event.reason}
+            return {**facts, "detail": event.detail, "worker": event.worker}
         case events.AttemptReturnedLate():
             return {"late_outcome": event.outcome}
         case events.RetryScheduled():
@@ -64,7 +66,11 @@ class AttemptDetails:
     message: str = ""
     traceback: str = ""
     reason: str = ""
-    """Why it was interrupted: `cancelled`, `forked`, `process_died` or `stopped`."""
+    """Why it was interrupted: `cancelled`, `forked`, `process_died`, `stopped`, `worker_died` or `worker_lost`."""
+    detail: str = ""
+    """What is known about the reason, such as `signal 11`."""
+    worker: str = ""
+    """Name of the worker that ran it; empty: the process of the run, or unknown."""
     retry_after: float | None = None
     timeout: float | None = None
     """The timeout that it exceeded, in seconds."""

@@ -17,6 +17,9 @@ Value = bool | int | float | str
 DONE: Final = ("completed", "failed")
 """The stages of a trial that has ended and was not withdrawn."""
 
+WORKER_ENDS: Final = ("worker_died", "worker_lost")
+"""Reasons of interruptions after which the run itself decides whether the trial is retried."""
+
 _NO_LOCATION: Final = -1
 _OFFSET_BITS: Final = 40
 _OUTPUT: Final = Struct("=qd")
@@ -48,10 +51,15 @@ class RetryHistory:
     parse_errors: int = 0
     timeouts: int = 0
     rate_limit_failures: int = 0
+    deaths: int = 0
+    """Attempts that ended with their worker, which ran nothing else."""
+    losses: int = 0
+    """Attempts that ended with their worker, for a reason that is not known to be theirs."""
     rate_limit_wait: float = 0.0
     """Seconds of backoff after rate limits."""
     category: str = ""
-    """Category of the last failure: a `FailureCategory` or `timed_out`."""
+    """Category of the last failure: a `FailureCategory`, `timed_out` or one of `WORKER_ENDS`; `interrupted` if the last attempt
+    was interrupted for another reason."""
     retry_after: float | None = None
     error: str = ""
     """Type and message of the last failure, shortened."""
@@ -86,6 +94,10 @@ class RetryHistory:
             self.parse_errors += change
         elif self.category == "rate_limited":
             self.rate_limit_failures += change
+        elif self.category == "worker_died":
+            self.deaths += change
+        elif self.category == "worker_lost":
+            self.losses += change
         else:
             self.errors += change
 
@@ -242,6 +254,16 @@ class TrialState:
         """Location of the record that holds the output; None if there is none."""
         location = _FACTS.unpack_from(self._packed)[0]
         return None if location == _NO_LOCATION else unpacked(location)
+
+    @property
+    def ended_with_worker(self) -> bool:
+        """Whether its last attempt ended with its worker; the next one has a worker of its own."""
+        return self.retry_history is not None and self.retry_history.category in WORKER_ENDS
+
+    @property
+    def is_undecided(self) -> bool:
+        """Whether its last attempt ended with its worker, and no retry was recorded yet."""
+        return self.stage == "interrupted" and self.ended_with_worker
 
     @property
     def error(self) -> str:

@@ -34,16 +34,20 @@ if TYPE_CHECKING:
     from runner.tasks.endpoint import Endpoint as Endpoint
     from runner.tasks.gateway_env import gateway_env as gateway_env
     from runner.tasks.recorded_output import RecordedOutput as RecordedOutput
+    from runner.workers.processes import CommandWorkers as CommandWorkers
+    from runner.workers.processes import ProcessWorkers as ProcessWorkers
 
 _MODULES: Final = {
     "Case": "data.case",
     "Chat": "tasks.chat",
     "Command": "tasks.command",
+    "CommandWorkers": "workers.processes",
     "Dataset": "data.dataset",
     "Endpoint": "tasks.endpoint",
     "Evaluation": "definition.evaluation",
     "Fatal": "retries.classify",
     "Outcome": "engine.session",
+    "ProcessWorkers": "workers.processes",
     "RateLimited": "retries.classify",
     "RecordedOutput": "tasks.recorded_output",
     "Rescored": "engine.rescore",

@@ -39,6 +39,11 @@ def _send(values: dict[str, Any]) -> None:
         sink(values)
 
 
+def note_sink() -> Sink | None:
+    """Return the sink of this context; None outside an attempt."""
+    return _sink.get()
+
+
 def set_note_sink(sink: Sink) -> None:
     """Send the notes of this context to a sink from now on."""
     _sink.set(sink)

@@ -33,6 +33,7 @@ ORDER: Final = (
     "runner.steps",
     "runner.gateway",
     "runner.scorers",
+    "runner.workers",
     "runner.concurrency",
     "runner.definition",
     "runner.engine",
@@ -42,6 +43,7 @@ ORDER: Final = (
     "runner.executors",
     "runner",
     "runner.cli",
+    "runner.worker",
     "evaljournal",
 )
 """Packages and top-level modules; `runner` is its `__init__`, which imports the public names lazily."""

@@ -39,10 +39,10 @@ def locate_evaluation(
     Without a reference or `trust`, nothing that the journal of another user or machine names is imported, executed or read.
     """
     if reference is not None:
-        return _load(reference)
+        return load_reference(reference)
     reference = _recorded_reference(path, verb, trust=trust)
     try:
-        loaded = _load(reference)
+        loaded = load_reference(reference)
         source = loaded.evaluation.cases.source
         if verb == "resume" and isinstance(source, Path) and not source.exists():
             raise UsageError(f"the dataset {source} does not exist")
@@ -56,7 +56,8 @@ def locate_evaluation(
     return loaded
 
 
-def _load(reference: str) -> LoadedEvaluation:
+def load_reference(reference: str) -> LoadedEvaluation:
+    """Load the evaluation that a reference names: a location in a file, or a command line."""
     from runner.cli.run import run  # noqa: PLC0415  # it needs this module
 
     return evaluation_from_reference(reference, run) if is_option_reference(reference) else find(reference)

@@ -307,6 +307,7 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
         Option("--retry-errors N", "Retries of a trial after errors.", "retry.errors", "4"),
         Option("--retry-parse-errors N", "Retries after KeyError, IndexError or ValueError.", "retry.parse_errors", "1"),
         Option("--retry-timeouts N", "Retries of a trial after timeouts.", "retry.timeouts", "2"),
+        Option("--retry-deaths N", "Retries of a trial after attempts that ended their worker.", "retry.deaths", "2"),
         Option("--retry-rate-limits S", "Total seconds a trial may wait on rate limits.", "retry.rate_limits", "600"),
         Option("--retry-base-delay S", "Maximum seconds before the first retry; doubles each time.", "retry.base_delay", "1"),
         Option("--retry-max-delay S", "Upper bound of that delay in seconds.", "retry.max_delay", "60"),
@@ -318,6 +319,14 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
             "settings",
             "8",
             default="100; plain functions: 32; commands: the number of CPUs, at least 4",
+        ),
+        Option(
+            "--workers WHERE",
+            f"Run attempts in processes ('processes', 'processes:N') or in workers that a command leads to "
+            f"('command:ssh gpu1 …'); '{OFF}' turns it off.",
+            "settings",
+            '"processes:8"',
+            default="this process",
         ),
         Option("--policy POLICY", f"How concurrency is adjusted: {', '.join(POLICIES)}.", "settings.policy", '"adaptive"'),
         Option(

@@ -209,11 +209,14 @@ def _attempt(attempt: AttemptDetails, new_request: Any, *, full: bool) -> Iterat
     span = attempt.span
     waits = f"waited {duration(span.queue_time)}{_reason(attempt.waits)}, backoff {duration(span.backoff_time)}"
     outcome = spaced(span.outcome) or "in flight"
-    reason = f" ({spaced(attempt.reason)})" if attempt.reason else ""
+    detail = f": {printable(attempt.detail)}" if attempt.detail else ""
+    reason = f" ({spaced(attempt.reason)}{detail})" if attempt.reason else ""
+    worker = f" · worker {printable(attempt.worker)}" if attempt.worker else ""
     limit = f" of {duration(attempt.timeout)}" if attempt.timeout is not None else ""
     yield (
         f"attempt {span.attempt}  {outcome}{reason} after {duration(span.end - span.start)}{limit}  "
-        f"slot {span.slot} · session {span.session} · seq {span.seq:,}{f'–{span.end_seq:,}' if span.end_seq else ''} · {waits}"
+        f"slot {span.slot}{worker} · session {span.session} · "
+        f"seq {span.seq:,}{f'–{span.end_seq:,}' if span.end_seq else ''} · {waits}"
     )
     if new_request is not None:
         yield from _block("  request", new_request)

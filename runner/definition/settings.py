@@ -22,6 +22,8 @@ from runner.errors import UsageError, Validator, is_whole, valid
 from runner.retries.retry import NUMBERS, Retry
 from runner.steps.durable_requests import DurableRequests
 from runner.suggest import suggest
+from runner.workers.pool import WorkerPool
+from runner.workers.processes import parse_workers
 
 EXPERIMENT_SETTINGS: Final = ("repeats", "only", "skip", "limit", "shuffle", "seed", "only_variants")
 """Settings that define the experiment. All others may change from session to session."""
@@ -66,6 +68,9 @@ def _budget_per_trial(value: BudgetValue) -> Mapping[str, float] | None:
     return parse_budget("budget_per_trial", value)
 
 
+_is_pool: Final = valid(
+    lambda value: value is None or isinstance(value, WorkerPool), "must be 'processes', 'processes:N' or 'command:LINE'"
+)
 DURATION: Final = "must be a number of seconds above 0"
 _duration: Final = valid(lambda value: value is None or is_duration(value), DURATION, "None turns it off")
 
@@ -102,6 +107,9 @@ class Settings(Selection):
     make them; an address such as `https://tools.example/` for other requests to it."""
     retry: Retry = field(factory=Retry, validator=_of_type(Retry))
     """Which failed attempts are retried."""
+    workers: WorkerPool | None = field(default=None, converter=parse_workers, validator=_is_pool)
+    """Where attempts run: `ProcessWorkers(8)` or "processes:8" in processes, `CommandWorkers(…)` at the other end of a
+    command. None: in this process."""
     policy: str = field(default="adaptive", validator=_one_of(*POLICIES))
     """The concurrency policy."""
     grace: float = field(
@@ -180,6 +188,8 @@ class Settings(Selection):
 
 def _serialize(_: object, __: object, value: Any) -> Any:
     """Return the name of a class and the fingerprint of a function; everything else is JSON already."""
+    if isinstance(value, WorkerPool):
+        return dict(value.describe())
     if isinstance(value, type):
         return f"{value.__module__}.{value.__qualname__}"
     return fingerprint_function(value) if callable(value) else value
@@ -205,6 +215,7 @@ class SettingOptions(TypedDict, total=False):
     gateway: bool
     durable: str | Iterable[str]
     retry: Retry | Mapping[str, float]
+    workers: WorkerPool | str | None
     policy: str
     grace: float
     fail_fast: bool

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import attrs
 
@@ -30,6 +30,7 @@ from runner.steps.durable_requests import DurableRequests
 from runner.steps.recorded_results import read_results
 from runner.tasks import LateOutcome, Task
 from runner.tasks.usage import usage_of_response
+from runner.workers.pool import WorkerEnded
 
 _LARGE: Final = LIMIT // 6
 """Characters of text that may need a blob: JSON has at most six bytes for each."""
@@ -46,7 +47,9 @@ class Attempts:
         *,
         max_failures: float,
         in_thread: InThread,
+        fail_ambiguous: bool = False,
     ) -> None:
+        """`fail_ambiguous`: a trial fails if its attempt ended with its worker, because its call may have had an effect."""
         self._tasks = tasks
         self._requests = {
             variant: getattr(task, "request", None) if scheduler.settings.record_requests else None
@@ -62,6 +65,7 @@ class Attempts:
         self._record, self._now = scheduler.recorder.record, scheduler.recorder.clock.now
         self._slots = Slots()
         self._failures, self._max_failures = 0, max_failures
+        self._fail_ambiguous = fail_ambiguous
 
     async def attempt(self, work: TrialWork, scope: CallScope) -> bool:
         """Make one attempt; return whether it gave an output."""
@@ -139,18 +143,37 @@ class Attempts:
             case TimedOut():
                 timeout = work.timeout
                 assert timeout is not None
-                self._inform(events.AttemptTimedOut(trial=trial, attempt=number, timeout=timeout, elapsed=elapsed), work)
+                self._inform(
+                    events.AttemptTimedOut(trial=trial, attempt=number, timeout=timeout, elapsed=elapsed, worker=work.worker),
+                    work,
+                )
                 if outcome.late_outcome is not None:
                     self._record(late(outcome=outcome.late_outcome))
                 self._settle(work)
             case OverBudget():
                 self._exceed_budget(work, elapsed)
             case Interrupted():
-                self._inform(events.AttemptInterrupted(trial=trial, attempt=number, reason="stopped", elapsed=elapsed), work)
+                self._interrupted(work, "stopped", elapsed)
                 self._scheduler.release()
+            case WorkerEnded():
+                self._interrupted(work, outcome.reason, elapsed, outcome.detail)
+                self._settle(work)
             case exc:
                 self._failed(work, exc, elapsed)
         return False
+
+    def _interrupted(
+        self, work: TrialWork, reason: Literal["stopped", "worker_died", "worker_lost"], elapsed: float, detail: str = ""
+    ) -> None:
+        event = events.AttemptInterrupted(
+            trial=work.trial,
+            attempt=work.state.attempts,
+            reason=reason,
+            detail=detail,
+            elapsed=elapsed,
+            worker=work.worker,
+        )
+        self._inform(event, work)
 
     def cancel(self, work: TrialWork) -> None:
         """Record that an attempt was interrupted because the whole run was cancelled."""
@@ -207,7 +230,9 @@ class Attempts:
         if state.is_over_budget(work.trial):
             self._exceed_budget(work, elapsed)
             return False
-        event = events.AttemptSucceeded(trial=work.trial, attempt=work.state.attempts, output=output, elapsed=elapsed)
+        event = events.AttemptSucceeded(
+            trial=work.trial, attempt=work.state.attempts, output=output, elapsed=elapsed, worker=work.worker
+        )
         try:
             try:
                 record = self._record(event, None, outcome.in_blobs)
@@ -221,7 +246,13 @@ class Attempts:
         except (Unserializable, RecursionError) as exc:
             number, message = work.state.attempts, describe(exc).message
             failed = events.AttemptFailed(
-                trial=work.trial, attempt=number, error=UNSERIALIZABLE, message=message, category="fatal", elapsed=elapsed
+                trial=work.trial,
+                attempt=number,
+                error=UNSERIALIZABLE,
+                message=message,
+                category="fatal",
+                elapsed=elapsed,
+                worker=work.worker,
             )
             self._inform(failed, work)
             self._settle(work)
@@ -244,6 +275,7 @@ class Attempts:
             category=failure.category,
             retry_after=failure.retry_after,
             elapsed=elapsed,
+            worker=work.worker,
         )
         self._inform(failed, work)
         self._settle(work, stop_run=failure.stop_run)
@@ -256,8 +288,17 @@ class Attempts:
         is_rate_limited = state.retry_history is not None and state.retry_history.category == "rate_limited"
         work.rate_limits = work.rate_limits + 1 if is_rate_limited else 0
         probe = self._scheduler.is_free_probe(work, work.trial)
-        over_budget = self._recorder.state.is_over_budget(work.trial)
-        match settle(work.trial, state, settings.retry, settings.seed, probe=probe, stop_run=stop_run, over_budget=over_budget):
+        decision = settle(
+            work.trial,
+            state,
+            settings.retry,
+            settings.seed,
+            probe=probe,
+            stop_run=stop_run,
+            over_budget=self._recorder.state.is_over_budget(work.trial),
+            ambiguous=self._fail_ambiguous,
+        )
+        match decision:
             case events.RetryScheduled() as event:
                 self._record(event)
                 work.delay, work.is_last = event.delay, event.reason == "probe" or work.rate_limits >= POISONED

@@ -5,6 +5,7 @@ A worker takes the next job, carries it to its end or its next wait, and parks w
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import trio
@@ -25,6 +26,7 @@ from runner.engine.timer import Timer
 from runner.engine.trial_work import Job, ScorerCall, TrialWork
 from runner.scorers.scorer import OpenScorer
 from runner.tasks import Task
+from runner.workers.driver import Workers
 
 TURN: Final = 0.01
 """Seconds after which workers whose tasks never wait yield to others."""
@@ -47,6 +49,8 @@ class Executor:
         in_thread: InThread,
         key_of: Callable[[TrialWork], str] | None = None,
         admission: Admission | None = None,
+        workers: Workers | None = None,
+        fail_ambiguous: bool = False,
     ) -> None:
         """Call `policy` with a rate-limit key for the policy of its lane, and `key_of` for the key of a trial.
 
@@ -68,10 +72,23 @@ class Executor:
             loop=loop,
             start_worker=self._start_worker,
             admission=admission,
+            places=workers,
         )
+        if workers is not None:
+            workers.is_stopping = lambda: self.shutdown.reason is not None or self.shutdown.is_over
+            workers.on_problem = partial(self.shutdown.stop, "interrupted")
         late = LateRecorder(recorder, loop, self.shutdown, self._stop_over_budget)
         self._attempts = (
-            Attempts(tasks, self.scheduler, late, max_failures=max_failures, in_thread=in_thread) if tasks else None
+            Attempts(
+                tasks,
+                self.scheduler,
+                late,
+                max_failures=max_failures,
+                in_thread=in_thread,
+                fail_ambiguous=fail_ambiguous,
+            )
+            if tasks
+            else None
         )
         self._scoring = Scoring(scorers, self.scheduler, late, in_thread) if scorers else None
         self._intake = Intake(self.scheduler, in_thread, key_of)

@@ -233,16 +233,26 @@ class PendingTrials:
                 work.delay = self._state.backing_off[work.trial]
             case "unsettled" | "failed":
                 return self._settle(work, state)
-            case "interrupted" if self._options.on_ambiguous == "fail" or self._state.is_over_budget(work.trial):
+            case "interrupted" if self._must_settle(work.trial, state):
                 return self._settle(work, state)
             case _:
                 pass  # Queued, or interrupted and to be repeated.
         return work
 
+    def _must_settle(self, trial: str, state: TrialState) -> bool:
+        """Whether it must be decided if an interrupted trial is repeated."""
+        return self._options.on_ambiguous == "fail" or state.ended_with_worker or self._state.is_over_budget(trial)
+
     def _settle(self, work: TrialWork, state: TrialState) -> TrialWork | None:
         """Make the decision that the last session did not record, by the same rules."""
-        over_budget = self._state.is_over_budget(work.trial)
-        event = settle(work.trial, state, self._settings.retry, self._settings.seed, over_budget=over_budget)
+        event = settle(
+            work.trial,
+            state,
+            self._settings.retry,
+            self._settings.seed,
+            over_budget=self._state.is_over_budget(work.trial),
+            ambiguous=self._options.on_ambiguous == "fail",
+        )
         self._recorder.record(event)
         if isinstance(event, TrialFailed):
             return None

@@ -8,21 +8,29 @@ from journal.threads import InThread, run_in_thread
 from runner.scorers.scorer import OpenScorer, Scorer, ScorerInput
 from runner.tasks import OpenableTask, Task
 from runner.tasks.function import AsyncioThread, FunctionTask, Loop
+from runner.workers.driver import Workers
+from runner.workers.remote_task import RemoteScorer, RemoteTask
 
 
 class TaskOpener:
     """Makes tasks of functions, and opens tasks that hold connections; all are closed with the stack."""
 
-    def __init__(self, stack: AsyncExitStack, run: str, *, grace: float, in_thread: InThread) -> None:
+    def __init__(
+        self, stack: AsyncExitStack, run: str, *, grace: float, in_thread: InThread, workers: Workers | None = None
+    ) -> None:
+        """With `workers`, the task and the scorers that ask for it are called there."""
         self._stack = stack
         self._run = run
         self._grace = grace
         self._in_thread = None if in_thread is run_in_thread else in_thread
+        self._workers = workers
         self._thread: AsyncioThread | None = None
 
     async def tasks(self, tasks: Mapping[str, Any], loop: Loop | None, *, gateway: bool) -> dict[str, Task]:
         """Open the tasks of all variants; with `gateway`, their attempts call models through one."""
         opened = {variant: await self._open(task, task, loop) for variant, task in tasks.items()}
+        if (workers := self._workers) is not None:
+            opened = {variant: RemoteTask(task, variant, workers) for variant, task in opened.items()}
         if not gateway:
             return opened
         from runner.gateway.gateway import GatewayTask, open_gateway  # noqa: PLC0415  # an HTTP client is slow to import
@@ -33,6 +41,8 @@ class TaskOpener:
 
     async def scorer(self, scorer: Scorer, key: str) -> OpenScorer:
         """Open a scorer with its rate-limit key."""
+        if scorer.workers and self._workers is not None:
+            return OpenScorer(scorer=scorer, task=RemoteScorer(scorer.name, self._workers), key=key)
         return OpenScorer(scorer=scorer, task=await self._open(scorer.function, _as_task(scorer), None), key=key)
 
     async def _open(self, target: object, function: Callable[[Any], Any], loop: Loop | None) -> Task:

@@ -25,8 +25,6 @@ from journal.events import (
     Noted,
     RunFinished,
     StepEvent,
-    StepFailed,
-    StepReused,
 )
 from replay import RunState
 from replay.summary import forked_sessions
@@ -36,7 +34,7 @@ from runner.engine.trial_work import TrialWork
 from runner.notes import Sink
 from runner.retries.classify import describe
 from runner.secrets import mask_values
-from runner.steps.attempt_steps import AttemptSteps
+from runner.steps.attempt_steps import AttemptSteps, failed_step
 
 _MAX_NOTE_NAME: Final = 1_000
 
@@ -162,21 +160,7 @@ class LateRecorder:
         try:
             self.record(event)
         except (Unserializable, RecursionError) as exc:  # Such as a value that is nested too deeply in the record.
-            assert not isinstance(event, StepReused)  # It contains only numbers and the name of a trial.
-            error = describe(exc)
-            failure = StepFailed(
-                trial=event.trial,
-                attempt=event.attempt,
-                step=event.step,
-                name=event.name,
-                kind=event.kind,
-                fingerprint=event.fingerprint,
-                error=error.type,
-                message=error.message,
-                elapsed=event.elapsed,
-                parent=event.parent,
-            )
-            self.record(failure)
+            self.record(failed_step(event, exc))
 
     async def _wait_durable(self) -> None:
         await self._recorder.journal.wait_durable(self._recorder.journal.appended)

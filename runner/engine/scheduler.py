@@ -4,9 +4,10 @@ Nothing polls: an event that makes a job ready or frees a place, or a timer, wak
 """
 
 import math
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import trio
 
@@ -25,6 +26,7 @@ from runner.engine.recorder import Recorder, RunLoop
 from runner.engine.shutdown import Shutdown
 from runner.engine.timer import Timer
 from runner.engine.trial_work import Job, TrialWork
+from runner.workers.driver import Workers
 
 READ_AHEAD: Final = 64
 """Trials that are read beyond twice the limit: each read costs a turn in a thread."""
@@ -48,10 +50,11 @@ class Scheduler:
         loop: RunLoop,
         start_worker: Callable[[], None],
         admission: Admission | None = None,
+        places: Workers | None = None,
     ) -> None:
         """Call `policy` with a rate-limit key for the policy of its lane; `has_keys`: attempts have several.
 
-        Without `admission` there is no budget.
+        Without `admission` there is no budget. Jobs that run in workers wait for `places`.
         """
         self.recorder = recorder
         self.settings = settings
@@ -64,6 +67,9 @@ class Scheduler:
         self._admission = admission
         self._blocked_lane: Lane | None = None
         """The lane whose next attempt the budget does not allow yet; attempts of other lanes wait for it."""
+        self._places = places
+        if places is not None:
+            places.on_room = self.wake
         self.queues = Queues()
         self.timer = Timer(recorder.clock, self._fire)
         """For jobs and policies that wait for a time."""
@@ -222,10 +228,13 @@ class Scheduler:
             self.wake()
             return work
         for lane in queues.lanes.values():
-            if lane.calls or (lane.trials and queues.unscored <= queues.max_unscored_outputs):
+            if self._places is not None:
+                self._set_aside(lane, self._places)
+            if self._has_next(lane):
                 gate = lane.steering.may_start(now)
-                if gate.open and (self._admission is None or lane.calls or self._is_affordable(lane, probe=gate.probe)):
-                    return self._take(lane, probe=gate.probe)
+                probe = gate.probe and (self._places is None or self._places.has_room)  # Or only the first job has a place.
+                if gate.open and (self._admission is None or lane.calls or self._is_affordable(lane, probe=probe)):
+                    return self._take(lane, probe=probe)
                 if gate.at is not None:
                     lane.closed_until = gate.at
                     self._ask_policy_at(lane, gate.at)
@@ -257,9 +266,36 @@ class Scheduler:
             self.shutdown.stop("budget", block_in_words(state, block))
             self.close()
 
+    def _has_next(self, lane: Lane) -> bool:
+        """Whether a lane has a job that may be taken; if it runs in a worker, there must be a place for it."""
+        queues, places = self.queues, self._places
+        if not lane.calls and (not lane.trials or queues.unscored > queues.max_unscored_outputs):
+            return False
+        if places is None:
+            return True
+        job: Job = lane.calls[0] if lane.calls else lane.trials[0]
+        return not job.needs_place or job.place is not None or places.has_room
+
+    def _set_aside(self, lane: Lane, places: Workers) -> None:
+        """Let the jobs at the head of a lane that need a worker of their own wait for one outside the lane."""
+        queue: deque[Any]
+        for queue in (lane.calls, lane.trials):
+            while queue and (job := queue[0]).is_alone and (job.place is None or not job.place.is_alive):
+                queue.popleft()
+                job.place = None
+                self.queues.waiting -= job.__class__ is TrialWork
+                places.reserve_alone(job, partial(self._put_back, queue, job))
+
+    def _put_back(self, queue: "deque[Any]", job: Job) -> None:
+        queue.appendleft(job)
+        self.queues.waiting += job.__class__ is TrialWork
+        self.wake()
+
     def _take(self, lane: Lane, *, probe: bool) -> Job:
         """Take the next job out of a lane, and wake a worker for the one after it."""
         job = lane.take_probe() if probe else lane.calls.popleft() if lane.calls else lane.trials.popleft()
+        if self._places is not None and job.needs_place:
+            self._places.reserve(job)
         self.queues.waiting -= job.__class__ is TrialWork
         lane.busy += 1
         job.epoch, lane.closed_until = lane.epoch, 0.0

@@ -27,6 +27,8 @@ from runner.scorers.scorer import OpenScorer, Scorer, ScorerInput
 from runner.secrets import mask_output
 from runner.signals import is_from_signal
 from runner.steps.recorded_results import read_trajectory
+from runner.workers.pool import WorkerEnded
+from runner.workers.remote_task import PlacedInput
 
 LARGE: Final = 16_384
 """Characters from which a built-in scorer computes in a thread, so that it does not block the loop for long."""
@@ -110,7 +112,9 @@ class Scoring:
         if scheduler.settings.write_ahead:
             await scheduler.recorder.journal.wait_durable(started.seq)
         sink = self._late.sink(call.work)
-        outcome = await scope.call(call.scorer.task, call.input, timeout=scorer.timeout, sink=sink, late=lambda _: None)
+        value = PlacedInput(call, call.input) if call.needs_place else call.input
+        outcome = await scope.call(call.scorer.task, value, timeout=scorer.timeout, sink=sink, late=lambda _: None)
+        call.is_alone = isinstance(outcome, WorkerEnded)
         self.end(call, outcome)
 
     def end(self, call: ScorerCall, outcome: CallOutcome | Interrupted) -> None:

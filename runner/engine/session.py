@@ -35,12 +35,14 @@ from runner.engine.options import LiveRun, Options
 from runner.engine.plan import Plan, is_done, make_plan
 from runner.engine.rate_limits import policies, scorer_keys
 from runner.engine.recorder import Clock, Recorder
+from runner.engine.session_workers import new_workers
 from runner.engine.shutdown import Shutdown
 from runner.errors import RunFailed, UsageError
 from runner.scorers.scorer import OpenScorer
 from runner.secrets import add_environment
 from runner.suggest import suggest
 from runner.tasks import Task
+from runner.workers.driver import Workers
 
 T = TypeVar("T")
 
@@ -163,14 +165,27 @@ class Session:
         state, plan = prepared
         if plan is None:
             return self._already_finished(state)
-        clock = Clock(options.wall)
+        if plan.settings.workers is None:
+            return await self._write_anywhere(state, plan)
+        workers = new_workers(plan.settings.workers, self.evaluation, plan, options.task)
+        async with workers.open():
+            self._preparing = trio.CancelScope()
+            with self._preparing:
+                await workers.wait_ready()  # Before anything is written.
+            if self._preparing.cancelled_caught or self._interrupts:
+                raise KeyboardInterrupt
+            return await self._write_anywhere(state, plan, workers)
+
+    async def _write_anywhere(self, state: RunState, plan: Plan, workers: Workers | None = None) -> Outcome:
+        """Run the session at its path, or at the next one that no other process takes."""
+        clock = Clock(self.options.wall)
         while True:
             try:
-                return await self._write(state, plan, clock)
+                return await self._write(state, plan, clock, workers)
             except (JournalExists, JournalLocked):
-                if self.is_started or options.next_path is None:
+                if self.is_started or self.options.next_path is None:
                     raise
-                self.path = options.next_path()  # With the same plan: its cases may be readable only once.
+                self.path = self.options.next_path()  # With the same plan: its cases may be readable only once.
 
     async def _prepare(self) -> tuple[RunState, Plan | None]:
         """Read the journal and plan the session; nothing is changed."""
@@ -208,7 +223,7 @@ class Session:
     def _already_finished(self, state: RunState, head: str | None = None) -> Outcome:
         return Outcome(self.path, state, state.head if head is None else head, "", "already finished")
 
-    async def _write(self, state: RunState, plan: Plan, clock: Clock) -> Outcome:
+    async def _write(self, state: RunState, plan: Plan, clock: Clock, workers: Workers | None) -> Outcome:
         options = self.options
         try:
             async with writing(
@@ -226,13 +241,13 @@ class Session:
                     plan = await options.in_thread(lambda: self._plan(state))
                 if journal.recovered is not None:
                     state.apply(journal.recovered)
-                outcome = await self._run_plan(Recorder(journal, state, clock, options.listener), plan)
+                outcome = await self._run_plan(Recorder(journal, state, clock, options.listener), plan, workers)
             return attrs.evolve(outcome, head=journal.head)
         except DiskFull as exc:
             await self._record_disk_full(clock)
             return Outcome(self.path, await options.in_thread(self._durable_state), "", "disk_full", str(exc))
 
-    async def _run_plan(self, recorder: Recorder, plan: Plan) -> Outcome:
+    async def _run_plan(self, recorder: Recorder, plan: Plan, workers: Workers | None) -> Outcome:
         options, journal, state, settings = self.options, recorder.journal, recorder.state, plan.settings
         if state.started is not None and is_done(state, options):
             return self._already_finished(state, head="")
@@ -243,7 +258,9 @@ class Session:
         trials.withdraw_variants(plan.evaluation.tasks)
         await journal.wait_durable(seq)  # No call may start before the new file is on disk.
         async with AsyncExitStack() as stack:
-            tasks, scorers = await self._open_tasks(stack, plan, journal.run)
+            if workers is not None:
+                workers.begin(journal.run)
+            tasks, scorers = await self._open_tasks(stack, plan, journal.run, workers)
             policy = policies(plan.evaluation.scorers, plan.keys, settings, plan.scorer_slots, recorder, limits=options.limits)
             executor = Executor(
                 recorder,
@@ -255,6 +272,8 @@ class Session:
                 in_thread=self._in_thread,
                 key_of=(lambda work: plan.keys.key_of(work.case, work.state.variant)) if plan.keys.are_several else None,
                 admission=admission_of(state, plan.evaluation.tasks, plan.evaluation.scorers),
+                workers=workers,
+                fail_ambiguous=options.on_ambiguous == "fail",
             )
             now, shutdown = recorder.clock.now, executor.shutdown
 
@@ -303,9 +322,11 @@ class Session:
         shown = changed.keys() & before.keys() - {"overridden", "scorer_slots"}
         return {name: (before[name], value) for name, value in changed.items() if name in shown}
 
-    async def _open_tasks(self, stack: AsyncExitStack, plan: Plan, run: str) -> tuple[dict[str, Task], list[OpenScorer]]:
+    async def _open_tasks(
+        self, stack: AsyncExitStack, plan: Plan, run: str, workers: Workers | None
+    ) -> tuple[dict[str, Task], list[OpenScorer]]:
         settings = plan.settings
-        opener = TaskOpener(stack, run, grace=settings.grace, in_thread=self.options.in_thread)
+        opener = TaskOpener(stack, run, grace=settings.grace, in_thread=self.options.in_thread, workers=workers)
         scorers = [scorer.with_defaults(settings.retry, settings.timeout) for scorer in self.evaluation.scorers.values()]
         keys, own = scorer_keys(scorers, plan.keys), {name: plan.evaluation.tasks[name] for name in plan.variants}
         tasks = await opener.tasks(own, settings.loop, gateway=settings.gateway)

@@ -1,14 +1,15 @@
 """Jobs of the executor: a trial that is not done, and a scorer's calls with its output."""
 
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 
 from replay.trial_state import RetryHistory, TrialState
 from runner.data.case import Case
 from runner.scorers.scorer import OpenScorer, ScorerInput
-from runner.steps.durable import durable
+from runner.steps.durable import model_step
+from runner.workers.driver import Worker
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -25,6 +26,10 @@ class _Queued:
     """Whether it goes to the end of the queue after its delay."""
     epoch: int = 0
     """The lane's epoch when the call in flight started."""
+    place: Worker | None = None
+    """The worker that has a place for it."""
+    worker: str = ""
+    """Name of the worker that ran its last call."""
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -54,13 +59,23 @@ class TrialWork(_Queued):
 
     async def model_step(self, name: str, request: Any, call: Callable[[], Awaitable[Any]], usage: Callable[[], Any]) -> Any:
         """Make the call of a model a step of the attempt in flight; see `TrialInput`."""
-        return await durable(name=name, kind="model", key=lambda: request, usage=lambda _: usage())(call)()
+        return await model_step(name, request, call, usage)
 
     @property
     def has_failed(self) -> bool:
         """Whether an attempt ended in an error or a timeout."""
         history = self.state.retry_history
-        return history is not None and bool(history.errors or history.parse_errors or history.timeouts)
+        if history is None:
+            return False
+        return bool(history.errors or history.parse_errors or history.timeouts) or self.is_alone
+
+    needs_place: ClassVar[bool] = True
+    """Whether it runs in a worker, if the session has some."""
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether its next attempt needs a worker of its own."""
+        return self.state.ended_with_worker
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -74,6 +89,14 @@ class ScorerCall(_Queued):
     """Calls in this session, the one in flight included."""
     retry_history: RetryHistory = attrs.field(factory=RetryHistory)
     """Its failures in this session."""
+
+    is_alone: bool = False
+    """Whether its next call needs a worker of its own, because the last one ended with its worker."""
+
+    @property
+    def needs_place(self) -> bool:
+        """Whether it runs in a worker."""
+        return self.scorer.scorer.workers
 
     @property
     def key(self) -> str:

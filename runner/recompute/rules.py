@@ -116,4 +116,13 @@ class SessionRules:
         history = trial.retry_history
         is_fatal = trial.stage == "unsettled" and history is not None and history.category == "fatal"
         stop_run = is_fatal and not isinstance(event, TrialFailed)  # The category does not contain it.
-        return settle(name, trial, self._retry, self._seed, probe=probe, stop_run=stop_run, over_budget=over_budget)
+        return settle(
+            name,
+            trial,
+            self._retry,
+            self._seed,
+            probe=probe,
+            stop_run=stop_run,
+            over_budget=over_budget,
+            ambiguous=isinstance(event, TrialFailed) and event.reason == "ambiguous",  # An option, which is not recorded.
+        )

@@ -70,6 +70,15 @@ class Description:
     """The innermost line of the user's own code, as `file:line`; empty if there is none."""
 
 
+class RemoteError(Exception):
+    """What a task raised in a worker, where it was classified and described; the exception itself stays there."""
+
+    def __init__(self, failure: Failure, description: Description) -> None:
+        super().__init__(description.type, description.message)
+        self.failure = failure
+        self.description = description
+
+
 _TEMPORARY = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.CONFLICT, HTTPStatus.TOO_EARLY}
 """Statuses below 500 that may succeed later; 409 means that a lock was held."""
 
@@ -182,6 +191,8 @@ def worst(failures: list[Failure]) -> Failure:
 
 def describe(exc: BaseException) -> Description:
     """Describe an exception as text."""
+    if isinstance(exc, RemoteError):
+        return exc.description
     cls = type(exc)
     name = public_name(cls)
     message = _guarded(lambda: str(exc), lambda second: f"(str() of it raised {type(second).__name__})")

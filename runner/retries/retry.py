@@ -14,9 +14,11 @@ from attrs.validators import deep_iterable
 from journal.events import FailureCategory
 from replay.trial_state import RetryHistory
 from runner.errors import UsageError, is_whole, valid
-from runner.retries.classify import Description, Failure, classify, describe, leaves, worst
+from runner.retries.classify import Description, Failure, RemoteError, classify, describe, leaves, worst
 from runner.signals import is_from_signal
 
+MAX_LOSSES: Final = 10
+"""Retries after attempts that ended with their worker for another reason than their own: a neighbor, the machine."""
 _MAX_DOUBLINGS: Final = 60
 """Doublings of the backoff that are computed; more would overflow a float."""
 
@@ -32,7 +34,7 @@ class RetryIn:
 
     delay: float = field(converter=_to_microseconds)
     """Seconds from the failure until the next attempt may start, jitter included, as recorded."""
-    reason: Literal["error", "unavailable", "rate_limited", "timed_out", "probe", "stopped"]
+    reason: Literal["error", "unavailable", "rate_limited", "timed_out", "worker_died", "worker_lost", "probe", "stopped"]
 
 
 @frozen(kw_only=True)
@@ -83,6 +85,8 @@ class Retry:
     """Retries after a KeyError, IndexError or ValueError, which often come from parsing an output; at most `errors`."""
     timeouts: int = field(default=2, validator=_count)
     """Retries after timeouts."""
+    deaths: int = field(default=2, validator=_count)
+    """Retries after attempts that ended their worker: it crashed, was killed or exited, and ran nothing else."""
     rate_limits: float = field(default=600.0, validator=_seconds)
     """Total seconds that a trial may wait after its own rate limits. A longer `Retry-After` fails the trial immediately.
     Time in which the policy paused all starts does not count."""
@@ -107,7 +111,8 @@ class Retry:
         """Return the retries of a session from its recorded settings, without functions and classes."""
         recorded: Mapping[str, Any] = settings.get("retry", {})
         try:
-            numbers = {name: recorded[name] for name in NUMBERS}
+            names = [name for name in NUMBERS if name in recorded or name != "deaths"]  # The first runs did not record it.
+            numbers = {name: recorded[name] for name in names}
             return OneBudget(**numbers, total=recorded["total"]) if "total" in recorded else Retry(**numbers)
         except (KeyError, TypeError) as exc:
             raise UsageError("invalid in the journal", setting="retry", value=recorded) from exc
@@ -118,6 +123,8 @@ class Retry:
 
     def described_failure(self, exc: BaseException, *, now: float) -> tuple[Failure, Description]:
         """Classify and describe an exception. If `classify` itself raises, that is the failure, and it is fatal."""
+        if isinstance(exc, RemoteError):
+            return exc.failure, exc.description
         try:
             return self.failure(exc, now=now), describe(exc)
         except BaseException as error:
@@ -157,7 +164,7 @@ class Retry:
             return decision
         return RetryIn(delay=decision.delay if isinstance(decision, RetryIn) else self.base_delay, reason="probe")
 
-    def _decide(self, history: RetryHistory, jitter: float) -> RetryIn | NoRetry:
+    def _decide(self, history: RetryHistory, jitter: float) -> RetryIn | NoRetry:  # noqa: PLR0911  # by category
         category, retry_after = history.category, history.retry_after or 0.0
         if category == "fatal":
             return NoRetry(reason="fatal")
@@ -167,6 +174,12 @@ class Retry:
             if history.timeouts > self.timeouts:
                 return NoRetry(reason="timed_out")
             return RetryIn(delay=self._backoff(history.timeouts, jitter), reason="timed_out")
+        if category == "worker_died":
+            if history.deaths > self.deaths:
+                return NoRetry(reason="exhausted")
+            return RetryIn(delay=self._backoff(history.deaths, jitter), reason="worker_died")
+        if category == "worker_lost":
+            return NoRetry(reason="exhausted") if history.losses > MAX_LOSSES else RetryIn(delay=0.0, reason="worker_lost")
         is_parsing = category == "parse_error"
         failures, budget = (
             (history.parse_errors, min(self.parse_errors, self.errors)) if is_parsing else (history.errors, self.errors)
@@ -189,7 +202,7 @@ class Retry:
         return jitter * min(self.max_delay, self.base_delay * float(1 << min(max(failures - 1, 0), _MAX_DOUBLINGS)))
 
 
-NUMBERS: Final = ("errors", "parse_errors", "timeouts", "rate_limits", "base_delay", "max_delay")
+NUMBERS: Final = ("errors", "parse_errors", "timeouts", "deaths", "rate_limits", "base_delay", "max_delay")
 """The fields of `Retry` that are numbers, which can be recorded and read back."""
 
 
@@ -205,7 +218,7 @@ class OneBudget(Retry):
         category, retry_after = history.category, history.retry_after or 0.0
         if category == "fatal":
             return NoRetry(reason="fatal")
-        failures = history.errors + history.parse_errors + history.timeouts + history.rate_limit_failures
+        failures = history.errors + history.parse_errors + history.timeouts + history.rate_limit_failures + history.deaths
         if failures > self.total or retry_after > self.rate_limits:
             return NoRetry(reason="timed_out" if category == "timed_out" else "exhausted")
         delay = max(retry_after, self._backoff(failures, jitter))

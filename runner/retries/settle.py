@@ -22,17 +22,18 @@ def settle(
     probe: bool = False,
     stop_run: bool = False,
     over_budget: bool = False,
+    ambiguous: bool = False,
 ) -> RetryScheduled | TrialFailed:
     """Decide what follows the last attempt of a trial, which failed, timed out or was interrupted.
 
-    A failed trial is retried because the user asked for it. An interrupted one is settled only where it must not be repeated.
-    `over_budget`: its attempts have used more than one trial may.
+    A failed trial is retried because the user asked for it. An interrupted one is settled only where its worker ended, or if
+    it is `ambiguous` and must not be repeated. `over_budget`: its attempts have used more than one trial may.
     """
     if state.stage == "failed":
         return RetryScheduled(trial=trial, attempt=state.attempts + 1, delay=0.0, reason="requested")
     if over_budget:
         return TrialFailed(trial=trial, attempts=state.attempts, reason="budget")
-    if state.stage == "interrupted":
+    if state.stage == "interrupted" and (ambiguous or not state.ended_with_worker):
         return TrialFailed(trial=trial, attempts=state.attempts, reason="ambiguous")
     history = state.retry_history
     assert history is not None

@@ -126,6 +126,8 @@ class Scorer:
     """Seconds for one call; None: no limit."""
     inherits_timeout: bool = True
     """Whether the timeout of the run's attempts is used instead."""
+    workers: bool = False
+    """Whether it is called in a worker."""
     version: str = field(default=Factory(lambda scorer: fingerprint_function(scorer.function), takes_self=True))
     """Fingerprint of its source, taken when it was defined."""
     definition: Mapping[str, Any] = field(

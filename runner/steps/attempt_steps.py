@@ -58,7 +58,7 @@ class AttemptSteps:
         wait_durable: Callable[[], Awaitable[None]] | None = None,
         is_step: Callable[[str, str], bool] | None = None,
     ) -> None:
-        self._trial, self._attempt = trial, attempt
+        self.trial, self.attempt = trial, attempt
         self._record = record
         """Records an event, from any thread."""
         self._now = now
@@ -82,6 +82,15 @@ class AttemptSteps:
             if result.parent not in completed:
                 self._results.setdefault(key, deque()).append(result)
 
+    @property
+    def offered(self) -> list[tuple[Key, RecordedResult]]:
+        """The results of earlier attempts that are available."""
+        return [(key, result) for key, results in self._results.items() for result in results]
+
+    def record(self, event: StepEvent) -> None:
+        """Record the end of a step that ran in a worker."""
+        self._record(event)
+
     def begin(self, request: StepRequest) -> "RunningStep":
         """Start a step."""
         return RunningStep(self, request, next(self._numbers), _parent.get(), self._now())
@@ -95,7 +104,7 @@ class AttemptSteps:
             return None
         if result is not None:
             event = StepReused(
-                trial=self._trial, attempt=self._attempt, step=step.number, completed_seq=result.seq, parent=step.parent
+                trial=self.trial, attempt=self.attempt, step=step.number, completed_seq=result.seq, parent=step.parent
             )
             self._record(event)
             self.inputs.record(step.number, step.request.input)
@@ -109,8 +118,8 @@ class AttemptSteps:
             self._add_usage(step, usage)
         recorded, continues = self.inputs.record(number, request.input)
         event = StepCompleted(  # Not from a mapping of the members in common with `StepFailed`: every step ends here.
-            trial=self._trial,
-            attempt=self._attempt,
+            trial=self.trial,
+            attempt=self.attempt,
             step=number,
             name=request.name,
             kind=request.kind,
@@ -130,8 +139,8 @@ class AttemptSteps:
         request, error = step.request, describe(exc)
         recorded, continues = self.inputs.record(step.number, request.input)
         event = StepFailed(
-            trial=self._trial,
-            attempt=self._attempt,
+            trial=self.trial,
+            attempt=self.attempt,
             step=step.number,
             name=request.name,
             kind=request.kind,
@@ -155,6 +164,24 @@ class AttemptSteps:
 
     def _elapsed(self, step: "RunningStep") -> float:
         return int((self._now() - step.started_at) * 1e6 + 0.5) / 1e6  # Microseconds, twice as fast as `round`.
+
+
+def failed_step(event: StepEvent, exc: BaseException) -> StepFailed:
+    """Return what is recorded instead of a step whose event cannot be recorded."""
+    assert not isinstance(event, StepReused)  # It contains only numbers and the name of a trial.
+    error = describe(exc)
+    return StepFailed(
+        trial=event.trial,
+        attempt=event.attempt,
+        step=event.step,
+        name=event.name,
+        kind=event.kind,
+        fingerprint=event.fingerprint,
+        error=error.type,
+        message=error.message,
+        elapsed=event.elapsed,
+        parent=event.parent,
+    )
 
 
 @attrs.define(eq=False)  # Faster to create than a frozen class.

@@ -188,6 +188,11 @@ def step(name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) 
     return (_async_step(definition) if is_async else _plain_step(definition))(*args, **kwargs)
 
 
+async def model_step(name: str, request: Any, call: Callable[[], Awaitable[Any]], usage: Callable[[], Any]) -> Any:
+    """Make the call of a model a step of the attempt in flight; see `TrialInput`."""
+    return await durable(name=name, kind="model", key=lambda: request, usage=lambda _: usage())(call)()
+
+
 def _plain_step(definition: _Definition) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         steps = current_steps()

@@ -625,7 +625,7 @@ def test_handwritten_journal() -> None:
     result = audit(read(GOLDEN), rules=session_rules)
 
     assert verify(GOLDEN).ok
-    assert {"elapsed", "delay", "limit", "totals", "budget"} == {finding.check for finding in result.findings}
+    assert {"elapsed", "delay", "limit", "totals", "budget", "retry"} == {finding.check for finding in result.findings}
     assert (3, 1, 1, 1, 0) == attrs.astuple(result.totals)
 
 

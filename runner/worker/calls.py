@@ -1,0 +1,294 @@
+"""The calls in a worker: opens the tasks of an evaluation, calls them as the session requests, and reports how they end."""
+
+import math
+import os
+import platform
+import time
+from collections.abc import Callable
+from contextlib import AsyncExitStack, suppress
+from functools import partial
+from typing import Any, Protocol
+
+import attrs
+import orjson
+import trio
+
+from journal.codec import encode, encode_payloads
+from journal.errors import Unserializable
+from journal.events import NOTE_PREFIX, AttemptSucceeded, Noted, StepEvent
+from journal.threads import run_in_thread
+from replay.trajectory import StepDetails
+from runner.data.case import Case
+from runner.data.to_json import to_json
+from runner.definition.loading import AnyEvaluation, find
+from runner.engine.open_tasks import TaskOpener
+from runner.errors import UsageError
+from runner.notes import set_note_sink
+from runner.retries.classify import Description, Failure, describe
+from runner.retries.retry import Retry
+from runner.retries.settle import UNSERIALIZABLE
+from runner.scorers.scorer import OpenScorer, ScorerInput
+from runner.secrets import add_environment, mask_output, mask_values, sent_secrets
+from runner.steps.attempt_steps import AttemptSteps, RecordedResult, failed_step, set_steps
+from runner.steps.durable import model_step
+from runner.steps.durable_requests import DurableRequests
+from runner.tasks import Task
+from runner.tasks.function import FunctionTask
+from runner.tasks.gateway_env import set_gateway_env
+from runner.workers.frames import failure_members, score_members
+
+
+class Connection(Protocol):
+    """The frames from and to the session."""
+
+    def send(self, frame: bytes, /) -> None:
+        """Send a frame, from any thread."""
+        ...
+
+    def deliver_to(self, deliver: Any, /) -> None:
+        """Deliver frames to a function from now on, called in another thread; None at the end of the session."""
+        ...
+
+
+def serve(connection: Connection, opening: bytes) -> None:
+    """Import the evaluation that the first frame names, and serve the session until it ends."""
+    add_environment()
+    opened = open_evaluation(connection, opening, _load)
+    if opened is not None:
+        trio.run(Calls(connection, *opened).run)
+
+
+def open_evaluation(
+    connection: Connection, opening: bytes, load: Callable[[str], AnyEvaluation]
+) -> tuple[AnyEvaluation, dict[str, Any]] | None:
+    """Load the evaluation, and report whether it is the session's; return it and the members of the first frame if it is."""
+    try:
+        members: dict[str, Any] = orjson.loads(opening)["open"]
+        evaluation = load(members["task"])
+        _check_same(evaluation, members)
+        if members["durable"]:
+            from runner.steps.http_clients import watch_clients  # noqa: PLC0415  # an HTTP client is slow to import
+
+            watch_clients()
+    except UsageError as exc:
+        connection.send(orjson.dumps({"rejected": str(exc)}))
+        return None
+    connection.send(orjson.dumps({"ready": {"name": f"{platform.node()}/{os.getpid()}"}}))
+    return evaluation, members
+
+
+def _load(reference: str) -> AnyEvaluation:
+    if reference.startswith("--"):
+        from runner.cli._locate import load_reference  # noqa: PLC0415  # only evaluations without code need the command line
+
+        return load_reference(reference).evaluation
+    return find(reference).evaluation
+
+
+def _check_same(evaluation: AnyEvaluation, members: dict[str, Any]) -> None:
+    """Raise a `UsageError` if the session has another version of the evaluation."""
+    versions = {name: scorer.version for name, scorer in evaluation.scorers.items()}
+    changed = [f"scorer {name!r}" for name, version in members["scorers"].items() if versions.get(name) != version]
+    if evaluation.fingerprint != members["fingerprint"]:
+        changed.insert(0, "the task")
+    for name, fingerprint in members["variants"].items():
+        if name and (name not in evaluation.variants or evaluation.variants[name].fingerprint != fingerprint):
+            changed.append(f"variant {name!r}")
+    if changed:
+        where = f"{platform.node()}, {os.getcwd()}"
+        raise UsageError(f"the worker on {where} imports another version of {', '.join(changed)} from {members['task']}")
+
+
+@attrs.frozen
+class _TrialInput:
+    """The trial of a call; see `runner.tasks.TrialInput`."""
+
+    trial: str
+    case: Case
+
+    model_step = staticmethod(model_step)
+
+
+class Calls:
+    """The calls in flight."""
+
+    def __init__(self, connection: Connection, evaluation: AnyEvaluation, opening: dict[str, Any]) -> None:
+        self._send = connection.send
+        self._connection = connection
+        self._evaluation = evaluation
+        self._opening = opening
+        self._retry: Retry = evaluation.settings.retry
+        self._is_step = DurableRequests.parse(opening["durable"]).includes if opening["durable"] else None
+        self._scopes: dict[int, trio.CancelScope] = {}
+        self._syncs: dict[int, trio.Event] = {}
+        self._tasks: dict[str, Task] = {}
+        """By variant."""
+        self._scorers: dict[str, OpenScorer] = {}
+
+    async def run(self) -> None:
+        """Serve the session until it ends."""
+        self._token = trio.lowlevel.current_trio_token()
+        send, receive = trio.open_memory_channel[Any](math.inf)
+
+        def deliver(lines: list[bytes] | None) -> None:
+            with suppress(trio.RunFinishedError):
+                self._token.run_sync_soon(send.send_nowait, lines)
+
+        self._connection.deliver_to(deliver)
+        async with AsyncExitStack() as stack, trio.open_nursery() as nursery:
+            async for lines in receive:
+                if lines is None:
+                    nursery.cancel_scope.cancel()
+                    return
+                for line in lines:
+                    await self._handle(orjson.loads(line), stack, nursery)
+
+    async def _handle(self, members: dict[str, Any], stack: AsyncExitStack, nursery: trio.Nursery) -> None:
+        kind, value = next(iter(members.items()))
+        match kind:
+            case "begin":
+                await self._open(stack, value)
+            case "call" | "score":
+                self._scopes[value] = scope = trio.CancelScope()
+                nursery.start_soon(self._call if kind == "call" else self._score, value, members, scope)
+            case "cancel":
+                if value in self._scopes:
+                    self._scopes[value].cancel()
+            case "synced":
+                if (event := self._syncs.pop(members["request"], None)) is not None:
+                    event.set()
+            case _:
+                pass
+
+    async def _open(self, stack: AsyncExitStack, run: str) -> None:
+        # The session kills a worker whose call does not end in time, so that none has to be abandoned here.
+        opener = TaskOpener(stack, run, grace=math.inf, in_thread=run_in_thread)
+        own = {variant: self._evaluation.tasks[variant] for variant in self._opening["variants"]}
+        self._tasks = await opener.tasks(own, self._opening["loop"], gateway=False)
+        for name in self._opening["scorers"]:
+            scorer = self._evaluation.scorers[name].with_defaults(self._retry, None)
+            self._scorers[name] = await opener.scorer(scorer, "")
+
+    async def _call(self, number: int, members: dict[str, Any], scope: trio.CancelScope) -> None:
+        """Call the task for an attempt."""
+        steps = AttemptSteps(
+            members["trial"],
+            members["attempt"],
+            record=partial(self._record_step, number),
+            now=time.monotonic,
+            token=self._token,
+            wait_durable=partial(self._wait_durable, number) if self._opening["write_ahead"] else None,
+            is_step=self._is_step,
+        )
+        steps.offer(((name, fingerprint), _result(result)) for name, fingerprint, result in members.get("results", ()))
+        set_steps(steps)
+        value = members["input"] if "input" in members else _TrialInput(members["trial"], Case(**members["case"]))
+        with set_gateway_env(members.get("gateway_env", {})):
+            await self._run_call(
+                number, self._tasks[members["variant"]], value, scope, retry=self._retry, returned=self._returned
+            )
+
+    async def _score(self, number: int, members: dict[str, Any], scope: trio.CancelScope) -> None:
+        """Call a scorer."""
+        opened = self._scorers[members["scorer"]]
+        trajectory = [StepDetails(**step) for step in members["trajectory"]]
+        scored = ScorerInput(members["output"], Case(**members["case"]), trajectory)
+
+        def returned(_: int, value: Any) -> bytes:
+            scores, name = opened.scorer.scores(value), opened.scorer.name
+            if name in scores:
+                return _end(number, score_members(scores[name]))
+            return _end(number, score_members({key.removeprefix(f"{name}."): score for key, score in scores.items()}))
+
+        await self._run_call(number, opened.task, scored, scope, retry=opened.scorer.retry, returned=returned)
+
+    async def _run_call(
+        self,
+        number: int,
+        task: Task,
+        value: Any,
+        scope: trio.CancelScope,
+        *,
+        retry: Retry,
+        returned: Callable[[int, Any], bytes],
+    ) -> None:
+        """Make a call and report its end; `returned` encodes what it returned."""
+        set_note_sink(partial(self._note, number))
+        thread_ended = trio.Event()
+        end = b""
+        is_started = not scope.cancel_called
+        with scope:
+            try:
+                if is_started:
+                    end = returned(number, await task.call(value, lambda _: thread_ended.set()))
+            except trio.Cancelled:
+                raise
+            except BaseException as exc:  # noqa: BLE001  # reported
+                is_cancelled = isinstance(exc, BaseExceptionGroup) and exc.split(trio.Cancelled)[1] is None
+                if not (scope.cancel_called and is_cancelled):
+                    end = _end(number, failure_members(*retry.described_failure(exc, now=time.time())))
+        if not end and is_started and isinstance(task, FunctionTask) and task.loop is None:
+            await thread_ended.wait()  # A plain function cannot be cancelled.
+        del self._scopes[number]
+        self._send(end or _end(number, {"cancelled": True}))
+
+    def _returned(self, number: int, output: Any) -> bytes:
+        """Return the last frame of a call that returned an output."""
+        if sent_secrets:
+            masked = mask_output(output)
+            if masked is not output:
+                output = masked
+                self._note(number, {f"{NOTE_PREFIX}masked": {"output": True}})
+        try:
+            try:
+                text, is_converted = _payload(output), b""
+            except (Unserializable, RecursionError):
+                text, is_converted = _payload(mask_output(to_json(output))), b',"converted":true'
+        except (Unserializable, RecursionError) as exc:
+            error = Description(type=UNSERIALIZABLE, message=describe(exc).message, traceback="")
+            return _end(number, failure_members(Failure(category="fatal"), error))
+        return b'{"end":%d,"output":%b%b}' % (number, text, is_converted)
+
+    def _record_step(self, number: int, event: StepEvent) -> None:
+        try:
+            text = encode(event, 0, "", 0.0)
+        except (Unserializable, RecursionError) as exc:
+            text = encode(failed_step(event, exc), 0, "", 0.0)
+        self._send(b'{"step":%d,"event":%b}}' % (number, text))
+
+    async def _wait_durable(self, number: int) -> None:
+        request = id(event := trio.Event())
+        self._syncs[request] = event
+        self._send(orjson.dumps({"sync": number, "request": request}))
+        await event.wait()
+
+    def _note(self, number: int, values: dict[str, Any]) -> None:
+        notes: dict[str, Any] = {}
+        for name, value in values.items():
+            try:
+                notes[name] = mask_values(to_json(value))
+                encode_payloads(Noted(name=name, value=notes[name]))
+            except (Unserializable, RecursionError) as exc:
+                notes[name] = describe(exc).message
+        self._send(orjson.dumps({"note": number, "values": notes}))
+
+
+def _payload(output: Any) -> bytes:
+    """Encode an output as the journal does."""
+    event = AttemptSucceeded(trial="", attempt=1, output=output, elapsed=0.0)
+    return encode_payloads(event).get("output", b"null")
+
+
+def _end(number: int, members: dict[str, Any]) -> bytes:
+    return orjson.dumps({"end": number, **members})
+
+
+def _result(members: dict[str, Any]) -> RecordedResult:
+    """Return the result of a step from a frame."""
+    return RecordedResult(
+        members["seq"],
+        members["output"],
+        members["usage"],
+        number=tuple(members["number"]),
+        parent=tuple(members["parent"]),
+    )

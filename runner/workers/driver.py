@@ -1,0 +1,365 @@
+"""The session's side of its workers: which worker runs what, their frames, their ends and their replacements.
+
+A job gets a place in a worker before its start is recorded, so that no time of an attempt passes while it waits for one. Each
+call ends exactly once: with its last frame, with its worker, or with the death of a worker that does not respond.
+"""
+
+import itertools
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing, asynccontextmanager, suppress
+from typing import Any, Final, Protocol, cast
+
+import attrs
+import orjson
+import trio
+
+from journal.codec import decode
+from journal.errors import JournalError
+from journal.events import StepEvent, StepReused
+from replay.text import plural
+from runner.errors import UsageError
+from runner.notes import Sink
+from runner.steps.attempt_steps import AttemptSteps
+from runner.workers.frames import CANCELLED, InvalidFrame, parse_end, parse_frame
+from runner.workers.pool import Pipe, StartWorker, WorkerDied, WorkerEnd, WorkerEnded, WorkerPool
+
+START_TIMEOUT: Final = 120.0
+"""Seconds that the first workers get to import the evaluation."""
+MAX_FAILED_STARTS: Final = 3
+"""Consecutive workers that may end before they are ready."""
+STOP_GRACE: Final = 0.5
+"""Seconds that a call gets to end when the run is stopped; shorter than what the executor waits for it."""
+
+
+class Job(Protocol):
+    """What needs a place in a worker."""
+
+    place: "Worker | None"
+    worker: str
+
+
+@attrs.define(eq=False)
+class RemoteCall:
+    """A call in a worker."""
+
+    sink: Sink | None
+    steps: AttemptSteps | None
+    offered: frozenset[int]
+    """Records of the step results that the worker may reuse."""
+    ended: trio.Event = attrs.field(factory=trio.Event)
+    outcome: Any = None
+    """What the task returned, an exception, or `CANCELLED`."""
+
+    def end(self, outcome: Any) -> None:
+        """Set the outcome; only the first one counts."""
+        if not self.ended.is_set():
+            self.outcome = outcome
+            self.ended.set()
+
+
+@attrs.define(eq=False)
+class Worker:
+    """A worker that is ready, or has ended."""
+
+    name: str
+    pipe: Pipe
+    places: int
+    calls: dict[int, RemoteCall] = attrs.field(factory=dict[int, RemoteCall])
+    used: int = 0
+    """Places that are reserved or in use."""
+    is_alive: bool = True
+    owner: Job | None = None
+    """The job that has it alone."""
+    is_draining: bool = False
+    """Whether it takes no more jobs, because one that must be alone waits for it."""
+    detail: str = ""
+    """Why it ended."""
+
+    @property
+    def has_room(self) -> bool:
+        """Whether it takes another job."""
+        return self.owner is None and not self.is_draining and self.used < self.places
+
+
+class Workers:
+    """The workers of a session."""
+
+    def __init__(self, pool: WorkerPool, opening: Mapping[str, Any], *, places: int, grace: float) -> None:
+        self._pool = pool
+        self._opening = orjson.dumps({"open": dict(opening)})
+        self._places = places
+        self._grace = grace
+        self._nursery: trio.Nursery
+        self._start_worker: StartWorker
+        self._numbers, self._calls = itertools.count(1), itertools.count(1)
+        self._workers: list[Worker] = []
+        """Those that take jobs."""
+        self._spares: list[Worker] = []
+        self._alone: deque[tuple[Job, Callable[[], None]]] = deque()
+        """Jobs that wait for a worker of their own, and what to call when they have one."""
+        self._starting = 0
+        self._failed_starts = 0
+        self._begin = b""
+        self._problem: UsageError | None = None
+        self._changed = trio.Event()
+        self.on_room: Callable[[], None] = lambda: None
+        """Called when a job may find a place."""
+        self.on_problem: Callable[[str], None] = lambda _: None
+        """Called if no worker can be started anymore."""
+        self.is_stopping: Callable[[], bool] = lambda: False
+        """Whether the session is being stopped."""
+
+    @asynccontextmanager
+    async def open(self) -> AsyncGenerator[None]:
+        """Open the pool; its workers end with the block."""
+        try:
+            async with trio.open_nursery() as nursery, self._pool.open() as self._start_worker:
+                self._nursery = nursery
+                try:
+                    yield
+                finally:
+                    nursery.cancel_scope.cancel()
+        except BaseExceptionGroup as group:
+            raise _single(group) from None
+
+    async def wait_ready(self) -> None:
+        """Start the workers, and wait until all are ready; raise a `UsageError` if one is not."""
+        for _ in range(self._pool.workers):
+            self._start()
+        with trio.move_on_after(START_TIMEOUT):
+            while len(self._workers) < self._pool.workers and self._problem is None:
+                self._changed = trio.Event()
+                await self._changed.wait()
+        if self._problem is not None:
+            raise self._problem
+        missing = self._pool.workers - len(self._workers)
+        if missing:
+            raise UsageError(f"{plural(missing, 'worker')} did not start within {START_TIMEOUT:g} s")
+
+    def begin(self, run: str) -> None:
+        """Let the workers open the tasks for a run; called once its journal is open."""
+        self._begin = orjson.dumps({"begin": run})
+        for worker in self._workers:
+            worker.pipe.send(self._begin)
+        for _ in range(self._pool.spares):
+            self._start()
+
+    # Places.
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a job can get a place."""
+        return any(worker.has_room for worker in self._workers)
+
+    def reserve(self, job: Job) -> None:
+        """Give a job a place in the worker that runs the least; there is room, or it has a worker of its own."""
+        if job.place is None:
+            job.place = min((worker for worker in self._workers if worker.has_room), key=lambda worker: worker.used)
+            job.place.used += 1
+
+    def reserve_alone(self, job: Job, on_reserved: Callable[[], None]) -> None:
+        """Give a job a worker of its own as soon as one runs nothing else; then call `on_reserved`."""
+        self._alone.append((job, on_reserved))
+        self._assign_alone()
+
+    def release(self, job: Job) -> None:
+        """Free the place of a job."""
+        worker, job.place = job.place, None
+        if worker is None or not worker.is_alive:
+            return
+        worker.used -= 1
+        if worker.owner is job:
+            worker.owner = None
+        self._use_room()
+
+    def _use_room(self) -> None:
+        """Give workers to the jobs that must be alone, then places to others."""
+        self._assign_alone()
+        if self.has_room:
+            self.on_room()
+
+    def _assign_alone(self) -> None:
+        """Give free workers to jobs that must be alone, or drain some for them; at most half of all workers."""
+        limit = max(1, len(self._workers) // 2)
+        while self._alone and sum(worker.owner is not None for worker in self._workers) < limit:
+            worker = next((worker for worker in self._workers if not worker.used), None)
+            if worker is None:
+                break
+            job, on_reserved = self._alone.popleft()
+            job.place = worker
+            worker.owner, worker.used, worker.is_draining = job, 1, False
+            on_reserved()
+        for worker in sorted(self._workers, key=lambda worker: worker.used):
+            held = sum(worker.owner is not None or worker.is_draining for worker in self._workers)
+            worker.is_draining = bool(self._alone) and (worker.is_draining or (worker.owner is None and held < limit))
+
+    # Calls.
+
+    async def call(self, job: Job, members: dict[str, Any], call: RemoteCall) -> Any:
+        """Make a call in the place of a job, and free it; `members` are those of its frame, without its number.
+
+        A call that does not end within the grace period after its cancellation ends with its worker.
+        """
+        worker, number = job.place, next(self._calls)
+        assert worker is not None
+        job.worker = worker.name
+        try:
+            if not worker.is_alive:
+                raise WorkerEnded("worker_lost", worker.detail)
+            worker.calls[number] = call
+            kind, *_ = members
+            worker.pipe.send(orjson.dumps({kind: number, **members[kind]}))
+            try:
+                await call.ended.wait()
+            except trio.Cancelled:
+                await self._cancel(worker, number, call)
+                if call.outcome is CANCELLED or isinstance(call.outcome, WorkerEnded):
+                    raise
+        finally:
+            worker.calls.pop(number, None)
+            self.release(job)
+        if call.outcome is CANCELLED:
+            raise WorkerEnded("worker_lost", "the worker ended the call")
+        if isinstance(call.outcome, BaseException):
+            raise call.outcome
+        return call.outcome
+
+    async def _cancel(self, worker: Worker, number: int, call: RemoteCall) -> None:
+        """Cancel a call, and wait for its end; kill a worker that does not respond."""
+        worker.pipe.send(orjson.dumps({"cancel": number}))
+        grace = min(STOP_GRACE, self._grace) if self.is_stopping() else self._grace
+        with trio.CancelScope(shield=True), trio.move_on_after(grace):
+            await call.ended.wait()
+        if not call.ended.is_set():
+            call.end(CANCELLED)
+            self._end(worker, "killed: an attempt did not respond to its cancellation", reason="worker_lost")
+
+    # Workers.
+
+    def _start(self) -> None:
+        self._starting += 1
+        self._nursery.start_soon(self._run_worker, next(self._numbers))
+
+    async def _run_worker(self, number: int) -> None:
+        """Start a worker and handle its frames until it ends."""
+        worker: Worker | None = None
+        try:
+            pipe = await self._start_worker(number)
+            pipe.send(self._opening)
+            async with aclosing(pipe.frames()) as frames:
+                async for batch in frames:
+                    for frame in batch:
+                        members = parse_frame(frame)
+                        if worker is not None:
+                            self._receive(worker, members)
+                        elif (worker := self._opened(pipe, members)) is None:
+                            pipe.kill()
+                            return
+        except WorkerDied as exc:
+            self._ended(worker, exc.detail, blameless=exc.blameless)
+        except InvalidFrame as exc:
+            pipe.kill()
+            self._ended(worker, f"killed: {exc}")
+
+    def _opened(self, pipe: Pipe, members: dict[str, Any]) -> Worker | None:
+        """Return the worker that is ready; None if it cannot run the evaluation."""
+        ready = members.get("ready")
+        if not isinstance(ready, dict):
+            message = members.get("rejected")
+            self._fail(message if isinstance(message, str) else "a worker did not report that it is ready")
+            return None
+        self._starting -= 1
+        self._failed_starts = 0
+        worker = Worker(pipe.where or str(ready.get("name"))[:200], pipe, self._places)
+        if self._begin:
+            pipe.send(self._begin)
+        (self._workers if len(self._workers) < self._pool.workers else self._spares).append(worker)
+        self._changed.set()
+        self._use_room()
+        return worker
+
+    def _receive(self, worker: Worker, members: dict[str, Any]) -> None:
+        """Handle a frame of a call; frames of a call that has ended are ignored."""
+        kind, number = next(iter(members.items()), ("", 0))
+        call = worker.calls.get(number) if isinstance(number, int) else None
+        if call is None:
+            return
+        match kind:
+            case "end":
+                call.end(parse_end(members))
+            case "note":
+                values = members.get("values")
+                if call.sink is not None and isinstance(values, dict):
+                    call.sink(values)
+            case "step":
+                _record_step(call, members.get("event"))
+            case "sync":
+                self._nursery.start_soon(self._sync, worker, number, members.get("request"), call)
+            case _:
+                raise InvalidFrame(f"it sent a frame of an unknown kind: {kind[:80]!r}")
+
+    async def _sync(self, worker: Worker, number: int, request: Any, call: RemoteCall) -> None:
+        """Wait until the steps of a call are on disk."""
+        if call.steps is not None and call.steps.wait_durable is not None:
+            with suppress(JournalError):  # The run ends because of it.
+                await call.steps.wait_durable()
+        worker.pipe.send(orjson.dumps({"synced": number, "request": request}))
+
+    def _ended(self, worker: Worker | None, detail: str, *, blameless: bool = False) -> None:
+        """Handle the end of a worker."""
+        if worker is None:
+            self._starting -= 1
+            self._failed_starts += 1
+            if self._failed_starts >= MAX_FAILED_STARTS or not self._begin:
+                self._fail(f"a worker ended before it was ready ({detail})")
+            else:
+                self._start()
+        elif worker.is_alive:
+            is_its_own = len(worker.calls) == 1 and not blameless
+            self._end(worker, detail, reason="worker_died" if is_its_own else "worker_lost")
+
+    def _end(self, worker: Worker, detail: str, *, reason: WorkerEnd) -> None:
+        """End the calls of a worker, kill it if it is still running, and replace it."""
+        worker.is_alive, worker.detail = False, detail
+        worker.pipe.kill()
+        for call in worker.calls.values():
+            call.end(WorkerEnded(reason, detail))
+        for workers in (self._workers, self._spares):
+            if worker in workers:
+                workers.remove(worker)
+        if self._spares and len(self._workers) < self._pool.workers:
+            self._workers.append(self._spares.pop())
+        if not self.is_stopping():
+            missing = self._pool.workers + self._pool.spares - len(self._workers) - len(self._spares) - self._starting
+            for _ in range(missing):
+                self._start()
+        self._use_room()
+
+    def _fail(self, message: str) -> None:
+        """Report that a worker cannot run the evaluation."""
+        if self._problem is None:
+            self._problem = UsageError(message, setting="workers", value=dict(self._pool.describe()))
+            self._changed.set()
+            if self._begin:
+                self.on_problem(message)
+
+
+def _single(exc: BaseException) -> BaseException:
+    """Take an exception out of the groups of the nurseries around it."""
+    while isinstance(exc, BaseExceptionGroup) and len(exc.exceptions) == 1:
+        exc = cast("BaseExceptionGroup[BaseException]", exc).exceptions[0]
+    return exc
+
+
+def _record_step(call: RemoteCall, members: Any) -> None:
+    """Record a step that ran in a worker; it belongs to the attempt of the call, whatever the frame contains."""
+    if call.steps is None:
+        return
+    try:
+        event = decode({**members, "trial": call.steps.trial, "attempt": call.steps.attempt})
+    except (TypeError, KeyError, ValueError, JournalError) as exc:
+        raise InvalidFrame(f"it sent an invalid step ({exc})") from exc
+    if not isinstance(event, StepEvent) or (isinstance(event, StepReused) and event.completed_seq not in call.offered):
+        raise InvalidFrame("it sent an invalid step")
+    call.steps.record(event)

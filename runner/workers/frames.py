@@ -1,0 +1,95 @@
+"""The frames between a session and its workers: lines of JSON, each an object whose first member is its kind.
+
+From the session: `open` (what to import), `begin` (the run), `call` (an attempt) or `score` (a scorer), `cancel`, and `synced`.
+From a worker: `ready` or `rejected`, then for each call any number of `note`, `step` and `sync`, and one `end`.
+"""
+
+from typing import Any, Final, get_args
+
+import attrs
+import orjson
+
+from journal.events import FailureCategory
+from runner.retries.classify import Description, Failure, RemoteError
+from runner.scorers.scorer import Score
+
+
+class InvalidFrame(Exception):
+    """A worker sent something that is not a frame."""
+
+
+class Cancelled:
+    """The type of `CANCELLED`."""
+
+
+CANCELLED: Final = Cancelled()
+"""The outcome of a call that ended because it was cancelled."""
+
+
+class ConvertedOutput:
+    """An output that is not JSON in the worker, such as the response object of an SDK, and was converted there."""
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def model_dump(self, *, mode: str) -> Any:  # noqa: ARG002  # the interface of pydantic, which `to_json` uses
+        """Return the converted value."""
+        return self._value
+
+
+def parse_frame(frame: bytes) -> dict[str, Any]:
+    """Return the members of a frame."""
+    try:
+        members = orjson.loads(frame)
+    except ValueError as exc:
+        raise InvalidFrame(f"it sent a line that is not JSON: {frame[:80]!r}") from exc
+    if not isinstance(members, dict):
+        raise InvalidFrame(f"it sent a line that is not an object: {frame[:80]!r}")
+    return members
+
+
+def parse_end(members: dict[str, Any]) -> Any:
+    """Return the outcome in an `end` frame: what was returned, a `RemoteError`, or `CANCELLED`."""
+    if "output" in members:
+        return ConvertedOutput(members["output"]) if members.get("converted") else members["output"]
+    if "scores" in members:
+        return _scores(members["scores"])
+    if members.get("cancelled"):
+        return CANCELLED
+    try:
+        failure, error = members["failure"], members["error"]
+        retry_after, category = failure["retry_after"], failure["category"]
+        texts = {name: error[name] for name in ("type", "message", "traceback", "location")}
+    except (KeyError, TypeError) as exc:
+        raise InvalidFrame("it sent the end of a call without an outcome") from exc
+    is_valid = (
+        category in get_args(FailureCategory)
+        and (retry_after is None or (isinstance(retry_after, int | float) and retry_after >= 0))
+        and all(isinstance(text, str) for text in texts.values())
+    )
+    if not is_valid:
+        raise InvalidFrame("it sent an invalid failure")
+    wait = None if retry_after is None else float(retry_after)
+    return RemoteError(
+        Failure(category=category, retry_after=wait, stop_run=failure.get("stop_run") is True), Description(**texts)
+    )
+
+
+def failure_members(failure: Failure, error: Description) -> dict[str, Any]:
+    """Return the members of an `end` frame for a failure."""
+    return {"failure": attrs.asdict(failure), "error": attrs.asdict(error)}
+
+
+def score_members(scores: Any) -> dict[str, Any]:
+    """Return the members of an `end` frame for what a scorer returned: a score, or scores by name."""
+    if isinstance(scores, Score):
+        return {"scores": [scores.value, scores.reason]}
+    return {"scores": {name: [score.value, score.reason] for name, score in scores.items()}}
+
+
+def _scores(value: Any) -> Any:
+    """Return a score, or scores by name, from an `end` frame."""
+    try:
+        return {name: Score(*score) for name, score in value.items()} if isinstance(value, dict) else Score(*value)
+    except Exception as exc:
+        raise InvalidFrame("it sent an invalid score") from exc

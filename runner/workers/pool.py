@@ -1,0 +1,89 @@
+"""The interface of a pool of workers: it starts workers, and provides a pipe to each. Everything else is written once.
+
+A frame is one line of JSON. Nothing that a worker sends is unpickled or evaluated: it may have run code that a model wrote.
+"""
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Literal, Protocol, runtime_checkable
+
+WorkerEnd = Literal["worker_died", "worker_lost"]
+
+
+class WorkerDied(Exception):
+    """A worker has ended, or the connection to it."""
+
+    def __init__(self, detail: str, *, blameless: bool = False) -> None:
+        super().__init__(detail)
+        self.detail = detail
+        """What is known, such as `signal 11` or `exit code 3`."""
+        self.blameless = blameless
+        """Whether what it ran is not the cause: the machine or the connection was lost."""
+
+
+class WorkerEnded(Exception):
+    """The worker of a call has ended before the call."""
+
+    def __init__(self, reason: WorkerEnd, detail: str) -> None:
+        super().__init__(f"{reason.replace('_', ' ')}: {detail}")
+        self.reason: WorkerEnd = reason
+        """`worker_died`: the call is the only one that the worker ran. `worker_lost`: another cause is possible."""
+        self.detail = detail
+
+
+class Pipe(Protocol):
+    """A connection to a worker."""
+
+    @property
+    def where(self) -> str:
+        """Name of the worker; empty: the host and the process that it reports."""
+        ...
+
+    def send(self, frame: bytes, /) -> None:
+        """Send a frame, without its line break; never blocks, and does nothing if the worker has ended."""
+        ...
+
+    def frames(self) -> AsyncGenerator[list[bytes]]:
+        """Return the frames from the worker, in batches as they arrive; raises `WorkerDied` at the end."""
+        ...
+
+    def kill(self) -> None:
+        """End the worker at once, with the processes that it has started."""
+        ...
+
+
+StartWorker = Callable[[int], Awaitable[Pipe]]
+"""Starts a worker; its argument counts those of the session from 1. Raises `WorkerDied` if it cannot be started."""
+
+
+@runtime_checkable
+class WorkerPool(Protocol):
+    """Starts workers."""
+
+    @property
+    def workers(self) -> int:
+        """How many workers run attempts."""
+        ...
+
+    @property
+    def concurrency(self) -> int | None:
+        """Attempts that a worker runs at once; None: 1 for plain functions and commands, 16 for others."""
+        ...
+
+    @property
+    def spares(self) -> int:
+        """Workers that are kept ready to replace one that has ended."""
+        ...
+
+    @property
+    def is_local(self) -> bool:
+        """Whether its workers run on this machine, with access to its loopback address."""
+        ...
+
+    def describe(self) -> Mapping[str, Any]:
+        """Return what the journal records about it: `kind` and its options, without secrets."""
+        ...
+
+    def open(self) -> AbstractAsyncContextManager[StartWorker]:
+        """Open the pool for a session; its workers end with it."""
+        ...

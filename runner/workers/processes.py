@@ -1,0 +1,260 @@
+"""Workers in processes: on this machine, or at the other end of a command such as ssh or docker."""
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Any, ClassVar, Final
+
+import attrs
+import trio
+
+from replay.text import printable
+from runner.errors import UsageError, is_whole, valid
+from runner.secrets import mask
+from runner.workers.pool import StartWorker, WorkerDied
+
+MAX_FRAME: Final = 1 << 30
+"""Bytes of a frame; a worker that sends more is killed."""
+EXIT_TIMEOUT: Final = 1.0
+"""Seconds that a worker gets to exit after its pipe was closed."""
+_CHUNK: Final = 1 << 18
+_MAX_LINE: Final = 4_000
+"""Bytes of a line on standard error; longer lines are split."""
+_CONNECTION_LOST: Final = 255
+"""Exit code of ssh if the connection failed; that of the worker otherwise."""
+_START: Final = "import sys; sys.path[:] = sys.argv.pop().split('\\n'); from runner.worker.__main__ import main; main()"
+
+
+class ProcessPipe:
+    """The standard streams of a process that is a worker, or leads to one."""
+
+    def __init__(self, process: trio.Process, where: str, *, lost_codes: Sequence[int] = ()) -> None:
+        self.where = where
+        self._process = process
+        self._lost_codes = lost_codes
+        self._pending: list[bytes] = []
+        self._has_pending = trio.Event()
+
+    def send(self, frame: bytes, /) -> None:
+        """Send a frame."""
+        self._pending.append(frame)
+        self._has_pending.set()
+
+    def kill(self) -> None:
+        """End the process and its group."""
+        if self._process.returncode is not None:
+            return
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL) if sys.platform != "win32" else self._process.kill()
+
+    async def write(self) -> None:
+        """Write the frames that were sent, until the process has ended."""
+        assert self._process.stdin is not None
+        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+            while True:
+                await self._has_pending.wait()
+                frames, self._pending, self._has_pending = self._pending, [], trio.Event()
+                frames.append(b"")
+                await self._process.stdin.send_all(b"\n".join(frames))
+
+    async def frames(self) -> AsyncGenerator[list[bytes]]:
+        """Yield the frames that arrive."""
+        assert self._process.stdout is not None
+        parts, size = list[bytes](), 0
+        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+            while chunk := await self._process.stdout.receive_some(_CHUNK):
+                *lines, last = bytes(chunk).split(b"\n")
+                if lines:
+                    lines[0] = b"".join((*parts, lines[0]))
+                    parts, size = [], 0
+                parts.append(last)
+                size += len(last)
+                if size > MAX_FRAME:
+                    self.kill()
+                    raise WorkerDied(f"killed: it sent a frame of more than {MAX_FRAME:,} bytes")
+                if lines:
+                    yield lines
+        with trio.move_on_after(EXIT_TIMEOUT) as timeout:
+            await self._process.wait()
+        if timeout.cancelled_caught:
+            self.kill()
+            raise WorkerDied("killed: it closed its standard output")
+        code = await self._process.wait()
+        raise WorkerDied(_exit_in_words(code), blameless=code in self._lost_codes)
+
+    async def forward_stderr(self) -> None:
+        """Print what the worker writes to standard error, line by line, as that of the run."""
+        assert self._process.stderr is not None
+        line = b""
+        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+            async for chunk in self._process.stderr:
+                *lines, line = (line + chunk).split(b"\n")
+                while len(line) > _MAX_LINE:
+                    lines.append(line[:_MAX_LINE])
+                    line = line[_MAX_LINE:]
+                self._print(lines)
+        self._print([line] if line else [])
+
+    def _print(self, lines: list[bytes]) -> None:
+        if lines and sys.stderr is not None:
+            text = "".join(f"{printable(line.decode('utf-8', 'replace'), _MAX_LINE)}\n" for line in lines)
+            with suppress(OSError, ValueError):  # It may be closed.
+                sys.stderr.write(text)
+
+    async def end(self) -> None:
+        """Close the pipe, upon which the worker exits; kill it if it does not."""
+        with trio.CancelScope(shield=True):
+            assert self._process.stdin is not None
+            await self._process.stdin.aclose()
+            with trio.move_on_after(EXIT_TIMEOUT):
+                await self._process.wait()
+            self.kill()
+            await self._process.wait()
+            for stream in (self._process.stdout, self._process.stderr):
+                if stream is not None:
+                    await stream.aclose()
+
+
+def _exit_in_words(code: int) -> str:
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"signal {-code} ({signal.Signals(-code).name})"
+    except ValueError:
+        return f"signal {-code}"
+
+
+class _Processes:
+    """The processes of a pool during a session."""
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self._nursery = nursery
+
+    async def start(self, line: Sequence[str], where: str, *, lost_codes: Sequence[int] = ()) -> ProcessPipe:
+        """Start a process; raise `WorkerDied` if that is not possible."""
+        pipe = subprocess.PIPE
+        try:
+            # In a session of its own: Ctrl-C is for the process of the run, which stops its workers.
+            process = await trio.lowlevel.open_process(line, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True)
+        except OSError as exc:
+            raise WorkerDied(f"cannot run {line[0]!r}: {exc.strerror}", blameless=True) from exc
+        worker = ProcessPipe(process, where, lost_codes=lost_codes)
+        self._nursery.start_soon(self._serve, worker)
+        return worker
+
+    async def _serve(self, worker: ProcessPipe) -> None:
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(worker.forward_stderr)
+                await worker.write()
+        finally:
+            await worker.end()
+
+
+@asynccontextmanager
+async def _processes() -> AsyncGenerator[_Processes]:
+    async with trio.open_nursery() as nursery:
+        try:
+            yield _Processes(nursery)
+        finally:
+            nursery.cancel_scope.cancel()
+
+
+_COUNT: Final = "must be a whole number, 1 or more"
+_count: Final = valid(lambda value: is_whole(value, 1), _COUNT, prefix="workers.")
+_places: Final = valid(lambda value: value is None or is_whole(value, 1), _COUNT, prefix="workers.")
+
+
+@attrs.frozen
+class ProcessWorkers:
+    """Runs attempts in processes on this machine: `@evaluation(…, workers=ProcessWorkers(8))`.
+
+    Each process imports the evaluation from its file. One that crashes, or does not respond to the timeout of an attempt, is
+    replaced.
+    """
+
+    workers: int = attrs.field(factory=lambda: os.cpu_count() or 1, validator=_count)
+    """Number of processes (default: the number of CPUs)."""
+    concurrency: int | None = attrs.field(default=None, validator=_places, kw_only=True)
+    """Attempts that a process runs at once. None: 1 for plain functions and commands, 16 for async functions, endpoints and
+    chat models."""
+
+    spares: ClassVar[int] = 1
+    is_local: ClassVar[bool] = True
+
+    def describe(self) -> Mapping[str, Any]:
+        """Return what the journal records about it."""
+        return {"kind": "processes", "workers": self.workers, "concurrency": self.concurrency}
+
+    @asynccontextmanager
+    async def open(self) -> AsyncGenerator[StartWorker]:
+        """Open the pool for a session; its processes import modules from where this one does."""
+        line = [sys.executable, "-P", "-c", _START, "\n".join(sys.path)]
+        async with _processes() as processes:
+            yield lambda number: processes.start(line, f"process {number}")
+
+
+def _line(command: str) -> str:
+    try:
+        words = shlex.split(command)
+    except ValueError as exc:
+        raise UsageError(f"cannot parse the command {mask(command)!r}: {exc}; check its quotes") from exc
+    if not words:
+        raise UsageError("the command of the workers is empty")
+    return command
+
+
+@attrs.frozen
+class CommandWorkers:
+    """Runs attempts in workers that a command leads to: `CommandWorkers("ssh gpu1 'cd project && python -m runner.worker'")`.
+
+    The command is run once for each worker, without a shell. Its standard input and output must be those of
+    `python -m runner.worker`, in a directory where the evaluation can be imported.
+    """
+
+    command: str = attrs.field(converter=_line, repr=lambda command: repr(mask(command)))
+    workers: int = attrs.field(default=1, validator=_count, kw_only=True)
+    """How many times the command is run."""
+    concurrency: int | None = attrs.field(default=None, validator=_places, kw_only=True)
+    """As for `ProcessWorkers`."""
+
+    spares: ClassVar[int] = 0
+    is_local: ClassVar[bool] = False
+
+    def describe(self) -> Mapping[str, Any]:
+        """Return what the journal records about it."""
+        return {
+            "kind": "command",
+            "command": mask(self.command),
+            "workers": self.workers,
+            "concurrency": self.concurrency,
+        }
+
+    @asynccontextmanager
+    async def open(self) -> AsyncGenerator[StartWorker]:
+        """Open the pool for a session."""
+        line = shlex.split(self.command)
+        async with _processes() as processes:
+            yield lambda _: processes.start(line, "", lost_codes=[_CONNECTION_LOST])
+
+
+def parse_workers(value: Any) -> Any:
+    """Return the pool that a setting describes: `processes`, `processes:8`, `command:ssh …`; `none` and None: no workers.
+
+    What a journal records of a pool is parsed, too. Anything else is left to the validator.
+    """
+    if isinstance(value, Mapping):
+        is_known = value.get("kind") == "processes"  # Not a command: a journal must not name one.
+        return ProcessWorkers(value["workers"], concurrency=value["concurrency"]) if is_known else value
+    if not isinstance(value, str):
+        return value
+    kind, _, argument = value.partition(":")
+    if value in {"none", "processes"}:
+        return None if value == "none" else ProcessWorkers()
+    if kind == "processes" and argument.isdecimal():
+        return ProcessWorkers(int(argument))
+    return CommandWorkers(argument) if kind == "command" else value

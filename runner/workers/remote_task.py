@@ -1,0 +1,81 @@
+"""A task and a scorer that are called in a worker."""
+
+from typing import Any
+
+import attrs
+
+from runner.data.case import Case
+from runner.notes import note_sink
+from runner.scorers.scorer import ScorerInput
+from runner.steps.attempt_steps import current_steps
+from runner.tasks import OnLateResult, Task
+from runner.tasks.gateway_env import gateway_env
+from runner.workers.driver import Job, RemoteCall, Workers
+
+
+class RemoteTask:
+    """A task whose attempts run in workers; the local task only renders its requests."""
+
+    takes_trial: bool = True
+
+    def __init__(self, task: Task, variant: str, workers: Workers) -> None:
+        self._variant = variant
+        self._workers = workers
+        self._takes_case = task.takes_trial
+        self.request = getattr(task, "request", None)
+
+    async def call(self, work: Any, _: OnLateResult, /) -> Any:
+        """Call the task for a trial, in the place that it has."""
+        steps = current_steps()
+        assert steps is not None
+        results = steps.offered
+        members: dict[str, Any] = {"variant": self._variant, "trial": work.trial, "attempt": steps.attempt}
+        if self._takes_case:
+            members["case"] = _case_members(work.case)
+        else:
+            members["input"] = work.case.input
+        if results:
+            members["results"] = [[*key, attrs.asdict(result, recurse=False)] for key, result in results]
+        if environment := gateway_env():
+            members["gateway_env"] = environment
+        offered = frozenset(result.seq for _, result in results)
+        return await self._workers.call(work, {"call": members}, RemoteCall(note_sink(), steps, offered))
+
+
+def _case_members(case: Case) -> dict[str, Any]:
+    return {
+        "name": case.name,
+        "input": case.input,
+        "expected": case.expected,
+        "metadata": dict(case.metadata),
+        "input_name": case.input_name,
+    }
+
+
+@attrs.define(eq=False)
+class PlacedInput:
+    """What a scorer in a worker is called with, and its place there."""
+
+    job: Job
+    input: ScorerInput
+
+
+class RemoteScorer:
+    """A scorer that is called in a worker."""
+
+    takes_trial: bool = True
+
+    def __init__(self, name: str, workers: Workers) -> None:
+        self._name = name
+        self._workers = workers
+
+    async def call(self, placed: PlacedInput, _: OnLateResult, /) -> Any:
+        """Call the scorer, in the place that its job has."""
+        scored = placed.input
+        members = {
+            "scorer": self._name,
+            "output": scored.output,
+            "case": _case_members(scored.case),
+            "trajectory": [attrs.asdict(step, recurse=False) for step in scored.trajectory],
+        }
+        return await self._workers.call(placed.job, {"score": members}, RemoteCall(note_sink(), None, frozenset()))

@@ -1,0 +1,244 @@
+"""Workers in real processes: crashes, hangs, Ctrl-C, the death of the session, and commands that lead to a worker.
+
+A small slice runs in every test run; `pytest -m exhaustive` runs the others, which start dozens of processes.
+"""
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from journal import read
+from journal.events import AttemptFailed, AttemptInterrupted, AttemptSucceeded, AttemptTimedOut, RunStopped, TrialFailed
+from replay import load
+from runner import CommandWorkers, Outcome, ProcessWorkers, UsageError, run, verify
+from runner.definition.loading import find
+from tests.processes import ROOT, Process
+from tests.runs import events, outputs
+
+TASK = """
+import asyncio, ctypes, os, signal, sys, time
+from pathlib import Path
+import trio
+from evaljournal import Case, RateLimited, Retry, evaluation, note
+
+CASES = [Case(name=name, input=name) for name in os.environ["CASES"].split()]
+RETRY = Retry(errors=0, timeouts=0, rate_limits=3, deaths=1, base_delay=0.01, max_delay=0.01)
+
+
+class Unpicklable(Exception):
+    def __init__(self, left, right):
+        super().__init__(left)
+
+    def __reduce__(self):
+        raise TypeError
+
+
+def act(name):
+    match name.partition("-")[0]:
+        case "exit":
+            os._exit(3)
+        case "segfault":
+            ctypes.string_at(0)
+        case "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "block":
+            time.sleep(1000)
+        case "unserializable":
+            return object()
+        case "unpicklable":
+            raise Unpicklable(1, 2)
+        case "limited":
+            error = RateLimited(message="slow down")
+            error.headers = {"retry-after": "7"}
+            raise error
+        case "print":
+            print("printed \\x1b[31m")
+        case "mark":
+            for _ in range(100):
+                with Path("effects.txt").open("a") as file:
+                    file.write(f"{time.time()}\\n")
+                time.sleep(0.05)
+    return name
+
+
+@evaluation(cases=CASES, timeout=1.0, grace=0.3, retry=RETRY, slots=8, stop_on_same_error=None, durability="os", policy="fixed")
+async def on_asyncio(name):
+    await asyncio.sleep(0.02)
+    if name == "hang":
+        await asyncio.sleep(1000)
+    while name == "swallow":
+        try:
+            await asyncio.sleep(1000)
+        except asyncio.CancelledError:
+            pass
+    return act(name)
+
+
+@evaluation(cases=CASES, timeout=1.0, grace=0.3, retry=RETRY, slots=8, stop_on_same_error=None, durability="os", policy="fixed")
+async def on_trio(name):
+    await trio.sleep(0.02)
+    if name == "hang":
+        await trio.sleep(1000)
+    with trio.CancelScope(shield=name == "swallow"):
+        await trio.sleep(1000 if name == "swallow" else 0)
+    return act(name)
+
+
+@evaluation(cases=CASES, timeout=1.0, grace=0.3, retry=RETRY, slots=8, stop_on_same_error=None, durability="os", policy="fixed")
+def plain(name):
+    return act(name)
+"""
+
+COMMAND = f"{sys.executable} -P -c 'import sys; sys.path[:] = {sys.path!r}; from runner.worker.__main__ import main; main()'"
+
+
+def run_in(name: str, cases: str, monkeypatch: pytest.MonkeyPatch, **options: Any) -> Outcome:
+    """Run an evaluation of `TASK` in workers."""
+    monkeypatch.setenv("CASES", cases)
+    Path("it.py").write_text(TASK)
+    loaded = find(f"it.py:{name}")
+    outcome = run(loaded.evaluation, "run", task=loaded.reference, quiet=True, **{"workers": ProcessWorkers(1), **options})
+    assert () == verify("run").audit.findings
+    return outcome
+
+
+def reasons(kind: type[Any]) -> dict[str, str]:
+    """Return trial → reason, of the last event of a kind."""
+    return {event.trial: event.reason for event in events(Path("run"), kind)}
+
+
+def test_a_crash_ends_a_worker_and_not_the_run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    """What a task prints is escaped and printed; a process that has ended is replaced."""
+    outcome = run_in("plain", "print exit", monkeypatch, retry={"deaths": 0})
+
+    assert (1, 1) == (outcome.state.completed, outcome.state.failed)
+    assert {"exit code 3"} == {event.detail for event in events(Path("run"), AttemptInterrupted)}
+    assert {"exit": "exhausted"} == reasons(TrialFailed)
+    assert r"printed \x1b[31m" in capfd.readouterr().err
+
+
+ALL = "exit segfault kill hang swallow block unserializable unpicklable limited print a b c"
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", ["on_asyncio", "on_trio", "plain"])
+def test_every_fault_is_recorded_for_its_trial_only(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Crashes, hangs, tasks that resist and outputs that cannot be sent do not affect other trials."""
+    cases = ALL if name != "plain" else ALL.replace("hang ", "").replace("swallow ", "")
+    run_in(name, cases, monkeypatch, workers=ProcessWorkers(2))
+
+    assert {"print", "a", "b", "c"} == set(outputs(Path("run")))
+    details = {event.trial: event.detail for event in events(Path("run"), AttemptInterrupted) if event.reason == "worker_died"}
+    assert {"exit": "exit code 3", "segfault": "signal 11 (SIGSEGV)", "kill": "signal 9 (SIGKILL)"} == details
+    assert {"hang", "swallow", "block"} & set(cases.split()) == {event.trial for event in events(Path("run"), AttemptTimedOut)}
+    failed = {event.trial: (event.category, event.retry_after) for event in events(Path("run"), AttemptFailed)}
+    assert {
+        "unserializable": ("fatal", None),
+        "unpicklable": ("error", None),
+        "limited": ("rate_limited", 7.0),
+    } == failed
+    assert {"exit", "segfault", "kill", "limited", "unpicklable"} == {
+        trial for trial, reason in reasons(TrialFailed).items() if reason == "exhausted"
+    }
+
+
+def start(cases: str, *options: str) -> Process:
+    """Start a run in another process."""
+    Path("it.py").write_text(TASK)
+    line = [sys.executable, "-m", "runner.cli", "run", "it.py:plain", "-o", "run", "--plain", *options]
+    env = {**os.environ, "CASES": cases, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
+    return Process(line, env=env, stdout=-3, stderr=-3)
+
+
+def wait_for_effects(count: int) -> None:
+    """Wait until the task has had some effects."""
+    deadline = time.monotonic() + 60
+    while not Path("effects.txt").exists() or Path("effects.txt").read_text().count("\n") < count:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def last_effect() -> float:
+    """Return when the task last had an effect."""
+    return float(Path("effects.txt").read_text().splitlines()[-1])
+
+
+@pytest.mark.exhaustive
+def test_workers_end_with_a_killed_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A blocked worker has no effect later than a second after its session was killed; the run can be resumed without it."""
+    with start("mark a", "--workers", "processes:2", "--timeout", "60") as process:
+        wait_for_effects(3)
+        process.kill()
+        killed_at = time.time()
+    time.sleep(1.5)
+
+    assert last_effect() < killed_at + 1.0
+    run_in("plain", "mark a", monkeypatch, workers=None, resume=True, timeout=60)
+    assert {"mark", "a"} == set(outputs(Path("run")))
+    assert {"mark": "process_died"} == reasons(AttemptInterrupted)
+
+
+@pytest.mark.exhaustive
+def test_ctrl_c_stops_the_run_and_its_workers() -> None:
+    """The session records the end, and no worker outlives it."""
+    with start("mark a", "--workers", "processes:2", "--timeout", "60", "--grace", "0.2") as process:
+        wait_for_effects(3)
+        os.kill(process.pid, signal.SIGINT)
+        assert 3 == process.wait()
+        stopped_at = time.time()
+    time.sleep(1.5)
+
+    assert last_effect() < stopped_at + 1.0
+    assert {"mark": "stopped"} == reasons(AttemptInterrupted)
+    assert ["interrupted"] == [event.reason for event in events(Path("run"), RunStopped)]
+
+
+@pytest.mark.exhaustive
+def test_a_command_leads_to_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any command whose standard streams are those of a worker can be used; its exit code is that of the worker."""
+    outcome = run_in("plain", "a exit b", monkeypatch, workers=CommandWorkers(COMMAND, workers=2))
+
+    assert (2, 1) == (outcome.state.completed, outcome.state.failed)
+    assert {"exit code 3"} == {event.detail for event in events(Path("run"), AttemptInterrupted)}
+    (name,) = {event.worker.rpartition("/")[0] for event in events(Path("run"), AttemptSucceeded)}
+    assert os.uname().nodename == name
+
+
+def test_a_command_that_is_no_worker_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is written, and the exit code is reported."""
+    with pytest.raises(UsageError, match=r"ended before it was ready \(exit code 7\)"):
+        run_in("plain", "a", monkeypatch, workers=CommandWorkers("sh -c 'exit 7'"))
+    with pytest.raises(UsageError, match="not JSON"):
+        run_in("plain", "a", monkeypatch, workers=CommandWorkers("echo Welcome"))
+
+    assert not Path("run").exists()
+
+
+@pytest.mark.exhaustive
+def test_killed_sessions_are_resumed_until_each_trial_is_done_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whenever the session is killed, no output is lost or recorded twice."""
+    names = " ".join(f"case-{number}" for number in range(300))
+    for number in range(4):
+        verb = ["--workers", "processes:2"] if not number else []
+        with start(names, *verb) if not number else resume(names) as process:
+            time.sleep(0.7 + 0.35 * number)
+            process.kill()
+        if Path("run").exists():
+            records = list(read("run"))
+            assert len(records) == records[-1].seq
+    run_in("plain", names, monkeypatch, workers=ProcessWorkers(2), resume=Path("run").exists())
+
+    assert sorted(names.split()) == sorted(outputs(Path("run")))
+    assert 300 == load("run").state.completed
+
+
+def resume(cases: str) -> Process:
+    """Resume the run in another process."""
+    line = [sys.executable, "-m", "runner.cli", "resume" if Path("run").exists() else "status", "run", "--plain"]
+    env = {**os.environ, "CASES": cases, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
+    return Process(line, env=env, stdout=-3, stderr=-3)

@@ -1,0 +1,127 @@
+"""Workers without processes: both sides of the connection run in one loop, and a worker ends when its task asks for it."""
+
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import attrs
+import trio
+
+from runner.worker.calls import Calls, open_evaluation
+from runner.workers.pool import StartWorker, WorkerDied
+
+
+class MemoryPipe:
+    """A connection in memory to a worker in the same loop."""
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+        self.is_killed = False
+        self.scope = trio.CancelScope()
+        self._to_session, self._from_worker = trio.open_memory_channel[bytes | WorkerDied](100_000)
+        self.opened = trio.Event()
+        self.sent: list[bytes] = []
+        """Frames from the session that no one has received."""
+        self._deliver: Callable[[list[bytes] | None], None] | None = None
+
+    # The side of the session.
+
+    def send(self, frame: bytes, /) -> None:
+        if self._deliver is None:
+            self.sent.append(frame)
+            self.opened.set()
+        else:
+            self._deliver([frame])
+
+    async def frames(self) -> AsyncGenerator[list[bytes]]:
+        async for frame in self._from_worker:
+            if isinstance(frame, WorkerDied):
+                raise frame
+            yield [frame]
+
+    def kill(self) -> None:
+        if not self.is_killed:
+            self.end(WorkerDied("signal 9 (SIGKILL)"))
+
+    def received(self) -> bytes | WorkerDied:
+        """Return the next frame from the worker, which has arrived already."""
+        return self._from_worker.receive_nowait()
+
+    # The side of the worker.
+
+    def reply(self, frame: bytes) -> None:
+        if not self.is_killed:
+            self._to_session.send_nowait(frame)
+
+    def deliver_to(self, deliver: Callable[[list[bytes] | None], None]) -> None:
+        self._deliver = deliver
+        if self.sent:
+            deliver(self.sent)
+
+    def end(self, reason: WorkerDied) -> None:
+        """End the worker, as if its process had ended."""
+        self._to_session.send_nowait(reason)
+        self.is_killed = True
+        self.scope.cancel()
+
+
+@attrs.frozen
+class WorkerSide:
+    """What a worker's code uses of a pipe."""
+
+    pipe: MemoryPipe
+
+    def send(self, frame: bytes, /) -> None:
+        self.pipe.reply(frame)
+
+    def deliver_to(self, deliver: Any, /) -> None:
+        self.pipe.deliver_to(deliver)
+
+
+@attrs.define(eq=False)
+class MemoryWorkers:
+    """A pool of workers in the loop of the session, all with the same evaluation."""
+
+    evaluation: Any = None
+    workers: int = 2
+    concurrency: int | None = 2
+    spares: int = 1
+    is_local: bool = True
+    pipes: list[MemoryPipe] = attrs.field(factory=list[MemoryPipe])
+
+    def describe(self) -> Mapping[str, Any]:
+        return {"kind": "memory", "workers": self.workers}
+
+    @asynccontextmanager
+    async def open(self) -> AsyncGenerator[StartWorker]:
+        async with trio.open_nursery() as nursery:
+
+            async def start(number: int) -> MemoryPipe:
+                await trio.lowlevel.checkpoint()
+                pipe = MemoryPipe(f"process {number}")
+                self.pipes.append(pipe)
+                nursery.start_soon(self._serve, pipe)
+                return pipe
+
+            try:
+                yield start
+            finally:
+                nursery.cancel_scope.cancel()
+
+    async def _serve(self, pipe: MemoryPipe) -> None:
+        _pipe.set(pipe)
+        with pipe.scope:
+            await pipe.opened.wait()
+            opened = open_evaluation(WorkerSide(pipe), pipe.sent.pop(0), lambda _: self.evaluation)
+            if opened is not None:
+                await Calls(WorkerSide(pipe), *opened).run()
+
+
+_pipe: ContextVar[MemoryPipe] = ContextVar("tests_pipe")
+
+
+async def die(detail: str = "exit code 3", *, blameless: bool = False) -> None:
+    """End the worker that this task runs in."""
+    _pipe.get().end(WorkerDied(detail, blameless=blameless))
+    await trio.sleep_forever()
