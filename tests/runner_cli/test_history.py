@@ -171,6 +171,24 @@ def test_a_run_is_read_once(opened: list[Path], command: str) -> None:
     assert paths == opened
 
 
+def test_ls_does_not_read_a_large_run(opened: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its counts are in the last record; score and cost are listed once `history` has read it. An unfinished run is read."""
+    monkeypatch.setattr(_digests, "_LARGE", 1_000)
+    path = run("capitals/0001", 3)
+    unfinished = Path("runs/capitals/0002")
+    write_sync(unfinished, [started(), session(), *answered("peru", {"exact": True})])
+    large, small = in_json("ls")
+
+    assert [unfinished] == opened
+    assert ("capitals", "finished", 4, None, []) == tuple(
+        large[key] for key in ("evaluation", "status", "completed", "cost", "variants")
+    )
+    assert 1.0 == small["variants"][0]["scores"]["exact"]["mean"]
+    evaljournal("history")
+    assert [unfinished, path] == opened
+    assert 2.0 == in_json("ls")[0]["cost"]
+
+
 def test_ls_and_history_share_the_cache(opened: list[Path]) -> None:
     """A run that `ls` has read is not read by `history`."""
     path = run("capitals/0001", 4)
