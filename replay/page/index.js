@@ -43,13 +43,14 @@ function trend(history) {
     const point = history.points.find((other) => other.path === path);
     chart.append(svg("text", { x: x(path), y: HEIGHT - 6, "text-anchor": paths.length === 1 ? "middle" : anchor }, startedAt(point)));
   }
-  variantsOf(history).forEach((variant, index) => {
+  const variants = variantsOf(history), gap = Math.min(8, (WIDTH - LEFT - RIGHT) / paths.length / (variants.length + 1)); // Between the whiskers of a run.
+  variants.forEach((variant, index) => {
     const points = scored.filter((point) => point.variant === variant), series = svg("g", { class: `series-${index % SERIES}` });
-    series.append(svg("polyline", { class: "mean", points: points.map(({ path, score }) => `${x(path)},${y(score.mean)}`).join(" ") }));
-    for (const point of points) {
-      const { path, score } = point;
-      if (score.low !== null && score.high !== null) series.append(svg("line", { class: "whisker", x1: x(path), x2: x(path), y1: y(score.low), y2: y(score.high) }));
-      series.append(svg("circle", { class: "dot", cx: x(path), cy: y(score.mean), r: 3 }, svg("title", {}, `${oneLine(path, 120)}${variant ? ` @${oneLine(variant, 40)}` : ""}: ${scoreWithInterval(score)}`)));
+    const place = (path) => x(path) + gap * (index - (variants.length - 1) / 2);
+    series.append(svg("polyline", { class: "mean", points: points.map(({ path, score }) => `${place(path)},${y(score.mean)}`).join(" ") }));
+    for (const { path, score } of points) {
+      if (score.low !== null && score.high !== null) series.append(svg("line", { class: "whisker", x1: place(path), x2: place(path), y1: y(score.low), y2: y(score.high) }));
+      series.append(svg("circle", { class: "dot", cx: place(path), cy: y(score.mean), r: 3 }, svg("title", {}, `${oneLine(path, 120)}${variant ? ` @${oneLine(variant, 40)}` : ""}: ${scoreWithInterval(score)}`)));
     }
     chart.append(series);
   });

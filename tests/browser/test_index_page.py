@@ -70,6 +70,7 @@ def test_a_series_for_each_variant(tmp_path: Path, open_tab: OpenTab) -> None:
 
     assert ["mini", "large"] == tab.texts(".series li")
     assert 2 == len(tab.texts(".trend .mean"))
+    assert 4 == len(set(tab.evaluate("() => [...document.querySelectorAll('.dot')].map(dot => dot.getAttribute('cx'))")))
     assert ["large", "mini", "large", "mini"] == [row[1] for row in rows(tab)]
 
 
