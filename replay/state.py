@@ -17,7 +17,6 @@ import attrs
 from journal import Record, events
 from journal.lifecycle import STAGES
 from replay.budget import OVER_BUDGET, Budget
-from replay.definition import variant_fingerprints
 from replay.handlers import handlers
 from replay.intake import Pause
 from replay.scores import Scores
@@ -36,7 +35,7 @@ from replay.trial_state import (
     packed_input,
 )
 from replay.usage import add, noted_usage, subtract, unpriced_models
-from replay.variant_totals import VariantTotals
+from replay.variant_totals import Variants, VariantTotals
 
 
 def max_unscored_outputs(scorer_limit: int) -> int:
@@ -76,8 +75,7 @@ class RunState:
     trials: dict[str, TrialState] = attrs.field(factory=dict[str, TrialState])
     stages: dict[str, int] = attrs.field(factory=lambda: dict.fromkeys(STAGES, 0))
     """Stage → number of trials."""
-    variants: dict[str, VariantTotals] = attrs.field(factory=dict[str, VariantTotals])
-    """Variant → sums over its trials, in the order of their first trials; empty if the run has no variants."""
+    variants: Variants = attrs.field(factory=Variants)
     running: dict[str, RunningAttempt] = attrs.field(factory=dict[str, RunningAttempt])
     """Trial → its attempt in flight."""
     backing_off: dict[str, float] = attrs.field(factory=dict[str, float])
@@ -103,8 +101,6 @@ class RunState:
     """Current outputs from an older version of the task."""
     _task_changed_at: Location = (0, 0)
     """Outputs after it are from the current version of the task."""
-    _variants_changed_at: dict[str, Location] = attrs.field(factory=dict[str, Location])
-    """Variant → since when it has its current parameters, if it was adopted."""
     latencies: "array[float]" = attrs.field(factory=lambda: array("d"))
     """Seconds of each attempt that returned an output."""
     scores: Scores = attrs.field(factory=Scores)
@@ -231,10 +227,6 @@ class RunState:
         noted = self._usage_in_flight.get(name, ())
         return any(isinstance(usage, dict) and any("token" in key or "cost" in key for key in usage) for usage in noted)
 
-    def has_old_variant(self, trial: TrialState) -> bool:
-        """Return whether a trial was enqueued before the parameters of its variant changed."""
-        return trial.input_location < self._variants_changed_at.get(trial.variant, trial.input_location)
-
     def is_over_budget(self, name: str, usage: Any = None) -> bool:
         """Return whether the attempts of a trial, with `usage` that is not recorded yet, have used more than one trial may."""
         return self.budget is not None and bool(self.budget.over_trial_limit(name, usage))
@@ -304,10 +296,8 @@ class RunState:
         now = self.started = attrs.evolve(before, **changes)  # type: ignore[misc]  # a fact is an attrs class
         self.sessions[-1].adopted = tuple(adopted_changes(before, now))
         self.scores.set_versions(now.scorers)
-        old, location = variant_fingerprints(before.definition), (record.segment, record.offset)
-        for variant, fingerprint in variant_fingerprints(now.definition).items():
-            if fingerprint != old.get(variant):
-                self._variants_changed_at[variant] = location
+        location = record.segment, record.offset
+        self.variants.adopt(before.definition, now.definition, location)
         if now.task_fingerprint != before.task_fingerprint:
             self.steps.open.clear()
             self._task_changed_at = location
@@ -323,7 +313,7 @@ class RunState:
         variant = event.variant
         if variant or self.variants:
             variant = sys.intern(variant)
-            self._enqueue_variant(variant, event.repeat)
+            self.variants.enqueue(variant, event.repeat, self.trials, self.scores, self._sums)
         if (variant or event.repeat > 1) and not self.scores.has_repeats:
             self.scores.group_by_case(self.trials.values())
         case = event.trial if event.case == event.trial else sys.intern(event.case)  # Repeats share one string.
@@ -332,23 +322,9 @@ class RunState:
         self.trials[event.trial] = TrialState("queued", facts, case, variant, attempts)
         self.stages["queued"] += 1
 
-    def _enqueue_variant(self, variant: str, repeat: int) -> None:
-        """Count a trial of a variant that is enqueued."""
-        if not self.variants and self.trials:  # The trials so far have no variant.
-            without = VariantTotals(
-                dict(self.stages), self.attempts, self.recovered, self.usage.copy(), copy.deepcopy(self.scores)
-            )
-            self._add_variant("", without)
-        if variant not in self.variants:
-            self._add_variant(variant, VariantTotals())
-        totals = self.variants[variant]
-        totals.stages["queued"] += 1
-        if repeat > 1 and not totals.scores.has_repeats:
-            totals.scores.group_by_case([trial for trial in self.trials.values() if trial.variant == variant])
-
-    def _add_variant(self, variant: str, totals: VariantTotals) -> None:
-        self.variants[variant] = totals
-        self.scores.add_variant(variant, totals.scores)
+    def _sums(self) -> VariantTotals:
+        """Return the sums over all trials so far."""
+        return VariantTotals(dict(self.stages), self.attempts, self.recovered, self.usage.copy(), copy.deepcopy(self.scores))
 
     def _on_attempt_started(self, event: events.AttemptStarted, record: Record) -> None:
         trial = self.trials[event.trial]

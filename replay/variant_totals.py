@@ -1,11 +1,15 @@
 """Sums over the trials of one variant, for views that compare variants while a run is in progress."""
 
 from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import attrs
 
 from journal.lifecycle import STAGES
+from replay.definition import variant_fingerprints
 from replay.scores import Scores
+from replay.trial_state import Location, TrialState
 
 
 @attrs.define(eq=False)
@@ -40,3 +44,47 @@ class VariantTotals:
     def failed(self) -> int:
         """Trials that failed for good."""
         return self.stages["failed"]
+
+
+class Variants(dict[str, VariantTotals]):
+    """Variant → sums over its trials, in the order of their first trials; empty if the run has no variants.
+
+    Trials without a variant are under an empty name if the run has others.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._changed_at: dict[str, Location] = {}
+        """Variant → since when it has its current parameters, if these were adopted."""
+
+    def enqueue(
+        self,
+        variant: str,
+        repeat: int,
+        trials: Mapping[str, TrialState],
+        scores: Scores,
+        sums: Callable[[], VariantTotals],
+    ) -> None:
+        """Count a trial that is enqueued; `trials` are those before it, and `sums` returns the sums over them."""
+        if not self and trials:
+            self._add("", sums(), scores)
+        if variant not in self:
+            self._add(variant, VariantTotals(), scores)
+        totals = self[variant]
+        totals.stages["queued"] += 1
+        if repeat > 1 and not totals.scores.has_repeats:
+            totals.scores.group_by_case([trial for trial in trials.values() if trial.variant == variant])
+
+    def _add(self, variant: str, totals: VariantTotals, scores: Scores) -> None:
+        self[variant] = totals
+        scores.add_variant(variant, totals.scores)
+
+    def adopt(self, before: Any, now: Any, location: Location) -> None:
+        """Apply a definition that was adopted at this location."""
+        old = variant_fingerprints(before)
+        changed = [name for name, fingerprint in variant_fingerprints(now).items() if fingerprint != old.get(name)]
+        self._changed_at.update(dict.fromkeys(changed, location))
+
+    def is_outdated(self, trial: TrialState) -> bool:
+        """Return whether a trial was enqueued before the parameters of its variant changed."""
+        return trial.input_location < self._changed_at.get(trial.variant, trial.input_location)

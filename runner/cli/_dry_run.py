@@ -18,6 +18,7 @@ from runner.definition.settings import Settings
 from runner.definition.variants import Variant
 from runner.engine.rate_limits import default_slots
 from runner.run_paths import RUNS, runs_under
+from runner.tasks import Billed
 from runner.tasks.prices import DEFAULT_PRICES, price_of, read_prices
 
 _SHOWN_VARIANTS: Final = 8
@@ -41,6 +42,9 @@ def print_dry_run(
     before = _earlier_usage(loaded.evaluation.name)
     if before is not None and variants:
         before = before.of_variants(variants.values())
+    tasks = {name: variant.task for name, variant in variants.items()} or {"": loaded.evaluation.task}
+    max_costs = {name: _max_cost(task, selected) for name, task in tasks.items()}
+    max_cost = None if None in max_costs.values() else sum(filter(None, max_costs.values()))
     if as_json:
         print_json(
             {
@@ -62,6 +66,7 @@ def print_dry_run(
                 "usage_per_trial": before.per_trial if before else None,
                 "usage_source": str(before.path) if before else None,
                 "expected_usage": _scaled(before.per_trial, trials) if before and trials else None,
+                "max_cost_without_retries": max_cost,
                 "expected_usage_max": _scaled(before.per_call, trials * calls_per_trial) if before and trials else None,
             }
         )
@@ -71,7 +76,7 @@ def print_dry_run(
         count = "unknown number of cases" if selected.all_cases is None else plural(selected.all_cases, "case")
         echo(f"  shard {shard}; all shards: {count}, at most {plural(slots * shards, 'slot')}")
     echo(f"  {_trials_in_words(cases, settings, len(variants))}")
-    for line in _variant_lines(variants, before, trials):
+    for line in _variant_lines(variants, before, trials, max_costs):
         echo(f"    {line}")
     calls = plural(calls_per_trial * (1 if max_trials is None else max_trials), "call")
     calls += " for each trial" if max_trials is None else ""
@@ -86,15 +91,41 @@ def print_dry_run(
         echo(f"  gates: {', '.join(settings.fail_under)}; exit code 1 if one does not pass")
     if stops := list(_stops(settings)):
         echo(f"  stops {', or '.join(stops)}; `evaljournal resume` continues")
-    echo(f"  {_usage_in_words(before, trials, calls_per_trial)}")
+    if before is None and max_cost is not None:
+        echo(f"  cost: at most {money(max_cost)} without retries, by the length of the prompts and --max-tokens")
+    else:
+        echo(f"  {_usage_in_words(before, trials, calls_per_trial)}")
 
 
-def _variant_lines(variants: Mapping[str, Variant], before: "_EarlierUsage | None", trials: int | None) -> Iterator[str]:
-    """Yield the variants, each with its expected cost."""
+def _max_cost(task: object, selected: Trials) -> float | None:
+    """Return what all trials of a task cost at most without retries; None if that is unknown.
+
+    It is known for a model with a price and a limit of tokens, if the cases can be read twice.
+    """
+    if selected.cases is None or not isinstance(task, Billed):
+        return None
+    total = 0.0
+    for trial in selected:
+        cost = task.estimate(trial.case, None).get("cost")
+        if cost is None:
+            return None
+        total += cost
+    return total
+
+
+def _variant_lines(
+    variants: Mapping[str, Variant],
+    before: "_EarlierUsage | None",
+    trials: int | None,
+    max_costs: Mapping[str, float | None],
+) -> Iterator[str]:
+    """Yield the variants, each with its expected cost, or the cost that it has at most."""
     for name in list(variants)[:_SHOWN_VARIANTS]:
         expected = before.expected(name, trials, len(variants)) if before is not None else None
         cost = sum(amount for unit, amount in (expected or {}).items() if unit.endswith("cost"))
-        yield f"{name}: expected cost {money(cost)}" if cost else name
+        limit = max_costs[name]
+        at_most = f": cost at most {money(limit)} without retries" if limit is not None else ""
+        yield f"{name}: expected cost {money(cost)}" if cost else f"{name}{at_most}"
     if len(variants) > _SHOWN_VARIANTS:
         yield f"… and {len(variants) - _SHOWN_VARIANTS:,} more"
 

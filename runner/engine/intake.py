@@ -171,7 +171,7 @@ class PendingTrials:
         """
         for trial, state in list(self._state.trials.items()):
             is_removed = state.variant not in variants
-            if state.stage != "withdrawn" and (is_removed or self._state.has_old_variant(state)):
+            if state.stage != "withdrawn" and (is_removed or self._state.variants.is_outdated(state)):
                 self._recorder.record(TrialWithdrawn(trial=trial, reason="removed" if is_removed else "changed"))
                 self._missing.discard(trial)
 

@@ -188,6 +188,19 @@ def test_the_price_of_a_new_model(url: str) -> None:
     assert answer["variants"]["a"]["cost"] > 0
 
 
+def test_the_cost_of_a_first_run_is_bounded(url: str) -> None:
+    """Without an earlier run, a dry run bounds the cost of models with a price and a limit of tokens."""
+    Path("limits.toml").write_text('[models."a"]\ninput = 0\noutput = 1000\n[models."b"]\ninput = 0\noutput = 3000\n')
+    options = ("--data", "qa.jsonl", "--base-url", url, "--prices", "limits.toml", "--chat", "a", "--chat", "b", "--dry-run")
+    bounded = evaljournal("run", *options, "--max-tokens", 100)
+    answer = orjson.loads(evaljournal("run", *options, "--json").stdout)
+
+    assert "    a: cost at most $0.200 without retries" in bounded.stdout
+    assert "    b: cost at most $0.600 without retries" in bounded.stdout
+    assert "  cost: at most $0.800 without retries" in bounded.stdout
+    assert answer["max_cost_without_retries"] is None
+
+
 def test_a_large_product_needs_yes() -> None:
     """More than 1,000 variants are run only with --yes."""
     Path("task.py").write_text(PYTHON.replace("[1, 2, 3]", "list(range(1001))"))

@@ -16,6 +16,7 @@ from replay.ending import final_report
 from replay.variant_text import variant_lines
 from runner import Case, evaluation, note, run, verify
 from runner.cli import cli
+from tests.journal.samples import session, started, write_sync
 from tests.replay.trial_events import answered, failed, state_of
 
 SOURCE = """
@@ -175,6 +176,27 @@ def test_inspect_has_a_log_for_each_variant(finished: Path, tmp_path: Path) -> N
         assert {"samples/peru_epoch_1.json", "samples/cuba_epoch_1.json"} <= set(log.namelist())
     assert ("times@triple", {"factor": 3}) == (header["eval"]["task"], header["eval"]["task_args"])
     assert (2, 1) == (header["results"]["total_samples"], header["results"]["completed_samples"])
+
+
+@pytest.mark.parametrize("name", ["nat", "inspect", "junit", "markdown", "csv"])
+def test_hostile_names_of_variants(tmp_path: Path, name: str) -> None:
+    """The names of variants in a foreign journal stay within the directory of an export and cannot break out of its text."""
+    variants = ["../../x", "..", "a/b", "A/B", "\x1b[31m|<b>", "con\ntrol"]
+    trials = [event for variant in variants for event in answered("t", {"exact": True}, variant=variant)]
+    write_sync(tmp_path / "run", [started(), session(), *trials])
+    (tmp_path / "in").mkdir()
+    result = evaljournal("export", tmp_path / "run", "-f", name, "-o", tmp_path / "in" / "out")
+
+    assert 0 == result.exit_code, result.stderr
+    assert {"run", "in"} == {file.name for file in tmp_path.iterdir()}
+    assert {"out"} == {file.name for file in (tmp_path / "in").iterdir()}
+    if name in {"nat", "inspect"}:
+        assert len(variants) + (name == "nat") == len({file.name.lower() for file in (tmp_path / "in" / "out").iterdir()})
+    elif name in {"junit", "markdown"}:
+        text = (tmp_path / "in" / "out").read_text()
+        assert ("<b>" in text, "\x1b" in text) == (False, False)
+    status = evaljournal("status", tmp_path / "run").stdout
+    assert "\x1b" not in status
 
 
 def test_traces_and_markdown_name_the_variant(finished: Path) -> None:
