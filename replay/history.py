@@ -167,7 +167,11 @@ def _points(entry: Entry, contents: Mapping[str, str], scorer: str | None, versi
     nothing = CaseColumns(cases=[], fingerprints=[], outcomes="", values={})
     variants, columns = (run.variants, entry.columns) if is_usable else ([empty], [nothing])
     for variant, cases in zip(variants, columns, strict=True):
-        common = [contents.get(case) == content for case, content in zip(cases.cases, cases.fingerprints, strict=True)]
+        common = (
+            [True] * len(contents)
+            if _has_same_cases(cases, contents)
+            else [contents.get(case) == content for case, content in zip(cases.cases, cases.fingerprints, strict=True)]
+        )
         score = _score(variant, cases, common, scorer)
         yield Point(
             path=entry.path,
@@ -207,23 +211,32 @@ def _score(variant: VariantDigest, cases: CaseColumns, common: Sequence[bool], s
 
 def _changes(entries: Sequence[Entry], contents: Mapping[str, str]) -> dict[str, list[CaseHistory]]:
     """Return the cases of the reference that changed, by kind of change."""
-    rows: dict[tuple[str, str], list[str]] = {}
+    missing = OPEN * len(contents)
+    rows: dict[str, list[str]] = {}
     for at, (_, run, parts) in enumerate(entries):
         for variant, columns in zip(run.variants, parts, strict=True):
-            for case, content, outcome in zip(columns.cases, columns.fingerprints, columns.outcomes, strict=True):
-                if contents.get(case) == content:
-                    row = rows.get((variant.variant, case))
-                    if row is None:
-                        row = rows[variant.variant, case] = [OPEN] * len(entries)
-                    row[at] = outcome
+            rows.setdefault(variant.variant, [missing] * len(entries))[at] = _outcomes(columns, contents)
     changes: dict[str, list[CaseHistory]] = {"broken": [], "fixed": [], "flaky": []}
-    for (variant_name, case), row in rows.items():
-        outcomes = "".join(row)
-        kind, since = change(outcomes)
-        if kind != "unchanged":
-            path = None if since is None else entries[since].path
-            changes[kind].append(CaseHistory(case=case, variant=variant_name, outcomes=outcomes, since=path))
+    for name, by_run in rows.items():
+        for case, letters in zip(contents, zip(*by_run, strict=True), strict=True):
+            kind, since = change("".join(letters))
+            if kind != "unchanged":
+                path = None if since is None else entries[since].path
+                changes[kind].append(CaseHistory(case=case, variant=name, outcomes="".join(letters), since=path))
     return changes
+
+
+def _outcomes(columns: CaseColumns, contents: Mapping[str, str]) -> str:
+    """Return the outcomes of the cases of the reference, in their order."""
+    if _has_same_cases(columns, contents):
+        return columns.outcomes
+    cases = zip(columns.cases, columns.fingerprints, columns.outcomes, strict=True)
+    outcomes = {case: outcome for case, content, outcome in cases if contents.get(case) == content}
+    return "".join(outcomes.get(case, OPEN) for case in contents)
+
+
+def _has_same_cases(columns: CaseColumns, contents: Mapping[str, str]) -> bool:
+    return columns.cases == [*contents] and columns.fingerprints == [*contents.values()]
 
 
 def change(outcomes: str) -> tuple[Literal["unchanged", "broken", "fixed", "flaky"], int | None]:
@@ -231,6 +244,8 @@ def change(outcomes: str) -> tuple[Literal["unchanged", "broken", "fixed", "flak
 
     An error between two results does not count: an outage makes no case flaky. An error at the end does.
     """
+    if len({*outcomes} - {OPEN, ERROR}) <= 1 and not outcomes.endswith((ERROR, OPEN, MIXED)):
+        return "unchanged", None
     results = [(at, outcome) for at, outcome in enumerate(outcomes) if outcome != OPEN]
     end = len(results)
     while end and results[end - 1][1] == ERROR:

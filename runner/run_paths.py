@@ -9,9 +9,9 @@ from typing import Final
 import orjson
 
 from journal import JournalError, Record, segments
-from journal.events import RunFinished
+from journal.events import RunFinished, RunStarted
 from journal.files import DISK
-from journal.reader import fetch
+from journal.reader import fetch, read
 from replay.shards import Shard
 from runner.errors import UsageError
 
@@ -78,6 +78,14 @@ def newest_unfinished(name: str) -> Path:
             return path
     problem = f"all {len(runs):,} runs are finished" if runs else "there is no run"
     raise UsageError(f"nothing to resume under {RUNS / name}/: {problem}", hint="pass a path, or start one without resume=True")
+
+
+def run_start(path: Path) -> tuple[RunStarted, str] | None:
+    """Return the event that starts a run and its time; None if the journal ends before it."""
+    for record in read(path, load_blobs=False):
+        if isinstance(record.event, RunStarted):
+            return record.event, record.at
+    return None
 
 
 def last_record(path: Path) -> Record | None:

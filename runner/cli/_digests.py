@@ -22,9 +22,8 @@ from journal.ownership import state_directory
 from replay.digest import CaseColumns, RunDigest, columns_from_json, digest, run_from_json, to_json, unreadable
 from runner.atomic_write import write_atomically
 from runner.cli._display import open_run
-from runner.cli._locate import run_start
 from runner.engine.environment import installed_version
-from runner.run_paths import last_record
+from runner.run_paths import last_record, run_start
 
 _MAX_ENTRIES: Final = 10_000
 """Entries that are kept; of more, those written first are removed."""

@@ -5,7 +5,6 @@ import shlex
 from pathlib import Path
 from typing import Final
 
-from journal import read
 from journal.errors import KeyUnavailable
 from journal.events import RunStarted, SessionStarted
 from journal.ownership import starts, user_key
@@ -13,6 +12,7 @@ from replay.text import printable
 from runner.cli._no_code_options import evaluation_from_reference, is_option_reference
 from runner.definition.loading import LoadedEvaluation, find
 from runner.errors import MissingVariable, UsageError
+from runner.run_paths import run_start
 from runner.suggest import command
 
 _MAX_SHOWN: Final = 20_000
@@ -21,14 +21,6 @@ _MAX_ESCAPED: Final = 16 * _MAX_SHOWN
 """Characters of these when control characters are escaped and quotes are added; none is omitted."""
 _BLANKS: Final = re.compile(r"\s{4,}")
 """Blanks that could move the rest of a command out of sight."""
-
-
-def run_start(path: Path) -> tuple[RunStarted, str] | None:
-    """Return the event that starts a run and its time; None if the journal ends before it."""
-    for record in read(path, load_blobs=False):
-        if isinstance(record.event, RunStarted):
-            return record.event, record.at
-    return None
 
 
 def locate_evaluation(

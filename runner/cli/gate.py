@@ -15,12 +15,11 @@ from replay.text import digits, plural, printable
 from replay.view_json import view_json
 from runner.cli._common import RunReference, find_reference, reference_argument
 from runner.cli._display import exit_if_damaged, print_json
-from runner.cli._locate import run_start
 from runner.cli._output import echo
 from runner.cli._sides import open_side
 from runner.definition.gate_rules import read_rules
 from runner.errors import UsageError
-from runner.run_paths import last_record, newest_first
+from runner.run_paths import last_record, newest_first, run_start
 
 _NEWEST: Final = "newest"
 _EXIT_CODES: Final = {"passed": 0, "regressed": 1, "too_little_evidence": 5}
