@@ -18,6 +18,7 @@ from typing_extensions import Unpack
 from runner.data.dataset import texts
 from runner.data.shard import parse_shard
 from runner.definition.evaluation import Evaluation
+from runner.definition.loading import imports_for_worker
 from runner.engine.options import RunOptions
 from runner.engine.rescore import Rescored
 from runner.engine.rescore import rescore as rescore_run
@@ -88,6 +89,8 @@ def run(
 def _session(evaluation: Evaluation[Any, Any, Any], path: Path | str | None, options: RunOptions) -> Session:
     """Return a session at the path, or at the default path."""
     name = _checked(evaluation).name
+    if imports_for_worker.get():
+        raise UsageError("a worker imports this file, which starts a run; put the call under `if __name__ == '__main__':`")
     if path is not None:
         return Session(evaluation, Path(path), **options)
     if options.get("resume"):

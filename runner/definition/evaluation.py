@@ -127,7 +127,12 @@ class Evaluation(Generic[InputT, OutputT, ReturnT]):
 
     @overload
     def score(
-        self, *, name: str | None = None, retry: Retry | None = None, timeout: float | Inherited | None = INHERITED
+        self,
+        *,
+        name: str | None = None,
+        retry: Retry | None = None,
+        timeout: float | Inherited | None = INHERITED,
+        workers: bool = False,
     ) -> Callable[[ScorerT], ScorerT]: ...
 
     def score(
@@ -137,18 +142,25 @@ class Evaluation(Generic[InputT, OutputT, ReturnT]):
         name: str | None = None,
         retry: Retry | None = None,
         timeout: float | Inherited | None = INHERITED,
+        workers: bool = False,
     ) -> Callable[..., Any]:
         """Add a scorer; returns it unchanged: `@capitals.score`, or `@capitals.score(name="judge", timeout=60)`.
 
         Its parameters are passed by name: any of output, expected, input, metadata and case. `timeout` is in seconds for one
-        call (default: a judge's own, otherwise that of the run's attempts; None: no limit).
+        call (default: a judge's own, otherwise that of the run's attempts; None: no limit). With `workers`, it is called in the
+        workers of the run, because it executes what a model wrote.
         """
-        if scorer is None:
-            return functools.partial(self._add_scorer, name=name, retry=retry, timeout=timeout)
-        return self._add_scorer(scorer, name=name, retry=retry, timeout=timeout)
+        add = functools.partial(self._add_scorer, name=name, retry=retry, timeout=timeout, workers=workers)
+        return add if scorer is None else add(scorer)
 
     def _add_scorer(
-        self, function: CallableT, *, name: str | None, retry: Retry | None, timeout: float | Inherited | None
+        self,
+        function: CallableT,
+        *,
+        name: str | None,
+        retry: Retry | None,
+        timeout: float | Inherited | None,
+        workers: bool = False,
     ) -> CallableT:
         name = _name_of(function, name, _SCORER_NAME)
         _check_function(function, name, "scorer")
@@ -164,6 +176,7 @@ class Evaluation(Generic[InputT, OutputT, ReturnT]):
             inherits_retry=retry is None,
             timeout=None if timeout is INHERITED else _seconds(timeout),
             inherits_timeout=timeout is INHERITED,
+            workers=workers,
         )
         self.cases = _checked(self.cases, function)
         return function

@@ -12,6 +12,7 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Generator
+from contextvars import ContextVar
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any, Final, TypeAlias, cast
@@ -26,6 +27,9 @@ AnyEvaluation: TypeAlias = Evaluation[Any, Any, Any]
 
 OWN_PACKAGES: Final = ("journal", "replay", "runner")
 """Imported before the user's file, because their names are common."""
+
+imports_for_worker: Final[ContextVar[bool]] = ContextVar("evaljournal_imports_for_worker", default=False)
+"""Whether a worker imports a file, which must not start a run."""
 
 _REFERENCE: Final = re.compile(r"(?P<module>.+?)(?::(?P<name>[^:/\\]*))?", re.DOTALL)
 _MODULE: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")

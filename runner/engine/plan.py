@@ -22,6 +22,7 @@ from runner.engine.changes import changed_cases, differences, effective_settings
 from runner.engine.environment import Environment
 from runner.engine.options import Options
 from runner.engine.rate_limits import TaskKeys, default_slots, scorer_slots
+from runner.engine.session_workers import check_workers
 from runner.errors import InvalidSetting, RunChanged, UsageError
 from runner.retries.classify import describe
 from runner.signals import is_from_signal
@@ -87,6 +88,7 @@ def make_plan(
     if settings.gateway:
         for task in evaluation.tasks.values():
             _check_gateway(task)
+    check_workers(evaluation, settings)
     if settings.durable:
         _watch_clients(evaluation, settings)
     settings.failure_limit(selected.cases)  # It may raise, and nothing was started yet.

@@ -167,7 +167,7 @@ class Session:
             return self._already_finished(state)
         if plan.settings.workers is None:
             return await self._write_anywhere(state, plan)
-        workers = new_workers(plan.settings.workers, self.evaluation, plan, options.task)
+        workers = new_workers(plan.settings.workers, self.evaluation, plan.settings, plan.variants, options.task)
         async with workers.open():
             self._preparing = trio.CancelScope()
             with self._preparing:

@@ -1,11 +1,12 @@
 """The workers of a session: what they import, and how many attempts each runs at once."""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from runner.definition.evaluation import Evaluation
-from runner.engine.plan import Plan
+from runner.definition.settings import Settings
 from runner.errors import UsageError
 from runner.tasks import OpenableTask, is_async
 from runner.workers.driver import Workers
@@ -15,19 +16,36 @@ ASYNC_PLACES: Final = 16
 """Attempts that a worker runs at once, if they mostly wait: async functions, endpoints, chat models."""
 
 
-def new_workers(pool: WorkerPool, evaluation: Evaluation[Any, Any, Any], plan: Plan, reference: str) -> Workers:
-    """Return the workers of a session; `reference` is where the evaluation is defined, if that is known."""
-    settings, tasks = plan.settings, plan.evaluation.tasks
+def check_workers(evaluation: Evaluation[Any, Any, Any], settings: Settings) -> None:
+    """Raise a `UsageError` if an evaluation cannot run where its settings want it to."""
+    pool = settings.workers
+    if pool is None:
+        if name := next((scorer.name for scorer in evaluation.scorers.values() if scorer.workers), None):
+            problem = f"scorer {name!r} runs in workers, and the run has none"
+            raise UsageError(problem, hint="--workers processes, or workers=ProcessWorkers() in Python, starts some")
+        return
+    if settings.gateway and not (pool.is_local and all(map(_starts_processes, evaluation.tasks.values()))):
+        problem = "in workers, only commands on this machine call models through the gateway"
+        raise UsageError(problem, setting="gateway", value=True)
     own, given = evaluation.settings.retry, settings.retry
     if (own.on, own.fail_on, own.classify) != (given.on, given.fail_on, given.classify):
         problem = "workers classify exceptions with the retry=… of @evaluation; put on, fail_on and classify there"
         raise UsageError(problem)
-    variants = {name: plan.evaluation.variants[name].fingerprint if name else "" for name in plan.variants}
-    places = pool.concurrency or min(_default_places(tasks[name]) for name in plan.variants)
+
+
+def new_workers(
+    pool: WorkerPool,
+    evaluation: Evaluation[Any, Any, Any],
+    settings: Settings,
+    variants: Sequence[str],
+    reference: str,
+) -> Workers:
+    """Return the workers of a session of these variants; `reference` is where the evaluation is defined, if that is known."""
+    places = pool.concurrency or min((_default_places(evaluation.tasks[name]) for name in variants), default=1)
     opening = {
         "task": reference or _reference(evaluation),
         "fingerprint": evaluation.fingerprint,
-        "variants": variants,
+        "variants": {name: evaluation.variants[name].fingerprint if name else "" for name in variants},
         "scorers": {scorer.name: scorer.version for scorer in evaluation.scorers.values() if scorer.workers},
         "loop": settings.loop,
         "durable": list(settings.durable),
@@ -37,9 +55,12 @@ def new_workers(pool: WorkerPool, evaluation: Evaluation[Any, Any, Any], plan: P
 
 
 def _default_places(task: Any) -> int:
-    if isinstance(task, OpenableTask):
-        return 1 if getattr(task, "starts_processes", False) else ASYNC_PLACES
-    return ASYNC_PLACES if is_async(task) else 1
+    waits = not _starts_processes(task) if isinstance(task, OpenableTask) else is_async(task)
+    return ASYNC_PLACES if waits else 1
+
+
+def _starts_processes(task: Any) -> bool:
+    return getattr(task, "starts_processes", False) is True
 
 
 def _reference(evaluation: Evaluation[Any, Any, Any]) -> str:

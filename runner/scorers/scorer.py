@@ -146,7 +146,7 @@ class Scorer:
     @property
     def is_local(self) -> bool:
         """Whether it is a built-in scorer that only computes: its calls are neither recorded nor limited."""
-        return getattr(self.function, "is_local", False) is True
+        return not self.workers and getattr(self.function, "is_local", False) is True
 
     @property
     def takes_trajectory(self) -> bool:

@@ -20,7 +20,7 @@ from journal.threads import run_in_thread
 from replay.trajectory import StepDetails
 from runner.data.case import Case
 from runner.data.to_json import to_json
-from runner.definition.loading import AnyEvaluation, find
+from runner.definition.loading import AnyEvaluation, find, imports_for_worker
 from runner.engine.open_tasks import TaskOpener
 from runner.errors import UsageError
 from runner.notes import set_note_sink
@@ -78,6 +78,7 @@ def open_evaluation(
 
 
 def _load(reference: str) -> AnyEvaluation:
+    imports_for_worker.set(True)  # In this context, not in those of the calls.
     if reference.startswith("--"):
         from runner.cli._locate import load_reference  # noqa: PLC0415  # only evaluations without code need the command line
 

@@ -339,7 +339,7 @@ class Workers:
     def _fail(self, message: str) -> None:
         """Report that a worker cannot run the evaluation."""
         if self._problem is None:
-            self._problem = UsageError(message, setting="workers", value=dict(self._pool.describe()))
+            self._problem = UsageError(message)
             self._changed.set()
             if self._begin:
                 self.on_problem(message)

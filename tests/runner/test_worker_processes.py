@@ -8,16 +8,16 @@ import signal
 import sys
 import time
 from pathlib import Path
+from subprocess import DEVNULL
 from typing import Any
 
 import pytest
 
-from journal import read
 from journal.events import AttemptFailed, AttemptInterrupted, AttemptSucceeded, AttemptTimedOut, RunStopped, TrialFailed
 from replay import load
 from runner import CommandWorkers, Outcome, ProcessWorkers, UsageError, run, verify
 from runner.definition.loading import find
-from tests.processes import ROOT, Process
+from tests.processes import Process
 from tests.runs import events, outputs
 
 TASK = """
@@ -58,6 +58,8 @@ def act(name):
             raise error
         case "print":
             print("printed \\x1b[31m")
+        case "nap":
+            time.sleep(0.02)
         case "mark":
             for _ in range(100):
                 with Path("effects.txt").open("a") as file:
@@ -94,7 +96,7 @@ def plain(name):
     return act(name)
 """
 
-COMMAND = f"{sys.executable} -P -c 'import sys; sys.path[:] = {sys.path!r}; from runner.worker.__main__ import main; main()'"
+COMMAND = f"sh -c 'exec {sys.executable} -P -m runner.worker'"
 
 
 def run_in(name: str, cases: str, monkeypatch: pytest.MonkeyPatch, **options: Any) -> Outcome:
@@ -147,12 +149,14 @@ def test_every_fault_is_recorded_for_its_trial_only(name: str, monkeypatch: pyte
     }
 
 
-def start(cases: str, *options: str) -> Process:
-    """Start a run in another process."""
+def start(cases: str, *command: str) -> Process:
+    """Start a command in another process."""
     Path("it.py").write_text(TASK)
-    line = [sys.executable, "-m", "runner.cli", "run", "it.py:plain", "-o", "run", "--plain", *options]
-    env = {**os.environ, "CASES": cases, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
-    return Process(line, env=env, stdout=-3, stderr=-3)
+    line = [sys.executable, "-m", "evaljournal", *command, "--plain"]
+    return Process(line, env={**os.environ, "CASES": cases}, stdout=DEVNULL, stderr=DEVNULL)
+
+
+RUN = ("run", "it.py:plain", "-o", "run", "--workers", "processes:2")
 
 
 def wait_for_effects(count: int) -> None:
@@ -163,6 +167,14 @@ def wait_for_effects(count: int) -> None:
         time.sleep(0.01)
 
 
+def wait_for_output(process: Process, count: int) -> None:
+    """Wait until a run has some outputs, or its process has ended."""
+    deadline = time.monotonic() + 60
+    while process.poll() is None and (not Path("run").exists() or len(outputs(Path("run"))) < count):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
 def last_effect() -> float:
     """Return when the task last had an effect."""
     return float(Path("effects.txt").read_text().splitlines()[-1])
@@ -171,7 +183,7 @@ def last_effect() -> float:
 @pytest.mark.exhaustive
 def test_workers_end_with_a_killed_session(monkeypatch: pytest.MonkeyPatch) -> None:
     """A blocked worker has no effect later than a second after its session was killed; the run can be resumed without it."""
-    with start("mark a", "--workers", "processes:2", "--timeout", "60") as process:
+    with start("mark a", *RUN, "--timeout", "60") as process:
         wait_for_effects(3)
         process.kill()
         killed_at = time.time()
@@ -186,7 +198,7 @@ def test_workers_end_with_a_killed_session(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.exhaustive
 def test_ctrl_c_stops_the_run_and_its_workers() -> None:
     """The session records the end, and no worker outlives it."""
-    with start("mark a", "--workers", "processes:2", "--timeout", "60", "--grace", "0.2") as process:
+    with start("mark a", *RUN, "--timeout", "60", "--grace", "0.2") as process:
         wait_for_effects(3)
         os.kill(process.pid, signal.SIGINT)
         assert 3 == process.wait()
@@ -222,23 +234,16 @@ def test_a_command_that_is_no_worker_is_rejected(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.exhaustive
 def test_killed_sessions_are_resumed_until_each_trial_is_done_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whenever the session is killed, no output is lost or recorded twice."""
-    names = " ".join(f"case-{number}" for number in range(300))
-    for number in range(4):
-        verb = ["--workers", "processes:2"] if not number else []
-        with start(names, *verb) if not number else resume(names) as process:
-            time.sleep(0.7 + 0.35 * number)
+    names = " ".join(f"nap-{number}" for number in range(300))
+    kills = 0
+    for number in range(6):
+        with start(names, *(("resume", "run") if Path("run").exists() else RUN)) as process:
+            started_at = len(outputs(Path("run"))) if Path("run").exists() else 0
+            wait_for_output(process, started_at + 10 * number + 1)
+            kills += process.poll() is None
             process.kill()
-        if Path("run").exists():
-            records = list(read("run"))
-            assert len(records) == records[-1].seq
-    run_in("plain", names, monkeypatch, workers=ProcessWorkers(2), resume=Path("run").exists())
+    run_in("plain", names, monkeypatch, workers=None, resume=True)
 
+    assert kills > 3
     assert sorted(names.split()) == sorted(outputs(Path("run")))
     assert 300 == load("run").state.completed
-
-
-def resume(cases: str) -> Process:
-    """Resume the run in another process."""
-    line = [sys.executable, "-m", "runner.cli", "resume" if Path("run").exists() else "status", "run", "--plain"]
-    env = {**os.environ, "CASES": cases, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
-    return Process(line, env=env, stdout=-3, stderr=-3)

@@ -16,14 +16,18 @@ from journal.events import (
     Noted,
     RetryScheduled,
     RunStopped,
+    ScorerCallFailed,
+    ScoringFailed,
     StepCompleted,
     StepReused,
     TrialFailed,
     TrialScored,
 )
 from replay import audit
-from runner import Fatal, Outcome, RateLimited, Retry, Score, UsageError, note, step
+from runner import CommandWorkers, Fatal, Outcome, ProcessWorkers, RateLimited, Retry, Score, Settings, UsageError, note, step
+from runner.engine.changes import effective_settings
 from runner.recompute.rules import session_rules
+from runner.scorers import exact
 from runner.testing import events_of
 from runner.worker.calls import open_evaluation
 from tests import runs
@@ -351,3 +355,77 @@ def test_a_worker_reports_what_it_cannot_load() -> None:
 
     assert open_evaluation(WorkerSide(pipe), b'{"open":{"task":"it.py"}}', load) is None
     assert b'{"rejected":"it.py does not exist"}' == pipe.received()
+
+
+async def test_a_scorer_runs_in_a_worker() -> None:
+    """Its scores, notes and failures are as in the process of the run; one that ends its worker is retried in its own."""
+    disk, pool = SimulatedDisk(), MemoryWorkers(workers=1)
+    deaths = 1
+
+    async def task(value: str) -> str:
+        await trio.sleep(0.1)
+        return value
+
+    defined = define(task, numbered_cases(3), retry=RETRY)
+
+    @defined.score(workers=True)
+    async def unit_tests(output: str, expected: str) -> dict[str, Any]:
+        nonlocal deaths
+        note(scored=output)
+        if output == "case-1":
+            raise ValueError("does not compile")
+        if output == "case-2" and deaths:
+            deaths -= 1
+            await die()
+        return {"passed": Score(value=True, reason=f"{expected} it did"), "tests": 3}
+
+    await run_in(pool, defined, disk)
+
+    scored = {(event.trial, event.scorer): (event.value, event.reason) for event in runs.events(disk, TrialScored)}
+    assert {
+        ("case-0", "unit_tests.passed"): (True, "yes it did"),
+        ("case-0", "unit_tests.tests"): (3.0, ""),
+        ("case-2", "unit_tests.passed"): (True, "yes it did"),
+        ("case-2", "unit_tests.tests"): (3.0, ""),
+    } == scored
+    failed = {(event.trial, event.error) for event in runs.events(disk, ScorerCallFailed)}
+    assert {("case-1", "ValueError"), ("case-2", "evaljournal.WorkerEnded")} == failed
+    assert ["case-1"] == [event.trial for event in runs.events(disk, ScoringFailed)]
+
+
+async def test_what_cannot_run_in_workers_is_rejected() -> None:
+    """A scorer that needs workers, exceptions that they would classify otherwise, and a gateway that they cannot reach."""
+
+    async def task(value: str) -> str:
+        return value
+
+    async def rejected(defined: AnyEvaluation, **options: Any) -> str:
+        with pytest.raises(UsageError) as caught:
+            await runs.run_virtual(defined, SimulatedDisk(), task="it.py:it", **options)
+        return str(caught.value)
+
+    scored = define(task, numbered_cases(1))
+    scored.score(name="unit_tests", workers=True)(exact)
+    plain = define(task, numbered_cases(1))
+
+    assert "scorer 'unit_tests' runs in workers" in await rejected(scored)
+    assert "retry=…" in await rejected(plain, workers=MemoryWorkers(plain), retry=Retry(fail_on=KeyError))
+    assert "gateway" in await rejected(plain, workers=MemoryWorkers(plain), gateway=True)
+
+
+def test_settings_of_workers() -> None:
+    """They are parsed from text and from what a journal records; a journal cannot name a command."""
+    setting = Settings().changed
+
+    assert ProcessWorkers(3) == setting({"workers": "processes:3"}).workers
+    assert CommandWorkers("ssh gpu1 work") == setting({"workers": "command:ssh gpu1 work"}).workers
+    assert setting({"workers": "none"}).workers is None
+    recorded = setting({"workers": ProcessWorkers(3, concurrency=2)}).facts()["workers"]
+    assert ProcessWorkers(3, concurrency=2) == setting({"workers": recorded}).workers
+    for invalid in ("processes:", "processes:0", "ray", "command:", {"kind": "command", "command": "ls", "workers": 1}, 8):
+        with pytest.raises(UsageError):
+            setting({"workers": invalid})
+    with pytest.raises(UsageError, match="pass them again"):
+        effective_settings(
+            Settings(), {}, {"overridden": ["workers"], "workers": dict(CommandWorkers("ssh gpu1 work").describe())}
+        )

@@ -1,0 +1,196 @@
+"""Properties of a session's workers over a scripted pipe, for any order of frames, deaths and cancellations."""
+
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import attrs
+import orjson
+import pytest
+import trio
+import trio.testing
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runner.retries.classify import RemoteError
+from runner.workers.driver import RemoteCall, Worker, Workers
+from runner.workers.pool import StartWorker, WorkerDied, WorkerEnded
+
+GRACE = 2.0
+PLACES = 2
+FAILURE = {
+    "failure": {"category": "error", "retry_after": None, "stop_run": False},
+    "error": {"type": "E", "message": "", "traceback": "", "location": ""},
+}
+ENDS: dict[str, dict[str, Any]] = {"output": {"output": 1}, "failure": FAILURE, "cancelled": {"cancelled": True}, "invalid": {}}
+
+actions = st.lists(
+    st.tuples(st.sampled_from(["call", "call", "alone", *ENDS, "note", "die", "lose", "cancel", "wait"]), st.integers(0, 7)),
+    max_size=60,
+)
+
+
+@attrs.define(eq=False)
+class ScriptedPipe:
+    """A pipe to a worker that does only what the script contains."""
+
+    where: str
+    is_dead: bool = False
+    channel: Any = attrs.field(factory=lambda: trio.open_memory_channel[Any](1_000))
+    numbers: list[int] = attrs.field(factory=list[int])
+    """The calls that were sent."""
+
+    def send(self, frame: bytes, /) -> None:
+        members = orjson.loads(frame)
+        if "open" in members:
+            self.reply({"ready": {}})
+        elif "call" in members:
+            self.numbers.append(members["call"])
+
+    def reply(self, members: Mapping[str, Any]) -> None:
+        if not self.is_dead:
+            self.channel[0].send_nowait(orjson.dumps(members))
+
+    async def frames(self) -> AsyncGenerator[list[bytes]]:
+        async for frame in self.channel[1]:
+            if isinstance(frame, WorkerDied):
+                raise frame
+            yield [frame]
+
+    def end(self, reason: WorkerDied) -> None:
+        if not self.is_dead:
+            self.is_dead = True
+            self.channel[0].send_nowait(reason)
+
+    def kill(self) -> None:
+        self.end(WorkerDied("signal 9"))
+
+
+@attrs.define(eq=False)
+class ScriptedPool:
+    """A pool of such workers."""
+
+    workers: int = 3
+    concurrency: int | None = 2
+    spares: int = 1
+    is_local: bool = True
+    pipes: list[ScriptedPipe] = attrs.field(factory=list[ScriptedPipe])
+
+    def describe(self) -> Mapping[str, Any]:
+        return {"kind": "scripted"}
+
+    @asynccontextmanager
+    async def open(self) -> AsyncGenerator[StartWorker]:
+        async def start(number: int) -> ScriptedPipe:
+            await trio.lowlevel.checkpoint()
+            self.pipes.append(ScriptedPipe(f"process {number}"))
+            return self.pipes[-1]
+
+        yield start
+
+
+@attrs.define(eq=False)
+class Call:
+    """A call, and how often it has ended."""
+
+    place: Worker | None = None
+    worker: str = ""
+    scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
+    is_alone: bool = False
+    ends: list[str] = attrs.field(factory=list[str])
+
+    async def run(self, workers: Workers) -> None:
+        with self.scope:
+            try:
+                assert 1 == await workers.call(self, {"call": {}}, RemoteCall(lambda _: None, None, frozenset()))
+                self.ends.append("returned")
+            except RemoteError:
+                self.ends.append("failed")
+            except WorkerEnded as exc:
+                self.ends.append(exc.reason)
+        if self.scope.cancelled_caught:
+            self.ends.append("cancelled")
+
+
+class Script:
+    """Carries out a script, and checks the places after each action."""
+
+    def __init__(self, pool: ScriptedPool, workers: Workers, nursery: trio.Nursery) -> None:
+        self.pool, self.workers, self.nursery = pool, workers, nursery
+        self.calls: list[Call] = []
+
+    def start(self, call: Call) -> None:
+        self.nursery.start_soon(call.run, self.workers)
+
+    async def act(self, kind: str, index: int) -> None:
+        pipes = [pipe for pipe in self.pool.pipes if not pipe.is_dead]
+        numbers = [(pipe, number) for pipe in pipes for number in pipe.numbers]
+        if kind == "call" and self.workers.has_room:
+            self.calls.append(Call())
+            self.workers.reserve(self.calls[-1])
+            self.start(self.calls[-1])
+        elif kind == "alone":
+            call = Call(is_alone=True)
+            self.calls.append(call)
+            self.workers.reserve_alone(call, lambda: self.start(call))
+        elif kind in ENDS and numbers:
+            pipe, number = numbers[index % len(numbers)]
+            pipe.reply({"end": number, **ENDS[kind]})  # Perhaps a second end.
+        elif kind == "note" and numbers:
+            pipe, number = numbers[index % len(numbers)]
+            pipe.reply({"note": number, "values": {"a": 1}})
+        elif kind in {"die", "lose"} and pipes:
+            pipes[index % len(pipes)].end(WorkerDied("exit code 3", blameless=kind == "lose"))
+        elif kind == "cancel" and self.calls:
+            self.calls[index % len(self.calls)].scope.cancel()
+        elif kind == "wait":
+            await trio.sleep(index * 0.3)
+        await trio.testing.wait_all_tasks_blocked()
+        self.check()
+
+    def check(self) -> None:
+        for place in {id(call.place): call.place for call in self.calls if call.place is not None}.values():
+            held = [call for call in self.calls if call.place is place]
+            assert place.is_alive  # What runs in a worker ends with it.
+            assert place.used == len(held) <= place.places
+            assert len(held) == 1 or not any(call.is_alone for call in held)
+        assert all(len(call.ends) <= 1 for call in self.calls)
+
+    async def finish(self) -> None:
+        """Cancel what is in flight; then every call has ended once, and every place is free."""
+        for _ in range(len(self.calls) + 1):  # Those that must be alone follow one another.
+            for call in self.calls:
+                call.scope.cancel()
+            await trio.sleep(GRACE + 0.1)
+        await trio.testing.wait_all_tasks_blocked()
+        self.check()
+        assert [1] * len(self.calls) == [len(call.ends) for call in self.calls]
+        free = 0
+        while self.workers.has_room:
+            self.workers.reserve(Call())
+            free += 1
+        assert free == self.pool.workers * PLACES
+
+
+@pytest.mark.parametrize("examples", [25, pytest.param(2_000, marks=pytest.mark.exhaustive)])
+def test_every_call_ends_exactly_once(examples: int) -> None:
+    """Whatever workers send and whenever they die, each call has one outcome, and its place is free afterwards."""
+
+    @settings(max_examples=examples, deadline=None, derandomize=True, database=None)
+    @given(script=actions)
+    def check(script: list[tuple[str, int]]) -> None:
+        async def main() -> None:
+            pool = ScriptedPool()
+            workers = Workers(pool, {}, places=PLACES, grace=GRACE)
+            async with workers.open():
+                await workers.wait_ready()
+                workers.begin("run")
+                async with trio.open_nursery() as nursery:
+                    running = Script(pool, workers, nursery)
+                    for kind, index in script:
+                        await running.act(kind, index)
+                    await running.finish()
+
+        trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+    check()
