@@ -34,9 +34,9 @@ def lines(table: ComparisonTable) -> Iterator[str]:
         yield f"{_name(scorer)}, compared with {_row_name(table.baseline)}:"
         for row in compared:
             yield f"  {_row_name(row.name):<{width}}  {_in_words(row.differences[scorer])}"
-    if notes := list(_notes(table)):
+    if further := list(notes(table)):
         yield ""
-        yield from notes
+        yield from further
 
 
 def _name(name: str) -> str:
@@ -110,26 +110,38 @@ def _score(score: Score, row: Row) -> str:
     return f"{text}{interval}" + (f", n = {score.numbers:,}" if score.numbers != row.completed else "")
 
 
-def _in_words(difference: Difference) -> str:
-    """Return how a row differs from the baseline, or what so many cases would have shown."""
+def verdict(difference: Difference) -> tuple[str, str, str]:
+    """Return a p-value, how a row differs from the baseline, and which difference so many cases would show.
+
+    For example `p = 0.4`, `not distinguishable` and `this n shows 4.2 points or more`; the first and the last may be empty.
+    """
     paired, p = difference.paired, difference.p_adjusted
     if p is None or paired.difference is None or (paired.kind == "number" and not paired.changed):
-        return sentence(paired)
+        return "", sentence(paired), ""
+    p_value = f"p < {_MIN_P:.4f}" if p < _MIN_P else f"p = {digits(p, 2)}"
+    if difference.is_distinguishable:
+        words = ("better", "worse") if paired.kind == "pass" else ("higher", "lower")
+        return p_value, words[paired.difference < 0], ""
+    detectable, unit = difference.detectable, " points" if paired.kind == "pass" else ""
+    shown = "cannot show any" if detectable is None else f"shows {in_unit(paired, detectable)}{unit} or more"
+    return p_value, "not distinguishable", f"this n {shown}"
+
+
+def _in_words(difference: Difference) -> str:
+    p_value, words, power = verdict(difference)
+    paired = difference.paired
+    if not p_value or paired.difference is None:
+        return words
     interval = "no interval"
     if paired.low is not None and paired.high is not None:
         interval = f"95 % CI {in_unit(paired, paired.low)} to {in_unit(paired, paired.high)}"
     unit = " points" if paired.kind == "pass" else ""
-    p_value = f"p < {_MIN_P:.4f}" if p < _MIN_P else f"p = {digits(p, 2)}"
     details = f"at n = {paired.n:,} ({signed(in_unit(paired, paired.difference))}{unit}, {interval}, {p_value})"
-    if difference.is_distinguishable:
-        words = ("better", "worse") if paired.kind == "pass" else ("higher", "lower")
-        return f"{words[paired.difference < 0]} {details}"
-    detectable = difference.detectable
-    shown = "cannot show any" if detectable is None else f"shows {in_unit(paired, detectable)}{unit} or more"
-    return f"not distinguishable {details}; this n {shown}"
+    return "; ".join(filter(None, (f"{words} {details}", power)))
 
 
-def _notes(table: ComparisonTable) -> Iterator[str]:
+def notes(table: ComparisonTable) -> Iterator[str]:
+    """Yield what a reader of a table must know: corrections, trials that are not compared, incomplete figures."""
     if table.comparisons > 1:
         yield f"p-values have Holm's correction over {table.comparisons:,} comparisons"
     baseline = _row_name(table.baseline)

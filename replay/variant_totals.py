@@ -57,6 +57,11 @@ class Variants(dict[str, VariantTotals]):
         self._changed_at: dict[str, Location] = {}
         """Variant → since when it has its current parameters, if these were adopted."""
 
+    @property
+    def names(self) -> list[str]:
+        """The names of the variants, without the empty one."""
+        return [name for name in self if name]
+
     def enqueue(
         self,
         variant: str,

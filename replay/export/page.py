@@ -19,7 +19,9 @@ import attrs
 
 from journal.events import RunStarted
 from replay.audit_types import Audit
-from replay.comparison import Comparison
+from replay.comparison import Comparison, Side
+from replay.comparison_table import compare_all
+from replay.comparison_table_text import notes, verdict
 from replay.comparison_text import short_verdict
 from replay.definition import definition_lines, load_definition
 from replay.ending import ending_in_words, next_command
@@ -28,6 +30,7 @@ from replay.export.page_content import Content
 from replay.history import History
 from replay.loaded_run import LoadedRun
 from replay.pairing import Paired
+from replay.state import RunState
 from replay.summary import Score, Summary, summarize
 from replay.summary_text import billed_usage, saved_usage
 from replay.text import escape_controls, plural, printable
@@ -49,6 +52,8 @@ _MODULES: Final = (
         "history",
         "trials",
         "breakdown",
+        "variants",
+        "grid",
         "summary",
         "sections",
         "steps",
@@ -64,6 +69,7 @@ _INDEX_STYLES: Final = {"page.css": "", "index.css": "", "dark.css": _STYLES["da
 _BASE64_CHUNK: Final = 1 << 16
 """Minimum bytes that are encoded at once."""
 _DEFINITION_LINES: Final = 2_000
+_MIN_VARIANTS: Final = 2
 _Scored = TypeVar("_Scored", Score, Paired)
 
 
@@ -107,6 +113,7 @@ class PageRun:
             "definition": {} if started is None else _definition(started),
             "definition_text": "" if started is None else _definition_text(started),
             "sessions": [view_json(session) for session in state.sessions],
+            "variants": _variants(state),
             "columns": columns(self.content, state, cursor),
         }
 
@@ -120,6 +127,22 @@ def _definition(started: RunStarted) -> dict[str, str]:
 
 def _definition_text(started: RunStarted) -> str:
     return "\n".join(islice(definition_lines(load_definition(started.definition)), _DEFINITION_LINES))
+
+
+def _variants(state: RunState) -> dict[str, Any] | None:
+    """Return the table of `compare` with the first variant as the baseline; None if there are fewer than two."""
+    sides = {name: Side(state, variant=name) for name in state.variants.names}
+    if len(sides) < _MIN_VARIANTS:
+        return None
+    table = compare_all(sides, next(iter(sides)))
+    rows = [
+        {
+            **view_json(row, without="unpaired"),  # The notes name what is not paired.
+            "verdicts": {scorer: verdict(difference) for scorer, difference in row.differences.items()},
+        }
+        for row in table.rows
+    ]
+    return {**view_json(table, without="rows"), "rows": rows, "notes": list(notes(table))}
 
 
 def headline(summary: Summary, status: str) -> str:

@@ -71,6 +71,7 @@ def columns(content: Content, state: RunState, cursor: Cursor = Cursor()) -> dic
         "stages": STAGES,
         "outcomes": OUTCOMES,
         "scorers": list(content.scorers),
+        "variants": _variants(state),
         "events": {
             "t": _deltas(content.t.values(first)),
             "type": content.type.values(first),
@@ -141,6 +142,7 @@ def _steps(steps: PageSteps, first: int) -> dict[str, Any]:
 
 def _trials(content: Content, indexes: Sequence[int], state: RunState) -> dict[str, Any]:
     names, times = content.timeline.times.names, content.timeline.times
+    variants = {name: number for number, name in enumerate(_variants(state))}
 
     def per_trial(get: Callable[[TrialState], Any]) -> Iterator[Any]:
         return (get(state.trials[names[index]]) for index in indexes)
@@ -152,6 +154,15 @@ def _trials(content: Content, indexes: Sequence[int], state: RunState) -> dict[s
         "index": _deltas(indexes),
         "name": (names[index] for index in indexes),
         "case": (0 if (case := state.trials[names[index]].case) == names[index] else case for index in indexes),
+        "repeat": per_trial(lambda trial: trial.repeat),
+        **(
+            {
+                "variant": per_trial(lambda trial: variants[trial.variant]),
+                "fingerprint": per_trial(lambda trial: trial.fingerprint),
+            }
+            if state.variants
+            else {}
+        ),
         "stage": per_trial(lambda trial: STAGE_NUMBERS[trial.stage]),
         "recovered": per_trial(lambda trial: int(trial.recovered)),
         "elapsed": per_trial(lambda trial: None if trial.output_location is None else microseconds(trial.elapsed)),
@@ -167,6 +178,11 @@ def _trials(content: Content, indexes: Sequence[int], state: RunState) -> dict[s
         "scores": [per_trial(partial(score, scorer)) for scorer in content.scorers],
         "score_reasons": _json(content.score_reasons, indexes, b"0"),
     }
+
+
+def _variants(state: RunState) -> list[str]:
+    """Return the names of the variants; trials without one have the first, empty name."""
+    return ["", *state.variants.names]
 
 
 def _series(content: Content, name: SeriesName, first: int) -> dict[str, Any]:

@@ -16,6 +16,13 @@ function el(tag, attributes, ...children) {
   return element;
 }
 
+function svg(tag, attributes, ...children) {
+  const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  element.append(...children);
+  return element;
+}
+
 function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }

@@ -1,6 +1,7 @@
 // Everything about one trial, in a panel at the side; in a comparison, of both runs.
 "use strict";
 
+const SHOWN_TRIALS = 60;
 const DIFF_TOKENS = 1200; // Longer texts are compared at their beginning and end only.
 
 const tokens = (text) => text.match(/\s+|[\p{L}\p{N}_]+|[^\s\p{L}\p{N}_]/gu) || [];
@@ -49,10 +50,11 @@ function marked(parts, kept, kind) {
 const quoted = (name) => /^[\w@%+=:,./-]+$/.test(name) ? name : `'${visible(name).replaceAll("'", "'\"'\"'")}'`;
 
 class Drawer {
-  constructor(element, { onClose, onSeq }) {
+  constructor(element, { onClose, onSeq, onTrial }) {
     this.element = element;
     this.onClose = onClose;
     this.onSeq = onSeq;
+    this.onTrial = onTrial;
     this.name = null;
   }
 
@@ -76,6 +78,7 @@ class Drawer {
     fill(this.element,
       el("header", {}, el("h2", { id: "drawer-title", tabindex: -1, text: visible(name) }),
         el("button", { type: "button", class: "close", "aria-label": "Close", onclick: () => this.close(), text: "✕" })),
+      this.variants(run, trial),
       ...sides.flatMap((side) => this.status(...side)),
       missing ? el("p", { class: "faint", text: `not in run ${missing}` }) : "",
       this.scores(sides),
@@ -83,10 +86,19 @@ class Drawer {
       ...this.outputs(sides),
       ...sides.flatMap(([side, number, label]) => [el("h3", { text: label ? `Attempts in ${label}` : "Attempts" }), el("ol", { class: "attempts" }, side.trials.attempts[number].map((span) => this.attempt(side, span)))]),
       trials.metadata[trial] === null ? "" : this.block("Metadata", trials.metadata[trial], run, trial),
-      el("p", { class: "faint command" }, "In full: ", sides.map(([side]) => el("code", { text: `${side.info.show} ${quoted(name)}` }))));
+      el("p", { class: "faint command" }, "In full: ", sides.map(([side, number]) => el("code", { text: `${side.info.show} ${quoted(side.trials.name[number])}` }))));
     this.element.hidden = false;
     this.element.scrollTop = scroll;
     if (!isSame) this.element.querySelector("h2").focus({ preventScroll: true });
+  }
+
+  // The trials of the same case, to switch to.
+  variants(run, trial) {
+    const trials = run.hasVariants ? run.trialsOfCase(trial) : [];
+    if (trials.length < 2) return "";
+    const label = (other) => `${oneLine(run.variantOf(other), 30) || "no variant"}${trials.some((one) => run.trials.repeat[one] > 1) ? ` #${run.trials.repeat[other]}` : ""}`;
+    return el("nav", { class: "chips", "aria-label": "Trials of this case" }, trials.slice(0, SHOWN_TRIALS).map((other) => el("button", { type: "button", "aria-pressed": String(other === trial), onclick: () => this.onTrial(run, other), text: label(other) })),
+      trials.length > SHOWN_TRIALS ? el("span", { class: "faint", text: `and ${plural(trials.length - SHOWN_TRIALS, "more trial")}` }) : "");
   }
 
   status(run, trial, label) {

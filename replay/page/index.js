@@ -5,19 +5,7 @@ const WIDTH = 960, HEIGHT = 200, LEFT = 52, RIGHT = 12, TOP = 12, BOTTOM = 24, S
 const MARKS = { p: "✓", f: "✗", e: "E", m: "±", "-": "·" };
 const SHOWN_CASES = 200, SHOWN_OUTCOMES = 40;
 
-function svg(tag, attributes, ...children) {
-  const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
-  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
-  element.append(...children);
-  return element;
-}
-
-const meanText = ({ kind, mean }) => (kind === "pass" ? percent(mean) : digits(mean, 3));
-
-function scoreWithInterval(score) {
-  if (score.low === null || score.high === null) return meanText(score);
-  return score.kind === "pass" ? `${meanText(score)} (${(100 * score.low).toFixed(1)}–${(100 * score.high).toFixed(1)})` : `${meanText(score)} (${digits(score.low, 3)} to ${digits(score.high, 3)})`;
-}
+const scoreWithInterval = (score) => (hasInterval(score) ? `${scoreMean(score)} (${intervalText(score)})` : scoreMean(score));
 
 const variantsOf = (history) => [...new Set(history.points.map((point) => point.variant))];
 const startedAt = (point) => (point.started_at ? visible(point.started_at.slice(0, 16)).replace("T", " ") : NONE);
@@ -33,7 +21,7 @@ function trend(history) {
   const places = new Map(paths.map((path, place) => [path, place]));
   const x = (path) => LEFT + ((places.get(path) + 0.5) / paths.length) * (WIDTH - LEFT - RIGHT);
   const y = (value) => TOP + ((high - value) / (high - low)) * (HEIGHT - TOP - BOTTOM);
-  const label = (value) => meanText({ ...scored[0].score, mean: value });
+  const label = (value) => scoreMean({ ...scored[0].score, mean: value });
   const chart = svg("svg", { class: "trend", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": `Trend of ${oneLine(history.scorer, 40)} over ${plural(paths.length, "run")}` });
   for (const part of [0, 0.25, 0.5, 0.75, 1]) {
     const value = low + part * (high - low);

@@ -14,6 +14,7 @@ class Page {
     this.drawer = new Drawer(document.getElementById("drawer"), {
       onClose: (hasFocus) => { if (!hasFocus) this.trials.focus(); this.saveAddress(); },
       onSeq: (run, seq) => { this.chooseRun(this.runs.indexOf(run)); this.showRecord(seq); },
+      onTrial: (run, trial) => this.open(trial, run),
     });
     this.build();
     this.readAddress();
@@ -48,8 +49,11 @@ class Page {
   buildRun() {
     this.history = new HistoryView(this.run, { onSeq: () => this.saveAddress(), onTrial: (trial) => this.open(trial) });
     this.times = new TimesView(this.runs, this.run);
-    const results = [this.trials.element, this.breakdown.element];
-    this.main.replaceChildren(this.top, this.compared, ...(this.comparison ? [...results, this.chooser, this.tiles] : [this.tiles, ...results]),
+    this.variants = new VariantsView(this.run, { onVariant: (name) => { this.trials.filterVariant(name); this.trials.element.scrollIntoView({ block: "start" }); } });
+    const { filter = "all", query = "" } = this.grid || {};
+    this.grid = new GridView(this.run, { filter, query, onOpen: (trial) => this.open(trial), onChange: () => this.saveAddress() });
+    const results = [this.trials.element, this.breakdown.element], ofRun = [this.tiles, this.variants.element, this.grid.element];
+    this.main.replaceChildren(this.top, this.compared, ...(this.comparison ? [...results, this.chooser, ...ofRun] : [...ofRun, ...results]),
       this.errors, this.history.element, this.times.element, this.audit);
   }
 
@@ -70,6 +74,8 @@ class Page {
     this.errors.hidden = !this.run.errorGroups.length;
     refill(this.errors, ...errorsSection(this.run, { onTrials: (group) => { this.trials.filterErrors({ run: this.run, group }); this.trials.element.scrollIntoView({ block: "start" }); }, onSeq: (seq) => this.showRecord(seq) }));
     refill(this.audit, ...auditSection(this.run));
+    this.variants.update();
+    this.grid.update();
     this.history.update();
     this.times.update();
   }
@@ -102,12 +108,14 @@ class Page {
       this.frame = 0;
       this.fit();
       this.trials.refresh();
+      this.grid.refresh();
     });
   }
 
   fit() {
     measure();
     fitTiles(this.tiles);
+    this.variants.draw();
     this.history.draw();
     this.times.draw();
   }
@@ -143,8 +151,8 @@ class Page {
     this.history.element.scrollIntoView({ block: "start" });
   }
 
-  // Open a trial of the chosen run.
-  open(trial) { this.openName(this.run.trials.name[trial]); }
+  // Open a trial of a run.
+  open(trial, run = this.run) { this.openName(this.trials.rowsOf[this.runs.indexOf(run)][trial].name); }
 
   openName(name) {
     const row = this.trials.byName.get(name);
@@ -165,7 +173,10 @@ class Page {
       if (!this.history.isFollowing) parameters.set("seq", this.history.seq);
       if (this.trials.filter !== "all") parameters.set("filter", this.trials.filter);
       if (this.trials.query) parameters.set("q", this.trials.query);
+      if (this.trials.variant) parameters.set("variant", this.trials.variant);
       if (this.trials.metadata) parameters.set("meta", this.trials.metadata);
+      if (this.grid.filter !== "all") parameters.set("cases", this.grid.filter);
+      if (this.grid.query) parameters.set("cases_q", this.grid.query);
       if (this.theme) parameters.set("theme", this.theme);
       if (this.comparison && this.index === 0) parameters.set("run", "A");
       const address = parameters.toString();
@@ -180,7 +191,10 @@ class Page {
     this.setTheme(parameters.get("theme"));
     if (this.comparison) this.chooseRun(parameters.get("run") === "A" ? 0 : 1);
     this.trials.query = parameters.get("q") || "";
+    this.trials.filterVariant(parameters.get("variant") || "");
     this.trials.filterMetadata(parameters.get("meta") || "");
+    this.grid.query = parameters.get("cases_q") || "";
+    this.grid.choose(parameters.get("cases") || "all");
     this.trials.choose(parameters.get("filter") || "all");
     this.history.go(parameters.has("seq") ? Number(parameters.get("seq")) : this.run.seq);
     if (parameters.has("trial")) this.openName(parameters.get("trial"));

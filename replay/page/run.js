@@ -48,9 +48,10 @@ class Run {
     this.stepKinds = [];
     this.stepsOmitted = 0;
     this.lanes = []; // Slot → its attempts, in order.
-    this.trials = { name: [], case: [], stage: [], recovered: [], elapsed: [], queue_time: [], backoff_time: [], run_time: [], scoring_time: [], reason: [], input: [], expected: [], metadata: [], output: [], scores: [], score_reasons: [], attempts: [] };
+    this.trials = { name: [], case: [], variant: [], repeat: [], fingerprint: [], stage: [], recovered: [], elapsed: [], queue_time: [], backoff_time: [], run_time: [], scoring_time: [], reason: [], input: [], expected: [], metadata: [], output: [], scores: [], score_reasons: [], attempts: [] };
     this.numbers = new Map(); // Name → number of a trial.
     this.metadata = []; // Trial → its metadata, parsed when first needed.
+    this.texts = []; // Trial → its text for searches, likewise.
     this.series = {};
     this.backoffs = new Map();
     this.errors = [];
@@ -61,8 +62,8 @@ class Run {
   update(data) {
     const { columns, ...info } = data;
     this.info = info;
-    const { types, stages, outcomes, scorers, limits, limit_changes: limitChanges, pace_changes: paceChanges, pauses, error_groups: errorGroups } = columns;
-    Object.assign(this, { types, stages, outcomes, scorers, limits, limitChanges, paceChanges, pauses, errorGroups });
+    const { types, stages, outcomes, scorers, variants, limits, limit_changes: limitChanges, pace_changes: paceChanges, pauses, error_groups: errorGroups } = columns;
+    Object.assign(this, { types, stages, outcomes, scorers, variants, limits, limitChanges, paceChanges, pauses, errorGroups });
     this.effects = types.map((type) => EFFECTS[type]);
     for (const error of columns.errors) this.errors.push(error);
     for (const backoff of columns.backoffs) this.backoffs.set(backoff[1], backoff);
@@ -121,7 +122,7 @@ class Run {
     const { trials } = this, indexes = cumulative(columns.index);
     for (const name of Object.keys(trials)) {
       if (name === "scores" || name === "attempts") continue;
-      indexes.forEach((trial, index) => { trials[name][trial] = columns[name][index]; });
+      indexes.forEach((trial, index) => { trials[name][trial] = columns[name]?.[index] ?? (name === "variant" ? 0 : null); });
     }
     columns.scores.forEach((values, scorer) => {
       const scores = (trials.scores[scorer] ||= []);
@@ -131,6 +132,7 @@ class Run {
       this.numbers.set(trials.name[trial], trial);
       trials.attempts[trial] ||= [];
       delete this.metadata[trial];
+      delete this.texts[trial];
     });
   }
 
@@ -245,6 +247,24 @@ class Run {
   stageOf(trial) { return this.stages[this.trials.stage[trial]]; }
   scoreOf(scorer, trial) { return this.trials.scores[scorer]?.[trial] ?? null; }
   isWrong(trial) { return this.trials.scores.some((values) => values[trial] === false); }
+
+  caseOf(trial) { return this.trials.case[trial] || this.trials.name[trial]; }
+  variantOf(trial) { return this.variants[this.trials.variant[trial]]; }
+  get hasVariants() { return this.variants.length > 1; }
+
+  // All trials of the same case with the same content, by variant and repeat.
+  trialsOfCase(trial) {
+    const { trials } = this, name = this.caseOf(trial);
+    return [...trials.name.keys()]
+      .filter((other) => trials.fingerprint[other] === trials.fingerprint[trial] && this.caseOf(other) === name && this.stageOf(other) !== "withdrawn")
+      .sort((a, b) => trials.variant[a] - trials.variant[b] || trials.repeat[a] - trials.repeat[b]);
+  }
+
+  // What a search finds a trial by, in lower case.
+  searchText(trial) {
+    const { trials } = this, error = this.errorOf(trial);
+    return (this.texts[trial] ??= [trials.name[trial], this.caseOf(trial), ...["input", "expected", "output", "metadata"].map((name) => rawText(trials[name][trial])), error ? `${error[1]} ${error[2]}` : ""].join("\n").toLowerCase());
+  }
 
   // The last error of a trial as [category, type, message, traceback, group], or null.
   errorOf(trial) {

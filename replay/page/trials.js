@@ -55,11 +55,11 @@ class TrialsView {
     this.filter = "all";
     this.query = "";
     this.metadata = "";
+    this.variant = ""; // Name of a variant; empty for all.
     this.errors = null; // {run, group}: only trials with an error of this group.
     this.sort = { by: comparison ? "change" : "number", down: false };
     this.selected = null; // Name of a trial.
     this.matches = [];
-    this.texts = new Map();
     this.build();
   }
 
@@ -67,6 +67,7 @@ class TrialsView {
     this.search = el("input", { type: "search", id: "search", placeholder: "Search names, inputs, outputs, errors", "aria-label": "Search trials", oninput: () => { this.query = this.search.value; this.refresh(); this.onChange(); } });
     this.chips = el("div", { class: "chips", role: "group", "aria-label": "Filters" });
     this.metadataSelect = el("select", { id: "metadata", "aria-label": "Filter by metadata", onchange: () => this.filterMetadata(this.metadataSelect.value) });
+    this.variantSelect = el("select", { id: "variant", "aria-label": "Filter by variant", onchange: () => this.filterVariant(this.variantSelect.value) });
     this.count = el("p", { class: "count", role: "status", id: "count" });
     this.head = el("div", { class: "row head", role: "row" });
     this.body = el("div", { class: "body", role: "presentation" });
@@ -74,30 +75,58 @@ class TrialsView {
     this.table = el("div", { class: "table", role: "grid", "aria-label": "Trials", "aria-readonly": "true", onkeydown: (event) => this.onKey(event) }, this.scroller);
     this.element = el("section", { "aria-labelledby": "trials-title" },
       sectionHead("trials-title", this.comparison ? "Trials in A and B" : "Trials", [el("kbd", { text: "/" }), " search, ", el("kbd", { text: "j" }), " ", el("kbd", { text: "k" }), " rows, ", el("kbd", { text: "Enter" }), " open, ", el("kbd", { text: "Esc" }), " close"]),
-      el("div", { class: "tools" }, this.search, this.chips, this.metadataSelect), this.count, this.table);
+      el("div", { class: "tools" }, this.search, this.chips, this.variantSelect, this.metadataSelect), this.count, this.table);
   }
 
-  // A row has the number of the trial in each run, -1 where a run does not have it.
   update() {
-    const [first, second] = this.runs;
-    const names = second ? [...new Set([...second.trials.name, ...first.trials.name])] : first.trials.name;
-    this.rows = names.map((name, number) => ({ name, number, trials: second ? this.runs.map((run) => run.numbers.get(name) ?? -1) : [number] }));
+    if (this.comparison) {
+      this.pairRows();
+      this.readChanges();
+    } else {
+      this.rows = this.runs[0].trials.name.map((name, number) => ({ name, number, trials: [number] }));
+      this.rowsOf = [this.rows];
+    }
     this.byName = new Map(this.rows.map((row) => [row.name, row]));
-    if (this.comparison) this.readChanges();
+    this.variants = [...new Set(this.runs.flatMap((run) => run.variants))].filter(Boolean);
     this.hasExpected = this.runs.some((run) => run.trials.expected.some((value) => value !== null));
-    this.texts.clear();
+    this.drawVariants();
     this.drawMetadata();
     this.refresh();
   }
 
-  readChanges() {
-    const { comparison } = this;
-    for (const row of this.rows) row.change = row.trials.includes(-1) ? (row.trials[0] < 0 ? "only_b" : "only_a") : this.sides(row).every(([run, trial]) => ["completed", "failed"].includes(run.stageOf(trial))) ? "same" : "open";
-    for (const name of comparison.different_content) this.byName.get(name).change = "different";
-    for (const kind of ["broken", "fixed", "changed"]) {
-      for (const details of comparison[kind]) Object.assign(this.byName.get(details.trial), { change: kind, details });
+  // A row has the number of the trial in each run, -1 where a run does not have it. As in `diff`, trials of equal case, variant
+  // and repeat are in one row. Its name is the id of the trial, unless another row has that.
+  pairRows() {
+    const byKey = new Map(), names = new Set();
+    this.rows = [];
+    this.rowsOf = this.runs.map(() => []); // Run → trial → its row.
+    for (const index of [1, 0]) {
+      const run = this.runs[index];
+      for (const trial of run.trials.name.keys()) {
+        const key = JSON.stringify([run.caseOf(trial), run.variantOf(trial), run.trials.repeat[trial]]);
+        let row = byKey.get(key);
+        if (!row || row.trials[index] >= 0) {
+          let name = run.trials.name[trial];
+          while (names.has(name)) name += ` (${"AB"[index]})`;
+          row = { name, number: this.rows.length, trials: [-1, -1] };
+          names.add(name);
+          byKey.set(key, row);
+          this.rows.push(row);
+        }
+        row.trials[index] = trial;
+        this.rowsOf[index][trial] = row;
+      }
     }
-    for (const slower of comparison.slower) this.byName.get(slower.trial).slower = slower;
+  }
+
+  readChanges() {
+    const { comparison } = this, [, newest] = this.runs, rowOf = (name) => this.rowsOf[1][newest.numbers.get(name)];
+    for (const row of this.rows) row.change = row.trials.includes(-1) ? (row.trials[0] < 0 ? "only_b" : "only_a") : this.sides(row).every(([run, trial]) => ["completed", "failed"].includes(run.stageOf(trial))) ? "same" : "open";
+    for (const name of comparison.different_content) rowOf(name).change = "different";
+    for (const kind of ["broken", "fixed", "changed"]) {
+      for (const details of comparison[kind]) Object.assign(rowOf(details.trial), { change: kind, details });
+    }
+    for (const slower of comparison.slower) rowOf(slower.trial).slower = slower;
   }
 
   // The runs that have the trial of a row, each as [run, number of the trial, label of the run].
@@ -119,6 +148,7 @@ class TrialsView {
     });
     return [
       { id: "number", label: "trial", size: "minmax(5rem, 1.1fr)", cell: ({ name }) => oneLine(name, 120), key: ({ number }) => number },
+      ...this.variantColumns(),
       this.textColumn("input", "input", run, 46, 1.5),
       ...(this.hasExpected ? [this.textColumn("expected", "expected", run, 58, 1.2)] : []),
       this.outputColumn("output", "output", 0),
@@ -137,6 +167,7 @@ class TrialsView {
     }));
     return [
       { id: "number", label: "trial", size: "minmax(5rem, 1fr)", cell: ({ name }) => oneLine(name, 120), key: ({ number }) => number },
+      ...this.variantColumns(),
       this.textColumn("input", "input", null, 60, 1.2),
       ...(this.hasExpected ? [this.textColumn("expected", "expected", null, 50, 1)] : []),
       this.outputColumn("output-a", "A output", 0),
@@ -145,6 +176,11 @@ class TrialsView {
       { id: "change", label: "change", size: width < 30 ? "4.4rem" : "minmax(5rem, 1.2fr)", cell: (row) => el("span", { class: `change ${row.change}`, text: width < 30 ? CHANGES[row.change] : changeText(row, width < 66 ? [] : newest.scorerNames.slice(0, 2)) }), key: (row) => Object.keys(CHANGES).indexOf(row.change) },
       { id: "elapsed", label: "latency", size: "8.4rem", from: 92, cell: (row) => this.pairCell(row, (run, trial) => (run.trials.elapsed[trial] === null ? NONE : microseconds(run.trials.elapsed[trial]))), key: (row) => this.last(row, (run, trial) => run.trials.elapsed[trial] ?? -1) },
     ];
+  }
+
+  variantColumns() {
+    const name = (row) => this.last(row, (run, trial) => run.variantOf(trial));
+    return this.variants.length ? [{ id: "variant", label: "variant", size: "minmax(4rem, 0.6fr)", from: 50, cell: (row) => oneLine(name(row), 60) || NONE, key: (row) => this.variants.indexOf(name(row)) }] : [];
   }
 
   textColumn(id, label, run, from, share) {
@@ -185,16 +221,10 @@ class TrialsView {
     return error ? el("span", { class: "error-text", text: oneLine(`${error[1]}: ${error[2]}`, 160) }) : oneLine(rawText(run.trials.output[trial]), 160);
   }
 
-  searchText(row) {
-    let text = this.texts.get(row.name);
-    if (text === undefined) {
-      text = this.sides(row).flatMap(([run, trial]) => {
-        const { trials } = run, error = run.errorOf(trial);
-        return [trials.name[trial], trials.case[trial] || "", ...["input", "expected", "output", "metadata"].map((name) => rawText(trials[name][trial])), error ? `${error[1]} ${error[2]}` : ""];
-      }).join("\n").toLowerCase();
-      this.texts.set(row.name, text);
-    }
-    return text;
+  drawVariants() {
+    this.variantSelect.replaceChildren(el("option", { value: "", text: "all variants" }), ...this.variants.map((name) => el("option", { value: name, text: oneLine(name, 40) })));
+    this.variantSelect.hidden = !this.variants.length;
+    this.variantSelect.value = this.variant;
   }
 
   drawMetadata() {
@@ -237,6 +267,13 @@ class TrialsView {
     this.onChange();
   }
 
+  // Filter by the name of a variant; an unknown one filters nothing.
+  filterVariant(name) {
+    this.variant = this.variants.includes(name) ? name : "";
+    this.refresh();
+    this.onChange();
+  }
+
   filterErrors(errors) {
     this.errors = errors;
     this.refresh();
@@ -251,15 +288,17 @@ class TrialsView {
     const { keep } = this.filters[this.filter], query = this.query.trim().toLowerCase();
     const [key, value] = this.metadata ? JSON.parse(this.metadata) : [];
     this.matches = this.rows.filter((row) => keep(row)
+      && (!this.variant || this.sides(row).some(([run, trial]) => run.variantOf(trial) === this.variant))
       && (!this.metadata || this.sides(row).some(([run, trial]) => metadataValue(run, trial, key) === value))
       && (!this.errors || this.hasError(row))
-      && (!query || this.searchText(row).includes(query)));
+      && (!query || this.sides(row).some(([run, trial]) => run.searchText(trial).includes(query))));
     const { columns } = this, column = columns.find(({ id }) => id === this.sort.by) || columns[0];
     if (column.id !== "number" || this.sort.down) {
       const keys = new Map(this.matches.map((row) => [row, column.key(row)])), sign = this.sort.down ? -1 : 1;
       this.matches.sort((a, b) => { const x = keys.get(a), y = keys.get(b); return x < y ? -sign : x > y ? sign : a.number - b.number; });
     }
     if (this.search.value !== this.query) this.search.value = this.query;
+    if (this.variantSelect.value !== this.variant) this.variantSelect.value = this.variant;
     if (this.metadataSelect.value !== this.metadata) this.metadataSelect.value = this.metadata;
     this.drawChips();
     this.drawHead(columns);

@@ -15,14 +15,9 @@ def open_side(reference: RunReference) -> tuple[LoadedRun, Side]:
     return view, Side(view.state, outputs(view.records()), reference.variant)
 
 
-def variants_of(view: LoadedRun) -> list[str]:
-    """Return the names of the variants of a run."""
-    return [variant for variant in view.state.variants if variant]
-
-
 def check_variant(view: LoadedRun, variant: str | None) -> None:
     """Raise an error if a run has no such variant; None is the whole run."""
-    variants = variants_of(view)
+    variants = view.state.variants.names
     if variant is not None and variant not in variants:
         names = ", ".join(printable(name, 40) for name in variants)
         problem = f"no variant {variant!r}; its variants: {names}" if variants else "no variants"

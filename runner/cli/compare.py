@@ -15,7 +15,7 @@ from replay.view_json import view_json
 from runner.cli._common import ReferenceType, RunReference, find_reference, newest_run
 from runner.cli._display import exit_if_damaged, open_run, print_json
 from runner.cli._output import echo
-from runner.cli._sides import check_variant, variants_of
+from runner.cli._sides import check_variant
 from runner.errors import UsageError
 
 _MAX_ROWS: Final = 1_000
@@ -62,7 +62,7 @@ def _rows(references: Sequence[RunReference], views: _Views) -> dict[str, RunRef
     for reference in references:
         view = views[reference.path]
         check_variant(view, reference.variant)
-        variants = (reference.variant,) if reference.variant is not None else variants_of(view) or (None,)
+        variants = (reference.variant,) if reference.variant is not None else view.state.variants.names or (None,)
         for variant in variants:
             row = RunReference(reference.path, variant)
             rows[str(row) if variant is None or len(views) > 1 else variant] = row

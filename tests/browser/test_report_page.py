@@ -167,7 +167,7 @@ def assert_harmless(tab: Tab) -> None:
     """Assert that hostile text has run, loaded and changed nothing."""
     assert [] == tab.messages
     assert tab.evaluate("() => window.pwned === undefined && ({}).polluted === undefined")
-    assert 0 == tab.page.locator("main img, main svg, main script, #drawer img, #drawer script, main iframe").count()
+    assert 0 == tab.page.locator("main :is(img, svg:not(.scatter), script, iframe), #drawer :is(img, script)").count()
     assert "\u202e" not in tab.evaluate("() => document.body.innerText")
 
 

@@ -1,0 +1,210 @@
+// The grid of cases and variants: result and output of each, a filter for cases on which variants differ, and a search. Only
+// visible cells are in the document.
+"use strict";
+
+const CASE_WIDTH = 12; // Widths in rem.
+const CELL_WIDTH = 10.5;
+const CELL_TEXT = 200;
+
+const GRID_FILTERS = { all: { label: "all", keep: () => true }, differ: { label: "differ", keep: (row) => row.differs } };
+
+class GridView {
+  constructor(run, { filter, query, onOpen, onChange }) {
+    Object.assign(this, { run, filter, query, onOpen, onChange });
+    this.scorer = ""; // Name of the score in the cells.
+    this.rows = [];
+    this.matches = [];
+    this.current = { row: 0, column: 0 }; // The cell that Tab reaches.
+    this.search = el("input", { type: "search", id: "grid-search", placeholder: "Search cases, inputs, outputs", "aria-label": "Search cases", oninput: () => { this.query = this.search.value; this.refresh(); this.onChange(); } });
+    this.chips = el("div", { class: "chips", role: "group", "aria-label": "Filters of cases" });
+    this.scorerSelect = el("select", { id: "grid-score", "aria-label": "Score in the cells", onchange: () => { this.scorer = this.scorerSelect.value; this.update(); } });
+    this.count = el("p", { class: "count", role: "status" });
+    this.head = el("div", { class: "row head", role: "row" });
+    this.body = el("div", { class: "body", role: "presentation" });
+    this.scroller = el("div", { class: "scroller", role: "rowgroup", onscroll: () => this.render() }, this.head, this.body);
+    this.table = el("div", { class: "table grid", role: "grid", "aria-label": "Cases and variants", "aria-readonly": "true", onkeydown: (event) => this.onKey(event) }, this.scroller);
+    this.element = el("section", { class: "cases", "aria-labelledby": "grid-title", hidden: true });
+  }
+
+  build() {
+    this.element.append(sectionHead("grid-title", "Cases and variants", [...["←", "↑", "↓", "→"].flatMap((key) => [el("kbd", { text: key }), " "]), "cells, ", el("kbd", { text: "Enter" }), " open"]),
+      el("div", { class: "tools" }, this.search, this.chips, this.scorerSelect), this.count, this.table);
+  }
+
+  // A row has the trials of a case for each variant; a case whose content has changed has a row for each content.
+  update() {
+    const { run } = this, { trials } = run, rows = new Map();
+    this.element.hidden = !run.info.variants;
+    if (this.element.hidden) return;
+    if (!this.element.firstChild) this.build();
+    this.variants = run.info.variants.rows.map(({ name }) => name);
+    const columns = run.variants.map((name) => this.variants.indexOf(name)), names = run.scorerNames;
+    if (!names.includes(this.scorer)) this.scorer = run.info.variants.score ?? names[0] ?? "";
+    this.scorerSelect.replaceChildren(...names.map((name) => el("option", { value: name, text: oneLine(name, 40) })));
+    this.scorerSelect.hidden = names.length < 2;
+    this.scorerSelect.value = this.scorer;
+    for (const trial of trials.name.keys()) {
+      const column = columns[trials.variant[trial]];
+      if (column < 0 || run.stageOf(trial) === "withdrawn") continue;
+      const name = run.caseOf(trial), key = `${trials.fingerprint[trial]}\n${name}`;
+      if (!rows.has(key)) rows.set(key, { name, cells: this.variants.map(() => []) });
+      rows.get(key).cells[column].push(trial);
+    }
+    this.rows = [...rows.values()];
+    const scorer = run.scorers.indexOf(this.scorer);
+    for (const row of this.rows) {
+      for (const cell of row.cells) cell.sort((a, b) => trials.repeat[a] - trials.repeat[b]);
+      row.results = row.cells.map((cell) => cellResult(run, cell, scorer));
+      row.differs = new Set(row.results.map(({ value }) => value).filter((value) => value !== null)).size > 1;
+    }
+    this.range = numberRange(run.trials.scores[scorer] || []);
+    this.refresh();
+  }
+
+  choose(filter) {
+    this.filter = Object.hasOwn(GRID_FILTERS, filter) ? filter : "all";
+    this.refresh();
+    this.onChange();
+  }
+
+  refresh() {
+    if (this.element.hidden) return;
+    const { keep } = GRID_FILTERS[this.filter], query = this.query.trim().toLowerCase();
+    this.matches = this.rows.filter((row) => keep(row) && (!query || row.cells.some((cell) => cell.some((trial) => this.run.searchText(trial).includes(query)))));
+    if (this.search.value !== this.query) this.search.value = this.query;
+    refill(this.chips, ...Object.entries(GRID_FILTERS).map(([id, filter]) => el("button", { type: "button", "data-cases": id, "aria-pressed": String(this.filter === id), onclick: () => this.choose(id) }, `${filter.label} `, el("b", { text: grouped(this.rows.filter(filter.keep).length) }))));
+    const { length } = this.matches, rem = parseFloat(getComputedStyle(document.documentElement).fontSize), room = this.scroller.clientWidth || 60 * rem;
+    setText(this.count, length === this.rows.length ? plural(length, "case") : `${grouped(length)} of ${plural(this.rows.length, "case")}`);
+    this.caseWidth = Math.round(Math.min(CASE_WIDTH * rem, 0.34 * room));
+    this.cellWidth = Math.max(Math.round(Math.min(CELL_WIDTH * rem, 0.6 * room)), Math.floor((room - this.caseWidth) / this.variants.length));
+    this.rowHeight = 2 * ROW;
+    this.table.setAttribute("aria-rowcount", length + 1);
+    this.table.setAttribute("aria-colcount", this.variants.length + 1);
+    this.table.style.setProperty("--row", `${this.rowHeight}px`);
+    this.table.style.setProperty("--head", `${ROW}px`);
+    this.table.style.setProperty("--columns", `${this.caseWidth}px repeat(${this.variants.length}, ${this.cellWidth}px)`);
+    this.head.style.width = this.body.style.width = `${this.caseWidth + this.variants.length * this.cellWidth}px`;
+    this.body.style.height = `${Math.max(1, length) * this.rowHeight}px`;
+    this.scroller.style.height = `${Math.min(7.5, Math.max(1, length)) * this.rowHeight + ROW + 18}px`;
+    this.current = { row: Math.min(this.current.row, Math.max(0, length - 1)), column: Math.min(this.current.column, this.variants.length - 1) };
+    this.render();
+  }
+
+  // Create the cells in view, and the current one; a focused cell keeps the focus.
+  render() {
+    const { scroller, matches, rowHeight, cellWidth, current } = this, hasFocus = this.body.contains(document.activeElement);
+    const first = Math.max(0, Math.floor(scroller.scrollTop / rowHeight) - 2), last = Math.min(matches.length, first + Math.ceil(scroller.clientHeight / rowHeight) + 5);
+    const from = Math.max(0, Math.floor(scroller.scrollLeft / cellWidth) - 1), to = Math.min(this.variants.length, from + Math.ceil(scroller.clientWidth / cellWidth) + 3);
+    const columns = Array.from({ length: to - from }, (_, index) => from + index);
+    if (!columns.includes(current.column)) columns.push(current.column);
+    const shown = Array.from({ length: last - first }, (_, index) => first + index);
+    if (current.row < matches.length && !shown.includes(current.row)) shown.push(current.row);
+    this.head.replaceChildren(placed(el("div", { class: "cell case", role: "columnheader", text: "case" }), 0), ...columns.map((column) => placed(el("div", { class: "cell", role: "columnheader", "data-column": column, title: oneLine(this.variants[column], 200), text: oneLine(this.variants[column], 60) }), column + 1)));
+    this.body.replaceChildren(...(shown.length ? shown.map((index) => this.rowElement(index, columns)) : [el("p", { class: "nothing", text: this.rows.length ? "No case matches." : "No cases yet." })]));
+    if (hasFocus) this.focus();
+  }
+
+  rowElement(index, columns) {
+    const row = this.matches[index], { run } = this, trial = row.cells.find((cell) => cell.length)[0];
+    const element = el("div", { class: "row", role: "row", "aria-rowindex": index + 2 },
+      placed(el("div", { class: "cell case", role: "rowheader" }, el("b", { text: oneLine(row.name, 120) }), el("span", { class: "faint", text: oneLine(rawText(run.trials.input[trial]), CELL_TEXT) })), 0),
+      columns.map((column) => placed(this.cell(row, index, column), column + 1)));
+    element.style.transform = `translateY(${index * this.rowHeight}px)`;
+    return element;
+  }
+
+  cell(row, index, column) {
+    const trials = row.cells[column], { kind, text, level } = row.results[column], isCurrent = index === this.current.row && column === this.current.column;
+    const element = el("div", { class: `cell result ${kind}`, role: "gridcell", tabindex: isCurrent ? 0 : -1, "data-case": row.name, "data-row": index, "data-column": column, onclick: () => this.open(index, column) });
+    if (!trials.length) element.append(el("span", { class: "faint", text: NONE }));
+    else element.append(el("span", { class: "mark", text }), el("span", { class: "output", dir: "auto", text: this.output(trials) }));
+    if (level !== null && this.range) {
+      const bar = el("i", { class: "level", "aria-hidden": "true" }), [low, high] = this.range;
+      bar.style.width = `${(100 * (level - low)) / (high - low)}%`;
+      element.append(bar);
+    }
+    return element;
+  }
+
+  // The output of the first trial that has one, or else an error.
+  output(trials) {
+    const { run } = this, trial = trials.find((one) => run.stageOf(one) === "completed") ?? trials[0], error = run.stageOf(trial) === "failed" ? run.errorOf(trial) : null;
+    return oneLine(error ? `${error[1]}: ${error[2]}` : rawText(run.trials.output[trial]), CELL_TEXT);
+  }
+
+  open(row, column) {
+    const [trial] = this.matches[row].cells[column];
+    this.move(row, column);
+    if (trial !== undefined) this.onOpen(trial);
+  }
+
+  // Make a cell the current one, scroll it into view and focus it.
+  move(row, column) {
+    const { scroller, rowHeight, cellWidth, caseWidth } = this, top = row * rowHeight, left = column * cellWidth;
+    this.current = { row, column };
+    if (top < scroller.scrollTop) scroller.scrollTop = top;
+    else if (top + rowHeight > scroller.scrollTop + scroller.clientHeight - ROW) scroller.scrollTop = top + rowHeight + ROW - scroller.clientHeight;
+    if (left < scroller.scrollLeft) scroller.scrollLeft = left;
+    else if (left + cellWidth > scroller.scrollLeft + scroller.clientWidth - caseWidth) scroller.scrollLeft = left + cellWidth + caseWidth - scroller.clientWidth;
+    this.render();
+    this.focus();
+  }
+
+  focus() { this.body.querySelector('[tabindex="0"]')?.focus({ preventScroll: true }); }
+
+  // Keys while the focus is on a cell.
+  onKey(event) {
+    if (event.target.dataset.row === undefined || event.ctrlKey || event.metaKey || event.altKey) return;
+    const { row, column } = this.current, page = Math.max(1, Math.floor(this.scroller.clientHeight / this.rowHeight) - 1), end = this.variants.length;
+    const steps = { ArrowDown: [1, 0], ArrowUp: [-1, 0], PageDown: [page, 0], PageUp: [-page, 0], ArrowRight: [0, 1], ArrowLeft: [0, -1], End: [0, end], Home: [0, -end] };
+    if (event.key === "Enter" || event.key === " ") this.open(row, column);
+    else if (Object.hasOwn(steps, event.key)) {
+      const [down, right] = steps[event.key];
+      this.move(Math.min(Math.max(0, row + down), this.matches.length - 1), Math.min(Math.max(0, column + right), end - 1));
+    } else return;
+    event.preventDefault();
+    event.stopPropagation();
+  }
+}
+
+function placed(element, column) {
+  element.style.gridColumn = String(column + 1);
+  element.setAttribute("aria-colindex", column + 1);
+  return element;
+}
+
+// The least and greatest number of a score: 0 and 1 if all are between them; null without different numbers.
+function numberRange(values) {
+  let low = Infinity, high = -Infinity;
+  for (const value of values) {
+    if (typeof value !== "number") continue;
+    low = Math.min(low, value);
+    high = Math.max(high, value);
+  }
+  return low >= 0 && high <= 1 ? [0, 1] : low < high ? [low, high] : null;
+}
+
+// The result of the repeats of a case with one variant: a kind (for its color), a text, the mean of its numbers for a bar, and a
+// value that differs from that of another variant if the results differ; null if nothing is known yet.
+function cellResult(run, trials, scorer) {
+  const done = trials.filter((trial) => run.stageOf(trial) === "completed"), failed = trials.filter((trial) => run.stageOf(trial) === "failed").length, open = trials.length - done.length - failed;
+  const scores = done.map((trial) => run.scoreOf(scorer, trial)).filter((value) => value !== null);
+  const others = countList([[failed, "failed"], [open, "open"]], ", "), extra = trials.length > 1 && others ? `, ${others}` : "";
+  const result = (kind, text, value, level = null) => ({ kind, text: text + extra, level, value: JSON.stringify([value, failed / trials.length]) });
+  const isNumber = (value) => typeof value === "number", mean = (values) => values.reduce((sum, value) => sum + Number(value), 0) / values.length;
+  if (!done.length) {
+    const stage = STAGES[failed ? "failed" : trials.length ? run.stageOf(trials[0]) : "queued"], text = trials.length > 1 ? others : `${stage.glyph} ${stage.label}`;
+    return { kind: failed ? "failed" : "open", text, level: null, value: failed && !open ? "failed" : null };
+  }
+  if (scorer < 0) return result("unscored", done.length < trials.length || trials.length > 1 ? `${done.length} of ${trials.length} ok` : "", [...new Set(done.map((trial) => rawText(run.trials.output[trial])))].sort());
+  if (!scores.length) return { kind: "unscored", text: `not scored${extra}`, level: null, value: null };
+  if (scores.every((value) => typeof value === "boolean")) {
+    const passed = scores.filter(Boolean).length, kind = passed === trials.length ? "pass" : passed ? "mixed" : "fail";
+    return result(kind, trials.length > 1 ? `${{ pass: "✓", mixed: "±", fail: "✗" }[kind]} ${passed} of ${trials.length} pass` : scoreMark(scores[0]).textContent, mean(scores));
+  }
+  if (scores.every(isNumber)) return result("value", trials.length > 1 ? `mean ${digits(mean(scores), 3)}, n = ${scores.length}` : digits(scores[0], 3), mean(scores), mean(scores));
+  const counts = new Map();
+  for (const value of scores.map(String)) counts.set(value, (counts.get(value) || 0) + 1);
+  const [[label, count]] = [...counts].sort((a, b) => b[1] - a[1]);
+  return result("value", trials.length > 1 ? `${oneLine(label, 24)} ${count} of ${trials.length}` : oneLine(label, 24), [...counts].sort());
+}

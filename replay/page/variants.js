@@ -1,0 +1,136 @@
+// The variants of a run: their results in a table, their differences to the baseline, and a chart of score against cost.
+"use strict";
+
+const LOG_RATIO = 30; // Costs that differ by more than this factor are on a logarithmic axis.
+const LABEL = 28; // Characters of a variant's name in the chart.
+
+class VariantsView {
+  constructor(run, { onVariant }) {
+    this.run = run;
+    this.onVariant = onVariant;
+    this.tables = el("div", {});
+    this.title = el("h3", {});
+    this.plot = el("div", { class: "scatter-box" });
+    this.note = el("p", { class: "hint" });
+    this.chart = el("div", { class: "scatter-chart" }, this.title, this.plot, this.note);
+    this.differences = el("div", {});
+    this.element = el("section", { "aria-labelledby": "variants-title", hidden: true });
+  }
+
+  update() {
+    const { variants } = this.run.info;
+    this.element.hidden = !variants;
+    if (!variants) return;
+    if (!this.element.firstChild) this.element.append(sectionHead("variants-title", "Variants", "as in evaljournal compare"), this.tables, this.chart, this.differences);
+    const { rows, score, notes } = variants, scorers = [...new Set(rows.flatMap((row) => Object.keys(row.differences)))], others = scorers.filter((name) => name !== score);
+    refill(this.tables, this.results(variants));
+    refill(this.differences, ...(scorers.includes(score) ? differenceTable(variants, score) : []),
+      others.length ? el("details", { class: "differences" }, el("summary", { text: `Differences of ${others.map((name) => oneLine(name, 30)).join(", ")}` }), others.flatMap((name) => differenceTable(variants, name))) : "",
+      notes.length ? el("details", { class: "notes" }, el("summary", { text: `Notes: ${oneLine(notes[0], 100)}${notes.length > 1 ? `; ${grouped(notes.length - 1)} more` : ""}` }), el("ul", {}, notes.map((note) => el("li", { text: visible(note) })))) : "");
+    this.draw();
+  }
+
+  results({ rows, baseline, score: mainScore }) {
+    const scorers = [...new Set(rows.flatMap((row) => Object.keys(row.scores)))], has = (name) => rows.some((row) => row[name] !== null);
+    const optional = (value, text) => numberCell(value === null ? NONE : text(value));
+    const heads = ["variant", ...scorers.map((name) => oneLine(name, 30)), "ok", "failed", "p50", "p95", ...(has("tokens") ? ["tokens"] : []), ...(has("cost") ? ["cost"] : []), ...(has("cost_per_pass") ? [scorers.length > 1 ? `cost per pass of ${oneLine(mainScore, 30)}` : "cost per pass"] : [])];
+    return table("variants", heads, rows.map((row) => el("tr", { "data-variant": row.name },
+      el("th", { scope: "row" }, link(oneLine(row.name, 60), () => this.onVariant(row.name), { title: "Show the trials of this variant" }),
+        row.name === baseline ? el("span", { class: "tag", text: "baseline" }) : "", row.is_on_front ? el("span", { class: "tag front", text: "◆ Pareto front" }) : ""),
+      scorers.map((name) => this.scoreCell(Object.hasOwn(row.scores, name) ? row.scores[name] : null)),
+      numberCell(grouped(row.completed)), numberCell(grouped(row.failed)), numberCell(duration(row.latency.p50)), numberCell(duration(row.latency.p95)),
+      has("tokens") ? optional(row.tokens, number) : "", has("cost") ? optional(row.cost, (cost) => `${row.unpriced_calls ? ">" : ""}${money(cost)}`) : "", has("cost_per_pass") ? optional(row.cost_per_pass, money) : "")));
+  }
+
+  scoreCell(score) {
+    if (!score || !score.scored) return numberCell(NONE);
+    if (score.mean === null) {
+      const [label, count] = Object.entries(score.labels)[0] || ["", 0];
+      return numberCell(count ? `${oneLine(label, 16)} ${Math.round((100 * count) / score.scored)} %` : NONE);
+    }
+    return el("td", { class: "num" }, el("b", { text: scoreMean(score) }), el("span", { class: "faint", text: `${hasInterval(score) ? `${intervalText(score)}, ` : ""}n = ${grouped(score.numbers)}` }));
+  }
+
+  draw() {
+    const { variants } = this.run.info;
+    if (!variants) return;
+    const { score, rows } = variants, points = rows.filter(({ cost_per_trial: cost, unpriced_calls: unpriced, scores }) => score !== null && cost !== null && !unpriced && Object.hasOwn(scores, score) && scores[score].mean !== null)
+      .map((row) => ({ name: oneLine(row.name, LABEL), cost: row.cost_per_trial, score: row.scores[score], isOnFront: row.is_on_front }));
+    const missing = rows.length - points.length;
+    setText(this.title, score === null ? "Score against cost" : `${oneLine(score, 40)} against cost per trial`);
+    this.plot.replaceChildren(...(points.length ? [scatter(points, Math.floor(this.plot.clientWidth))] : []));
+    setText(this.note, score === null ? "No chart: no score has passes or numbers." : !points.length ? "No chart: the cost of every variant is unknown or incomplete." : [
+      "Bars are 95 % confidence intervals; ◆ and the line: Pareto front.", missing ? `Not shown, because cost or score is unknown or incomplete: ${plural(missing, "variant")}.` : ""].filter(Boolean).join(" "));
+  }
+}
+
+// The paired differences of the variants to the baseline.
+function differenceTable({ rows, baseline }, scorer) {
+  const points = (value) => (100 * value).toFixed(1), plain = (value) => digits(value, 3);
+  return [el("h3", { class: "differences", text: `${oneLine(scorer, 40)}, compared with ${oneLine(baseline, 60)}` }),
+    table("paired with-p", ["", oneLine(baseline, 30), "variant", "difference", "95 % CI", "n", "", ""], rows.filter((row) => Object.hasOwn(row.differences, scorer)).map((row) => {
+      const { paired, is_distinguishable: isDistinct } = row.differences[scorer], [p, ...words] = row.verdicts[scorer], isPass = paired.kind === "pass";
+      const cells = pairedRow(oneLine(row.name, 60), { ...paired, significant: isDistinct }, words.filter(Boolean).join("; "), isPass ? percent : plain, isPass ? points : plain, isPass ? " points" : "");
+      cells.lastChild.before(numberCell(p || NONE));
+      return cells;
+    }))];
+}
+
+// About `count` round values between two numbers; on a logarithmic scale 1, 2 and 5 times a power of ten.
+function ticks(low, high, count, isLog) {
+  if (isLog) {
+    const values = [];
+    for (let power = Math.floor(Math.log10(low)); power <= Math.ceil(Math.log10(high)); power++) values.push(...[1, 2, 5].map((digit) => digit * 10 ** power));
+    const inside = values.filter((value) => value >= low * 0.999 && value <= high * 1.001);
+    return inside.length > count ? inside.filter((value) => Number.isInteger(Number(Math.log10(value).toFixed(6)))) : inside;
+  }
+  const rough = (high - low) / count, power = 10 ** Math.floor(Math.log10(rough)), step = power * [1, 2, 5, 10].find((digit) => digit * power >= rough * 0.999);
+  return Array.from({ length: Math.floor(high / step + 1e-9) - Math.ceil(low / step - 1e-9) + 1 }, (_, index) => (Math.ceil(low / step - 1e-9) + index) * step);
+}
+
+// A scale from [low, high] to pixels.
+function scaleOf(low, high, from, to, isLog) {
+  const place = isLog ? Math.log : (value) => value;
+  return (value) => from + ((place(value) - place(low)) / (place(high) - place(low))) * (to - from);
+}
+
+function scatter(points, width) {
+  const size = 11 * UNIT, left = 58 * UNIT, right = 14 * UNIT, top = 12 * UNIT, bottom = 26 * UNIT, height = Math.round(280 * UNIT);
+  const costs = points.map(({ cost }) => cost), isLog = Math.min(...costs) > 0 && Math.max(...costs) / Math.min(...costs) > LOG_RATIO;
+  const [lowCost, highCost] = isLog ? [Math.min(...costs) / 1.6, Math.max(...costs) * 1.6] : [0, 1.12 * Math.max(...costs) || 1];
+  const isPass = points.every(({ score }) => score.kind === "pass"), ends = points.flatMap(({ score }) => (hasInterval(score) ? [score.low, score.high, score.mean] : [score.mean]));
+  const spare = 0.08 * (Math.max(...ends) - Math.min(...ends)) || 0.05 * Math.abs(ends[0]) || 0.5;
+  const low = Math.max(isPass ? 0 : -Infinity, Math.min(...ends) - spare), high = Math.min(isPass ? 1 : Infinity, Math.max(...ends) + spare);
+  const x = scaleOf(lowCost, highCost, left, width - right, isLog), y = scaleOf(low, high, height - bottom, top);
+  const chart = svg("svg", { class: "scatter", width, height, viewBox: `0 0 ${width} ${height}`, "font-size": size, role: "img", "aria-label": `Score against cost per trial: ${points.map(({ name, cost, score }) => `${name} ${scoreMean(score)} for ${money(cost)}`).join(", ")}` });
+  const text = (content, attributes) => svg("text", attributes, content);
+  for (const value of ticks(low, high, 5)) chart.append(svg("line", { class: "grid", x1: left, x2: width - right, y1: y(value), y2: y(value) }), text(isPass ? `${digits(100 * value, 3)} %` : digits(value, 3), { x: left - 8, y: y(value) + size / 3, "text-anchor": "end" }));
+  for (const value of ticks(lowCost, highCost, Math.max(2, width / (110 * UNIT)), isLog)) chart.append(svg("line", { class: "grid", x1: x(value), x2: x(value), y1: top, y2: height - bottom }), text(money(value), { x: x(value), y: height - bottom + 1.5 * size, "text-anchor": "middle" }));
+  const front = points.filter(({ isOnFront }) => isOnFront).sort((a, b) => a.cost - b.cost);
+  chart.append(svg("polyline", { class: "front", points: front.map(({ cost, score }) => `${x(cost)},${y(score.mean)}`).join(" ") }));
+  for (const { name, cost, score, isOnFront } of points) {
+    const [cx, cy, r] = [x(cost), y(score.mean), 5 * UNIT];
+    chart.append(svg("g", { class: isOnFront ? "point on-front" : "point" },
+      svg("title", {}, `${name}: ${scoreMean(score)}${hasInterval(score) ? ` (${intervalText(score)})` : ""} for ${money(cost)} per trial`),
+      ...(hasInterval(score) ? [svg("line", { class: "whisker", x1: cx, x2: cx, y1: y(score.low), y2: y(score.high) })] : []),
+      isOnFront ? svg("path", { class: "dot", d: `M${cx} ${cy - 1.3 * r}l${1.3 * r} ${1.3 * r}l${-1.3 * r} ${1.3 * r}l${-1.3 * r} ${-1.3 * r}z` }) : svg("circle", { class: "dot", cx, cy, r })));
+  }
+  chart.append(...labels(points.map(({ name, cost, score }) => [name, x(cost), y(score.mean)]), width, height - bottom, size));
+  return chart;
+}
+
+// The names of points next to them, each where it covers no other name or point; a name without such a place is only in the table.
+function labels(points, width, height, size) {
+  const pen = document.createElement("canvas").getContext("2d"), gap = 10 * UNIT;
+  pen.font = `${size}px system-ui, sans-serif`;
+  const boxes = points.map(([, x, y]) => [x - 6 * UNIT, y - 6 * UNIT, x + 6 * UNIT, y + 6 * UNIT]);
+  return points.flatMap(([name, x, y], index) => {
+    const long = pen.measureText(name).width;
+    const places = [1, -1, 0, 2, -2].flatMap((step) => [[x + gap, y + step * 1.2 * size], [x - gap - long, y + step * 1.2 * size]]);
+    const place = places.find(([from, middle]) => {
+      const box = [from, middle - 0.6 * size, from + long, middle + 0.6 * size];
+      return box[0] >= 0 && box[2] <= width && box[1] >= 0 && box[3] <= height && !boxes.some((other, at) => at !== index && box[0] < other[2] && other[0] < box[2] && box[1] < other[3] && other[1] < box[3]) && boxes.push(box);
+    });
+    return place ? [svg("text", { class: "name", x: place[0], y: place[1] + size / 3 }, name)] : [];
+  });
+}

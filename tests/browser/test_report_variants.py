@@ -1,0 +1,233 @@
+"""The variants of a run on a report: their table, score against cost, the grid of cases, and two runs with variants."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from journal import Event
+from tests.browser.conftest import OpenTab, Tab
+from tests.browser.pages import command_json, write_report
+from tests.browser.test_report_page import HOSTILE, assert_harmless
+from tests.journal.samples import finished, session, started, write_sync
+from tests.replay.trial_events import answered, enqueued, failed
+
+COSTS = {"mini": 0.001, "large": 0.01, "slow": 0.02}
+WRONG = {"mini": ("peru", "chad"), "large": ("peru",), "slow": ("peru",)}
+
+
+def cell(case: str, variant: str, *, passed: bool, **more: Any) -> list[Event]:
+    """Return the events of a trial of a variant."""
+    output = f"{case} by {variant}"
+    return answered(case, {"exact": passed}, variant=variant, output=output, usage={"cost": COSTS.get(variant, 0.1)}, **more)
+
+
+def three_variants(path: Path) -> Path:
+    """Write a run of four cases: `large` is right where `mini` is not in one, and `slow` fails in another."""
+    events: list[Event] = []
+    for case in ("peru", "chad", "oslo"):
+        for variant, wrong in WRONG.items():
+            events += cell(case, variant, passed=case not in wrong)
+    events += cell("rome", "mini", passed=True) + cell("rome", "large", passed=True) + failed("rome", variant="slow")
+    write_sync(path, [started(), session(), *events, enqueued("late", variant="mini")])
+    return path
+
+
+def grid(tab: Tab) -> dict[str, list[str]]:
+    """Return the marks in the rows of the grid, by case."""
+    script = """() => [...document.querySelectorAll('.grid .body .row')].map(row => [
+        row.querySelector('.case b').textContent,
+        [...row.querySelectorAll('.result')].map(cell => cell.firstChild.textContent),
+    ])"""
+    return dict(tab.evaluate(script))
+
+
+def cells(tab: Tab, selector: str) -> list[list[str]]:
+    """Return the cells of a table."""
+    script = "table => [...document.querySelector(table).tBodies[0].rows].map(row => [...row.cells].map(x => x.innerText))"
+    rows: list[list[str]] = tab.evaluate(script, selector)
+    return [[text.replace("\u00a0", " ") for text in row] for row in rows]
+
+
+def test_table_of_variants(tmp_path: Path, open_tab: OpenTab) -> None:
+    """The table has the rows of `compare`, the baseline and the front are marked, and a name filters the trials."""
+    run = three_variants(tmp_path / "run")
+    table = command_json("compare", str(run))
+    tab = open_tab(write_report(tmp_path / "report.html", run))
+
+    rows = cells(tab, "table.variants")
+    assert ["mini", "large", "slow"] == tab.texts("table.variants .link") == [row["name"] for row in table["rows"]]
+    assert ["50.0 %\n15.0–85.0, n = 4", "4", "0", "0.25 s", "0.25 s", "$0.00400", "$0.00200"] == rows[0][1:]
+    assert ("3", "1") == tuple(rows[2][2:4])
+    assert ["mini", "large"] == [row["name"] for row in table["rows"] if row["is_on_front"]]
+    assert ["baseline", "◆ Pareto front", "◆ Pareto front"] == tab.texts("table.variants .tag")
+    difference = table["rows"][1]["differences"]["exact"]["paired"]["difference"]
+    assert ["large", f"+{100 * difference:.1f} points", "p = 1", "not distinguishable; this n cannot show any"] == [
+        cells(tab, "table.with-p")[0][at] for at in (0, 3, 6, 7)
+    ]
+    assert "mini: 1 trial not done" in tab.texts(".notes li")
+
+    tab.page.click("[data-variant=slow] .link")
+    assert ["peru@slow", "chad@slow", "oslo@slow", "rome@slow"] == tab.rows()
+    assert "slow" == tab.cells("peru@slow")["variant"]
+    tab.page.wait_for_function("() => location.hash.includes('variant=slow')")
+    assert [] == tab.messages
+
+
+def test_score_against_cost(tmp_path: Path, open_tab: OpenTab) -> None:
+    """Each variant is a point with its name and interval; the front is a line; variants without a cost are not shown."""
+    run = three_variants(tmp_path / "run")
+    tab = open_tab(write_report(tmp_path / "report.html", run))
+
+    assert ["mini", "large", "slow"] == tab.texts(".scatter .name")
+    assert (3, 3, 2) == tuple(tab.page.locator(f".scatter {name}").count() for name in (".dot", ".whisker", ".on-front"))
+    places = tab.evaluate(
+        "() => [...document.querySelectorAll('.scatter .dot, .scatter .whisker')].map(x => x.getBoundingClientRect().x)"
+    )
+    assert len(places) == len([x for x in places if x > 0])
+    front = tab.evaluate("() => [...document.querySelector('.scatter .front').points].map(({x, y}) => [x, y])")
+    assert front[0][0] < front[1][0]
+    assert front[0][1] > front[1][1]
+
+    free = [event for variant in ("a", "b") for event in answered("peru", {"exact": True}, variant=variant)]
+    write_sync(tmp_path / "free", [started(), session(), *free])
+    tab = open_tab(write_report(tmp_path / "free.html", tmp_path / "free"))
+    assert 0 == tab.page.locator(".scatter").count()
+    assert "No chart: the cost of every variant is unknown or incomplete." == tab.text(".scatter-chart .hint")
+
+
+def test_grid_of_cases(tmp_path: Path, open_tab: OpenTab) -> None:
+    """The grid shows each case with each variant; it can be filtered and searched, and a cell opens its trial."""
+    tab = open_tab(write_report(tmp_path / "report.html", three_variants(tmp_path / "run")))
+
+    assert ["case", "mini", "large", "slow"] == tab.texts(".grid .head .cell")
+    assert {
+        "peru": ["✗ fail", "✗ fail", "✗ fail"],
+        "chad": ["✗ fail", "✓ pass", "✓ pass"],
+        "oslo": ["✓ pass", "✓ pass", "✓ pass"],
+        "rome": ["✓ pass", "✓ pass", "✕ failed"],
+        "late": ["○ queued", "–", "–"],
+    } == grid(tab)
+    tab.page.click("[data-cases=differ]")
+    assert ["chad", "rome"] == list(grid(tab))
+    tab.page.fill("#grid-search", "CHAD by large")
+    assert ["chad"] == list(grid(tab))
+    assert "1 of 5 cases" == tab.text(".cases .count")
+
+    tab.page.click(".grid [data-case=chad][data-column='1']")
+    assert "chad@large" == tab.text("#drawer-title")
+    assert "chad by large" in tab.text("#drawer")
+    tab.page.click("#drawer nav button:has-text('slow')")
+    assert "chad@slow" == tab.text("#drawer-title")
+    tab.page.wait_for_function("() => location.hash.includes('trial=chad%40slow')")
+    again = open_tab(tab.page.url)
+    assert ("chad@slow", ["chad"]) == (again.text("#drawer-title"), list(grid(again)))
+
+
+def test_keys_in_the_grid(tmp_path: Path, open_tab: OpenTab) -> None:
+    """Arrow keys move between cells, Enter opens one, and Esc returns to it."""
+    tab = open_tab(write_report(tmp_path / "report.html", three_variants(tmp_path / "run")))
+    seq = tab.evaluate("() => page.history.seq")
+
+    tab.page.focus(".grid [tabindex='0']")
+    for key in ("ArrowDown", "ArrowRight", "ArrowRight", "ArrowRight", "ArrowLeft", "Enter"):
+        tab.page.keyboard.press(key)
+    assert "chad@large" == tab.text("#drawer-title")
+    tab.page.keyboard.press("Escape")
+    assert ["chad", "1"] == tab.evaluate("() => ['case', 'column'].map(name => document.activeElement.dataset[name])")
+    assert seq == tab.evaluate("() => page.history.seq")
+    assert 1 == tab.page.locator(".grid [tabindex='0']").count()
+
+
+def test_repeats_and_kinds_of_scores(tmp_path: Path, open_tab: OpenTab) -> None:
+    """Repeats share a cell that counts them; another score can be shown; equal means do not differ."""
+    events: list[Event] = []
+    for variant, passes in {"a": (True, True, False), "b": (True, True, True)}.items():
+        for repeat, passed in enumerate(passes, start=1):
+            scores = {"exact": passed, "near": 0.25 * repeat, "tone": "warm" if passed else "curt"}
+            events += answered("peru", scores, variant=variant, repeat=repeat)
+    events += answered("chad", {"exact": True}, variant="a") + failed("chad", variant="a", repeat=2)
+    write_sync(tmp_path / "run", [started(), session(), *events])
+    tab = open_tab(write_report(tmp_path / "report.html", tmp_path / "run"))
+
+    assert {"peru": ["± 2 of 3 pass", "✓ 3 of 3 pass"], "chad": ["± 1 of 2 pass, 1 failed", "–"]} == grid(tab)
+    assert ["all 2", "differ 1"] == tab.texts("[data-cases]")
+    tab.page.select_option("#grid-score", "near")
+    assert {"peru": ["mean 0.5, n = 3", "mean 0.5, n = 3"], "chad": ["not scored, 1 failed", "–"]} == grid(tab)
+    assert ["all 2", "differ 0"] == tab.texts("[data-cases]")
+    tab.page.select_option("#grid-score", "tone")
+    assert ["warm 2 of 3", "warm 3 of 3"] == grid(tab)["peru"]
+    tab.page.click(".grid [data-case=peru][data-column='0']")
+    assert ["a #1", "a #2", "a #3", "b #1", "b #2", "b #3"] == tab.texts("#drawer nav button")
+
+
+def test_changed_content_is_another_row(tmp_path: Path, open_tab: OpenTab) -> None:
+    """Trials of a case with different content are not in one row."""
+    events = [*cell("peru", "mini", passed=True, fingerprint="old"), *cell("peru", "large", passed=False, fingerprint="new")]
+    write_sync(tmp_path / "run", [started(), session(), *events])
+    tab = open_tab(write_report(tmp_path / "report.html", tmp_path / "run"))
+
+    assert [["✓ pass", "–"], ["–", "✗ fail"]] == tab.evaluate(
+        "() => page.grid.matches.map(row => row.results.map((result, at) => row.cells[at].length ? result.text : '–'))"
+    )
+    assert "differ 0" == tab.text("[data-cases=differ]")
+
+
+def hostile_variants(path: Path, names: Sequence[str]) -> Path:
+    """Write a run in which cases, variants and outputs are hostile."""
+    events = [
+        event
+        for at, case in enumerate(HOSTILE[:6])
+        for number, variant in enumerate(names)
+        for event in answered(
+            case[:500], {HOSTILE[2]: number > at, "__proto__": 0.5}, variant=variant, output=case[:2_000], usage={"cost": 0.1}
+        )
+    ]
+    write_sync(path, [started(), session(), *events, finished(6)])
+    return path
+
+
+def test_hostile_variants(tmp_path: Path, open_tab: OpenTab) -> None:
+    """Names with markup, quotes, bidi controls, NULs or thousands of characters are only text, and many fit on the page."""
+    names = [*(text[:3_000] for text in HOSTILE), "'\"><b>", *(f"v{number}" for number in range(12))]
+    run = hostile_variants(tmp_path / "run", names)
+    address = write_report(tmp_path / "report.html", run)
+    tab = open_tab(address, width=600)
+
+    for column in range(len(HOSTILE) + 1):
+        tab.evaluate("column => page.grid.open(column % 6, column)", column)
+        tab.evaluate("name => page.trials.filterVariant(name)", names[column])
+        assert 6 == len(tab.rows())
+    tab.page.fill("#grid-search", HOSTILE[0])
+
+    assert_harmless(tab)
+    assert [address] == tab.requests
+    assert len(names) == len(tab.texts("table.variants .link")) == tab.page.locator(".scatter .dot").count()
+    assert 12 > tab.page.locator(".grid .row:not(.head)").first.locator(".result").count()
+    assert 0 == tab.evaluate("() => document.documentElement.scrollWidth - document.documentElement.clientWidth")
+
+
+def test_two_runs_with_variants(tmp_path: Path, open_tab: OpenTab) -> None:
+    """Two runs are compared by equal variants, as in `diff`, whatever the ids; a switch selects whose variants are shown."""
+    runs = [tmp_path / "a", tmp_path / "b"]
+    for run, passed in zip(runs, (True, False), strict=True):
+        events = [*cell("peru", "mini", passed=passed), *cell("peru", "large", passed=True)]
+        # The same id in both, but not the same case and variant.
+        events += cell("oslo", "x", passed=True) if passed else answered("oslo@x", {"exact": True}, fingerprint="f-oslo")
+        write_sync(run, [attrs.evolve(started(), evaluation=run.name), session(), *events])  # type: ignore[misc]  # a fact is an attrs class
+    comparison = command_json("diff", *map(str, runs))
+    tab = open_tab(write_report(tmp_path / "report.html", *runs))
+
+    changes = {name: tab.cells(name)["change"] for name in tab.rows()}
+    assert ["peru@mini"] == [change["trial"] for change in comparison["broken"]]
+    assert "broken" == changes["peru@mini"].partition(":")[0]
+    assert ("same", "only in B", "only in A") == tuple(changes[name] for name in ("peru@large", "oslo@x", "oslo@x (A)"))
+    assert (["oslo@x"], ["oslo@x"]) == (comparison["only_a"], comparison["only_b"])
+    assert ["mini", "large"] == tab.texts("table.variants .link")
+    tab.page.click("[data-run=A]")
+    assert ["mini", "large", "x"] == tab.texts("table.variants .link")
+    tab.page.click(".grid [data-case=oslo][data-column='2']")
+    assert "oslo@x (A)" == tab.text("#drawer-title")
+    assert "not in run B" in tab.text("#drawer")
+    assert [] == tab.messages
