@@ -30,6 +30,7 @@ if sys.platform == "win32":  # These need POSIX signals, terminals or commands.
         "runner/test_signals.py",
         "runner_cli/test_*.py",
         "security/test_foreign_*.py",
+        "test_action.py",
     ]
 
 # A shell starts background jobs with SIGINT ignored, and children inherit that: tests that press Ctrl-C would hang.

@@ -316,7 +316,7 @@ UNFINISHED: Final = artifact("evaljournal-run-unfinished", branch="feature", run
 
 @pytest.mark.parametrize("event", ["push", "pull_request"])
 def test_an_unfinished_run_is_resumed(tmp_path: Path, files: Path, event: str) -> None:
-    """That of the same repository and branch is downloaded and resumed with --trust; nothing is started anew."""
+    """That of the same repository and branch is downloaded and resumed with --trust; no new run is started."""
     job = Job(tmp_path, {"run": "x.py", "resume": "true"}, event=event, artifacts=[(UNFINISHED, files)]).run()
 
     assert [["resume", "evaljournal-run", "--trust"]] == [call for call in job.calls if call[0] in {"run", "resume"}]

@@ -91,7 +91,8 @@ def _check_scorer(scorer: str, entries: list[Entry]) -> None:
 
 def _print(history: History) -> None:
     runs = plural(len({point.path for point in history.points}), "run")
-    reference = "" if history.reference is None else f"; {plural(history.cases, 'case')} of {printable(history.reference, 200)}"
+    cases = plural(history.cases, "case")
+    reference = "" if history.reference is None else f", compared by the {cases} of {printable(history.reference, 200)}"
     echo(f"{printable(history.evaluation)}: {runs}{reference}")
     print_table(table(history))
     for line in (*trend_lines(history), *change_lines(history)):
