@@ -217,6 +217,14 @@ def test_documented_workflows_use_declared_inputs(page: Path) -> None:
     assert all(workflow["permissions"] for workflow in workflows)
 
 
+def test_the_workflow_of_this_repository_uses_declared_inputs() -> None:
+    """CI runs the action itself."""
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "test.yml").read_text())
+    (step,) = [step for job in workflow["jobs"].values() for step in job["steps"] if step.get("uses") == "./"]
+
+    assert set(step["with"]) <= set(ACTION["inputs"])
+
+
 def test_the_documentation_has_every_input() -> None:
     """The table of inputs names those of the action, in their order, with their defaults."""
     table = (ROOT / "docs" / "pull-requests.md").read_text().partition("<!-- inputs -->")[2].partition("<!-- /inputs -->")[0]
