@@ -32,6 +32,16 @@ function scoreTile(name, score, summary) {
 
 const usageText = (usage, models = {}) => usage.map(([name, value]) => amount(name, value, Object.hasOwn(models, name) ? models[name] : [])).join(" · ");
 
+function budgetTiles({ run, more_trials, per_trial, trials_exceeded }) {
+  const shown = (unit, value) => (unit === "cost" ? money(value) : number(value));
+  const tiles = Object.entries(run).map(([unit, use]) => tile(`budget: ${spaced(unit)}`, shown(unit, use.spent), `spent of ${shown(unit, use.limit)}`,
+    use.possibly_paid ? `up to ${shown(unit, use.possibly_paid)} more by interrupted calls` : "", more_trials === null ? "" : `buys about ${plural(more_trials, "more trial")}`,
+    `worst possible overshoot: ${use.overshoot ? shown(unit, use.overshoot) : "none"}`));
+  const limits = Object.entries(per_trial).map(([unit, limit]) => `${spaced(unit)} ${shown(unit, limit)}`);
+  if (limits.length) tiles.push(tile("budget per trial", grouped(trials_exceeded), `${trials_exceeded === 1 ? "trial" : "trials"} exceeded ${limits.join(" or ")}`));
+  return tiles;
+}
+
 function summaryTiles({ info }) {
   const { summary, usage, usage_without_output } = info, { trials, attempts, steps, latency } = summary;
   const tiles = Object.entries(summary.scores).map(([name, score]) => scoreTile(name, score, summary));
@@ -43,6 +53,7 @@ function summaryTiles({ info }) {
     const first = costs.find(([name]) => name === "cost") || costs.find(([name]) => /cost/i.test(name)) || costs[0];
     tiles.push(tile(oneLine(spaced(first[0]), 30), /cost/i.test(first[0]) ? money(first[1]) : number(first[1]), usageText(costs.filter(([name]) => name !== first[0]).slice(0, 6), summary.unpriced_models), lost.length ? `of this, failed attempts: ${usageText(lost.slice(0, 3))}` : ""));
   }
+  if (summary.budget) tiles.push(...budgetTiles(summary.budget));
   tiles.push(tile("attempts", grouped(attempts.started), countList([[attempts.failed, "failed"], [attempts.timed_out, "timed out"], [attempts.interrupted, "interrupted"], [attempts.returned_late, "returned late"]]) || "none failed",
     attempts.repeated_calls ? `${plural(attempts.repeated_calls, "call")} may have been paid for twice` : ""));
   if (steps) {

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 from click.testing import CliRunner
 
@@ -15,6 +16,7 @@ from journal.events import (
     Noted,
     RunFinished,
     RunStarted,
+    RunStopped,
     StepCompleted,
     StepFailed,
     StepReused,
@@ -204,6 +206,29 @@ def test_models_without_a_price_are_named(tmp_path: Path, open_tab: OpenTab) -> 
 
     assert_harmless(tab)
     assert f"5 calls without a price ({HOSTILE[2]}, ⟨U+202E⟩b, c, 2 more)" in tab.text("main")
+
+
+def test_a_budget(tmp_path: Path, open_tab: OpenTab) -> None:
+    """The page shows what is spent of the budget, how many more trials that buys, and which trials have exceeded theirs."""
+    settings = {"slots": 1, "budget": {"cost": 0.5, "input_tokens": 2000}, "budget_per_trial": {"cost": 0.2}}
+    run = attrs.evolve(started(), settings=settings)  # type: ignore[misc]  # a fact is an attrs class
+    trial: list[Event] = [
+        TrialEnqueued(trial="a", case="a", repeat=1, input="", fingerprint="f"),
+        AttemptStarted(trial="a", attempt=1, slot=0, reserved={"cost": 0.1, "input_tokens": 300}),
+        Noted(name="usage", value={"cost": 0.21, "input_tokens": 250}, trial="a", attempt=1),
+        AttemptFailed(trial="a", attempt=1, error="OverBudget", message="", category="fatal", elapsed=0.0),
+        TrialFailed(trial="a", attempts=1, reason="budget"),
+    ]
+    write_sync(tmp_path / "run", [run, session(), *trial, RunStopped(reason="budget")])
+
+    tab = open_tab(write_report(tmp_path / "report.html", tmp_path / "run"))
+
+    assert_harmless(tab)
+    tiles = tab.evaluate("() => [...document.querySelectorAll('.tile')].map((tile) => tile.innerText.split(/\\n+/))")
+    shown = {title.lower(): parts for title, *parts in tiles}
+    assert ["$0.210", "spent of $0.500", "buys about 1 more trial", "worst possible overshoot: none"] == shown["budget: cost"]
+    assert ["250", "spent of 2,000", "up to 50 more by interrupted calls"] == shown["budget: input tokens"][:3]
+    assert ["1", "trial exceeded cost $0.200"] == shown["budget per trial"]
 
 
 def test_hostile_text_in_a_comparison(tmp_path: Path, open_tab: OpenTab) -> None:

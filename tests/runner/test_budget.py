@@ -232,6 +232,23 @@ async def test_variants_have_their_own_reserves(disk: SimulatedDisk) -> None:
     assert len(completed) <= 7
 
 
+async def test_other_rate_limit_keys_wait(disk: SimulatedDisk) -> None:
+    """If the budget does not allow the next attempt of one rate-limit key yet, those of others do not overtake it."""
+
+    async def task(value: str, *, model: str) -> str:
+        await trio.sleep(1)
+        note(cost=0.3 if model == "dear" else 0.01)
+        return value
+
+    variants = {name: {"model": name} for name in ("cheap", "dear")}
+    outcome = await run_virtual(paid_evaluation(task, 30, variants=variants, slots=1, limit_key="model"), disk)
+    started = [event.key for event in events(disk, AttemptStarted)]
+
+    assert ("budget", 3) == (outcome.stopped, started.count("dear"))
+    assert started.count("cheap") <= 4
+    state_of(disk)
+
+
 @pytest.mark.parametrize("cost", [0.04, 0.06])
 async def test_what_one_trial_may_use(disk: SimulatedDisk, cost: float) -> None:
     """A trial whose attempts use more than the budget per trial fails with the reason `budget`, and is not retried."""
@@ -274,6 +291,26 @@ async def test_an_agent_that_does_not_end(disk: SimulatedDisk) -> None:
     assert (3, 1, 1) == (outcome.state.steps.completed, outcome.state.attempts, outcome.state.failed)
     retried = await run_virtual(defined, disk, resume=True, retry_failed=True, budget_per_trial="output_tokens=2800")
     assert (1, 0) == (retried.state.completed, retried.state.failed)
+    state_of(disk)
+
+
+async def test_a_killed_attempt_over_the_budget_per_trial(disk: SimulatedDisk) -> None:
+    """A trial whose killed attempt had used too much fails when the run is resumed; it is not called again."""
+    calls = 0
+
+    async def task(value: str) -> str:
+        nonlocal calls
+        calls += 1
+        note(cost=1)
+        with trio.CancelScope(shield=True):
+            await trio.sleep(3)
+        return value
+
+    defined = paid_evaluation(task, 1, budget=None, budget_per_trial={"cost": 0.5})
+    disk = await run_killed(defined, disk, after=1)
+    await run_virtual(defined, disk, resume=True)
+
+    assert (1, ["budget"]) == (calls, [event.reason for event in events(disk, TrialFailed)])
     state_of(disk)
 
 

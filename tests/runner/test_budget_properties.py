@@ -6,7 +6,7 @@ import attrs
 import pytest
 import trio
 import trio.testing
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from journal import Record, read
@@ -213,8 +213,13 @@ def excess_of_last(records: list[Record]) -> float:
     return excess
 
 
+KILLED_JUDGES = Plan(costs=[31] * 5, judge=7, problems=[""] * 5, estimate=38, limit=200, slots=2, kills=[5.4, 0.6, 8.0])
+"""The calls of a judge are killed twice; a third call could exceed the budget."""
+
+
 @settings(max_examples=8, deadline=None, derandomize=True)
 @given(plan=plans(bounded=True))
+@example(plan=KILLED_JUDGES)
 def test_a_run_never_exceeds_its_budget(plan: Plan) -> None:
     """If no attempt costs more than its reserve, the budget is never exceeded, whatever fails, hangs or is killed."""
     check_bounded(plan)
