@@ -237,10 +237,10 @@ class Budget:
         if attempt is not None and attempt.number != number:
             attempt = None
         for unit in UNITS:
-            own, judges = _amount(usage.get(unit)), _amount(usage.get(f"judge.{unit}"))
-            if own is None and judges is None:
+            parts = [part for name in (unit, f"judge.{unit}") if (part := _amount(usage.get(name))) is not None]
+            if not parts:
                 continue
-            amount = (own or 0.0) + (judges or 0.0)
+            amount = sum(parts)
             self._add(self.spent, unit, amount)
             if attempt is not None:
                 before = attempt.held(unit)
@@ -248,8 +248,8 @@ class Budget:
                 self._add(self.held, unit, attempt.held(unit) - before)
                 largest = self._seen(attempt.variant).largest
                 largest[unit] = max(largest.get(unit, 0.0), attempt.used[unit])
-            if own is not None and attempt is not None and self.trial_limits:
-                self._add(self._used_by_trial.setdefault(trial, {}), unit, own)
+                if self.trial_limits:
+                    self._add(self._used_by_trial.setdefault(trial, {}), unit, amount)
 
     def lose_call(self, trial: str) -> None:
         """Count what is left of an attempt's reserve as possibly paid, by a scorer call that gave no report and is repeated."""

@@ -92,6 +92,7 @@ def test_a_run_passes() -> None:
         (AttemptStarted, 4, with_reserve(None), "the reserve of 'case-4' is None, but the budget reserves {'cost': 0.1}"),
         (AttemptStarted, 4, with_reserve({}), "the reserve of 'case-4' is {}, but the budget reserves {'cost': 0.1}"),
         (AttemptStarted, 4, with_reserve({"cost": 0.01}), "but the budget reserves {'cost': 0.1}"),
+        (AttemptStarted, 4, with_reserve({"cost": 0.2}), "but the budget reserves {'cost': 0.1}"),
         (AttemptStarted, 4, with_reserve({"cost": "0.1"}), "but the budget reserves {'cost': 0.1}"),
         (AttemptStarted, 0, with_reserve({"cost": 0.6}), "'case-0' starts, but the budget does not allow it: limit (cost)"),
         (RunStarted, 0, lambda event: with_settings(event, budget={"cost": 0.4}), "'case-4' starts, but the budget does not"),

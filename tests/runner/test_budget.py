@@ -152,6 +152,17 @@ async def test_killed_attempts_are_possibly_paid(disk: SimulatedDisk) -> None:
     assert (0.7, 0.3) == (use.spent, use.possibly_paid)
 
 
+async def test_attempts_without_a_reserve_are_possibly_paid(disk: SimulatedDisk) -> None:
+    """Attempts that were killed before any cost was known count with the first cost that is reported."""
+    task = Paid()
+    disk = await run_killed(paid_evaluation(task), disk, after=0.5)
+    outcome = await run_virtual(paid_evaluation(task), disk, resume=True)
+    use = state_of(disk).budget.use()["cost"]  # type: ignore[union-attr]  # it has one
+
+    assert ("budget", 10) == (outcome.stopped, len(task.calls))
+    assert (0.6, 0.4) == (use.spent, use.possibly_paid)
+
+
 async def test_a_budget_that_is_added_later(disk: SimulatedDisk) -> None:
     """What was spent before the first budget counts; without a budget nothing is reserved."""
     task = Paid()
