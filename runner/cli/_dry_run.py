@@ -6,6 +6,7 @@ from typing import Final
 
 import attrs
 
+from replay.budget_text import quantity
 from replay.shards import Shard
 from replay.summary_text import billed_usage
 from replay.text import duration, money, number, plural, printable
@@ -153,6 +154,9 @@ def _stops(settings: Settings) -> Iterator[str]:
         yield f"when more than {100 * max_failures:g} % of the trials have failed"
     if settings.deadline is not None:
         yield f"after {duration(settings.deadline)}"
+    if settings.budget:
+        limits = (f"{unit} {quantity(unit, amount)}" for unit, amount in settings.budget.items())
+        yield f"before it exceeds its budget ({', '.join(limits)})"
 
 
 @attrs.frozen

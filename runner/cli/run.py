@@ -17,6 +17,7 @@ from runner.cli._options import GroupedCommand, grouped_option, overrides, run_o
 from runner.cli._session import CommandSession, nat_output, user_code
 from runner.definition.gates import check_gates
 from runner.definition.loading import LoadedEvaluation, find
+from runner.engine.admission import check_prices
 from runner.engine.changes import effective_settings
 from runner.errors import UsageError
 from runner.run_paths import RUNS, last_record, next_path, runs_under
@@ -76,7 +77,9 @@ def run(ctx: click.Context, /, reference: str | None, path: Path | None, dry_run
         check_gates(settings.fail_under, loaded.evaluation.scorers)
         shard = options["shard"]
         with user_code():
-            trials = loaded.evaluation.cases.select(settings, repeats=settings.repeats, shard=shard)
+            evaluation = loaded.evaluation
+            cases = check_prices(evaluation.cases, evaluation.tasks.values(), evaluation.scorers, settings)
+            trials = cases.select(settings, repeats=settings.repeats, shard=shard)
         path = path or next_path(loaded.evaluation.name, shard)
         print_dry_run(loaded, trials, path, settings, shard, as_json=options["json"])
         return

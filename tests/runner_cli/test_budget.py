@@ -72,6 +72,16 @@ def test_a_budget_for_each_trial() -> None:
     assert 0 == invoke("verify").exit_code
 
 
+def test_a_dry_run() -> None:
+    """A dry run shows the budget, and reports a model without a price."""
+    Path("qa.jsonl").write_text('{"id": "a", "input": "x"}\n')
+
+    assert "before it exceeds its budget (cost $5.00)" in invoke("run priced.py --dry-run --budget cost=5").stdout
+    unpriced = invoke("run --data qa.jsonl --chat no-price --base-url http://127.0.0.1:9 --dry-run --budget cost=5")
+    assert 2 == unpriced.exit_code
+    assert "model 'no-price' has no price" in unpriced.stderr
+
+
 def test_a_configuration_file() -> None:
     """A budget in a configuration file is a table."""
     Path("qa.jsonl").write_text('{"id": "a", "input": "x", "made": "y"}\n')
