@@ -28,7 +28,7 @@ class TaskOpener:
 
     async def tasks(self, tasks: Mapping[str, Any], loop: Loop | None, *, gateway: bool) -> dict[str, Task]:
         """Open the tasks of all variants; with `gateway`, their attempts call models through one."""
-        opened = {variant: await self._open(task, task, loop) for variant, task in tasks.items()}
+        opened: dict[str, Task] = {variant: await self._open(task, task, loop) for variant, task in tasks.items()}
         if (workers := self._workers) is not None:
             opened = {variant: RemoteTask(task, variant, workers) for variant, task in opened.items()}
         if not gateway:

@@ -1,8 +1,9 @@
 """Runs with variants: order, resuming, adopted changes, and the rate-limit keys of cells."""
 
+import random
 from collections import Counter
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import attrs
 import httpx
 import pytest
 import trio
+import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,7 +29,9 @@ from journal.events import (
     TrialEnqueued,
     TrialWithdrawn,
 )
+from replay import fold
 from replay.auditing import audit
+from replay.definition import variant_fingerprints
 from runner import Case, Retry, UsageError, gateway_env, scorers, step
 from runner.data.dataset import Dataset
 from runner.engine.rate_limits import TaskKeys, scorer_keys
@@ -464,3 +468,60 @@ async def test_a_session_records_what_it_adopted() -> None:
 
     session = events(disk, SessionStarted)[-1]
     assert list(FOUR) == list(session.adopted["variants"]) == list(session.definition["variants"])
+
+
+def run_with_changes(seed: int) -> None:
+    """Change variants at random from session to session, kill some sessions, and check the calls of the last one."""
+    rng, disk = random.Random(seed), SimulatedDisk()
+
+    async def session(calls: Calls, variants: Mapping[str, Mapping[str, Any]], seconds: float | None) -> None:
+        nonlocal disk
+        defined, resume = calls.define(variants, cases=4), disk.exists(str(PATH))
+        if seconds is None:
+            await run_virtual(defined, disk, resume=resume, adopt=resume)
+            return
+        with suppress(IndexError):  # It was finished before the kill.
+            disk = await run_killed(defined, disk, after=seconds, resume=resume, adopt=resume)
+
+    def chosen() -> dict[str, dict[str, Any]]:
+        names = rng.sample("abcd", rng.randint(1, 4))
+        return {name: {"model": f"{name}{rng.randint(1, 2)}"} for name in sorted(names)}
+
+    clock = trio.testing.MockClock
+    for _ in range(rng.randint(1, 4)):
+        trio.run(session, Calls(), chosen(), rng.uniform(0, 9), clock=clock(autojump_threshold=0))
+    last, calls = chosen(), Calls()
+    before = fold(read(PATH, files=disk))
+    recorded = variant_fingerprints(before.started.definition if before.started else None)
+    trio.run(session, calls, last, None, clock=clock(autojump_threshold=0))
+
+    definition = calls.define(last).definition["variants"]
+    kept = {name for name in last if recorded.get(name) == definition[name]["fingerprint"]}
+    done = {
+        (trial.case, last[trial.variant]["model"])
+        for trial in before.trials.values()
+        if trial.variant in kept and trial.output_location is not None and trial.stage in {"scoring", "completed"}
+        if not before.variants.is_outdated(trial)
+    }
+    cells = {(f"case-{number}", parameters["model"]) for number in range(4) for parameters in last.values()}
+    assert dict.fromkeys(cells - done, 1) == calls.counts
+    state = fold(read(PATH, files=disk))
+    assert (len(cells), len(cells), "finished") == (state.completed, state.total, state.outcome)
+    recorded_outputs = {event.trial: event.output for event in events(disk, AttemptSucceeded)}
+    assert {f"{case}@{name}": f"{last[name]['model']} {case}" for name in last for case, _ in cells} == {
+        trial: output for trial, output in recorded_outputs.items() if state.trials[trial].stage == "completed"
+    }
+    assert is_audited(disk)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_variants_change_from_session_to_session(seed: int) -> None:
+    """However variants are added, changed and removed, and sessions killed, the last session calls exactly the open cells."""
+    run_with_changes(seed)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("seed", range(5, 200))
+def test_variants_change_from_session_to_session_exhaustively(seed: int) -> None:
+    """The same, for many more runs."""
+    run_with_changes(seed)
