@@ -198,6 +198,18 @@ async def test_variants_that_are_added_to_a_run_without_any() -> None:
     assert is_audited(disk)
 
 
+async def test_an_id_is_not_enough_to_match_a_trial() -> None:
+    """A recorded trial with the id and the content of another case's repeat is withdrawn, not taken for it."""
+    disk, calls = SimulatedDisk(), Calls()
+    task = calls.define(None).task
+    await run_virtual(define(task, [Case(name="a#2", input="1")]), disk)
+    outcome = await run_virtual(define(task, [Case(name="a", input="1")], repeats=2), disk, resume=True, adopt=True)
+
+    trial = outcome.state.trials["a#2"]
+    assert (2, "a", 2) == (outcome.state.completed, trial.case, trial.repeat)
+    assert ["changed"] == [event.reason for event in events(disk, TrialWithdrawn)]
+
+
 @pytest.mark.parametrize("seconds", [0.0, 1.5])
 async def test_a_change_that_was_adopted_by_a_killed_session(seconds: float) -> None:
     """A kill after a changed variant was adopted leaves none of its old results, without adopting it again."""
