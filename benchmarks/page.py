@@ -17,7 +17,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import attrs
 import trio
 
 import journal
@@ -116,11 +115,8 @@ def _in_browser(target: Path) -> tuple[float, float]:
     return opens, frames
 
 
-async def write_run(path: Path, trials: int, seed: int = 7, *, shard: str = "", first: int = 0) -> None:
-    """Write a realistic run: short answers, every tenth attempt rate limited, scores, tokens, many slots.
-
-    Its cases are numbered from `first`, so that several runs can be the shards of one.
-    """
+async def write_run(path: Path, trials: int, seed: int = 7) -> None:
+    """Write a realistic run: short answers, every tenth attempt rate limited, scores, tokens, many slots."""
     dice = random.Random(seed)
     clock = [0.0]
 
@@ -130,7 +126,7 @@ async def write_run(path: Path, trials: int, seed: int = 7, *, shard: str = "", 
         return wall, round(seconds, 6)
 
     async with journal.writing(path, new=True, clock=read_clock, durability="os") as log:
-        log.append(attrs.evolve(_started(trials), shard=shard))  # type: ignore[misc]  # a fact is an attrs class
+        log.append(_started(trials))
         log.append(SessionStarted(session=1, pid=os.getpid(), host="here", boot_id=""))
         log.append(LimitChanged(before=0, after=SLOTS, reason="start"))
         free = [(0.0, slot) for slot in range(SLOTS)]
@@ -141,7 +137,7 @@ async def write_run(path: Path, trials: int, seed: int = 7, *, shard: str = "", 
             while coming and coming[0][0] <= start:
                 clock[0], _, event = heapq.heappop(coming)
                 log.append(event)
-            events = list(_trial_events(dice, start, first + number, slot))
+            events = list(_trial_events(dice, start, number, slot))
             for t, event in events:
                 heapq.heappush(coming, (t, next(order), event))
             heapq.heappush(free, (events[-1][0], slot))

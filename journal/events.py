@@ -59,8 +59,7 @@ class RunStarted:
     shard: str = ""
     """The part of the cases that this run contains, such as `3/8`; empty: all."""
     merged_from: Json = None
-    """The shards that were merged into this run, in order: a list of `run`, `shard`, `head`, `trials` (null: unknown), the
-    number of `sessions`, and `forked_from`, if the shard has it."""
+    """The runs that were merged into this one: a list of `run`, `shard`, `head` and `trials`."""
 
 
 @fact
@@ -76,8 +75,7 @@ class SessionStarted:
     settings: Json = None
     """Settings that differ from those of the previous session."""
     trials: int = 0
-    """Number of trials to run, if it changed; 0 if unchanged or not known in advance. In a merged run, a session of a shard has
-    the number of its shard."""
+    """Number of trials to run, if it changed; 0 if unchanged or not known in advance."""
     adopted: Json = None
     """New values of members of `run_started` that changed (`evaluation`, `task`, `scorers`, fingerprints), and
     `variants` (name → fingerprint), if these have changed."""

@@ -18,6 +18,7 @@ from replay.summary import latency, score_of, steps_of
 from replay.text import digits, duration, escape_controls, plural, printable
 from replay.trial_state import LastStep, RunningAttempt
 from replay.variant_text import mean_in_words, variant_lines
+from replay.worker_totals import ended_workers
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -198,6 +199,7 @@ def _rows(state: RunState, now: float, durable: int, total: int | None) -> Itera
     usage = summary_text.billed_usage(state.usage)
     if usage:
         yield "usage", summary_text.usage_in_words(usage, state.unpriced_models), ""
+    yield from (("workers", sentence, "yellow") for sentence in ended_workers(state.workers))
     if spent := spent_in_words(state):
         yield "budget", spent, ""
     for name, attempt in heapq.nsmallest(_LONGEST_RUNNING, state.running.items(), key=lambda item: item[1].since):

@@ -20,6 +20,7 @@ from replay.statistics import mean_of_shares, pass_all, pass_at, quantile
 from replay.tally import Tally
 from replay.trial_state import TrialState
 from replay.variant_totals import VariantTotals
+from replay.worker_totals import WorkerTotals
 
 
 @attrs.frozen
@@ -251,6 +252,8 @@ class Summary:
     budget: BudgetSummary | None
     """None if the run has no budget."""
     limit: int | None
+    workers: Mapping[str, WorkerTotals] | None
+    """Worker → what it has done; None if all attempts ran in the process of the run."""
     variants: Mapping[str, VariantSummary] | None
     """Variant → its results; None if the run has no variants."""
     groups: Mapping[str, Part] | None
@@ -308,6 +311,7 @@ def summarize(state: RunState, *, groups: Mapping[str, str] | None = None) -> Su
         usage_without_output=dict(state.usage_without_output),
         budget=budget_of(state),
         limit=state.limit,
+        workers=dict(state.workers) or None,
         variants={name: _variant(totals) for name, totals in state.variants.items()} or None,
         groups=None if groups is None else _groups(state, groups),
     )
@@ -359,15 +363,12 @@ def crashes(state: RunState) -> int:
 
 
 def forked_sessions(state: RunState) -> set[int]:
-    """Return the sessions that were still running where the run, or a shard of it, was forked from another."""
-    sessions = set[int]()
-    own_origin = state.started.forked_from if state.started else None
-    for before, newest in [(0, own_origin), *state.merged.origins()]:
-        origin = newest
-        while isinstance(origin, dict):
-            if isinstance(session := origin.get("session"), int):
-                sessions.add(before + session)
-            origin = origin.get("forked_from")
+    """Return the sessions that were still running where the run was forked from another."""
+    origin, sessions = state.started.forked_from if state.started else None, set[int]()
+    while isinstance(origin, dict):
+        if isinstance(session := origin.get("session"), int):
+            sessions.add(session)
+        origin = origin.get("forked_from")
     return sessions
 
 

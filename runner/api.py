@@ -23,6 +23,7 @@ from runner.engine.options import RunOptions
 from runner.engine.rescore import Rescored
 from runner.engine.rescore import rescore as rescore_run
 from runner.engine.session import Outcome, Session
+from runner.engine.session_workers import scoring_workers
 from runner.errors import UsageError
 from runner.run_paths import newest_of, newest_unfinished, next_paths
 from runner.signals import POLL_INTERVAL, STOP_SIGNALS, handle_signals
@@ -122,7 +123,7 @@ def rescore(
     run_path = newest_of(name) if path is None else Path(path)
     scorers, input_name = list(evaluation.scorers.values()), evaluation.cases.input_name
     call = functools.partial(rescore_run, run_path, scorers, all_outputs=all_outputs, slots=slots, input_name=input_name)
-    return run_async(functools.partial(call, only_variants=texts(only_variants)))
+    return run_async(functools.partial(call, only_variants=texts(only_variants), workers=scoring_workers(evaluation)))
 
 
 def _raise_signal(number: int, session: Session) -> None:

@@ -37,7 +37,6 @@ ORDER: Final = (
     "runner.concurrency",
     "runner.definition",
     "runner.engine",
-    "runner.merge",
     "runner.testing",
     "runner.recompute",
     "runner.api",

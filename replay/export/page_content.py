@@ -207,6 +207,8 @@ class Content:
             self._detail(span, error=self._error(record.seq, category, error, message, facts.get("traceback", "")))
         usage = self._shorten(facts.get("usage"))
         self._detail(span, retry_after=facts.get("retry_after"), reason=facts.get("reason"), usage=usage)
+        worker, detail = self._shorten(event.worker or None), self._shorten(facts.get("detail") or None)
+        self._detail(span, worker=worker, detail=detail)
 
     _on_attempt_succeeded = _on_attempt_failed = _on_attempt_timed_out = _on_attempt_interrupted = _attempt_ended
 

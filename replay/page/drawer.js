@@ -154,9 +154,9 @@ class Drawer {
     const line = (text) => el("p", { class: "faint", text });
     return el("li", {},
       el("div", { class: "attempt-head" }, outcomeMark(outcome, { "aria-hidden": "true" }),
-        el("b", { text: `attempt ${spans.attempt[span]}` }), ` ${OUTCOMES[outcome].label}${details.reason ? ` (${spaced(details.reason)})` : ""} after ${duration(run.endOf(span) - run.startOf(span))}`,
+        el("b", { text: `attempt ${spans.attempt[span]}` }), ` ${OUTCOMES[outcome].label}${details.reason ? ` (${spaced(details.reason)}${details.detail ? `: ${oneLine(details.detail, 60)}` : ""})` : ""} after ${duration(run.endOf(span) - run.startOf(span))}`,
         link(`seq ${grouped(spans.seq[span])}`, () => this.onSeq(run, spans.seq[span]), { title: "Show the state at the start of this attempt" })),
-      line(`waited ${microseconds(spans.queue_time[span])} · backoff ${microseconds(spans.backoff_time[span])} · slot ${spans.slot[span]} · session ${spans.session[span]}`),
+      line(`waited ${microseconds(spans.queue_time[span])} · backoff ${microseconds(spans.backoff_time[span])} · slot ${spans.slot[span]}${workerOf(details)} · session ${spans.session[span]}`),
       details.request === undefined ? "" : el("details", {}, el("summary", { text: "Request" }), this.content(details.request, run, trial)),
       stepList(run, span, this),
       error ? el("pre", { class: "error", tabindex: 0, text: visible(`${error[1]}: ${error[2]}`) }) : "",

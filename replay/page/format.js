@@ -52,6 +52,7 @@ const countList = (counts, separator = " · ") => counts.filter(([count]) => cou
 
 // A name from the journal as words: "rate_limited" as "rate limited".
 const spaced = (name) => String(name).replaceAll("_", " ");
+const workerOf = (details) => (details.worker ? ` · worker ${oneLine(details.worker, 40)}` : "");
 
 // Control characters, and characters that are invisible or change the direction of text, are shown by their code.
 function visible(text) {

@@ -124,7 +124,7 @@ class HistoryView {
       el("strong", { text: oneLine(run.trials.name[spans.trial[span]], 60) }),
       el("span", { text: `attempt ${spans.attempt[span]}, ${OUTCOMES[run.outcomeOf(span)].label} after ${duration(run.endOf(span) - run.startOf(span))}` }),
       error ? el("span", { text: oneLine(`${error[1]}: ${error[2]}`, 100) }) : "",
-      el("span", { class: "faint", text: `slot ${spans.slot[span]} · seq ${grouped(spans.seq[span])}` }),
+      el("span", { class: "faint", text: `slot ${spans.slot[span]}${workerOf(details)} · seq ${grouped(spans.seq[span])}` }),
     ];
   }
 

@@ -2,6 +2,7 @@
 "use strict";
 
 const SHOWN_ERRORS = 30;
+const SHOWN_WORKERS = 50;
 const TIMES = { queue_time: "waiting for a slot", backoff_time: "in backoff", run_time: "in attempts", scoring_time: "being scored" };
 
 function errorsSection(run, { onTrials, onSeq }) {
@@ -23,6 +24,16 @@ function errorsSection(run, { onTrials, onSeq }) {
     groups.length > SHOWN_ERRORS ? el("p", { class: "faint", text: `and ${plural(groups.length - SHOWN_ERRORS, "more group")}` }) : ""];
 }
 
+// What each worker has done, those that ended early first.
+function workersTable(workers) {
+  if (!workers) return [];
+  const rows = Object.entries(workers).sort(([, a], [, b]) => (b.end ? 1 : 0) - (a.end ? 1 : 0));
+  return [el("h3", { text: "Workers" }),
+    table("workers", ["worker", "attempts", "time of attempts", "end"], rows.slice(0, SHOWN_WORKERS).map(([name, { attempts, seconds, end, detail }]) => el("tr", {},
+      el("th", { scope: "row", text: oneLine(name, 40) }), numberCell(grouped(attempts)), numberCell(duration(seconds)), el("td", { text: end ? `${spaced(end)}: ${oneLine(detail, 60)}` : "" })))),
+    rows.length > SHOWN_WORKERS ? el("p", { class: "faint", text: `and ${plural(rows.length - SHOWN_WORKERS, "more worker")}` }) : ""];
+}
+
 class TimesView {
   constructor(runs, run) {
     this.runs = runs;
@@ -32,9 +43,10 @@ class TimesView {
     this.histogram = new Histogram(this.plot);
     this.note = el("p", { class: "hint" });
     this.split = el("div", {});
+    this.workers = el("div", {});
     const keys = runs.length > 1 ? el("div", { class: "chart-label" }, ["A", "B"].map((label) => el("span", { class: "key" }, el("i", { class: `swatch line run-${label.toLowerCase()}` }), label))) : "";
     this.element.append(sectionHead("times-title", "Where the time went"),
-      el("div", { class: "two" }, el("div", {}, el("h3", { text: "Latency" }), this.plot, this.note, keys), this.split));
+      el("div", { class: "two" }, el("div", {}, el("h3", { text: "Latency" }), this.plot, this.note, keys), this.split), this.workers);
   }
 
   update() {
@@ -48,6 +60,7 @@ class TimesView {
         return part;
       })),
       el("dl", { class: "split-legend" }, totals.map(({ name, label, time }) => el("div", {}, el("dt", {}, el("i", { class: `swatch fill ${name}` }), label), el("dd", { class: "num", text: microseconds(time) }), el("dd", { class: "num faint", text: share(time) })))));
+    this.workers.replaceChildren(...workersTable(this.run.info.summary.workers));
     this.draw();
   }
 
@@ -64,9 +77,9 @@ class TimesView {
 const pairs = (entries) => el("dl", { class: "pairs" }, entries.map(([name, value]) => el("div", {}, el("dt", { text: oneLine(name, 60) }), el("dd", { text: visible(value) }))));
 const foldedPairs = (title, entries) => el("details", {}, el("summary", { text: title }), pairs(entries));
 
-function sessionText({ at, pid, host, outcome, adopted, shard }) {
+function sessionText({ at, pid, host, outcome, adopted }) {
   const names = Array.isArray(adopted) ? adopted : Object.keys(adopted || {});
-  return `${shard ? `shard ${shard}, ` : ""}${at}, process ${pid} on ${host}: ${outcome ? spaced(outcome) : "no final record"}${names.length ? `; adopted changes: ${names.join(", ")}` : ""}`;
+  return `${at}, process ${pid} on ${host}: ${outcome ? spaced(outcome) : "no final record"}${names.length ? `; adopted changes: ${names.join(", ")}` : ""}`;
 }
 
 function auditSection({ info, seq }) {

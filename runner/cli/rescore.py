@@ -22,6 +22,7 @@ from runner.definition.evaluation import Evaluation
 from runner.definition.settings import Settings
 from runner.engine.rescore import Rescored
 from runner.engine.rescore import rescore as rescore_run
+from runner.engine.session_workers import scoring_workers
 from runner.errors import UsageError
 
 
@@ -70,12 +71,13 @@ def rescore(
     if values and reference is not None:
         raise UsageError("--task and options that name scorers are mutually exclusive; pass one of them")
     with user_code(), unwrap_exception_groups():
-        evaluation = (
-            _with_scorers(values) if values else locate_evaluation(path, reference, verb="rescore", trust=trust).evaluation
-        )
+        loaded = None if values else locate_evaluation(path, reference, verb="rescore", trust=trust)
+        evaluation = _with_scorers(values) if loaded is None else loaded.evaluation
         scorers, input_name = list(evaluation.scorers.values()), evaluation.cases.input_name
         call = functools.partial(rescore_run, path, scorers, all_outputs=all_outputs, only_variants=only_variant)
-        done: Rescored = trio.run(functools.partial(call, slots=slots, input_name=input_name, signals=True))
+        workers = None if loaded is None else scoring_workers(evaluation, loaded.reference)
+        call = functools.partial(call, slots=slots, input_name=input_name, signals=True, workers=workers)
+        done: Rescored = trio.run(call)
     outcome, names = done.outcome, [scorer.name for scorer in scorers]
     text = f"{plural(done.outputs, 'output')} re-scored by {', '.join(names)}"
     text += f"; {done.current:,} already scored" if done.current else ""

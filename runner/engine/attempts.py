@@ -178,7 +178,11 @@ class Attempts:
     def cancel(self, work: TrialWork) -> None:
         """Record that an attempt was interrupted because the whole run was cancelled."""
         attempt, elapsed = work.state.attempts, self._elapsed(work)
-        self._late.record(events.AttemptInterrupted(trial=work.trial, attempt=attempt, reason="cancelled", elapsed=elapsed))
+        self._late.record(
+            events.AttemptInterrupted(
+                trial=work.trial, attempt=attempt, reason="cancelled", elapsed=elapsed, worker=work.worker
+            )
+        )
 
     def abandon(self, work: TrialWork) -> None:
         """Record that an attempt was interrupted although it does not respond to its cancellation."""

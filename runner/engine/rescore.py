@@ -3,8 +3,8 @@
 A new score of a scorer replaces its earlier one; the earlier records stay in the journal.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -35,6 +35,7 @@ from runner.scorers.scorer import Scorer
 from runner.secrets import add_environment
 from runner.signals import STOP_SIGNALS, handle_signals
 from runner.suggest import suggest
+from runner.workers.driver import Workers
 
 _HAS_OUTPUT: Final = ("scoring", "completed")
 
@@ -63,15 +64,15 @@ async def rescore(
     signals: bool = False,
     files: Files = DISK,
     in_thread: InThread = run_in_thread,
+    workers: Workers | None = None,
 ) -> Rescored:
     """Score the outputs of a run; with `all_outputs`, also those with a score from the scorer's current version.
 
-    With `only_variants`, only the outputs of these variants are scored.
+    With `only_variants`, only the outputs of these variants are scored. Scorers that run in workers need `workers`.
 
     `input_name` is what templates of scorers may call the input; the journal does not record its name in the dataset.
     """
-    if not scorers:
-        raise UsageError("the evaluation has no scorer", hint="add one: --score exact, --judge MODEL, or @….score in Python")
+    _check_scorers(scorers, workers)
     add_environment()
     environment = await in_thread(Environment.current)
     before = await in_thread(lambda: fold(read(path, load_blobs=False, files=files)))
@@ -87,7 +88,7 @@ async def rescore(
             Outcome(path, before, before.head, "", ""), 0, _count_outputs(before, only_variants), 0
         )  # Nothing is written.
     clock = Clock()
-    async with writing(path, new=False, clock=clock.read, files=files, in_thread=in_thread) as journal:
+    async with _ready(workers), writing(path, new=False, clock=clock.read, files=files, in_thread=in_thread) as journal:
         state = RunState()
         state.steps.keeps_records = any(scorer.takes_trajectory for scorer in scorers)
         await in_thread(lambda: fold(read(path, load_blobs=False, files=files), at=journal.initial_seq, state=state))
@@ -109,11 +110,13 @@ async def rescore(
             return new_policy(settings.policy, limits[key.removeprefix(SCORER_PREFIX)], state.settings, state.planned)
 
         async with AsyncExitStack() as stack:
-            opener = TaskOpener(stack, journal.run, grace=1.0, in_thread=in_thread)
+            if workers is not None:
+                workers.begin(journal.run)
+            opener = TaskOpener(stack, journal.run, grace=1.0, in_thread=in_thread, workers=workers)
             own = [scorer.with_defaults(scorer.retry, settings.timeout) for scorer in scorers]
             keys = scorer_keys(own, None)
             opened = [await opener.scorer(scorer, keys[scorer.name]) for scorer in own]
-            executor = Executor(recorder, {}, opened, policy, settings, max_failures=0, in_thread=in_thread)
+            executor = Executor(recorder, {}, opened, policy, settings, max_failures=0, in_thread=in_thread, workers=workers)
             await _execute(executor, outputs, signals=signals)
         scored = executor.scheduler.completed
         reason = None if scored == outputs.total else executor.shutdown.reason
@@ -123,6 +126,24 @@ async def rescore(
             recorder.record(RunStopped(reason=reason or cast("StopReason", outcome or "interrupted")))
     result = Outcome(path, state, journal.head, reason or "", executor.shutdown.detail)
     return Rescored(result, scored, _count_outputs(state, only_variants) - outputs.total, outputs.total - scored)
+
+
+def _check_scorers(scorers: Sequence[Scorer], workers: Workers | None) -> None:
+    if not scorers:
+        raise UsageError("the evaluation has no scorer", hint="add one: --score exact, --judge MODEL, or @….score in Python")
+    if workers is None and any(scorer.workers for scorer in scorers):
+        raise UsageError("a scorer runs in workers, and there are none")
+
+
+@asynccontextmanager
+async def _ready(workers: Workers | None) -> AsyncGenerator[None]:
+    """Open workers, if there are any, before anything is written."""
+    if workers is None:
+        yield
+        return
+    async with workers.open():
+        await workers.wait_ready()
+        yield
 
 
 async def _execute(executor: Executor, outputs: "_Outputs", *, signals: bool) -> None:
@@ -146,9 +167,7 @@ def _settings(recorded: Mapping[str, Any]) -> Settings:
 
 def _is_finished(state: RunState) -> bool:
     """Whether every trial is done, even if a later re-scoring was stopped."""
-    own, shards = ([session for session in state.sessions if bool(session.shard) == is_shard] for is_shard in (False, True))
-    ends = own if state.merged.missing else [*own, *shards[-1:]]
-    return any(session.outcome == "finished" for session in ends) and state.done >= max(state.total, state.planned)
+    return any(session.outcome == "finished" for session in state.sessions) and state.done >= max(state.total, state.planned)
 
 
 def _count_outputs(state: RunState, only_variants: Sequence[str]) -> int:

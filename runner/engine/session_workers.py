@@ -11,6 +11,7 @@ from runner.errors import UsageError
 from runner.tasks import OpenableTask, is_async
 from runner.workers.driver import Workers
 from runner.workers.pool import WorkerPool
+from runner.workers.processes import ProcessWorkers
 
 ASYNC_PLACES: Final = 16
 """Attempts that a worker runs at once, if they mostly wait: async functions, endpoints, chat models."""
@@ -52,6 +53,13 @@ def new_workers(
         "write_ahead": settings.write_ahead,
     }
     return Workers(pool, opening, places=places, grace=settings.grace)
+
+
+def scoring_workers(evaluation: Evaluation[Any, Any, Any], reference: str = "") -> Workers | None:
+    """Return the workers for a re-scoring: those of the evaluation, or processes; None if no scorer runs in workers."""
+    if not any(scorer.workers for scorer in evaluation.scorers.values()):
+        return None
+    return new_workers(evaluation.settings.workers or ProcessWorkers(), evaluation, evaluation.settings, (), reference)
 
 
 def _default_places(task: Any) -> int:

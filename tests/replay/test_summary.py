@@ -193,6 +193,7 @@ def test_json() -> None:
         "usage_without_output": {"tokens": 7, "cost": 0.5},
         "budget": None,
         "limit": 2,
+        "workers": None,
         "variants": None,
         "groups": None,
     } == summary_json

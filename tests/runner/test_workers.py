@@ -26,9 +26,11 @@ from journal.events import (
 from replay import audit
 from runner import CommandWorkers, Fatal, Outcome, ProcessWorkers, RateLimited, Retry, Score, Settings, UsageError, note, step
 from runner.engine.changes import effective_settings
+from runner.engine.rescore import rescore
+from runner.engine.session_workers import scoring_workers
 from runner.recompute.rules import session_rules
 from runner.scorers import exact
-from runner.testing import events_of
+from runner.testing import events_of, inline
 from runner.worker.calls import open_evaluation
 from tests import runs
 from tests.journal.disk import SimulatedDisk
@@ -180,6 +182,10 @@ async def test_neighbors_of_a_dead_worker_lose_nothing_and_run_alone() -> None:
     assert 5 == len(lost) == len(set(lost))
     assert 2 >= max(alone[5:])  # One in each worker.
     assert {0.0} == {event.delay for event in runs.events(disk, RetryScheduled) if event.reason == "worker_lost"}
+    ends_of_workers = [totals.end for totals in outcome.state.workers.values() if totals.end]
+    assert ["worker_died", "worker_died", "worker_lost"] == sorted(ends_of_workers)
+    assert 5 + 2 + 9 == sum(totals.attempts for totals in outcome.state.workers.values())
+    assert f"{len(outcome.state.workers)} workers, 2 died, 1 lost:" in str(outcome)
 
 
 async def test_a_lost_machine_costs_nothing_up_to_a_limit() -> None:
@@ -391,6 +397,32 @@ async def test_a_scorer_runs_in_a_worker() -> None:
     failed = {(event.trial, event.error) for event in runs.events(disk, ScorerCallFailed)}
     assert {("case-1", "ValueError"), ("case-2", "evaljournal.WorkerEnded")} == failed
     assert ["case-1"] == [event.trial for event in runs.events(disk, ScoringFailed)]
+
+
+async def test_a_scorer_runs_in_a_worker_when_a_run_is_scored_again() -> None:
+    """Without workers nothing is written; with them, only the scorer is called."""
+    disk, pool = SimulatedDisk(), MemoryWorkers(workers=1)
+
+    async def task(value: str) -> str:
+        await trio.lowlevel.checkpoint()
+        return value
+
+    before = define(task, numbered_cases(2))
+    await run_in(None, before, disk)
+    pool.evaluation = defined = define(task, numbered_cases(2), workers=pool)
+
+    @defined.score(workers=True)
+    async def length(output: str) -> int:
+        await trio.sleep(0.1)
+        return len(output)
+
+    scorers = list(defined.scorers.values())
+    with pytest.raises(UsageError, match="runs in workers"):
+        await rescore(PATH, scorers, files=disk, in_thread=inline)
+    done = await rescore(PATH, scorers, files=disk, in_thread=inline, workers=scoring_workers(defined, "it.py:it"))
+
+    assert 2 == done.outputs
+    assert {6.0} == {event.value for event in runs.events(disk, TrialScored)}
 
 
 async def test_what_cannot_run_in_workers_is_rejected() -> None:
