@@ -49,6 +49,17 @@ def test_openai_sdk(tmp_path: Path, server: Server) -> None:
     assert {"input_tokens": 3000, "output_tokens": 300} == load(path).state.usage
 
 
+def test_variants(tmp_path: Path, server: Server) -> None:
+    """Two models and two prompts are four variants of each case, with a rate-limit key for each model."""
+    url = server.url("example-variants", "ok", "v1")
+    path = run_example("variants.py", tmp_path, OPENAI_BASE_URL=url, OPENAI_API_KEY="test-key-1234")
+    state = load(path).state
+
+    assert 3 * 4 == len(server.seen("example-variants"))
+    assert [3, 3, 3, 3] == [totals.completed for totals in state.variants.values()]
+    assert {"gpt-4o-mini", "gpt-4o"} == set(state.attempt_limits)
+
+
 def test_anthropic_sdk(tmp_path: Path, server: Server) -> None:
     """The Anthropic SDK calls the messages API once for each case."""
     url = server.url("example-anthropic", "ok", "api")
