@@ -14,8 +14,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import trio
 
@@ -39,6 +41,7 @@ from journal.events import (
 
 ROUNDS = 4
 SLOTS = 16
+VARIANTS = ("nano-brief", "nano-careful", "mini-brief", "mini-careful", "large-brief", "large-careful")
 WORDS = ("the", "capital", "of", "a", "country", "is", "where", "its", "government", "sits", "and", "maps", "put", "star")
 
 FRAMES = """async () => {
@@ -53,18 +56,44 @@ FRAMES = """async () => {
     return seqs.length / ((performance.now() - began) / 1000);
 }"""
 
+FILTERS = """async () => {
+    const drawn = () => new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
+    const time = async (act) => {
+        const began = performance.now();
+        act();
+        await drawn();
+        return (performance.now() - began) / 1000;
+    };
+    const type = (text) => { page.grid.search.value = text; page.grid.search.dispatchEvent(new Event("input")); };
+    await drawn();
+    const differ = await time(() => document.querySelector("[data-cases=differ]").click());
+    const search = await time(() => type("government star"));
+    type("");
+    page.grid.choose("all");
+    await drawn();
+    const step = page.grid.scroller.scrollHeight / 60;
+    const began = performance.now();
+    for (let at = 0; at < 60; at++) {
+        page.grid.scroller.scrollTop = at * step;
+        await drawn();
+    }
+    return [differ, search, 60 / ((performance.now() - began) / 1000)];
+}"""
+
 
 def main(argv: list[str]) -> int:
     """Print the figures; return 1 if a required one is missed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks page", description=__doc__)
     parser.add_argument("--trials", type=int, default=10_000, help="trials of the small run (default: 10,000)")
     parser.add_argument("--large", type=int, default=100_000, help="trials of the large run (default: 100,000)")
+    parser.add_argument("--cases", type=int, default=2_000, help="cases of the run with 6 variants (default: 2,000)")
     options = parser.parse_args(argv)
     print(machine())
     figures = Figures()
     with tempfile.TemporaryDirectory() as directory:
         for trials in (options.trials, options.large):
             _measure(figures, Path(directory), trials, is_small=trials == options.trials)
+        _measure_variants(figures, Path(directory), options.cases)
     return 1 if figures.missed else 0
 
 
@@ -80,9 +109,22 @@ def _measure(figures: Figures, directory: Path, trials: int, *, is_small: bool) 
     figures.show("report", report, unit="s")
     figures.show("report / status", report / status, maximum=3.0 if is_small else None)
     figures.show("size of the file", target.stat().st_size / 1e6, maximum=3.0 if is_small else None, unit="MB")
-    opens, frames = _in_browser(target)
+    opens, frames = _in_browser(target, FRAMES)
     figures.show("time until the page is ready", opens, maximum=2.0 if is_small else None, unit="s")
     figures.show("scrubbing from the first record to the last", frames, minimum=20.0, unit="frames/s")
+
+
+def _measure_variants(figures: Figures, directory: Path, cases: int) -> None:
+    run, target = directory / "variants", directory / "variants.html"
+    trio.run(partial(write_run, run, cases * len(VARIANTS), variants=VARIANTS))
+    print(f"\n{len(VARIANTS)} variants of {cases:,} cases")
+    figures.show("report", _command("report", str(run), "-o", str(target)), unit="s")
+    figures.show("size of the file", target.stat().st_size / 1e6, unit="MB")
+    opens, (differ, search, frames) = _in_browser(target, FILTERS)
+    figures.show("time until the page is ready", opens, maximum=2.0, unit="s")
+    figures.show("filter: cases on which variants differ", differ, maximum=0.2, unit="s")
+    figures.show("first search in all cases", search, maximum=0.5, unit="s")
+    figures.show("scrolling through the grid", frames, minimum=20.0, unit="frames/s")
 
 
 def _command(*args: str) -> float:
@@ -94,8 +136,8 @@ def _command(*args: str) -> float:
     return ended.children_user + ended.children_system - began.children_user - began.children_system
 
 
-def _in_browser(target: Path) -> tuple[float, float]:
-    """Open a report; return the seconds until it is drawn, and the frames per second while scrubbing."""
+def _in_browser(target: Path, script: str) -> tuple[float, Any]:
+    """Open a report; return the seconds until it is drawn, and the result of a script."""
     from playwright.sync_api import sync_playwright  # noqa: PLC0415  # only this needs it
 
     path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -110,12 +152,12 @@ def _in_browser(target: Path) -> tuple[float, float]:
         page.wait_for_selector("main:not([aria-busy])", timeout=60_000)
         page.evaluate("() => new Promise((drawn) => requestAnimationFrame(() => setTimeout(drawn)))")
         opens = time.perf_counter() - began
-        frames: float = page.evaluate(FRAMES)
+        result = page.evaluate(script)
         browser.close()
-    return opens, frames
+    return opens, result
 
 
-async def write_run(path: Path, trials: int, seed: int = 7) -> None:
+async def write_run(path: Path, trials: int, seed: int = 7, variants: Sequence[str] = ("",)) -> None:
     """Write a realistic run: short answers, every tenth attempt rate limited, scores, tokens, many slots."""
     dice = random.Random(seed)
     clock = [0.0]
@@ -137,7 +179,8 @@ async def write_run(path: Path, trials: int, seed: int = 7) -> None:
             while coming and coming[0][0] <= start:
                 clock[0], _, event = heapq.heappop(coming)
                 log.append(event)
-            events = list(_trial_events(dice, start, number, slot))
+            case, variant = divmod(number, len(variants))
+            events = list(_trial_events(dice, start, case, slot, variants[variant]))
             for t, event in events:
                 heapq.heappush(coming, (t, next(order), event))
             heapq.heappush(free, (events[-1][0], slot))
@@ -149,9 +192,10 @@ async def write_run(path: Path, trials: int, seed: int = 7) -> None:
         log.append(RunFinished(completed=trials, failed=0, withdrawn=0, head=""))
 
 
-def _trial_events(dice: random.Random, t: float, number: int, slot: int) -> Iterator[tuple[float, Event]]:
+def _trial_events(dice: random.Random, t: float, number: int, slot: int, variant: str) -> Iterator[tuple[float, Event]]:
     """The events of a trial that gets a slot at `t`, with their times."""
-    name = f"case-{number:06}"
+    case = f"case-{number:06}"
+    name = f"{case}@{variant}" if variant else case
 
     def words(count: int) -> str:
         return " ".join(dice.choice(WORDS) for _ in range(count))
@@ -160,7 +204,8 @@ def _trial_events(dice: random.Random, t: float, number: int, slot: int) -> Iter
         t,
         TrialEnqueued(
             trial=name,
-            case=name,
+            case=case,
+            variant=variant,
             repeat=1,
             input=f"{number}: {words(12)}",
             expected=words(3),
@@ -183,6 +228,8 @@ def _trial_events(dice: random.Random, t: float, number: int, slot: int) -> Iter
     elapsed = math.exp(dice.gauss(-1, 0.4))
     t += elapsed
     yield t, Noted(name="tokens", value=dice.randint(10, 90), trial=name, attempt=attempt)
+    if variant:
+        yield t, Noted(name="cost", value=1e-6 * 4 ** VARIANTS.index(variant), trial=name, attempt=attempt)
     yield t, AttemptSucceeded(trial=name, attempt=attempt, output=words(10), elapsed=round(elapsed, 6))
     t += 0.0003
     yield t, TrialScored(trial=name, scorer="exact", version="1", value=dice.random() < 0.8, elapsed=0.0001)

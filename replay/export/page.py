@@ -80,6 +80,8 @@ class PageRun:
     run: LoadedRun
     content: Content
     audit: Audit
+    variants: Mapping[str, Any] | None
+    """The comparison of its variants, from `variants_data`."""
 
     def data(self, cursor: Cursor = Cursor()) -> dict[str, Any]:  # noqa: B008  # immutable
         """Return the data of the page, with all columns or only what has changed since the cursor."""
@@ -113,7 +115,7 @@ class PageRun:
             "definition": {} if started is None else _definition(started),
             "definition_text": "" if started is None else _definition_text(started),
             "sessions": [view_json(session) for session in state.sessions],
-            "variants": _variants(state),
+            "variants": self.variants,
             "columns": columns(self.content, state, cursor),
         }
 
@@ -129,7 +131,7 @@ def _definition_text(started: RunStarted) -> str:
     return "\n".join(islice(definition_lines(load_definition(started.definition)), _DEFINITION_LINES))
 
 
-def _variants(state: RunState) -> dict[str, Any] | None:
+def variants_data(state: RunState) -> dict[str, Any] | None:
     """Return the table of `compare` with the first variant as the baseline; None if there are fewer than two."""
     sides = {name: Side(state, variant=name) for name in state.variants.names}
     if len(sides) < _MIN_VARIANTS:

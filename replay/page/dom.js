@@ -51,8 +51,9 @@ const outcomeClass = (outcome) => `end-${(outcome || "open").replaceAll("_", "-"
 // A small square with the color and the letter of an outcome.
 const outcomeMark = (outcome, attributes) => el("i", { class: `pip ${outcomeClass(outcome)}`, text: OUTCOMES[outcome]?.letter ?? "?", ...attributes });
 
+const PASS_TEXTS = { true: "✓ pass", false: "✗ fail" };
+
 function scoreMark(value) {
-  if (value === true) return el("span", { class: "pass", text: "✓ pass" });
-  if (value === false) return el("span", { class: "fail", text: "✗ fail" });
+  if (typeof value === "boolean") return el("span", { class: value ? "pass" : "fail", text: PASS_TEXTS[value] });
   return el("span", { class: "value", text: typeof value === "number" ? digits(value, 3) : oneLine(value, 40) });
 }

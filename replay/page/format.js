@@ -64,7 +64,7 @@ function visible(text) {
 
 function oneLine(text, length) {
   const line = String(text).slice(0, length + 1).replace(/\s+/g, " ");
-  return visible(line.length > length ? `${line.slice(0, length - 1)}…` : line);
+  return visible(line.length > length ? `${line.slice(0, length - 1).replace(/[\ud800-\udbff]$/, "")}…` : line); // No half of a character.
 }
 
 // A value in the data is a text, the JSON of another value in an array, or {beginning, length} if it is truncated.

@@ -21,7 +21,7 @@ class GridView {
     this.count = el("p", { class: "count", role: "status" });
     this.head = el("div", { class: "row head", role: "row" });
     this.body = el("div", { class: "body", role: "presentation" });
-    this.scroller = el("div", { class: "scroller", role: "rowgroup", onscroll: () => this.render() }, this.head, this.body);
+    this.scroller = el("div", { class: "scroller", role: "rowgroup", onscroll: () => this.scroll() }, this.head, this.body);
     this.table = el("div", { class: "table grid", role: "grid", "aria-label": "Cases and variants", "aria-readonly": "true", onkeydown: (event) => this.onKey(event) }, this.scroller);
     this.element = el("section", { class: "cases", "aria-labelledby": "grid-title", hidden: true });
   }
@@ -90,11 +90,17 @@ class GridView {
     this.render();
   }
 
+  // The first row and column in view.
+  get place() { return [Math.floor(this.scroller.scrollTop / this.rowHeight), Math.floor(this.scroller.scrollLeft / this.cellWidth)]; }
+
+  scroll() { if (String(this.place) !== String(this.rendered)) this.render(); }
+
   // Create the cells in view, and the current one; a focused cell keeps the focus.
   render() {
     const { scroller, matches, rowHeight, cellWidth, current } = this, hasFocus = this.body.contains(document.activeElement);
-    const first = Math.max(0, Math.floor(scroller.scrollTop / rowHeight) - 2), last = Math.min(matches.length, first + Math.ceil(scroller.clientHeight / rowHeight) + 5);
-    const from = Math.max(0, Math.floor(scroller.scrollLeft / cellWidth) - 1), to = Math.min(this.variants.length, from + Math.ceil(scroller.clientWidth / cellWidth) + 3);
+    const [top, left] = (this.rendered = this.place);
+    const first = Math.max(0, top - 1), last = Math.min(matches.length, top + Math.ceil(scroller.clientHeight / rowHeight) + 2);
+    const from = Math.max(0, left - 1), to = Math.min(this.variants.length, left + Math.ceil(scroller.clientWidth / cellWidth) + 1);
     const columns = Array.from({ length: to - from }, (_, index) => from + index);
     if (!columns.includes(current.column)) columns.push(current.column);
     const shown = Array.from({ length: last - first }, (_, index) => first + index);
@@ -200,7 +206,7 @@ function cellResult(run, trials, scorer) {
   if (!scores.length) return { kind: "unscored", text: `not scored${extra}`, level: null, value: null };
   if (scores.every((value) => typeof value === "boolean")) {
     const passed = scores.filter(Boolean).length, kind = passed === trials.length ? "pass" : passed ? "mixed" : "fail";
-    return result(kind, trials.length > 1 ? `${{ pass: "✓", mixed: "±", fail: "✗" }[kind]} ${passed} of ${trials.length} pass` : scoreMark(scores[0]).textContent, mean(scores));
+    return result(kind, trials.length > 1 ? `${{ pass: "✓", mixed: "±", fail: "✗" }[kind]} ${passed} of ${trials.length} pass` : PASS_TEXTS[scores[0]], passed / scores.length);
   }
   if (scores.every(isNumber)) return result("value", trials.length > 1 ? `mean ${digits(mean(scores), 3)}, n = ${scores.length}` : digits(scores[0], 3), mean(scores), mean(scores));
   const counts = new Map();

@@ -56,11 +56,11 @@ class VariantsView {
     if (!variants) return;
     const { score, rows } = variants, points = rows.filter(({ cost_per_trial: cost, unpriced_calls: unpriced, scores }) => score !== null && cost !== null && !unpriced && Object.hasOwn(scores, score) && scores[score].mean !== null)
       .map((row) => ({ name: oneLine(row.name, LABEL), cost: row.cost_per_trial, score: row.scores[score], isOnFront: row.is_on_front }));
-    const missing = rows.length - points.length;
+    const missing = rows.length - points.length, isLog = hasLogScale(points);
     setText(this.title, score === null ? "Score against cost" : `${oneLine(score, 40)} against cost per trial`);
-    this.plot.replaceChildren(...(points.length ? [scatter(points, Math.floor(this.plot.clientWidth))] : []));
+    this.plot.replaceChildren(...(points.length ? [scatter(points, Math.floor(this.plot.clientWidth), isLog)] : []));
     setText(this.note, score === null ? "No chart: no score has passes or numbers." : !points.length ? "No chart: the cost of every variant is unknown or incomplete." : [
-      "Bars are 95 % confidence intervals; ◆ and the line: Pareto front.", missing ? `Not shown, because cost or score is unknown or incomplete: ${plural(missing, "variant")}.` : ""].filter(Boolean).join(" "));
+      "Bars are 95 % confidence intervals; ◆ and the line: Pareto front.", isLog ? "The axis of costs is logarithmic." : "", missing ? `Not shown, because cost or score is unknown or incomplete: ${plural(missing, "variant")}.` : ""].filter(Boolean).join(" "));
   }
 }
 
@@ -94,9 +94,14 @@ function scaleOf(low, high, from, to, isLog) {
   return (value) => from + ((place(value) - place(low)) / (place(high) - place(low))) * (to - from);
 }
 
-function scatter(points, width) {
+function hasLogScale(points) {
+  const costs = points.map(({ cost }) => cost), low = Math.min(...costs);
+  return low > 0 && Math.max(...costs) / low > LOG_RATIO;
+}
+
+function scatter(points, width, isLog) {
   const size = 11 * UNIT, left = 58 * UNIT, right = 14 * UNIT, top = 12 * UNIT, bottom = 26 * UNIT, height = Math.round(280 * UNIT);
-  const costs = points.map(({ cost }) => cost), isLog = Math.min(...costs) > 0 && Math.max(...costs) / Math.min(...costs) > LOG_RATIO;
+  const costs = points.map(({ cost }) => cost);
   const [lowCost, highCost] = isLog ? [Math.min(...costs) / 1.6, Math.max(...costs) * 1.6] : [0, 1.12 * Math.max(...costs) || 1];
   const isPass = points.every(({ score }) => score.kind === "pass"), ends = points.flatMap(({ score }) => (hasInterval(score) ? [score.low, score.high, score.mean] : [score.mean]));
   const spare = 0.08 * (Math.max(...ends) - Math.min(...ends)) || 0.05 * Math.abs(ends[0]) || 0.5;

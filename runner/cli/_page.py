@@ -1,14 +1,19 @@
 """Read a run for a page: state, columns and audit in one pass over the records."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, Final
 
 from journal import Record, segments
 from journal.files import DISK
 from replay import LoadedRun
 from replay.auditing import Auditor
-from replay.export.page import PageRun
+from replay.export.page import PageRun, variants_data
 from replay.export.page_content import Content
 from runner.recompute.rules import session_rules
+
+_GROWTH: Final = 1.02
+"""How much a run in progress must grow until its variants are compared again, which takes time for every trial."""
 
 
 class PageReader:
@@ -18,6 +23,9 @@ class PageReader:
         """Prepare for a journal of `size` bytes."""
         self.content = Content(size)
         self._auditor: Auditor | None = None
+        self._variants: Mapping[str, Any] | None = None
+        self._compared_seq = 0
+        """The last record when the variants were compared."""
 
     def apply(self, run: LoadedRun, record: Record) -> None:
         """Apply a record to the run and the content, after it was audited against the state before it."""
@@ -28,7 +36,10 @@ class PageReader:
 
     def run(self, run: LoadedRun) -> PageRun:
         """Return the run as it is now."""
-        return PageRun(run=run, content=self.content, audit=(self._auditor or Auditor()).result())
+        if run.seq > self._compared_seq * (_GROWTH if run.is_live else 1):
+            self._variants, self._compared_seq = variants_data(run.state), run.seq
+        audit = (self._auditor or Auditor()).result()
+        return PageRun(run=run, content=self.content, audit=audit, variants=self._variants)
 
 
 def journal_size(path: Path) -> int:

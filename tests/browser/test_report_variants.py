@@ -1,12 +1,17 @@
 """The variants of a run on a report: their table, score against cost, the grid of cases, and two runs with variants."""
 
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import attrs
+import orjson
 
-from journal import Event
+from journal import Event, read
+from replay import LoadedRun
+from replay.export.page_columns import Cursor, encoded
+from runner.cli._page import PageReader
 from tests.browser.conftest import OpenTab, Tab
 from tests.browser.pages import command_json, write_report
 from tests.browser.test_report_page import HOSTILE, assert_harmless
@@ -162,6 +167,32 @@ def test_repeats_and_kinds_of_scores(tmp_path: Path, open_tab: OpenTab) -> None:
     assert ["a #1", "a #2", "a #3", "b #1", "b #2", "b #3"] == tab.texts("#drawer nav button")
 
 
+def test_variants_of_a_live_page(tmp_path: Path, open_tab: OpenTab) -> None:
+    """Updates of a live page add variants, cases and results; the filter, the search and the focus stay."""
+    first = [started(), session(), *cell("peru", "mini", passed=True), enqueued("chad", variant="mini")]
+    write_sync(tmp_path / "run", first)
+    tab = open_tab(write_report(tmp_path / "report.html", tmp_path / "run"))
+    assert [False, False] == [tab.page.is_visible(name) for name in (".grid", "table.variants")]
+
+    reader, run = PageReader(0), LoadedRun(tmp_path / "run")
+    for at, more in enumerate((cell("peru", "large", passed=False), cell("oslo", "large", passed=True))):
+        write_sync(tmp_path / "run", [session(2 + at), *more], new=False)
+        for record in islice(read(tmp_path / "run"), run.seq, None):
+            reader.apply(run, record)
+        seq = tab.evaluate("() => page.run.seq")
+        data = reader.run(run).data(Cursor(seq))
+        tab.evaluate("data => page.update(data)", orjson.loads(b"".join(encoded(data))))
+        if not at:
+            assert {"peru": ["✓ pass", "✗ fail"], "chad": ["○ queued", "–"]} == grid(tab)
+            tab.page.fill("#grid-search", "by large")
+            tab.page.focus(".grid [tabindex='0']")
+
+    assert {"peru": ["✓ pass", "✗ fail"], "oslo": ["–", "✓ pass"]} == grid(tab)
+    assert "peru" == tab.evaluate("() => document.activeElement.dataset.case")
+    assert ["mini", "large"] == tab.texts("table.variants .link")
+    assert [] == tab.messages
+
+
 def test_changed_content_is_another_row(tmp_path: Path, open_tab: OpenTab) -> None:
     """Trials of a case with different content are not in one row."""
     events = [*cell("peru", "mini", passed=True, fingerprint="old"), *cell("peru", "large", passed=False, fingerprint="new")]
@@ -203,6 +234,7 @@ def test_hostile_variants(tmp_path: Path, open_tab: OpenTab) -> None:
 
     assert_harmless(tab)
     assert [address] == tab.requests
+    assert "a…" == tab.evaluate("() => oneLine('a\U0001f600\U0001f600', 3)")  # No half of a character.
     assert len(names) == len(tab.texts("table.variants .link")) == tab.page.locator(".scatter .dot").count()
     assert 12 > tab.page.locator(".grid .row:not(.head)").first.locator(".result").count()
     assert 0 == tab.evaluate("() => document.documentElement.scrollWidth - document.documentElement.clientWidth")

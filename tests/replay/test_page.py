@@ -139,6 +139,7 @@ def test_contrast(sheets: tuple[str, ...]) -> None:
 
     pairs = [(name, ground) for name in ("ink", "soft", "faint", "accent", "bad", "pace") for ground in ("ground", "raised")]
     pairs += [(name, "accent-soft") for name in ("ink", "soft", "accent", "bad")]  # On the selected row.
+    pairs += [("ink", "added"), ("ink", "removed")]  # In the cells of the grid.
     pairs += [("on-pale" if name in pale else "on-bar", name) for name in outcomes - {"end-interrupted"}]
     assert [] == [pair for pair in pairs if _contrast(*(colours[name] for name in pair)) < 4.5]
     assert [] == [name for name in outcomes if _contrast(colours[name], colours["ground"]) < 3]

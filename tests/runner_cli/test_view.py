@@ -1,6 +1,7 @@
 """The live server answers only requests with its token and host, and is read-only."""
 
 import socket
+from itertools import chain, pairwise
 from pathlib import Path
 
 import orjson
@@ -9,12 +10,17 @@ import trio
 import trio.testing
 from click.testing import CliRunner
 
+from journal import read
 from journal.files import DISK
 from journal.lock import Lock
+from replay import LoadedRun
+from replay.export.page import variants_data
 from runner.cli import cli
+from runner.cli._page import PageReader
 from runner.cli._server import FollowedRun, Server
-from tests.journal.samples import content, flip, lines_of, segment
+from tests.journal.samples import content, flip, lines_of, segment, session, started, write_sync
 from tests.replay.eventful_run import eventful_run
+from tests.replay.trial_events import answered
 
 PORT = 4711
 TOKEN = "a-token-for-tests"  # noqa: S105  # it opens nothing
@@ -167,6 +173,25 @@ def test_events_of_a_damaged_run(run: Path) -> None:
     data = orjson.loads(body.partition("data: ")[2].partition("\n")[0])
     assert ("damaged", 20) == (data["status"], data["columns"]["seq"])
     assert "journal-000001.jsonl" in data["problem"]
+
+
+def test_variants_of_a_run_in_progress(tmp_path: Path) -> None:
+    """The variants of a run in progress are compared after 2 % of new records; those of one that has ended, at once."""
+    cases = [answered(f"case-{at}", {"exact": True}, variant=variant) for at in range(30) for variant in ("a", "b")]
+    write_sync(tmp_path / "run", [started(), session(), *chain.from_iterable(cases)])
+    reader, run = PageReader(0), LoadedRun(tmp_path / "run")
+    tables = []
+    for record in read(tmp_path / "run"):
+        reader.apply(run, record)
+        run.is_live = True
+        tables.append(reader.run(run).variants)
+    changes = sum(before is not after for before, after in pairwise(tables))
+    run.is_live = False
+
+    assert 300 < run.seq
+    assert 50 < changes < 200
+    assert variants_data(run.state) == reader.run(run).variants
+    assert variants_data(run.state) != tables[-1]
 
 
 def test_port_in_use(run: Path) -> None:
