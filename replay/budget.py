@@ -196,15 +196,19 @@ class Budget:
         return min(counts, default=None)
 
     def needed(self, remaining: int, done: int) -> Amounts:
-        """Return a larger budget, in round numbers, with which the remaining trials can probably start."""
-        larger: Amounts = {}
-        for block in self.blocks():
-            if block.reason == "limit":
-                used = self.spent[block.unit] + self.possibly_paid[block.unit]
-                average = self.spent[block.unit] / done if done else 0.0
-                reserve = max((seen.last_reserve or {}).get(block.unit, 0.0) for seen in self._variants.values())
-                larger[block.unit] = round_up(max(used + reserve + max(1, remaining) * average, used + 2 * reserve))
-        return larger
+        """Return a larger budget, in round numbers, with which the remaining trials can probably start.
+
+        If the first estimate did not fit, only that is known: then it is twice the budget. Empty if a larger one does not help.
+        """
+        blocks, larger = list(self.blocks()), dict[str, float]()
+        if any(block.reason == "unreported" for block in blocks):
+            return {}
+        for unit in dict.fromkeys(block.unit for block in blocks if block.reason == "limit"):
+            used = self.spent[unit] + self.possibly_paid[unit]
+            average = self.spent[unit] / done if done else 0.0
+            reserve = max((seen.last_reserve or {}).get(unit, 0.0) for seen in self._variants.values())
+            larger[unit] = round_up(max(used + reserve + max(1, remaining) * average, used + 2 * reserve))
+        return larger or {unit: round_up(2 * limit) for unit, limit in self.limits.items()}
 
     # Facts.
 

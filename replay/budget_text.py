@@ -58,7 +58,8 @@ def block_in_words(state: RunState, block: Block) -> str:
     if block.reason == "unreported":
         models = [printable(model, 40) for names in state.unpriced_models.values() for model in names[:1]]
         price = f" (no price for {models[0]}; pass --prices)" if models and unit == "cost" else ""
-        return f"{MAX_UNREPORTED} trials have reported no {unit}{price}, so the budget cannot be kept; see docs/budgets.md"
+        trials = f"{MAX_UNREPORTED} trials have reported no {unit}{price}"
+        return f"{trials}, so the budget cannot be kept; record it with note({unit}=…)"
     use = budget.use()[unit]
     used = quantity(unit, use.spent + use.possibly_paid)
     next_one = "" if block.needed is None else f"; the next attempt may use {quantity(unit, block.needed)}"
@@ -73,6 +74,9 @@ def over_budget_in_words(budget: Budget, trial: str, usage: object = None) -> st
 
 
 def larger_budget(state: RunState, remaining: int) -> str:
-    """Return the options with which a run that was stopped by its budget can be resumed: ` --budget cost=8`."""
+    """Return the options with which a run that was stopped by its budget can be resumed: ` --budget cost=8`.
+
+    If usage was not reported, the task must be changed first.
+    """
     needed = {} if state.budget is None else state.budget.needed(remaining, state.done)
-    return "".join(f" --budget {unit}={amount:g}" for unit, amount in needed.items())
+    return "".join(f" --budget {unit}={amount:.12g}" for unit, amount in needed.items()) or " --adopt"

@@ -177,9 +177,11 @@ def test_round_up(amount: float, expected: float) -> None:
 
 
 def test_a_budget_without_trials() -> None:
-    """Before the first trial is done, nothing is known about what the budget buys, or a larger one."""
-    assert (None, {}) == (Budget(limits={"cost": 1.0}).more_trials(0), Budget(limits={"cost": 1.0}).needed(3, 0))
-    assert "" == larger_budget(RunState(), 3)
+    """Before the first trial is done, nothing is known about what the budget buys; a larger one is twice as large."""
+    budget = Budget(limits={"cost": 1.5, "output_tokens": 2e6})
+
+    assert (None, {"cost": 3.0, "output_tokens": 4e6}) == (budget.more_trials(0), budget.needed(3, 0))
+    assert " --budget cost=3 --budget output_tokens=4000000" == larger_budget(RunState(budget=budget), 3)
 
 
 def test_unrelated_usage() -> None:

@@ -111,7 +111,8 @@ async def test_usage_is_never_reported(disk: SimulatedDisk) -> None:
     outcome = await run_virtual(paid_evaluation(task, 100, budget={"cost": 100}), disk)
 
     assert "budget" == outcome.stopped
-    assert outcome.detail.startswith("20 trials have reported no cost, so the budget cannot be kept")
+    assert "20 trials have reported no cost, so the budget cannot be kept; record it with note(cost=…)" == outcome.detail
+    assert "next: evaljournal resume /runs/it/0001 --adopt --task FILE.py:NAME" in outcome.report
     assert 20 <= len(task.calls) <= 23
     await run_virtual(paid_evaluation(task, 100), disk, resume=True)
     assert 40 <= len(task.calls) <= 46
@@ -203,6 +204,24 @@ async def test_judges_are_part_of_the_reserve(disk: SimulatedDisk) -> None:
     assert ("budget", 4) == (outcome.stopped, outcome.state.completed)
     assert 2.0 == round(state_of(disk).usage["cost"], 9)
     assert [0.0] * 4 == [round(event.elapsed - 1, 6) for event in events(disk, AttemptSucceeded)]
+
+
+async def test_timeouts_of_judges_are_possibly_paid(disk: SimulatedDisk) -> None:
+    """A call of a judge that timed out, and is repeated, may have been paid for: the rest of the reserve counts."""
+    defined, calls = paid_evaluation(Paid(), 2, slots=1, budget={"cost": 5}), 0
+
+    @defined.score(timeout=2)
+    async def judge(output: str) -> bool:
+        nonlocal calls
+        calls += 1
+        await trio.sleep(10 if calls == 2 else 1)
+        note(cost=0.4)
+        return bool(output)
+
+    await run_virtual(defined, disk)
+    use = state_of(disk).budget.use()["cost"]  # type: ignore[union-attr]  # it has one
+
+    assert (3, 1.0, 0.4) == (calls, use.spent, use.possibly_paid)
 
 
 async def test_a_reused_step_counts_once(disk: SimulatedDisk) -> None:

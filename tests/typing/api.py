@@ -162,6 +162,8 @@ async def call_without_a_run() -> None:
 assert_type(run(capitals, "runs/capitals/0001"), Outcome)
 assert_type(run(capitals), Outcome)
 assert_type(run(capitals, resume=True, slots=4), Outcome)
+assert_type(run(capitals, budget={"cost": 5}, budget_per_trial="output_tokens=2k"), Outcome)
+run(capitals, budget=5)  # type: ignore[arg-type]
 run(capitals, 1)  # type: ignore[arg-type]
 run(capitals, slotz=4)  # type: ignore[call-arg]
 run(capitals, slots="4")  # type: ignore[arg-type]
