@@ -233,7 +233,7 @@ def test_the_overshoot_is_bounded_and_reported(plan: Plan) -> None:
 
 
 @pytest.mark.exhaustive
-@settings(max_examples=3_000, deadline=None, derandomize=True)
+@settings(max_examples=1_000, deadline=None, derandomize=True)
 @given(plan=plans(bounded=True))
 def test_a_run_never_exceeds_its_budget_in_many_plans(plan: Plan) -> None:
     """As above."""
@@ -241,7 +241,7 @@ def test_a_run_never_exceeds_its_budget_in_many_plans(plan: Plan) -> None:
 
 
 @pytest.mark.exhaustive
-@settings(max_examples=3_000, deadline=None, derandomize=True)
+@settings(max_examples=1_000, deadline=None, derandomize=True)
 @given(plan=plans(bounded=False))
 def test_the_overshoot_is_bounded_and_reported_in_many_plans(plan: Plan) -> None:
     """As above."""
