@@ -32,7 +32,8 @@ def print_dry_run(
 ) -> None:
     """Print what would be run."""
     cases, shards = selected.cases, shard.count if shard else 1
-    variants = loaded.evaluation.with_variants(settings.only_variants).variants
+    evaluation = loaded.evaluation.with_variants(settings.only_variants)
+    variants = evaluation.variants
     per_case = settings.repeats * max(1, len(variants))
     slots = settings.slots or min(default_slots(task, shards) for task in loaded.evaluation.tasks.values())
     trials = None if cases is None else cases * per_case
@@ -43,8 +44,7 @@ def print_dry_run(
     before = _earlier_usage(loaded.evaluation.name)
     if before is not None and variants:
         before = before.of_variants(variants.values())
-    tasks = {name: variant.task for name, variant in variants.items()} or {"": loaded.evaluation.task}
-    max_costs = {name: _max_cost(task, selected) for name, task in tasks.items()}
+    max_costs = {name: _max_cost(task, selected) for name, task in evaluation.tasks.items()}
     max_cost = None if None in max_costs.values() else sum(filter(None, max_costs.values()))
     if as_json:
         print_json(

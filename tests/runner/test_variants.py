@@ -32,7 +32,7 @@ from journal.events import (
 from replay import fold
 from replay.auditing import audit
 from replay.definition import variant_fingerprints
-from runner import Case, Retry, UsageError, gateway_env, scorers, step
+from runner import Case, Retry, UsageError, gateway_env, scorers, step, verify
 from runner.data.dataset import Dataset
 from runner.engine.rate_limits import TaskKeys, scorer_keys
 from runner.errors import RunChanged
@@ -338,6 +338,27 @@ def test_functions_of_all_kinds(kind: str, tmp_path: Path) -> None:
     assert 2 == outcome.state.completed
     recorded = {event.trial: event.output for event in events(outcome.path, AttemptSucceeded)}
     assert {"lima@a": "A lima", "lima@b": "B lima"} == recorded
+
+
+def test_a_definition_that_is_a_blob(path: Path) -> None:
+    """Variants with large prompts are compared as well: only the changed one runs again."""
+
+    def task(value: str, *, prompt: str) -> str:
+        called.append(prompt[:1])
+        return f"{value}{len(prompt)}"
+
+    called: list[str] = []
+    before = {name: {"prompt": name * 200_000} for name in "ab"}
+    run_real(define_real(task, variants=before), path, quiet=True)
+    changed = define_real(task, variants={**before, "b": {"prompt": "c" * 200_000}})
+    with pytest.raises(RunChanged, match="1 variant changed: 'b'"):
+        run_real(changed, path, quiet=True, resume=True, retry_failed=True)
+    outcome = run_real(changed, path, quiet=True, resume=True, adopt=True)
+
+    assert ["a", "b", "c"] == [*sorted(called[:2]), *called[2:]]
+    assert (2, ("variant b",)) == (outcome.state.completed, outcome.state.sessions[-1].adopted)
+    assert (path / "blobs").is_dir()
+    assert verify(path).ok
 
 
 def test_keys_of_cells(monkeypatch: pytest.MonkeyPatch) -> None:

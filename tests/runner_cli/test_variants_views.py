@@ -9,10 +9,12 @@ from xml.etree import ElementTree as ET
 import orjson
 import pytest
 from click.testing import CliRunner, Result
+from rich.console import Console
 
 from journal.events import TrialCompleted
 from replay import load, summarize
 from replay.ending import final_report
+from replay.screen import panel
 from replay.variant_text import variant_lines
 from runner import Case, evaluation, note, run, verify
 from runner.cli import cli
@@ -103,6 +105,20 @@ def test_trials_that_failed_before_variants_were_adopted() -> None:
 
     assert ["(no variant)  1 of 1 done · 1 failed", "mini          1 of 1 done"] == list(variant_lines(state))
     assert ["", "mini"] == list(summarize(state).variants or {})
+
+
+def test_the_screen_has_a_line_for_each_variant() -> None:
+    """The live screen lists the variants under one label, next to the scores of all."""
+    state = state_of([*answered("a", {"exact": True}, variant="mini"), *failed("a", variant="large")])
+    console = Console(width=100, file=io.StringIO(), record=True)
+    console.print(panel(state, now=5.0, durable=1, total=4, width=100))
+    lines = console.export_text().splitlines()
+
+    first = next(at for at, line in enumerate(lines) if line.startswith("variants"))
+    assert ["variants mini   1 of 1 done · exact 100.0 %", "         large  1 of 1 done · 1 failed"] == [
+        line.rstrip() for line in lines[first : first + 2]
+    ]
+    assert any(line.startswith("scores   exact") for line in lines)
 
 
 def test_show_lists_the_trials_of_a_case(finished: Path) -> None:
@@ -221,6 +237,25 @@ def test_a_fork_keeps_the_variants(finished: Path, tmp_path: Path) -> None:
     run = load(tmp_path / "forked")
     assert {"double": 2, "triple": 2} == {name: totals.done for name, totals in run.state.variants.items()}
     assert verify(tmp_path / "forked").ok
+
+
+def test_a_session_resumes_one_variant(finished: Path, tmp_path: Path) -> None:
+    """`resume --only-variant` leaves the others open, with exit code 3; the next `resume` runs them."""
+    Path("times.py").write_text(SOURCE)
+    seq = next(record.seq for record in load(finished).records() if isinstance(record.event, TrialCompleted))
+    evaljournal("fork", finished, "--at", seq, "-o", tmp_path / "forked")
+    options = ("resume", tmp_path / "forked", "--task", "times.py", "--trust", "--adopt", "--plain")
+    one = evaljournal(*options, "--only-variant", "triple")
+    done = {name: totals.done for name, totals in load(tmp_path / "forked").state.variants.items()}
+    every = evaljournal(*options)
+
+    assert (3, 2) == (one.exit_code, done["triple"]), one.stderr
+    assert done["double"] < 2
+    assert "only triple ran; other variants are not finished" in one.stdout
+    assert 1 == every.exit_code, every.stderr  # One trial fails.
+    assert {"double": 2, "triple": 2} == {
+        name: totals.done for name, totals in load(tmp_path / "forked").state.variants.items()
+    }
 
 
 def test_simulate_a_run_with_variants(finished: Path) -> None:
