@@ -34,9 +34,10 @@ def main(argv: list[str]) -> int:
         records = _write(runs, options.runs, options.trials)
         print(f"\n{options.runs:,} runs of {options.trials:,} trials, {records:,} records")
         history = ["history", str(runs), "--last", str(options.runs)]
-        figures.show("history without the cache", _command(history, state), maximum=10, unit="s")
+        figures.show("history without the cache", command_seconds(history, state), maximum=10, unit="s")
         for name, command in (("history with the cache", history), ("ls with the cache", ["ls", str(runs)])):
-            figures.show(f"{name}, best of {ROUNDS}", min(_command(command, state) for _ in range(ROUNDS)), maximum=1, unit="s")
+            best = min(command_seconds(command, state) for _ in range(ROUNDS))
+            figures.show(f"{name}, best of {ROUNDS}", best, maximum=1, unit="s")
         size = sum(file.stat().st_size for file in state.rglob("*.jsonl"))
         figures.show("size of the cache", size / 1e6, unit="MB")
     return 1 if figures.missed else 0
@@ -55,7 +56,7 @@ def _write(directory: Path, runs: int, trials: int) -> int:
     return records
 
 
-def _command(arguments: list[str], state: Path) -> float:
+def command_seconds(arguments: list[str], state: Path) -> float:
     """Run a command; return its CPU seconds."""
     began = os.times()
     command = [sys.executable, "-m", "evaljournal", *arguments]

@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import attrs
 import trio
 
 import journal
@@ -157,8 +158,13 @@ def _in_browser(target: Path, script: str) -> tuple[float, Any]:
     return opens, result
 
 
-async def write_run(path: Path, trials: int, seed: int = 7, variants: Sequence[str] = ("",)) -> None:
-    """Write a realistic run: short answers, every tenth attempt rate limited, scores, tokens, many slots."""
+async def write_run(
+    path: Path, trials: int, seed: int = 7, variants: Sequence[str] = ("",), *, shard: str = "", first: int = 0
+) -> None:
+    """Write a realistic run: short answers, every tenth attempt rate limited, scores, tokens, many slots.
+
+    Its cases are numbered from `first`, so that several runs can be the shards of one.
+    """
     dice = random.Random(seed)
     clock = [0.0]
 
@@ -168,7 +174,7 @@ async def write_run(path: Path, trials: int, seed: int = 7, variants: Sequence[s
         return wall, round(seconds, 6)
 
     async with journal.writing(path, new=True, clock=read_clock, durability="os") as log:
-        log.append(_started(trials))
+        log.append(attrs.evolve(_started(trials), shard=shard))  # type: ignore[misc]  # a fact is an attrs class
         log.append(SessionStarted(session=1, pid=os.getpid(), host="here", boot_id=""))
         log.append(LimitChanged(before=0, after=SLOTS, reason="start"))
         free = [(0.0, slot) for slot in range(SLOTS)]
@@ -180,7 +186,7 @@ async def write_run(path: Path, trials: int, seed: int = 7, variants: Sequence[s
                 clock[0], _, event = heapq.heappop(coming)
                 log.append(event)
             case, variant = divmod(number, len(variants))
-            events = list(_trial_events(dice, start, case, slot, variants[variant]))
+            events = list(_trial_events(dice, start, first + case, slot, variants[variant]))
             for t, event in events:
                 heapq.heappush(coming, (t, next(order), event))
             heapq.heappush(free, (events[-1][0], slot))

@@ -59,7 +59,8 @@ class RunStarted:
     shard: str = ""
     """The part of the cases that this run contains, such as `3/8`; empty: all."""
     merged_from: Json = None
-    """The runs that were merged into this one: a list of `run`, `shard`, `head` and `trials`."""
+    """The shards that were merged into this run, in order: a list of `run`, `shard`, `head`, `trials` (null: unknown), the
+    number of `sessions`, and `forked_from`, if the shard has it."""
 
 
 @fact
@@ -75,7 +76,8 @@ class SessionStarted:
     settings: Json = None
     """Settings that differ from those of the previous session."""
     trials: int = 0
-    """Number of trials to run, if it changed; 0 if unchanged or not known in advance."""
+    """Number of trials to run, if it changed; 0 if unchanged or not known in advance. In a merged run, a session of a shard has
+    the number of its shard."""
     adopted: Json = None
     """New values of members of `run_started` that changed (`evaluation`, `task`, `scorers`, fingerprints), and
     `variants` (name → fingerprint), if these have changed."""

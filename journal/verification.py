@@ -4,7 +4,7 @@ Checks every hash, checksum, type and blob, and the lifecycle. What the records 
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -62,49 +62,70 @@ def verify(
 
     A caller that needs the stages of trials in `on_record` can pass a new `lifecycle`; each record is applied to it first.
     """
-    path, expect_head = Path(path), expect_head and expect_head.lower()
-    if expect_head is not None and not _HASH.fullmatch(expect_head):
-        raise JournalError(f"{expect_head!r} is not the hash of a record: expected 32 hexadecimal digits")
-    scan = Scan(path, files, check_all=True)
-    lifecycle = Lifecycle() if lifecycle is None else lifecycle
-    checked_blobs: set[str] = set()
-    expected_at: int | None = None
-    problem: JournalError | None = None
-    record: Record | None = None
-    try:
-        for record in scan:
-            _check_blobs(record, checked_blobs, files)
-            lifecycle.replay_record(record, path)
-            if expect_head is not None and record.h == expect_head:
-                expected_at = record.seq
-            if on_record is not None:
-                on_record(record)
-    except (InvalidRecord, UnknownEvent) as exc:
-        problem = exc
-    except BlobDamaged as exc:
-        earlier = None if record is None else scan_before_lost(path, files, record.seq)
-        if earlier is None:
-            problem = exc
-        else:
-            scan = earlier
-    problem = problem or damage(scan)
-    cursor = scan.cursor
-    if problem is None and expect_head is not None and expected_at is None:
-        problem = HeadMissing(path, expected=expect_head, seq=cursor.seq, head=cursor.h.decode())
-    remainder = scan.remainder()
-    return Verification(
-        path=path,
-        run=cursor.run.decode(),
-        records=cursor.seq,
-        segments=cursor.segment,
-        blobs=len(checked_blobs),
-        head=cursor.h.decode(),
-        unfinished=len(remainder),
-        zero_bytes=len(remainder) - len(remainder.rstrip(b"\0")),
-        unconfirmed=0 if cursor.sealed else max(0, cursor.seq - confirmed(scan)),
-        expected_at=expected_at,
-        problem=problem,
-    )
+    verifier = Verifier(Path(path), expect_head=expect_head, files=files, lifecycle=lifecycle)
+    for record in verifier:
+        if on_record is not None:
+            on_record(record)
+    return verifier.result()
+
+
+class Verifier:
+    """A verification in progress: yields each verified record, then has a result."""
+
+    def __init__(
+        self, path: Path, *, expect_head: str | None = None, files: Files = DISK, lifecycle: Lifecycle | None = None
+    ) -> None:
+        self._expect_head = expect_head and expect_head.lower()
+        if self._expect_head is not None and not _HASH.fullmatch(self._expect_head):
+            raise JournalError(f"{expect_head!r} is not the hash of a record: expected 32 hexadecimal digits")
+        self._path = path
+        self._files = files
+        self._lifecycle = Lifecycle() if lifecycle is None else lifecycle
+        self._scan = Scan(path, files, check_all=True)
+        self._checked_blobs: set[str] = set()
+        self._expected_at: int | None = None
+        self._problem: JournalError | None = None
+
+    def __iter__(self) -> Iterator[Record]:
+        """Yield the records up to the first problem."""
+        path, files, expect_head, lifecycle = self._path, self._files, self._expect_head, self._lifecycle
+        record: Record | None = None
+        try:
+            for record in self._scan:
+                _check_blobs(record, self._checked_blobs, files)
+                lifecycle.replay_record(record, path)
+                if expect_head is not None and record.h == expect_head:
+                    self._expected_at = record.seq
+                yield record
+        except (InvalidRecord, UnknownEvent) as exc:
+            self._problem = exc
+        except BlobDamaged as exc:
+            earlier = None if record is None else scan_before_lost(path, files, record.seq)
+            if earlier is None:
+                self._problem = exc
+            else:
+                self._scan = earlier
+
+    def result(self) -> Verification:
+        """Return the result, after the last record."""
+        scan, expect_head = self._scan, self._expect_head
+        problem, cursor = self._problem or damage(scan), scan.cursor
+        if problem is None and expect_head is not None and self._expected_at is None:
+            problem = HeadMissing(self._path, expected=expect_head, seq=cursor.seq, head=cursor.h.decode())
+        remainder = scan.remainder()
+        return Verification(
+            path=self._path,
+            run=cursor.run.decode(),
+            records=cursor.seq,
+            segments=cursor.segment,
+            blobs=len(self._checked_blobs),
+            head=cursor.h.decode(),
+            unfinished=len(remainder),
+            zero_bytes=len(remainder) - len(remainder.rstrip(b"\0")),
+            unconfirmed=0 if cursor.sealed else max(0, cursor.seq - confirmed(scan)),
+            expected_at=self._expected_at,
+            problem=problem,
+        )
 
 
 def _check_blobs(record: Record, checked_blobs: set[str], files: Files) -> None:

@@ -59,6 +59,8 @@ class Auditor:
         self._findings: list[Finding] = []
         self._count = 0
         self._notes: dict[str, None] = {}
+        self._before_run = 1, 0, 0
+        """The first record of the run, or of the current shard of a merged one, and the findings kept and counted before it."""
         self._is_over = False
         """Whether a record was invalid; the records after it are not checked."""
         self._open: int | None = None
@@ -181,6 +183,8 @@ class Auditor:
     def _begin_session(self, event: events.SessionStarted, record: Record) -> None:
         self._t, self._t_before_notes, self._highest, self._rules = record.t, record.t, 0, None
         self._hung = 0
+        if self._state.merged and self._state.merged.is_first(event.session):
+            self._before_run = record.seq, len(self._findings), self._count
         for per_session in (self._slots, self._in_flight, self._calls, self._shared, self._shared_trials, self._output_times):
             per_session.clear()
         self._due.clear()  # Its process crashed; its last decisions may not be on disk.
@@ -188,7 +192,8 @@ class Auditor:
         if self._rules_of_session is None or started is None:
             return
         settings = {**self._state.settings, **(event.settings if isinstance(event.settings, dict) else {})}
-        rules = self._rules_of_session(started, settings, event.trials or self._state.planned)
+        is_shard = self._state.merged.of_session(event.session) is not None
+        rules = self._rules_of_session(started, settings, event.trials or (0 if is_shard else self._state.planned))
         if isinstance(rules, str):
             self._notes[f"decisions of session {event.session} were not recomputed: {rules}"] = None
             return
@@ -198,14 +203,16 @@ class Auditor:
         self._rules = None
         self._due.clear()
         if isinstance(event, events.JournalSalvaged):
-            self._findings.clear()
-            self._count = 0
-            note = f"records 1 to {record.seq:,} were salvaged from a damaged journal, with gaps: only their order was checked"
-            self._notes[note] = None
+            first, findings, count = self._before_run
+            del self._findings[findings:]
+            self._count = count
+            gaps = "were salvaged from a damaged journal, with gaps: only their order was checked"
+            self._notes[f"records {first:,} to {record.seq:,} {gaps}"] = None
 
     @property
     def _is_forked(self) -> bool:
-        return self._state.started is not None and self._state.started.forked_from is not None
+        started = self._state.started
+        return started is not None and (started.forked_from is not None or any(self._state.merged.origins()))
 
     def _check_score(self, event: events.TrialScored | events.ScoringFailed, record: Record) -> None:
         name = event.trial, event.scorer.partition(".")[0]

@@ -20,7 +20,7 @@ from replay.trial_state import TrialState, outcome_of
 from replay.usage import as_integer, total
 from replay.view_json import view_json
 
-VERSION: Final = 1
+VERSION: Final = 2
 """Version of the JSON; a digest of another version is computed again."""
 
 _REVISION: Final = 64
@@ -95,6 +95,8 @@ class RunDigest:
     started_at: str | None = attrs.field(validator=optional(_text))
     git: str = attrs.field(validator=_text)
     """The git revision; empty if unknown."""
+    shard: str = attrs.field(validator=_text)
+    """The part of the cases that it contains, such as `3/8`; empty: all."""
     status: str = attrs.field(validator=_text)
     """As in `LoadedRun.status`, or `unreadable`."""
     outcome: str = attrs.field(validator=_text)
@@ -118,6 +120,7 @@ def unreadable(problem: str) -> RunDigest:
         evaluation=None,
         started_at=None,
         git="",
+        shard="",
         status="unreadable",
         outcome=problem,
         completed=None,
@@ -139,6 +142,7 @@ def digest(run: LoadedRun) -> tuple[RunDigest, list[CaseColumns]]:
         evaluation=started.evaluation if started else None,
         started_at=state.sessions[0].at if state.sessions else None,
         git=git[:_REVISION] if isinstance(git, str) else "",
+        shard=started.shard if started else "",
         status=run.status,
         outcome=short_ending(run),
         completed=state.completed,

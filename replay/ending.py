@@ -18,6 +18,8 @@ from replay.worker_totals import worker_lines
 
 _FAILURES: Final = 5
 """Failed trials shown one by one."""
+_SHARDS: Final = 20
+"""Missing shards that are listed."""
 
 CRASHED: Final = "ended without a final record (killed, power loss or disk full)"
 _OUTCOMES: Final = {
@@ -130,6 +132,7 @@ def _summary_lines(state: RunState, summary: Summary) -> Iterator[str]:
 
 def _events(state: RunState, detail: str) -> Iterator[str]:
     """Yield adoptions, retries, interruptions, errors and crashes."""
+    yield from _missing_shards(state)
     yield from summary_text.adopted_lines(state)
     if state.retries:
         words = {"stopped": "run stopped"}
@@ -161,6 +164,13 @@ def _events(state: RunState, detail: str) -> Iterator[str]:
         yield f"{plural(state.late_returns, 'attempt')} returned late; results discarded"
     if state.recoveries:
         yield f"the journal was recovered {plural(state.recoveries, 'time')} after a crash; unfinished bytes are in torn/"
+
+
+def _missing_shards(state: RunState) -> Iterator[str]:
+    """Yield the shards that an unfinished merged run does not have."""
+    if state.outcome != "finished" and (missing := state.merged.missing):
+        more = f", … ({len(missing):,})" if len(missing) > _SHARDS else ""
+        yield f"missing shards: {', '.join(map(str, missing[:_SHARDS]))}{more}"
 
 
 def _reusable_steps(state: RunState) -> int:

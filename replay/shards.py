@@ -1,5 +1,7 @@
 """Shards: runs that contain a part of the cases each, and the run that they were merged into."""
 
+import bisect
+import itertools
 import re
 from collections.abc import Iterator
 from typing import Any, Final, Self
@@ -32,29 +34,52 @@ class Shard:
         return f"{self.number}/{self.count}"
 
 
-@attrs.frozen
-class MergedShard:
-    """A shard in a merged run."""
+class MergedShards:
+    """The shards of a merged run; empty for another run."""
 
-    shard: Shard
-    sessions: int
-    """Number of its sessions; those of all shards follow one another."""
+    def __init__(self, started: RunStarted | None = None) -> None:
+        entries = list(_valid_entries(started.merged_from if started is not None else None))
+        self.shards = [shard for shard, _, _ in entries]
+        """In the order of their sessions."""
+        self._ends = list(itertools.accumulate(sessions for _, sessions, _ in entries))
+        """The last session of each shard."""
+        self._origins = [origin for _, _, origin in entries]
+        """The member `forked_from` of each shard."""
+
+    def __bool__(self) -> bool:
+        return bool(self.shards)
+
+    def of_session(self, number: int) -> Shard | None:
+        """Return the shard that a session belongs to; None if it belongs to the merged run itself."""
+        index = bisect.bisect_left(self._ends, number)
+        return self.shards[index] if index < len(self.shards) else None
+
+    def is_first(self, number: int) -> bool:
+        """Whether a session is the first of its shard, or the first after all shards."""
+        return number - 1 in {0, *self._ends}
+
+    @property
+    def missing(self) -> list[Shard]:
+        """The shards that were not merged."""
+        return missing_shards(self.shards)
+
+    def origins(self) -> Iterator[tuple[int, Any]]:
+        """Yield the origins of shards that were forked, with the number of sessions before each shard."""
+        for before, origin in zip([0, *self._ends], self._origins, strict=False):
+            if origin is not None:
+                yield before, origin
 
 
-def merged_shards(started: RunStarted | None) -> list[MergedShard]:
-    """Return the shards of a merged run, in the order of their sessions; an entry of a foreign journal may be invalid."""
-    entries = started.merged_from if started is not None else None
-    return list(_valid(entries)) if isinstance(entries, list) else []
-
-
-def _valid(entries: list[Any]) -> Iterator[MergedShard]:
-    for entry in entries:
+def _valid_entries(entries: object) -> Iterator[tuple[Shard, int, Any]]:
+    """Yield shard, sessions and origin of each entry of `merged_from`; a foreign journal may have anything there."""
+    for entry in entries if isinstance(entries, list) else ():
         members: dict[str, Any] = entry if isinstance(entry, dict) else {}
-        sessions = members.get("sessions")
+        sessions = members.get("sessions", 0)
         try:
-            yield MergedShard(Shard.parse(members.get("shard")), sessions if isinstance(sessions, int) else 0)
+            shard = Shard.parse(members.get("shard"))
         except ValueError:
             continue
+        yield shard, max(0, sessions) if sessions.__class__ is int else 0, members.get("forked_from")
 
 
 def missing_shards(shards: list[Shard]) -> list[Shard]:

@@ -21,12 +21,12 @@ from replay.handlers import handlers
 from replay.intake import Pause
 from replay.scores import Scores
 from replay.session_errors import ERROR_CHARS, LastError, RepeatedError, UnauthorizedScorer
-from replay.sessions import PINNED, Session, adopted_changes
+from replay.sessions import PINNED, Session, WallTime, adopted_changes
+from replay.shards import MergedShards
 from replay.steps import RunSteps, keeps_steps
 from replay.text import spaced
 from replay.trial_state import (
     WORKER_ENDS,
-    Location,
     OpenCall,
     RetryHistory,
     RunningAttempt,
@@ -36,6 +36,7 @@ from replay.trial_state import (
 )
 from replay.usage import add, noted_usage, subtract, unpriced_models
 from replay.variant_totals import Variants, VariantTotals
+from replay.version_log import VersionLog
 from replay.worker_totals import WorkerTotals
 
 
@@ -60,12 +61,16 @@ class RunState:
     """`t` of the previous record; at the start of a session, the last of the previous session."""
     _earlier_seconds: float = 0.0
     """Seconds of the sessions before the current one."""
+    _wall_time: WallTime = attrs.field(factory=WallTime)
+    """Used instead of their sum in a merged run."""
     _end_t: float | None = None
     """`t` of the record that ended the current session; the file is closed after it."""
     head: str = ""
     """The hash of the last record."""
     started: events.RunStarted | None = None
     """The definition of the run, with adopted changes applied."""
+    merged: MergedShards = attrs.field(factory=MergedShards)
+    """The shards that were merged into it."""
     planned: int = 0
     """Planned number of trials; 0 if unknown."""
     settings: dict[str, Any] = attrs.field(factory=dict[str, Any])
@@ -102,8 +107,7 @@ class RunState:
     """Attempts that returned after they had timed out or been abandoned."""
     from_older_task: int = 0
     """Current outputs from an older version of the task."""
-    _task_changed_at: Location = (0, 0)
-    """Outputs after it are from the current version of the task."""
+    _task_versions: VersionLog = attrs.field(factory=VersionLog)
     latencies: "array[float]" = attrs.field(factory=lambda: array("d"))
     """Seconds of each attempt that returned an output."""
     scores: Scores = attrs.field(factory=Scores)
@@ -164,8 +168,12 @@ class RunState:
 
     @property
     def elapsed(self) -> float:
-        """Seconds of all sessions up to the last record; the time between sessions does not count."""
-        return round(self._earlier_seconds + (self.t if self._end_t is None else self._end_t), 6)
+        """Seconds of all sessions up to the last record; the time between sessions does not count.
+
+        Of a merged run, it is the wall time of its shards, which may have run at the same time.
+        """
+        t = self.t if self._end_t is None else self._end_t
+        return round(self._wall_time.seconds(t) if self.merged else self._earlier_seconds + t, 6)
 
     @property
     def total(self) -> int:
@@ -257,6 +265,7 @@ class RunState:
 
     def _on_run_started(self, event: events.RunStarted, _: Record) -> None:
         self.started = event
+        self.merged = MergedShards(event)
         self.planned = event.trials
         self.settings = dict(event.settings)
         self.scores.set_versions(event.scorers)
@@ -265,15 +274,23 @@ class RunState:
         for trial, due in self.backing_off.items():  # `t` restarts; the rest of a backoff still applies.
             self.backing_off[trial] = max(0.0, due - self._ended_at)
         if self.sessions:
-            self._earlier_seconds += self._ended_at if self._end_t is None else self._end_t
+            ended = self._ended_at if self._end_t is None else self._end_t
+            self._earlier_seconds += ended
+            self._wall_time.end(ended)
+        shard = self.merged.of_session(event.session)
+        if self.merged:
+            self._wall_time.begin(record.at, record.t)
         self._end_t, self._previous_end = None, self._ended_at
         self.steps.before_session = self.steps.executed
-        self.sessions.append(Session(number=event.session, seq=record.seq, at=record.at, pid=event.pid, host=event.host))
+        session = Session(number=event.session, seq=record.seq, at=record.at, pid=event.pid, host=event.host)
+        session.shard = str(shard or "")
+        self.sessions.append(session)
         if event.adopted is not None:
             self._adopt(event.adopted, event.definition, record)
         self.settings.update(event.settings or {})
-        self._begin_budget()
-        self.planned = event.trials or self.planned
+        self._begin_budget(event.session)
+        if shard is None:
+            self.planned = event.trials or self.planned
         self.outcome = ""
         self.last_error = self.unauthorized_scorer = None
         self.repeated_error = RepeatedError()
@@ -282,11 +299,14 @@ class RunState:
             per_session.clear()
         self.scorer_keys.clear()
 
-    def _begin_budget(self) -> None:
-        """Use the budget of a new session; what was spent before the first one counts."""
+    def _begin_budget(self, session: int) -> None:
+        """Use the budget of a new session; what was spent before the first one counts. Each shard has its own budget."""
+        if self.merged and self.merged.is_first(session):
+            self.budget = None
         if self.budget is None and (self.settings.get("budget") or self.settings.get("budget_per_trial")):
             self.budget = Budget()
-            self.budget.spend(self.usage)
+            if self.merged.of_session(session) is None:
+                self.budget.spend(self.usage)
         if self.budget is not None:
             self.budget.begin_session(self.settings, dict.fromkeys(trial for trial, _ in self.scorer_calls))
 
@@ -303,9 +323,14 @@ class RunState:
         self.variants.adopt(before.definition, now.definition, location)
         if now.task_fingerprint != before.task_fingerprint:
             self.steps.open.clear()
-            self._task_changed_at = location
+            self._task_versions.change(location, before.task_fingerprint)
             current = (trial for trial in self.trials.values() if trial.stage != "withdrawn")
-            self.from_older_task = sum(trial.output_location is not None for trial in current)
+            self.from_older_task = sum(map(self._is_from_older_task, current))
+
+    def _is_from_older_task(self, trial: TrialState) -> bool:
+        """Whether a trial's output is from another version of the task than the current one."""
+        location, started = trial.output_location, self.started
+        return location is not None and started is not None and self._task_versions.is_older(location, started.task_fingerprint)
 
     def _on_trial_enqueued(self, event: events.TrialEnqueued, record: Record) -> None:
         before = self.trials.get(event.trial)
@@ -510,7 +535,7 @@ class RunState:
         self.steps.end(event.trial)
         if self.budget is not None:
             self.budget.drop(event.trial)
-        self.from_older_task -= trial.output_location is not None and trial.output_location < self._task_changed_at
+        self.from_older_task -= self._is_from_older_task(trial)
         self.scores.remove(trial)
 
     def _on_limit_changed(self, event: events.LimitChanged, _: Record) -> None:

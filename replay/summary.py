@@ -363,12 +363,15 @@ def crashes(state: RunState) -> int:
 
 
 def forked_sessions(state: RunState) -> set[int]:
-    """Return the sessions that were still running where the run was forked from another."""
-    origin, sessions = state.started.forked_from if state.started else None, set[int]()
-    while isinstance(origin, dict):
-        if isinstance(session := origin.get("session"), int):
-            sessions.add(session)
-        origin = origin.get("forked_from")
+    """Return the sessions that were still running where the run, or a shard of it, was forked from another."""
+    sessions = set[int]()
+    own_origin = state.started.forked_from if state.started else None
+    for before, newest in [(0, own_origin), *state.merged.origins()]:
+        origin = newest
+        while isinstance(origin, dict):
+            if isinstance(session := origin.get("session"), int):
+                sessions.add(before + session)
+            origin = origin.get("forked_from")
     return sessions
 
 

@@ -1,19 +1,21 @@
 """The concurrency history of a run: which attempt held which slot when, and what the other trials waited for.
 
 A `Timeline` applies records in order, as `RunState` does. Attempts are spans; counts, limits and paces are series of points.
-Seconds are those of `t`, which restarts with each session; `offset` puts all sessions on one axis.
+Seconds are those of `t`, which restarts with each session; `offset` puts all sessions on one axis. Sessions of the shards of a
+merged run may overlap there.
 """
 
 import heapq
 import math
 from collections import Counter
-from datetime import datetime
 from typing import Final, Literal, get_args
 
 from journal import Record, events
 from replay.handlers import handlers
 from replay.intake import PROBING
 from replay.scratch import Scratch
+from replay.sessions import seconds_between
+from replay.shards import MergedShards
 from replay.timeline_columns import (
     BACKING_OFF,
     IDLE,
@@ -58,6 +60,8 @@ class Timeline:
         """Rate-limit key → end of its pause; infinite while the circuit breaker is open."""
         self._delays: list[tuple[float, int]] = []
         """Heap of the end of each backoff and its trial; outdated entries are skipped."""
+        self._merged_start: tuple[str, float] | None = None
+        """Times of the start of a merged run; zero of its axis is where `t` was 0 then."""
         self._open: set[int] = set()
         """Trials that are not done."""
 
@@ -67,6 +71,8 @@ class Timeline:
         kind = event.__class__
         if kind is events.SessionStarted:
             self._begin_session(record)
+        elif isinstance(event, events.RunStarted):
+            self._merged_start = (record.at, record.t) if MergedShards(event) else None
         elif kind not in BETWEEN_SESSIONS:
             if not self.sessions:
                 raise KeyError("a session")
@@ -88,13 +94,15 @@ class Timeline:
     def points(self, name: SeriesName, session: int | None = None) -> list[Point]:
         """Return the points of a series for one session, in seconds of its `t`; or for all sessions, on one axis.
 
-        Between two sessions every value is 0.
+        Between two sessions every value is 0; while sessions of several shards overlap, it is their sum.
         """
         series = self._series[name]
         if session is not None:
             if not 1 <= session <= len(self.sessions):
                 raise ValueError(f"there is no session {session}; there are {len(self.sessions)}")
             return list(series.points(session))
+        if self._merged_start is not None:
+            return self._sums(series)
         joined: list[Point] = []
         for session_time in self.sessions:
             if joined and joined[-1][1]:
@@ -102,6 +110,22 @@ class Timeline:
                 joined.append((before.offset + before.end, 0, session_time.seq - 1))
             joined += ((session_time.offset + t, value, seq) for t, value, seq in series.points(session_time.number))
         return joined
+
+    def _sums(self, series: Series) -> list[Point]:
+        """Return the sum of a series over all sessions at each time; the record is the last of the session that changed it."""
+        changes: list[tuple[float, int, int]] = []
+        for session in self.sessions:
+            value = 0
+            for t, after, seq in series.points(session.number):
+                changes.append((session.offset + t, after - value, seq))
+                value = after
+            end = self.sessions[session.number].seq - 1 if session.number < len(self.sessions) else self.seq
+            changes.append((session.offset + session.end, -value, end))
+        total, sums = 0, list[Point]()
+        for t, change, seq in sorted(changes, key=lambda change: change[0]):
+            total += change
+            sums.append((t, total, seq))
+        return sums
 
     def series(self, name: SeriesName) -> Series:
         """Return a series, which can be read in parts."""
@@ -147,9 +171,12 @@ class Timeline:
         session = SessionTime(len(self.sessions) + 1, seq, record.at, t, t, 0.0)
         if self.sessions:
             first, before = self.sessions[0], self.sessions[-1]
-            elapsed = _seconds_between(first.at, session.at) + first.start - t
+            elapsed = seconds_between(first.at, session.at) + first.start - t
             session.offset = max(elapsed, before.offset + before.end - t)
             self._carry_over(before.end, t, seq)
+        if self._merged_start is not None:
+            at, run_t = self._merged_start
+            session.offset = seconds_between(at, session.at) + run_t - t
         self.sessions.append(session)
         self.spans.now = self.times.now = t
         self._limits.clear()
@@ -279,11 +306,3 @@ BETWEEN_SESSIONS: Final = frozenset({*get_args(events.FileEvent), *_BETWEEN})
 
 def _bounded(number: float) -> int:
     return round(max(-_MAX_VALUE, min(number, _MAX_VALUE)))
-
-
-def _seconds_between(before: str, after: str) -> float:
-    """Return the seconds between two wall times; 0 if one is invalid."""
-    try:
-        return (datetime.fromisoformat(after) - datetime.fromisoformat(before)).total_seconds()
-    except (ValueError, TypeError):
-        return 0.0

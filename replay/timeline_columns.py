@@ -81,7 +81,8 @@ class SessionTime:
     end: float
     """Time of its last record."""
     offset: float
-    """Wall-clock seconds between zero of the first session's `t` and zero of this one's; sessions never overlap."""
+    """Wall-clock seconds between zero of the axis and zero of the session's `t`. Zero of the axis is that of the first session,
+    or the start of a merged run; only sessions of different shards of it overlap."""
 
 
 class Spans(Sequence[Span]):

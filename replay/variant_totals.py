@@ -10,6 +10,7 @@ from journal.lifecycle import STAGES
 from replay.definition import variant_fingerprints
 from replay.scores import Scores
 from replay.trial_state import Location, TrialState
+from replay.version_log import VersionLog
 
 
 @attrs.define(eq=False)
@@ -54,8 +55,10 @@ class Variants(dict[str, VariantTotals]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._changed_at: dict[str, Location] = {}
-        """Variant → since when it has its current parameters, if these were adopted."""
+        self._versions: dict[str, VersionLog] = {}
+        """Variant → the versions of its parameters, if others were adopted."""
+        self._fingerprints: Mapping[str, str] = {}
+        """Variant → the fingerprint of the parameters that were adopted last."""
 
     @property
     def names(self) -> list[str]:
@@ -87,9 +90,12 @@ class Variants(dict[str, VariantTotals]):
     def adopt(self, before: Any, now: Any, location: Location) -> None:
         """Apply a definition that was adopted at this location."""
         old = variant_fingerprints(before)
-        changed = [name for name, fingerprint in variant_fingerprints(now).items() if fingerprint != old.get(name)]
-        self._changed_at.update(dict.fromkeys(changed, location))
+        self._fingerprints = variant_fingerprints(now)
+        for name, fingerprint in self._fingerprints.items():
+            if fingerprint != old.get(name):
+                self._versions.setdefault(name, VersionLog()).change(location, old.get(name, ""))
 
     def is_outdated(self, trial: TrialState) -> bool:
         """Return whether a trial was enqueued before the parameters of its variant changed."""
-        return trial.input_location < self._changed_at.get(trial.variant, trial.input_location)
+        log, current = self._versions.get(trial.variant), self._fingerprints.get(trial.variant, "")
+        return log is not None and log.is_older(trial.input_location, current)

@@ -8,7 +8,7 @@ from typing import Final
 
 import orjson
 
-from journal import JournalError, Record, segments
+from journal import JournalError, Record, chain, segments
 from journal.events import RunFinished, RunStarted
 from journal.files import DISK
 from journal.reader import fetch, read
@@ -97,6 +97,15 @@ def last_record(path: Path) -> Record | None:
                     return fetch(path, number, offset, load_blobs=False)
     except (JournalError, OSError, ValueError, KeyError, TypeError):
         return None  # Reading the whole journal reports what is wrong.
+    return None
+
+
+def sealed_head(path: Path) -> str | None:
+    """Return the hash of the last record of a run that has ended; None if the journal is not sealed. Nothing is verified."""
+    number = segments.numbers(path, DISK)[-1]
+    for _, line in _last_lines(path / segments.name(number)):
+        parts = chain.split(line.removesuffix(b"\n"))
+        return parts[1].decode(errors="replace") if parts is not None and b'"type":"segment_sealed"' in line else None
     return None
 
 

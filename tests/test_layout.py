@@ -37,6 +37,7 @@ ORDER: Final = (
     "runner.concurrency",
     "runner.definition",
     "runner.engine",
+    "runner.merge",
     "runner.testing",
     "runner.recompute",
     "runner.api",

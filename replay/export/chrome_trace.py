@@ -55,7 +55,8 @@ def _events(source: Source, timeline: Timeline) -> Iterator[dict[str, Any]]:
 def _names(source: Source, timeline: Timeline) -> Iterator[dict[str, Any]]:
     slots = sorted({(span.session, span.slot) for span in timeline.spans})
     for session, times in zip(source.run.state.sessions, timeline.sessions, strict=True):
-        name = f"session {session.number}: process {session.pid} on {session.host}"
+        shard = f" (shard {session.shard})" if session.shard else ""
+        name = f"session {session.number}{shard}: process {session.pid} on {session.host}"
         yield {"ph": "M", "pid": times.number, "name": "process_name", "args": {"name": name}}
         yield {"ph": "M", "pid": times.number, "name": "process_sort_index", "args": {"sort_index": times.number}}
         yield {"ph": "M", "pid": times.number, "tid": _RUN_THREAD, "name": "thread_name", "args": {"name": "run"}}

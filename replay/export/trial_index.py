@@ -184,7 +184,7 @@ class TrialIndex:
     def session_time(self, session: int, t: float) -> int:
         """Return the wall time of `t` in a session (from 1), in nanoseconds since 1970."""
         first, current = self.timeline.sessions[0], self.timeline.sessions[session - 1]
-        return _nanoseconds(first.at) + round((current.offset + t - first.start) * 1_000_000) * 1_000
+        return _nanoseconds(first.at) + round((current.offset - first.offset + t - first.start) * 1_000_000) * 1_000
 
     @staticmethod
     def iso_time(nanoseconds: int) -> str:

@@ -77,9 +77,9 @@ class TimesView {
 const pairs = (entries) => el("dl", { class: "pairs" }, entries.map(([name, value]) => el("div", {}, el("dt", { text: oneLine(name, 60) }), el("dd", { text: visible(value) }))));
 const foldedPairs = (title, entries) => el("details", {}, el("summary", { text: title }), pairs(entries));
 
-function sessionText({ at, pid, host, outcome, adopted }) {
+function sessionText({ at, pid, host, outcome, adopted, shard }) {
   const names = Array.isArray(adopted) ? adopted : Object.keys(adopted || {});
-  return `${at}, process ${pid} on ${host}: ${outcome ? spaced(outcome) : "no final record"}${names.length ? `; adopted changes: ${names.join(", ")}` : ""}`;
+  return `${shard ? `shard ${shard}, ` : ""}${at}, process ${pid} on ${host}: ${outcome ? spaced(outcome) : "no final record"}${names.length ? `; adopted changes: ${names.join(", ")}` : ""}`;
 }
 
 function auditSection({ info, seq }) {

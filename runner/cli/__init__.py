@@ -34,6 +34,7 @@ COMMANDS: Final = {
     "watch": "Watch a run live.",
     "replay": "Show a run as of any record, or play it back.",
     "fork": "Start a new run from any record of another.",
+    "merge": "Merge the runs of all shards into one.",
     "verify": "Check that a journal is intact and its run followed the rules.",
     "salvage": "Copy the intact records of a damaged journal.",
     "diff": "Compare two runs trial by trial.",

@@ -58,9 +58,9 @@ def history(evaluation: str | None, last: int, scorer: str | None, as_json: bool
 
 
 def read_entries(directory: Path) -> list[Entry]:
-    """Read the digests of the runs in a directory."""
+    """Read the digests of the runs in a directory; shards are part of the run that they are merged into."""
     with DigestCache() as cache:
-        return [_entry(path, cache) for path in runs_under(directory)]
+        return [entry for path in runs_under(directory) if not (entry := _entry(path, cache)).run.shard]
 
 
 def _find_entries(argument: str | None) -> list[Entry]:

@@ -21,6 +21,7 @@ from runner.cli._display import exit_if_damaged, fork_command, open_run, print_j
 from runner.cli._live import FRAME, Show, showing
 from runner.cli._output import echo
 from runner.errors import UsageError
+from runner.run_paths import run_start
 from runner.signals import until_signal
 
 
@@ -80,6 +81,7 @@ def _position(view: LoadedRun) -> str:
 
 def _find(path: Path, when: str) -> tuple[int, float | None]:
     """Return the last record up to a time, and the time in seconds of `t`, if it is later and in the same session."""
+    _reject_merged(path)
     if re.fullmatch(r"\d+(?:\.\d+)?", when):
         return _find_seconds(path, float(when))
     try:
@@ -90,6 +92,13 @@ def _find(path: Path, when: str) -> tuple[int, float | None]:
             f"--at-time {when!r}: expected seconds, such as 90, or a time, such as 2026-11-15T09:30:00"
         ) from None
     return _find_wall(path, wall), None
+
+
+def _reject_merged(path: Path) -> None:
+    """Reject a merged run: its shards may have run at the same time, but are recorded one after the other."""
+    start = run_start(path)
+    if start is not None and start[0].merged_from:
+        raise UsageError(f"{path} was merged from shards, so it has no single state at a time; pass --at SEQ")
 
 
 def _find_seconds(path: Path, wanted: float) -> tuple[int, float | None]:

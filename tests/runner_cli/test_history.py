@@ -222,7 +222,7 @@ def test_a_changed_run_is_read_again(opened: list[Path]) -> None:
     [
         lambda _: b"",
         lambda data: data[:-40],
-        lambda data: data.replace(b'"version":1', b'"version":0'),
+        lambda data: data.replace(b'"version":2', b'"version":0'),
         lambda data: data.replace(b'"mean":0.75', b'"mean":"<b>"'),
         lambda data: data.replace(b'"cases":["case-0",', b'"cases":['),
         lambda data: data.split(b"\n", 1)[0] + b"\n[]\n[]\n",

@@ -46,6 +46,7 @@ def commands(run: str, out: str) -> list[list[str]]:
     exports += [["export", run, "-f", name, "-o", f"{out}/{name}"] for name in FORMATS]
     views += [["status", run, "--by", "k"], ["report", run, "-o", f"{out}/report.html"]]
     copies = [["salvage", run, "-o", f"{out}/salvaged"], ["fork", run, "-o", f"{out}/forked"]]
+    copies += [["merge", run, "-o", f"{out}/merged"], ["merge", run, "-o", f"{out}/merged-again", "--json"]]
     return [*texts, *data, *views, *exports, *copies]
 
 

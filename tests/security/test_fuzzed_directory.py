@@ -79,7 +79,7 @@ def event_samples() -> list[dict[str, Any]]:
         environment={"python": "3.11"},
         forked_from={"run": RUN, "seq": 3, "h": "0" * 32, "session": 1, "forked_from": None},
         shard="1/2",
-        merged_from=[{"run": RUN, "shard": "1/2", "head": "0" * 32, "trials": 3}],
+        merged_from=[{"run": RUN, "shard": "1/2", "head": "0" * 32, "trials": 3, "sessions": 1}],
     )
     session: dict[str, Any] = {"pid": 1, "host": "here", "boot_id": "b", "settings": {"slots": 3}, "trials": 3}
     adopted: dict[str, Any] = {"adopted": {"task": "evals/x.py:x"}, "definition": {"task": {"prompt": "q"}}}

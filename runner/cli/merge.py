@@ -1,0 +1,51 @@
+"""The command `evaljournal merge`."""
+
+from pathlib import Path
+
+import click
+import trio
+
+from replay.ending import final_report
+from replay.text import plural
+from runner.cli._common import output_option
+from runner.cli._ending import finish
+from runner.cli._output import echo
+from runner.definition.gates import gate_problems
+from runner.merge import merge as merge_shards
+
+
+@click.command()
+@click.argument("shards", nargs=-1, required=True, metavar="SHARD…", type=click.Path(path_type=Path))
+@output_option("NEW", "Directory of the merged run.", required=True)
+@click.option("--json", "as_json", is_flag=True, help="Print a summary as JSON.")
+def merge(shards: tuple[Path, ...], target: Path, as_json: bool) -> None:
+    """Merge the runs of all shards into a new run, NEW.
+
+    Every shard is verified; shards of different evaluations, cases or settings are rejected. NEW is a run like any other: it
+    can be shown, exported, compared and re-scored, and its gates are checked. If shards are missing or not finished, NEW is not
+    finished, either: `resume NEW` runs what is missing. The shards are not changed.
+
+    Exit codes: those of `run`; 3 if shards are missing or not finished, 4 if one is damaged.
+
+    \b
+    evaljournal run evals/capitals.py --shard 1/2 -o runs/capitals/0001-1of2
+    evaljournal run evals/capitals.py --shard 2/2 -o runs/capitals/0001-2of2
+    evaljournal merge runs/capitals/0001-*of2 -o runs/capitals/0001
+    """
+    merged = trio.run(merge_shards, shards, target)
+    state, missing = merged.state, [str(shard) for shard in merged.missing]
+    unfinished = sum(not shard.is_finished for shard in merged.shards)
+    counts = f"{plural(len(merged.shards), 'shard')}{f', {unfinished:,} of them not finished' if unfinished else ''}"
+    echo(f"{target}: merged {counts}", err=True)
+    stopped = "" if state.outcome == "finished" else state.outcome or "interrupted"
+    report = [final_report(state, path=target, head=merged.head), *([] if stopped else gate_problems(state))]
+    finish(
+        state,
+        target,
+        as_json=as_json,
+        report="\n".join(report),
+        stopped=stopped,
+        head=merged.head,
+        shards=[{"path": str(shard.path), **shard.entry(), "finished": shard.is_finished} for shard in merged.shards],
+        missing_shards=missing,
+    )

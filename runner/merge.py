@@ -1,0 +1,301 @@
+"""Merge shards: copy the sessions of the runs of all shards, one shard after the other, into a new run.
+
+Each shard keeps its records, their times and its results. The new run has its own hash chain, and its first record names every
+shard with its head. Nothing that a shard names is executed, and the shards are only read.
+"""
+
+import itertools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+
+from journal import Event, Journal, JournalError, Record, events, read, writing
+from journal import verify as verify_journal
+from journal.blobs import blobs_of, with_loaded_blobs
+from journal.clock import system_clock
+from journal.errors import JournalLocked, KeyUnavailable
+from journal.files import DISK, Files
+from journal.lifecycle import Lifecycle
+from journal.lock import is_held
+from journal.ownership import starts, user_key
+from journal.staging import check_target, staged_run
+from journal.step_references import StepReferences
+from journal.threads import InThread, run_in_thread
+from journal.verification import Verification, Verifier
+from replay import RunState
+from replay.loaded_run import reject_invalid_record
+from replay.shards import Shard, missing_shards
+from runner.definition.settings import EXPERIMENT_SETTINGS
+from runner.engine.changes import adopted_changes, differences
+from runner.engine.environment import Environment
+from runner.errors import RunChanged, UsageError
+from runner.run_paths import last_record, sealed_head
+
+_BATCH: Final = 256
+"""Records that are copied before other tasks, such as the writer's, get their turn."""
+
+
+@attrs.frozen(kw_only=True)
+class SourceShard:
+    """A shard that is merged, as its first, its last and the first records of its sessions describe it."""
+
+    path: Path
+    shard: Shard
+    run: str
+    """Id of the run."""
+    head: str
+    """Hash of its last record."""
+    trials: int | None
+    """Number of trials to run; None if unknown."""
+    sessions: int
+    is_finished: bool
+    is_own: bool
+    """Whether the user has started and resumed it on this machine; see `journal.ownership`."""
+    start: Record
+    """The record of its `RunStarted`."""
+    started: events.RunStarted
+    """The same, with adopted changes applied and the settings of the last session."""
+
+    def entry(self) -> dict[str, Any]:
+        """Return the entry for `RunStarted.merged_from`."""
+        entry = {"run": self.run, "shard": str(self.shard), "head": self.head, "trials": self.trials, "sessions": self.sessions}
+        return entry if self.started.forked_from is None else {**entry, "forked_from": self.started.forked_from}
+
+
+@attrs.frozen
+class Merged:
+    """A merged run."""
+
+    path: Path
+    state: RunState
+    head: str
+    """Hash of its last record."""
+    shards: tuple[SourceShard, ...]
+    """In the order in which they were copied."""
+    missing: tuple[Shard, ...]
+    """Shards that were not passed; the run is not finished without them."""
+
+
+async def merge(
+    sources: Sequence[Path | str],
+    target: Path | str,
+    *,
+    files: Files = DISK,
+    in_thread: InThread = run_in_thread,
+    environment: Callable[[], Environment] = Environment.current,
+) -> Merged:
+    """Verify shards and copy them into a new run; the shards are only read."""
+    target = Path(target)
+    shards = await in_thread(lambda: _check([Path(source) for source in sources], target, files))
+    missing = missing_shards([shard.shard for shard in shards])
+    started = _run_started(shards, complete=not missing)
+    first = min((shard.start for shard in shards), key=lambda record: record.at)
+    key = await in_thread(_key)
+    own_key = key if all(shard.is_own for shard in shards) else None
+    copy = _Copy(current=first)
+    async with (
+        staged_run(target, files=files, in_thread=in_thread) as staging,
+        writing(staging, new=True, clock=copy.clock, durability="os", files=files, in_thread=in_thread) as journal,
+    ):
+        copy.append(journal, started, key=own_key)
+        for shard in shards:
+            await copy.add(journal, shard, key if shard.is_own else None)
+        if missing and copy.state.outcome == "finished":
+            copy.end_unfinished(journal, await in_thread(environment), own_key)
+    return Merged(target, copy.state, journal.head, tuple(shards), tuple(missing))
+
+
+def _key() -> bytes | None:
+    try:
+        return user_key()
+    except KeyUnavailable:
+        return None
+
+
+def _check(paths: list[Path], target: Path, files: Files) -> list[SourceShard]:
+    """Check that the shards belong together; return them in the order in which they are copied."""
+    for path in paths:
+        check_target(path, target, files)
+    shards: dict[Shard, SourceShard] = {}
+    key = _key()
+    for path in paths:
+        source = _described(path, key)
+        if (earlier := shards.get(source.shard)) is not None:
+            raise UsageError(f"{earlier.path} and {path} are both shard {source.shard}", hint="pass one of them")
+        shards[source.shard] = source
+    first, *others = shards.values()
+    for other in others:
+        _check_same(first, other)
+    return sorted(shards.values(), key=lambda source: (not source.is_finished, source.shard))  # `RunFinished` needs all done.
+
+
+def _described(path: Path, key: bytes | None) -> SourceShard:
+    """Describe a shard without reading all of it; it is verified while it is copied."""
+    if is_held(path):
+        raise JournalLocked(f"{path} is still running", path=path, hint="watch")
+    records = iter(read(path, load_blobs=False))
+    header = next(records, None)
+    start = next((record for record in records if isinstance(record.event, events.RunStarted)), None)
+    if header is None or not isinstance(header.event, events.SegmentOpened) or start is None:
+        raise UsageError(f"{path} ends before its evaluation was recorded; start the shard again")
+    signed_starts = list(starts(path, key))
+    state = RunState()
+    with reject_invalid_record(path, lambda: start.seq):
+        for event, _ in reversed(signed_starts):
+            state.apply(start._replace(event=event))
+    assert state.started is not None
+    try:
+        shard = Shard.parse(state.started.shard)
+    except ValueError:
+        raise UsageError(f"{path} is not a shard: it was not started with --shard") from None
+    last = last_record(path)
+    finished = last.event if last is not None and isinstance(last.event, events.RunFinished) else None
+    is_empty = finished is not None and not finished.completed + finished.failed + finished.withdrawn
+    return SourceShard(
+        path=path,
+        shard=shard,
+        run=header.event.run,
+        head=sealed_head(path) or verify_journal(path).head,
+        trials=state.planned if state.planned or is_empty else None,
+        sessions=len(state.sessions),
+        is_finished=finished is not None,
+        is_own=key is not None and all(is_signed for _, is_signed in signed_starts),
+        start=start,
+        started=attrs.evolve(state.started, settings=state.settings),  # type: ignore[misc]  # a fact is an attrs class
+    )
+
+
+def _check_same(first: SourceShard, other: SourceShard) -> None:
+    """Raise if two shards are not parts of the same experiment."""
+    if first.shard.count != other.shard.count:
+        shards = f"{first.path} is shard {first.shard}, and {other.path} is shard {other.shard}"
+        raise UsageError(f"the shards are not parts of one run: {shards}")
+    settings: dict[str, Any] = {name: other.started.settings.get(name) for name in EXPERIMENT_SETTINGS}
+    now = attrs.evolve(other.started, settings=settings)  # type: ignore[misc]  # a fact is an attrs class
+    if changes := differences(first.started, now, first.started.settings):
+        raise RunChanged(
+            f"{other.path} differs from {first.path}", changes=changes, hint="merge shards of one evaluation and dataset only"
+        )
+
+
+def _run_started(shards: Sequence[SourceShard], *, complete: bool) -> events.RunStarted:
+    first: Any = shards[0].start.event
+    trials = [shard.trials for shard in shards]
+    versions = [shard.started.environment for shard in shards]
+    names = dict.fromkeys(itertools.chain.from_iterable(versions))
+    merged: events.RunStarted = attrs.evolve(
+        first,
+        trials=sum(number or 0 for number in trials) if complete and None not in trials else 0,
+        environment={name: ", ".join(dict.fromkeys(str(v[name]) for v in versions if name in v)) for name in names},
+        forked_from=None,
+        shard="",
+        merged_from=[shard.entry() for shard in shards],
+    )
+    return merged
+
+
+class _Copy:
+    """The records of the new run, and its state after them."""
+
+    def __init__(self, current: Record) -> None:
+        self.state = RunState()
+        self._time = current.at, current.t
+
+    def clock(self) -> tuple[str, float]:
+        """Return the times of the record that is copied."""
+        return self._time
+
+    def append(self, journal: Journal, event: Event, key: bytes | None = None) -> Record:
+        """Append an event of the new run."""
+        record = journal.append(event, key=key)
+        self.state.apply(record)
+        return record
+
+    async def add(self, journal: Journal, shard: SourceShard, key: bytes | None) -> None:
+        """Verify a shard and copy its sessions."""
+        source, references, withdrawn = RunState(), StepReferences(), set[str]()
+        lifecycle, append, apply = journal.lifecycle, journal.append, self.state.apply
+        verifier = Verifier(shard.path)
+        for record in verifier:
+            event, record_key = record.event, None
+            if isinstance(event, _NOT_COPIED):
+                if isinstance(event, events.RunStarted):
+                    source.apply(record)
+                continue
+            self._time = record.at, record.t
+            match event:
+                case events.TrialEnqueued():
+                    _check_absent(event, lifecycle, withdrawn, shard)
+                case events.SessionStarted():
+                    source.apply(record)
+                    event, record_key = self._session(event, source, lifecycle), key
+                case events.RunFinished():
+                    event = self._finished(event, journal)
+                case events.TrialWithdrawn():
+                    withdrawn.add(event.trial)
+                case _:
+                    pass
+            if blobs_of(event):
+                event = with_loaded_blobs(record._replace(event=event), DISK).event
+            copy = append(references.adapted(event), key=record_key)
+            references.add(record, copy)
+            apply(copy)
+            if not (record.seq % _BATCH and journal.has_room):
+                await journal.wait_room()
+        _check_unchanged(shard, verifier.result(), source)
+
+    def _session(self, event: Any, source: RunState, lifecycle: Lifecycle) -> Event:
+        """Return the start of a session as the next one of the new run: what it changes is relative to the session before."""
+        before, now = self.state.started, source.started
+        assert before is not None
+        assert now is not None
+        known, settings = self.state.settings, source.settings
+        changed = {name: settings.get(name) for name in {**known, **settings} if known.get(name) != settings.get(name)}
+        adopted = adopted_changes(before, now)
+        session: Event = attrs.evolve(
+            event,
+            session=lifecycle.sessions + 1,
+            settings=changed or None,
+            trials=source.planned,
+            adopted=adopted,
+            definition=now.definition if adopted is not None else None,
+        )
+        return session
+
+    def _finished(self, event: Any, journal: Journal) -> Event:
+        """Return the end of a finished shard with the totals so far; if trials of an earlier shard are open, a stop."""
+        state = self.state
+        if journal.lifecycle.open:
+            return events.RunStopped(reason="interrupted")
+        totals = {"completed": state.completed, "failed": state.failed, "withdrawn": state.stages["withdrawn"]}
+        elapsed = None if event.elapsed is None else state.elapsed
+        return events.RunFinished(**totals, head=journal.head if event.head else "", elapsed=elapsed)
+
+    def end_unfinished(self, journal: Journal, environment: Environment, key: bytes | None) -> None:
+        """Record that the run is not finished: the shards so far are, but others are missing."""
+        self._time = system_clock()()[0], 0.0
+        number, host = journal.lifecycle.sessions + 1, environment.host
+        started = events.SessionStarted(session=number, pid=environment.pid, host=host, boot_id=environment.boot_id)
+        self.append(journal, started, key)
+        self.append(journal, events.RunStopped(reason="interrupted"))
+
+
+_NOT_COPIED: Final = (events.SegmentOpened, events.SegmentSealed, events.JournalRecovered, events.RunStarted)
+"""Events about the files of a shard, and its start, which the new run has once."""
+
+
+def _check_unchanged(shard: SourceShard, verification: Verification, source: RunState) -> None:
+    """Raise if a shard is damaged, or is not as it was described before it was copied."""
+    if verification.problem is not None:
+        raise verification.problem
+    if (verification.run, verification.head, len(source.sessions)) != (shard.run, shard.head, shard.sessions):
+        raise JournalError(f"{shard.path} was changed while it was merged; merge again", path=shard.path)
+
+
+def _check_absent(event: Any, lifecycle: Lifecycle, withdrawn: set[str], shard: SourceShard) -> None:
+    """Raise if another shard has the trial, too; after it was withdrawn, a shard may enqueue its own again."""
+    if event.trial not in withdrawn and lifecycle.stage_of(event.trial) != "absent":
+        problem = f"the trial {event.trial!r} of {shard.path} is also in another shard"
+        raise UsageError(problem, hint="the cases were changed between the shards; start them again with the same cases")

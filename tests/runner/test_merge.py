@@ -1,0 +1,492 @@
+"""Merged shards: the same results as a run of all cases, and nothing but a complete run at the target."""
+
+import itertools
+import os
+import random
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import attrs
+import hypothesis
+import hypothesis.strategies as st
+import orjson
+import pytest
+import trio
+import trio.testing
+
+from journal import JournalError, read, salvage, verify, writing
+from journal.errors import JournalDamaged, JournalExists, JournalLocked
+from journal.events import AttemptStarted, JournalSalvaged, RunFinished, RunStarted, SessionStarted, StepReused, TrialWithdrawn
+from journal.ownership import starts, user_key
+from replay import RunState, load
+from replay.auditing import audit
+from runner import UsageError, arun
+from runner.errors import RunChanged
+from runner.fork import fork
+from runner.merge import Merged, merge
+from runner.recompute.rules import session_rules
+from runner.testing import inline, repeatable
+from tests.journal.disk import PowerCut, SimulatedDisk
+from tests.journal.samples import content, finished, flip, segment, session, started, trial, write
+from tests.runner.test_fork import FastDisk, StepAgent, interrupted_agent, outcome
+from tests.runner.test_shards import PROGRAM, evaljournal
+from tests.runs import define, flaky_evaluation, numbered_cases
+
+COUNT = 3
+FILES = FastDisk()
+
+
+async def run_shard(defined: Any, path: Path, number: int, count: int = COUNT, **options: Any) -> Any:
+    """Run one shard."""
+    options = {**repeatable(), "files": FILES, **options}
+    return await arun(defined, path / f"{number}of{count}", shard=f"{number}/{count}", **options)
+
+
+async def run_shards(defined: Any, path: Path, count: int = COUNT, **options: Any) -> list[Path]:
+    """Run all shards; return their paths."""
+    return [(await run_shard(defined, path, number, count, **options)).path for number in range(1, count + 1)]
+
+
+async def merged(paths: list[Path], target: Path) -> Merged:
+    """Merge shards; the result verifies, and every decision is reproduced."""
+    result = await merge(paths, target, files=FILES, in_thread=inline)
+    verification, audited = verify(target), audit(read(target), rules=session_rules)
+    not_recomputed = [note for note in audited.notes if "not recomputed" in note]
+    assert (None, (), []) == (verification.problem, audited.findings, not_recomputed)
+    assert (verification.head, state_of(target)) == (result.head, summary(result.state))
+    return result
+
+
+def state_of(path: Path) -> tuple[Any, ...]:
+    """Return the parts of a run's state on disk that `summary` has."""
+    return summary(load(path).state)
+
+
+def summary(state: RunState) -> tuple[Any, ...]:
+    """Return counts, duration and results of a run."""
+    counts = state.completed, state.failed, state.attempts, state.elapsed, state.planned, len(state.sessions)
+    return *counts, state.outcome, outcome(state), dict(state.usage)
+
+
+async def check_equal_to_undivided(path: Path, cases: int, first: int, count: int, repeats: int) -> None:
+    """Assert that merged shards have the results of a run of all cases."""
+    defined, _ = flaky_evaluation(cases, first)
+    undivided = await arun(defined, path / "all", repeats=repeats, files=FILES, **repeatable())
+    shards = await run_shards(flaky_evaluation(cases, first)[0], path, count, repeats=repeats)
+    result = await merged(shards, path / "new")
+
+    assert outcome(undivided.state) == outcome(result.state)
+    assert ("finished", cases * repeats, ()) == (result.state.outcome, result.state.planned, result.missing)
+    assert result.state.attempts == undivided.state.attempts
+    finished = [event for event in (record.event for record in read(path / "new")) if isinstance(event, RunFinished)]
+    assert (undivided.state.completed, undivided.state.failed) == (finished[-1].completed, finished[-1].failed)
+
+
+@pytest.mark.parametrize(("cases", "first", "count", "repeats"), [(9, 0, 3, 1), (5, 40, 2, 2), (2, 7, 4, 1)])
+async def test_merged_shards_equal_a_run_of_all_cases(tmp_path: Path, cases: int, first: int, count: int, repeats: int) -> None:
+    """Outcomes and scores are those of an undivided run, for any number of shards, also empty ones."""
+    await check_equal_to_undivided(tmp_path, cases, first, count, repeats)
+
+
+@pytest.mark.exhaustive
+@hypothesis.settings(max_examples=40)
+@hypothesis.given(st.integers(1, 30), st.integers(0, 999), st.integers(1, 6), st.integers(1, 3))
+def test_random_runs_split_into_shards(
+    tmp_path_factory: pytest.TempPathFactory, cases: int, first: int, count: int, repeats: int
+) -> None:
+    """The same for random runs."""
+    path = tmp_path_factory.mktemp("shards")
+    trio.run(check_equal_to_undivided, path, cases, first, count, repeats, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+async def test_every_record_and_time_is_copied(tmp_path: Path) -> None:
+    """Trial records keep their content and times; the first record names the shards with their heads."""
+    shards = await run_shards(flaky_evaluation(12)[0], tmp_path)
+    result = await merged(shards, tmp_path / "new")
+    changed = (RunStarted, SessionStarted, RunFinished)
+
+    def copied(path: Path) -> list[Any]:
+        records = [record for record in read(path) if not isinstance(record.event, changed)]
+        return [(record.at, record.t, record.event) for record in records if "segment" not in str(type(record.event)).lower()]
+
+    start = next(record.event for record in read(tmp_path / "new") if isinstance(record.event, RunStarted))
+    assert [row for shard in shards for row in copied(shard)] == copied(tmp_path / "new")
+    assert [verify(shard).head for shard in shards] == [entry["head"] for entry in start.merged_from]
+    assert [("1/3", 1), ("2/3", 1), ("3/3", 1)] == [(entry["shard"], entry["sessions"]) for entry in start.merged_from]
+    assert ("", ["1/3", "2/3", "3/3"]) == (start.shard, [session.shard for session in result.state.sessions])
+
+
+async def killed(defined: Any, path: Path, number: int, after: float) -> Path:
+    """Run a shard and return its path as a process leaves it that is killed after some seconds."""
+    with trio.move_on_after(after):
+        await run_shard(defined, path, number)
+    shard = path / f"{number}of{COUNT}"
+    record = next(reversed([record for record in read(shard) if isinstance(record.event, AttemptStarted)]))
+    os.truncate(segment(shard, record.segment), next(r for r in read(shard) if r.seq == record.seq + 1).offset + 10)
+    return shard
+
+
+async def test_a_killed_shard_is_resumed_before_or_after_the_merge(tmp_path: Path) -> None:
+    """A shard that died in an attempt can be resumed and merged, or merged and resumed; completed trials are not repeated."""
+    defined, task = flaky_evaluation(15)
+    undivided = await arun(flaky_evaluation(15)[0], tmp_path / "all", files=FILES, **repeatable())
+    shards = [(await run_shard(defined, tmp_path, number)).path for number in (1, 3)]
+    shards.append(await killed(defined, tmp_path, 2, 1.5))
+    early = await merged(shards, tmp_path / "early")
+    done = {name for name, trial in early.state.trials.items() if trial.stage == "completed"}
+    task.calls.clear()
+    resumed = await arun(defined, tmp_path / "early", resume=True, files=FILES, **repeatable())
+    assert ("", True) == (early.state.outcome, bool(early.state.running))
+    assert not done & set(task.calls)
+
+    await arun(defined, shards[-1], resume=True, files=FILES, **repeatable())
+    late = await merged(shards, tmp_path / "late")
+    assert outcome(undivided.state) == outcome(resumed.state) == outcome(late.state)
+    assert (True, ()) == (verify(tmp_path / "early").ok, audit(read(tmp_path / "early"), rules=session_rules).findings)
+    assert ["1/3", "3/3", "2/3", ""] == [session.shard for session in resumed.state.sessions]
+    assert ["1/3", "2/3", "2/3", "3/3"] == [session.shard for session in late.state.sessions]
+
+
+async def test_missing_shards_leave_the_run_unfinished(tmp_path: Path) -> None:
+    """Without all shards, the run is not finished; `resume` runs the missing cases only."""
+    defined, task = flaky_evaluation(12)
+    shards = await run_shards(defined, tmp_path)
+    result = await merged(shards[1:], tmp_path / "new")
+    task.calls.clear()
+    resumed = await arun(defined, tmp_path / "new", resume=True, files=FILES, **repeatable())
+
+    assert (["1/3"], "interrupted", 0) == ([str(shard) for shard in result.missing], result.state.outcome, result.state.planned)
+    assert set(load(shards[0]).trials) == set(task.calls)
+    assert outcome((await merged(shards, tmp_path / "all")).state) == outcome(resumed.state)
+    assert ("finished", 12) == (resumed.state.outcome, resumed.state.planned)
+    assert () == audit(read(tmp_path / "new"), rules=session_rules).findings
+
+
+async def test_steps_refer_to_their_copies(tmp_path: Path) -> None:
+    """Records that name a completed step, name its copy; unfinished bytes and recoveries of a shard are not copied."""
+    await interrupted_agent(tmp_path / "agent", StepAgent(), FILES)
+    paths = [tmp_path / f"{number}of2" for number in (1, 2)]
+    for number, path in enumerate(paths, 1):
+        recorded = [record.event for record in read(tmp_path / "agent")]
+        start = next(event for event in recorded if isinstance(event, RunStarted))
+        assert start.trials == 2
+        await relabelled(tmp_path / "agent", path, f"{number}/2", suffix=str(number))
+    result = await merge(paths, tmp_path / "new", files=FILES, in_thread=inline)
+    records = {record.seq: record.event for record in read(tmp_path / "new")}
+    reused = [event for event in records.values() if isinstance(event, StepReused)]
+
+    assert 4 == result.state.completed
+    assert {"a1", "b1", "a2", "b2"} == {event.trial for event in reused}
+    assert all(event.trial == getattr(records[event.completed_seq], "trial", "") for event in reused)
+    assert () == audit(read(tmp_path / "new"), rules=session_rules).findings
+
+
+async def relabelled(source: Path, target: Path, shard: str, suffix: str = "") -> None:
+    """Write a run again as a shard, with another name for each trial."""
+    numbers: dict[int, int] = {}
+    records = iter(read(source))
+    current = next(records)
+    async with writing(target, new=True, clock=lambda: (current.at, current.t), files=FILES, in_thread=inline) as journal:
+        for record in records:
+            current, event = record, record.event
+            name = type(event).__name__
+            if name.startswith(("Segment", "JournalRecovered")):
+                continue
+            changes: dict[str, Any] = {"shard": shard} if isinstance(event, RunStarted) else {}
+            changes |= {key: getattr(event, key) + suffix for key in ("trial", "case") if getattr(event, key, "")}
+            if isinstance(event, StepReused):
+                changes["completed_seq"] = numbers[event.completed_seq]
+            if isinstance(event, RunFinished):
+                changes["head"] = journal.head
+            numbers[record.seq] = journal.append(attrs.evolve(event, **changes)).seq  # type: ignore[misc]  # attrs classes
+
+
+async def test_settings_and_adopted_changes_are_those_of_each_session(tmp_path: Path) -> None:
+    """Sessions of a shard with other slots and a changed task are audited with them, and outputs of the older task counted."""
+    cases, older = numbered_cases(12), []
+
+    async def before(value: str) -> str:
+        await trio.sleep(1)
+        return value
+
+    async def now(value: str) -> str:
+        await trio.sleep(1)
+        return f"new {value}"
+
+    old, new = (define(task, cases, slots=2, name="same") for task in (before, now))
+    for number in (1, 2):
+        with trio.move_on_after(2.5):
+            await run_shard(old, tmp_path, number, 2)
+        path = tmp_path / f"{number}of2"
+        state = (await arun(new, path, resume=True, adopt=True, slots=3, files=FILES, **repeatable())).state
+        older.append(state.from_older_task)
+    result = await merged([tmp_path / "1of2", tmp_path / "2of2"], tmp_path / "new")
+
+    assert 0 < result.state.from_older_task == sum(older)
+    assert [2, 3, 2, 3] == session_slots(tmp_path / "new")
+
+
+def session_slots(path: Path) -> list[int]:
+    """Return the slots of each session."""
+    state, slots = RunState(), list[int]()
+    for record in read(path):
+        state.apply(record)
+        if isinstance(record.event, SessionStarted):
+            slots.append(state.settings["slots"])
+    return slots
+
+
+async def test_large_values_are_copied(tmp_path: Path) -> None:
+    """Outputs in blobs are in the merged run, too."""
+    cases = numbered_cases(6)
+
+    async def long(value: str) -> str:
+        return value * 50_000
+
+    shards = await run_shards(define(long, cases), tmp_path)
+    result = await merged(shards, tmp_path / "new")
+
+    assert 6 == verify(tmp_path / "new").blobs == len(dict(load(tmp_path / "new").outputs()))
+    assert {case.name: case.name * 50_000 for case in cases} == dict(load(result.path).outputs())
+
+
+def ticking(start: float) -> Any:
+    """Return a clock that advances by a second with each record; `t` starts at 0."""
+    ticks = itertools.count()
+
+    def read_clock() -> tuple[str, float]:
+        tick = next(ticks)
+        return f"2026-11-15T00:00:{start + tick:09.6f}Z", float(tick)
+
+    return read_clock
+
+
+def shard_events(shard: str, name: str, **changes: Any) -> list[Any]:
+    """Return the events of a shard with one trial."""
+    start: Any = attrs.evolve(started(), shard=shard, trials=1, **changes)  # type: ignore[misc]  # a fact is an attrs class
+    return [start, session(), *trial(name), finished()]
+
+
+async def test_duration_and_timeline_use_wall_time(tmp_path: Path) -> None:
+    """Time in which several shards ran counts once; their attempts in flight are added up, and wall times are kept."""
+    paths = [tmp_path / "1of2", tmp_path / "2of2"]
+    for number, path in enumerate(paths, 1):
+        await write(
+            path, shard_events(f"{number}/2", f"case-{number}"), clock=ticking(number / 2), files=FILES, in_thread=inline
+        )
+    last = next(record.t for record in read(paths[0]) if isinstance(record.event, RunFinished))
+    result = await merge(paths, tmp_path / "new", files=FILES, in_thread=inline)
+    run = load(tmp_path / "new")
+    in_flight = [(t, value) for t, value, _ in run.timeline().points("in_flight")]
+    names = [event["args"]["name"] for event in export_events(tmp_path / "new") if event["name"] == "process_name"]
+
+    assert last + 0.5 == result.state.elapsed == run.state.elapsed
+    assert [0.0, 0.5] == [session.offset for session in run.timeline().sessions]
+    assert [(4.0, 1), (4.5, 2), (5.0, 1), (5.5, 0)] == [point for point in in_flight if 4 <= point[0] < 6]
+    assert ["session 1 (shard 1/2)", "session 2 (shard 2/2)"] == [name.partition(":")[0] for name in names]
+
+
+def export_events(path: Path) -> list[Any]:
+    """Return the events of the Chrome trace of a run."""
+    events: list[Any] = orjson.loads(evaljournal("export", path, "--format", "chrome-trace").stdout)["traceEvents"]
+    return events
+
+
+async def test_a_salvaged_and_a_forked_shard_are_merged(tmp_path: Path) -> None:
+    """A damaged shard can be salvaged, or forked before the damage, and then be resumed and merged."""
+    defined, _ = flaky_evaluation(12)
+    undivided = await arun(flaky_evaluation(12)[0], tmp_path / "all", files=FILES, **repeatable())
+    paths = await run_shards(defined, tmp_path)
+    flip(segment(paths[0]), list(read(paths[0]))[8].offset + 60)
+    starts_of_attempts = [record for record in read(paths[1]) if isinstance(record.event, AttemptStarted)]
+    await salvage(paths[0], tmp_path / "salvaged", files=FILES, in_thread=inline)
+    await fork(paths[1], tmp_path / "forked", starts_of_attempts[-1].seq, files=FILES, in_thread=inline)
+    for path in (tmp_path / "salvaged", tmp_path / "forked"):
+        await arun(defined, path, resume=True, files=FILES, **repeatable())
+    result = await merge(
+        [tmp_path / "forked", paths[2], tmp_path / "salvaged"], tmp_path / "new", files=FILES, in_thread=inline
+    )
+    audited = audit(read(tmp_path / "new"), rules=session_rules)
+
+    assert outcome(undivided.state) == outcome(result.state)
+    assert (True, (), True) == (verify(tmp_path / "new").ok, audited.findings, "salvaged" in audited.notes[0])
+    with pytest.raises(JournalDamaged):
+        await merge([paths[0], *paths[1:]], tmp_path / "damaged", files=FILES, in_thread=inline)
+
+
+async def test_findings_of_other_shards_are_kept(tmp_path: Path) -> None:
+    """An audit ignores the gaps of a salvaged shard only, not what is wrong in the shards before it."""
+    wrong = shard_events("1/2", "a")
+    wrong[-1] = attrs.evolve(wrong[-1], elapsed=1e6)
+    await write(tmp_path / "1", wrong, files=FILES, in_thread=inline)
+    await write(tmp_path / "2", [*shard_events("2/2", "b"), salvaged_event()], files=FILES, in_thread=inline)
+    await merge([tmp_path / "1", tmp_path / "2"], tmp_path / "new", files=FILES, in_thread=inline)
+    late = [record.seq for record in read(tmp_path / "new") if getattr(record.event, "trial", "") == "b"]
+
+    findings = audit(read(tmp_path / "new")).findings
+    assert findings
+    assert all(finding.seq < late[0] for finding in findings)
+
+
+def salvaged_event() -> Any:
+    """Return the record that a salvage adds."""
+    return JournalSalvaged(run="0" * 32, kept=8, lost=1, excluded=0)
+
+
+async def test_shards_that_do_not_belong_together_are_rejected(tmp_path: Path) -> None:
+    """The same shard twice, another number of shards, evaluation, dataset or seed, a run of all cases, a live run: rejected."""
+    changes: dict[str, Any] = {
+        "first": {},
+        "same": {},
+        "count": {"shard": "2/3"},
+        "evaluation": {"evaluation": "rivers"},
+        "dataset": {"dataset_fingerprint": "other"},
+        "seed": {"settings": {"slots": 2, "seed": 1}},
+        "undivided": {"shard": ""},
+        "invalid": {"shard": "9/8"},
+    }
+    for name, change in changes.items():
+        events = shard_events("1/2" if name in {"first", "same"} else "2/2", name)
+        settings = {"settings": {"slots": 2, "seed": 0}}
+        await write(
+            tmp_path / name, [attrs.evolve(events[0], **{**settings, **change}), *events[1:]], files=FILES, in_thread=inline
+        )
+    for name in list(changes)[1:]:
+        with pytest.raises(RunChanged if name in {"evaluation", "dataset", "seed"} else UsageError):
+            await merge([tmp_path / "first", tmp_path / name], tmp_path / "new", files=FILES, in_thread=inline)
+    async with writing(tmp_path / "live", new=True, files=FILES, in_thread=inline) as journal:
+        journal.append(shard_events("2/2", "live")[0])
+        with pytest.raises(JournalLocked):
+            await merge([tmp_path / "first", tmp_path / "live"], tmp_path / "new", files=FILES, in_thread=inline)
+    with pytest.raises(JournalExists):
+        await merge([tmp_path / "first"], tmp_path / "same", files=FILES, in_thread=inline)
+    with pytest.raises(JournalError, match="is inside"):
+        await merge([tmp_path / "first"], tmp_path / "first" / "new", files=FILES, in_thread=inline)
+
+    assert {*changes, "live"} == set(os.listdir(tmp_path))
+
+
+WITHDRAWN = [TrialWithdrawn(trial="a", reason="removed"), RunFinished(completed=0, failed=0, withdrawn=1, head="")]
+
+
+@pytest.mark.parametrize("ends", [[finished()], WITHDRAWN])
+async def test_a_trial_in_two_shards_is_rejected(tmp_path: Path, ends: list[Any]) -> None:
+    """A trial that two shards have is an error, also if one has withdrawn it, and leaves nothing behind."""
+    first, second = shard_events("1/2", "a"), shard_events("2/2", "a")
+    first[-1:] = ends
+    await write(tmp_path / "1", first, files=FILES, in_thread=inline)
+    await write(tmp_path / "2", second, files=FILES, in_thread=inline)
+    before = content(tmp_path)
+    with pytest.raises(UsageError, match=r"the trial 'a' of .*/2 is also in another shard"):
+        await merge([tmp_path / "1", tmp_path / "2"], tmp_path / "new", files=FILES, in_thread=inline)
+
+    assert before == content(tmp_path)
+
+
+HOSTILE = ["\x1b[31mred", "../../etc", "<script>alert(1)</script>", "case\nnext", "\u202e"]
+
+
+def test_hostile_names_and_paths_are_escaped(tmp_path: Path) -> None:
+    """Names of another user's shards are copied as they are, and printed without control characters."""
+    for number, name in enumerate(HOSTILE, 1):
+        path = tmp_path / f"{number}\x1b[31m"
+        events = shard_events(f"{number}/{len(HOSTILE) + 1}", name, evaluation="\x1b[31mevaluation")
+        trio.run(partial(write, path, events, files=FILES, in_thread=inline))
+    result = evaljournal("merge", *tmp_path.iterdir(), "-o", tmp_path / "new")
+    names = list(load(tmp_path / "new").trials)
+    trio.run(
+        partial(
+            write,
+            tmp_path / "again",
+            shard_events("6/6", HOSTILE[0], evaluation="\x1b[31mevaluation"),
+            files=FILES,
+            in_thread=inline,
+        )
+    )
+    overlap = evaljournal("merge", tmp_path / "1\x1b[31m", tmp_path / "again", "-o", tmp_path / "other")
+
+    assert (3, sorted(HOSTILE)) == (result.exit_code, sorted(names))
+    assert 2 == overlap.exit_code
+    assert "\x1b" not in result.output + overlap.output
+
+
+async def test_only_the_users_own_shards_are_signed(tmp_path: Path) -> None:
+    """The merged run is the user's own if all shards are; one foreign shard makes `resume` ask for --trust."""
+    key = user_key()
+    for number, signature in ((1, key), (2, key), (3, None)):
+        path, events = tmp_path / str(number), shard_events(f"{number}/3", f"case-{number}")
+        async with writing(path, new=True, clock=ticking(0), files=FILES, in_thread=inline) as journal:
+            for event in events:
+                journal.append(event, key=signature if isinstance(event, RunStarted | SessionStarted) else None)
+    own = await merge([tmp_path / "1", tmp_path / "2"], tmp_path / "own", files=FILES, in_thread=inline)
+    await merge([tmp_path / str(number) for number in (1, 2, 3)], tmp_path / "mixed", files=FILES, in_thread=inline)
+
+    assert 3 == len(own.state.sessions)
+    assert [True] * 4 == [is_signed for _, is_signed in starts(tmp_path / "own", key)]
+    assert [False, True, True, False] == [is_signed for _, is_signed in starts(tmp_path / "mixed", key)]
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.exhaustive) for seed in range(1, 7))])
+def test_a_power_cut_leaves_no_partial_run(tmp_path: Path, seed: int) -> None:
+    """After a power cut or kill at any call, the merged run is complete or absent, and can be created."""
+    rng, target, large = random.Random(seed), Path("/runs/new"), "v" * (300 << 10)
+    paths = [tmp_path / "1", tmp_path / "2"]
+    for number, path in enumerate(paths, 1):
+        events = [*shard_events(f"{number}/2", f"case-{number}")[:2], *trial(f"case-{number}", output=large), finished()]
+        trio.run(partial(write, path, events, files=FILES, in_thread=inline))
+
+    def merge_on(disk: SimulatedDisk) -> None:
+        trio.run(partial(merge, paths, target, files=disk, in_thread=inline))
+
+    for n in itertools.count(1 + seed, 7):
+        disk = SimulatedDisk()
+        disk.mkdir("/runs")
+        disk.sync_directory("/")
+        calls = itertools.count(1)
+
+        def count(_: str) -> None:
+            if next(calls) >= n:  # noqa: B023  # called in this iteration only
+                raise PowerCut
+
+        disk.on_call, is_done = count, False
+        try:
+            merge_on(disk)
+            is_done = True
+        except (PowerCut, BaseExceptionGroup):
+            pass
+        for disk_after in (disk.after_power_cut(rng), disk.after_kill()):
+            is_there = disk_after.exists(str(target))
+            assert is_there or not is_done
+            if not is_there:
+                merge_on(disk_after)
+            assert verify(target, files=disk_after).ok, n
+        if is_done:
+            break
+    assert n > 20
+
+
+def test_the_command_reports_missing_shards_and_checks_gates(tmp_path: Path) -> None:
+    """Exit codes: 3 with missing shards, 1 if a gate of the merged run does not pass, 4 if a shard is damaged."""
+    Path("ev.py").write_text(PROGRAM)
+    for number in (1, 2):
+        assert 0 == evaljournal("run", "ev.py", "--shard", f"{number}/2", "--fail-under", "wrong=1", "--limit", 6).exit_code
+    shards = sorted(Path("runs/same").iterdir())
+    missing = evaljournal("merge", shards[0], "-o", tmp_path / "missing", "--json")
+    complete = evaljournal("merge", *shards, "-o", "runs/same/0001", "--json")
+    answer = orjson.loads(complete.stdout)
+    flip(segment(shards[1]), 900)
+    damaged = evaljournal("merge", *shards, "-o", tmp_path / "damaged")
+
+    assert (3, ["2/2"], 3) == (
+        missing.exit_code,
+        *(orjson.loads(missing.stdout)[key] for key in ("missing_shards", "exit_code")),
+    )
+    assert (1, [], 6) == (complete.exit_code, answer["missing_shards"], answer["trials"]["completed"])
+    assert [("1/2", True), ("2/2", True)] == [(shard["shard"], shard["finished"]) for shard in answer["shards"]]
+    assert (4, False) == (damaged.exit_code, (tmp_path / "damaged").exists())
+    assert 0 == evaljournal("verify", "runs/same/0001").exit_code
+    assert "missing shards: 2/2" in evaljournal("status", tmp_path / "missing").stdout
+    assert 2 == evaljournal("replay", tmp_path / "missing", "--at-time", 1).exit_code
+    assert 0 == evaljournal("resume", tmp_path / "missing", "--fail-under", "wrong=0").exit_code
+    assert "missing shards" not in evaljournal("status", tmp_path / "missing").stdout
