@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import attrs
 import orjson
 import pytest
 from click.testing import CliRunner, Result
@@ -855,9 +854,8 @@ def test_status_without_a_run() -> None:
 
 def test_ls() -> None:
     """The runs are listed with evaluation, counts and outcome, in any status."""
-    *interrupted, finished = whole_run()
-    write_sync(Path("runs/capitals/0001"), [*interrupted, attrs.evolve(finished, elapsed=42.0)])  # type: ignore[misc]  # an attrs class
-    write_sync(Path("runs/capitals/0002"), interrupted)
+    write_sync(Path("runs/capitals/0001"), whole_run())
+    write_sync(Path("runs/capitals/0002"), whole_run()[:-1])
     write_sync(Path("runs/capitals/0003"), whole_run())
     flip(segment(Path("runs/capitals/0003")), list(read("runs/capitals/0003"))[9].offset + 60)
     forge(Path("runs/rivers"), [opened(version="7.0")])
@@ -866,20 +864,25 @@ def test_ls() -> None:
 
     assert (0, "") == (result.exit_code, result.stderr)
     assert [
-        "RUN                 EVALUATION  STARTED              OK  FAILED  TRIALS  TOOK   ENDED",
-        "runs/capitals/0001  capitals    2026-11-15 00:00:00  2   0       2       42 s   finished",
-        "runs/capitals/0002  capitals    2026-11-15 00:00:00  2   0       -       14 ms  no final record",
-        "runs/capitals/0003  capitals    2026-11-15 00:00:00  2   0       2       -      finished",
+        "RUN                 EVALUATION  STARTED              OK  FAILED  TRIALS  SCORE          COST  TOOK   ENDED",
+        "runs/capitals/0001  capitals    2026-11-15 00:00:00  2   0       2       exact 100.0 %  -     14 ms  finished",
+        "runs/capitals/0002  capitals    2026-11-15 00:00:00  2   0       -       exact 100.0 %  -     14 ms  no final record",
+        "runs/capitals/0003  capitals    2026-11-15 00:00:00  1   0       -       exact 100.0 %  -     9 ms   damaged",
     ] == result.stdout.splitlines()[:4]
     assert "unreadable" == answer[3]["status"]
+    (variant,) = answer[1].pop("variants")
+    assert ("", 2, 1.0) == (variant["variant"], variant["completed"], variant["scores"]["exact"]["mean"])
     assert answer[1] == {
         "path": "runs/capitals/0002",
         "evaluation": "capitals",
         "started_at": "2026-11-15T00:00:00.003000Z",
+        "git": "",
         "completed": 2,
         "failed": 0,
         "trials": None,
         "elapsed": 0.014,
+        "head": list(read("runs/capitals/0002"))[-1].h,
+        "cost": None,
         "status": "interrupted",
         "outcome": "no final record",
     }
