@@ -66,6 +66,18 @@ def block_in_words(state: RunState, block: Block) -> str:
     return f"{unit} {used} of {quantity(unit, use.limit)} used{next_one}"
 
 
+def reserved_in_words(state: RunState) -> str:
+    """Return how much of the budget is used or reserved; empty if nothing is reserved."""
+    use = {} if state.budget is None else state.budget.use()
+    parts = (
+        f"{unit} {quantity(unit, part.spent + part.possibly_paid + part.reserved)} of {quantity(unit, part.limit)}"
+        for unit, part in use.items()
+        if part.reserved
+    )
+    text = " · ".join(parts)
+    return f"{text} used or reserved" if text else ""
+
+
 def over_budget_in_words(budget: Budget, trial: str, usage: object = None) -> str:
     """Return by what a trial has exceeded the budget per trial, with some usage that is not recorded yet."""
     over = budget.over_trial_limit(trial, usage)

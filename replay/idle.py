@@ -9,7 +9,7 @@ from typing import Final, Literal
 import attrs
 
 from journal.events import SCORER_PREFIX
-from replay.budget_text import block_in_words
+from replay.budget_text import block_in_words, reserved_in_words
 from replay.intake import PAUSE_REASONS, PROBING, Pause
 from replay.state import RunState
 from replay.text import digits, duration, plural, printable
@@ -53,6 +53,8 @@ def reasons(state: RunState, *, now: float, total: int | None = None) -> list[Re
     keys = [key for key in {**state.limits, **state.paces, **state.pauses} if not key.startswith(SCORER_PREFIX)] or [""]
     has_idle_slot = any((slots := slots_of(state, key)) is None or state.in_flight(key) < slots for key in keys)
     attempts = list(_attempt_reasons(state, keys, now, ready, total)) if has_idle_slot else []
+    if has_idle_slot and ready and not attempts and (text := reserved_in_words(state)):
+        attempts = [Reason(reason="budget", text=f"budget: {text}")]  # The estimate for the next attempt is not recorded.
     return attempts + list(_scorer_reasons(state, keys, now))
 
 

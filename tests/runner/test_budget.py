@@ -105,6 +105,28 @@ async def test_few_attempts_without_a_reserve(disk: SimulatedDisk) -> None:
     assert 10 == task.max_in_flight
 
 
+async def test_an_estimate_that_does_not_fit_yet(disk: SimulatedDisk) -> None:
+    """While the estimate for the next attempt does not fit, the reason is shown; afterwards it starts."""
+
+    class Estimated(Paid):
+        def check_price(self, _: Case, /) -> None:
+            """There is a price."""
+
+        def estimate(self, case: Case, _: float | None, /) -> dict[str, float]:
+            return {"cost": 0.4 if case.name == "case-0" else 0.9}
+
+    task, shown = Estimated(), list[str]()
+
+    async def observe(live: LiveRun) -> None:
+        await trio.sleep(0.5)
+        shown.extend(reason.text for reason in reasons(live.state, now=live.now(), total=live.total))
+
+    await run_virtual(paid_evaluation(task, 2, slots=2), disk, observer=observe)
+
+    assert ["budget: cost $0.400 of $1.00 used or reserved"] == shown
+    assert [{"cost": 0.4}, {"cost": 0.1}] == [event.reserved for event in events(disk, AttemptStarted)]
+
+
 async def test_usage_is_never_reported(disk: SimulatedDisk) -> None:
     """If 20 trials have reported no cost, nothing more starts; the next session tries again."""
     task = Paid(cost=None)

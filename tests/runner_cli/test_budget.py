@@ -8,7 +8,10 @@ import orjson
 import pytest
 from click.testing import CliRunner, Result
 
+from journal.events import AttemptStarted
 from runner.cli import cli
+from tests.runs import events
+from tests.server import Server
 
 TASK = """
 from evaljournal import Case, evaluation, note
@@ -69,6 +72,20 @@ def test_a_budget_for_each_trial() -> None:
     assert "budget per trial: output_tokens 9; exceeded by 8 trials" in failed.stdout
     assert {"budget": 8} == orjson.loads(invoke("status --json").stdout)["failed_by_reason"]
     assert 0 == invoke("resume --retry-failed --budget-per-trial output_tokens=1k").exit_code
+    assert 0 == invoke("verify").exit_code
+
+
+def test_a_chat_model(server: Server, name: str) -> None:
+    """The first reserve is estimated from the prompt and --max-tokens; the next one is what the first trial has cost."""
+    Path("qa.jsonl").write_text("".join(f'{{"id": "{number}", "input": "question"}}\n' for number in range(4)))
+    Path("prices.toml").write_text('[models."gpt-4o-mini"]\ninput = 1\noutput = 2\n')
+    options = f"--chat gpt-4o-mini --max-tokens 50 --base-url {server.url(name, 'ok', 'v1')} --prices prices.toml --slots 1"
+
+    result = invoke(f"run --data qa.jsonl {options} --budget cost=0.003")
+
+    assert 3 == result.exit_code, result.output
+    reserves = [event.reserved for event in events(Path("runs/qa/0001"), AttemptStarted)]
+    assert [{"cost": 0.000113}, {"cost": 0.0012}] == reserves  # 13 and 50 tokens; then 1,000 and 100, as the server reports.
     assert 0 == invoke("verify").exit_code
 
 
