@@ -1,7 +1,7 @@
 """What the attempts and scorer calls of one trial waited for before they started.
 
 A `WaitLog` processes every record of a run. The time between two records is attributed to what delayed starts then: a pause,
-the concurrency limit or the pace. Backoff is not included; it is recorded separately.
+the concurrency limit, the pace, or outputs that wait for scorers. Backoff is not included; it is recorded separately.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from replay.state import RunState
 from replay.text import printable
 
 _ATTEMPT, _FIRST_CALLS = "", "*"
-"""Names of what waits: the next attempt, and the first calls of all scorers; a retried call has the name of its scorer."""
+"""Keys of waits: the next attempt, and the first call of every scorer; a retried call has the name of its scorer."""
 _MIN_WAIT: Final = 1e-6
 """Shorter times, in seconds, are not a wait."""
 
@@ -47,19 +47,19 @@ class WaitLog:
 
     def apply(self, record: Record) -> list[Wait]:
         """Process the next record; if it starts an attempt or a scorer call of the trial, return what that waited for."""
-        event, is_new = record.event, isinstance(record.event, SessionStarted)
-        if self._ready and not is_new:
+        event, is_session_start = record.event, isinstance(record.event, SessionStarted)
+        if self._ready and not is_session_start:
             self._pass_time(max(record.t, self._t))
         self._state.apply(record)
-        self._t = record.t if is_new else max(record.t, self._t)
-        if is_new:
+        self._t = record.t if is_session_start else max(record.t, self._t)
+        if is_session_start:
             self._ready = dict.fromkeys(self._ready, self._t)
             self._prepare()
         if getattr(event, "trial", None) != self._trial:
             return []
         match event:
             case AttemptStarted():
-                return self._start(_ATTEMPT, event.key, last=True)
+                return self._start(_ATTEMPT, event.key)
             case ScorerCallStarted():
                 return self._start(event.scorer if event.scorer in self._ready else _FIRST_CALLS, event.key)
             case ScorerCallFailed(delay=float(delay)):
@@ -79,10 +79,10 @@ class WaitLog:
         elif trial.stage in {"queued", "interrupted", "backing_off"}:
             self._ready.setdefault(_ATTEMPT, max(self._t, self._state.backing_off.get(self._trial, 0.0)))
 
-    def _start(self, name: str, key: str, *, last: bool = False) -> list[Wait]:
+    def _start(self, name: str, key: str) -> list[Wait]:
         """End a wait; return its reasons, longest first."""
         waits = self._waits.get(name, {})
-        if last or name != _FIRST_CALLS:  # The first calls of other scorers still wait.
+        if name != _FIRST_CALLS:  # The first calls of other scorers still wait.
             self._ready.pop(name, None)
             self._waits.pop(name, None)
         reasons = [wait for (wait_key, _), wait in waits.items() if wait_key == key and wait.seconds > _MIN_WAIT]
@@ -98,8 +98,8 @@ class WaitLog:
                     reason = self._reason(name, key, start)
                     if reason is not None:
                         kind, text = reason
-                        before = waits.get((key, kind))
-                        waits[key, kind] = Wait(kind, (before.seconds if before else 0.0) + end - start, text)
+                        previous = waits.get((key, kind))
+                        waits[key, kind] = Wait(kind, (previous.seconds if previous else 0.0) + end - start, text)
 
     def _pieces(self, key: str, start: float, end: float) -> Iterator[tuple[float, float]]:
         """Split an interval where a pause of the key expires."""

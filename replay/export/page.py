@@ -1,7 +1,8 @@
 """A run, or two runs, as one HTML file that needs no network and no other file.
 
 Everything in a run is untrusted. The data are embedded compressed and in base64, so no text in them can be markup; the scripts
-show them as text only; and the page's Content-Security-Policy forbids everything but its own scripts and styles.
+show them as text only; and the page's Content-Security-Policy forbids everything but its own scripts and styles, and on
+live pages connections to their server.
 """
 
 import base64
@@ -88,7 +89,7 @@ class PageRun:
         state, path, started = self.run.state, self.run.path, self.run.state.started
         status, problem = self.run.status, self.run.problem
         path = Path(escape_controls(str(path)))  # It need not be valid UTF-8.
-        summary, quoted = summarize(state), shlex.quote(str(path))
+        summary, quoted_path = summarize(state), shlex.quote(str(path))
         next_verb = {"running": "watch", "damaged": "verify"}.get(status)
         return {
             "path": str(path),
@@ -96,9 +97,9 @@ class PageRun:
             "status": status,
             "problem": None if problem is None else str(problem),
             "headline": headline(summary, status if next_verb else ending_in_words(state)),
-            "next_command": f"evaljournal {next_verb} {quoted}" if next_verb else next_command(state, path),
-            "show": f"evaljournal show {quoted}",
-            "verify": f"evaljournal verify {quoted}",
+            "next_command": f"evaljournal {next_verb} {quoted_path}" if next_verb else next_command(state, path),
+            "show_command": f"evaljournal show {quoted_path}",
+            "verify_command": f"evaljournal verify {quoted_path}",
             "head": state.head,
             "total": self.run.total,
             "summary": view_json(summary),
@@ -193,10 +194,10 @@ def comparison_data(comparison: Comparison) -> dict[str, Any]:
 
 
 def _comparison_headline(comparison: Comparison, verdicts: Mapping[str, str]) -> str:
-    first = "".join(f"{printable(scorer, 40)}: {verdicts[scorer]}. " for scorer, _ in _first(comparison.scores))
-    changed = f", {len(comparison.changed):,} changed" if comparison.changed else ""
-    unchanged = f"{comparison.unchanged:,} of {plural(comparison.compared, 'trial')} unchanged"
-    return f"{first}{len(comparison.fixed):,} fixed, {len(comparison.broken):,} broken{changed}, {unchanged}."
+    score_text = "".join(f"{printable(scorer, 40)}: {verdicts[scorer]}. " for scorer, _ in _first(comparison.scores))
+    changed_text = f", {len(comparison.changed):,} changed" if comparison.changed else ""
+    unchanged_text = f"{comparison.unchanged:,} of {plural(comparison.compared, 'trial')} unchanged"
+    return f"{score_text}{len(comparison.fixed):,} fixed, {len(comparison.broken):,} broken{changed_text}, {unchanged_text}."
 
 
 def page(runs: Sequence[Mapping[str, Any]], comparison: Mapping[str, Any] | None = None) -> Iterator[bytes]:
@@ -245,7 +246,7 @@ def live_page(title: str) -> bytes:
 
 
 def policy(scripts: Iterable[str] = _SCRIPTS, styles: Iterable[str] = tuple(_STYLES), *, connect: str) -> str:
-    """Return a Content-Security-Policy that allows the scripts and styles of a page, by hash, and nothing else."""
+    """Return a Content-Security-Policy that allows only a page's scripts and styles, by hash, and connections to `connect`."""
     script_hashes, style_hashes = (" ".join(_hash(_resource(name)) for name in names) for names in (scripts, styles))
     return (
         f"default-src 'none'; script-src {script_hashes}; style-src {style_hashes}; connect-src {connect}; "

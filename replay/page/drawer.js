@@ -86,7 +86,7 @@ class Drawer {
       ...this.outputs(sides),
       ...sides.flatMap(([side, number, label]) => [el("h3", { text: label ? `Attempts in ${label}` : "Attempts" }), el("ol", { class: "attempts" }, side.trials.attempts[number].map((span) => this.attempt(side, span)))]),
       trials.metadata[trial] === null ? "" : this.block("Metadata", trials.metadata[trial], run, trial),
-      el("p", { class: "faint command" }, "In full: ", sides.map(([side, number]) => el("code", { text: `${side.info.show} ${quoted(side.trials.name[number])}` }))));
+      el("p", { class: "faint command" }, "In full: ", sides.map(([side, number]) => el("code", { text: `${side.info.show_command} ${quoted(side.trials.name[number])}` }))));
     this.element.hidden = false;
     this.element.scrollTop = scroll;
     if (!isSame) this.element.querySelector("h2").focus({ preventScroll: true });
@@ -144,7 +144,7 @@ class Drawer {
   content(value, run, trial, marked) {
     const isTruncated = value && typeof value === "object" && !Array.isArray(value);
     return [el("pre", { tabindex: 0, dir: "auto" }, marked || visible(fullText(value) ?? "null")),
-      isTruncated ? el("p", { class: "truncated" }, `First ${grouped(value.beginning.length)} of ${grouped(value.length)} characters. In full: `, el("code", { text: `${run.info.show} ${quoted(run.trials.name[trial])} --json` })) : ""];
+      isTruncated ? el("p", { class: "truncated" }, `First ${grouped(value.beginning.length)} of ${grouped(value.length)} characters. In full: `, el("code", { text: `${run.info.show_command} ${quoted(run.trials.name[trial])} --json` })) : ""];
   }
 
   attempt(run, span) {
@@ -166,6 +166,6 @@ class Drawer {
       details.retry_in === undefined ? "" : line(`retry in ${duration(details.retry_in)} (${spaced(details.retry_reason)})`),
       ...(details.notes || []).filter(([name]) => name === NOT_REUSED).map(([, value]) => line(notReusedText(value))),
       notes.length ? line(notes.map(([name, value]) => `${oneLine(name, 40)} ${typeof value === "number" ? number(value) : oneLine(value, 200)}`).join(" · ")) : "",
-      details.more_notes ? line(`and ${plural(details.more_notes, "more note")}; in full: ${run.info.show} ${quoted(run.trials.name[trial])}`) : "");
+      details.more_notes ? line(`and ${plural(details.more_notes, "more note")}; in full: ${run.info.show_command} ${quoted(run.trials.name[trial])}`) : "");
   }
 }

@@ -83,7 +83,7 @@ function sessionText({ at, pid, host, outcome, adopted, shard }) {
 }
 
 function auditSection({ info, seq }) {
-  const { audit, next_command, verify } = info, { totals } = audit;
+  const { audit, next_command, verify_command } = info, { totals } = audit;
   const problems = audit.findings.length + audit.findings_omitted;
   const result = audit.ok
     ? `✓ Audit OK: ${plural(totals.enqueued, "trial")} = ${grouped(totals.completed)} completed + ${grouped(totals.failed)} failed + ${grouped(totals.withdrawn)} withdrawn + ${grouped(totals.open)} open; ${plural(audit.decisions_reproduced, "policy decision")} reproduced.`
@@ -93,7 +93,7 @@ function auditSection({ info, seq }) {
     el("p", { class: audit.ok ? "audit ok" : "audit failed", text: result }),
     audit.findings.length ? el("ul", {}, audit.findings.slice(0, 20).map((finding) => el("li", { text: `record ${grouped(finding.seq)} (${finding.check}): ${visible(finding.message)}` }))) : "",
     el("p", { class: "faint", text: audit.notes.map((note) => visible(note)).join(" · ") }),
-    el("p", { class: "faint" }, "The hash of every record was checked when this page was written, up to ", el("code", { text: `seq ${grouped(seq)}` }), ", head ", el("code", { id: "head", text: info.head }), ". To check files and blobs as well: ", el("code", { text: verify }), ".", next_command === verify ? "" : [" Next: ", el("code", { text: next_command })]),
+    el("p", { class: "faint" }, "The hash of every record was checked when this page was written, up to ", el("code", { text: `seq ${grouped(seq)}` }), ", head ", el("code", { id: "head", text: info.head }), ". To check files and blobs as well: ", el("code", { text: verify_command }), ".", next_command === verify_command ? "" : [" Next: ", el("code", { text: next_command })]),
     el("div", { class: "more" },
       foldedPairs("Settings", Object.entries(info.settings)),
       foldedPairs("Environment", Object.entries(info.environment)),

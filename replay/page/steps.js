@@ -71,7 +71,7 @@ function notReusedText(value) {
 function stepList(run, span, drawer) {
   const steps = run.stepsOf.get(span) || [], head = reuseText(run, span, steps);
   if (!steps.length) return head ? el("p", { class: "faint", text: head }) : "";
-  const rows = nestedSteps(run, steps), inFull = () => el("code", { text: `${run.info.show} ${quoted(run.trials.name[run.spans.trial[span]])}` });
+  const rows = nestedSteps(run, steps), inFull = () => el("code", { text: `${run.info.show_command} ${quoted(run.trials.name[run.spans.trial[span]])}` });
   return el("div", { class: "trajectory" },
     head ? el("p", { class: "faint", text: head }) : "",
     el("p", { class: "faint step-legend", "aria-hidden": "true" }, [...run.stepKinds, "failed", "reused"].map((kind) => el("span", {}, el("i", { class: `step-bar ${kind}` }), kind))),
@@ -110,6 +110,6 @@ function stepContent(run, span, step, source, drawer) {
     content.reply === undefined ? "" : part("reply", content.reply),
     content.output === undefined ? "" : part("output", content.output),
     content.error === undefined ? "" : el("pre", { class: "error", tabindex: 0, text: visible(content.error) }),
-    content.shortened ? el("p", { class: "truncated" }, "The page has no room for its messages. In full: ", el("code", { text: `${run.info.show} ${quoted(run.trials.name[trial])} --steps full` })) : "",
+    content.shortened ? el("p", { class: "truncated" }, "The page has no room for its messages. In full: ", el("code", { text: `${run.info.show_command} ${quoted(run.trials.name[trial])} --steps full` })) : "",
   ];
 }

@@ -31,7 +31,11 @@ from runner.errors import UsageError
 @scorer_options
 @only_variant_option("Scoring", "Only outputs of this variant; repeatable.")
 @grouped_option(
-    "Scoring", "--all", "all_outputs", is_flag=True, help="Also re-score outputs that the current version has scored."
+    "Scoring",
+    "--all",
+    "all_outputs",
+    is_flag=True,
+    help="Also re-score outputs already scored by the scorer's current version.",
 )
 @grouped_option("Scoring", "--task", "reference", metavar="REFERENCE", help="New location of the evaluation, if it was moved.")
 @trust_option("Scoring")

@@ -32,7 +32,7 @@ class RateLimited(Exception):
     def __init__(self, retry_after: float | None = None, message: str = "rate limited") -> None:
         super().__init__(retry_after, message)
         self.retry_after = retry_after
-        """Seconds that the endpoint asked to wait, if it did."""
+        """Seconds from `Retry-After` or an equivalent, if any."""
         self.message = message
 
     def __str__(self) -> str:
@@ -51,7 +51,7 @@ class Failure:
     """`error`: may succeed next time. `parse_error`: the output may have been invalid. `rate_limited`. `unavailable`: 5xx or a
     connection error. `fatal`: the next attempt would fail in the same way."""
     retry_after: float | None = None
-    """Seconds that the endpoint asked to wait, counted from the failure."""
+    """Seconds to wait before the next call, counted from the failure, from `Retry-After` or an equivalent."""
     stop_run: bool = False
     """Whether every other call would fail in the same way: the API key is unauthorized, or the account has no credit."""
 
@@ -82,7 +82,12 @@ class RemoteError(Exception):
 _TEMPORARY = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.CONFLICT, HTTPStatus.TOO_EARLY}
 """Statuses below 500 that may succeed later; 409 means that a lock was held."""
 
-_UNAUTHORIZED = {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.PROXY_AUTHENTICATION_REQUIRED}
+_UNAUTHORIZED = {
+    HTTPStatus.UNAUTHORIZED,
+    HTTPStatus.PAYMENT_REQUIRED,
+    HTTPStatus.FORBIDDEN,
+    HTTPStatus.PROXY_AUTHENTICATION_REQUIRED,
+}
 
 _NO_CREDIT = {"insufficient_quota", "billing_hard_limit_reached", "billing_not_active"}
 """Error codes sent with status 429 where waiting does not help."""
@@ -144,9 +149,9 @@ _LIBRARIES = (
     os.path.join(os.path.dirname(os.__file__), ""),
     *(os.path.join(_ROOT, package, "") for package in (*_OUR_PACKAGES, "evaljournal")),
 )
-"""How the file names of the standard library and of evaljournal start."""
+"""Path prefixes of the standard library and of evaljournal."""
 _FAKES = os.path.join(_ROOT, "runner", "testing.py")
-"""The tasks in it stand for the user's own."""
+"""Simulated tasks for tests; they count as the user's own code."""
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 _OWN_TASKS = "runner.tasks."
 """Module prefix of our own task errors, whose traceback would only show our own code."""
@@ -183,7 +188,7 @@ def _classify(exc: BaseException, now: float) -> Failure:
 
 
 def worst(failures: list[Failure]) -> Failure:
-    """Merge the failures of a group: fatal before rate limited, and the longest wait."""
+    """Return the worst category of a group with the longest wait in it, and `stop_run` if any of them has it."""
     order: tuple[FailureCategory, ...] = ("fatal", "rate_limited", "unavailable", "parse_error", "error")
     worst = min(failures, key=lambda failure: (order.index(failure.category), -(failure.retry_after or 0)))
     return evolve(worst, stop_run=any(failure.stop_run for failure in failures))
@@ -195,12 +200,12 @@ def describe(exc: BaseException) -> Description:
         return exc.description
     cls = type(exc)
     name = public_name(cls)
-    message = _guarded(lambda: str(exc), lambda second: f"(str() of it raised {type(second).__name__})")
+    message = _guarded(lambda: str(exc), lambda error: f"(str() of it raised {type(error).__name__})")
     if str(cls.__module__).startswith(_OWN_TASKS):
         return Description(type=name, message=_shorten(message, _MAX_MESSAGE), traceback="")
     trace = _guarded(
         lambda: "".join(traceback.format_exception(cls, exc, _user_frames(exc.__traceback__))),
-        lambda second: f"(formatting its traceback raised {type(second).__name__})",
+        lambda error: f"(formatting its traceback raised {type(error).__name__})",
     )
     return Description(
         type=name,

@@ -476,7 +476,7 @@ def test_an_unsupported_proxy_is_rejected(proxied: pytest.MonkeyPatch, proxy: st
     assert "pass-phrase-3" not in str(caught.value)
 
 
-@pytest.mark.parametrize("status", ["401", "403", "407"])
+@pytest.mark.parametrize("status", ["401", "402", "403", "407"])
 def test_an_unauthorized_key_stops_the_run(server: Server, path: Path, name: str, status: str) -> None:
     """An unauthorized key stops the run after the first call, with one message."""
     cases = [Case(name=str(n), input=n) for n in range(1000)]
