@@ -23,6 +23,8 @@ OVER_BUDGET: Final = "OverBudget"
 _DIGITS: Final = 9
 """Decimals of a sum; costs are recorded with as many, so that sums are exact."""
 
+_NAMES_IN_USAGE: Final = tuple((unit, f"judge.{unit}") for unit in UNITS)
+
 Amounts: TypeAlias = dict[str, float]
 """Unit → amount."""
 
@@ -36,7 +38,7 @@ def amounts(value: object, *, zero: bool = True) -> Amounts:
 
 
 def _amount(value: object) -> float | None:
-    return value if is_amount(value) and math.isfinite(value) and value >= 0 else None
+    return value if value is not None and is_amount(value) and math.isfinite(value) and value >= 0 else None
 
 
 def _sums() -> Amounts:
@@ -240,8 +242,10 @@ class Budget:
         attempt = self._open.get(trial)
         if attempt is not None and attempt.number != number:
             attempt = None
-        for unit in UNITS:
-            parts = [part for name in (unit, f"judge.{unit}") if (part := _amount(usage.get(name))) is not None]
+        for unit, of_judges in _NAMES_IN_USAGE:
+            if unit not in usage and of_judges not in usage:
+                continue
+            parts = [part for name in (unit, of_judges) if (part := _amount(usage.get(name))) is not None]
             if not parts:
                 continue
             amount = sum(parts)
@@ -310,7 +314,10 @@ class Budget:
         return attempt
 
     def _seen(self, variant: str) -> _Variant:
-        return self._variants.setdefault(variant, _Variant())
+        seen = self._variants.get(variant)
+        if seen is None:
+            seen = self._variants[variant] = _Variant()
+        return seen
 
     def _committed(self, unit: str) -> float:
         return round(self.spent[unit] + self.possibly_paid[unit] + self.held[unit], _DIGITS)
