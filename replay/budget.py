@@ -17,10 +17,10 @@ UNITS: Final = ("cost", "input_tokens", "output_tokens")
 MAX_UNKNOWN: Final = 4
 """Attempts of a variant that may be in flight without a reserve, until one of them has reported its usage."""
 MAX_UNREPORTED: Final = 20
-"""Trials of a variant that are completed without any usage before a session is stopped: nothing would be counted."""
+"""Trials of a variant that may be completed without any usage; then the session is stopped, as nothing would be counted."""
 OVER_BUDGET: Final = "OverBudget"
-"""The error type of an attempt with which a trial exceeded the budget per trial, and which did not fail otherwise."""
-_DIGITS: Final = 9
+"""Error type of an attempt that exceeded the budget per trial and did not fail with another error."""
+_DECIMALS: Final = 9
 """Decimals of a sum; costs are recorded with as many, so that sums are exact."""
 
 _NAMES_IN_USAGE: Final = tuple((unit, f"judge.{unit}") for unit in UNITS)
@@ -30,11 +30,11 @@ Amounts: TypeAlias = dict[str, float]
 
 
 def amounts(value: object, *, zero: bool = True) -> Amounts:
-    """Return the amounts in a JSON value; anything else in it, which only a foreign journal has, is ignored."""
+    """Return the amounts in a JSON value; anything else, which only a foreign journal contains, is ignored."""
     if not isinstance(value, Mapping):
         return {}
-    found = ((unit, _amount(value.get(unit))) for unit in UNITS)
-    return {unit: amount for unit, amount in found if amount is not None and (zero or amount > 0)}
+    pairs = ((unit, _amount(value.get(unit))) for unit in UNITS)
+    return {unit: amount for unit, amount in pairs if amount is not None and (zero or amount > 0)}
 
 
 def _amount(value: object) -> float | None:
@@ -56,11 +56,11 @@ class _OpenAttempt:
 
     def held(self, unit: str) -> float:
         """Return how much of its reserve is not used yet."""
-        return max(0.0, round(self.reserved.get(unit, 0.0) - self.used.get(unit, 0.0), _DIGITS))
+        return max(0.0, round(self.reserved.get(unit, 0.0) - self.used.get(unit, 0.0), _DECIMALS))
 
 
 @attrs.define(eq=False)
-class _Variant:
+class _VariantUsage:
     """What the attempts of a variant have used."""
 
     largest: Amounts = attrs.field(factory=dict[str, float])
@@ -70,7 +70,7 @@ class _Variant:
     unreported: Counter[str] = attrs.field(factory=Counter[str])
     """Unit → trials completed in this session without it."""
     lost: Counter[str] = attrs.field(factory=Counter[str])
-    """Unit → interrupted attempts without a reserve; they may have cost as much as the first that reports it."""
+    """Unit → interrupted attempts without a reserve; each may have used as much as the first attempt that reports it."""
     last_reserve: Amounts | None = None
     """The reserve of the last attempt that was started with a budget."""
 
@@ -118,7 +118,7 @@ class Budget:
     """Whether the session has ended with a final record, so that nothing is in flight."""
     _open: dict[str, _OpenAttempt] = attrs.field(factory=dict[str, _OpenAttempt])
     """Trial → its attempt in flight or being scored."""
-    _variants: dict[str, _Variant] = attrs.field(factory=dict[str, _Variant])
+    _variants: dict[str, _VariantUsage] = attrs.field(factory=dict[str, _VariantUsage])
     _used_by_trial: dict[str, Amounts] = attrs.field(factory=dict[str, Amounts])
     """Trial that is not done → what its attempts have used; only with `trial_limits`."""
 
@@ -129,55 +129,56 @@ class Budget:
 
         A unit without either is missing.
         """
-        seen, reserve = self._variants.get(variant) or _Variant(), {}
+        usage, reserve = self._variants.get(variant) or _VariantUsage(), {}
         for unit in self.limits:
-            if unit in seen.reported:
-                reserve[unit] = seen.largest[unit]
+            if unit in usage.reported:
+                reserve[unit] = usage.largest[unit]
             elif unit in estimate:
-                reserve[unit] = max(estimate[unit], seen.largest.get(unit, 0.0))
+                reserve[unit] = max(estimate[unit], usage.largest.get(unit, 0.0))
         return reserve
 
     def block(self, variant: str, reserve: Mapping[str, float]) -> Block | None:
         """Return why an attempt with this reserve may not start; None if it may."""
-        seen = self._variants.get(variant) or _Variant()
+        usage = self._variants.get(variant) or _VariantUsage()
         for unit, limit in self.limits.items():
             committed, needed = self._committed(unit), reserve.get(unit)
-            if unit not in seen.reported and seen.unreported[unit] >= MAX_UNREPORTED:
+            if unit not in usage.reported and usage.unreported[unit] >= MAX_UNREPORTED:
                 return Block(reason="unreported", unit=unit)
-            if round(committed + (needed or 0.0), _DIGITS) > limit or (needed is None and committed >= limit):
+            if round(committed + (needed or 0.0), _DECIMALS) > limit or (needed is None and committed >= limit):
                 return Block(reason="limit", unit=unit, needed=needed)
             if needed is None and self._unknown_in_flight(variant, unit) >= MAX_UNKNOWN:
                 return Block(reason="unknown", unit=unit)
         return None
 
     def excess(self) -> Block | None:
-        """Return the first unit that is exceeded already; None if there is none."""
+        """Return why no attempt may start if a unit is exceeded already; None if none is."""
         over = (unit for unit, limit in self.limits.items() if self._committed(unit) > limit)
         return next((Block(reason="limit", unit=unit) for unit in over), None)
 
     def over_trial_limit(self, trial: str, usage: object = None) -> Amounts:
-        """Return what the attempts of a trial have used of the units of which one trial may use less.
+        """Return the units in which a trial exceeds the budget per trial, with what its attempts have used.
 
-        `usage` of the attempt in flight may not be recorded yet.
+        `usage` is that of the attempt in flight, if it is not recorded yet.
         """
         if not self.trial_limits:
             return {}
-        used, more = self._used_by_trial.get(trial, {}), amounts(usage)
-        sums = {unit: round(used.get(unit, 0.0) + more.get(unit, 0.0), _DIGITS) for unit in self.trial_limits}
+        used, unrecorded = self._used_by_trial.get(trial, {}), amounts(usage)
+        sums = {unit: round(used.get(unit, 0.0) + unrecorded.get(unit, 0.0), _DECIMALS) for unit in self.trial_limits}
         return {unit: amount for unit, amount in sums.items() if amount > self.trial_limits[unit]}
 
     # Views.
 
     def blocks(self) -> Iterator[Block]:
         """Yield why the next attempt of a variant may not start, judging by the reserve of its last one."""
-        for name, seen in self._variants.items():
-            if seen.last_reserve is not None and (block := self.block(name, self.reserve(name, seen.last_reserve))) is not None:
+        for name, usage in self._variants.items():
+            reserve = usage.last_reserve
+            if reserve is not None and (block := self.block(name, self.reserve(name, reserve))) is not None:
                 yield block
 
     @property
-    def is_known(self) -> bool:
+    def has_recorded_reserves(self) -> bool:
         """Whether the reserves of all variants follow from recorded usage, not from estimates."""
-        return bool(self._variants) and all(seen.reported.issuperset(self.limits) for seen in self._variants.values())
+        return bool(self._variants) and all(usage.reported.issuperset(self.limits) for usage in self._variants.values())
 
     def use(self) -> dict[str, BudgetUse]:
         """Return how much of the budget is used, by unit."""
@@ -185,11 +186,11 @@ class Budget:
 
     def _use(self, unit: str, limit: float) -> BudgetUse:
         spent, possibly_paid, reserved = self.spent[unit], self.possibly_paid[unit], 0.0 if self.has_ended else self.held[unit]
-        overshoot = max(0.0, round(spent + possibly_paid + reserved - limit, _DIGITS))
+        overshoot = max(0.0, round(spent + possibly_paid + reserved - limit, _DECIMALS))
         return BudgetUse(limit=limit, spent=spent, possibly_paid=possibly_paid, reserved=reserved, overshoot=overshoot)
 
     def more_trials(self, done: int) -> int | None:
-        """Return how many more trials the rest of the budget buys, at the average of those that are done; None if unknown."""
+        """Return how many more trials fit into the budget, at the average of those that are done; None if unknown."""
         counts = [
             int(max(0.0, limit - self.spent[unit] - self.possibly_paid[unit]) / (self.spent[unit] / done))
             for unit, limit in self.limits.items()
@@ -200,7 +201,7 @@ class Budget:
     def needed(self, remaining: int, done: int) -> Amounts:
         """Return a larger budget, in round numbers, with which the remaining trials can probably start.
 
-        If the first estimate did not fit, only that is known: then it is twice the budget. Empty if a larger one does not help.
+        Twice the budget if only the first estimate is known and did not fit. Empty if a larger budget does not help.
         """
         blocks, larger = list(self.blocks()), dict[str, float]()
         if any(block.reason == "unreported" for block in blocks):
@@ -208,30 +209,30 @@ class Budget:
         for unit in dict.fromkeys(block.unit for block in blocks if block.reason == "limit"):
             used = self.spent[unit] + self.possibly_paid[unit]
             average = self.spent[unit] / done if done else 0.0
-            reserve = max((seen.last_reserve or {}).get(unit, 0.0) for seen in self._variants.values())
+            reserve = max((usage.last_reserve or {}).get(unit, 0.0) for usage in self._variants.values())
             larger[unit] = round_up(max(used + reserve + max(1, remaining) * average, used + 2 * reserve))
         return larger or {unit: round_up(2 * limit) for unit, limit in self.limits.items()}
 
     # Facts.
 
-    def begin_session(self, settings: Mapping[str, Any], scored: Iterable[str]) -> None:
-        """Use the limits of a session; `scored` are the trials with a scorer call that the previous session has not ended."""
+    def begin_session(self, settings: Mapping[str, Any], being_scored: Iterable[str]) -> None:
+        """Use the limits of a session; `being_scored` are the trials with a scorer call that did not end before it."""
         self.has_ended = False
         self.limits = amounts(settings.get("budget"), zero=False)
         self.trial_limits = amounts(settings.get("budget_per_trial"), zero=False)
-        for trial in scored:
+        for trial in being_scored:
             self.lose_call(trial)
-        for seen in self._variants.values():
-            seen.unreported.clear()
+        for usage in self._variants.values():
+            usage.unreported.clear()
 
     def start(self, trial: str, number: int, variant: str, reserved: Any) -> None:
         """Reserve the amounts of an attempt."""
-        seen = self._seen(variant)
+        usage = self._usage_of(variant)
         attempt = self._open[trial] = _OpenAttempt(number, variant, amounts(reserved))
         if reserved is not None:
-            seen.last_reserve = dict(attempt.reserved)
-        for unit in seen.reported:
-            attempt.reserved.setdefault(unit, seen.largest[unit])
+            usage.last_reserve = dict(attempt.reserved)
+        for unit in usage.reported:
+            attempt.reserved.setdefault(unit, usage.largest[unit])
         for unit, amount in attempt.reserved.items():
             self._add(self.held, unit, amount)
 
@@ -254,22 +255,22 @@ class Budget:
                 before = attempt.held(unit)
                 self._add(attempt.used, unit, amount)
                 self._add(self.held, unit, attempt.held(unit) - before)
-                largest = self._seen(attempt.variant).largest
+                largest = self._usage_of(attempt.variant).largest
                 largest[unit] = max(largest.get(unit, 0.0), attempt.used[unit])
                 if self.trial_limits:
                     self._add(self._used_by_trial.setdefault(trial, {}), unit, amount)
 
     def lose_call(self, trial: str) -> None:
-        """Count what is left of an attempt's reserve as possibly paid, by a scorer call that gave no report and is repeated."""
+        """Count the unused reserve of an attempt as possibly paid: a scorer call ended without a report and is repeated."""
         if (attempt := self._open.get(trial)) is not None:
             for unit in UNITS:
                 self._add(self.possibly_paid, unit, attempt.held(unit))
 
     def lose(self, trial: str) -> None:
-        """Count the reserve of an attempt that was interrupted or timed out as possibly paid."""
+        """Release the reserve of an attempt that was interrupted or timed out, and count what is unused as possibly paid."""
         if (attempt := self.release(trial)) is None:
             return
-        lost = self._seen(attempt.variant).lost
+        lost = self._usage_of(attempt.variant).lost
         for unit in UNITS:
             if unit in attempt.reserved:
                 self._add(self.possibly_paid, unit, attempt.held(unit))
@@ -277,57 +278,57 @@ class Budget:
                 lost[unit] += 1
 
     def complete(self, trial: str) -> None:
-        """Release the reserve of a completed trial; its usage makes the reserve of the next attempts known."""
+        """Release the reserve of a completed trial; the reserves of later attempts follow from its usage."""
         self._used_by_trial.pop(trial, None)
         if (attempt := self.release(trial)) is None:
             return
-        seen = self._seen(attempt.variant)
+        usage = self._usage_of(attempt.variant)
         for unit in UNITS:
             if unit in attempt.used:
-                self._report(attempt.variant, seen, unit)
+                self._report(attempt.variant, usage, unit)
             elif attempt.reserved.get(unit) != 0:
-                seen.unreported[unit] += 1
+                usage.unreported[unit] += 1
 
     def drop(self, trial: str) -> None:
         """Forget a trial that failed or was withdrawn."""
         self.release(trial)
         self._used_by_trial.pop(trial, None)
 
-    def _report(self, variant: str, seen: _Variant, unit: str) -> None:
-        """Make a unit known; attempts that were started without a reserve get one."""
-        if unit in seen.reported:
+    def _report(self, variant: str, usage: _VariantUsage, unit: str) -> None:
+        """Use the first report of a unit: attempts that were started without a reserve get one."""
+        if unit in usage.reported:
             return
-        seen.reported.add(unit)
-        largest = seen.largest[unit]
-        self._add(self.possibly_paid, unit, seen.lost.pop(unit, 0) * largest)
+        usage.reported.add(unit)
+        largest = usage.largest[unit]
+        self._add(self.possibly_paid, unit, usage.lost.pop(unit, 0) * largest)
         for attempt in self._open.values():
             if attempt.variant == variant and unit not in attempt.reserved:
                 attempt.reserved[unit] = largest
                 self._add(self.held, unit, attempt.held(unit))
 
     def release(self, trial: str) -> _OpenAttempt | None:
-        """Release the reserve of an attempt that has failed; return the attempt."""
+        """Release the reserve of an attempt; return the attempt, or None if the trial has none."""
         attempt = self._open.pop(trial, None)
         if attempt is not None:
             for unit in attempt.reserved:
                 self._add(self.held, unit, -attempt.held(unit))
         return attempt
 
-    def _seen(self, variant: str) -> _Variant:
-        seen = self._variants.get(variant)
-        if seen is None:
-            seen = self._variants[variant] = _Variant()
-        return seen
+    def _usage_of(self, variant: str) -> _VariantUsage:
+        usage = self._variants.get(variant)
+        if usage is None:
+            usage = self._variants[variant] = _VariantUsage()
+        return usage
 
     def _committed(self, unit: str) -> float:
-        return round(self.spent[unit] + self.possibly_paid[unit] + self.held[unit], _DIGITS)
+        return round(self.spent[unit] + self.possibly_paid[unit] + self.held[unit], _DECIMALS)
 
     def _unknown_in_flight(self, variant: str, unit: str) -> int:
         return sum(attempt.variant == variant and unit not in attempt.reserved for attempt in self._open.values())
 
     @staticmethod
     def _add(sums: Amounts, unit: str, amount: float) -> None:
-        sums[unit] = round(sums.get(unit, 0.0) + amount, _DIGITS)
+        sums[unit] = round(sums.get(unit, 0.0) + amount, _DECIMALS)
 
 
 def round_up(amount: float) -> float:
@@ -335,4 +336,4 @@ def round_up(amount: float) -> float:
     if amount <= 0:
         return 0.0
     step = 10.0 ** (math.floor(math.log10(amount)) - 1)
-    return round(math.ceil(round(amount / step, 6)) * step, _DIGITS)
+    return round(math.ceil(round(amount / step, 6)) * step, _DECIMALS)

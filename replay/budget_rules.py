@@ -25,20 +25,20 @@ def start_problems(state: RunState, event: AttemptStarted) -> Iterator[str]:
 
 
 def end_problems(state: RunState, event: AttemptEnd) -> Iterator[str]:
-    """Yield what is wrong with the end of an attempt, given what one trial may use."""
+    """Yield what is wrong with the end of an attempt under the budget per trial."""
     match event:
         case AttemptSucceeded() if state.is_over_budget(event.trial, event.usage):
             yield f"{event.trial!r} has an output, but exceeded the budget per trial"
         case AttemptFailed(error=error) if error == OVER_BUDGET and not state.is_over_budget(event.trial, event.usage):
-            yield f"{event.trial!r} fails by the budget per trial, but did not exceed it"
+            yield f"{event.trial!r} fails because of the budget per trial, but did not exceed it"
         case _:
             pass
 
 
 def stop_problems(state: RunState) -> Iterator[str]:
-    """Yield what is wrong with a stop by the budget."""
+    """Yield what is wrong with a stop because of the budget."""
     budget = state.budget
     if budget is None or not budget.limits:
-        yield "it stops the run by its budget, but the run has none"
-    elif budget.is_known and next(budget.blocks(), None) is None:
-        yield "it stops the run by its budget, but the budget allows another attempt"
+        yield "it stops the run because of its budget, but the run has none"
+    elif budget.has_recorded_reserves and next(budget.blocks(), None) is None:
+        yield "it stops the run because of its budget, but the budget allows another attempt"

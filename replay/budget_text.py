@@ -18,7 +18,7 @@ def use_lines(use: Mapping[str, BudgetUse]) -> Iterator[str]:
     for unit, part in use.items():
         parts = [f"{unit} {quantity(unit, part.spent)} of {quantity(unit, part.limit)} spent"]
         if part.possibly_paid:
-            parts.append(f"up to {quantity(unit, part.possibly_paid)} more by interrupted calls")
+            parts.append(f"up to {quantity(unit, part.possibly_paid)} more for interrupted calls")
         if part.reserved:
             parts.append(f"{quantity(unit, part.reserved)} reserved")
         overshoot = quantity(unit, part.overshoot) if part.overshoot else "none"
@@ -32,7 +32,7 @@ def budget_lines(state: RunState) -> Iterator[str]:
         return
     yield from (f"budget: {line}" for line in use_lines(summary.run))
     if summary.more_trials is not None and state.outcome != "finished":
-        yield f"budget: the rest buys about {plural(summary.more_trials, 'more trial')}"
+        yield f"budget: enough for about {plural(summary.more_trials, 'more trial')}"
     if summary.per_trial:
         limits = ", ".join(f"{unit} {quantity(unit, limit)}" for unit, limit in summary.per_trial.items())
         yield f"budget per trial: {limits}; exceeded by {plural(summary.trials_exceeded, 'trial')}"
@@ -46,8 +46,8 @@ def spent_in_words(state: RunState) -> str:
         f"{unit} {quantity(unit, part.spent + part.possibly_paid)} of {quantity(unit, part.limit)}"
         for unit, part in state.budget.use().items()
     ]
-    more = state.budget.more_trials(state.done)
-    return " · ".join([*parts, *([] if more is None else [f"about {plural(more, 'more trial')}"])])
+    trials = state.budget.more_trials(state.done)
+    return " · ".join([*parts, *([] if trials is None else [f"about {plural(trials, 'more trial')}"])])
 
 
 def block_in_words(state: RunState, block: Block) -> str:
@@ -59,11 +59,11 @@ def block_in_words(state: RunState, block: Block) -> str:
         models = [printable(model, 40) for names in state.unpriced_models.values() for model in names[:1]]
         price = f" (no price for {models[0]}; pass --prices)" if models and unit == "cost" else ""
         trials = f"{MAX_UNREPORTED} trials have reported no {unit}{price}"
-        return f"{trials}, so the budget cannot be kept; record it with note({unit}=…)"
+        return f"{trials}, so the budget cannot be enforced; record it with note({unit}=…)"
     use = budget.use()[unit]
     used = quantity(unit, use.spent + use.possibly_paid)
-    next_one = "" if block.needed is None else f"; the next attempt may use {quantity(unit, block.needed)}"
-    return f"{unit} {used} of {quantity(unit, use.limit)} used{next_one}"
+    next_attempt = "" if block.needed is None else f"; the next attempt may use {quantity(unit, block.needed)}"
+    return f"{unit} {used} of {quantity(unit, use.limit)} used{next_attempt}"
 
 
 def reserved_in_words(state: RunState) -> str:
@@ -79,7 +79,7 @@ def reserved_in_words(state: RunState) -> str:
 
 
 def over_budget_in_words(budget: Budget, trial: str, usage: object = None) -> str:
-    """Return by what a trial has exceeded the budget per trial, with some usage that is not recorded yet."""
+    """Return how a trial exceeds the budget per trial; `usage` is that of its attempt in flight, if not recorded yet."""
     over = budget.over_trial_limit(trial, usage)
     parts = (f"{unit} {quantity(unit, used)} of {quantity(unit, budget.trial_limits[unit])}" for unit, used in over.items())
     return f"the budget per trial is exceeded: {', '.join(parts)}"
@@ -88,7 +88,7 @@ def over_budget_in_words(budget: Budget, trial: str, usage: object = None) -> st
 def larger_budget(state: RunState, remaining: int) -> str:
     """Return the options with which a run that was stopped by its budget can be resumed: ` --budget cost=8`.
 
-    If usage was not reported, the task must be changed first.
+    If usage was not reported, the task must be changed first, and ` --adopt` is returned.
     """
     needed = {} if state.budget is None else state.budget.needed(remaining, state.done)
     return "".join(f" --budget {unit}={amount:.12g}" for unit, amount in needed.items()) or " --adopt"

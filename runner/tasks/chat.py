@@ -231,7 +231,7 @@ class Chat:
         model = self.model_for(case)
         if price_of(model, self._prices) is None:
             raise UsageError(
-                f"model {model!r} has no price, so a cost budget cannot be kept",
+                f"model {model!r} has no price, so a cost budget cannot be enforced",
                 hint="add the price to a table and pass it with --prices, or limit tokens instead",
             )
 

@@ -226,8 +226,10 @@ def test_a_budget(tmp_path: Path, open_tab: OpenTab) -> None:
     assert_harmless(tab)
     tiles = tab.evaluate("() => [...document.querySelectorAll('.tile')].map((tile) => tile.innerText.split(/\\n+/))")
     shown = {title.lower(): parts for title, *parts in tiles}
-    assert ["$0.210", "spent of $0.500", "buys about 1 more trial", "worst possible overshoot: none"] == shown["budget: cost"]
-    assert ["250", "spent of 2,000", "up to 50 more by interrupted calls"] == shown["budget: input tokens"][:3]
+    assert ["$0.210", "spent of $0.500", "enough for about 1 more trial", "worst possible overshoot: none"] == shown[
+        "budget: cost"
+    ]
+    assert ["250", "spent of 2,000", "up to 50 more for interrupted calls"] == shown["budget: input tokens"][:3]
     assert ["1", "trial exceeded cost $0.200"] == shown["budget per trial"]
 
 

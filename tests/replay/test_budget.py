@@ -132,7 +132,7 @@ def test_violations_of_the_budget_per_trial() -> None:
     assert () == audited(list(run)).findings
     message = f"{succeeded.trial!r} has an output, but exceeded the budget per trial"
     assert [message] == [finding.message for finding in audited(exceeded).findings]
-    message = f"{succeeded.trial!r} fails by the budget per trial, but did not exceed it"
+    message = f"{succeeded.trial!r} fails because of the budget per trial, but did not exceed it"
     assert message == audited(changed(AttemptSucceeded, 0, lambda _: failure, run)).findings[0].message
 
 

@@ -133,7 +133,7 @@ async def test_usage_is_never_reported(disk: SimulatedDisk) -> None:
     outcome = await run_virtual(paid_evaluation(task, 100, budget={"cost": 100}), disk)
 
     assert "budget" == outcome.stopped
-    assert "20 trials have reported no cost, so the budget cannot be kept; record it with note(cost=…)" == outcome.detail
+    assert "20 trials have reported no cost, so the budget cannot be enforced; record it with note(cost=…)" == outcome.detail
     assert "next: evaljournal resume /runs/it/0001 --adopt --task FILE.py:NAME" in outcome.report
     assert 20 <= len(task.calls) <= 23
     await run_virtual(paid_evaluation(task, 100), disk, resume=True)

@@ -55,12 +55,12 @@ def test_a_run_is_stopped_and_resumed() -> None:
 
 
 def test_verify_and_status() -> None:
-    """`verify` prints what was spent and the worst possible overshoot; `status` shows how many more trials the rest buys."""
+    """`verify` prints what was spent and the worst possible overshoot; `status` shows how many more trials it is enough for."""
     invoke("run priced.py --budget cost=0.055")
 
     assert "budget: cost $0.0500 of $0.0550 spent; worst possible overshoot: none" in invoke("verify").stdout
     assert 0.0 == orjson.loads(invoke("verify --json").stdout)["budget"]["cost"]["overshoot"]
-    assert "budget: the rest buys about 0 more trials" in invoke("status").stdout
+    assert "budget: enough for about 0 more trials" in invoke("status").stdout
     assert 0.05 == orjson.loads(invoke("status --json").stdout)["budget"]["run"]["cost"]["spent"]
 
 
@@ -121,7 +121,7 @@ def test_a_configuration_file() -> None:
     ],
 )
 def test_mistakes(options: str, message: str) -> None:
-    """A budget that cannot be kept is a usage error, and nothing is started."""
+    """A budget that cannot be enforced is a usage error, and nothing is started."""
     result = invoke(f"run priced.py {options}")
 
     assert 2 == result.exit_code
