@@ -137,7 +137,7 @@ class Page {
     this.isPaper = isPaper;
     DARK.media = "not all";
     document.documentElement.classList.toggle("paper", isPaper);
-    const folds = [...this.audit.querySelectorAll("details")];
+    const folds = [this.variants.element, this.audit].flatMap((element) => [...element.querySelectorAll("details")]);
     if (isPaper) this.unfolded = folds.filter((details) => details.open);
     for (const details of folds) details.open = isPaper || this.unfolded.includes(details);
     if (!isPaper) return this.setTheme(this.theme);

@@ -77,6 +77,9 @@ def test_table_of_variants(tmp_path: Path, open_tab: OpenTab) -> None:
     assert ["peru@slow", "chad@slow", "oslo@slow", "rome@slow"] == tab.rows()
     assert "slow" == tab.cells("peru@slow")["variant"]
     tab.page.wait_for_function("() => location.hash.includes('variant=slow')")
+    for event, is_open in (("beforeprint", True), ("afterprint", False)):
+        tab.evaluate("name => window.dispatchEvent(new Event(name))", event)
+        assert is_open is tab.evaluate("() => document.querySelector('.notes').open")
     assert [] == tab.messages
 
 
