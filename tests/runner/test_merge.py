@@ -21,7 +21,8 @@ from journal.events import AttemptStarted, JournalSalvaged, RunFinished, RunStar
 from journal.ownership import starts, user_key
 from replay import RunState, load
 from replay.auditing import audit
-from runner import UsageError, arun
+from runner import UsageError, arun, note
+from runner.engine.rescore import rescore
 from runner.errors import RunChanged
 from runner.fork import fork
 from runner.merge import Merged, merge
@@ -30,7 +31,7 @@ from runner.testing import inline, repeatable
 from tests.journal.disk import PowerCut, SimulatedDisk
 from tests.journal.samples import content, finished, flip, segment, session, started, trial, write
 from tests.runner.test_fork import FastDisk, StepAgent, interrupted_agent, outcome
-from tests.runner.test_shards import PROGRAM, evaljournal
+from tests.runner.test_shards import PROGRAM, echo, evaljournal
 from tests.runs import define, flaky_evaluation, numbered_cases
 
 COUNT = 3
@@ -439,6 +440,7 @@ def test_a_power_cut_leaves_no_partial_run(tmp_path: Path, seed: int) -> None:
     def merge_on(disk: SimulatedDisk) -> None:
         trio.run(partial(merge, paths, target, files=disk, in_thread=inline))
 
+    n = 0
     for n in itertools.count(1 + seed, 7):
         disk = SimulatedDisk()
         disk.mkdir("/runs")
@@ -490,3 +492,40 @@ def test_the_command_reports_missing_shards_and_checks_gates(tmp_path: Path) -> 
     assert 2 == evaljournal("replay", tmp_path / "missing", "--at-time", 1).exit_code
     assert 0 == evaljournal("resume", tmp_path / "missing", "--fail-under", "wrong=0").exit_code
     assert "missing shards" not in evaljournal("status", tmp_path / "missing").stdout
+
+
+async def test_every_shard_has_its_own_budget(tmp_path: Path) -> None:
+    """The audit counts what a shard has spent; a resumed merged run counts all shards, and needs a larger budget."""
+
+    async def paid(value: str) -> str:
+        await trio.sleep(1)
+        note(cost=0.1)
+        return value
+
+    defined = define(paid, numbered_cases(20), slots=2, policy="fixed", budget={"cost": 0.5})
+    shards = await run_shards(defined, tmp_path, 2)
+    result = await merged(shards, tmp_path / "new")
+    stopped = await arun(defined, tmp_path / "new", resume=True, files=FILES, **repeatable())
+    resumed = await arun(defined, tmp_path / "new", resume=True, budget={"cost": 5}, files=FILES, **repeatable())
+
+    assert (10, "budget") == (result.state.completed, result.state.outcome)
+    assert ("budget", 10) == (stopped.stopped, stopped.state.completed)
+    assert (20, "finished") == (resumed.state.completed, resumed.state.outcome)
+    assert () == audit(read(tmp_path / "new"), rules=session_rules).findings
+
+
+@pytest.mark.parametrize(("number", "ending"), [(2, "interrupted"), (3, "finished")])
+async def test_a_scored_merged_run_is_finished_only_with_all_shards(tmp_path: Path, number: int, ending: str) -> None:
+    """Re-scored, a run with missing shards stays unfinished, and a complete one finished."""
+    shards = await run_shards(define(echo, numbered_cases(9)), tmp_path)
+    result = await merge(shards[:number], tmp_path / "new", files=FILES, in_thread=inline)
+    scored = define(echo, numbered_cases(9))
+
+    @scored.score
+    def is_text(output: str) -> bool:
+        return isinstance(output, str)
+
+    await rescore(tmp_path / "new", list(scored.scorers.values()), files=FILES, in_thread=inline)
+    state = load(tmp_path / "new").state
+    assert (ending, ending) == (result.state.outcome, state.outcome)
+    assert () == audit(read(tmp_path / "new"), rules=session_rules).findings
