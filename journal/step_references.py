@@ -13,6 +13,10 @@ class StepReferences:
         self._copies: dict[str, dict[int, int]] = {}
         """Trial → record in the source → record in the copy."""
 
+    def __bool__(self) -> bool:
+        """Whether there are any."""
+        return bool(self._copies)
+
     def adapted(self, event: Event) -> Event:
         """Return an event that names the record of a step in the copy; raise `IllegalEvent` if that step was not copied."""
         if not isinstance(event, StepReused):

@@ -82,6 +82,8 @@ class Verifier:
         self._files = files
         self._lifecycle = Lifecycle() if lifecycle is None else lifecycle
         self._scan = Scan(path, files, check_all=True)
+        self.has_blobs = False
+        """Whether the last record that was yielded has values in blobs."""
         self._checked_blobs: set[str] = set()
         self._expected_at: int | None = None
         self._problem: JournalError | None = None
@@ -92,7 +94,7 @@ class Verifier:
         record: Record | None = None
         try:
             for record in self._scan:
-                _check_blobs(record, self._checked_blobs, files)
+                self.has_blobs = _check_blobs(record, self._checked_blobs, files)
                 lifecycle.replay_record(record, path)
                 if expect_head is not None and record.h == expect_head:
                     self._expected_at = record.seq
@@ -128,9 +130,11 @@ class Verifier:
         )
 
 
-def _check_blobs(record: Record, checked_blobs: set[str], files: Files) -> None:
-    """Load every blob of a record that was not loaded before; a damaged one raises."""
-    for blob in blobs_of(record.event).values():
+def _check_blobs(record: Record, checked_blobs: set[str], files: Files) -> bool:
+    """Load every blob of a record that was not loaded before; a damaged one raises. Return whether it has any."""
+    blobs = blobs_of(record.event)
+    for blob in blobs.values():
         if blob.sha256 not in checked_blobs:
             blob.load(files)
             checked_blobs.add(blob.sha256)
+    return bool(blobs)

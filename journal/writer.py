@@ -215,15 +215,10 @@ class Journal:
         while seq > (self._durable if self._durability == "sync" else self._written):
             await self._wait(seq)
 
-    @property
-    def has_room(self) -> bool:
-        """Whether `wait_room` would return at once."""
-        return self._lines.pending <= PENDING_LIMIT
-
     async def wait_room(self) -> None:
         """Wait while too much data is pending, so that a slow disk slows the run down instead of filling the memory."""
         await trio.lowlevel.checkpoint()
-        while not self.has_room:
+        while self._lines.pending > PENDING_LIMIT:
             if self._failure is not None:
                 raise self._failure
             if self._room.is_set():

@@ -192,8 +192,7 @@ class Auditor:
         if self._rules_of_session is None or started is None:
             return
         settings = {**self._state.settings, **(event.settings if isinstance(event.settings, dict) else {})}
-        is_shard = self._state.merged.of_session(event.session) is not None
-        rules = self._rules_of_session(started, settings, event.trials or (0 if is_shard else self._state.planned))
+        rules = self._rules_of_session(started, settings, event.trials or self._state.planned)
         if isinstance(rules, str):
             self._notes[f"decisions of session {event.session} were not recomputed: {rules}"] = None
             return

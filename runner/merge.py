@@ -13,9 +13,9 @@ import attrs
 
 from journal import Event, Journal, JournalError, Record, events, read, writing
 from journal import verify as verify_journal
-from journal.blobs import blobs_of, with_loaded_blobs
+from journal.blobs import with_loaded_blobs
 from journal.clock import system_clock
-from journal.errors import JournalLocked, KeyUnavailable
+from journal.errors import IllegalEvent, InvalidRecord, JournalLocked, KeyUnavailable
 from journal.files import DISK, Files
 from journal.lifecycle import Lifecycle
 from journal.lock import is_held
@@ -101,7 +101,8 @@ async def merge(
     ):
         copy.append(journal, started, key=own_key)
         for shard in shards:
-            await copy.add(journal, shard, key if shard.is_own else None)
+            with reject_invalid_record(shard.path, lambda: copy.seq):
+                await copy.add(journal, shard, key if shard.is_own else None)
         if missing and copy.state.outcome == "finished":
             copy.end_unfinished(journal, await in_thread(environment), own_key)
     return Merged(target, copy.state, journal.head, tuple(shards), tuple(missing))
@@ -201,6 +202,8 @@ class _Copy:
 
     def __init__(self, current: Record) -> None:
         self.state = RunState()
+        self.seq = 0
+        """The record of the shard that is copied."""
         self._time = current.at, current.t
 
     def clock(self) -> tuple[str, float]:
@@ -215,63 +218,26 @@ class _Copy:
 
     async def add(self, journal: Journal, shard: SourceShard, key: bytes | None) -> None:
         """Verify a shard and copy its sessions."""
-        source, references, withdrawn = RunState(), StepReferences(), set[str]()
-        lifecycle, append, apply = journal.lifecycle, journal.append, self.state.apply
-        verifier = Verifier(shard.path)
+        adapter = _Adapter(journal, self.state, shard)
+        verifier = Verifier(shard.path, lifecycle=adapter.lifecycle)
+        references, append, apply = adapter.references, journal.append, self.state.apply
         for record in verifier:
-            event, record_key = record.event, None
-            if isinstance(event, _NOT_COPIED):
-                if isinstance(event, events.RunStarted):
-                    source.apply(record)
-                continue
+            self.seq, event, kind = record.seq, record.event, record.event.__class__
             self._time = record.at, record.t
-            match event:
-                case events.TrialEnqueued():
-                    _check_absent(event, lifecycle, withdrawn, shard)
-                case events.SessionStarted():
-                    source.apply(record)
-                    event, record_key = self._session(event, source, lifecycle), key
-                case events.RunFinished():
-                    event = self._finished(event, journal)
-                case events.TrialWithdrawn():
-                    withdrawn.add(event.trial)
-                case _:
-                    pass
-            if blobs_of(event):
+            if kind in _ADAPTED:  # The others, nearly all, are copied as they are.
+                adapted = adapter.adapted(record)
+                if adapted is None:
+                    continue
+                event = adapted
+            if verifier.has_blobs:
                 event = with_loaded_blobs(record._replace(event=event), DISK).event
-            copy = append(references.adapted(event), key=record_key)
-            references.add(record, copy)
+            copy = append(event, key=key if kind is events.SessionStarted else None)
             apply(copy)
-            if not (record.seq % _BATCH and journal.has_room):
+            if references or kind is events.StepCompleted:
+                references.add(record, copy)
+            if verifier.has_blobs or not record.seq % _BATCH:
                 await journal.wait_room()
-        _check_unchanged(shard, verifier.result(), source)
-
-    def _session(self, event: Any, source: RunState, lifecycle: Lifecycle) -> Event:
-        """Return the start of a session as the next one of the new run: what it changes is relative to the session before."""
-        before, now = self.state.started, source.started
-        assert before is not None
-        assert now is not None
-        known, settings = self.state.settings, source.settings
-        changed = {name: settings.get(name) for name in {**known, **settings} if known.get(name) != settings.get(name)}
-        adopted = adopted_changes(before, now)
-        session: Event = attrs.evolve(
-            event,
-            session=lifecycle.sessions + 1,
-            settings=changed or None,
-            trials=source.planned,
-            adopted=adopted,
-            definition=now.definition if adopted is not None else None,
-        )
-        return session
-
-    def _finished(self, event: Any, journal: Journal) -> Event:
-        """Return the end of a finished shard with the totals so far; if trials of an earlier shard are open, a stop."""
-        state = self.state
-        if journal.lifecycle.open:
-            return events.RunStopped(reason="interrupted")
-        totals = {"completed": state.completed, "failed": state.failed, "withdrawn": state.stages["withdrawn"]}
-        elapsed = None if event.elapsed is None else state.elapsed
-        return events.RunFinished(**totals, head=journal.head if event.head else "", elapsed=elapsed)
+        _check_unchanged(shard, verifier.result(), adapter.source)
 
     def end_unfinished(self, journal: Journal, environment: Environment, key: bytes | None) -> None:
         """Record that the run is not finished: the shards so far are, but others are missing."""
@@ -282,8 +248,100 @@ class _Copy:
         self.append(journal, events.RunStopped(reason="interrupted"))
 
 
-_NOT_COPIED: Final = (events.SegmentOpened, events.SegmentSealed, events.JournalRecovered, events.RunStarted)
-"""Events about the files of a shard, and its start, which the new run has once."""
+_ADAPTED: Final = frozenset(
+    {
+        events.SegmentOpened,
+        events.SegmentSealed,
+        events.JournalRecovered,
+        events.RunStarted,
+        events.SessionStarted,
+        events.TrialEnqueued,
+        events.TrialWithdrawn,
+        events.StepReused,
+        events.RunFinished,
+    }
+)
+"""Events that are checked, changed or not copied."""
+
+
+class _Adapter:
+    """Changes the events of a shard that refer to their journal."""
+
+    def __init__(self, journal: Journal, state: RunState, shard: SourceShard) -> None:
+        self._journal = journal
+        self._state = state
+        """The state of the new run."""
+        self._shard = shard
+        self.source = RunState()
+        """The definition and the settings of the shard."""
+        self.lifecycle = Lifecycle()
+        """The stages of the shard's trials."""
+        self.references = StepReferences()
+        self._withdrawn: set[str] = set()
+
+    def adapted(self, record: Record) -> Event | None:
+        """Return the event for the new run; None if it has no such event. Raise if another shard has the trial, too."""
+        event = record.event
+        match event:
+            case events.TrialEnqueued():
+                self._check_absent(event.trial)
+                return event
+            case events.TrialWithdrawn():
+                self._withdrawn.add(event.trial)
+                return event
+            case events.StepReused():
+                try:
+                    return self.references.adapted(event)
+                except IllegalEvent as exc:
+                    raise InvalidRecord(self._shard.path, record.seq, exc) from exc
+            case events.SessionStarted():
+                self.source.apply(record)
+                return self._session(event)
+            case events.RunFinished():
+                return self._finished(event, record)
+            case events.RunStarted():  # The new run has it once.
+                self.source.apply(record)
+            case _:
+                pass  # About the files of the shard.
+        return None
+
+    def _check_absent(self, trial: str) -> None:
+        """Raise if an earlier shard has the trial; after it was withdrawn, a shard may enqueue its own again."""
+        if trial not in self._withdrawn and self._journal.lifecycle.stage_of(trial) != "absent":
+            problem = f"the trial {trial!r} of {self._shard.path} is also in another shard"
+            raise UsageError(problem, hint="the cases were changed between the shards; start them again with the same cases")
+
+    def _session(self, event: events.SessionStarted) -> Event:
+        """Return the start of a session as the next one of the new run: what it changes is relative to the session before."""
+        before, now = self._state.started, self.source.started
+        assert before is not None
+        assert now is not None
+        known, settings = self._state.settings, self.source.settings
+        changed = {name: settings.get(name) for name in {**known, **settings} if known.get(name) != settings.get(name)}
+        adopted = adopted_changes(before, now)
+        session: Event = attrs.evolve(
+            event,  # type: ignore[misc]  # a fact is an attrs class
+            session=self._journal.lifecycle.sessions + 1,
+            settings=changed or None,
+            trials=self.source.planned,
+            adopted=adopted,
+            definition=now.definition if adopted is not None else None,
+        )
+        return session
+
+    def _finished(self, event: events.RunFinished, record: Record) -> Event:
+        """Return the end of a finished shard with the totals so far; if trials of an earlier shard are open, a stop.
+
+        It replaces the totals of the shard, so wrong ones are rejected.
+        """
+        counts, state, journal = self.lifecycle.counts(), self._state, self._journal
+        if (event.completed, event.failed, event.withdrawn) != (counts["completed"], counts["failed"], counts["withdrawn"]):
+            raise InvalidRecord(self._shard.path, record.seq, "its totals are not those of the trials")
+        if journal.lifecycle.open:
+            return events.RunStopped(reason="interrupted")
+        totals = {"completed": state.completed, "failed": state.failed, "withdrawn": state.stages["withdrawn"]}
+        elapsed = None if event.elapsed is None else state.elapsed
+        return events.RunFinished(**totals, head=journal.head if event.head else "", elapsed=elapsed)
 
 
 def _check_unchanged(shard: SourceShard, verification: Verification, source: RunState) -> None:
@@ -292,10 +350,3 @@ def _check_unchanged(shard: SourceShard, verification: Verification, source: Run
         raise verification.problem
     if (verification.run, verification.head, len(source.sessions)) != (shard.run, shard.head, shard.sessions):
         raise JournalError(f"{shard.path} was changed while it was merged; merge again", path=shard.path)
-
-
-def _check_absent(event: Any, lifecycle: Lifecycle, withdrawn: set[str], shard: SourceShard) -> None:
-    """Raise if another shard has the trial, too; after it was withdrawn, a shard may enqueue its own again."""
-    if event.trial not in withdrawn and lifecycle.stage_of(event.trial) != "absent":
-        problem = f"the trial {event.trial!r} of {shard.path} is also in another shard"
-        raise UsageError(problem, hint="the cases were changed between the shards; start them again with the same cases")

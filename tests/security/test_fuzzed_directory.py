@@ -108,7 +108,7 @@ def event_samples() -> list[dict[str, Any]]:
         events.IntakePaused(until=5.0, reason="retry_after", evidence="e", key="k"),
         events.IntakeResumed(reason="retry_after", evidence="e", key="k"),
         events.AttemptStarted(attempt=2, reuses=1, spent=0.5, **start),
-        events.StepReused(**a, attempt=2, step=1, completed_seq=11, parent=0),
+        events.StepReused(**a, attempt=2, step=1, completed_seq=12, parent=0),
         events.AttemptTimedOut(**a, attempt=2, timeout=0.5, elapsed=0.5, usage=usage, worker="w"),
         events.AttemptReturnedLate(**a, attempt=2, outcome="succeeded", elapsed=0.5),
         events.RetryScheduled(**a, attempt=3, delay=0.5, reason="timed_out"),

@@ -1,0 +1,207 @@
+"""Shards that are rejected, hostile or foreign, and merges that fail: nothing but a complete run is at the target."""
+
+import itertools
+import os
+import random
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+import trio
+import trio.testing
+
+from journal import JournalError, read, verify, writing
+from journal.errors import InvalidRecord, JournalExists, JournalLocked
+from journal.events import (
+    AttemptSucceeded,
+    JournalSalvaged,
+    RunFinished,
+    RunStarted,
+    SessionStarted,
+    TrialWithdrawn,
+)
+from journal.ownership import starts, user_key
+from replay import load
+from replay.auditing import audit
+from runner import UsageError
+from runner.errors import RunChanged
+from runner.merge import merge
+from runner.testing import inline
+from tests.journal.disk import PowerCut, SimulatedDisk
+from tests.journal.samples import content, finished, trial, write
+from tests.runner.test_merge import FILES, run_shards, shard_events, ticking
+from tests.runner.test_shards import echo, evaljournal
+from tests.runs import define, numbered_cases
+
+
+async def test_findings_of_other_shards_are_kept(tmp_path: Path) -> None:
+    """An audit ignores the gaps of a salvaged shard only, not what is wrong in the shards before it."""
+    wrong = [attrs.evolve(e, elapsed=1e6) if isinstance(e, AttemptSucceeded) else e for e in shard_events("1/2", "a")]  # type: ignore[misc]  # attrs classes
+    await write(tmp_path / "1", wrong, files=FILES, in_thread=inline)
+    await write(tmp_path / "2", [*shard_events("2/2", "b"), salvaged_event()], files=FILES, in_thread=inline)
+    await merge([tmp_path / "1", tmp_path / "2"], tmp_path / "new", files=FILES, in_thread=inline)
+    late = [record.seq for record in read(tmp_path / "new") if getattr(record.event, "trial", "") == "b"]
+
+    findings = audit(read(tmp_path / "new")).findings
+    assert findings
+    assert all(finding.seq < late[0] for finding in findings)
+
+
+async def test_a_shard_with_wrong_totals_is_rejected(tmp_path: Path) -> None:
+    """The totals of the merged run replace those of its shards, so a shard with wrong ones is not merged."""
+    await write(tmp_path / "1", [*shard_events("1/1", "a")[:-1], finished(2)], files=FILES, in_thread=inline)
+    with pytest.raises(InvalidRecord, match="its totals"):
+        await merge([tmp_path / "1"], tmp_path / "new", files=FILES, in_thread=inline)
+
+    assert ["1"] == os.listdir(tmp_path)
+
+
+def salvaged_event() -> Any:
+    """Return the record that a salvage adds."""
+    return JournalSalvaged(run="0" * 32, kept=8, lost=1, excluded=0)
+
+
+async def test_shards_that_do_not_belong_together_are_rejected(tmp_path: Path) -> None:
+    """The same shard twice, another number of shards, evaluation, dataset or seed, a run of all cases, a live run: rejected."""
+    changes: dict[str, Any] = {
+        "first": {},
+        "same": {},
+        "count": {"shard": "2/3"},
+        "evaluation": {"evaluation": "rivers"},
+        "dataset": {"dataset_fingerprint": "other"},
+        "seed": {"settings": {"slots": 2, "seed": 1}},
+        "undivided": {"shard": ""},
+        "invalid": {"shard": "9/8"},
+    }
+    for name, change in changes.items():
+        events = shard_events("1/2" if name in {"first", "same"} else "2/2", name)
+        settings = {"settings": {"slots": 2, "seed": 0}}
+        await write(
+            tmp_path / name, [attrs.evolve(events[0], **{**settings, **change}), *events[1:]], files=FILES, in_thread=inline
+        )
+    for name in list(changes)[1:]:
+        with pytest.raises(RunChanged if name in {"evaluation", "dataset", "seed"} else UsageError):
+            await merge([tmp_path / "first", tmp_path / name], tmp_path / "new", files=FILES, in_thread=inline)
+    async with writing(tmp_path / "live", new=True, files=FILES, in_thread=inline) as journal:
+        journal.append(shard_events("2/2", "live")[0])
+        with pytest.raises(JournalLocked):
+            await merge([tmp_path / "first", tmp_path / "live"], tmp_path / "new", files=FILES, in_thread=inline)
+    with pytest.raises(JournalExists):
+        await merge([tmp_path / "first"], tmp_path / "same", files=FILES, in_thread=inline)
+    with pytest.raises(JournalError, match="is inside"):
+        await merge([tmp_path / "first"], tmp_path / "first" / "new", files=FILES, in_thread=inline)
+
+    assert {*changes, "live"} == set(os.listdir(tmp_path))
+
+
+WITHDRAWN = [TrialWithdrawn(trial="a", reason="removed"), RunFinished(completed=0, failed=0, withdrawn=1, head="")]
+
+
+@pytest.mark.parametrize("ends", [[finished()], WITHDRAWN])
+async def test_a_trial_in_two_shards_is_rejected(tmp_path: Path, ends: list[Any]) -> None:
+    """A trial that two shards have is an error, also if one has withdrawn it, and leaves nothing behind."""
+    first, second = shard_events("1/2", "a"), shard_events("2/2", "a")
+    first[-1:] = ends
+    await write(tmp_path / "1", first, files=FILES, in_thread=inline)
+    await write(tmp_path / "2", second, files=FILES, in_thread=inline)
+    before = content(tmp_path)
+    with pytest.raises(UsageError, match=r"the trial 'a' of .*/2 is also in another shard"):
+        await merge([tmp_path / "1", tmp_path / "2"], tmp_path / "new", files=FILES, in_thread=inline)
+
+    assert before == content(tmp_path)
+
+
+HOSTILE = ["\x1b[31mred", "../../etc", "<script>alert(1)</script>", "case\nnext", "\u202e"]
+
+
+def test_hostile_names_and_paths_are_escaped(tmp_path: Path) -> None:
+    """Names of another user's shards are copied as they are, and printed without control characters."""
+    for number, name in enumerate(HOSTILE, 1):
+        path = tmp_path / f"{number}\x1b[31m"
+        events = shard_events(f"{number}/{len(HOSTILE) + 1}", name, evaluation="\x1b[31mevaluation")
+        trio.run(partial(write, path, events, files=FILES, in_thread=inline))
+    result = evaljournal("merge", *tmp_path.iterdir(), "-o", tmp_path / "new")
+    names = list(load(tmp_path / "new").trials)
+    trio.run(
+        partial(
+            write,
+            tmp_path / "again",
+            shard_events("6/6", HOSTILE[0], evaluation="\x1b[31mevaluation"),
+            files=FILES,
+            in_thread=inline,
+        )
+    )
+    overlap = evaljournal("merge", tmp_path / "1\x1b[31m", tmp_path / "again", "-o", tmp_path / "other")
+
+    assert (3, sorted(HOSTILE)) == (result.exit_code, sorted(names))
+    assert 2 == overlap.exit_code
+    assert "\x1b" not in result.output + overlap.output
+
+
+async def test_only_the_users_own_shards_are_signed(tmp_path: Path) -> None:
+    """The merged run is the user's own if all shards are; one foreign shard makes `resume` ask for --trust."""
+    key = user_key()
+    for number, signature in ((1, key), (2, key), (3, None)):
+        path, events = tmp_path / str(number), shard_events(f"{number}/3", f"case-{number}")
+        async with writing(path, new=True, clock=ticking(0), files=FILES, in_thread=inline) as journal:
+            for event in events:
+                journal.append(event, key=signature if isinstance(event, RunStarted | SessionStarted) else None)
+    own = await merge([tmp_path / "1", tmp_path / "2"], tmp_path / "own", files=FILES, in_thread=inline)
+    await merge([tmp_path / str(number) for number in (1, 2, 3)], tmp_path / "mixed", files=FILES, in_thread=inline)
+
+    assert 3 == len(own.state.sessions)
+    assert [True] * 4 == [is_signed for _, is_signed in starts(tmp_path / "own", key)]
+    assert [False, True, True, False] == [is_signed for _, is_signed in starts(tmp_path / "mixed", key)]
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.exhaustive) for seed in range(1, 7))])
+def test_a_power_cut_leaves_no_partial_run(tmp_path: Path, seed: int) -> None:
+    """After a power cut or kill at any call, the merged run is complete or absent, and can be created."""
+    rng, target, large = random.Random(seed), Path("/runs/new"), "v" * (300 << 10)
+    paths = [tmp_path / "1", tmp_path / "2"]
+    for number, path in enumerate(paths, 1):
+        events = [*shard_events(f"{number}/2", f"case-{number}")[:2], *trial(f"case-{number}", output=large), finished()]
+        trio.run(partial(write, path, events, files=FILES, in_thread=inline))
+
+    def merge_on(disk: SimulatedDisk) -> None:
+        trio.run(partial(merge, paths, target, files=disk, in_thread=inline))
+
+    n = 0
+    for n in itertools.count(1 + seed, 7):
+        disk = SimulatedDisk()
+        disk.mkdir("/runs")
+        disk.sync_directory("/")
+        calls = itertools.count(1)
+
+        def count(_: str) -> None:
+            if next(calls) >= n:  # noqa: B023  # called in this iteration only
+                raise PowerCut
+
+        disk.on_call, is_done = count, False
+        try:
+            merge_on(disk)
+            is_done = True
+        except (PowerCut, BaseExceptionGroup):
+            pass
+        for disk_after in (disk.after_power_cut(rng), disk.after_kill()):
+            is_there = disk_after.exists(str(target))
+            assert is_there or not is_done
+            if not is_there:
+                merge_on(disk_after)
+            assert verify(target, files=disk_after).ok, n
+        if is_done:
+            break
+    assert n > 20
+
+
+async def test_a_shard_that_changes_during_the_merge_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The head that is recorded is that of the records that were copied."""
+    shards = await run_shards(define(echo, numbered_cases(3)), tmp_path)
+    before = content(tmp_path)
+    monkeypatch.setattr("runner.merge.sealed_head", lambda _: "0" * 32)
+    with pytest.raises(JournalError, match="was changed while it was merged"):
+        await merge(shards, tmp_path / "new", files=FILES, in_thread=inline)
+
+    assert before == content(tmp_path)
