@@ -5,7 +5,9 @@ shard with its head. Nothing that a shard names is executed, and the shards are 
 """
 
 import itertools
-from collections.abc import Callable, Sequence
+import os
+import socket
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,7 +31,6 @@ from replay.loaded_run import reject_invalid_record
 from replay.shards import Shard, missing_shards
 from runner.definition.settings import EXPERIMENT_SETTINGS
 from runner.engine.changes import adopted_changes, differences
-from runner.engine.environment import Environment
 from runner.errors import RunChanged, UsageError
 from runner.run_paths import last_record, sealed_head
 
@@ -84,7 +85,6 @@ async def merge(
     *,
     files: Files = DISK,
     in_thread: InThread = run_in_thread,
-    environment: Callable[[], Environment] = Environment.current,
 ) -> Merged:
     """Verify shards and copy them into a new run; the shards are only read."""
     target = Path(target)
@@ -104,7 +104,7 @@ async def merge(
             with reject_invalid_record(shard.path, lambda: copy.seq):
                 await copy.add(journal, shard, key if shard.is_own else None)
         if missing and copy.state.outcome == "finished":
-            copy.end_unfinished(journal, await in_thread(environment), own_key)
+            copy.end_unfinished(journal, own_key)
     return Merged(target, copy.state, journal.head, tuple(shards), tuple(missing))
 
 
@@ -239,11 +239,11 @@ class _Copy:
                 await journal.wait_room()
         _check_unchanged(shard, verifier.result(), adapter.source)
 
-    def end_unfinished(self, journal: Journal, environment: Environment, key: bytes | None) -> None:
+    def end_unfinished(self, journal: Journal, key: bytes | None) -> None:
         """Record that the run is not finished: the shards so far are, but others are missing."""
         self._time = system_clock()()[0], 0.0
-        number, host = journal.lifecycle.sessions + 1, environment.host
-        started = events.SessionStarted(session=number, pid=environment.pid, host=host, boot_id=environment.boot_id)
+        number = journal.lifecycle.sessions + 1
+        started = events.SessionStarted(session=number, pid=os.getpid(), host=socket.gethostname(), boot_id="")
         self.append(journal, started, key)
         self.append(journal, events.RunStopped(reason="interrupted"))
 
