@@ -246,6 +246,10 @@ class Workers:
         worker: Worker | None = None
         try:
             pipe = await self._start_worker(number)
+        except WorkerDied as exc:
+            self._ended(None, exc.detail)
+            return
+        try:
             pipe.send(self._opening)
             async with aclosing(pipe.frames()) as frames:
                 async for batch in frames:

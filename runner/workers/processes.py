@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import attrs
 import trio
@@ -183,8 +183,15 @@ class ProcessWorkers:
     """Attempts that a process runs at once. None: 1 for plain functions and commands, 16 for async functions, endpoints and
     chat models."""
 
-    spares: ClassVar[int] = 1
-    is_local: ClassVar[bool] = True
+    @property
+    def spares(self) -> int:
+        """Workers that are kept ready to replace one that has ended."""
+        return 1
+
+    @property
+    def is_local(self) -> bool:
+        """Whether its workers run on this machine."""
+        return True
 
     def describe(self) -> Mapping[str, Any]:
         """Return what the journal records about it."""
@@ -217,13 +224,21 @@ class CommandWorkers:
     """
 
     command: str = attrs.field(converter=_line, repr=lambda command: repr(mask(command)))
+    """It is split like a shell command."""
     workers: int = attrs.field(default=1, validator=_count, kw_only=True)
     """How many times the command is run."""
     concurrency: int | None = attrs.field(default=None, validator=_places, kw_only=True)
     """As for `ProcessWorkers`."""
 
-    spares: ClassVar[int] = 0
-    is_local: ClassVar[bool] = False
+    @property
+    def spares(self) -> int:
+        """Workers that are kept ready to replace one that has ended."""
+        return 0
+
+    @property
+    def is_local(self) -> bool:
+        """Whether its workers run on this machine."""
+        return False
 
     def describe(self) -> Mapping[str, Any]:
         """Return what the journal records about it."""

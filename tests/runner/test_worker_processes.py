@@ -221,6 +221,18 @@ def test_a_command_leads_to_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert os.uname().nodename == name
 
 
+@pytest.mark.exhaustive
+def test_a_task_without_code_runs_in_workers() -> None:
+    """Its worker builds it from the options of the command line, as `resume` does."""
+    Path("qa.jsonl").write_text('{"id": "a", "input": "x"}\n{"id": "b", "input": "y"}\n')
+    line = ("run", "--data", "qa.jsonl", "--command", "cat", "-o", "run", "--workers", "processes:1")
+    with start("", *line) as process:
+        assert 0 == process.wait()
+
+    assert ['"x"', '"y"'] == sorted(outputs(Path("run")))
+    assert {"process 1"} == {event.worker for event in events(Path("run"), AttemptSucceeded)}
+
+
 def test_a_command_that_is_no_worker_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is written, and the exit code is reported."""
     with pytest.raises(UsageError, match=r"ended before it was ready \(exit code 7\)"):

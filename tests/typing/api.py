@@ -15,6 +15,7 @@ from evaljournal import (
     Endpoint,
     Evaluation,
     Outcome,
+    ProcessWorkers,
     RateLimited,
     RecordedOutput,
     Rescored,
@@ -128,6 +129,9 @@ def wrong_verdict(output: str, case: Case) -> list[str]:
     return [output, case.name]
 
 
+evaluation(cases=CASES, workers=ProcessWorkers(2, concurrency=4))
+evaluation(cases=CASES, workers="processes:8")
+evaluation(cases=CASES, workers=8)  # type: ignore[arg-type]
 evaluation(cases=CASES, policy="aimd", limit_key="model", grace=1, max_failures=0.1, fail_under="exact=0.9", durability="os")
 evaluation(cases=CASES, durability="ram")  # type: ignore[arg-type]
 evaluation(cases=CASES, slots="8")  # type: ignore[arg-type]
