@@ -29,9 +29,9 @@ class Difference:
     p_adjusted: float | None
     """The p-value with Holm's correction over all comparisons of the table; None for labels, and without common values."""
     is_distinguishable: bool
-    """Whether it is below 5 %."""
+    """Whether `p_adjusted` is below 5 %."""
     detectable: float | None
-    """The smallest difference that so many cases would show in 80 % of tables; None if unknown, or if they would show none."""
+    """Minimum detectable difference: found in 80 % of tables with so many cases. None if unknown, or if none is detectable."""
 
 
 @attrs.frozen(kw_only=True)
@@ -52,10 +52,10 @@ class Row:
 
     name: str
     trials: int
-    """All that were not withdrawn."""
+    """Trials that were not withdrawn."""
     completed: int
     failed: int
-    """They have no score."""
+    """Failed trials; they have no score."""
     open: int
     from_older_task: int
     """Outputs of an older version of the task in its run."""
@@ -69,7 +69,7 @@ class Row:
     cost_per_trial: float | None
     """Cost divided by the trials that are completed or failed."""
     cost_per_pass: float | None
-    """Cost divided by the passes of the table's score; None if it has no passes or other values."""
+    """Cost divided by the passes of the table's score; None if that score has no passes."""
     is_on_front: bool
     """Whether no other row is better for at most its cost per trial, or as good for less."""
     unpaired: Unpaired | None
@@ -97,7 +97,7 @@ def compare_all(sides: Mapping[str, Side], baseline: str) -> ComparisonTable:
     keys = [(name, scorer) for name, (_, differences) in paired.items() for scorer in differences]
     differences = dict(zip(keys, assess([paired[name][1][scorer] for name, scorer in keys]), strict=True))
     score = _main_score(sides)
-    amounts = {name: _mean_and_cost(side, score) for name, side in sides.items()}
+    points = {name: _mean_and_cost(side, score) for name, side in sides.items()}
     return ComparisonTable(
         baseline=baseline,
         score=score,
@@ -109,7 +109,7 @@ def compare_all(sides: Mapping[str, Side], baseline: str) -> ComparisonTable:
                 score,
                 paired[name][0] if name in paired else None,
                 {scorer: difference for (row, scorer), difference in differences.items() if row == name},
-                is_on_front=_is_on_front(name, amounts),
+                is_on_front=_is_on_front(name, points),
             )
             for name, side in sides.items()
         ],
@@ -149,9 +149,9 @@ def _main_score(sides: Mapping[str, Side]) -> str | None:
     for side in sides.values():
         for scorer, tally in side.totals.scores.items():
             kinds.setdefault(scorer, set()).add(tally.kind)
-    for wanted in ("pass", "number"):
+    for kind in ("pass", "number"):
         for scorer, kinds_of_scorer in kinds.items():
-            if wanted in kinds_of_scorer:
+            if kind in kinds_of_scorer:
                 return scorer
     return None
 
@@ -165,13 +165,13 @@ def _mean_and_cost(side: Side, score: str | None) -> tuple[float, float] | None:
     return tally.mean, cost / totals.done
 
 
-def _is_on_front(name: str, amounts: Mapping[str, tuple[float, float] | None]) -> bool:
+def _is_on_front(name: str, points: Mapping[str, tuple[float, float] | None]) -> bool:
     """Return whether no other row is better for at most its cost, or as good for less."""
-    own = amounts[name]
-    if own is None:
+    point = points[name]
+    if point is None:
         return False
-    others = (other for other in amounts.values() if other is not None and other != own)
-    return not any(mean >= own[0] and cost <= own[1] for mean, cost in others)
+    others = (other for other in points.values() if other is not None and other != point)
+    return not any(mean >= point[0] and cost <= point[1] for mean, cost in others)
 
 
 def _row(

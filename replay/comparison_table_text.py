@@ -14,7 +14,7 @@ _WIDTH: Final = 120
 _NAME_CHARS: Final = 40
 _MAX_NAME_CHARS: Final = 4_000
 _NAMES: Final = 3
-"""Trials that are named of those that are not compared."""
+"""Number of trials to name, of those that are not compared."""
 _MIN_P: Final = 0.0001
 _Column = Sequence[str]
 """Header and cells, of equal width."""
@@ -34,9 +34,9 @@ def lines(table: ComparisonTable) -> Iterator[str]:
         yield f"{_name(scorer)}, compared with {_row_name(table.baseline)}:"
         for row in compared:
             yield f"  {_row_name(row.name):<{width}}  {_in_words(row.differences[scorer])}"
-    if further := list(notes(table)):
+    if note_lines := list(notes(table)):
         yield ""
-        yield from further
+        yield from note_lines
 
 
 def _name(name: str) -> str:
@@ -56,11 +56,11 @@ def _rows(table: ComparisonTable) -> Iterator[str]:
     )
     columns = list(_columns(table))
     while columns:
-        shown, width = [names], len(names[0])
-        while columns and (len(shown) == 1 or width + 2 + len(columns[0][0]) <= _WIDTH):
+        block, width = [names], len(names[0])
+        while columns and (len(block) == 1 or width + 2 + len(columns[0][0]) <= _WIDTH):
             width += 2 + len(columns[0][0])
-            shown.append(columns.pop(0))
-        for cells in zip(*shown, strict=True):
+            block.append(columns.pop(0))
+        for cells in zip(*block, strict=True):
             yield "  ".join(cells).rstrip()
         if columns:
             yield ""
@@ -111,9 +111,10 @@ def _score(score: Score, row: Row) -> str:
 
 
 def verdict(difference: Difference) -> tuple[str, str, str]:
-    """Return a p-value, how a row differs from the baseline, and which difference so many cases would show.
+    """Return the p-value, how a row differs from the baseline, and the minimum detectable difference.
 
-    For example `p = 0.4`, `not distinguishable` and `this n shows 4.2 points or more`; the first and the last may be empty.
+    For example `p = 0.4`, `not distinguishable` and `minimum detectable difference: 4.2 points`; the first and the last may be
+    empty.
     """
     paired, p = difference.paired, difference.p_adjusted
     if p is None or paired.difference is None or (paired.kind == "number" and not paired.changed):
@@ -123,8 +124,10 @@ def verdict(difference: Difference) -> tuple[str, str, str]:
         words = ("better", "worse") if paired.kind == "pass" else ("higher", "lower")
         return p_value, words[paired.difference < 0], ""
     detectable, unit = difference.detectable, " points" if paired.kind == "pass" else ""
-    shown = "cannot show any" if detectable is None else f"shows {in_unit(paired, detectable)}{unit} or more"
-    return p_value, "not distinguishable", f"this n {shown}"
+    power = "n is too small to detect any difference"
+    if detectable is not None:
+        power = f"minimum detectable difference: {in_unit(paired, detectable)}{unit}"
+    return p_value, "not distinguishable", power
 
 
 def _in_words(difference: Difference) -> str:

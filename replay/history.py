@@ -57,7 +57,7 @@ class Point:
     has_other_data: bool
     """Whether it has cases that the reference does not have, or has with other content."""
     is_partial: bool
-    """Whether these are less than half of the cases of the reference; it is not part of the trend then."""
+    """Whether `common` is less than half of the cases of the reference; then it is not part of the trend."""
     score: ScoreDigest | None
     """The mean over the common cases; None without numbers."""
     scorer_changed: bool
@@ -92,16 +92,16 @@ class History:
     scorer: str | None
     """The score that is shown; None if there is no score with numbers."""
     reference: str | None
-    """The run whose cases the others are compared by; None without results."""
+    """The run on whose cases the others are compared; None without results."""
     cases: int
     """Cases of the reference."""
     runs: Sequence[str]
     """The runs of `outcomes`."""
     points: Sequence[Point]
     broken: Sequence[CaseHistory]
-    """Cases that passed once and do not any more."""
+    """Cases that passed in an earlier run and no longer do."""
     fixed: Sequence[CaseHistory]
-    """Cases that did not pass once and do now."""
+    """Cases that did not pass in an earlier run and do now."""
     flaky: Sequence[CaseHistory]
     """Cases that changed more than once, or whose repeats differ."""
 
@@ -161,11 +161,11 @@ def _points(entry: Entry, contents: Mapping[str, str], scorer: str | None, versi
     """Yield the results of each variant of a run."""
     run = entry.run
     is_usable = run.status not in _UNUSABLE and run.variants
-    empty = VariantDigest(
+    no_results = VariantDigest(
         variant="", completed=0, failed=0, p95=None, cost=None, unpriced_calls=0, scores=dict[str, ScoreDigest]()
     )
-    nothing = CaseColumns(cases=[], fingerprints=[], outcomes="", values={})
-    variants, columns = (run.variants, entry.columns) if is_usable else ([empty], [nothing])
+    no_cases = CaseColumns(cases=[], fingerprints=[], outcomes="", values={})
+    variants, columns = (run.variants, entry.columns) if is_usable else ([no_results], [no_cases])
     for variant, cases in zip(variants, columns, strict=True):
         common = (
             [True] * len(contents)
@@ -205,17 +205,17 @@ def _score(variant: VariantDigest, cases: CaseColumns, common: Sequence[bool], s
         if is_common and value is not None:
             for number in value if isinstance(value, list) else (value,):
                 tally.add(number, 1, case)
-    part = score_digest(tally)
-    return None if part is None else attrs.evolve(part, version=score.version)
+    common_score = score_digest(tally)
+    return None if common_score is None else attrs.evolve(common_score, version=score.version)
 
 
 def _changes(entries: Sequence[Entry], contents: Mapping[str, str]) -> dict[str, list[CaseHistory]]:
     """Return the cases of the reference that changed, by kind of change."""
     missing = OPEN * len(contents)
     rows: dict[str, list[str]] = {}
-    for at, (_, run, parts) in enumerate(entries):
+    for index, (_, run, parts) in enumerate(entries):
         for variant, columns in zip(run.variants, parts, strict=True):
-            rows.setdefault(variant.variant, [missing] * len(entries))[at] = _outcomes(columns, contents)
+            rows.setdefault(variant.variant, [missing] * len(entries))[index] = _outcomes(columns, contents)
     changes: dict[str, list[CaseHistory]] = {"broken": [], "fixed": [], "flaky": []}
     for name, by_run in rows.items():
         for case, letters in zip(contents, zip(*by_run, strict=True), strict=True):
@@ -242,19 +242,19 @@ def _has_same_cases(columns: CaseColumns, contents: Mapping[str, str]) -> bool:
 def change(outcomes: str) -> tuple[Literal["unchanged", "broken", "fixed", "flaky"], int | None]:
     """Return how a case changed over some runs, and the run since which it is broken or fixed.
 
-    An error between two results does not count: an outage makes no case flaky. An error at the end does.
+    An error between two results does not count, so an outage makes no case flaky. An error at the end counts.
     """
     if len({*outcomes} - {OPEN, ERROR}) <= 1 and not outcomes.endswith((ERROR, OPEN, MIXED)):
         return "unchanged", None
-    results = [(at, outcome) for at, outcome in enumerate(outcomes) if outcome != OPEN]
+    results = [(index, outcome) for index, outcome in enumerate(outcomes) if outcome != OPEN]
     end = len(results)
     while end and results[end - 1][1] == ERROR:
         end -= 1
-    results = [(at, outcome) for at, outcome in results[:end] if outcome != ERROR] + results[end : end + 1]
+    results = [(index, outcome) for index, outcome in results[:end] if outcome != ERROR] + results[end : end + 1]
     if any(outcome == MIXED for _, outcome in results):
         return "flaky", None
     passes = [outcome == PASSED for _, outcome in results]
-    flips = [at for at in range(1, len(passes)) if passes[at] != passes[at - 1]]
+    flips = [index for index in range(1, len(passes)) if passes[index] != passes[index - 1]]
     if not flips:
         return "unchanged", None
     if len(flips) > 1:

@@ -1,6 +1,6 @@
 """Pairs of trials of two runs or two variants, and the difference of each score over them.
 
-Two trials are a pair if their case, repeat and content are equal, and their variant, where whole runs are compared; ids are not
+Two trials are a pair if their case, repeat and content are equal, and their variant if whole runs are compared. Ids are not
 compared. Failures and missing scores are counted next to each difference and are never part of it.
 """
 
@@ -21,7 +21,7 @@ Key = tuple[str, str, int]
 
 @attrs.frozen(kw_only=True)
 class Paired:
-    """One scorer's values of the cases that have one in both runs; differences are B minus A."""
+    """The values of one scorer for the cases with a value in both runs; differences are B minus A."""
 
     kind: Literal["pass", "number", "label"]
     n: int

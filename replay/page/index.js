@@ -84,7 +84,7 @@ function changedCases(kind, cases) {
 
 function historySection(history, links, index) {
   const id = `evaluation-${index}`, runs = new Set(history.points.map((point) => point.path)).size;
-  const hint = history.reference === null ? "" : `compared by the ${plural(history.cases, "case")} of ${oneLine(history.reference, 120)}`;
+  const hint = history.reference === null ? "" : `compared on the ${plural(history.cases, "case")} of ${oneLine(history.reference, 120)}`;
   return el("section", { "aria-labelledby": id }, sectionHead(id, `${oneLine(history.evaluation, 80)}: ${plural(runs, "run")}`, hint),
     trend(history), legend(history), runsTable(history, links), ["broken", "fixed", "flaky"].map((kind) => changedCases(kind, history[kind])));
 }

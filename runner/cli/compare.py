@@ -57,7 +57,7 @@ _Views = Mapping[Path, LoadedRun]
 
 
 def _rows(references: Sequence[RunReference], views: _Views) -> dict[str, RunReference]:
-    """Return the name of each row: that of the variant if there is one run, otherwise that of the run, or RUN@VARIANT."""
+    """Return the rows by name: VARIANT if there is only one run, otherwise RUN or RUN@VARIANT."""
     rows: dict[str, RunReference] = {}
     for reference in references:
         view = views[reference.path]
@@ -87,7 +87,7 @@ def _table(rows: Mapping[str, RunReference], views: _Views, baseline: str | None
 
 
 def _baseline(rows: Mapping[str, RunReference], baseline: str) -> str:
-    """Return the row that is named, or whose run or variant is."""
+    """Return the name of the row that `--baseline` selects: by its name, or as a run or RUN@VARIANT."""
     if baseline in rows:
         return baseline
     try:

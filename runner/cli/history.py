@@ -43,18 +43,18 @@ def history(evaluation: str | None, last: int, scorer: str | None, as_json: bool
     evaljournal history /mnt/archive/runs --json
     """
     entries = _find_entries(evaluation)
-    shown = histories(entries, last=last, scorer=scorer)
+    selected = histories(entries, last=last, scorer=scorer)
     if scorer is not None:
         _check_scorer(scorer, entries)
     if as_json:
-        print_json([view_json(one) for one in shown])
+        print_json([view_json(item) for item in selected])
         return
-    if not shown:
+    if not selected:
         echo(f"no runs under {RUNS}/; start one with `evaljournal run evals/capitals.py`", err=True)
-    for at, one in enumerate(shown):
-        if at:
+    for index, item in enumerate(selected):
+        if index:
             echo("")
-        _print(one)
+        _print(item)
 
 
 def read_entries(directory: Path) -> list[Entry]:
@@ -92,7 +92,7 @@ def _check_scorer(scorer: str, entries: list[Entry]) -> None:
 def _print(history: History) -> None:
     runs = plural(len({point.path for point in history.points}), "run")
     cases = plural(history.cases, "case")
-    reference = "" if history.reference is None else f", compared by the {cases} of {printable(history.reference, 200)}"
+    reference = "" if history.reference is None else f", compared on the {cases} of {printable(history.reference, 200)}"
     echo(f"{printable(history.evaluation)}: {runs}{reference}")
     print_table(table(history))
     for line in (*trend_lines(history), *change_lines(history)):

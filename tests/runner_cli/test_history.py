@@ -54,7 +54,7 @@ def test_history_prints_the_runs() -> None:
     run("capitals/0001", 4), run("capitals/0002", 3)
     lines = evaljournal("history").stdout.splitlines()
 
-    assert "capitals: 2 runs, compared by the 4 cases of runs/capitals/0002" == lines[0]
+    assert "capitals: 2 runs, compared on the 4 cases of runs/capitals/0002" == lines[0]
     assert ["RUN", "STARTED", "GIT", "CASES", "exact", "P95", "COST", "NOTES"] == lines[1].split()
     assert "runs/capitals/0001  2026-11-15 00:00  -    4      100.0 % (51.0–100.0)  0.25 s  $2.00" == lines[2]
     assert ["exact  █▁  75.0 % to 100.0 %", "broken: 1 case", "  ✓✗  case-3  since runs/capitals/0002"] == lines[4:]
