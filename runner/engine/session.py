@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 import attrs
 import trio
@@ -88,6 +88,12 @@ class Outcome:
         """Raise a `RunFailed` unless the run has passed."""
         if self.problems:
             raise RunFailed(self.path, self.problems)
+
+    def to_pandas(self, rows: Literal["trials", "attempts", "steps", "events"] = "trials") -> Any:
+        """Return the trials of the run as a pandas DataFrame, or its attempts, steps or events."""
+        from replay.export.data_frame import data_frame  # noqa: PLC0415  # most runs need none
+
+        return data_frame(self.path, rows)
 
     @property
     def report(self) -> str:
