@@ -14,9 +14,11 @@ from replay.intake import PAUSE_REASONS, PROBING, Pause
 from replay.state import RunState
 from replay.text import digits, duration, plural, printable
 
-IdleReason = Literal["breaker", "retry_after", "pause", "pace", "limit", "scorers", "budget", "backoff", "cases", "none_left"]
+IdleReason = Literal[
+    "breaker", "retry_after", "pause", "pace", "limit", "scorers", "budget", "workers", "backoff", "cases", "none_left"
+]
 """What starts wait for: the circuit breaker, a Retry-After, another pause, the pace, the concurrency limit, scorers, budget,
-backoff or unread cases; or no trial is left."""
+workers, backoff or unread cases; or no trial is left."""
 
 _SHOWN: Final = 3
 """Reasons shown on one line."""
@@ -55,6 +57,8 @@ def reasons(state: RunState, *, now: float, total: int | None = None) -> list[Re
     attempts = list(_attempt_reasons(state, keys, now, ready, total)) if has_idle_slot else []
     if has_idle_slot and ready and not attempts and (text := reserved_in_words(state)):
         attempts = [Reason(reason="budget", text=f"budget: {text}")]  # The estimate for the next attempt is not recorded.
+    if has_idle_slot and ready and not attempts and isinstance(state.settings.get("workers"), dict):
+        attempts = [Reason(reason="workers", text="waiting for a free place in a worker")]
     return attempts + list(_scorer_reasons(state, keys, now))
 
 

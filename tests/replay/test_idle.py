@@ -212,3 +212,13 @@ def test_open_breaker(reason: str) -> None:
 def test_before_the_first_session() -> None:
     """Before the first session there are no reasons."""
     assert [] == reasons(RunState(), now=0.0)
+
+
+def test_a_free_place_in_a_worker() -> None:
+    """Slots are not reduced to the places in workers; a run without workers never waits for one."""
+    state = run_state([START, *queued("a", "b"), attempt_started("a")], slots=8)
+    assert [] == reasons(state, now=NOW, total=2)
+
+    state.settings["workers"] = {"kind": "processes", "workers": 1, "concurrency": 1}
+
+    assert ["workers"] == [reason.reason for reason in reasons(state, now=NOW, total=2)]
