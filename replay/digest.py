@@ -96,7 +96,7 @@ class RunDigest:
     git: str = attrs.field(validator=_text)
     """The git revision; empty if unknown."""
     shard: str = attrs.field(validator=_text)
-    """The part of the cases that it contains, such as `3/8`; empty: all."""
+    """The shard that it contains, such as `3/8`; empty: all cases."""
     status: str = attrs.field(validator=_text)
     """As in `LoadedRun.status`, or `unreadable`."""
     outcome: str = attrs.field(validator=_text)
@@ -215,7 +215,7 @@ def score_digest(tally: Tally) -> ScoreDigest | None:
 
 
 def first_score(variant: VariantDigest) -> str | None:
-    """Return the scorer whose mean stands for a variant: the first with passes, or else the first with numbers."""
+    """Return the scorer whose mean is listed for a variant: the first with passes, otherwise the first with numbers."""
     return min(variant.scores, key=lambda name: variant.scores[name].kind != "pass", default=None)
 
 

@@ -1,4 +1,4 @@
-"""The variants of a run as text: a line each, for the screen and the final report."""
+"""The variants of a run as text, one line for each, for the screen and the final report."""
 
 from collections.abc import Iterator
 from itertools import islice
@@ -10,9 +10,9 @@ from replay.text import digits, money, printable
 from replay.variant_totals import VariantTotals
 
 _VARIANTS: Final = 8
-"""Variants with a line of their own."""
+"""Maximum number of variants to list."""
 _SCORES: Final = 3
-"""Scores in a line."""
+"""Maximum number of scores in a line."""
 _COSTS: Final = ("cost", "judge.cost")
 
 

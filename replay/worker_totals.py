@@ -48,9 +48,9 @@ def worker_lines(workers: Mapping[str, WorkerTotals]) -> Iterator[str]:
     died, lost = (sum(totals.end == end for totals in workers.values()) for end in WORKER_ENDS)
     ends = ", ".join(f"{count:,} {name}" for count, name in ((died, "died"), (lost, "lost")) if count)
     yield f"{plural(len(workers), 'worker')}{f', {ends}' if ends else ''}:"
-    shown = sorted(workers.items(), key=lambda item: not item[1].end)[:_SHOWN]
-    width = max(len(printable(name, 40)) for name, _ in shown)
-    for name, totals in shown:
+    listed = sorted(workers.items(), key=lambda item: not item[1].end)[:_SHOWN]
+    width = max(len(printable(name, 40)) for name, _ in listed)
+    for name, totals in listed:
         end = f" · {spaced(totals.end)}: {printable(totals.detail, 60)}" if totals.end else ""
         yield f"  {printable(name, 40):<{width}}  {plural(totals.attempts, 'attempt')}, {duration(totals.seconds)}{end}"
     if len(workers) > _SHOWN:

@@ -40,7 +40,7 @@ _BATCH: Final = 256
 
 @attrs.frozen(kw_only=True)
 class SourceShard:
-    """A shard that is merged, as its first, its last and the first records of its sessions describe it."""
+    """A shard that is merged, described by its first and last records and the first records of its sessions."""
 
     path: Path
     shard: Shard
@@ -122,7 +122,7 @@ def _check(paths: list[Path], target: Path, files: Files) -> list[SourceShard]:
     shards: dict[Shard, SourceShard] = {}
     key = _key()
     for path in paths:
-        source = _described(path, key)
+        source = _describe(path, key)
         if (earlier := shards.get(source.shard)) is not None:
             raise UsageError(f"{earlier.path} and {path} are both shard {source.shard}", hint="pass one of them")
         shards[source.shard] = source
@@ -132,7 +132,7 @@ def _check(paths: list[Path], target: Path, files: Files) -> list[SourceShard]:
     return sorted(shards.values(), key=lambda source: (not source.is_finished, source.shard))  # `RunFinished` needs all done.
 
 
-def _described(path: Path, key: bytes | None) -> SourceShard:
+def _describe(path: Path, key: bytes | None) -> SourceShard:
     """Describe a shard without reading all of it; it is verified while it is copied."""
     if is_held(path):
         raise JournalLocked(f"{path} is still running", path=path, hint="watch")
@@ -184,12 +184,12 @@ def _check_same(first: SourceShard, other: SourceShard) -> None:
 def _run_started(shards: Sequence[SourceShard], *, complete: bool) -> events.RunStarted:
     first: Any = shards[0].start.event
     trials = [shard.trials for shard in shards]
-    versions = [shard.started.environment for shard in shards]
-    names = dict.fromkeys(itertools.chain.from_iterable(versions))
+    environments = [shard.started.environment for shard in shards]
+    names = dict.fromkeys(itertools.chain.from_iterable(environments))
     merged: events.RunStarted = attrs.evolve(
         first,
         trials=sum(number or 0 for number in trials) if complete and None not in trials else 0,
-        environment={name: ", ".join(dict.fromkeys(str(v[name]) for v in versions if name in v)) for name in names},
+        environment={name: ", ".join(dict.fromkeys(str(env[name]) for env in environments if name in env)) for name in names},
         forked_from=None,
         shard="",
         merged_from=[shard.entry() for shard in shards],
@@ -203,11 +203,11 @@ class _Copy:
     def __init__(self, current: Record) -> None:
         self.state = RunState()
         self.seq = 0
-        """The record of the shard that is copied."""
+        """Seq, in its shard, of the record that is being copied."""
         self._time = current.at, current.t
 
     def clock(self) -> tuple[str, float]:
-        """Return the times of the record that is copied."""
+        """Return the times of the record that is being copied."""
         return self._time
 
     def append(self, journal: Journal, event: Event, key: bytes | None = None) -> Record:
@@ -302,22 +302,22 @@ class _Adapter:
             case events.RunStarted():  # The new run has it once.
                 self.source.apply(record)
             case _:
-                pass  # About the files of the shard.
+                pass  # It is about the files of the shard.
         return None
 
     def _check_absent(self, trial: str) -> None:
-        """Raise if an earlier shard has the trial; after it was withdrawn, a shard may enqueue its own again."""
+        """Raise if an earlier shard has the trial; a shard may enqueue a trial again that it has withdrawn."""
         if trial not in self._withdrawn and self._journal.lifecycle.stage_of(trial) != "absent":
             problem = f"the trial {trial!r} of {self._shard.path} is also in another shard"
             raise UsageError(problem, hint="the cases were changed between the shards; start them again with the same cases")
 
     def _session(self, event: events.SessionStarted) -> Event:
-        """Return the start of a session as the next one of the new run: what it changes is relative to the session before."""
+        """Return the start of the new run's next session; its changes are relative to the session before it."""
         before, now = self._state.started, self.source.started
         assert before is not None
         assert now is not None
-        known, settings = self._state.settings, self.source.settings
-        changed = {name: settings.get(name) for name in {**known, **settings} if known.get(name) != settings.get(name)}
+        previous, settings = self._state.settings, self.source.settings
+        changed = {name: settings.get(name) for name in {**previous, **settings} if previous.get(name) != settings.get(name)}
         adopted = adopted_changes(before, now)
         session: Event = attrs.evolve(
             event,  # type: ignore[misc]  # a fact is an attrs class
@@ -330,9 +330,9 @@ class _Adapter:
         return session
 
     def _finished(self, event: events.RunFinished, record: Record) -> Event:
-        """Return the end of a finished shard with the totals so far; if trials of an earlier shard are open, a stop.
+        """Return the end of a finished shard with the totals so far, or a stop if trials of an earlier shard are open.
 
-        It replaces the totals of the shard, so wrong ones are rejected.
+        The totals of the shard are replaced, so they are checked first.
         """
         counts, state, journal = self.lifecycle.counts(), self._state, self._journal
         if (event.completed, event.failed, event.withdrawn) != (counts["completed"], counts["failed"], counts["withdrawn"]):

@@ -26,9 +26,9 @@ from runner.engine.environment import installed_version
 from runner.run_paths import last_record, run_start
 
 _MAX_ENTRIES: Final = 10_000
-"""Entries that are kept; of more, those written first are removed."""
+"""Maximum number of entries; the oldest ones are removed."""
 _LARGE: Final = 16 << 20
-"""Bytes of a journal that `ls` does not read; reading as many takes about half a second."""
+"""Size in bytes above which `ls` does not read a finished journal; reading as much takes about half a second."""
 _TAIL: Final = 64
 """Bytes at the end of a journal that contain the hash of its last record."""
 
@@ -50,7 +50,7 @@ class DigestCache:
                 _remove_oldest(self._directory)
 
     def run(self, path: Path) -> RunDigest:
-        """Return the digest of a run; of a large one that is not in the cache, without results of its variants."""
+        """Return the digest of a run; that of a large run that is not in the cache has no results of its variants."""
         return self._read(path, with_cases=False)[0]
 
     def run_and_cases(self, path: Path) -> tuple[RunDigest, Sequence[CaseColumns]]:
@@ -80,7 +80,7 @@ class DigestCache:
         return self._directory / f"{sha256(os.fsencode(os.path.realpath(path))).hexdigest()}.jsonl"
 
     def _key(self, path: Path) -> bytes:
-        """Return what identifies the content of a journal, as a line: sizes, times and the last bytes. Empty if unreadable."""
+        """Return a line that identifies the content of a journal by sizes, times and last bytes; empty if it is unreadable."""
         try:
             files = [segments.file(path, number) for number in segments.numbers(path, DISK)]
             with DISK.read(files[-1]) as stream:
@@ -89,8 +89,8 @@ class DigestCache:
             stats = [os.lstat(file) for file in files]
         except (JournalError, OSError):
             return b""
-        facts = [self._version, [(stat.st_size, stat.st_mtime_ns) for stat in stats], tail.hex()]
-        return sha256(repr(facts).encode()).hexdigest().encode() + b"\n"
+        identity = [self._version, [(stat.st_size, stat.st_mtime_ns) for stat in stats], tail.hex()]
+        return sha256(repr(identity).encode()).hexdigest().encode() + b"\n"
 
 
 def _counts_of_large_run(path: Path) -> RunDigest | None:
@@ -100,12 +100,12 @@ def _counts_of_large_run(path: Path) -> RunDigest | None:
     if last is None or not isinstance(last.event, RunFinished):
         return None
     start, end = run_start(path), last.event
-    started, at = start if start is not None else (None, None)
+    started, started_at = start if start is not None else (None, None)
     return attrs.evolve(
         unreadable("finished"),
         status="finished",
         evaluation=started.evaluation if started is not None else None,
-        started_at=at,
+        started_at=started_at,
         completed=end.completed,
         failed=end.failed,
         trials=end.completed + end.failed,
@@ -114,7 +114,7 @@ def _counts_of_large_run(path: Path) -> RunDigest | None:
 
 
 def _entry(file: Path, key: bytes, *, with_cases: bool) -> tuple[RunDigest, Sequence[CaseColumns]]:
-    """Return an entry of the cache; raises a ValueError if it is invalid or that of other files."""
+    """Return an entry of the cache; raises a ValueError if it is invalid or does not belong to these files."""
     with DISK.read(str(file)) as stream:
         if stream.readline() != key:
             raise ValueError("the run has changed")

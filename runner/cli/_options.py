@@ -16,7 +16,7 @@ from runner import scorers
 from runner.cli._common import OFF, F, seconds
 from runner.concurrency import POLICIES
 from runner.definition.settings import EXPERIMENT_SETTINGS, Settings
-from runner.definition.variants import MAX_CELLS
+from runner.definition.variants import MAX_UNCONFIRMED
 from runner.errors import UsageError
 from runner.retries.retry import Retry
 
@@ -453,7 +453,7 @@ def only_variant_option(group: str, text: str) -> Callable[[F], F]:
 
 def yes_option(group: str) -> Callable[[F], F]:
     """Add the option that confirms a large product of variants."""
-    return grouped_option(group, "--yes", is_flag=True, help=f"Run more than {MAX_CELLS:,} variants.")
+    return grouped_option(group, "--yes", is_flag=True, help=f"Run more than {MAX_UNCONFIRMED:,} variants.")
 
 
 def trust_option(group: str) -> Callable[[F], F]:

@@ -23,7 +23,7 @@ def merge(shards: tuple[Path, ...], target: Path, as_json: bool) -> None:
 
     Every shard is verified; shards of different evaluations, cases or settings are rejected. NEW is a run like any other: it
     can be shown, exported, compared and re-scored, and its gates are checked. If shards are missing or not finished, NEW is not
-    finished, either: `resume NEW` runs what is missing. The shards are not changed.
+    finished, either: `resume NEW` runs the missing trials. The shards are not changed.
 
     Exit codes: those of `run`; 3 if shards are missing or not finished, 4 if one is damaged.
 

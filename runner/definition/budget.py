@@ -13,7 +13,7 @@ OFF: Final = "none"
 """Removes a unit, or the whole budget."""
 
 BudgetValue = Mapping[str, float | str | None] | Iterable[str] | str | None
-"""A budget as it may be given: `{"cost": 5}`, `"cost=5"` or several of these."""
+"""A budget as a user may write it: `{"cost": 5}`, `"cost=5"` or several such strings."""
 
 _NUMBER: Final = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(?:e-?\d+)?\s*([kM]?)")
 _FACTORS: Final = {"": 1, "k": 1_000, "M": 1_000_000}
@@ -49,7 +49,7 @@ def _pairs(setting: str, value: Any) -> list[tuple[str, Any]]:
         if not separator:
             raise UsageError("expected UNIT=AMOUNT, such as cost=5", setting=setting, value=value if text is None else text)
         if unit.strip() in pairs:
-            raise UsageError(f"{unit.strip()} is given twice", setting=setting, value=text)
+            raise UsageError(f"{unit.strip()} is set twice", setting=setting, value=text)
         pairs[unit.strip()] = amount.strip()
     return list(pairs.items())
 

@@ -20,9 +20,9 @@ from runner.tasks import OpenableTask
 VariantOptions = Mapping[str, Mapping[str, Any]] | Mapping[str, Sequence[Any]]
 """Variant → its parameters; or parameter → its values, for the product of all."""
 
-MAX_CELLS: Final = 1_000
-"""Cells of a product that a run may have without confirmation."""
-_MOST_CELLS: Final = 100_000
+MAX_UNCONFIRMED: Final = 1_000
+"""Variants that a run may have without `--yes`."""
+_MAX_VARIANTS: Final = 100_000
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
 _OTHER: Final = re.compile(r"[^A-Za-z0-9._-]+")
 _MAX_NAME: Final = 200
@@ -44,8 +44,10 @@ class Variant:
     @property
     def fingerprint(self) -> str:
         """Digest of the parameters; of an object such as a chat model, of everything that affects its outputs."""
-        own: object = getattr(self.task, "fingerprint", None)
-        return own if isinstance(own, str) else digest(canonical(mask_definition(dict(self.parameters)), "the parameters"))
+        fingerprint: object = getattr(self.task, "fingerprint", None)
+        if isinstance(fingerprint, str):
+            return fingerprint
+        return digest(canonical(mask_definition(dict(self.parameters)), "the parameters"))
 
     @property
     def definition(self) -> dict[str, Any]:
@@ -91,7 +93,7 @@ def check_variant_name(name: object) -> None:
 
 
 def selected_variants(variants: Mapping[str, Variant], names: Sequence[str], evaluation: str) -> dict[str, Variant]:
-    """Return the variants with these names, in their own order; all of them if there are no names."""
+    """Return the variants with these names, in the order of the definition; all of them if there are no names."""
     for name in names:
         if name not in variants:
             hint = suggest(name, variants) or (f"; it has {', '.join(map(repr, variants))}" if variants else "")
@@ -129,8 +131,8 @@ def product(
     instead of the values.
     """
     count = math.prod(map(len, values.values()))
-    if count > _MOST_CELLS:
-        raise UsageError(f"the product has {count:,} variants; at most {_MOST_CELLS:,} are possible")
+    if count > _MAX_VARIANTS:
+        raise UsageError(f"the product has {count:,} variants; at most {_MAX_VARIANTS:,} are possible")
     parts = [_parts(name, (labels or {}).get(name, options)) if len(options) > 1 else [""] for name, options in values.items()]
     cells: dict[str, Mapping[str, Any]] = {}
     names = ["-".join(filter(None, words)) or "only" for words in itertools.product(*parts)]
@@ -183,11 +185,11 @@ def _check_signature(task: Any, parameters: Mapping[Any, Any], label: str) -> No
         signature = inspect.signature(task)
     except ValueError:
         return  # Some builtins have no signature.
-    kinds, own = inspect.Parameter, list(signature.parameters.values())
-    takes_any = any(parameter.kind is kinds.VAR_KEYWORD for parameter in own)
-    if own and own[0].kind is kinds.POSITIONAL_OR_KEYWORD and own[0].name in parameters:
-        raise UsageError(f"{label}: {own[0].name!r} is the parameter that gets the case's input")
-    named = [parameter for parameter in own[1:] if parameter.kind in (kinds.KEYWORD_ONLY, kinds.POSITIONAL_OR_KEYWORD)]
+    kinds, declared = inspect.Parameter, list(signature.parameters.values())
+    takes_any = any(parameter.kind is kinds.VAR_KEYWORD for parameter in declared)
+    if declared and declared[0].kind is kinds.POSITIONAL_OR_KEYWORD and declared[0].name in parameters:
+        raise UsageError(f"{label}: {declared[0].name!r} is the parameter that gets the case's input")
+    named = [parameter for parameter in declared[1:] if parameter.kind in (kinds.KEYWORD_ONLY, kinds.POSITIONAL_OR_KEYWORD)]
     names = [parameter.name for parameter in named]
     for name in parameters:
         if not isinstance(name, str) or (name not in names and not takes_any):
@@ -199,5 +201,5 @@ def _check_signature(task: Any, parameters: Mapping[Any, Any], label: str) -> No
     try:
         signature.bind(None, **parameters)
     except TypeError as exc:
-        called = "the task is called with the case's input and the parameters"
-        raise UsageError(f"{label}: {called}, but takes {signature}: {exc}") from exc
+        call = "the task is called with the case's input and the parameters"
+        raise UsageError(f"{label}: {call}, but its signature is {signature}: {exc}") from exc

@@ -14,8 +14,11 @@ from runner.tasks import Billed
 
 def check_prices(cases: Dataset, tasks: Iterable[object], scorers: Mapping[str, Scorer], settings: Settings) -> Dataset:
     """Return the cases with a check that their models, and the judges, have a price if their cost is limited."""
-    of_run, of_trials = "cost" in (settings.budget or ()), "cost" in (settings.budget_per_trial or ())
-    functions = [*(tasks if of_run or of_trials else ()), *(scorer.function for scorer in scorers.values() if of_run)]
+    limits_run, limits_trials = "cost" in (settings.budget or ()), "cost" in (settings.budget_per_trial or ())
+    functions = [
+        *(tasks if limits_run or limits_trials else ()),
+        *(scorer.function for scorer in scorers.values() if limits_run),
+    ]
     for function in functions:
         if isinstance(function, Billed):
             cases = cases.checked(function.check_price)
@@ -41,17 +44,17 @@ class Admission:
         return budget.block(variant, reserve)
 
     def admit_scoring(self) -> Block | None:
-        """Return why the output of an earlier session may not be scored: its scorer calls, which are repeated, are not paid."""
+        """Return why an output of an earlier session may not be scored; None if it may. Its scorer calls may cost something."""
         return self._budget.excess() if self._scorers else None
 
     def _estimate(self, case: Case, variant: str) -> Amounts:
-        """Return what an attempt and its scorers use at most; units that are unknown are missing."""
+        """Return an estimate of what an attempt and its scorers use at most; unknown units are missing."""
         task = self._tasks[variant]
         usage = dict(task.estimate(case, None)) if isinstance(task, Billed) else {}
         output_tokens = usage.get("output_tokens") or None
         for scorer in self._scorers:
-            of_scorer: Mapping[str, float] = scorer.estimate(case, output_tokens) if isinstance(scorer, Billed) else {}
-            usage = {unit: usage[unit] + of_scorer[unit] for unit in usage if unit in of_scorer}
+            scorer_usage: Mapping[str, float] = scorer.estimate(case, output_tokens) if isinstance(scorer, Billed) else {}
+            usage = {unit: usage[unit] + scorer_usage[unit] for unit in usage if unit in scorer_usage}
         return usage
 
 

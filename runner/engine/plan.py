@@ -16,7 +16,7 @@ from runner.data.to_json import to_json
 from runner.definition.evaluation import Evaluation
 from runner.definition.gates import check_gates
 from runner.definition.settings import Settings
-from runner.definition.variants import MAX_CELLS
+from runner.definition.variants import MAX_UNCONFIRMED
 from runner.engine.admission import check_prices
 from runner.engine.changes import changed_cases, differences, effective_settings
 from runner.engine.environment import Environment
@@ -78,9 +78,11 @@ def make_plan(
     shard = _shard(options, state, path)
     settings = _with_variants(settings, only_variants, evaluation.variants, options, path)
     evaluation = evaluation.with_variants(settings.only_variants)
-    if len(evaluation.variants) > MAX_CELLS and not options.yes:
+    if len(evaluation.variants) > MAX_UNCONFIRMED and not options.yes:
         hint = "--yes, or yes=True in Python, runs them all; --only-variant selects some"
-        raise UsageError(f"{evaluation.name!r} has {len(evaluation.variants):,} variants, more than {MAX_CELLS:,}", hint=hint)
+        raise UsageError(
+            f"{evaluation.name!r} has {len(evaluation.variants):,} variants, more than {MAX_UNCONFIRMED:,}", hint=hint
+        )
     variants = list(evaluation.with_variants(only_variants).tasks)
     keys = TaskKeys.of(evaluation, settings.limit_key)
     selected, trials = _select(evaluation, settings, keys, variants, shard)

@@ -14,22 +14,22 @@ from runner.workers.pool import WorkerPool
 from runner.workers.processes import ProcessWorkers
 
 ASYNC_PLACES: Final = 16
-"""Attempts that a worker runs at once, if they mostly wait: async functions, endpoints, chat models."""
+"""Attempts that a worker runs at once if they mostly wait: those of async functions, endpoints and chat models."""
 
 
 def check_workers(evaluation: Evaluation[Any, Any, Any], settings: Settings) -> None:
-    """Raise a `UsageError` if an evaluation cannot run where its settings want it to."""
+    """Raise a `UsageError` if an evaluation cannot run in the workers of its settings, or needs workers and has none."""
     pool = settings.workers
     if pool is None:
         if name := next((scorer.name for scorer in evaluation.scorers.values() if scorer.workers), None):
-            problem = f"scorer {name!r} runs in workers, and the run has none"
+            problem = f"scorer {name!r} runs in workers, but the run has none"
             raise UsageError(problem, hint="--workers processes, or workers=ProcessWorkers() in Python, starts some")
         return
     if settings.gateway and not (pool.is_local and all(map(_starts_processes, evaluation.tasks.values()))):
         problem = "in workers, only commands on this machine call models through the gateway"
         raise UsageError(problem, setting="gateway", value=True)
-    own, given = evaluation.settings.retry, settings.retry
-    if (own.on, own.fail_on, own.classify) != (given.on, given.fail_on, given.classify):
+    defined, requested = evaluation.settings.retry, settings.retry
+    if (defined.on, defined.fail_on, defined.classify) != (requested.on, requested.fail_on, requested.classify):
         problem = "workers classify exceptions with the retry=… of @evaluation; put on, fail_on and classify there"
         raise UsageError(problem)
 
@@ -41,7 +41,7 @@ def new_workers(
     variants: Sequence[str],
     reference: str,
 ) -> Workers:
-    """Return the workers of a session of these variants; `reference` is where the evaluation is defined, if that is known."""
+    """Return the workers of a session of these variants; `reference` is where the evaluation is defined; empty: unknown."""
     places = pool.concurrency or min((_default_places(evaluation.tasks[name]) for name in variants), default=1)
     opening = {
         "task": reference or _reference(evaluation),
@@ -80,4 +80,6 @@ def _reference(evaluation: Evaluation[Any, Any, Any]) -> str:
         for name, value in list(vars(module).items()):
             if value is evaluation:
                 return f"{Path(file).resolve()}:{name}"
-    raise UsageError(f"workers import the evaluation from its file, but {evaluation.name!r} is no variable of a module")
+    raise UsageError(
+        f"workers import the evaluation from its file, but {evaluation.name!r} is not a variable of an imported module"
+    )

@@ -116,7 +116,7 @@ def test_a_configuration_file() -> None:
         ("--budget dollars=5", "--budget dollars=5: unknown unit 'dollars'; use cost, input_tokens, output_tokens"),
         ("--budget output_token=5", "--budget output_token=5: unknown unit 'output_token'; did you mean 'output_tokens'"),
         ("--budget 5", "--budget 5: expected UNIT=AMOUNT, such as cost=5"),
-        ("--budget cost=1 --budget cost=2", "--budget cost=2: cost is given twice"),
+        ("--budget cost=1 --budget cost=2", "--budget cost=2: cost is set twice"),
         ("--budget-per-trial cost=-1", "--budget-per-trial cost=-1: must be a number above 0"),
     ],
 )
