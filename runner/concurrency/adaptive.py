@@ -321,7 +321,7 @@ class Adaptive:
         """Raise the limit if it is used and nothing indicates a limit."""
         machine = self._in_flight
         proven = int(GROWTH_PER_PROOF * (self._latency.load or 0))
-        is_in_use = self._latency.latest is not None and self._latency.latest[0] >= BUSY * self.limit
+        is_in_use = min(start.wave.load, self._latency.latest[0] if self._latency.latest else 0) >= BUSY * self.limit
         if machine.is_unchecked and is_in_use and self._started >= machine.check_from:
             self._measure_lower(lower_load(self.limit), f"testing whether fewer than {self.limit} are as fast")
             return

@@ -132,6 +132,10 @@ class InFlight:
     def succeeded(self, start: Start, t: float, proven: int, *, patience: float) -> None:
         """Raise the limit if it is used, up to `proven`; abandon a test without a result after `patience` seconds."""
         self.successes += start.order > self.last_lowered
+        if self.is_comparing and t - self.since >= max(patience, LIMIT_TEST_TIMEOUT):
+            # Nothing could be compared, because something else limits the starts.
+            self.phase, self.since, self.limit, self.upward = "holding", t, self.known_limit, True
+            self.period = min(2 * self.period, LIMIT_TEST_LATEST)
         is_far = self.limit >= UNPROVEN_LIMIT and self.limit > PER_ROUND_TRIP * start.limit
         if is_far or start.wave.load < BUSY * start.limit or start.in_flight < start.limit // 2:
             return
@@ -141,8 +145,8 @@ class InFlight:
         elif self.phase == "trying" and not self.by_latency:
             if self.accepted_above >= max(MEASURED_CALLS, 2 * self.known_limit):
                 self.phase, self.period = "climbing", LIMIT_TEST_SOONEST
-        elif self._is_due(t):
-            self._next(t, patience)
+        elif self.phase == "holding" and self._is_due(t):
+            self._try(t)
 
     def _is_due(self, t: float) -> bool:
         """Return whether the current phase has lasted long enough."""
@@ -191,13 +195,13 @@ class InFlight:
         self.phase, self.known_limit, self.by_latency, self.since, self.last_lowered = "climbing", 0, False, t, newest
         self.timeouts = self.successes = self.growth = 0
 
-    def _next(self, t: float, patience: float) -> None:
-        """Change the phase from holding to trying, or from trying to climbing."""
+    def _try(self, t: float) -> None:
+        """Try a higher limit, or, because of latency, a higher or a lower one."""
         highest = self._highest(t)
-        if self.phase == "holding" and not self.by_latency:
+        if not self.by_latency:
             if self.known_limit < highest:
                 self.phase, self.since, self.accepted_above, self.limit = "trying", t, 0, self.known_limit + 1
-        elif self.phase == "holding":
+        else:
             if self.upward and self.known_limit < highest < OTHER_LOAD * self.known_limit:
                 self.known_limit = self.limit = highest  # Too close to be compared, and below the overload.
                 self.since, self.upward = t, False
@@ -206,10 +210,6 @@ class InFlight:
             self.upward = (self.upward or self.known_limit == 1) and self.known_limit < highest
             higher = min(self.known_limit + max(self.known_limit // 4, 1), highest)
             self.limit = higher if self.upward else lower_load(self.known_limit)
-        elif t - self.since >= max(patience, LIMIT_TEST_TIMEOUT):
-            # Nothing could be compared, because something else limited the starts.
-            self.phase, self.since, self.limit, self.upward = "holding", t, self.known_limit, True
-            self.period = min(2 * self.period, LIMIT_TEST_LATEST)
 
     def _surely_accepted(self) -> int:
         return self.highest_accepted - max(self.highest_accepted // 16, 1)  # Some were accepted because others had just ended.

@@ -446,6 +446,21 @@ def test_a_few_slow_calls_do_not_end_the_growth() -> None:
     assert 250 == drive.policy.limit
 
 
+def test_an_idle_limit_is_not_compared_with_a_lower_one() -> None:
+    """Slots that were in use once, and are idle because of a pace, cannot be measured."""
+    drive = Drive(32)
+
+    def answer(t: float, _: int) -> float:
+        if t >= 1.0 and drive.policy._pace.estimate is None:
+            drive.policy._pace.adopt(20.0, t)
+        return 0.2
+
+    drive.run(6.0, answer)
+
+    assert drive.policy._started > drive.policy._in_flight.check_from > 0
+    assert [] == [change.evidence for change in drive.changes() if isinstance(change, LimitChanged)]
+
+
 def test_only_the_first_end_counts() -> None:
     """A late or unknown end changes nothing."""
     drive = Drive(8)

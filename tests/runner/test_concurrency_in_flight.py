@@ -8,6 +8,7 @@ from runner.concurrency.constants import (
     LIMIT_TEST_CALLS,
     LIMIT_TEST_CHEAP,
     LIMIT_TEST_LATEST,
+    LIMIT_TEST_TIMEOUT,
     MEASURED_CALLS,
     TIMEOUT_CUT,
 )
@@ -64,6 +65,20 @@ def test_a_lower_load_that_brings_as_much_is_kept() -> None:
     machine.compared(18.0, 640, is_worth=False)
 
     assert ("holding", 70, False) == (machine.phase, machine.limit, machine.upward)
+
+
+def test_a_comparison_without_a_result_is_abandoned() -> None:
+    """A pace may keep most slots idle; then no load is measured, and the comparison would never end."""
+    machine = InFlight(slots=1000, limit=120)
+    machine.measure_lower(10.0, 500, 70)
+    idle = _start(600, 9, 70)
+    machine.succeeded(idle, 10.0 + LIMIT_TEST_TIMEOUT - 0.1, 100, patience=1.0)
+
+    assert machine.is_comparing
+
+    machine.succeeded(idle, 10.0 + LIMIT_TEST_TIMEOUT, 100, patience=1.0)
+
+    assert ("holding", 120) == (machine.phase, machine.limit)
 
 
 def test_a_higher_limit_is_kept_after_two_round_trips_without_a_429() -> None:

@@ -80,6 +80,16 @@ def test_after_the_only_accepted_call_comes_a_gap() -> None:
     assert 12.0 == pace.next_start
 
 
+def test_a_search_ends_where_slots_are_the_limit() -> None:
+    """Without a rate limit a search would go on for ever, and record ever higher paces."""
+    pace = Pace(estimate=RATE, searching=True)
+    for n in range(20_000):
+        pace.started(0.02 * n, 50.0)
+
+    assert pace.estimate is not None
+    assert 100.0 <= pace.estimate < 110.0
+
+
 def test_a_pause_is_no_time_of_searching() -> None:
     """The growth of a search depends on the time in which starts were possible."""
     pace = Pace(estimate=RATE, searching=True, since=1.0, next_start=1.0)
