@@ -36,9 +36,14 @@ class Price:
         return round((input_cost + output_tokens * self.output) / 1_000_000, 9)
 
 
-@functools.cache
 def read_prices(path: Path) -> Mapping[str, Price]:
     """Read the prices by model from a TOML file, which is read once."""
+    return _read_prices(path, None if path.is_absolute() else Path.cwd())
+
+
+@functools.cache
+def _read_prices(path: Path, _directory: Path | None) -> Mapping[str, Price]:
+    """Read prices; a relative path names another file in another directory."""
     models = read_toml(path).get("models")
     if not isinstance(models, dict) or not models:
         raise UsageError('no prices; add a table [models."NAME"]', path=path)

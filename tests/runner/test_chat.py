@@ -184,6 +184,18 @@ def test_invalid_prices_are_rejected(tmp_path: Path, text: str, message: str) ->
     assert str(file) in str(caught.value)
 
 
+def test_prices_of_two_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A relative path names the price table in the current directory, not one that was read in another."""
+    inputs = []
+    for price in (1, 2):
+        (tmp_path / str(price)).mkdir()
+        monkeypatch.chdir(tmp_path / str(price))
+        Path("table.toml").write_text(f"[models.a]\ninput = {price}\noutput = 1\n")
+        inputs.append(read_prices(Path("table.toml"))["a"].input)
+
+    assert [1, 2] == inputs
+
+
 def test_cached_tokens_cost_less() -> None:
     """Cached tokens have their own price; without one, they cost as much as the others."""
     price = read_prices(DEFAULT_PRICES)["gpt-4o"]
