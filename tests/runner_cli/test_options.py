@@ -47,6 +47,8 @@ def test_a_row_of_the_table(option: Option) -> None:
         default = {field.name: field.default for field in attrs.fields(OWNERS[owner])}[argument]
         if "(default: " in option.help and isinstance(default, str | float | int) and argument not in {"prices", "slots"}:
             shown = f"{default:g}" if isinstance(default, float) else str(default)
+            if isinstance(default, bool):
+                shown = option.spec.split("/")[not default]
             assert f"(default: {shown})" in option.help
     assert option.text.endswith(".")
     assert option.example or option.metavar is None or not option.in_file
