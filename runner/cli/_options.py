@@ -322,7 +322,7 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
         ),
         Option(
             "--workers WHERE",
-            f"Run attempts in processes ('processes', 'processes:N') or in workers that a command leads to "
+            f"Run attempts in processes ('processes', 'processes:N') or in workers that a command starts "
             f"('command:ssh gpu1 …'); '{OFF}' turns it off.",
             "settings",
             '"processes:8"',

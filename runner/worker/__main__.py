@@ -61,12 +61,12 @@ class Connection:
     def _read(self) -> None:
         parts: list[bytes] = []
         while chunk := self._read_chunk():
-            *lines, last = chunk.split(b"\n")
+            *lines, tail = chunk.split(b"\n")
             if lines:
                 lines[0] = b"".join((*parts, lines[0]))
                 parts = []
                 self._put(lines)
-            parts.append(last)
+            parts.append(tail)
         self._put(None)
         time.sleep(CLEANUP)
         _exit()

@@ -164,8 +164,8 @@ class Calls:
     async def _open(self, stack: AsyncExitStack, run: str) -> None:
         # The session kills a worker whose call does not end in time, so that none has to be abandoned here.
         opener = TaskOpener(stack, run, grace=math.inf, in_thread=run_in_thread)
-        own = {variant: self._evaluation.tasks[variant] for variant in self._opening["variants"]}
-        self._tasks = await opener.tasks(own, self._opening["loop"], gateway=False)
+        tasks = {variant: self._evaluation.tasks[variant] for variant in self._opening["variants"]}
+        self._tasks = await opener.tasks(tasks, self._opening["loop"], gateway=False)
         for name in self._opening["scorers"]:
             scorer = self._evaluation.scorers[name].with_defaults(self._retry, None)
             self._scorers[name] = await opener.scorer(scorer, "")

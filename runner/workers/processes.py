@@ -30,7 +30,7 @@ _START: Final = "import sys; sys.path[:] = sys.argv.pop().split('\\n'); from run
 
 
 class ProcessPipe:
-    """The standard streams of a process that is a worker, or leads to one."""
+    """The standard streams of a process that is a worker, or is connected to one."""
 
     def __init__(self, process: trio.Process, where: str, *, lost_codes: Sequence[int] = ()) -> None:
         self.where = where
@@ -67,12 +67,12 @@ class ProcessPipe:
         parts, size = list[bytes](), 0
         with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
             while chunk := await self._process.stdout.receive_some(_CHUNK):
-                *lines, last = bytes(chunk).split(b"\n")
+                *lines, tail = bytes(chunk).split(b"\n")
                 if lines:
                     lines[0] = b"".join((*parts, lines[0]))
                     parts, size = [], 0
-                parts.append(last)
-                size += len(last)
+                parts.append(tail)
+                size += len(tail)
                 if size > MAX_FRAME:
                     self.kill()
                     raise WorkerDied(f"killed: it sent a frame of more than {MAX_FRAME:,} bytes")
@@ -217,7 +217,7 @@ def _line(command: str) -> str:
 
 @attrs.frozen
 class CommandWorkers:
-    """Runs attempts in workers that a command leads to: `CommandWorkers("ssh gpu1 'cd project && python -m runner.worker'")`.
+    """Runs attempts in workers that a command starts: `CommandWorkers("ssh gpu1 'cd project && python -m runner.worker'")`.
 
     The command is run once for each worker, without a shell. Its standard input and output must be those of
     `python -m runner.worker`, in a directory where the evaluation can be imported.
@@ -263,8 +263,8 @@ def parse_workers(value: Any) -> Any:
     What a journal records of a pool is parsed, too. Anything else is left to the validator.
     """
     if isinstance(value, Mapping):
-        is_known = value.get("kind") == "processes"  # Not a command: a journal must not name one.
-        return ProcessWorkers(value["workers"], concurrency=value["concurrency"]) if is_known else value
+        is_processes = value.get("kind") == "processes"  # Not a command: a journal must not name one.
+        return ProcessWorkers(value["workers"], concurrency=value["concurrency"]) if is_processes else value
     if not isinstance(value, str):
         return value
     kind, _, argument = value.partition(":")
