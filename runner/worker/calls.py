@@ -186,7 +186,7 @@ class Calls:
         value = members["input"] if "input" in members else _TrialInput(members["trial"], Case(**members["case"]))
         with set_gateway_env(members.get("gateway_env", {})):
             await self._run_call(
-                number, self._tasks[members["variant"]], value, scope, retry=self._retry, returned=self._returned
+                number, self._tasks[members["variant"]], value, scope, retry=self._retry, encode_result=self._encode_output
             )
 
     async def _score(self, number: int, members: dict[str, Any], scope: trio.CancelScope) -> None:
@@ -195,13 +195,13 @@ class Calls:
         trajectory = [StepDetails(**step) for step in members["trajectory"]]
         scored = ScorerInput(members["output"], Case(**members["case"]), trajectory)
 
-        def returned(_: int, value: Any) -> bytes:
+        def encode_scores(_: int, value: Any) -> bytes:
             scores, name = opened.scorer.scores(value), opened.scorer.name
             if name in scores:
                 return _end(number, score_members(scores[name]))
             return _end(number, score_members({key.removeprefix(f"{name}."): score for key, score in scores.items()}))
 
-        await self._run_call(number, opened.task, scored, scope, retry=opened.scorer.retry, returned=returned)
+        await self._run_call(number, opened.task, scored, scope, retry=opened.scorer.retry, encode_result=encode_scores)
 
     async def _run_call(
         self,
@@ -211,9 +211,9 @@ class Calls:
         scope: trio.CancelScope,
         *,
         retry: Retry,
-        returned: Callable[[int, Any], bytes],
+        encode_result: Callable[[int, Any], bytes],
     ) -> None:
-        """Make a call and report its end; `returned` encodes what it returned."""
+        """Make a call and report its end; `encode_result` encodes what it returned."""
         set_note_sink(partial(self._note, number))
         thread_ended = trio.Event()
         end = b""
@@ -221,7 +221,7 @@ class Calls:
         with scope:
             try:
                 if is_started:
-                    end = returned(number, await task.call(value, lambda _: thread_ended.set()))
+                    end = encode_result(number, await task.call(value, lambda _: thread_ended.set()))
             except trio.Cancelled:
                 raise
             except BaseException as exc:  # noqa: BLE001  # reported
@@ -233,7 +233,7 @@ class Calls:
         del self._scopes[number]
         self._send(end or _end(number, {"cancelled": True}))
 
-    def _returned(self, number: int, output: Any) -> bytes:
+    def _encode_output(self, number: int, output: Any) -> bytes:
         """Return the last frame of a call that returned an output."""
         if sent_secrets:
             masked = mask_output(output)

@@ -1,7 +1,7 @@
 """The session's side of its workers: which worker runs what, their frames, their ends and their replacements.
 
-A job gets a place in a worker before its start is recorded, so that no time of an attempt passes while it waits for one. Each
-call ends exactly once: with its last frame, with its worker, or with the death of a worker that does not respond.
+A job gets a place in a worker before its start is recorded, so that the wait for one is not part of an attempt's time. Each
+call ends exactly once: with its last frame, when its worker ends, or when a worker that does not respond is killed.
 """
 
 import itertools
@@ -191,8 +191,8 @@ class Workers:
             worker.owner, worker.used, worker.is_draining = job, 1, False
             on_reserved()
         for worker in sorted(self._workers, key=lambda worker: worker.used):
-            held = sum(worker.owner is not None or worker.is_draining for worker in self._workers)
-            worker.is_draining = bool(self._alone) and (worker.is_draining or (worker.owner is None and held < limit))
+            reserved = sum(worker.owner is not None or worker.is_draining for worker in self._workers)
+            worker.is_draining = bool(self._alone) and (worker.is_draining or (worker.owner is None and reserved < limit))
 
     # Calls.
 
@@ -247,7 +247,7 @@ class Workers:
         try:
             pipe = await self._start_worker(number)
         except WorkerDied as exc:
-            self._ended(None, exc.detail)
+            self._handle_end(None, exc.detail)
             return
         try:
             pipe.send(self._opening)
@@ -257,17 +257,17 @@ class Workers:
                         members = parse_frame(frame)
                         if worker is not None:
                             self._receive(worker, members)
-                        elif (worker := self._opened(pipe, members)) is None:
+                        elif (worker := self._add_worker(pipe, members)) is None:
                             pipe.kill()
                             return
         except WorkerDied as exc:
-            self._ended(worker, exc.detail, blameless=exc.blameless)
+            self._handle_end(worker, exc.detail, blameless=exc.blameless)
         except InvalidFrame as exc:
             pipe.kill()
-            self._ended(worker, f"killed: {exc}")
+            self._handle_end(worker, f"killed: {exc}")
 
-    def _opened(self, pipe: Pipe, members: dict[str, Any]) -> Worker | None:
-        """Return the worker that is ready; None if it cannot run the evaluation."""
+    def _add_worker(self, pipe: Pipe, members: dict[str, Any]) -> Worker | None:
+        """Add the worker that reports that it is ready, and return it; None if it cannot run the evaluation."""
         ready = members.get("ready")
         if not isinstance(ready, dict):
             message = members.get("rejected")
@@ -310,7 +310,7 @@ class Workers:
                 await call.steps.wait_durable()
         worker.pipe.send(orjson.dumps({"synced": number, "request": request}))
 
-    def _ended(self, worker: Worker | None, detail: str, *, blameless: bool = False) -> None:
+    def _handle_end(self, worker: Worker | None, detail: str, *, blameless: bool = False) -> None:
         """Handle the end of a worker."""
         if worker is None:
             self._starting -= 1
@@ -320,8 +320,8 @@ class Workers:
             else:
                 self._start()
         elif worker.is_alive:
-            is_its_own = len(worker.calls) == 1 and not blameless
-            self._end(worker, detail, reason="worker_died" if is_its_own else "worker_lost")
+            call_is_cause = len(worker.calls) == 1 and not blameless
+            self._end(worker, detail, reason="worker_died" if call_is_cause else "worker_lost")
 
     def _end(self, worker: Worker, detail: str, *, reason: WorkerEnd) -> None:
         """End the calls of a worker, kill it if it is still running, and replace it."""
