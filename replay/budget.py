@@ -20,6 +20,8 @@ MAX_UNREPORTED: Final = 20
 """Trials of a variant that may be completed without any usage; then the session is stopped, as nothing would be counted."""
 OVER_BUDGET: Final = "OverBudget"
 """Error type of an attempt that exceeded the budget per trial and did not fail with another error."""
+_MAX_TRIALS: Final = 10**9
+"""Bound of the number of trials that a budget is enough for; a foreign journal may have any budget."""
 _DECIMALS: Final = 9
 """Decimals of a sum; costs are recorded with as many, so that sums are exact."""
 
@@ -192,7 +194,7 @@ class Budget:
     def more_trials(self, done: int) -> int | None:
         """Return how many more trials fit into the budget, at the average of those that are done; None if unknown."""
         counts = [
-            int(max(0.0, limit - self.spent[unit] - self.possibly_paid[unit]) / (self.spent[unit] / done))
+            int(min(max(0.0, limit - self.spent[unit] - self.possibly_paid[unit]) / self.spent[unit] * done, _MAX_TRIALS))
             for unit, limit in self.limits.items()
             if done and self.spent[unit] > 0
         ]

@@ -10,6 +10,7 @@ that both runs have, with the 95 % confidence interval of its paired difference:
 The share of completed trials passes if it drops by less than is tolerated: a run without failures needs no evidence.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, Literal
 
@@ -192,6 +193,7 @@ def _bounded(
     if value is None:
         raise NotComparable(f"there is no {name!r} to compare with {rule} = {bound:g}")
     is_passed = value >= bound if rule == "at_least" else value <= bound
+    is_passed = is_passed or math.isclose(value, bound)  # Ten times 0.1 is not exactly 1.
     return Check(
         name=name, rule=rule, bound=bound, verdict="passed" if is_passed else "regressed", baseline=baseline, value=value
     )

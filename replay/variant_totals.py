@@ -62,8 +62,8 @@ class Variants(dict[str, VariantTotals]):
 
     @property
     def names(self) -> list[str]:
-        """The names of the variants, without the empty one."""
-        return [name for name in self if name]
+        """The names of the variants that were not removed, without the empty one."""
+        return [name for name, totals in self.items() if name and totals.total]
 
     def enqueue(
         self,

@@ -181,8 +181,8 @@ def _trials(content: Content, indexes: Sequence[int], state: RunState) -> dict[s
 
 
 def _variants(state: RunState) -> list[str]:
-    """Return the names of the variants; trials without one have the first, empty name."""
-    return ["", *state.variants.names]
+    """Return the names of the variants, also of removed ones; trials without one have the first, empty name."""
+    return ["", *filter(None, state.variants)]
 
 
 def _series(content: Content, name: SeriesName, first: int) -> dict[str, Any]:

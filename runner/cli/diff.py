@@ -5,7 +5,7 @@ from typing import Final
 import click
 
 from replay import LoadedRun
-from replay.comparison import Side, compare
+from replay.comparison import NothingInCommon, Side, compare
 from replay.comparison_text import lines
 from replay.digest import short_ending
 from replay.ending import total_trials
@@ -40,7 +40,12 @@ def diff(a: RunReference, b: RunReference, by: str | None, show_all: bool, as_js
     evaljournal diff runs/capitals/0001 runs/capitals/0002 --json | jq '.broken[].trial'
     """
     (run_a, side_a), (run_b, side_b) = open_side(a), open_side(b)
-    comparison = compare(side_a, side_b, groups=None if by is None else groups_by(run_a, by))
+    try:
+        comparison = compare(side_a, side_b, groups=None if by is None else groups_by(run_a, by))
+    except NothingInCommon:
+        for view in (run_a, run_b):
+            exit_if_damaged(view.problem, quiet=as_json)
+        raise
     if as_json:
         references = {"a": str(a.path), "b": str(b.path), "variant_a": a.variant, "variant_b": b.variant}
         problems = {f"problem_{name}": str(view.problem or "") or None for name, view in (("a", run_a), ("b", run_b))}

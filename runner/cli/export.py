@@ -12,7 +12,6 @@ import click
 
 from journal import segments
 from journal import verify as verify_journal
-from replay.comparison import NothingInCommon
 from replay.export import FORMATS, File, Files, Format, Rows, Source, TableFile
 from runner.atomic_write import write_atomically, write_directory
 from runner.cli._common import RunType, output_option, run_argument
@@ -70,8 +69,8 @@ def export(
             _check(name, format_, target, force=force)
         try:
             _write(source, format_, target, rows or "trials", baseline=baseline_source, summary_file=summary_file)
-        except (OSError, NothingInCommon):
-            raise  # A closed pipe, a full disk, or two runs that cannot be compared: not damage.
+        except OSError:
+            raise  # A closed pipe or a full disk: not damage.
         except Exception as exc:
             problems = [verify_journal(run).problem for run in (path, baseline) if run is not None]
             problem = next(filter(None, problems), None)

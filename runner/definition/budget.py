@@ -16,6 +16,7 @@ BudgetValue = Mapping[str, float | str | None] | Iterable[str] | str | None
 """A budget as a user may write it: `{"cost": 5}`, `"cost=5"` or several such strings."""
 
 _NUMBER: Final = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(?:e-?\d+)?\s*([kM]?)")
+_MAX_AMOUNT: Final = 10**12
 _FACTORS: Final = {"": 1, "k": 1_000, "M": 1_000_000}
 
 
@@ -63,4 +64,6 @@ def _number(setting: str, unit: str, value: Any) -> float:
     if not is_number or not math.isfinite(number) or number <= 0:
         problem = "must be a number above 0; k stands for thousands, M for millions"
         raise UsageError(problem, setting=setting, value=f"{unit}={value}")
+    if number > _MAX_AMOUNT:
+        raise UsageError(f"must be at most {_MAX_AMOUNT:,}", setting=setting, value=f"{unit}={value}")
     return float(number)

@@ -271,9 +271,10 @@ def _variants(
     task: Callable[..., Any], variants: VariantOptions | Mapping[str, Variant], evaluation: str
 ) -> dict[str, Variant]:
     """Return variants as they are, or make them of their parameters."""
-    if variants and all(isinstance(variant, Variant) for variant in variants.values()):
-        return dict(cast("Mapping[str, Variant]", variants))
-    return variants_of(task, cast("VariantOptions", variants), evaluation)
+    options: Any = variants
+    if isinstance(options, dict) and options and all(isinstance(variant, Variant) for variant in options.values()):
+        return options
+    return variants_of(task, options, evaluation)
 
 
 def _checked(cases: Dataset, task: object) -> Dataset:

@@ -176,6 +176,14 @@ def test_round_up(amount: float, expected: float) -> None:
     assert expected == round_up(amount)
 
 
+def test_a_huge_budget() -> None:
+    """A foreign journal may have any budget."""
+    budget = Budget(limits={"cost": 1e308})
+    budget.spent["cost"] = 1e-9
+
+    assert 10**9 == budget.more_trials(50)
+
+
 def test_a_budget_without_trials() -> None:
     """Before the first trial is done, nothing is known about what the budget buys; a larger one is twice as large."""
     budget = Budget(limits={"cost": 1.5, "output_tokens": 2e6})

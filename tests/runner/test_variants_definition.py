@@ -82,6 +82,8 @@ def test_names_of_a_product_are_valid_unique_and_do_not_depend_on_the_order(valu
     [
         ({}, "variants is empty"),
         ([], "variants must be a mapping"),
+        ([{"model": "a"}], "variants must be a mapping"),
+        (5, "variants must be a mapping"),
         ({"model": "gpt-5"}, r"variants\['model'\] is 'gpt-5'; write .*for named variants, or .*for the product"),
         ({"model": ["a"], "mini": {"model": "a"}}, r"variants\['mini'\] is"),
         ({"model": []}, r"variants\['model'\] has no values"),

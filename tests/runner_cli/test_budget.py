@@ -113,6 +113,7 @@ def test_a_configuration_file() -> None:
     [
         ("--budget cost=0", "--budget cost=0: must be a number above 0; k stands for thousands, M for millions"),
         ("--budget cost=nan", "--budget cost=nan: must be a number above 0"),
+        ("--budget cost=1e308", "--budget cost=1e308: must be at most 1,000,000,000,000"),
         ("--budget dollars=5", "--budget dollars=5: unknown unit 'dollars'; use cost, input_tokens, output_tokens"),
         ("--budget output_token=5", "--budget output_token=5: unknown unit 'output_token'; did you mean 'output_tokens'"),
         ("--budget 5", "--budget 5: expected UNIT=AMOUNT, such as cost=5"),

@@ -6,7 +6,7 @@ import orjson
 import pytest
 from click.testing import CliRunner, Result
 
-from journal.events import RunFinished
+from journal.events import RunFinished, TrialWithdrawn
 from runner.cli import cli
 from runner.cli._common import RunReference, find_reference
 from runner.errors import UsageError
@@ -103,6 +103,29 @@ def test_a_damaged_run(tmp_path: Path) -> None:
     result = invoke("compare", path)
 
     assert (4, True, True) == (result.exit_code, "compared with mini" in result.stdout, "up to the damage" in result.stderr)
+
+
+def test_damage_before_the_first_trial(tmp_path: Path) -> None:
+    """The damage is reported, not that the runs have nothing in common."""
+    path, damaged = run(tmp_path / "run", none=50), run(tmp_path / "damaged", none=50)
+    flip(segment(damaged), 1_500)
+    results = [
+        invoke("diff", damaged, path),
+        invoke("export", path, "--format", "markdown", "--baseline", damaged, "-o", tmp_path / "summary.md"),
+    ]
+
+    assert [4, 4] == [result.exit_code for result in results]
+
+
+def test_removed_variants_are_not_compared(tmp_path: Path) -> None:
+    """A variant whose trials were all withdrawn is neither a row nor the baseline."""
+    trials = {variant: answered("c1", {"exact": True}, variant=variant) for variant in ("old", "mini", "large")}
+    withdrawn = TrialWithdrawn(trial="c1@old", reason="removed")
+    events = [event for trial in trials.values() for event in trial]
+    write_sync(tmp_path / "run", [started(), session(), *events, withdrawn])
+    result = invoke("compare", tmp_path / "run")
+
+    assert (0, False, True) == (result.exit_code, "old" in result.stdout, "compared with mini" in result.stdout)
 
 
 def test_references(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

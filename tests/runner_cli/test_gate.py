@@ -102,6 +102,7 @@ USAGE = {"cost": 0.02, "judge.cost": 0.01, "input_tokens": 90, "output_tokens": 
     ("rule", "code", "value"),
     [
         ("[cost]\nat_most = 0.91", 0, 0.9),
+        ("[cost]\nat_most = 0.9", 0, 0.9),  # The sum of the costs is not exactly 0.9.
         ("[cost]\nat_most = 0.89", 1, 0.9),
         ("[cost]\nat_most_ratio = 1.51", 0, 1.5),
         ("[cost]\nat_most_ratio = 1.49", 1, 1.5),

@@ -877,6 +877,7 @@ def test_ls() -> None:
         "evaluation": "capitals",
         "started_at": "2026-11-15T00:00:00.003000Z",
         "git": "",
+        "shard": "",
         "completed": 2,
         "failed": 0,
         "trials": None,
