@@ -143,7 +143,11 @@ class _Processes:
         except OSError as exc:
             raise WorkerDied(f"cannot run {line[0]!r}: {exc.strerror}", blameless=True) from exc
         worker = ProcessPipe(process, where, lost_codes=lost_codes)
-        self._nursery.start_soon(self._serve, worker)
+        try:
+            self._nursery.start_soon(self._serve, worker)
+        except RuntimeError as exc:  # The session ended while the process was being started, which cannot be cancelled.
+            await worker.end()
+            raise WorkerDied("the session has ended", blameless=True) from exc
         return worker
 
     async def _serve(self, worker: ProcessPipe) -> None:

@@ -1,4 +1,4 @@
-"""Workers in real processes: crashes, hangs, Ctrl-C, the death of the session, and commands that lead to a worker.
+"""Workers in real processes: crashes, hangs, Ctrl-C, the death of the session, and commands that start a worker.
 
 A small slice runs in every test run; `pytest -m exhaustive` runs the others, which start dozens of processes.
 """
@@ -17,6 +17,8 @@ from journal.events import AttemptFailed, AttemptInterrupted, AttemptSucceeded, 
 from replay import load
 from runner import CommandWorkers, Outcome, ProcessWorkers, UsageError, run, verify
 from runner.definition.loading import find
+from runner.workers.pool import WorkerDied
+from runner.workers.processes import _processes
 from tests.processes import Process
 from tests.runs import events, outputs
 
@@ -259,3 +261,12 @@ def test_killed_sessions_are_resumed_until_each_trial_is_done_once(monkeypatch: 
     assert kills > 3
     assert sorted(names.split()) == sorted(outputs(Path("run")))
     assert 300 == load("run").state.completed
+
+
+async def test_a_process_that_starts_after_the_end_of_its_session() -> None:
+    """Starting a process cannot be cancelled; it is ended, and reported as a worker that died."""
+    async with _processes() as processes:
+        pass
+
+    with pytest.raises(WorkerDied, match="session has ended"):
+        await processes.start([sys.executable, "-c", "input()"], "worker")
