@@ -81,7 +81,7 @@ def test_after_the_only_accepted_call_comes_a_gap() -> None:
 
 
 def test_a_search_ends_where_slots_are_the_limit() -> None:
-    """Without a rate limit a search would go on for ever, and record ever higher paces."""
+    """Without a rate limit, a search would not end, and would record higher and higher paces."""
     pace = Pace(estimate=RATE, searching=True)
     for n in range(20_000):
         pace.started(0.02 * n, 50.0)
