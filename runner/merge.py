@@ -83,10 +83,11 @@ async def merge(
     sources: Sequence[Path | str],
     target: Path | str,
     *,
+    run: str | None = None,
     files: Files = DISK,
     in_thread: InThread = run_in_thread,
 ) -> Merged:
-    """Verify shards and copy them into a new run; the shards are only read."""
+    """Verify shards and copy them into a new run with the id `run` (default: random); the shards are only read."""
     target = Path(target)
     shards = await in_thread(lambda: _check([Path(source) for source in sources], target, files))
     missing = missing_shards([shard.shard for shard in shards])
@@ -97,7 +98,7 @@ async def merge(
     copy = _Copy(current=first)
     async with (
         staged_run(target, files=files, in_thread=in_thread) as staging,
-        writing(staging, new=True, clock=copy.clock, durability="os", files=files, in_thread=in_thread) as journal,
+        writing(staging, new=True, run=run, clock=copy.clock, durability="os", files=files, in_thread=in_thread) as journal,
     ):
         copy.append(journal, started, key=own_key)
         for shard in shards:

@@ -5,9 +5,10 @@ tracebacks are the same everywhere. After an intended change, `python -m tests.c
 """
 
 import textwrap
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 import trio
@@ -39,6 +40,7 @@ from tests.journal.samples import content, overwrite
 from tests.runs import PATH, AnyEvaluation
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "run-v1"
+T = TypeVar("T")
 KEY = bytes(range(32))
 """The key that signs the golden run."""
 
@@ -91,20 +93,30 @@ def golden_evaluation() -> AnyEvaluation:
     return evaluation_
 
 
+def golden_options(**changes: Any) -> dict[str, Any]:
+    """Return the options of a golden run, with changes of its environment."""
+    options = repeatable(seed=1)
+    environment = partial(attrs.evolve, options["environment"](), **{"key": KEY, **changes})
+    return {**options, "environment": environment, "grace": 1, "task": "evals/capitals.py:answer"}
+
+
+def run_seeded(main: Callable[[], Awaitable[T]]) -> T:
+    """Run an async function on a virtual clock, with the same order of tasks each time."""
+    scheduler._ALLOW_DETERMINISTIC_SCHEDULING = True  # type: ignore[misc]  # trio's own switch for tests, declared Final
+    scheduler._r.seed(1)
+    return trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
 def run_golden() -> dict[str, bytes]:
     """Return the files of the run: one session up to the deadline, a second one to the end."""
-    options = repeatable(seed=1)
-    options["environment"] = partial(attrs.evolve, options["environment"](), key=KEY)
 
     async def main() -> SimulatedDisk:
         evaluation_, disk = golden_evaluation(), SimulatedDisk()
         for resume in (False, True):
-            await arun(evaluation_, PATH, **options, files=disk, resume=resume, grace=1, task="evals/capitals.py:answer")
+            await arun(evaluation_, PATH, **golden_options(), files=disk, resume=resume)
         return disk
 
-    scheduler._ALLOW_DETERMINISTIC_SCHEDULING = True  # type: ignore[misc]  # trio's own switch for tests, declared Final
-    scheduler._r.seed(1)
-    disk = trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    disk = run_seeded(main)
     return {name.removeprefix(f"{PATH}/"): bytes(inode.shown) for name, inode in disk.files() if not name.endswith("LOCK")}
 
 

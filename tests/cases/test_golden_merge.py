@@ -1,0 +1,83 @@
+"""The golden merged run: the same shards are merged into the same bytes.
+
+It has a shard that was finished in two sessions and one that was stopped at its deadline; the third is missing. `resume` has
+finished it. After an intended change, `python -m tests.cases.test_golden_merge` writes it again.
+"""
+
+import tempfile
+from pathlib import Path
+from unittest import mock
+
+import trio
+
+from journal import read, verify
+from journal.events import RunFinished, RunStopped
+from journal.ownership import starts
+from replay import load
+from replay.auditing import audit
+from runner.api import arun
+from runner.merge import merge
+from runner.recompute.rules import session_rules
+from runner.testing import events_of, inline
+from tests.cases.test_golden_run import KEY, golden_evaluation, golden_options, run_seeded
+from tests.journal.samples import content, overwrite
+from tests.runner.test_fork import FastDisk
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "merged-v1"
+SHARDS = {"1/3": 2, "2/3": 1}
+"""Shard → its sessions."""
+
+
+def run_golden(directory: Path) -> dict[str, bytes]:
+    """Run two shards at the same time, merge them, and resume the merged run; return its files."""
+    files, target = FastDisk(), directory / "merged"
+
+    async def run_shard(shard: str, sessions: int) -> None:
+        evaluation, path = golden_evaluation(), directory / shard[0]
+        for session in range(sessions):
+            deadline = 5 if session == 0 else 30
+            options = golden_options(run=shard[0] * 32) | {"resume": session > 0, "shard": shard, "deadline": deadline}
+            await arun(evaluation, path, **options, files=files)
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            for shard, sessions in SHARDS.items():
+                nursery.start_soon(run_shard, shard, sessions)
+        with mock.patch("runner.merge.user_key", return_value=KEY):
+            await merge([directory / shard[0] for shard in SHARDS], target, run="0" * 32, files=files, in_thread=inline)
+        await arun(golden_evaluation(), target, **golden_options(), deadline=30, files=files, resume=True)
+
+    run_seeded(main)
+    return {name: data for name, data in content(target).items() if not name.endswith("LOCK")}
+
+
+def test_the_golden_merged_run_is_reproduced(tmp_path: Path) -> None:
+    """The same shards give the same bytes."""
+    assert content(GOLDEN) == run_golden(tmp_path)
+
+
+def test_the_golden_merged_run_verifies() -> None:
+    """Its hash chain is intact, every decision is reproduced, and it is signed by its user."""
+    audited = audit(read(GOLDEN), rules=session_rules)
+
+    assert (True, ()) == (verify(GOLDEN).ok, audited.findings)
+    assert {True} == {is_signed for _, is_signed in starts(GOLDEN, KEY)}
+
+
+def test_the_golden_merged_run_has_its_figures() -> None:
+    """Sessions, outcomes, results and duration of its replay are unchanged."""
+    state = load(GOLDEN).state
+    ends = [event for event in events_of(GOLDEN) if isinstance(event, RunStopped | RunFinished)]
+    figures = state.completed, state.failed, state.attempts, state.planned, round(state.elapsed, 3)
+
+    assert ["1/3", "1/3", "2/3", ""] == [session.shard for session in state.sessions]
+    assert ["3/3"] == [str(shard) for shard in state.merged.missing]
+    assert [RunStopped, RunFinished, RunStopped, RunFinished] == [type(end) for end in ends]
+    assert (10, 2, 19, 12, 15.361) == figures
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as temporary:
+        GOLDEN.mkdir(parents=True, exist_ok=True)
+        for name, data in run_golden(Path(temporary)).items():
+            overwrite(GOLDEN / name, data)
