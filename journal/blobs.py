@@ -39,7 +39,7 @@ class Blob:
         """Read the value; raise `BlobDamaged` if it is missing or changed."""
         try:
             return orjson.loads(content(self, files))
-        except ValueError as exc:  # The hash is correct, but we did not write it.
+        except ValueError as exc:  # The hash is correct, but another program wrote it.
             raise BlobDamaged(self.path, location(self.sha256), f"is not JSON ({exc})") from exc
 
 
@@ -95,7 +95,7 @@ def with_loaded_blobs(record: Record, files: Files) -> Record:
 def unloaded_blobs(blobs: Blobs, type_: str, path: Path) -> dict[str, Blob]:
     """Return the fields in a line's member `blobs`, not loaded.
 
-    The journal may come from elsewhere: a reference must neither leave its directory nor replace a field that is not a payload.
+    The journal may be foreign: a reference must not point outside its directory, or replace a field that is not a payload.
     """
     allowed = PAYLOAD_FIELDS[EVENT_TYPES[type_]] if type_ in EVENT_TYPES else blobs.keys() - RECORD_MEMBERS
     for field, blob in blobs.items():

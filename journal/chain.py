@@ -21,7 +21,6 @@ LINE_TAIL: Final = TAIL + 1
 NEXT_LINE: Final = HASH_LENGTH + len(LINE_CLOSING)
 """Distance from the hash of a line to the start of the next line."""
 
-
 _PIECE: Final = 2_047
 """Bytes that hashlib hashes without releasing the interpreter lock; getting it back takes longer than hashing a few kB."""
 _MAX_PIECES: Final = 8
@@ -31,10 +30,10 @@ def link(run: bytes, previous: bytes, body: bytes) -> str:
     """Return the hash of a line, given the previous hash and its body."""
     content = run + previous + body
     if _PIECE < len(content) <= _MAX_PIECES * _PIECE:
-        hashed = sha256(content[:_PIECE])
+        digest = sha256(content[:_PIECE])
         for start in range(_PIECE, len(content), _PIECE):
-            hashed.update(content[start : start + _PIECE])
-        return hashed.hexdigest()[:HASH_LENGTH]
+            digest.update(content[start : start + _PIECE])
+        return digest.hexdigest()[:HASH_LENGTH]
     return sha256(content).hexdigest()[:HASH_LENGTH]
 
 

@@ -65,7 +65,7 @@ _MAY_CONTAIN_NAN: Final = frozenset(
 def _decoder(cls: type[KnownEvent]) -> Decoder:
     """Generate a function that sets the fields directly, which takes half the time of calling the class.
 
-    It checks types: a journal may come from anyone, and a correct hash does not imply correct types.
+    It checks types, because the correct hashes of a foreign journal do not imply correct types.
     """
     names: dict[str, Any] = {"new": object.__new__, "cls": cls, "invalid": _invalid_member, "mapping": _is_mapping_of_text}
     lines = ["def decode_event(members):", "event = new(cls)"]

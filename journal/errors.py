@@ -186,7 +186,7 @@ class Unserializable(JournalError):
         self.event = event
         """Class of the event, or type of an extension."""
         self.member = member
-        """The member with that value, and the place inside it: `output.answers[3]`."""
+        """The member with that value, and the position inside it: `output.answers[3]`."""
         self.reason = reason
         super().__init__(f"{member} of {event} {reason}" if member else f"{event} {reason}")
 
@@ -212,7 +212,7 @@ class JournalFailed(JournalError):
     def __init__(self, message: str, *, path: Path, hint: Hint | None, durable: int = 0) -> None:
         super().__init__(message, path=path, hint=hint)
         self.durable = durable
-        """The last record that is confirmed on disk; 0 if nothing was written yet."""
+        """The last record that is confirmed on disk; 0 if there is none."""
 
 
 class DiskFull(JournalFailed):
@@ -226,12 +226,10 @@ class WriteFailed(JournalFailed):
 class SegmentLost(JournalFailed):
     """Another process has changed or moved the segment that was being written, or removed the lock of the run."""
 
-    def __init__(self, *, path: Path, file: str, change: Change, intact: int, hint: Hint | None) -> None:
+    def __init__(self, *, path: Path, file: str, change: Change, durable: int, hint: Hint | None) -> None:
         self.file = file
         """Name of the segment."""
         self.change: Change = change
-        self.intact = intact
-        """The last record that is left; 0 if there is none."""
-        remaining = f"records up to {intact:,} are intact" if intact else "no record is left"
+        remaining = f"records up to {durable:,} are intact" if durable else "no record is left"
         problem = "LOCK was removed or replaced" if change == "unlocked" else f"{file} was {change}"
-        super().__init__(f"{path}: {problem} while the run was writing it; {remaining}", path=path, hint=hint, durable=intact)
+        super().__init__(f"{path}: {problem} while the run was writing it; {remaining}", path=path, hint=hint, durable=durable)

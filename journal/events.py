@@ -1,6 +1,7 @@
-"""The events of a journal, one class per type; those about its files are in `journal.file_events`.
+"""The events of a journal, one class per type.
 
-An event contains only what happened. Its number, time and position in the files belong to the record.
+An event contains only what happened. Its number, time and position in the files belong to the record. Events about files, steps
+and concurrency policies are in `journal.file_events`, `journal.step_events` and `journal.policy_events`.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,6 +12,17 @@ from journal.file_events import JournalRecovered as JournalRecovered
 from journal.file_events import JournalSalvaged as JournalSalvaged
 from journal.file_events import SegmentOpened as SegmentOpened
 from journal.file_events import SegmentSealed as SegmentSealed
+from journal.policy_events import IntakePaused as IntakePaused
+from journal.policy_events import IntakeResumed as IntakeResumed
+from journal.policy_events import LimitChanged as LimitChanged
+from journal.policy_events import PaceChanged as PaceChanged
+from journal.policy_events import PolicyEvent as PolicyEvent
+from journal.policy_events import PolicyShared as PolicyShared
+from journal.step_events import StepCompleted as StepCompleted
+from journal.step_events import StepEvent as StepEvent
+from journal.step_events import StepFailed as StepFailed
+from journal.step_events import StepKind as StepKind
+from journal.step_events import StepReused as StepReused
 
 FailureCategory = Literal["error", "parse_error", "rate_limited", "unavailable", "fatal"]
 """Kinds of failure of an attempt."""
@@ -20,9 +32,6 @@ SCORER_PREFIX: Final = "scorer:"
 
 ScorerFailureCategory = Literal["error", "parse_error", "rate_limited", "unavailable", "fatal", "timed_out"]
 """Kinds of failure of a scorer call."""
-
-StepKind = Literal["model", "tool", "other"]
-"""What a step calls."""
 
 StopReason = Literal[
     "interrupted", "failed_fast", "same_error", "unauthorized", "deadline", "disk_full", "dataset_failed", "budget"
@@ -115,7 +124,7 @@ class AttemptStarted:
     key: str = ""
     """Its rate-limit key, if the run has several."""
     request: Json = None
-    """What is sent, with secrets masked. Null: unknown, or the same as in the previous attempt at the trial."""
+    """What was sent, with secrets masked. Null: unknown, or the same as in the previous attempt at the trial."""
     reuses: int = 0
     """The first attempt whose completed steps it may reuse; 0: none."""
     spent: float = 0.0
@@ -154,7 +163,7 @@ class AttemptFailed:
     category: FailureCategory
     """Kind of failure; retries depend on it."""
     retry_after: float | None = None
-    """Seconds that the endpoint asked to wait."""
+    """Delay in seconds that the endpoint requested."""
     elapsed: float
     usage: Json = None
     worker: str = ""
@@ -201,64 +210,6 @@ class AttemptReturnedLate:
 
 
 @fact
-class StepCompleted:
-    """A step of the attempt in flight, such as a call of a model or a tool, returned a result."""
-
-    trial: str
-    attempt: int
-    step: int
-    """Number of the step, from 1, in the order in which the attempt's steps started."""
-    name: str
-    kind: StepKind = "other"
-    fingerprint: str
-    """Fingerprint of what was asked: steps of a trial with the same name and fingerprint can replace one another."""
-    input: Json = None
-    """What was asked, with secrets masked. If `continues` is not 0, a member that is a list in this input and in that of the
-    earlier step contains only the elements after those of the earlier step."""
-    output: Json
-    elapsed: float
-    """Seconds, measured by the monotonic clock."""
-    usage: Json = None
-    parent: int = 0
-    """Number of the step that called it; 0: the task itself."""
-    continues: int = 0
-    """Number of the earlier step of this attempt whose lists precede those in `input`; 0: none."""
-    reusable: bool = True
-    """Whether a later attempt may use the result instead of executing the step again."""
-
-
-@fact
-class StepFailed:
-    """A step of the attempt in flight raised an exception; it is never reused."""
-
-    trial: str
-    attempt: int
-    step: int
-    name: str
-    kind: StepKind = "other"
-    fingerprint: str
-    input: Json = None
-    error: str
-    """Type of the exception."""
-    message: str
-    elapsed: float
-    parent: int = 0
-    continues: int = 0
-
-
-@fact
-class StepReused:
-    """The result of a step that an earlier attempt had completed was used again; nothing was called."""
-
-    trial: str
-    attempt: int
-    step: int
-    completed_seq: int
-    """The record of the step that was completed."""
-    parent: int = 0
-
-
-@fact
 class RetryScheduled:
     """A failed attempt will be retried."""
 
@@ -295,7 +246,7 @@ class ScorerCallFailed:
     category: ScorerFailureCategory
     """Kind of failure; retries depend on it."""
     retry_after: float | None = None
-    """Seconds that the endpoint asked to wait."""
+    """Delay in seconds that the endpoint requested."""
     elapsed: float
     """Seconds, measured by the monotonic clock."""
     delay: float | None = None
@@ -348,7 +299,7 @@ class TrialFailed:
     reason: Literal["exhausted", "fatal", "timed_out", "ambiguous", "unserializable", "budget"]
     """`exhausted`, `timed_out`: a retry budget was used up. `fatal`: the failure is not retried. `ambiguous`: an attempt was
     interrupted, and `on_ambiguous` is `fail`. `unserializable`: the output could not be recorded as JSON. `budget`: its
-    attempts used up what one trial may cost."""
+    attempts exceeded the budget per trial."""
 
 
 @fact
@@ -357,70 +308,6 @@ class TrialWithdrawn:
 
     trial: str
     reason: Literal["removed", "changed"]
-
-
-@fact
-class LimitChanged:
-    """The concurrency limit changed: how many attempts and scorer calls may be in flight."""
-
-    before: int
-    after: int
-    reason: str
-    """`start`, `climbing`, `trying`, `in_flight`, `latency`, `timeouts`, `no_response` or `random_429s`; `window` (AIMD)."""
-    evidence: str = ""
-    """Observations behind the decision, such as `3 × 429 in 2.1 s at 41 in flight`."""
-    key: str = ""
-    """The rate-limit key it applies to, if there are several."""
-
-
-@fact
-class PaceChanged:
-    """The pace changed: how many attempts and scorer calls may start per second."""
-
-    before: float | None = None
-    """Starts per second; null: starts were not paced."""
-    after: float | None = None
-    """Starts per second; null: starts are not paced."""
-    reason: str
-    """`start` (the first starts of a run are spread), `rate_limit`, `test` (whether 429s are random) or `no_limit`."""
-    evidence: str = ""
-    key: str = ""
-    """The rate-limit key it applies to, if there are several."""
-
-
-@fact
-class IntakePaused:
-    """No attempt may start until the time in `until`."""
-
-    until: float
-    """Time at which the next attempt or probe may start, on the same clock as `t`."""
-    reason: str
-    """`retry_after` or `rate_limited`; with an open circuit breaker `unavailable`, `no_response` or `all_rate_limited`."""
-    evidence: str = ""
-    """Observations behind the decision."""
-    key: str = ""
-
-
-@fact
-class IntakeResumed:
-    """Attempts may start again."""
-
-    reason: str
-    """Reason of the pause that ended."""
-    evidence: str = ""
-    key: str = ""
-
-
-@fact
-class PolicyShared:
-    """From now on, the policy of a rate-limit key is shared with another run in the same process.
-
-    Its decisions then depend on that run, too, so they cannot be recomputed from this journal alone.
-    """
-
-    key: str
-    run: str
-    """Id of the other run."""
 
 
 NOTE_PREFIX: Final = "evaljournal."
@@ -472,8 +359,6 @@ class Extension:
 
 AttemptEnd = AttemptSucceeded | AttemptFailed | AttemptTimedOut | AttemptInterrupted
 
-StepEvent = StepCompleted | StepFailed | StepReused
-
 TrialEvent = (
     TrialEnqueued
     | AttemptStarted
@@ -491,9 +376,6 @@ TrialEvent = (
 )
 
 FileEvent = SegmentOpened | SegmentSealed
-
-PolicyEvent = LimitChanged | PaceChanged | IntakePaused | IntakeResumed
-"""Decisions of a concurrency policy."""
 
 KnownEvent = (
     FileEvent

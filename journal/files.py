@@ -1,7 +1,7 @@
 """File access: every system call that the journal makes.
 
-All calls go through a `Files` object, so that tests can simulate failures, short writes and power loss. A run may come from
-someone else: its files are opened in one place, which follows no symlinks and opens only regular files of a limited size.
+All calls go through a `Files` object, so that tests can simulate errors, short writes and power failures. A run may be
+foreign: its files are opened in one function, which follows no symlinks and opens only regular files of a limited size.
 """
 
 import contextlib

@@ -80,7 +80,7 @@ class _Transition:
 
     change: tuple[int | None, ...]
     """Stage before → number to add to the trial's state; None if the event is illegal."""
-    opens: tuple[int, ...]
+    open_change: tuple[int, ...]
     """Stage before → change of the number of open trials."""
     number: Callable[[Event], int] | None
     """Returns the attempt in the event that must be checked, if there is one."""
@@ -111,7 +111,7 @@ def _transition(event: type[TrialEvent], row: dict[str, str]) -> _Transition:
     after = [_NUMBER[row[stage]] if stage in row else None for stage in STAGES]
     return _Transition(
         change=tuple(None if to is None else to - number + new_attempt for number, to in enumerate(after)),
-        opens=tuple(0 if to is None else _IS_OPEN[to] - _IS_OPEN[number] for number, to in enumerate(after)),
+        open_change=tuple(0 if to is None else _IS_OPEN[to] - _IS_OPEN[number] for number, to in enumerate(after)),
         number=attrgetter(member) if member else None,
         ahead=ahead,
     )
@@ -150,7 +150,7 @@ class Lifecycle:
         if isinstance(event, AttemptReturnedLate) and not 1 <= event.attempt <= before >> 4:
             raise IllegalEvent("AttemptReturnedLate", f"attempt {event.attempt} was never started", trial=trial)
         self._trials[trial] = before + change
-        self.open += transition.opens[before & 15]
+        self.open += transition.open_change[before & 15]
 
     def replay_record(self, record: Record, path: Path) -> None:
         """Apply a record that was read from this path; raise `InvalidRecord` if it is not allowed."""

@@ -1,6 +1,6 @@
 """Records that are appended and not written yet: lines with their hashes, in batches of one segment each.
 
-`Journal.append` adds lines at the end; its writer task takes batches from the front. No file is touched here.
+`Journal.append` adds lines at the end; its writer task takes batches from the front. No file access here.
 """
 
 from collections import deque

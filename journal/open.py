@@ -85,13 +85,13 @@ def _check_directory(path: Path, files: Files) -> None:
 
 def find_end(path: Path, files: Files) -> JournalEnd:
     """Read the journal and recover from a crash. The caller holds the lock."""
-    scan, lifecycle = _replayed(Scan(path, files))
+    scan, lifecycle = _replay(Scan(path, files))
     damaged = damage(scan)
     if damaged is not None:
         raise damaged
     lost = lost_record(scan, make_durable=True)
     if lost is not None:
-        scan, lifecycle = _replayed(Scan(path, files, lost=lost))
+        scan, lifecycle = _replay(Scan(path, files, lost=lost))
     torn = recover(scan)
     cursor = scan.cursor
     with files.read(segments.file(path, cursor.segment)) as stream:
@@ -110,7 +110,7 @@ def find_end(path: Path, files: Files) -> JournalEnd:
     )
 
 
-def _replayed(scan: Scan) -> tuple[Scan, Lifecycle]:
+def _replay(scan: Scan) -> tuple[Scan, Lifecycle]:
     lifecycle = Lifecycle()
     for record in scan:
         lifecycle.replay_record(record, scan.path)

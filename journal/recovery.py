@@ -68,10 +68,10 @@ class _Fragment:
 
 
 def survivors(run: bytes, data: bytes, *, seq: int, h: bytes) -> list[Survivor]:
-    """Return the records in `data` whose hash is correct, given the stored hash of the record before each.
+    """Return the records in `data` whose hash follows from the stored hash of the previous record.
 
-    `seq` and `h` belong to the last valid record. The record before is looked up both by position and by number, so that moved
-    lines are recognized. The number of hashes to compute grows only linearly with the data.
+    `seq` and `h` belong to the last valid record. The previous record is looked up both by position and by number, so that
+    moved lines are recognized. The number of hashes to compute grows only linearly with the data.
     """
     fragments = sorted(_fragments(data), key=lambda fragment: fragment.seq)
     stored: dict[int, set[bytes]] = {seq: {h}}
@@ -152,7 +152,7 @@ def watermark(run: bytes, data: bytes, *, seq: int, h: bytes) -> int:
     return max(watermarks, default=0)
 
 
-def confirmed(scan: Scan) -> int:
+def confirmed_seq(scan: Scan) -> int:
     """Return the highest record that is known to have been durable, after a complete scan."""
     cursor = scan.cursor
     return max(cursor.watermark, watermark(cursor.run, scan.remainder(), seq=cursor.seq, h=cursor.h))
@@ -163,11 +163,11 @@ def lost_record(scan: Scan, *, make_durable: bool = False) -> LostRecord | None:
 
     With `make_durable`, the blobs of the unconfirmed records before it are copied: see `recover`.
     """
-    path, files, with_blobs = scan.path, scan.files, scan.cursor.with_blobs
-    if not with_blobs or with_blobs[-1] <= scan.cursor.watermark:
+    path, files, seqs = scan.path, scan.files, scan.cursor.seqs_with_blobs
+    if not seqs or seqs[-1] <= scan.cursor.watermark:
         return None
-    watermark = confirmed(scan)
-    unconfirmed = {seq for seq in with_blobs if seq > watermark}
+    watermark = confirmed_seq(scan)
+    unconfirmed = {seq for seq in seqs if seq > watermark}
     for record in Scan(path, files) if unconfirmed else ():
         if record.seq in unconfirmed:
             for blob in blobs_of(record.event).values():
@@ -197,7 +197,7 @@ def damage(scan: Scan) -> JournalDamaged | None:
     stop, cursor = scan.stop, scan.cursor
     if stop is None:
         return None
-    if scan.is_in_last_segment and not (stop.in_header or stop.is_unreadable) and confirmed(scan) <= cursor.seq:
+    if scan.is_in_last_segment and not (stop.in_header or stop.is_unreadable) and confirmed_seq(scan) <= cursor.seq:
         return None
     remainder = scan.remainder()
     return JournalDamaged(
@@ -210,8 +210,8 @@ def damage(scan: Scan) -> JournalDamaged | None:
     )
 
 
-def usable(path: Path, files: Files) -> tuple[int, Hint | None]:
-    """Return the last record before damage, and what can be done with the records of a run: resume, salvage or nothing."""
+def last_intact(path: Path, files: Files) -> tuple[int, Hint | None]:
+    """Return the last record before the damage, and a hint: resume or salvage the run, or None if neither is possible."""
     seq, is_defined = 0, False
     try:
         scan = Scan(path, files)

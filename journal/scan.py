@@ -28,7 +28,7 @@ _BLOCK: Final = 4096
 """Block size in bytes for reading a file that is partly unreadable."""
 
 
-class BadLine(Exception):  # Never leaves this package.
+class BadLine(Exception):  # Internal to this package.
     """A line is not the expected one; the message is the check that failed."""
 
     unfinished: bytes | None = None
@@ -53,7 +53,7 @@ class Cursor:
         self.records = 0
         """Number of valid records in this segment so far."""
         self.sealed = False
-        self.with_blobs: list[int] = []
+        self.seqs_with_blobs: list[int] = []
         """Records that refer to blobs."""
         self.major = segments.MAJOR
         self._check_all = check_all
@@ -133,7 +133,7 @@ class Cursor:
         """Resolve blob references and convert older formats; few lines need either."""
         if "blobs" in members:
             members.update(unloaded_blobs(members["blobs"], members["type"], self.path))
-            self.with_blobs.append(members["seq"])
+            self.seqs_with_blobs.append(members["seq"])
         return upcast(members, self.major)
 
     def read_header(self, line: bytes) -> dict[str, Any]:

@@ -24,7 +24,7 @@ CHECK_INTERVAL: Final = 0.1
 """Seconds between two checks of the files while lines are written: a check costs as much as writing a line."""
 
 
-class NoSpace(Exception):  # Never leaves this package; the writer raises `DiskFull` instead.
+class NoSpace(Exception):  # Internal to this package; the writer raises `DiskFull` instead.
     """No space is left on the device."""
 
     def __init__(self, exc: OSError, *, written: bytes | None = None) -> None:
@@ -33,7 +33,7 @@ class NoSpace(Exception):  # Never leaves this package; the writer raises `DiskF
         """The part of the lines that was written; None if the failure was in another file."""
 
 
-class SegmentChanged(Exception):  # Never leaves this package; the writer raises `SegmentLost` instead.
+class SegmentChanged(Exception):  # Internal to this package; the writer raises `SegmentLost` instead.
     """Another process has changed the open segment, moved its directory or removed its lock."""
 
     def __init__(self, change: Change) -> None:

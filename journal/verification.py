@@ -15,7 +15,7 @@ from journal.errors import BlobDamaged, HeadMissing, InvalidRecord, JournalError
 from journal.events import Record
 from journal.files import DISK, Files
 from journal.lifecycle import Lifecycle
-from journal.recovery import confirmed, damage, scan_before_lost
+from journal.recovery import confirmed_seq, damage, scan_before_lost
 from journal.scan import Scan
 
 _HASH: Final = re.compile("[0-9a-f]{32}")
@@ -124,7 +124,7 @@ class Verifier:
             head=cursor.h.decode(),
             unfinished=len(remainder),
             zero_bytes=len(remainder) - len(remainder.rstrip(b"\0")),
-            unconfirmed=0 if cursor.sealed else max(0, cursor.seq - confirmed(scan)),
+            unconfirmed=0 if cursor.sealed else max(0, cursor.seq - confirmed_seq(scan)),
             expected_at=self._expected_at,
             problem=problem,
         )

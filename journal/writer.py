@@ -36,7 +36,7 @@ from journal.lifecycle import Lifecycle
 from journal.line_queue import Batch, LineQueue
 from journal.lock import Lock
 from journal.open import JournalEnd, open_run
-from journal.recovery import usable
+from journal.recovery import last_intact
 from journal.segment_file import NoSpace, SegmentChanged, SegmentFile
 from journal.threads import InThread, run_in_thread
 
@@ -377,9 +377,9 @@ class Journal:
 
     def _segment_lost(self, change: Change) -> SegmentLost:
         """Return the error for a segment that another process has changed or moved."""
-        intact, hint = (self._written, "move_back") if change == "moved" else usable(self.path, self.files)
+        last, hint = (self._written, "move_back") if change == "moved" else last_intact(self.path, self.files)
         file = segments.name(self._file.segment or 1)
-        return SegmentLost(path=self.path, file=file, change=change, intact=intact, hint=hint)
+        return SegmentLost(path=self.path, file=file, change=change, durable=last, hint=hint)
 
     async def _truncate(self, written: bytes) -> None:
         """Remove an incomplete line from the end of the file, and sync."""

@@ -22,7 +22,7 @@ from runner.engine.options import LiveRun
 from runner.engine.session import Session
 from runner.signals import STOP_SIGNALS, handle_signals
 from runner.testing import Action, Fail, Hang, Return, Scripted, events_of, repeatable
-from tests.journal.disk import PowerCut, SimulatedDisk
+from tests.journal.disk import PowerFailure, SimulatedDisk
 
 PATH = Path("/runs/it/0001")
 AnyEvaluation = Evaluation[Any, Any, Any]
@@ -104,18 +104,18 @@ async def run_killed(defined: AnyEvaluation, disk: SimulatedDisk, *, after: floa
     return disks[0].after_kill()
 
 
-def run_until_power_cut(defined: AnyEvaluation, disk: SimulatedDisk, seq: int, **options: Any) -> Outcome | None:
+def run_until_power_failure(defined: AnyEvaluation, disk: SimulatedDisk, seq: int, **options: Any) -> Outcome | None:
     """Run an evaluation until the power fails after record `seq`; return None if it did."""
     append = writer.Journal.append
 
     def fail(_: str) -> None:
-        raise PowerCut
+        raise PowerFailure
 
     def append_or_fail(self: writer.Journal, event: Any, *arguments: Any, **options: Any) -> Any:
         record = append(self, event, *arguments, **options)
         if record.seq >= seq:
             disk.on_call = fail
-            raise PowerCut
+            raise PowerFailure
         return record
 
     async def main() -> Outcome:
@@ -124,10 +124,10 @@ def run_until_power_cut(defined: AnyEvaluation, disk: SimulatedDisk, seq: int, *
     writer.Journal.append = append_or_fail  # type: ignore[method-assign]
     try:
         return trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
-    except PowerCut:
+    except PowerFailure:
         return None
     except BaseExceptionGroup as group:
-        if group.split((PowerCut, WriteFailed))[1] is not None:
+        if group.split((PowerFailure, WriteFailed))[1] is not None:
             raise
         return None
     finally:

@@ -44,7 +44,7 @@ from tests.runs import PATH, define, events, numbered_cases, run_killed, run_vir
 
 
 async def test_each_item_is_on_disk_as_it_finishes() -> None:
-    """While one trial hangs, the outputs of the others are on disk and would survive a power cut."""
+    """While one trial hangs, the outputs of the others are on disk and would survive a power failure."""
     task = Scripted(lambda value, _: Hang() if value == "case-0" else Return(f"answer to {value}", int(value[-1])))
     disk = SimulatedDisk()
     progress: list[tuple[int, int, int]] = []

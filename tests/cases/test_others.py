@@ -35,11 +35,11 @@ async def test_a_kill_costs_only_attempts_in_flight(slots: int) -> None:
     assert 40 == len(events(disk, TrialCompleted)) == len(events(disk, AttemptSucceeded))
 
 
-async def test_a_power_cut_costs_no_completed_trial() -> None:
-    """After a power cut, every completed trial is in the journal (default durability)."""
+async def test_a_power_failure_costs_no_completed_trial() -> None:
+    """After a power failure, every completed trial is in the journal (default durability)."""
     task = Scripted(lambda value, _: Return(f"answer to {value}", 1))
     evaluation = define(task, numbered_cases(40), slots=4)
-    disk = (await run_killed(evaluation, SimulatedDisk(), after=5.5, policy="fixed")).after_power_cut(random.Random(4))
+    disk = (await run_killed(evaluation, SimulatedDisk(), after=5.5, policy="fixed")).after_power_failure(random.Random(4))
     outcome = await run_virtual(evaluation, disk, resume=True, policy="fixed")
 
     assert (40, 44) == (outcome.state.completed, task.calls.total())

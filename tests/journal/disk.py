@@ -22,7 +22,7 @@ FATES: tuple[Fate, ...] = ("new", "zero", "garbage", "stale")
 """Possible content of an unsynced sector after a power failure."""
 
 
-class PowerCut(BaseException):
+class PowerFailure(BaseException):
     """The power failed; no code may clean up."""
 
 
@@ -37,11 +37,11 @@ class Inode:
 
 
 @attrs.define(eq=False)
-class Folder:
+class Directory:
     """A directory: the names that the system shows, and those on disk."""
 
-    shown: "dict[str, Inode | Folder]" = attrs.field(factory=dict)
-    synced: "dict[str, Inode | Folder]" = attrs.field(factory=dict)
+    shown: "dict[str, Inode | Directory]" = attrs.field(factory=dict)
+    synced: "dict[str, Inode | Directory]" = attrs.field(factory=dict)
 
 
 class SimulatedDisk(Files):
@@ -49,35 +49,35 @@ class SimulatedDisk(Files):
 
     idle_check = math.inf
 
-    def __init__(self, root: Folder | None = None) -> None:
-        self.root = root or Folder()
+    def __init__(self, root: Directory | None = None) -> None:
+        self.root = root or Directory()
         self.on_call: Callable[[str], int | None] = lambda _: None
         self._open: dict[int, tuple[Inode, int]] = {}
         self._next = 3
 
-    def _walk(self, path: str) -> "Inode | Folder":
-        node: Inode | Folder = self.root
+    def _walk(self, path: str) -> "Inode | Directory":
+        node: Inode | Directory = self.root
         for part in filter(None, path.split("/")):
-            if not isinstance(node, Folder):
+            if not isinstance(node, Directory):
                 raise NotADirectoryError(errno.ENOTDIR, "not a directory", path)
             if part not in node.shown:
                 raise FileNotFoundError(errno.ENOENT, "no such file", path)
             node = node.shown[part]
         return node
 
-    def _folder(self, path: str) -> Folder:
+    def _directory(self, path: str) -> Directory:
         node = self._walk(path)
-        if not isinstance(node, Folder):
+        if not isinstance(node, Directory):
             raise NotADirectoryError(errno.ENOTDIR, "not a directory", path)
         return node
 
     def open(self, path: str, flags: int, parents: int = 0) -> int:  # noqa: ARG002  # there are no symlinks
         self.on_call("open")
-        folder, name = self._folder(os.path.dirname(path)), os.path.basename(path)
-        if flags & os.O_EXCL and name in folder.shown:
+        directory, name = self._directory(os.path.dirname(path)), os.path.basename(path)
+        if flags & os.O_EXCL and name in directory.shown:
             raise FileExistsError(errno.EEXIST, "it exists", path)
-        if flags & os.O_CREAT and name not in folder.shown:
-            folder.shown[name] = Inode()
+        if flags & os.O_CREAT and name not in directory.shown:
+            directory.shown[name] = Inode()
         inode = self._walk(path)
         assert isinstance(inode, Inode)
         if flags & os.O_TRUNC:
@@ -115,28 +115,28 @@ class SimulatedDisk(Files):
 
     def replace(self, source: str, target: str) -> None:
         self.on_call("replace")
-        node = self._folder(os.path.dirname(source)).shown.pop(os.path.basename(source))
-        self._folder(os.path.dirname(target)).shown[os.path.basename(target)] = node
+        node = self._directory(os.path.dirname(source)).shown.pop(os.path.basename(source))
+        self._directory(os.path.dirname(target)).shown[os.path.basename(target)] = node
 
     def remove(self, path: str) -> None:
         self.on_call("remove")
-        del self._folder(os.path.dirname(path)).shown[os.path.basename(path)]
+        del self._directory(os.path.dirname(path)).shown[os.path.basename(path)]
 
     def remove_tree(self, path: str) -> None:
         self.on_call("remove_tree")
-        del self._folder(os.path.dirname(path)).shown[os.path.basename(path)]
+        del self._directory(os.path.dirname(path)).shown[os.path.basename(path)]
 
     def mkdir(self, path: str) -> None:
         self.on_call("mkdir")
-        folder = self._folder(os.path.dirname(path))
-        if os.path.basename(path) in folder.shown:
+        directory = self._directory(os.path.dirname(path))
+        if os.path.basename(path) in directory.shown:
             raise FileExistsError(errno.EEXIST, "it exists", path)
-        folder.shown[os.path.basename(path)] = Folder()
+        directory.shown[os.path.basename(path)] = Directory()
 
     def sync_directory(self, path: str) -> None:
         self.on_call("sync_directory")
-        folder = self._folder(path)
-        folder.synced = dict(folder.shown)
+        directory = self._directory(path)
+        directory.synced = dict(directory.shown)
 
     def pause(self) -> None:
         pass
@@ -146,19 +146,19 @@ class SimulatedDisk(Files):
 
     def read(self, path: str, parents: int = 0) -> BinaryIO:  # noqa: ARG002  # there are no symlinks
         node = self._walk(path)
-        if isinstance(node, Folder):
+        if isinstance(node, Directory):
             raise IsADirectoryError(errno.EISDIR, "a directory", path)
         return io.BytesIO(bytes(node.shown))
 
     def list_directory(self, path: str) -> list[str]:
-        return list(self._folder(path).shown)
+        return list(self._directory(path).shown)
 
     def exists(self, path: str) -> bool:
         return self.size(path) is not None
 
     def is_directory(self, path: str) -> bool:
         try:
-            return isinstance(self._walk(path), Folder)
+            return isinstance(self._walk(path), Directory)
         except OSError:
             return False
 
@@ -190,18 +190,18 @@ class SimulatedDisk(Files):
 
     def add_file(self, path: str, data: bytes) -> None:
         """Create a synced file."""
-        folder = self.root
+        directory = self.root
         for part in filter(None, os.path.dirname(path).split("/")):
-            node = folder.shown.setdefault(part, Folder())
-            assert isinstance(node, Folder)
-            folder.synced[part] = node
-            folder = node
-        folder.shown[os.path.basename(path)] = folder.synced[os.path.basename(path)] = Inode(bytearray(data), data)
+            node = directory.shown.setdefault(part, Directory())
+            assert isinstance(node, Directory)
+            directory.synced[part] = node
+            directory = node
+        directory.shown[os.path.basename(path)] = directory.synced[os.path.basename(path)] = Inode(bytearray(data), data)
 
-    def files(self, folder: Folder | None = None, path: str = "") -> Iterator[tuple[str, Inode]]:
+    def files(self, directory: Directory | None = None, path: str = "") -> Iterator[tuple[str, Inode]]:
         """Yield all files that the system shows."""
-        for name, node in (folder or self.root).shown.items():
-            if isinstance(node, Folder):
+        for name, node in (directory or self.root).shown.items():
+            if isinstance(node, Directory):
                 yield from self.files(node, f"{path}/{name}")
             else:
                 yield f"{path}/{name}", node
@@ -212,26 +212,26 @@ class SimulatedDisk(Files):
             inode.holder = None
         return SimulatedDisk(self.root)
 
-    def after_power_cut(self, rng: random.Random) -> "SimulatedDisk":
+    def after_power_failure(self, rng: random.Random) -> "SimulatedDisk":
         """Return the disk after a power failure: synced data, and a random part of the rest."""
-        return SimulatedDisk(_folder_after(self.root, rng, {}))
+        return SimulatedDisk(_directory_after(self.root, rng, {}))
 
 
-def _folder_after(folder: Folder, rng: random.Random, copied_files: dict[int, Inode]) -> Folder:
-    result = Folder()
-    for name in sorted(folder.shown.keys() | folder.synced.keys()):
-        node = rng.choice([folder.shown.get(name), folder.synced.get(name)])
-        if isinstance(node, Folder):
-            result.shown[name] = result.synced[name] = _folder_after(node, rng, copied_files)
+def _directory_after(directory: Directory, rng: random.Random, copied_files: dict[int, Inode]) -> Directory:
+    result = Directory()
+    for name in sorted(directory.shown.keys() | directory.synced.keys()):
+        node = rng.choice([directory.shown.get(name), directory.synced.get(name)])
+        if isinstance(node, Directory):
+            result.shown[name] = result.synced[name] = _directory_after(node, rng, copied_files)
         elif node is not None:
             if id(node) not in copied_files:
-                data = data_after_power_cut(node.synced, bytes(node.shown), rng=rng)
+                data = data_after_power_failure(node.synced, bytes(node.shown), rng=rng)
                 copied_files[id(node)] = Inode(bytearray(data), data)
             result.shown[name] = result.synced[name] = copied_files[id(node)]
     return result
 
 
-def data_after_power_cut(
+def data_after_power_failure(
     synced: bytes,
     written: bytes,
     *,

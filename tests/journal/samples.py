@@ -132,7 +132,7 @@ def trial(name: str, output: Any = "Lima", *, retries: int = 0) -> list[Event]:
     ]
 
 
-def whole_run(trials: int = 2) -> list[Event]:
+def complete_run(trials: int = 2) -> list[Event]:
     """Return all events of a run with this number of trials."""
     trial_events = itertools.chain.from_iterable(trial(f"case-{number}") for number in range(1, trials + 1))
     return [started(), session(), *trial_events, finished(trials)]

@@ -284,7 +284,7 @@ async def test_recovery_makes_blobs_durable() -> None:
     async with writing(PATH, new=False, clock=fake_clock(), files=disk, in_thread=inline) as journal:
         assert 6 == journal.durable
         for seed in range(20):
-            disk_after = copy.deepcopy(disk).after_power_cut(random.Random(seed))
+            disk_after = copy.deepcopy(disk).after_power_failure(random.Random(seed))
             assert 6 == len(list(read(PATH, files=disk_after)))
 
 

@@ -1,4 +1,4 @@
-"""Errors and power cuts at every call to the disk, while writing and during recovery."""
+"""Errors and power failures at every call to the disk, while writing and during recovery."""
 
 import errno
 import itertools
@@ -13,8 +13,8 @@ import trio
 from journal import Event, blobs, read, segments, verify, writing
 from journal.errors import DiskFull, JournalError, JournalFailed, NotAJournal, WriteFailed
 from journal.events import RunStopped
-from tests.journal.disk import PowerCut, SimulatedDisk
-from tests.journal.samples import RUN, enqueued, fake_clock, inline, session, started, trial, whole_run, write_sync
+from tests.journal.disk import PowerFailure, SimulatedDisk
+from tests.journal.samples import RUN, complete_run, enqueued, fake_clock, inline, session, started, trial, write_sync
 
 PATH = Path("/runs/capitals")
 CALLS = ("open", "write", "fdatasync", "fsync", "replace", "ftruncate", "mkdir", "sync_directory")
@@ -70,7 +70,7 @@ class Progress:
         try:
             trio.run(main)
             self.confirmed.update(self.appended)
-        except (Exception, PowerCut, BaseExceptionGroup) as exc:  # noqa: BLE001  # the tests check it
+        except (Exception, PowerFailure, BaseExceptionGroup) as exc:  # noqa: BLE001  # the tests check it
             self.error = exc
         return self
 
@@ -107,7 +107,7 @@ def several_segments() -> list[Event]:
 def torn_journal() -> SimulatedDisk:
     """Return a disk with a journal whose last line is incomplete."""
     disk = SimulatedDisk()
-    write_sync(PATH, whole_run(3), files=disk, roll_at=1200)
+    write_sync(PATH, complete_run(3), files=disk, roll_at=1200)
     last = max(name for name in disk.list_directory(str(PATH)) if name.startswith("journal-"))
     data = disk.read(f"{PATH}/{last}").read()
     disk.add_file(f"{PATH}/{last}", data[: data.rindex(b"\n", 0, -1) - 9])
@@ -128,7 +128,7 @@ faults = pytest.mark.parametrize(
 
 @faults
 def test_a_failing_write_loses_no_confirmed_record(call: str, error: int | None) -> None:
-    """Whichever call fails, confirmed records survive a kill and a power cut, and the run can be resumed."""
+    """Whichever call fails, confirmed records survive a kill and a power failure, and the run can be resumed."""
     for n in itertools.count(1):
         disk = SimulatedDisk()
         disk.on_call = fault = Fault(call, n, error)
@@ -141,7 +141,7 @@ def test_a_failing_write_loses_no_confirmed_record(call: str, error: int | None)
             assert isinstance(progress.error, JournalError), repr(progress.error)
             if isinstance(progress.error, JournalFailed):
                 assert progress.error.durable >= max(progress.confirmed, default=0)
-        assert_kept(disk.after_power_cut(random.Random(n)), progress)
+        assert_kept(disk.after_power_failure(random.Random(n)), progress)
         assert_kept(disk.after_kill(), progress)
 
     assert n > 1 or (call, error) == ("ftruncate", errno.EINTR) or call == "ftruncate"
@@ -158,36 +158,36 @@ def test_a_failing_recovery_loses_nothing(call: str, error: int | None) -> None:
         if not fault.fired:
             break
         assert progress.error is None if error in (errno.EINTR, None) else isinstance(progress.error, JournalError)
-        assert_kept(disk.after_power_cut(random.Random(n)), progress)
+        assert_kept(disk.after_power_failure(random.Random(n)), progress)
         assert_kept(disk.after_kill(), progress)
 
     assert n > 1
 
 
-def test_a_power_cut_at_any_call_loses_no_confirmed_record() -> None:
-    """A power cut before any call loses no confirmed record."""
+def test_a_power_failure_at_any_call_loses_no_confirmed_record() -> None:
+    """A power failure before any call loses no confirmed record."""
     points = 0
     for n in itertools.count(1):
         calls = itertools.count(1)
 
-        def cut(_: str, n: int = n, calls: "itertools.count[int]" = calls) -> None:
+        def fail_power(_: str, n: int = n, calls: "itertools.count[int]" = calls) -> None:
             if next(calls) >= n:
-                raise PowerCut
+                raise PowerFailure
 
         disk = SimulatedDisk()
-        disk.on_call = cut
+        disk.on_call = fail_power
         progress = Progress().write(disk, several_segments(), new=True)
         if progress.error is None:
             break
         for seed in range(8):
-            assert_kept(disk.after_power_cut(random.Random(seed * 1000 + n)), progress)
+            assert_kept(disk.after_power_failure(random.Random(seed * 1000 + n)), progress)
             points += 1
 
     assert points >= 400
 
 
-def test_a_power_cut_while_recovering_loses_nothing() -> None:
-    """After power cuts at any call of two recoveries, the third finds everything."""
+def test_a_power_failure_while_recovering_loses_nothing() -> None:
+    """After power failures at any call of two recoveries, the third finds everything."""
     before = {record.seq: record.h for record in read(PATH, files=torn_journal())}
     for n in itertools.count(1):
         disk = torn_journal()
@@ -195,13 +195,13 @@ def test_a_power_cut_while_recovering_loses_nothing() -> None:
         for recovery in range(2):
             calls = itertools.count(1)
 
-            def cut(_: str, n: int = n, calls: "itertools.count[int]" = calls) -> None:
+            def fail_power(_: str, n: int = n, calls: "itertools.count[int]" = calls) -> None:
                 if next(calls) >= n:
-                    raise PowerCut
+                    raise PowerFailure
 
-            disk.on_call = cut
+            disk.on_call = fail_power
             progress.write(disk, [session(2 + recovery)], new=False)
-            disk = disk.after_power_cut(random.Random(n))
+            disk = disk.after_power_failure(random.Random(n))
         if progress.error is None:
             break
         assert_kept(disk, progress)
@@ -240,7 +240,7 @@ def test_a_full_disk_keeps_complete_lines() -> None:
 
     assert isinstance(progress.error, DiskFull)
     assert (PATH, "free_space_resume") == (progress.error.path, progress.error.hint)
-    result = verify(PATH, files=disk.after_power_cut(random.Random(0)))
+    result = verify(PATH, files=disk.after_power_failure(random.Random(0)))
     assert result.ok
     assert 0 == result.unfinished
     assert progress.error.durable == result.records > 3
@@ -306,7 +306,7 @@ def test_a_path_below_a_file_is_an_error(tmp_path: Path) -> None:
     assert segments.name(1) not in {file.name for file in tmp_path.iterdir()}
 
 
-def test_kill_resume_and_power_cut_lose_no_confirmed_record() -> None:
+def test_kill_resume_and_power_failure_lose_no_confirmed_record() -> None:
     """A writer is killed at any call, the next one confirms its records, the power fails: all of them are present."""
     points = 0
     for n in itertools.count(1):
@@ -314,7 +314,7 @@ def test_kill_resume_and_power_cut_lose_no_confirmed_record() -> None:
 
         def kill(_: str, n: int = n, calls: "itertools.count[int]" = calls) -> None:
             if next(calls) >= n:
-                raise PowerCut
+                raise PowerFailure
 
         disk = SimulatedDisk()
         disk.on_call = kill
@@ -332,7 +332,7 @@ def test_kill_resume_and_power_cut_lose_no_confirmed_record() -> None:
             second = progress.write(disk, events, new=False, confirm_every=1)
         assert second.error is None
         for seed in range(4):
-            assert_kept(disk.after_power_cut(random.Random(seed * 1000 + n)), second)
+            assert_kept(disk.after_power_failure(random.Random(seed * 1000 + n)), second)
             points += 1
 
     assert points >= 200

@@ -47,7 +47,7 @@ from journal.events import (
 from journal.fact import fields_of
 from journal.lifecycle import ENDED, STAGES, TRIAL
 from tests.journal import independent_reader as independent
-from tests.journal.samples import content, enqueued, finished, flip, segment, session, started, trial, whole_run, write_sync
+from tests.journal.samples import complete_run, content, enqueued, finished, flip, segment, session, started, trial, write_sync
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "v1"
 """A run in two sessions, three segments, with a blob."""
@@ -286,7 +286,7 @@ def test_scorer_calls_give_the_same_bytes(tmp_path: Path) -> None:
 
 def test_independent_reader_reads_a_journal(tmp_path: Path) -> None:
     """A reader written from the page alone reads a journal with several segments, sessions and blobs."""
-    write_sync(tmp_path / "run", [*whole_run(5)[:-1], Noted(name="long", value=["x" * 300_000])], roll_at=2000)
+    write_sync(tmp_path / "run", [*complete_run(5)[:-1], Noted(name="long", value=["x" * 300_000])], roll_at=2000)
     write_sync(tmp_path / "run", [session(2), finished(5)], new=False)
 
     assert [record.h for record in read(tmp_path / "run")] == [line["h"] for line in independent.read(tmp_path / "run")]
@@ -297,7 +297,7 @@ def test_independent_reader_reads_a_journal(tmp_path: Path) -> None:
 @pytest.mark.parametrize("byte", [40, 700, 1500, 2500])
 def test_independent_reader_detects_a_change(tmp_path: Path, byte: int) -> None:
     """A reader written from the page alone detects a changed byte."""
-    write_sync(tmp_path / "run", whole_run(4))
+    write_sync(tmp_path / "run", complete_run(4))
     flip(segment(tmp_path / "run"), byte)
 
     with pytest.raises(ValueError, match=r"journal-000001\.jsonl"):

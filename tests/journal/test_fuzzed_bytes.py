@@ -13,7 +13,7 @@ import pytest
 from journal import JournalError, Record, read, segments, verify
 from journal.open import find_end
 from tests.journal.disk import SimulatedDisk
-from tests.journal.samples import whole_run, write_sync
+from tests.journal.samples import complete_run, write_sync
 
 PATH = Path("/runs/changed")
 FILE = f"{PATH}/{segments.name(1)}"
@@ -25,7 +25,7 @@ BYTES = (b"\n", b"\0", b"{", b'"}', b'{"seq":', b',"h":"', b"\xff", b"\x1b[2J")
 def original() -> tuple[bytes, list[Record]]:
     """Return a journal: its bytes and its records."""
     disk = SimulatedDisk()
-    write_sync(PATH, whole_run(5), files=disk)
+    write_sync(PATH, complete_run(5), files=disk)
     return disk.read(FILE).read(), list(read(PATH, files=disk))
 
 

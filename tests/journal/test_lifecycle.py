@@ -41,7 +41,7 @@ from journal.events import (
     TrialWithdrawn,
 )
 from journal.lifecycle import ENDED, RUN, STAGES, TRIAL, Lifecycle
-from tests.journal.samples import enqueued, examples, finished, session, started, trial, whole_run
+from tests.journal.samples import complete_run, enqueued, examples, finished, session, started, trial
 from tests.journal.test_format import diagram
 
 EVENTS_TO: dict[str, list[Event]] = {
@@ -333,12 +333,12 @@ def test_open_trials_are_counted(walk: list[tuple[type[Event], str, int]]) -> No
     assert state_of(lifecycle) == state_of(lifecycle_after(*history))
 
 
-@pytest.mark.parametrize("length", range(len(whole_run()) + 1))
+@pytest.mark.parametrize("length", range(len(complete_run()) + 1))
 def test_any_prefix_is_legal(length: int) -> None:
     """A run that is interrupted anywhere is legal."""
-    stages = ["new", "between_sessions", *["in_session"] * (len(whole_run()) - 2), "between_sessions"]
+    stages = ["new", "between_sessions", *["in_session"] * (len(complete_run()) - 2), "between_sessions"]
 
-    assert stages[length] == lifecycle_after(*whole_run()[:length]).stage
+    assert stages[length] == lifecycle_after(*complete_run()[:length]).stage
 
 
 def test_table_has_only_known_stages() -> None:

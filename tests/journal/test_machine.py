@@ -1,4 +1,4 @@
-"""A journal compared with a plain list, through any sequence of sessions, kills, power cuts and flipped bits."""
+"""A journal compared with a plain list, through any sequence of sessions, kills, power failures and flipped bits."""
 
 import random
 from pathlib import Path
@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from journal import Event, read, segments, verify, writing
 from journal.errors import JournalDamaged, JournalError
 from journal.events import JournalRecovered, SegmentOpened, SegmentSealed
-from tests.journal.disk import PowerCut, SimulatedDisk
+from tests.journal.disk import PowerFailure, SimulatedDisk
 from tests.journal.samples import RUN, enqueued, fake_clock, inline, session, started
 
 PATH = Path("/run")
@@ -32,7 +32,7 @@ class JournalAndList(RuleBasedStateMachine):
         self.trials = 0
 
     def write(self, *, new: bool, events: list[Event], confirm: int, end: str) -> None:
-        """Open the journal, append, confirm some events, and close it, kill the process or cut the power."""
+        """Open the journal, append, confirm some events, and close it, kill the process or simulate a power failure."""
 
         async def main() -> None:
             async with writing(
@@ -45,16 +45,16 @@ class JournalAndList(RuleBasedStateMachine):
                         await journal.wait_durable(record.seq)
                         self.confirmed = len(self.events)
                 if end != "close":
-                    self.disk.on_call = cut
-                    raise PowerCut
+                    self.disk.on_call = fail_power
+                    raise PowerFailure
             self.confirmed = len(self.events)
 
-        def cut(_: str) -> None:
-            raise PowerCut
+        def fail_power(_: str) -> None:
+            raise PowerFailure
 
         try:
             trio.run(main)
-        except (PowerCut, BaseExceptionGroup):
+        except (PowerFailure, BaseExceptionGroup):
             assert end != "close"
         self.disk.on_call = lambda _: None
 
@@ -70,19 +70,19 @@ class JournalAndList(RuleBasedStateMachine):
     @rule(
         count=st.integers(0, 12),
         confirm=st.integers(0, 12),
-        end=st.sampled_from(["close", "kill", "power cut"]),
+        end=st.sampled_from(["close", "kill", "power failure"]),
         seed=st.integers(),
     )
     def resume(self, count: int, confirm: int, end: str, seed: int) -> None:
-        """Open the journal again, append, and close it, kill the process or cut the power."""
+        """Open the journal again, append, and close it, kill the process or simulate a power failure."""
         self.sessions += 1
         names = [f"trial-{number}" for number in range(self.trials, self.trials + count)]
         self.trials += count
         self.write(new=False, events=[session(self.sessions), *map(enqueued, names)], confirm=confirm, end=end)
         if end == "kill":
             self.disk = self.disk.after_kill()
-        elif end == "power cut":
-            self.disk = self.disk.after_power_cut(random.Random(seed))
+        elif end == "power failure":
+            self.disk = self.disk.after_power_failure(random.Random(seed))
         present = self.read()
         assert present == self.events[: len(present)]
         assert len(present) >= self.confirmed

@@ -30,8 +30,8 @@ def must_fail() -> Iterator[None]:
         yield
 
 
-def cut_power_after_confirmations() -> None:
-    """Write a run and cut the power after each confirmation: all confirmed records must be present."""
+def fail_power_after_confirmations() -> None:
+    """Write a run and simulate a power failure after each confirmation: all confirmed records must be present."""
 
     async def main() -> None:
         disk = SimulatedDisk()
@@ -43,7 +43,7 @@ def cut_power_after_confirmations() -> None:
                 await journal.wait_durable(record.seq)
                 progress.confirmed[record.seq] = record.h
                 states[len(progress.appended)] = (
-                    disk.after_power_cut(random.Random(record.seq)),
+                    disk.after_power_failure(random.Random(record.seq)),
                     dict(progress.confirmed),
                     dict(progress.appended),
                 )
@@ -88,7 +88,7 @@ def open_twice() -> None:
     trio.run(main)
 
 
-CHECKS: list[Callable[[], None]] = [cut_power_after_confirmations, write_partially, flip_confirmed, open_twice]
+CHECKS: list[Callable[[], None]] = [fail_power_after_confirmations, write_partially, flip_confirmed, open_twice]
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
@@ -102,7 +102,7 @@ def test_a_writer_that_confirms_before_the_sync_is_detected(monkeypatch: pytest.
     monkeypatch.setattr(SegmentFile, "sync", lambda _: None)
 
     with must_fail():
-        cut_power_after_confirmations()
+        fail_power_after_confirmations()
 
 
 def test_a_writer_that_does_not_sync_directories_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,7 +110,7 @@ def test_a_writer_that_does_not_sync_directories_is_detected(monkeypatch: pytest
     monkeypatch.setattr(SimulatedDisk, "sync_directory", lambda *_: None)
 
     with must_fail():
-        cut_power_after_confirmations()
+        fail_power_after_confirmations()
 
 
 def test_a_writer_without_a_watermark_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:

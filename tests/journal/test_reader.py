@@ -15,6 +15,7 @@ from journal.files import Files
 from journal.reader import Finder, fetch
 from tests.journal.samples import (
     RUN,
+    complete_run,
     content,
     cut_tail,
     enqueued,
@@ -29,7 +30,6 @@ from tests.journal.samples import (
     session,
     started,
     trial,
-    whole_run,
     write,
     write_sync,
 )
@@ -37,7 +37,7 @@ from tests.journal.samples import (
 
 def unsealed(path: Path, count: int, tail: bytes = b"") -> list[bytes]:
     """Leave a run as a killed writer does: this many lines, no seal, an incomplete line; return all lines."""
-    write_sync(path, whole_run())
+    write_sync(path, complete_run())
     lines = lines_of(path)
     overwrite(segment(path), b"".join(lines[:count]) + tail)
     return lines
@@ -51,7 +51,7 @@ def test_missing_run_is_an_error(tmp_path: Path) -> None:
 
 def test_file_is_not_a_run(tmp_path: Path) -> None:
     """A file is not a run, even if it is a segment."""
-    write_sync(tmp_path / "run", whole_run())
+    write_sync(tmp_path / "run", complete_run())
 
     with pytest.raises(NotAJournal, match=r"journal-000001.jsonl is a file; a run is a directory"):
         list(read(segment(tmp_path / "run")))
@@ -136,7 +136,7 @@ def test_extension_is_kept(tmp_path: Path) -> None:
 
 def test_reader_has_the_run_id(tmp_path: Path) -> None:
     """A reader has the id of the run."""
-    write_sync(tmp_path / "run", whole_run())
+    write_sync(tmp_path / "run", complete_run())
     reader = read(tmp_path / "run")
     next(iter(reader))
 
@@ -145,7 +145,7 @@ def test_reader_has_the_run_id(tmp_path: Path) -> None:
 
 def test_closed_journal_has_no_torn_tail(tmp_path: Path) -> None:
     """A closed journal has no bytes after its last record."""
-    write_sync(tmp_path / "run", whole_run())
+    write_sync(tmp_path / "run", complete_run())
     reader = read(tmp_path / "run")
 
     assert len(lines_of(tmp_path / "run")) == len(list(reader))
@@ -154,18 +154,18 @@ def test_closed_journal_has_no_torn_tail(tmp_path: Path) -> None:
 
 def test_reader_can_be_iterated_again(tmp_path: Path) -> None:
     """Iterating again gives the same records."""
-    write_sync(tmp_path / "run", whole_run(), roll_at=1000)
+    write_sync(tmp_path / "run", complete_run(), roll_at=1000)
     reader = read(tmp_path / "run")
 
     assert list(reader) == list(reader)
 
 
-@pytest.mark.parametrize("cut", [1, 20, 100, -2, -1])
-def test_torn_last_line_is_ignored(tmp_path: Path, cut: int) -> None:
+@pytest.mark.parametrize("length", [1, 20, 100, -2, -1])
+def test_torn_last_line_is_ignored(tmp_path: Path, length: int) -> None:
     """A torn last line is ignored, and the reader has its position."""
     lines = unsealed(tmp_path / "run", 6)
     with segment(tmp_path / "run").open("ab") as file:
-        file.write(lines[6][:cut])
+        file.write(lines[6][:length])
     reader = read(tmp_path / "run")
     before = content(tmp_path / "run")
 
@@ -183,7 +183,7 @@ def test_torn_last_line_is_ignored(tmp_path: Path, cut: int) -> None:
 async def test_journal_can_be_read_while_it_is_written(tmp_path: Path) -> None:
     """A journal can be read at any time, complete up to the last write."""
     async with writing(tmp_path / "run", new=True, clock=fake_clock(), in_thread=inline, roll_at=1000) as journal:
-        for event in whole_run():
+        for event in complete_run():
             record = journal.append(event)
             await journal.wait_durable(record.seq)
             reader = read(tmp_path / "run")
@@ -194,7 +194,7 @@ async def test_journal_can_be_read_while_it_is_written(tmp_path: Path) -> None:
 
 def test_damage_has_all_details(tmp_path: Path) -> None:
     """The error has the file, byte, record, failed check, number of intact records after it, and a hint."""
-    write_sync(tmp_path / "a run", whole_run())
+    write_sync(tmp_path / "a run", complete_run())
     records = list(read(tmp_path / "a run"))
     flip(segment(tmp_path / "a run"), records[4].offset + 60)
     read_before: list[Record] = []
@@ -217,7 +217,7 @@ def test_damage_has_all_details(tmp_path: Path) -> None:
 
 def test_every_record_can_be_fetched(tmp_path: Path) -> None:
     """A record can be fetched by its position, including the first and last of each segment."""
-    write_sync(tmp_path / "run", whole_run(4), roll_at=1000)
+    write_sync(tmp_path / "run", complete_run(4), roll_at=1000)
     records = list(read(tmp_path / "run"))
 
     assert records == [fetch(tmp_path / "run", record.segment, record.offset) for record in records]
@@ -227,7 +227,7 @@ def test_every_record_can_be_fetched(tmp_path: Path) -> None:
 @pytest.mark.parametrize("byte", [2, 30, 80, -3, -20])
 def test_fetch_rejects_a_changed_line(tmp_path: Path, byte: int) -> None:
     """A changed line is not returned as the record."""
-    write_sync(tmp_path / "run", whole_run())
+    write_sync(tmp_path / "run", complete_run())
     records = list(read(tmp_path / "run"))
     position, end = records[4].offset, records[5].offset
     flip(segment(tmp_path / "run"), position + byte if byte > 0 else end + byte)
@@ -238,7 +238,7 @@ def test_fetch_rejects_a_changed_line(tmp_path: Path, byte: int) -> None:
 
 def test_fetch_rejects_another_line(tmp_path: Path) -> None:
     """A valid line at the position of another is rejected."""
-    write_sync(tmp_path / "run", whole_run())
+    write_sync(tmp_path / "run", complete_run())
     records, lines = list(read(tmp_path / "run")), lines_of(tmp_path / "run")
     lines[4], lines[5] = lines[5], lines[4]
     overwrite(segment(tmp_path / "run"), b"".join(lines))
@@ -250,7 +250,7 @@ def test_fetch_rejects_another_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("number", "offset"), [(1, 7), (1, 1 << 20), (9, 0)])
 def test_fetch_from_a_wrong_offset_is_an_error(tmp_path: Path, number: int, offset: int) -> None:
     """An offset at which no record starts is a journal error."""
-    write_sync(tmp_path / "run", whole_run())
+    write_sync(tmp_path / "run", complete_run())
 
     with pytest.raises(JournalError):
         fetch(tmp_path / "run", number, offset)
@@ -267,7 +267,7 @@ def test_fetch_rejects_a_forged_line(tmp_path: Path) -> None:
 
 def test_lines_are_the_bytes_on_disk(tmp_path: Path) -> None:
     """The line of a record is what is on disk, including LF, in any order of access."""
-    write_sync(tmp_path / "run", whole_run(4), roll_at=1000)
+    write_sync(tmp_path / "run", complete_run(4), roll_at=1000)
     records = list(read(tmp_path / "run"))
     with Finder(tmp_path / "run") as lines:
         forward = [lines.line_of(record) for record in records]
@@ -319,7 +319,7 @@ async def take(records: AsyncIterator[Record], number: int) -> list[Record]:
 
 async def test_follow_starts_at_the_beginning(tmp_path: Path) -> None:
     """Following a finished run gives all of its records."""
-    await write(tmp_path / "run", whole_run(4), roll_at=1000)
+    await write(tmp_path / "run", complete_run(4), roll_at=1000)
     expected = list(read(tmp_path / "run"))
     async with follower(tmp_path / "run") as records:
         received = await take(records, len(expected))
@@ -339,7 +339,7 @@ async def test_follow_returns_new_records(tmp_path: Path) -> None:
         journal.append(started())
         await journal.wait_durable(2)
         async with follower(tmp_path / "run") as records:
-            for event in whole_run(3)[1:]:
+            for event in complete_run(3)[1:]:
                 record = journal.append(event)
                 await journal.wait_durable(record.seq)
                 received += await take(records, record.seq - len(received))
@@ -352,7 +352,7 @@ async def test_follow_returns_new_records(tmp_path: Path) -> None:
 
 async def test_follow_continues_in_the_next_session(tmp_path: Path) -> None:
     """A follower continues when a session ends and another starts."""
-    await write(tmp_path / "run", whole_run())
+    await write(tmp_path / "run", complete_run())
     async with follower(tmp_path / "run") as records:
         first = await take(records, len(lines_of(tmp_path / "run")))
         await write(tmp_path / "run", [session(2), *trial("b")], new=False)
@@ -378,12 +378,12 @@ class ChangingDisk(LimitedDisk):
         return super().read(path, parents)
 
 
-@pytest.mark.parametrize("cut", [1, 50, -2, -1])
-async def test_follow_waits_for_a_complete_line(tmp_path: Path, cut: int) -> None:
+@pytest.mark.parametrize("length", [1, 50, -2, -1])
+async def test_follow_waits_for_a_complete_line(tmp_path: Path, length: int) -> None:
     """An incomplete line is not returned until it is complete."""
-    await write(tmp_path / "run", whole_run())
+    await write(tmp_path / "run", complete_run())
     expected, lines = list(read(tmp_path / "run")), lines_of(tmp_path / "run")
-    overwrite(segment(tmp_path / "run"), b"".join(lines[:5]) + lines[5][:cut])
+    overwrite(segment(tmp_path / "run"), b"".join(lines[:5]) + lines[5][:length])
     disk = ChangingDisk(tmp_path / "run", {10: b"".join(lines[:6])})
     async with follower(tmp_path / "run", disk) as records:
         assert expected[:5] == await take(records, 5)
@@ -395,7 +395,7 @@ async def test_follow_waits_for_a_complete_line(tmp_path: Path, cut: int) -> Non
 @pytest.mark.parametrize("tail", [b"", b'{"seq":6,"at":"2026', b"garbage\n", b"\x00" * 512, b"garbage\n" * 1000])
 async def test_follow_survives_a_recovery(tmp_path: Path, tail: bytes) -> None:
     """A follower continues after recovery has replaced the segment."""
-    await write(tmp_path / "run", whole_run())
+    await write(tmp_path / "run", complete_run())
     overwrite(segment(tmp_path / "run"), b"".join(lines_of(tmp_path / "run")[:6]) + tail)
     async with follower(tmp_path / "run") as records:
         received = await take(records, 6)
@@ -408,7 +408,7 @@ async def test_follow_survives_a_recovery(tmp_path: Path, tail: bytes) -> None:
 
 async def test_follow_accepts_a_torn_tail(tmp_path: Path) -> None:
     """A torn tail is not damage however often it is read, even if it grows."""
-    await write(tmp_path / "run", whole_run())
+    await write(tmp_path / "run", complete_run())
     expected, lines = list(read(tmp_path / "run")), lines_of(tmp_path / "run")
     intact = b"".join(lines[:6])
     overwrite(segment(tmp_path / "run"), intact + b"garbage\n")
@@ -422,7 +422,7 @@ async def test_follow_accepts_a_torn_tail(tmp_path: Path) -> None:
 @pytest.mark.parametrize("roll_at", [1000, 1 << 20])
 async def test_follow_raises_at_damage(tmp_path: Path, roll_at: int) -> None:
     """A follower returns the records before the damage, then raises."""
-    await write(tmp_path / "run", whole_run(), roll_at=roll_at)
+    await write(tmp_path / "run", complete_run(), roll_at=roll_at)
     intact = list(read(tmp_path / "run"))
     flip(segment(tmp_path / "run", intact[8].segment), intact[8].offset + 50)
     async with follower(tmp_path / "run") as records:
@@ -433,7 +433,7 @@ async def test_follow_raises_at_damage(tmp_path: Path, roll_at: int) -> None:
 
 async def test_follow_raises_at_damage_that_comes_later(tmp_path: Path) -> None:
     """Lines that are added later are checked as well."""
-    await write(tmp_path / "run", whole_run())
+    await write(tmp_path / "run", complete_run())
     lines = lines_of(tmp_path / "run")
     overwrite(segment(tmp_path / "run"), b"".join(lines[:5]))
     async with follower(tmp_path / "run") as records:
@@ -447,7 +447,7 @@ async def test_follow_raises_at_damage_that_comes_later(tmp_path: Path) -> None:
 
 async def test_follow_of_a_removed_run_is_an_error(tmp_path: Path) -> None:
     """If the run is removed, the follower raises a journal error."""
-    await write(tmp_path / "run", whole_run())
+    await write(tmp_path / "run", complete_run())
     cut_tail(segment(tmp_path / "run"), 1)
     async with follower(tmp_path / "run") as records:
         await take(records, len(lines_of(tmp_path / "run")))

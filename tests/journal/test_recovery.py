@@ -14,8 +14,8 @@ from journal.errors import JournalDamaged, JournalError
 from journal.events import JournalRecovered, RunFinished
 from journal.recovery import damage
 from journal.scan import Scan
-from tests.journal.disk import FATES, SECTOR, SimulatedDisk, data_after_power_cut
-from tests.journal.samples import RUN, enqueued, fake_clock, inline, session, started, trial, whole_run, write_sync
+from tests.journal.disk import FATES, SECTOR, SimulatedDisk, data_after_power_failure
+from tests.journal.samples import RUN, complete_run, enqueued, fake_clock, inline, session, started, trial, write_sync
 
 RUN_PATH = Path("/run")
 SLICE = 41
@@ -106,11 +106,11 @@ def test_a_truncated_first_line_is_damage() -> None:
     """A segment gets its name after its first line is written, so a segment without it is damaged."""
     truth = history()
     for end in range(len(truth.lines[0])):
-        assert_rejected(truth.written[:end], f"cut at {end}")
+        assert_rejected(truth.written[:end], f"truncated at {end}")
 
 
 def crashes(stride: int) -> Iterator[tuple[bytes, History]]:
-    """Yield the states after a power cut: every combination of fates, with several positions of the sector boundaries."""
+    """Yield the states after a power failure: every combination of fates, with several positions of the sector boundaries."""
     states = itertools.count()
     for padding in (0, 67, 150, 233, 316, 400):
         truth = history(padding=padding, unconfirmed=15)
@@ -121,11 +121,11 @@ def crashes(stride: int) -> Iterator[tuple[bytes, History]]:
             if number % stride == 0:
                 rng = random.Random(number)
                 stale = rng.choice(other_runs).written
-                yield data_after_power_cut(truth.synced, truth.written, rng=rng, fates=fates, stale=stale), truth
+                yield data_after_power_failure(truth.synced, truth.written, rng=rng, fates=fates, stale=stale), truth
 
 
 @strides
-def test_no_power_cut_is_mistaken_for_damage(stride: int) -> None:
+def test_no_power_failure_is_mistaken_for_damage(stride: int) -> None:
     """Whatever unsynced sectors hold (new data, zeros, garbage, data of another run), the run can be resumed."""
     states = 0
     for state, truth in crashes(stride):
@@ -237,9 +237,9 @@ def test_damage_is_described_and_nothing_is_changed() -> None:
 def test_a_missing_file_in_the_middle_is_damage(number: int) -> None:
     """A journal whose first or middle segment is missing is rejected, and the segment is named."""
     disk = SimulatedDisk()
-    write_sync(RUN_PATH, whole_run(8), files=disk, roll_at=1500)
+    write_sync(RUN_PATH, complete_run(8), files=disk, roll_at=1500)
     assert len(disk.list_directory(str(RUN_PATH))) > 5
-    del disk._folder(str(RUN_PATH)).shown[segments.name(number)]
+    del disk._directory(str(RUN_PATH)).shown[segments.name(number)]
 
     with pytest.raises(JournalDamaged, match=f"{segments.name(number)} is missing"):
         write_sync(RUN_PATH, [session(2)], new=False, files=disk)
@@ -248,7 +248,7 @@ def test_a_missing_file_in_the_middle_is_damage(number: int) -> None:
 def test_a_change_in_any_sealed_file_is_damage() -> None:
     """No byte of a segment before the last can change undetected, including its first line and its seal."""
     disk = SimulatedDisk()
-    write_sync(RUN_PATH, whole_run(4), files=disk, roll_at=900)
+    write_sync(RUN_PATH, complete_run(4), files=disk, roll_at=900)
     for number in range(1, 3):
         name = f"{RUN_PATH}/{segments.name(number)}"
         data = disk.read(name).read()

@@ -24,6 +24,7 @@ from journal.events import (
 from tests.journal.samples import (
     RUN,
     UNSYNCED_DISK,
+    complete_run,
     content,
     cut_tail,
     examples,
@@ -34,7 +35,6 @@ from tests.journal.samples import (
     session,
     started,
     trial,
-    whole_run,
     write,
 )
 
@@ -64,7 +64,7 @@ def of_trial(events: Iterable[Event], name: str) -> list[Event]:
 
 async def test_intact_records_are_kept(tmp_path: Path) -> None:
     """Every record before the damage, and every valid one after it, is in the new run, with its times."""
-    events = [*whole_run(3)[:-1], RunStopped(reason="interrupted")]
+    events = [*complete_run(3)[:-1], RunStopped(reason="interrupted")]
     await write(tmp_path / "run", events)
     before = list(read(tmp_path / "run"))
     lost = Noted(name="a", value=1)
@@ -83,14 +83,14 @@ async def test_intact_records_are_kept(tmp_path: Path) -> None:
 
 async def test_records_without_their_predecessors_are_excluded(tmp_path: Path) -> None:
     """Records of a trial without its first event, and the final record, are written to a file in the new run."""
-    await write(tmp_path / "run", whole_run(3))
+    await write(tmp_path / "run", complete_run(3))
     second = trial("case-2")
     corrupt(tmp_path / "run", second[0])
     lines = [orjson.loads(line) for line in (*lines_of(tmp_path / "run")[9:13], lines_of(tmp_path / "run")[-2])]
     saved = await salvage(str(tmp_path / "run"), str(tmp_path / "new"))
 
-    assert (len(whole_run(3)) - 6, 1, 5) == (saved.kept, saved.lost, saved.excluded)
-    assert [event for event in whole_run(3)[:-1] if event not in second] == facts(tmp_path / "new")[:-1]
+    assert (len(complete_run(3)) - 6, 1, 5) == (saved.kept, saved.lost, saved.excluded)
+    assert [event for event in complete_run(3)[:-1] if event not in second] == facts(tmp_path / "new")[:-1]
     assert [{name: value for name, value in line.items() if name not in ("d", "h")} for line in lines] == [
         orjson.loads(line) for line in (tmp_path / "new" / "excluded.jsonl").read_bytes().splitlines()
     ]
@@ -113,7 +113,7 @@ async def test_a_run_that_lost_no_trial_stays_finished(tmp_path: Path) -> None:
 
 async def test_the_new_run_has_its_own_id(tmp_path: Path) -> None:
     """A salvaged run verifies, has another id, names its source, and can be resumed."""
-    await write(tmp_path / "run", whole_run(3))
+    await write(tmp_path / "run", complete_run(3))
     corrupt(tmp_path / "run", trial("case-2")[0])
     await save(tmp_path / "run", tmp_path / "new")
     result = verify(tmp_path / "new")
@@ -128,7 +128,7 @@ async def test_the_new_run_has_its_own_id(tmp_path: Path) -> None:
 
 async def test_source_is_only_read(tmp_path: Path) -> None:
     """The damaged run is unchanged."""
-    await write(tmp_path / "run", whole_run(3), roll_at=1000)
+    await write(tmp_path / "run", complete_run(3), roll_at=1000)
     flip(segment(tmp_path / "run", 2), 500)
     before = content(tmp_path / "run")
     await save(tmp_path / "run", tmp_path / "new")
@@ -139,7 +139,7 @@ async def test_source_is_only_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize("byte", range(0, 2000, 97))
 async def test_counts_add_up(tmp_path: Path, byte: int) -> None:
     """Every record is kept, lost, excluded or about files, wherever the damage is."""
-    events = [started(), session(), *(Noted(name="n", value=n) for n in range(3)), *whole_run(3)[2:]]
+    events = [started(), session(), *(Noted(name="n", value=n) for n in range(3)), *complete_run(3)[2:]]
     await write(tmp_path / "run", events)
     total, start = len(lines_of(tmp_path / "run")), len(b"".join(lines_of(tmp_path / "run")[:3]))
     flip(segment(tmp_path / "run"), start + byte)
@@ -152,7 +152,7 @@ async def test_counts_add_up(tmp_path: Path, byte: int) -> None:
 
 async def test_undamaged_journal_is_not_salvaged(tmp_path: Path) -> None:
     """Salvage of an intact or interrupted journal is rejected with a hint to resume; nothing is created."""
-    await write(tmp_path / "run", whole_run())
+    await write(tmp_path / "run", complete_run())
 
     with pytest.raises(JournalError, match="/run is not damaged; resume the run"):
         await save(tmp_path / "run", tmp_path / "new")
@@ -173,8 +173,8 @@ async def test_missing_journal_is_an_error(tmp_path: Path) -> None:
 
 async def test_existing_run_is_not_overwritten(tmp_path: Path) -> None:
     """An existing run, including the damaged one, is not overwritten."""
-    await write(tmp_path / "run", whole_run())
-    await write(tmp_path / "other", whole_run())
+    await write(tmp_path / "run", complete_run())
+    await write(tmp_path / "other", complete_run())
     corrupt(tmp_path / "run", trial("case-2")[0])
     before = content(tmp_path)
     for target in ("other", "run"):
@@ -202,35 +202,35 @@ def header_bytes() -> list[int]:
 @pytest.mark.parametrize("mask", [1, 0x80])
 async def test_damaged_header_costs_only_itself(tmp_path: Path, byte: int, mask: int) -> None:
     """If the first line is damaged, the id of the run is found elsewhere, and all other records are kept."""
-    await write(tmp_path / "run", whole_run(), roll_at=1000)
+    await write(tmp_path / "run", complete_run(), roll_at=1000)
     flip(segment(tmp_path / "run"), byte, mask)
     saved = await save(tmp_path / "run", tmp_path / "new")
 
-    assert (len(whole_run()), 0) == (saved.kept, saved.excluded)
-    assert whole_run() == facts(tmp_path / "new")[:-1]
+    assert (len(complete_run()), 0) == (saved.kept, saved.excluded)
+    assert complete_run() == facts(tmp_path / "new")[:-1]
     assert verify(tmp_path / "new").ok
 
 
 @pytest.mark.parametrize("percent", range(0, 101, 5))
 async def test_damaged_later_header_costs_only_itself(tmp_path: Path, percent: int) -> None:
     """If the first line of a later segment is damaged, all other records are kept."""
-    await write(tmp_path / "run", whole_run(4), roll_at=1000)
+    await write(tmp_path / "run", complete_run(4), roll_at=1000)
     header = segment(tmp_path / "run", 2).read_bytes().splitlines()[0]
     flip(segment(tmp_path / "run", 2), len(header) * percent // 100)
     saved = await save(tmp_path / "run", tmp_path / "new")
 
-    assert (len(whole_run(4)), 0) == (saved.kept, saved.excluded)
-    assert whole_run(4) == facts(tmp_path / "new")[:-1]
+    assert (len(complete_run(4)), 0) == (saved.kept, saved.excluded)
+    assert complete_run(4) == facts(tmp_path / "new")[:-1]
 
 
 async def test_missing_segment_costs_only_its_records(tmp_path: Path) -> None:
     """Complete trials before and after a missing segment are kept."""
-    await write(tmp_path / "run", whole_run(6), roll_at=1500)
+    await write(tmp_path / "run", complete_run(6), roll_at=1500)
     lost_records = [record for record in read(tmp_path / "run") if record.segment == 2]
     segment(tmp_path / "run", 2).unlink()
     saved = await save(tmp_path / "run", tmp_path / "new")
     affected = {record.event.trial for record in lost_records if isinstance(record.event, TrialEvent)}
-    complete = [event for event in whole_run(6)[2:-1] if isinstance(event, TrialEvent) and event.trial not in affected]
+    complete = [event for event in complete_run(6)[2:-1] if isinstance(event, TrialEvent) and event.trial not in affected]
 
     assert len(lost_records) == saved.lost
     assert complete == [
@@ -242,7 +242,7 @@ async def test_missing_segment_costs_only_its_records(tmp_path: Path) -> None:
 @pytest.mark.parametrize("line_end", [b"\r\n", b"\r", b""])
 async def test_converted_line_ends_cost_nothing(tmp_path: Path, line_end: bytes) -> None:
     """Every record is kept if the line ends of all files were converted or removed."""
-    events = [*whole_run(30)[:-1], RunStopped(reason="interrupted")]
+    events = [*complete_run(30)[:-1], RunStopped(reason="interrupted")]
     await write(tmp_path / "run", events, roll_at=3_000)
     for file in sorted((tmp_path / "run").glob("*.jsonl")):
         overwrite(file, file.read_bytes().replace(b"\n", line_end))
@@ -256,7 +256,7 @@ async def test_converted_line_ends_cost_nothing(tmp_path: Path, line_end: bytes)
 
 async def test_lost_definition_is_an_error(tmp_path: Path) -> None:
     """Without the record that defines the run, salvage is an error, and nothing is created."""
-    await write(tmp_path / "run", whole_run())
+    await write(tmp_path / "run", complete_run())
     corrupt(tmp_path / "run", started())
 
     with pytest.raises(NotSalvageable) as raised:
@@ -267,7 +267,7 @@ async def test_lost_definition_is_an_error(tmp_path: Path) -> None:
 
 async def test_zeroed_run_is_an_error(tmp_path: Path) -> None:
     """A file of zeros cannot be salvaged."""
-    await write(tmp_path / "run", whole_run())
+    await write(tmp_path / "run", complete_run())
     overwrite(segment(tmp_path / "run"), b"\0" * 4096)
 
     with pytest.raises(NotSalvageable):
@@ -340,14 +340,14 @@ async def test_salvaged_run_can_be_salvaged(tmp_path: Path) -> None:
 
 async def test_swapped_and_repeated_lines_are_sorted(tmp_path: Path) -> None:
     """Valid lines in the wrong order, or repeated, are written once and in order."""
-    await write(tmp_path / "run", whole_run())
+    await write(tmp_path / "run", complete_run())
     lines = lines_of(tmp_path / "run")
     lines[4], lines[5] = lines[5], lines[4]
     overwrite(segment(tmp_path / "run"), b"".join([*lines[:8], lines[7], *lines[8:]]))
     saved = await save(tmp_path / "run", tmp_path / "new")
 
-    assert (len(whole_run()), 0, 0) == (saved.kept, saved.lost, saved.excluded)
-    assert whole_run() == facts(tmp_path / "new")[:-1]
+    assert (len(complete_run()), 0, 0) == (saved.kept, saved.lost, saved.excluded)
+    assert complete_run() == facts(tmp_path / "new")[:-1]
 
 
 def is_subsequence(subset: Iterable[Event], events: Iterable[Event]) -> bool:
@@ -363,7 +363,7 @@ def test_nothing_is_invented(tmp_path_factory: pytest.TempPathFactory, damage: l
     path = tmp_path_factory.mktemp("salvage")
 
     async def main() -> Salvaged | None:
-        await write(path / "run", whole_run(3), roll_at=1500)
+        await write(path / "run", complete_run(3), roll_at=1500)
         files = sorted((path / "run").glob("journal-*.jsonl"))
         for position, mask in damage:
             file = files[position % len(files)]
@@ -377,7 +377,7 @@ def test_nothing_is_invented(tmp_path_factory: pytest.TempPathFactory, damage: l
     if saved is not None:
         new = [event for event in facts(path / "new")[:-1] if not isinstance(event, SessionStarted)]
 
-        assert is_subsequence(new, whole_run(3))
+        assert is_subsequence(new, complete_run(3))
         assert saved.kept - len(new) in (0, 1)  # Whether the session's own record survived.
         assert verify(path / "new").ok
     else:

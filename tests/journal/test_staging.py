@@ -12,7 +12,7 @@ from journal import Salvaged, salvage, segments, verify
 from journal.errors import DiskFull, JournalError, JournalExists, JournalLocked
 from journal.files import DISK
 from journal.staging import staged_run
-from tests.journal.disk import PowerCut, SimulatedDisk
+from tests.journal.disk import PowerFailure, SimulatedDisk
 from tests.journal.samples import inline, session, started, trial, write
 from tests.journal.test_faults import CALLS, Fault
 
@@ -76,8 +76,8 @@ def test_a_failing_disk_leaves_no_partial_copy(call: str, error: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_power_cut_leaves_no_partial_copy(seed: int) -> None:
-    """After a power cut or kill at any call, the copy is complete or absent, and can be created."""
+def test_a_power_failure_leaves_no_partial_copy(seed: int) -> None:
+    """After a power failure or kill at any call, the copy is complete or absent, and can be created."""
     rng = random.Random(seed)
     for n in itertools.count(1):
         disk = damaged_disk()
@@ -87,16 +87,16 @@ def test_a_power_cut_leaves_no_partial_copy(seed: int) -> None:
             nonlocal remaining_calls
             remaining_calls -= 1
             if remaining_calls <= 0:
-                raise PowerCut
+                raise PowerFailure
 
         disk.on_call = count
         is_done = False
         try:
             salvaged(disk)
             is_done = True
-        except (PowerCut, BaseExceptionGroup):
+        except (PowerFailure, BaseExceptionGroup):
             pass
-        for disk_after in (disk.after_power_cut(rng), disk.after_kill()):
+        for disk_after in (disk.after_power_failure(rng), disk.after_kill()):
             is_there = disk_after.exists(str(TARGET))
             assert is_there or not is_done
             if not is_there:

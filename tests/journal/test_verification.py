@@ -21,6 +21,7 @@ from journal.errors import (
 from journal.events import AttemptFailed, AttemptStarted, Noted, SegmentOpened, SegmentSealed, TrialCompleted
 from tests.journal.samples import (
     RUN,
+    complete_run,
     content,
     cut_tail,
     enqueued,
@@ -34,7 +35,6 @@ from tests.journal.samples import (
     session,
     started,
     trial,
-    whole_run,
     write_sync,
 )
 
@@ -57,7 +57,7 @@ def is_detected(path: Path, *, as_damage: bool = False) -> bool:
 
 def test_unchanged_journal_passes(tmp_path: Path) -> None:
     """An unchanged journal passes, and the result has its figures."""
-    records = write_sync(tmp_path / "run", [*whole_run()[:-1], Noted(name="a", value=LONG), finished(2)], roll_at=1000)
+    records = write_sync(tmp_path / "run", [*complete_run()[:-1], Noted(name="a", value=LONG), finished(2)], roll_at=1000)
     last = list(read(tmp_path / "run"))[-1]
 
     assert verify(tmp_path / "run") == Verification(
@@ -78,7 +78,7 @@ def test_unchanged_journal_passes(tmp_path: Path) -> None:
 
 def test_zeroed_end_is_reported(tmp_path: Path) -> None:
     """Zeroing the end of a sealed journal, seal included, is not damage; its length is reported, and a kept head reveals it."""
-    write_sync(tmp_path / "run", whole_run(20))
+    write_sync(tmp_path / "run", complete_run(20))
     head, file = verify(tmp_path / "run").head, segment(tmp_path / "run")
     data = file.read_bytes()
     overwrite(file, data[:-4096] + bytes(4096))
@@ -93,7 +93,7 @@ def test_zeroed_end_is_reported(tmp_path: Path) -> None:
 
 def test_unconfirmed_records_are_counted(tmp_path: Path) -> None:
     """Records at the end that no other one confirms are counted; a seal confirms all."""
-    write_sync(tmp_path / "run", whole_run())
+    write_sync(tmp_path / "run", complete_run())
     cut_tail(segment(tmp_path / "run"), 1)
 
     assert 1 == verify(tmp_path / "run").unconfirmed
@@ -101,7 +101,7 @@ def test_unconfirmed_records_are_counted(tmp_path: Path) -> None:
 
 def test_open_journal_passes(tmp_path: Path) -> None:
     """A journal without a seal, or with an incomplete last line, passes."""
-    write_sync(tmp_path / "run", whole_run())
+    write_sync(tmp_path / "run", complete_run())
     cut_tail(segment(tmp_path / "run"), 1)
     lines = lines_of(tmp_path / "run")
     rewrite(tmp_path / "run", [*lines[:-1], lines[-1][:40]])
@@ -112,7 +112,7 @@ def test_open_journal_passes(tmp_path: Path) -> None:
 
 def test_verifying_changes_nothing(tmp_path: Path) -> None:
     """Verification only reads."""
-    write_sync(tmp_path / "run", whole_run())
+    write_sync(tmp_path / "run", complete_run())
     flip(segment(tmp_path / "run"), 700)
     before = content(tmp_path / "run")
     verify(tmp_path / "run")
@@ -159,7 +159,7 @@ EDITS: dict[str, Callable[[list[bytes], int], list[bytes]]] = {
 @pytest.mark.parametrize("edit", EDITS)
 def test_every_edited_line_is_detected(tmp_path: Path, edit: str) -> None:
     """A removed, repeated, swapped or edited line is damage, and the error has its position."""
-    write_sync(tmp_path / "run", whole_run())
+    write_sync(tmp_path / "run", complete_run())
     lines = lines_of(tmp_path / "run")
     for index in range(len(lines) - 2):
         rewrite(tmp_path / "run", EDITS[edit](lines, index))
@@ -172,7 +172,7 @@ def test_every_edited_line_is_detected(tmp_path: Path, edit: str) -> None:
 @pytest.mark.parametrize("edit", EDITS)
 def test_edited_end_is_detected(tmp_path: Path, edit: str) -> None:
     """A change of the last two lines of a closed journal is detected, even if no confirmed record is lost."""
-    write_sync(tmp_path / "run", whole_run())
+    write_sync(tmp_path / "run", complete_run())
     lines = lines_of(tmp_path / "run")
     rewrite(tmp_path / "run", EDITS[edit](lines, len(lines) - 2))
 
@@ -181,7 +181,7 @@ def test_edited_end_is_detected(tmp_path: Path, edit: str) -> None:
 
 def test_intact_records_after_damage_are_counted(tmp_path: Path) -> None:
     """Intact records after the damage are counted."""
-    write_sync(tmp_path / "run", whole_run(4), roll_at=1000)
+    write_sync(tmp_path / "run", complete_run(4), roll_at=1000)
     records = list(read(tmp_path / "run"))
     flip(segment(tmp_path / "run"), records[2].offset + 60)
     result = verify(tmp_path / "run")
@@ -194,7 +194,7 @@ def test_intact_records_after_damage_are_counted(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [1, 2, 3])
 def test_missing_file_is_detected(tmp_path: Path, number: int) -> None:
     """A missing segment before the last is named."""
-    write_sync(tmp_path / "run", whole_run(4), roll_at=1000)
+    write_sync(tmp_path / "run", complete_run(4), roll_at=1000)
     segment(tmp_path / "run", number).unlink()
     result = verify(tmp_path / "run")
 
@@ -206,7 +206,7 @@ def test_missing_file_is_detected(tmp_path: Path, number: int) -> None:
 def test_exchanged_files_are_detected(tmp_path: Path) -> None:
     """Swapped segments, and a segment of another run, are detected."""
     for name in ("run", "other"):
-        write_sync(tmp_path / name, whole_run(4), roll_at=1000, run=RUN if name == "run" else RUN[::-1])
+        write_sync(tmp_path / name, complete_run(4), roll_at=1000, run=RUN if name == "run" else RUN[::-1])
     second, third = (segment(tmp_path / "run", number).read_bytes() for number in (2, 3))
     overwrite(segment(tmp_path / "run", 2), third)
     overwrite(segment(tmp_path / "run", 3), second)
@@ -222,7 +222,7 @@ def test_exchanged_files_are_detected(tmp_path: Path) -> None:
 @pytest.mark.parametrize("keep", [0, 1, 400, -1])
 def test_truncated_segment_is_detected(tmp_path: Path, keep: int) -> None:
     """A segment before the last must be complete."""
-    write_sync(tmp_path / "run", whole_run(4), roll_at=1000)
+    write_sync(tmp_path / "run", complete_run(4), roll_at=1000)
     file = segment(tmp_path / "run", 2)
     overwrite(file, file.read_bytes()[:keep])
 
@@ -231,7 +231,7 @@ def test_truncated_segment_is_detected(tmp_path: Path, keep: int) -> None:
 
 def test_missing_seal_is_detected(tmp_path: Path) -> None:
     """A segment before the last must be sealed."""
-    write_sync(tmp_path / "run", whole_run(4), roll_at=1000)
+    write_sync(tmp_path / "run", complete_run(4), roll_at=1000)
     cut_tail(segment(tmp_path / "run", 2), 1)
     problem = verify(tmp_path / "run").problem
 
@@ -255,7 +255,7 @@ def test_lost_blob_is_detected(tmp_path: Path) -> None:
 
 def test_removed_end_needs_a_kept_hash(tmp_path: Path) -> None:
     """Complete lines removed from the end are detected only with a head that the user has kept."""
-    write_sync(tmp_path / "run", whole_run())
+    write_sync(tmp_path / "run", complete_run())
     head = verify(tmp_path / "run").head
     cut_tail(segment(tmp_path / "run"), 3)
 
@@ -269,7 +269,7 @@ def test_removed_end_needs_a_kept_hash(tmp_path: Path) -> None:
 
 def test_removed_last_file_needs_a_kept_hash(tmp_path: Path) -> None:
     """A removed last segment is detected only with a head that the user has kept."""
-    write_sync(tmp_path / "run", whole_run(4), roll_at=1000)
+    write_sync(tmp_path / "run", complete_run(4), roll_at=1000)
     result = verify(tmp_path / "run")
     segment(tmp_path / "run", result.segments).unlink()
 
@@ -279,7 +279,7 @@ def test_removed_last_file_needs_a_kept_hash(tmp_path: Path) -> None:
 
 def test_kept_hash_is_found_where_it_was(tmp_path: Path) -> None:
     """A kept head, in upper or lower case, is found in a longer journal, with its record number."""
-    write_sync(tmp_path / "run", whole_run())
+    write_sync(tmp_path / "run", complete_run())
     first = verify(tmp_path / "run")
     write_sync(tmp_path / "run", [session(2)], new=False)
     result = verify(tmp_path / "run", expect_head=first.head.upper())
@@ -289,7 +289,7 @@ def test_kept_hash_is_found_where_it_was(tmp_path: Path) -> None:
 
 def test_hash_that_no_record_has_is_missing(tmp_path: Path) -> None:
     """A hash that no record has is reported as missing."""
-    write_sync(tmp_path / "run", whole_run())
+    write_sync(tmp_path / "run", complete_run())
 
     assert isinstance(verify(tmp_path / "run", expect_head="0" * 32).problem, HeadMissing)
 
@@ -297,7 +297,7 @@ def test_hash_that_no_record_has_is_missing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("head", ["", "nonsense"])
 def test_invalid_hash_is_rejected(tmp_path: Path, head: str) -> None:
     """An invalid hash is rejected, also an empty one, as from an unset variable."""
-    write_sync(tmp_path / "run", whole_run())
+    write_sync(tmp_path / "run", complete_run())
 
     with pytest.raises(JournalError, match="is not the hash of a record"):
         verify(tmp_path / "run", expect_head=head)
@@ -305,7 +305,7 @@ def test_invalid_hash_is_rejected(tmp_path: Path, head: str) -> None:
 
 def test_damage_comes_before_a_missing_head(tmp_path: Path) -> None:
     """In a damaged journal, a missing head is not reported."""
-    write_sync(tmp_path / "run", whole_run())
+    write_sync(tmp_path / "run", complete_run())
     head = verify(tmp_path / "run").head
     flip(segment(tmp_path / "run"), 700)
 
@@ -436,7 +436,7 @@ def test_copy_passes(tmp_path: Path) -> None:
 
 def test_any_content_gives_a_result_or_a_journal_error(tmp_path: Path) -> None:
     """Whatever a file contains, verification returns a result or raises a journal error."""
-    write_sync(tmp_path / "run", whole_run())
+    write_sync(tmp_path / "run", complete_run())
     lines = lines_of(tmp_path / "run")
     for junk in (b"\n", b"{}\n", b"[]\n", b"null\n", b'{"type":[]}\n', b"\xff\n", b"[" * 5000 + b"\n", lines[0], lines[-1]):
         for index in (0, 1, 5, len(lines)):

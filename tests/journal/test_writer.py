@@ -40,6 +40,7 @@ from journal.events import (
 from journal.files import Files
 from tests.journal.samples import (
     RUN,
+    complete_run,
     content,
     enqueued,
     fake_clock,
@@ -49,7 +50,6 @@ from tests.journal.samples import (
     session,
     started,
     trial,
-    whole_run,
     write,
     write_sync,
 )
@@ -104,14 +104,14 @@ class Gate:
 
 async def test_appended_records_are_read_back(tmp_path: Path) -> None:
     """The record that `append` returns equals the record that is read."""
-    records = await write(tmp_path / "run", whole_run())
+    records = await write(tmp_path / "run", complete_run())
 
     assert records == [record for record in read(tmp_path / "run") if record.seq in range(2, len(records) + 2)]
 
 
 async def test_numbers_have_no_gap(tmp_path: Path) -> None:
     """Records are numbered from 1 without a gap, across files and sessions."""
-    await write(tmp_path / "run", whole_run(), roll_at=700)
+    await write(tmp_path / "run", complete_run(), roll_at=700)
     await write(tmp_path / "run", [session(2), *trial("b")], new=False, roll_at=700)
     seqs = [record.seq for record in read(tmp_path / "run")]
 
@@ -123,7 +123,7 @@ async def test_durable_follows_written_follows_appended(tmp_path: Path) -> None:
     """Nothing is durable before it is written, and nothing is written before it was appended."""
     gate = Gate()
     async with writing(tmp_path / "run", new=True, clock=fake_clock(), in_thread=gate, roll_at=900) as journal:
-        for event in whole_run(5):
+        for event in complete_run(5):
             record = journal.append(event)
 
             assert record.seq == journal.appended
@@ -140,14 +140,14 @@ async def test_append_does_not_wait_for_the_disk(tmp_path: Path) -> None:
     gate = Gate()
     async with writing(tmp_path / "run", new=True, clock=fake_clock(), in_thread=gate) as journal:
         gate.open = trio.Event()
-        for event in whole_run():
+        for event in complete_run():
             journal.append(event)
         await trio.testing.wait_all_tasks_blocked()
 
-        assert (len(whole_run()) + 1, 0, 0) == (journal.appended, journal.written, journal.durable)
+        assert (len(complete_run()) + 1, 0, 0) == (journal.appended, journal.written, journal.durable)
         gate.open.set()
 
-    assert whole_run() == [record.event for record in read(tmp_path / "run")][1:-1]
+    assert complete_run() == [record.event for record in read(tmp_path / "run")][1:-1]
 
 
 async def test_waiting_for_durability_waits_for_the_sync(tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ async def test_many_tasks_can_wait(tmp_path: Path) -> None:
 
     async with writing(tmp_path / "run", new=True, clock=fake_clock(), in_thread=gate) as journal:
         gate.open = trio.Event()
-        for event in whole_run():
+        for event in complete_run():
             journal.append(event)
         async with trio.open_nursery() as nursery:
             for seq in (3, 1, 4, 1, 5, 9, 2, 6):
@@ -222,7 +222,7 @@ async def test_os_durability_syncs_at_the_end_only(tmp_path: Path) -> None:
     async with writing(
         tmp_path / "run", new=True, clock=fake_clock(), in_thread=inline, files=disk, durability="os"
     ) as journal:
-        for event in whole_run():
+        for event in complete_run():
             await journal.wait_durable(journal.append(event).seq)
 
         assert (0, journal.appended) == (disk.syncs, journal.written)
@@ -234,9 +234,9 @@ async def test_os_durability_syncs_at_the_end_only(tmp_path: Path) -> None:
 async def test_sync_durability_syncs_while_it_writes(tmp_path: Path) -> None:
     """With durability `sync`, records are synced before `wait_durable` returns."""
     disk = Counted()
-    await write(tmp_path / "run", whole_run(), files=disk)
+    await write(tmp_path / "run", complete_run(), files=disk)
 
-    assert disk.syncs >= len(whole_run())
+    assert disk.syncs >= len(complete_run())
 
 
 async def test_closed_journal_rejects_records(tmp_path: Path) -> None:
@@ -323,7 +323,7 @@ async def test_intake_waits_for_room(tmp_path: Path, monkeypatch: pytest.MonkeyP
     async with writing(tmp_path / "run", new=True, clock=fake_clock(), in_thread=gate) as journal:
         await journal.wait_room()
         gate.open = trio.Event()
-        for event in whole_run():
+        for event in complete_run():
             journal.append(event)
         with trio.move_on_after(60) as scope:
             await journal.wait_room()
@@ -341,7 +341,7 @@ async def test_all_tasks_that_wait_for_room_continue(tmp_path: Path, monkeypatch
     gate = Gate()
     async with writing(tmp_path / "run", new=True, clock=fake_clock(), in_thread=gate) as journal:
         gate.open = trio.Event()
-        for event in whole_run():
+        for event in complete_run():
             journal.append(event)
         with trio.move_on_after(60) as scope:
             async with trio.open_nursery() as nursery:
@@ -359,7 +359,7 @@ async def test_large_values_count_as_pending(tmp_path: Path, monkeypatch: pytest
     gate = Gate()
     async with writing(tmp_path / "run", new=True, clock=fake_clock(), in_thread=gate) as journal:
         gate.open = trio.Event()
-        for event in whole_run()[:-1]:
+        for event in complete_run()[:-1]:
             journal.append(event)
         journal.append(Noted(name="long", value="v" * (301 << 10)))
         with trio.move_on_after(60) as scope:
@@ -374,13 +374,13 @@ async def test_block_that_raises_leaves_a_closed_journal(tmp_path: Path) -> None
     """If the block raises, its exception is passed on, and all earlier records are present and sealed."""
 
     def events() -> Iterator[Event]:
-        yield from whole_run()
+        yield from complete_run()
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         await write(tmp_path / "run", events())
 
-    assert whole_run() == [record.event for record in read(tmp_path / "run")][1:-1]
+    assert complete_run() == [record.event for record in read(tmp_path / "run")][1:-1]
     assert isinstance(list(read(tmp_path / "run"))[-1].event, SegmentSealed)
 
 
@@ -411,13 +411,13 @@ async def test_block_that_is_cancelled_leaves_a_closed_journal(tmp_path: Path) -
         with trio.move_on_after(1) as limit:
             async with writing(tmp_path / "run", new=True, clock=fake_clock(), in_thread=inline) as journal:
                 nursery.start_soon(fail_if_never_closed, journal)
-                for event in whole_run():
+                for event in complete_run():
                     journal.append(event)
                 await trio.sleep_forever()
         nursery.cancel_scope.cancel()
 
     assert limit.cancelled_caught
-    assert whole_run() == [record.event for record in read(tmp_path / "run")][1:-1]
+    assert complete_run() == [record.event for record in read(tmp_path / "run")][1:-1]
     assert isinstance(list(read(tmp_path / "run"))[-1].event, SegmentSealed)
 
 
@@ -441,11 +441,11 @@ async def test_block_can_record_while_it_is_cancelled(tmp_path: Path) -> None:
 
 async def test_new_run_is_rejected_where_one_exists(tmp_path: Path) -> None:
     """A new run in the directory of another is rejected with the hint to resume."""
-    await write(tmp_path / "run", whole_run())
+    await write(tmp_path / "run", complete_run())
     before = content(tmp_path / "run")
 
     with pytest.raises(JournalExists, match="already contains a run; resume the run") as raised:
-        await write(tmp_path / "run", whole_run())
+        await write(tmp_path / "run", complete_run())
     assert (tmp_path / "run", "resume") == (raised.value.path, raised.value.hint)
     assert before == content(tmp_path / "run")
 
@@ -455,9 +455,9 @@ async def test_new_run_does_not_replace_a_file(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
 
     with pytest.raises(JournalExists, match="cannot create the directory"):
-        await write(tmp_path / "file", whole_run())
+        await write(tmp_path / "file", complete_run())
     with pytest.raises(JournalExists, match="cannot create the directory"):
-        await write(tmp_path / "file" / "run", whole_run())
+        await write(tmp_path / "file" / "run", complete_run())
     assert "mine" == (tmp_path / "file").read_text()
 
 
@@ -522,7 +522,7 @@ def second_process(path: Path, n: int) -> subprocess.CompletedProcess[str]:
 async def test_second_process_is_rejected(tmp_path: Path) -> None:
     """Another process is rejected as long as the first one writes."""
     async with writing(tmp_path / "run", new=True, clock=fake_clock(), in_thread=inline) as journal:
-        for event in whole_run()[:2]:
+        for event in complete_run()[:2]:
             await journal.wait_durable(journal.append(event).seq)
         during = second_process(tmp_path / "run", 2)
     after = second_process(tmp_path / "run", 2)
@@ -573,7 +573,7 @@ async def test_failed_opening_releases_the_lock(tmp_path: Path) -> None:
 
     with pytest.raises(RuntimeError, match="no time"):
         await write(tmp_path / "run", [], clock=clock)
-    await write(tmp_path / "run", whole_run())
+    await write(tmp_path / "run", complete_run())
 
     assert verify(tmp_path / "run").ok
 
@@ -587,7 +587,7 @@ async def test_files_are_private(tmp_path: Path) -> None:
     """Only the owner can read a run, and sealed segments are read-only."""
     run = tmp_path / "runs" / "run"
     async with writing(run, new=True, clock=fake_clock(), in_thread=inline, roll_at=1500) as journal:
-        for event in [*whole_run()[:-1], Noted(name="long", value="v" * (300 << 10))]:
+        for event in [*complete_run()[:-1], Noted(name="long", value="v" * (300 << 10))]:
             await journal.wait_durable(journal.append(event).seq)
         numbers = range(1, len(list(run.glob("journal-*.jsonl"))) + 1)
 
@@ -596,7 +596,7 @@ async def test_files_are_private(tmp_path: Path) -> None:
 
     assert {0o400} == {mode(segment(run, number)) for number in numbers}
     assert {0o600} == {mode(file) for file in [run / "LOCK", *run.glob("blobs/*/*")]}
-    assert {0o700} == {mode(folder) for folder in [run, run.parent, run / "blobs", *run.glob("blobs/*")]}
+    assert {0o700} == {mode(directory) for directory in [run, run.parent, run / "blobs", *run.glob("blobs/*")]}
 
 
 async def test_children_inherit_nothing(tmp_path: Path) -> None:
@@ -611,14 +611,14 @@ async def test_children_inherit_nothing(tmp_path: Path) -> None:
 
 async def test_closed_journal_has_no_extra_files(tmp_path: Path) -> None:
     """A journal that was closed consists of its files and its lock."""
-    await write(tmp_path / "run", whole_run())
+    await write(tmp_path / "run", complete_run())
 
     assert {"LOCK", "journal-000001.jsonl"} == content(tmp_path / "run").keys()
 
 
 async def test_files_roll(tmp_path: Path) -> None:
     """A segment that is long enough is sealed and followed by another; seal and header describe what precedes them."""
-    await write(tmp_path / "run", whole_run(4), roll_at=1000)
+    await write(tmp_path / "run", complete_run(4), roll_at=1000)
     files = sorted((tmp_path / "run").glob("journal-*.jsonl"))
     records = list(read(tmp_path / "run"))
 
@@ -648,14 +648,16 @@ async def test_files_roll(tmp_path: Path) -> None:
         )
         assert number == len(files) or len(content_before_seal) >= 1000
 
-    assert whole_run(4) == [record.event for record in records if not isinstance(record.event, SegmentOpened | SegmentSealed)]
+    assert complete_run(4) == [
+        record.event for record in records if not isinstance(record.event, SegmentOpened | SegmentSealed)
+    ]
 
 
 @pytest.mark.parametrize("confirm", [True, False])
 @pytest.mark.parametrize("roll_at", [1, 500, 1 << 20])
 async def test_files_roll_at_any_length(tmp_path: Path, roll_at: int, *, confirm: bool) -> None:
     """However short the files are, and however fast the events come, the journal verifies."""
-    await write(tmp_path / "run", whole_run(), roll_at=roll_at, confirm=confirm)
+    await write(tmp_path / "run", complete_run(), roll_at=roll_at, confirm=confirm)
     result = verify(tmp_path / "run")
 
     assert (True, len(lines_of(tmp_path / "run"))) == (result.ok, result.records)
@@ -665,7 +667,7 @@ async def test_files_roll_at_any_length(tmp_path: Path, roll_at: int, *, confirm
 async def test_same_events_give_the_same_bytes(tmp_path: Path) -> None:
     """The same events, times and run id give the same bytes."""
     for name in ("one", "two"):
-        await write(tmp_path / name, whole_run(3), roll_at=1000)
+        await write(tmp_path / name, complete_run(3), roll_at=1000)
     first, second = (content(tmp_path / name) for name in ("one", "two"))
 
     assert first == second
@@ -673,7 +675,7 @@ async def test_same_events_give_the_same_bytes(tmp_path: Path) -> None:
 
 async def test_threads_write_the_same_records(tmp_path: Path) -> None:
     """With real threads the events on disk are the same; only the watermarks may differ."""
-    events = whole_run(20)
+    events = complete_run(20)
     async with writing(tmp_path / "run", new=True, run=RUN, clock=fake_clock(), roll_at=2000) as journal:
         for number, event in enumerate(events):
             record = journal.append(event)

@@ -51,7 +51,7 @@ from runner.testing import Action, Fail, Hang, Return, Scripted, SimulatedEndpoi
 from tests.journal.disk import SimulatedDisk
 from tests.journal.samples import RUN, enqueued, examples, forge, opened, overwrite, session, started, write_sync
 from tests.journal.test_format import GOLDEN
-from tests.runs import PATH, define, flaky_evaluation, numbered_cases, run_until_power_cut
+from tests.runs import PATH, define, flaky_evaluation, numbered_cases, run_until_power_failure
 
 
 def run_virtually(main: Callable[[], Any]) -> Any:
@@ -209,13 +209,13 @@ def test_runs_after_power_failures_pass(seq: int) -> None:
     """A run with three power failures, resumed each time, passes."""
     evaluation, _ = flaky_evaluation(12)
     disk = SimulatedDisk()
-    run_until_power_cut(evaluation, disk, seq)
+    run_until_power_failure(evaluation, disk, seq)
     for crash in (1, 2, 3):
-        disk = disk.after_power_cut(random.Random(seq * 10 + crash))
+        disk = disk.after_power_failure(random.Random(seq * 10 + crash))
         is_there = disk.is_directory(str(PATH)) and any(name.startswith("journal-") for name in disk.list_directory(str(PATH)))
         if is_there:
             assert () == audited(disk).findings
-        run_until_power_cut(evaluation, disk, seq + 30 * crash if crash < 3 else 10**9, resume=is_there)
+        run_until_power_failure(evaluation, disk, seq + 30 * crash if crash < 3 else 10**9, resume=is_there)
 
     result = audited(disk)
     assert ((), ()) == (result.findings, result.notes)

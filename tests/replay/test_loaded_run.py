@@ -19,6 +19,7 @@ from runner import Case, Fatal, RateLimited, Retry, arun, evaluation
 from runner.engine.recorder import Recorder
 from runner.testing import Action, Fail, Hang, Return, Scripted, repeatable
 from tests.journal.samples import (
+    complete_run,
     enqueued,
     finished,
     flip,
@@ -30,7 +31,6 @@ from tests.journal.samples import (
     session,
     started,
     trial,
-    whole_run,
     write_sync,
 )
 from tests.journal.test_format import GOLDEN
@@ -39,7 +39,7 @@ from tests.journal.test_format import GOLDEN
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     """Write a run of two trials."""
-    write_sync(tmp_path / "run", whole_run())
+    write_sync(tmp_path / "run", complete_run())
     return tmp_path / "run"
 
 

@@ -23,6 +23,7 @@ from replay.export.page_content import FULL_SIZE, MIN_VALUE_LENGTH, VALUE_LENGTH
 from replay.summary import summarize
 from runner.cli import cli
 from tests.journal.samples import (
+    complete_run,
     content,
     enqueued,
     flip,
@@ -33,7 +34,6 @@ from tests.journal.samples import (
     session,
     started,
     trial,
-    whole_run,
     write_sync,
 )
 from tests.replay.eventful_run import LARGE, eventful_run
@@ -301,7 +301,7 @@ def test_illegal_events(seed: int, tmp_path: Path) -> None:
 
 def test_record_that_raises(tmp_path: Path) -> None:
     """A record at which `take` raises is named as the problem, and loading ends there."""
-    write_sync(tmp_path / "run", whole_run())
+    write_sync(tmp_path / "run", complete_run())
 
     def take(run: LoadedRun, record: Record) -> None:
         run.apply(record)
@@ -330,7 +330,7 @@ def test_open_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`--open` opens the file in a browser; without it nothing is opened."""
     opened: list[str] = []
     monkeypatch.setattr("webbrowser.open", opened.append)
-    write_sync(tmp_path / "run", whole_run())
+    write_sync(tmp_path / "run", complete_run())
 
     report(tmp_path / "run", "-o", tmp_path / "one.html")
     report(tmp_path / "run", "-o", tmp_path / "two.html", "--open")

@@ -29,7 +29,7 @@ from runner import UsageError
 from runner.errors import RunChanged
 from runner.merge import merge
 from runner.testing import inline
-from tests.journal.disk import PowerCut, SimulatedDisk
+from tests.journal.disk import PowerFailure, SimulatedDisk
 from tests.journal.samples import content, finished, trial, write
 from tests.runner.test_merge import FILES, run_shards, shard_events, ticking
 from tests.runner.test_shards import echo, evaljournal
@@ -157,8 +157,8 @@ async def test_only_the_users_own_shards_are_signed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.exhaustive) for seed in range(1, 7))])
-def test_a_power_cut_leaves_no_partial_run(tmp_path: Path, seed: int) -> None:
-    """After a power cut or kill at any call, the merged run is complete or absent, and can be created."""
+def test_a_power_failure_leaves_no_partial_run(tmp_path: Path, seed: int) -> None:
+    """After a power failure or kill at any call, the merged run is complete or absent, and can be created."""
     rng, target, large = random.Random(seed), Path("/runs/new"), "v" * (300 << 10)
     paths = [tmp_path / "1", tmp_path / "2"]
     for number, path in enumerate(paths, 1):
@@ -177,15 +177,15 @@ def test_a_power_cut_leaves_no_partial_run(tmp_path: Path, seed: int) -> None:
 
         def count(_: str) -> None:
             if next(calls) >= n:  # noqa: B023  # called in this iteration only
-                raise PowerCut
+                raise PowerFailure
 
         disk.on_call, is_done = count, False
         try:
             merge_on(disk)
             is_done = True
-        except (PowerCut, BaseExceptionGroup):
+        except (PowerFailure, BaseExceptionGroup):
             pass
-        for disk_after in (disk.after_power_cut(rng), disk.after_kill()):
+        for disk_after in (disk.after_power_failure(rng), disk.after_kill()):
             is_there = disk_after.exists(str(target))
             assert is_there or not is_done
             if not is_there:

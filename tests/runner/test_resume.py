@@ -41,7 +41,16 @@ from runner.errors import RunChanged
 from runner.signals import handle_signals
 from runner.testing import Fail, Hang, Return, Scripted, events_of, repeatable
 from tests.journal.disk import SimulatedDisk
-from tests.runs import PATH, AnyEvaluation, count, define, flaky_evaluation, numbered_cases, run_until_power_cut, run_virtual
+from tests.runs import (
+    PATH,
+    AnyEvaluation,
+    count,
+    define,
+    flaky_evaluation,
+    numbered_cases,
+    run_until_power_failure,
+    run_virtual,
+)
 
 
 async def test_a_stop_gives_grace_then_cancels() -> None:
@@ -248,21 +257,21 @@ def crash_everywhere(count: int, crashes: int, seed: int = 0) -> int:
     """Cut the power at every record of a run, up to a few times in one run, and resume it: the results are the same."""
     defined, _ = flaky_evaluation(count, seed * count)
     complete_disk = SimulatedDisk()
-    assert run_until_power_cut(defined, complete_disk, 10**9) is not None
+    assert run_until_power_failure(defined, complete_disk, 10**9) is not None
     expected = results(complete_disk)
     last = max(record.seq for record in read(PATH, files=complete_disk))
     points = 0
     for seq in range(2, last):
         defined, task = flaky_evaluation(count, seed * count)
         disk = SimulatedDisk()
-        outcome = run_until_power_cut(defined, disk, seq)
+        outcome = run_until_power_failure(defined, disk, seq)
         for crash in range(1, crashes + 1):
-            disk = disk.after_power_cut(random.Random(f"{seed} {seq} {crash}"))
+            disk = disk.after_power_failure(random.Random(f"{seed} {seq} {crash}"))
             points += 1
             is_there = disk.is_directory(str(PATH)) and any(n.startswith("journal-") for n in disk.list_directory(str(PATH)))
             done = [e.trial for e in events_of(PATH, files=disk) if isinstance(e, TrialCompleted)] if is_there else []
             before = dict(task.calls)
-            outcome = run_until_power_cut(
+            outcome = run_until_power_failure(
                 defined, disk, 10**9 if crash == crashes else seq + crash * last // 3, resume=is_there
             )
             assert all(task.calls[trial] == before.get(trial, 0) for trial in done), "a finished trial was run again"
@@ -281,7 +290,7 @@ def crash_everywhere(count: int, crashes: int, seed: int = 0) -> int:
 
 
 @pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.exhaustive) for seed in range(4, 20))])
-def test_power_cuts_at_every_record_change_no_result(seed: int) -> None:
+def test_power_failures_at_every_record_change_no_result(seed: int) -> None:
     """A run that loses power at a record, is resumed, loses power again and is resumed has the same outputs as any other.
 
     At every single record, up to three times in one run: over four seeds, at 500 points at least; over all, at 2,500.
@@ -290,8 +299,8 @@ def test_power_cuts_at_every_record_change_no_result(seed: int) -> None:
 
 
 @pytest.mark.exhaustive
-def test_power_cuts_at_every_record_of_longer_runs_change_no_result() -> None:
-    """Power cuts at every record of runs of several sizes change no output."""
+def test_power_failures_at_every_record_of_longer_runs_change_no_result() -> None:
+    """Power failures at every record of runs of several sizes change no output."""
     assert sum(crash_everywhere(size, 3) for size in (25, 40, 60, 80, 100)) >= 2500
 
 
@@ -512,9 +521,9 @@ def test_an_ambiguous_attempt_is_retried_or_failed(choice: str, failed: int, cal
     place = itertools.count(1)
     while task.calls["case-0"] == 0:
         disk = SimulatedDisk()
-        run_until_power_cut(defined, disk, next(place))
+        run_until_power_failure(defined, disk, next(place))
     disk = disk.after_kill()
-    outcome = run_until_power_cut(defined, disk, 10**9, resume=True, on_ambiguous=choice)
+    outcome = run_until_power_failure(defined, disk, 10**9, resume=True, on_ambiguous=choice)
 
     assert outcome is not None
     assert AttemptInterrupted(trial="case-0", attempt=1, reason="process_died") in events_of(PATH, files=disk)

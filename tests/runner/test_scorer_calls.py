@@ -29,7 +29,7 @@ from runner.testing import Fail, Return, Scripted, events_of, repeatable
 from tests.journal.disk import SimulatedDisk
 from tests.journal.samples import inline
 from tests.runner.test_scoring import answer_at_once, checked, evaluation_of, run_fixed
-from tests.runs import PATH, AnyEvaluation, events, run_until_power_cut
+from tests.runs import PATH, AnyEvaluation, events, run_until_power_failure
 
 Timed = list[tuple[float, Event]]
 
@@ -124,18 +124,18 @@ def judged_twice() -> AnyEvaluation:
     return defined
 
 
-def test_a_power_cut_at_any_record_loses_no_score() -> None:
+def test_a_power_failure_at_any_record_loses_no_score() -> None:
     """A run with two judges that loses power at any record and is resumed has every score once, and passes its audit."""
     complete_disk = SimulatedDisk()
-    assert run_until_power_cut(judged_twice(), complete_disk, 10**9) is not None
+    assert run_until_power_failure(judged_twice(), complete_disk, 10**9) is not None
     last = max(record.seq for record in read(PATH, files=complete_disk))
 
     for seq in range(3, last):
         disk, defined = SimulatedDisk(), judged_twice()
-        run_until_power_cut(defined, disk, seq)
-        disk = disk.after_power_cut(random.Random(seq))
+        run_until_power_failure(defined, disk, seq)
+        disk = disk.after_power_failure(random.Random(seq))
         is_there = disk.is_directory(str(PATH)) and any(name.startswith("journal-") for name in disk.list_directory(str(PATH)))
-        outcome = run_until_power_cut(defined, disk, 10**9, resume=is_there)
+        outcome = run_until_power_failure(defined, disk, 10**9, resume=is_there)
 
         assert outcome is not None
         assert (4, "") == (outcome.state.completed, outcome.stopped)

@@ -36,7 +36,7 @@ from runner.engine.session import Outcome, Session
 from runner.recompute.rules import session_rules
 from runner.testing import Action, Fail, Hang, Return, Scripted, SimulatedEndpoint, events_of, repeatable
 from tests.journal.disk import SimulatedDisk
-from tests.runs import PATH, count, define, events, flaky_evaluation, numbered_cases, run_until_power_cut, run_virtual
+from tests.runs import PATH, count, define, events, flaky_evaluation, numbered_cases, run_until_power_failure, run_virtual
 
 
 async def test_a_run_records_every_event() -> None:
@@ -583,7 +583,7 @@ def test_live_state_is_folded_state() -> None:
 
     recorder.Recorder.record = record_and_compare  # type: ignore[method-assign]
     try:
-        assert run_until_power_cut(defined, disk, 10**9) is not None
+        assert run_until_power_failure(defined, disk, 10**9) is not None
     finally:
         recorder.Recorder.record = record  # type: ignore[method-assign]
 
@@ -605,7 +605,7 @@ def test_the_same_seed_gives_the_same_bytes() -> None:
 
         scheduler._r.seed(0)
         defined, _ = flaky_evaluation(15)
-        assert run_until_power_cut(defined, disk, 10**9) is not None
+        assert run_until_power_failure(defined, disk, 10**9) is not None
 
     first, second = ({name: bytes(inode.shown) for name, inode in disk.files() if "LOCK" not in name} for disk in disks)
     assert first == second

@@ -20,7 +20,7 @@ from runner.cli import cli
 from runner.recompute.simulation import LIMITATION, Recording
 from runner.testing import Action, Fail, Hang, Return, Scripted, repeatable
 from tests.journal.disk import SimulatedDisk
-from tests.journal.samples import UNSYNCED_DISK, enqueued, flip, session, started, whole_run, write_sync
+from tests.journal.samples import UNSYNCED_DISK, complete_run, enqueued, flip, session, started, write_sync
 from tests.runs import PATH, AnyEvaluation, define, flaky_evaluation, numbered_cases
 
 
@@ -165,7 +165,7 @@ def test_unfinished_trials_are_excluded() -> None:
 def test_a_run_without_finished_trials_is_rejected(tmp_path: Path) -> None:
     """Without a finished trial, or without a recorded policy, there is nothing to simulate."""
     write_sync(tmp_path / "empty", [started(), session(), enqueued("a")])
-    write_sync(tmp_path / "old", whole_run())
+    write_sync(tmp_path / "old", complete_run())
 
     with pytest.raises(UsageError, match="nothing to simulate"):
         Recording.of(read(tmp_path / "empty")).simulate()

@@ -31,7 +31,17 @@ from replay.trajectory import Trajectory
 from runner import Case, Fatal, Outcome, RateLimited, Retry, UsageError, durable, step, verify
 from runner.recompute.rules import session_rules
 from tests.journal.disk import SimulatedDisk
-from tests.runs import PATH, AnyEvaluation, define, define_real, events, run_killed, run_real, run_until_power_cut, run_virtual
+from tests.runs import (
+    PATH,
+    AnyEvaluation,
+    define,
+    define_real,
+    events,
+    run_killed,
+    run_real,
+    run_until_power_failure,
+    run_virtual,
+)
 
 STEPS = 6
 
@@ -164,16 +174,16 @@ def test_a_killed_run_continues_inside_its_trials() -> None:
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.exhaustive) for seed in range(1, 20))])
-def test_power_cut_at_every_record(seed: int) -> None:
+def test_power_failure_at_every_record(seed: int) -> None:
     """The calls after a resume are exactly those whose steps were not on disk."""
     seq = 0
     while True:
         seq += 1
         disk, agent = SimulatedDisk(), Agent({2: [RateLimited(1.0)], 5: [ConnectionError("gone")]}, seconds=0.5 + seed / 10)
         defined = define_agent(agent, "ab", slots=2, retry=Retry(errors=3))
-        if run_until_power_cut(defined, disk, seq) is not None:
+        if run_until_power_failure(defined, disk, seq) is not None:
             break
-        image = disk.after_power_cut(random.Random(seed))
+        image = disk.after_power_failure(random.Random(seed))
         is_there = image.is_directory(str(PATH)) and any(n.startswith("journal-") for n in image.list_directory(str(PATH)))
         if not is_there:
             continue

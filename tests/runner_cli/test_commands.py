@@ -19,6 +19,7 @@ from replay import load
 from runner.cli import COMMANDS, cli, main
 from tests.journal.samples import (
     RUN,
+    complete_run,
     content,
     cut_tail,
     enqueued,
@@ -32,7 +33,6 @@ from tests.journal.samples import (
     session,
     started,
     trial,
-    whole_run,
     write_sync,
 )
 from tests.processes import Process
@@ -61,7 +61,7 @@ def ended(*arguments: object) -> tuple[int, str, str]:
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     """Write a run of two trials with records a second apart, so that all its durations are possible."""
-    write_sync(tmp_path / "run", whole_run(), clock=fake_clock(1.0))
+    write_sync(tmp_path / "run", complete_run(), clock=fake_clock(1.0))
     return tmp_path / "run"
 
 
@@ -102,7 +102,7 @@ def test_verify_ends_with_4_at_broken_rules(tmp_path: Path) -> None:
 @pytest.fixture
 def failing_audit(tmp_path: Path) -> Path:
     """Write an intact run whose records are too close together for its durations."""
-    write_sync(tmp_path / "run", whole_run())
+    write_sync(tmp_path / "run", complete_run())
     return tmp_path / "run"
 
 
@@ -215,7 +215,7 @@ def test_verify_finds_the_expected_head(run: Path) -> None:
     result = evaljournal("verify", run, "--expect-head", head)
 
     assert 0 == result.exit_code
-    assert f"the expected head is record {len(whole_run()) + 2}; 3 records added since" in result.stdout
+    assert f"the expected head is record {len(complete_run()) + 2}; 3 records added since" in result.stdout
 
 
 @pytest.mark.parametrize("lines", [1, 4])
@@ -298,7 +298,7 @@ def test_salvage_rejects_an_intact_run_and_a_taken_target(run: Path, tmp_path: P
 
     assert (2, True) == (result.exit_code, "is not damaged" in result.stderr)
     flip(segment(run), list(read(run))[9].offset + 60)
-    write_sync(tmp_path / "taken", whole_run())
+    write_sync(tmp_path / "taken", complete_run())
     result = evaljournal("salvage", run, "-o", tmp_path / "taken")
 
     assert (2, True) == (result.exit_code, "already exists" in result.stderr)
@@ -379,14 +379,14 @@ def test_log_reports_unconfirmed_bytes(run: Path) -> None:
         file.write(b'{"seq":')
     result = evaljournal("log", run)
 
-    assert (0, f"after record {len(whole_run()) + 1}: the line is incomplete\n") == (result.exit_code, result.stderr)
+    assert (0, f"after record {len(complete_run()) + 1}: the line is incomplete\n") == (result.exit_code, result.stderr)
 
 
 def test_the_default_is_the_newest_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without RUN, the run written last is used, at any depth under runs/."""
     monkeypatch.chdir(tmp_path)
     for age, name in enumerate(["capitals/0002", "capitals/0003", "rivers", "capitals/0001"]):
-        write_sync(Path("runs") / name, whole_run(age + 1), run=f"{age:032}")
+        write_sync(Path("runs") / name, complete_run(age + 1), run=f"{age:032}")
         os.utime(segment(Path("runs") / name), (1000 - age, 1000 - age))
 
     assert f"{0:032}" == orjson.loads(evaljournal("verify", "--json").stdout)["run"]
@@ -398,7 +398,7 @@ def test_the_default_is_the_newest_run(tmp_path: Path, monkeypatch: pytest.Monke
 def test_an_interrupted_copy_is_not_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The remains of a killed fork or salvage are neither listed nor used."""
     monkeypatch.chdir(tmp_path)
-    write_sync(Path("runs/capitals/.0001-again.new"), whole_run()[:4])
+    write_sync(Path("runs/capitals/.0001-again.new"), complete_run()[:4])
 
     assert [] == orjson.loads(evaljournal("ls", "--json").stdout)
     assert "no runs under runs/" in evaljournal("status").stderr
@@ -662,7 +662,7 @@ def test_a_closed_pipe_of_standard_error_does_not_change_the_exit_code(tmp_path:
 @pytest.mark.parametrize("command", [["log"], ["status"], ["export"], ["ls"], ["show", "case-1"]])
 def test_a_closed_pipe_exits_with_141(tmp_path: Path, command: list[str]) -> None:
     """A closed pipe exits with 141 and no message."""
-    write_sync(tmp_path / "run", whole_run())
+    write_sync(tmp_path / "run", complete_run())
     reader, writer = os.pipe()
     os.close(reader)
     with open(writer, "wb") as pipe:
@@ -676,7 +676,7 @@ def test_a_closed_pipe_exits_with_141(tmp_path: Path, command: list[str]) -> Non
 @pytest.mark.parametrize("command", ["run --json --data {data} --command cat -o {new}", "log {run}", "status {run}", "--help"])
 def test_a_full_standard_output_exits_with_141(tmp_path: Path, command: str) -> None:
     """If only printing fails, the exit code is 141, and a run that has finished is reported as finished."""
-    write_sync(tmp_path / "run", whole_run())
+    write_sync(tmp_path / "run", complete_run())
     (tmp_path / "data.jsonl").write_text('{"id": "peru", "input": "Peru"}\n')
     words = command.format(data=tmp_path / "data.jsonl", new=tmp_path / "new", run=tmp_path / "run").split()
     with open("/dev/full", "wb") as full:
@@ -726,7 +726,7 @@ def test_a_trial_without_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
 
 def test_standard_output_may_be_closed(tmp_path: Path) -> None:
     """A closed standard output is no bug."""
-    write_sync(tmp_path / "run", whole_run())
+    write_sync(tmp_path / "run", complete_run())
     closed = shlex.join([*COMMAND, "log", str(tmp_path / "run")]) + " >&-"
     done = subprocess.run(["/bin/sh", "-c", closed], stderr=subprocess.PIPE, text=True, timeout=60, check=False)
 

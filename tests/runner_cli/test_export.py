@@ -14,6 +14,7 @@ from journal import read
 from replay.export import FORMATS, Files
 from runner.cli import cli
 from tests.journal.samples import (
+    complete_run,
     content,
     cut_tail,
     flip,
@@ -24,7 +25,6 @@ from tests.journal.samples import (
     session,
     started,
     trial,
-    whole_run,
     write_sync,
 )
 from tests.replay.eventful_run import eventful_run, exported
@@ -38,7 +38,7 @@ def evaljournal(*arguments: object) -> Result:
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     """Write a run of two trials."""
-    write_sync(tmp_path / "run", whole_run())
+    write_sync(tmp_path / "run", complete_run())
     return tmp_path / "run"
 
 
@@ -318,7 +318,7 @@ def test_wrong_baseline_or_summary(
 def test_comparison_with_a_damaged_baseline(run: Path, tmp_path: Path) -> None:
     """It is compared up to the damage, with exit code 4."""
     baseline = tmp_path / "baseline"
-    write_sync(baseline, whole_run())
+    write_sync(baseline, complete_run())
     flip(segment(baseline), list(read(baseline))[9].offset + 60)
     result = evaljournal("export", run, "-f", "markdown", "--baseline", baseline)
 

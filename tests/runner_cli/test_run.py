@@ -27,6 +27,7 @@ from runner import run
 from runner.cli import cli
 from runner.definition.loading import find
 from tests.journal.samples import (
+    complete_run,
     content,
     cut_tail,
     flip,
@@ -36,7 +37,6 @@ from tests.journal.samples import (
     session,
     started,
     trial,
-    whole_run,
     write_sync,
 )
 from tests.processes import Process
@@ -287,8 +287,8 @@ def test_cases_that_cannot_be_used_start_nothing(cases: str, message: str) -> No
 
 def test_a_taken_path_is_rejected() -> None:
     """No run is started where one exists; an unfinished one can be resumed."""
-    write_sync(Path("half"), whole_run()[:-1])
-    write_sync(Path("whole"), whole_run())
+    write_sync(Path("half"), complete_run()[:-1])
+    write_sync(Path("whole"), complete_run())
     before = content(Path("half")), content(Path("whole"))
     half, whole = evaljournal("run", "evals/capitals.py", "-o", "half"), evaljournal("run", "evals/capitals.py", "-o", "whole")
 
@@ -560,7 +560,7 @@ def test_resume_without_any_run() -> None:
 
 def test_resume_of_a_damaged_run_ends_with_4() -> None:
     """A damaged run is neither resumed nor changed."""
-    write_sync(Path("r"), whole_run()[:-1])
+    write_sync(Path("r"), complete_run()[:-1])
     flip(segment(Path("r")), list(read("r"))[9].offset + 60)
     before = segment(Path("r")).read_bytes()
     result = evaljournal("resume", "r", "--trust")
@@ -814,7 +814,7 @@ def test_status_of_a_finished_run() -> None:
 
 def test_status_of_a_damaged_run() -> None:
     """A damaged run is shown up to the damage, with exit code 4, and not changed."""
-    write_sync(Path("r"), whole_run())
+    write_sync(Path("r"), complete_run())
     flip(segment(Path("r")), list(read("r"))[9].offset + 60)
     before = content(Path("r"))
     words, as_json = evaljournal("status", "r"), evaljournal("status", "r", "--json")
@@ -854,9 +854,9 @@ def test_status_without_a_run() -> None:
 
 def test_ls() -> None:
     """The runs are listed with evaluation, counts and outcome, in any status."""
-    write_sync(Path("runs/capitals/0001"), whole_run())
-    write_sync(Path("runs/capitals/0002"), whole_run()[:-1])
-    write_sync(Path("runs/capitals/0003"), whole_run())
+    write_sync(Path("runs/capitals/0001"), complete_run())
+    write_sync(Path("runs/capitals/0002"), complete_run()[:-1])
+    write_sync(Path("runs/capitals/0003"), complete_run())
     flip(segment(Path("runs/capitals/0003")), list(read("runs/capitals/0003"))[9].offset + 60)
     forge(Path("runs/rivers"), [opened(version="7.0")])
     result = evaljournal("ls")
@@ -891,7 +891,7 @@ def test_ls() -> None:
 
 def test_status_reports_a_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """After an interrupted run, `status` reports a nearly full disk."""
-    write_sync(Path("runs/capitals/0001"), whole_run()[:-1])
+    write_sync(Path("runs/capitals/0001"), complete_run()[:-1])
     with_space = evaljournal("status").stdout
     monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(100, 100, 1))
     full = evaljournal("status").stdout
@@ -901,7 +901,7 @@ def test_status_reports_a_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_ls_of_a_directory(directory: Path) -> None:
     """Another directory can be listed; a missing one exits with 2, and no runs are no error."""
-    write_sync(directory / "archive/2026/capitals/0001", whole_run())
+    write_sync(directory / "archive/2026/capitals/0001", complete_run())
 
     assert str(directory / "archive/2026/capitals/0001") in evaljournal("ls", directory / "archive").stdout
     assert 2 == evaljournal("ls", "nowhere").exit_code

@@ -11,7 +11,7 @@ from runner import scorers
 from runner.cli import cli
 from runner.cli._common import find_run, run_and_trial
 from runner.errors import UsageError
-from tests.journal.samples import whole_run, write_sync
+from tests.journal.samples import complete_run, write_sync
 from tests.runner_cli.test_commands import evaljournal
 
 
@@ -19,7 +19,7 @@ from tests.runner_cli.test_commands import evaljournal
 def runs(own_directory: None) -> None:
     """Two runs of `capitals`, the second newer, and one of `rivers`, the oldest."""
     for name in ("rivers/0001", "capitals/0001", "capitals/0002"):
-        write_sync(Path("runs", name), whole_run())
+        write_sync(Path("runs", name), complete_run())
     for age, name in enumerate(("capitals/0002", "capitals/0001", "rivers/0001")):
         for file in Path("runs", name).glob("journal-*.jsonl"):
             os.utime(file, (1_000_000 - age, 1_000_000 - age))

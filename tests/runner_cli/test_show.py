@@ -23,7 +23,7 @@ from journal.events import (
     TrialScored,
 )
 from replay.text import printable
-from tests.journal.samples import enqueued, flip, forge, opened, segment, session, started, trial, whole_run, write_sync
+from tests.journal.samples import complete_run, enqueued, flip, forge, opened, segment, session, started, trial, write_sync
 from tests.runner_cli.test_commands import evaljournal
 
 FAILED_TRIAL: list[Event] = [
@@ -143,7 +143,7 @@ def test_a_trial_as_of_a_record() -> None:
 
 def test_one_argument_is_a_trial() -> None:
     """One argument that is not a directory is a trial of the newest run."""
-    write_sync(Path("runs/capitals/0001"), whole_run())
+    write_sync(Path("runs/capitals/0001"), complete_run())
 
     assert evaljournal("show", "case-2").stdout.startswith("case-2  completed, 1 attempt\n")
 
@@ -159,7 +159,7 @@ def test_one_argument_is_a_trial() -> None:
 )
 def test_an_unknown_trial(arguments: list[str], message: str) -> None:
     """An unknown trial exits with 2 and suggestions."""
-    write_sync(Path("run"), whole_run())
+    write_sync(Path("run"), complete_run())
     result = evaljournal("show", *arguments)
 
     assert (2, "", True) == (result.exit_code, result.stdout, message in result.stderr)
@@ -189,7 +189,7 @@ def test_the_list_of_trials() -> None:
 
 def test_a_trial_of_a_damaged_run() -> None:
     """A trial is shown up to the damage, with exit code 4; an unknown one may be after it."""
-    write_sync(Path("run"), whole_run())
+    write_sync(Path("run"), complete_run())
     flip(segment(Path("run")), list(read("run"))[11].offset + 60)
     damaged, missing = evaljournal("show", "run", "case-2"), evaljournal("show", "run", "case-3")
 

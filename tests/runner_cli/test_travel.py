@@ -32,6 +32,7 @@ from runner.cli.watch import RunWatcher
 from runner.testing import events_of
 from tests.journal.samples import (
     RUN,
+    complete_run,
     content,
     cut_tail,
     finished,
@@ -44,7 +45,6 @@ from tests.journal.samples import (
     session,
     started,
     trial,
-    whole_run,
     write,
     write_sync,
 )
@@ -63,7 +63,7 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def run() -> Path:
     """Write a run of two trials: 15 records, a millisecond apart."""
-    write_sync(Path("run"), whole_run())
+    write_sync(Path("run"), complete_run())
     return Path("run")
 
 
@@ -275,7 +275,7 @@ def test_watching_a_damaged_run(run: Path) -> None:
 async def test_a_run_is_watched_until_its_process_ends(unwritten: int, torn: bytes) -> None:
     """New records are shown; watching ends when the lock is free and all records are read."""
     path = Path("live")
-    await write(path, whole_run())
+    await write(path, complete_run())
     lines = lines_of(path)
     overwrite(segment(path), b"".join(lines[:5]))
     lock = Lock(path, DISK)
@@ -302,7 +302,7 @@ async def test_a_run_is_watched_until_its_process_ends(unwritten: int, torn: byt
 async def test_a_watcher_detects_damage() -> None:
     """Damage ends the watching, even while the process is running."""
     path = Path("live")
-    await write(path, whole_run())
+    await write(path, complete_run())
     lock = Lock(path, DISK)
     flip(segment(path), list(read(path))[9].offset + 60)
     watching = RunWatcher(path)

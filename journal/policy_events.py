@@ -1,0 +1,71 @@
+"""The events of concurrency policies: changes of the limit and the pace, and pauses."""
+
+from journal.fact import fact
+
+
+@fact
+class LimitChanged:
+    """The concurrency limit changed: how many attempts and scorer calls may be in flight."""
+
+    before: int
+    after: int
+    reason: str
+    """`start`, `climbing`, `trying`, `in_flight`, `latency`, `timeouts`, `no_response` or `random_429s`; `window` (AIMD)."""
+    evidence: str = ""
+    """Observations behind the decision, such as `3 × 429 in 2.1 s at 41 in flight`."""
+    key: str = ""
+    """The rate-limit key it applies to, if there are several."""
+
+
+@fact
+class PaceChanged:
+    """The pace changed: how many attempts and scorer calls may start per second."""
+
+    before: float | None = None
+    """Starts per second; null: starts were not paced."""
+    after: float | None = None
+    """Starts per second; null: starts are not paced."""
+    reason: str
+    """`start` (the first starts of a run are spread), `rate_limit`, `test` (whether 429s are random) or `no_limit`."""
+    evidence: str = ""
+    key: str = ""
+    """The rate-limit key it applies to, if there are several."""
+
+
+@fact
+class IntakePaused:
+    """No attempt may start until the time in `until`."""
+
+    until: float
+    """Time at which the next attempt or probe may start, on the same clock as `t`."""
+    reason: str
+    """`retry_after` or `rate_limited`; with an open circuit breaker `unavailable`, `no_response` or `all_rate_limited`."""
+    evidence: str = ""
+    """Observations behind the decision."""
+    key: str = ""
+
+
+@fact
+class IntakeResumed:
+    """Attempts may start again."""
+
+    reason: str
+    """Reason of the pause that ended."""
+    evidence: str = ""
+    key: str = ""
+
+
+@fact
+class PolicyShared:
+    """From now on, the policy of a rate-limit key is shared with another run in the same process.
+
+    Its decisions then depend on that run, too, so they cannot be recomputed from this journal alone.
+    """
+
+    key: str
+    run: str
+    """Id of the other run."""
+
+
+PolicyEvent = LimitChanged | PaceChanged | IntakePaused | IntakeResumed
+"""Decisions of a concurrency policy."""
