@@ -1,4 +1,4 @@
-"""Fakes to test evaluations on a virtual clock, without a network: scripted tasks, a rate-limited endpoint, repeatable runs."""
+"""Fakes to test evaluations on a virtual clock, without a network: scripted tasks, an endpoint, deterministic runs."""
 
 import hashlib
 from collections import Counter
@@ -17,7 +17,7 @@ from runner.retries.classify import RateLimited
 
 T = TypeVar("T")
 
-__all__ = ["Action", "Fail", "Hang", "Return", "Scripted", "SimulatedEndpoint", "events_of", "inline", "repeatable"]
+__all__ = ["Action", "Fail", "Hang", "Return", "Scripted", "SimulatedEndpoint", "deterministic_options", "events_of", "inline"]
 
 
 @attrs.frozen
@@ -146,7 +146,7 @@ async def inline(call: Callable[[], T], /) -> T:
     return call()
 
 
-def repeatable(seed: int = 0) -> dict[str, Any]:
+def deterministic_options(seed: int = 0) -> dict[str, Any]:
     """Return options with which `arun` writes the same bytes each time, on a virtual clock with a seeded scheduler."""
     run = hashlib.sha256(f"evaljournal {seed}".encode()).hexdigest()[:32]
     return {

@@ -21,7 +21,7 @@ from runner import Case, Evaluation, Fatal, Outcome, RateLimited, Retry, evaluat
 from runner.engine.options import LiveRun
 from runner.engine.session import Session
 from runner.signals import STOP_SIGNALS, handle_signals
-from runner.testing import Action, Fail, Hang, Return, Scripted, events_of, repeatable
+from runner.testing import Action, Fail, Hang, Return, Scripted, deterministic_options, events_of
 from tests.journal.disk import PowerFailure, SimulatedDisk
 
 PATH = Path("/runs/it/0001")
@@ -43,7 +43,7 @@ def numbered_cases(count: int, first: int = 0) -> list[Case[str, str]]:
 
 async def run_virtual(defined: AnyEvaluation, disk: SimulatedDisk, *, signals: bool = False, **options: Any) -> Outcome:
     """Run an evaluation in one order, on a disk in memory; with `signals`, they stop it as they do in `runner.run`."""
-    session = Session(defined, PATH, **{**repeatable(), "files": disk, **options})
+    session = Session(defined, PATH, **{**deterministic_options(), "files": disk, **options})
     with handle_signals(lambda *_: session.interrupt(), *(STOP_SIGNALS if signals else ())):
         with trio.fail_after(1_000_000):  # Virtual seconds.
             return await session.run()
@@ -119,7 +119,7 @@ def run_until_power_failure(defined: AnyEvaluation, disk: SimulatedDisk, seq: in
         return record
 
     async def main() -> Outcome:
-        return await Session(defined, PATH, **{**repeatable(), "files": disk, **options}).run()
+        return await Session(defined, PATH, **{**deterministic_options(), "files": disk, **options}).run()
 
     writer.Journal.append = append_or_fail  # type: ignore[method-assign]
     try:

@@ -21,7 +21,7 @@ from benchmarks.simulated.scenarios import lettered
 from runner import Case, RateLimited, evaluation
 from runner.api import arun
 from runner.engine.null_files import NullFiles
-from runner.testing import repeatable
+from runner.testing import deterministic_options
 
 ROWS = {
     "scoring": ["judge same latency, 200 cases"],
@@ -118,7 +118,7 @@ def measure_real(row: Row, policy: str = "adaptive", seed: int = 0) -> Result:
         defined.score(judged)
 
     async def main() -> Any:
-        return await arun(defined, Path("simulation"), **repeatable(seed), files=NoDisk())
+        return await arun(defined, Path("simulation"), **deterministic_options(seed), files=NoDisk())
 
     state = trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0)).state
     poison = row.endpoint.poison

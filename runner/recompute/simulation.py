@@ -24,7 +24,7 @@ from runner.engine.session import Outcome, Session
 from runner.errors import UsageError
 from runner.retries.classify import Failure, RateLimited
 from runner.retries.retry import Retry
-from runner.testing import Action, Fail, Hang, Return, Scripted, repeatable
+from runner.testing import Action, Fail, Hang, Return, Scripted, deterministic_options
 
 LIMITATION: Final = (
     "an estimate: latencies and rate limits are those of the recorded load; "
@@ -183,7 +183,12 @@ class Recording:
         evaluation = self._evaluation(task, scripts)
         seed = settings.get("seed")
         # Without `slots`, scorers have their recorded slots, too.
-        options = {**repeatable(seed if isinstance(seed, int) else 0), "policy": policy, "slots": slots, "files": _NullFiles()}
+        options = {
+            **deterministic_options(seed if isinstance(seed, int) else 0),
+            "policy": policy,
+            "slots": slots,
+            "files": _NullFiles(),
+        }
         if any(script.key for script in scripts.values()):
             options["limit_key"] = _KEY
 

@@ -1,6 +1,6 @@
 """The golden run: with the same seed and clock, the runner writes the same bytes.
 
-`runner.testing.repeatable` fixes what depends on the machine; the task is compiled under a fixed file name, so that
+`runner.testing.deterministic_options` fixes what depends on the machine; the task is compiled under a fixed file name, so that
 tracebacks are the same everywhere. After an intended change, `python -m tests.cases.test_golden_run` writes the run again.
 """
 
@@ -34,7 +34,7 @@ from replay import fold
 from replay.summary import summarize
 from runner import Case, Retry, evaluation
 from runner.api import arun
-from runner.testing import events_of, repeatable
+from runner.testing import deterministic_options, events_of
 from tests.journal.disk import SimulatedDisk
 from tests.journal.samples import content, overwrite
 from tests.runs import PATH, AnyEvaluation
@@ -95,7 +95,7 @@ def golden_evaluation() -> AnyEvaluation:
 
 def golden_options(**changes: Any) -> dict[str, Any]:
     """Return the options of a golden run, with changes of its environment."""
-    options = repeatable(seed=1)
+    options = deterministic_options(seed=1)
     environment = partial(attrs.evolve, options["environment"](), **{"key": KEY, **changes})
     return {**options, "environment": environment, "grace": 1, "task": "evals/capitals.py:answer"}
 

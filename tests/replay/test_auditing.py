@@ -47,7 +47,7 @@ from runner.concurrency.fixed import Fixed
 from runner.fork import fork
 from runner.recompute.rules import session_rules
 from runner.recompute.verification import verify as verify_run
-from runner.testing import Action, Fail, Hang, Return, Scripted, SimulatedEndpoint, inline, repeatable
+from runner.testing import Action, Fail, Hang, Return, Scripted, SimulatedEndpoint, deterministic_options, inline
 from tests.journal.disk import SimulatedDisk
 from tests.journal.samples import RUN, enqueued, examples, forge, opened, overwrite, session, started, write_sync
 from tests.journal.test_format import GOLDEN
@@ -99,7 +99,7 @@ def recorded(policy: str = "adaptive", slots: int = 24) -> tuple[Record, ...]:
         return True
 
     disk = SimulatedDisk()
-    run_virtually(functools.partial(arun, evaluation, PATH, **repeatable(7), files=disk, policy=policy))
+    run_virtually(functools.partial(arun, evaluation, PATH, **deterministic_options(7), files=disk, policy=policy))
     return tuple(record for record in read(PATH, files=disk) if not isinstance(record.event, FileEvent))
 
 
@@ -195,7 +195,7 @@ def test_every_run_passes(scripts: list[list[Action]], slots: int, policies: tup
     task = Scripted({f"case-{number}": steps for number, steps in enumerate(scripts)})
     evaluation = define(task, numbered_cases(len(scripts)), slots=slots, timeout=2, retry=Retry(rate_limits=20))
     disk = SimulatedDisk()
-    options = {**repeatable(seed), "files": disk, "grace": 0.5}
+    options = {**deterministic_options(seed), "files": disk, "grace": 0.5}
     run_virtually(lambda: arun(evaluation, PATH, **options, policy=policies[0], deadline=stop + 0.001))
     run_virtually(lambda: arun(evaluation, PATH, **options, resume=True, policy=policies[1], slots=slots + 1, deadline=None))
 
@@ -237,7 +237,7 @@ def test_run_on_a_full_disk_passes() -> None:
 
         disk.on_call = before
         try:
-            outcome = run_virtually(functools.partial(arun, evaluation, PATH, **repeatable(), files=disk))
+            outcome = run_virtually(functools.partial(arun, evaluation, PATH, **deterministic_options(), files=disk))
         except DiskFull:
             continue
         full += outcome.stopped == "disk_full"
@@ -256,7 +256,7 @@ def test_abandoned_attempt_is_a_signal() -> None:
 
     disk = SimulatedDisk()
     evaluation = define(stubborn, numbered_cases(3), slots=2, timeout=None, deadline=5)
-    run_virtually(lambda: arun(evaluation, PATH, **repeatable(), files=disk, grace=1))
+    run_virtually(lambda: arun(evaluation, PATH, **deterministic_options(), files=disk, grace=1))
 
     assert any(isinstance(record.event, AttemptInterrupted) for record in read(PATH, files=disk))
     assert ((), ()) == (audited(disk).findings, audited(disk).notes)
@@ -275,7 +275,7 @@ def test_each_key_has_its_own_policy(policy: str) -> None:
 
     evaluation = define(ask, [Case(name=f"{key}{n}", input={"model": key}) for n in range(30) for key in "ab"], slots=4)
     disk = SimulatedDisk()
-    options = {**repeatable(), "files": disk, "policy": policy, "limit_key": "model"}
+    options = {**deterministic_options(), "files": disk, "policy": policy, "limit_key": "model"}
     run_virtually(functools.partial(arun, evaluation, PATH, **options, deadline=5.0, grace=0))
     run_virtually(functools.partial(arun, evaluation, PATH, **options, resume=True, deadline=None))
     result = audited(disk)
@@ -297,7 +297,7 @@ def test_a_stop_for_the_same_error_is_recomputed() -> None:
     """A stop without twenty equal failures is a finding, and so is an attempt after them."""
     disk = SimulatedDisk()
     evaluation = define(Scripted(lambda *_: Fail(Fatal("no"), 1)), numbered_cases(60), slots=4)
-    run_virtually(functools.partial(arun, evaluation, PATH, **repeatable(), files=disk))
+    run_virtually(functools.partial(arun, evaluation, PATH, **deterministic_options(), files=disk))
     records = list(read(PATH, files=disk))
 
     def with_changed(kind: type, **fields: Any) -> Audit:
@@ -322,8 +322,8 @@ def test_cancelled_runs_pass() -> None:
     async def main() -> None:
         for seconds in (1.0, 2.9, 6.0):
             with trio.move_on_after(seconds):
-                await arun(evaluation, PATH, **repeatable(), files=disk, resume=seconds > 1)
-        await arun(evaluation, PATH, **repeatable(), files=disk, resume=True)
+                await arun(evaluation, PATH, **deterministic_options(), files=disk, resume=seconds > 1)
+        await arun(evaluation, PATH, **deterministic_options(), files=disk, resume=True)
 
     run_virtually(main)
     result = audited(disk)
@@ -498,7 +498,7 @@ def test_custom_policy_is_a_note() -> None:
 
     disk = SimulatedDisk()
     evaluation = define(Scripted(lambda *_: Return(1, 1)), numbered_cases(4), slots=3)
-    run_virtually(functools.partial(arun, evaluation, PATH, **repeatable(), files=disk, limits=Careful))
+    run_virtually(functools.partial(arun, evaluation, PATH, **deterministic_options(), files=disk, limits=Careful))
     result = audited(disk)
 
     assert () == result.findings
@@ -580,7 +580,7 @@ def test_any_number(choices: list[tuple[int, int, float]]) -> None:
 async def test_salvaged_journal(tmp_path: Path) -> None:
     """Salvaged records have gaps and are not checked against each other; later sessions are."""
     evaluation, _ = flaky_evaluation(12)
-    await arun(evaluation, tmp_path / "run", **repeatable())
+    await arun(evaluation, tmp_path / "run", **deterministic_options())
     file = tmp_path / "run" / "journal-000001.jsonl"
     file.chmod(0o600)
     lines = file.read_bytes().splitlines(keepends=True)
@@ -589,7 +589,7 @@ async def test_salvaged_journal(tmp_path: Path) -> None:
     file.write_bytes(b"".join(lines))
     await salvage(tmp_path / "run", tmp_path / "new")
     salvaged = audit(read(tmp_path / "new"), rules=session_rules)
-    await arun(evaluation, tmp_path / "new", **repeatable(), resume=True)
+    await arun(evaluation, tmp_path / "new", **deterministic_options(), resume=True)
     resumed = audit(read(tmp_path / "new"), rules=session_rules)
 
     assert (True, True) == (salvaged.ok, resumed.ok)
@@ -599,7 +599,7 @@ async def test_salvaged_journal(tmp_path: Path) -> None:
 
 async def test_forks_pass(tmp_path: Path) -> None:
     """A run forked between an event and its decision passes, and so does its continuation."""
-    await arun(define(Difficult(), numbered_cases(60), slots=24, timeout=4), tmp_path / "run", **repeatable())
+    await arun(define(Difficult(), numbered_cases(60), slots=24, timeout=4), tmp_path / "run", **deterministic_options())
     records = list(read(tmp_path / "run"))
     decisions = [record.seq for record in records if isinstance(record.event, LimitChanged | IntakePaused | IntakeResumed)]
     for seq in decisions[::3]:
@@ -607,7 +607,7 @@ async def test_forks_pass(tmp_path: Path) -> None:
 
         assert () == audit(read(tmp_path / str(seq)), rules=session_rules).findings
     last = tmp_path / str(decisions[::3][-1])
-    await arun(define(Difficult(), numbered_cases(60), slots=24, timeout=4), last, **repeatable(), resume=True)
+    await arun(define(Difficult(), numbered_cases(60), slots=24, timeout=4), last, **deterministic_options(), resume=True)
     resumed = audit(read(last), rules=session_rules)
     assert ((), 0) == (resumed.findings, resumed.totals.open)
 
@@ -653,7 +653,7 @@ def test_smallest_run_passes() -> None:
     """A run of one trial in one slot passes."""
     disk = SimulatedDisk()
     evaluation = define(Scripted({"a": [Return(1)]}), [Case(name="a", input="a")], slots=1)
-    run_virtually(lambda: arun(evaluation, PATH, **repeatable(), files=disk))
+    run_virtually(lambda: arun(evaluation, PATH, **deterministic_options(), files=disk))
 
     assert (True, 1) == (audited(disk).ok, audited(disk).totals.completed)
 
@@ -680,7 +680,9 @@ class Limited:
 def test_start_ahead_of_its_pace() -> None:
     """An attempt that starts ahead of its pace is a finding."""
     disk = SimulatedDisk()
-    run_virtually(functools.partial(arun, define(Limited(), numbered_cases(150), slots=24), PATH, **repeatable(7), files=disk))
+    run_virtually(
+        functools.partial(arun, define(Limited(), numbered_cases(150), slots=24), PATH, **deterministic_options(7), files=disk)
+    )
     events: list[TimedEvent] = [
         (record.t, record.event) for record in read(PATH, files=disk) if not isinstance(record.event, FileEvent)
     ]

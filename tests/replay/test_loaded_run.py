@@ -17,7 +17,7 @@ from replay.screen import panel
 from replay.summary import summarize
 from runner import Case, Fatal, RateLimited, Retry, arun, evaluation
 from runner.engine.recorder import Recorder
-from runner.testing import Action, Fail, Hang, Return, Scripted, repeatable
+from runner.testing import Action, Fail, Hang, Return, Scripted, deterministic_options
 from tests.journal.samples import (
     complete_run,
     enqueued,
@@ -247,7 +247,7 @@ async def test_replayed_screen_equals_the_live_screen(tmp_path: Path, monkeypatc
             truncate_randomly(path, dice)
             remaining = sum(line.endswith(b"\n") for line in lines_of(path))
             live_screens = {seq: screen for seq, screen in live_screens.items() if seq <= remaining}  # The others were lost.
-        await arun(evaluated, path, resume=bool(session_number), grace=0.5, **repeatable(seed))
+        await arun(evaluated, path, resume=bool(session_number), grace=0.5, **deterministic_options(seed))
 
     replayed = LoadedRun(path)
     replayed_screens = {}
@@ -274,7 +274,7 @@ async def test_timeline_shows_the_real_concurrency(tmp_path: Path) -> None:
         return await task(name)
 
     cases = [Case(name=f"case-{number}", input=str(number)) for number in range(40)]
-    await arun(evaluation(cases=cases, slots=5, loop="trio")(ask), tmp_path / "run", policy="fixed", **repeatable())
+    await arun(evaluation(cases=cases, slots=5, loop="trio")(ask), tmp_path / "run", policy="fixed", **deterministic_options())
     timeline = load(tmp_path / "run").timeline()
 
     assert task.max_in_flight == max(value for _, value, _ in timeline.points("in_flight"))

@@ -28,7 +28,7 @@ from runner.executors import (
 )
 from runner.executors.execution import Results
 from runner.tasks.function import detect_loops
-from runner.testing import Action, Fail, Hang, Return, Scripted, events_of, repeatable
+from runner.testing import Action, Fail, Hang, Return, Scripted, deterministic_options, events_of
 from tests.journal.disk import SimulatedDisk
 
 DID_NOT_RUN, COMPLETED, COMPLETED_WITH_RETRIES, FAILED = ExecutionStatus
@@ -36,7 +36,7 @@ DID_NOT_RUN, COMPLETED, COMPLETED_WITH_RETRIES, FAILED = ExecutionStatus
 
 async def execute(function: Any, inputs: Iterable[Any], concurrency: int = 3, **arguments: Any) -> Results:
     """Execute in a deterministic order on the virtual clock."""
-    executor = AsyncExecutor(function, concurrency, **arguments, options=repeatable())
+    executor = AsyncExecutor(function, concurrency, **arguments, options=deterministic_options())
     with trio.fail_after(1_000_000):  # Virtual seconds.
         return await executor.execute(inputs)
 
@@ -134,7 +134,7 @@ def test_the_attributes() -> None:
 async def test_attributes_may_be_changed_before_a_run() -> None:
     """A run uses the attributes as they are when it starts, and checks them again."""
     task = Scripted({"a": [Fail(ValueError("no")), Return(1)]})
-    executor = AsyncExecutor(double, max_retries=0, options=repeatable())
+    executor = AsyncExecutor(double, max_retries=0, options=deterministic_options())
     executor.generate, executor.max_retries, executor.fallback_return_value = task, 1, "?"
     assert [1] == (await executor.execute(["a"]))[0]
 
@@ -239,7 +239,7 @@ async def test_a_late_result_is_discarded() -> None:
 
 
 class PhoenixException(Exception):
-    """Stand-in for Phoenix's class, which is recognised by its name."""
+    """Stand-in for Phoenix's class, which is recognized by its name."""
 
 
 class ContextLimitExceeded(PhoenixException):
@@ -399,7 +399,7 @@ def test_a_function_and_inputs_are_needed() -> None:
 async def test_the_policy_follows_the_arguments(arguments: dict[str, Any], limits: tuple[int, str]) -> None:
     """The adaptive policy by default, a fixed one without dynamics, AIMD with any of Phoenix's numbers."""
     task = Scripted(lambda value, _: Return(value, 1))
-    executor = AsyncExecutor(task, 20, **arguments, options=repeatable())
+    executor = AsyncExecutor(task, 20, **arguments, options=deterministic_options())
     config = executor._configure()
     outputs, _ = await executor.execute(range(200))
 
@@ -413,7 +413,7 @@ async def test_aimd_follows_its_arguments() -> None:
     """With a window of 1 s and a step of 2, the limit grows from 4 by 2 per second, and the journal records it."""
     disk = SimulatedDisk()
     task = Scripted(lambda value, _: Return(value, 0.25))
-    options = {**repeatable(), "files": disk}
+    options = {**deterministic_options(), "files": disk}
     arguments: dict[str, Any] = {"dynamic_initial_target": 4, "dynamic_window_seconds": 1.0, "dynamic_increase_step": 2}
     executor = AsyncExecutor(task, 10, **arguments, journal="/runs/it", options=options)
     await executor.execute(range(200))

@@ -19,14 +19,14 @@ import trio
 from runner import UsageError
 from runner.executors import AsyncExecutor, ConcurrencyController, ExecutionStatus, Incomplete, SyncExecutor
 from runner.executors.execution import Results
-from runner.testing import Hang, Return, Scripted, repeatable
+from runner.testing import Hang, Return, Scripted, deterministic_options
 
 DONE = (ExecutionStatus.COMPLETED, ExecutionStatus.COMPLETED_WITH_RETRIES)
 
 
 def executor(function: Any, concurrency: int = 3, **arguments: Any) -> AsyncExecutor:
     """Return an executor for the virtual clock."""
-    options = {**repeatable(), **arguments.pop("options", {})}
+    options = {**deterministic_options(), **arguments.pop("options", {})}
     return AsyncExecutor(function, concurrency, **arguments, options=options)
 
 

@@ -26,7 +26,7 @@ from runner.executors import AsyncExecutor, ExecutionStatus, Incomplete, SyncExe
 from runner.executors.execution import Results
 from runner.executors.results import RecordedFailure
 from runner.recompute.rules import session_rules
-from runner.testing import Action, Fail, Hang, Return, Scripted, events_of, repeatable
+from runner.testing import Action, Fail, Hang, Return, Scripted, deterministic_options, events_of
 from tests.journal.disk import SimulatedDisk
 
 PATH = Path("/runs/it")
@@ -34,7 +34,7 @@ COMPLETED, FAILED = ExecutionStatus.COMPLETED, ExecutionStatus.FAILED
 
 
 async def execute(function: Any, inputs: Iterable[Any], disk: SimulatedDisk, concurrency: int = 3, **arguments: Any) -> Results:
-    options = {**repeatable(), "files": disk, **arguments.pop("options", {})}
+    options = {**deterministic_options(), "files": disk, **arguments.pop("options", {})}
     with trio.fail_after(1_000_000):  # Virtual seconds.
         return await AsyncExecutor(function, concurrency, **arguments, journal=PATH, options=options).execute(inputs)
 

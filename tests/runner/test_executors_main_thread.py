@@ -16,7 +16,7 @@ from journal import read
 from replay import fold
 from runner import note
 from runner.executors import AsyncExecutor, SyncExecutor
-from runner.testing import Return, Scripted, repeatable
+from runner.testing import Return, Scripted, deterministic_options
 
 USER = contextvars.ContextVar("user", default="unknown")
 
@@ -172,9 +172,9 @@ async def test_a_progress_bar_needs_a_format(monkeypatch: pytest.MonkeyPatch, ca
     monkeypatch.setitem(sys.modules, "tqdm.auto", module)
     Bar.bars.clear()
     task = Scripted(lambda value, _: Return(value, 1))
-    await AsyncExecutor(task, options=repeatable()).execute(range(5))
+    await AsyncExecutor(task, options=deterministic_options()).execute(range(5))
     assert [] == Bar.bars
-    await AsyncExecutor(task, tqdm_bar_format="{bar} {n_fmt}", options=repeatable()).execute(range(5))
+    await AsyncExecutor(task, tqdm_bar_format="{bar} {n_fmt}", options=deterministic_options()).execute(range(5))
 
     [bar] = Bar.bars
     assert ("{bar} {n_fmt}", 5, sys.stderr) == (bar.arguments["bar_format"], bar.arguments["total"], bar.arguments["file"])
@@ -185,9 +185,9 @@ async def test_a_progress_bar_needs_a_format(monkeypatch: pytest.MonkeyPatch, ca
 async def test_a_progress_line_without_tqdm(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     """Without tqdm a plain line is shown on standard error."""
     monkeypatch.setitem(sys.modules, "tqdm.auto", None)
-    await AsyncExecutor(Scripted(lambda value, _: Return(value, 1)), tqdm_bar_format="{bar}", options=repeatable()).execute(
-        range(5)
-    )
+    await AsyncExecutor(
+        Scripted(lambda value, _: Return(value, 1)), tqdm_bar_format="{bar}", options=deterministic_options()
+    ).execute(range(5))
 
     captured = capfd.readouterr()
     assert "" == captured.out

@@ -20,7 +20,7 @@ from replay.state import RunState
 from runner import Case, Fatal, RateLimited, Retry, arun, evaluation, step
 from runner.fork import fork
 from runner.recompute.rules import session_rules
-from runner.testing import Action, Fail, Hang, Return, Scripted, inline, repeatable
+from runner.testing import Action, Fail, Hang, Return, Scripted, deterministic_options, inline
 from tests.journal.samples import UnsyncedDisk, content, flip, segment
 
 SCRIPT: dict[str, list[Action]] = {
@@ -59,7 +59,7 @@ async def test_a_fork_at_any_record_ends_like_its_run(tmp_path: Path) -> None:
     def is_long(output: str, case: Case[str, str]) -> bool:
         return len(output) > 5
 
-    original = await arun(defined, old, files=files, policy="fixed", **repeatable())
+    original = await arun(defined, old, files=files, policy="fixed", **deterministic_options())
     assert ["completed"] * 3 + ["failed"] * 2 == [trial.stage for trial in original.state.trials.values()]
     for at in range(2, len(list(read(old))) + 1):
         new = tmp_path / f"new-{at}"
@@ -68,7 +68,7 @@ async def test_a_fork_at_any_record_ends_like_its_run(tmp_path: Path) -> None:
         assert (at, done) == (forked.seq, {name for name, trial in forked.state.trials.items() if trial.stage in ENDED})
 
         task.calls.clear()
-        again = await arun(defined, new, resume=True, files=files, policy="fixed", **repeatable())
+        again = await arun(defined, new, resume=True, files=files, policy="fixed", **deterministic_options())
         assert outcome(original.state) == outcome(again.state)
         assert not done & set(task.calls)
         assert (True, ()) == (verify(new).ok, audit(read(new), rules=session_rules).findings)
@@ -84,12 +84,12 @@ async def test_attempts_in_flight_at_a_fork_are_recorded_as_forked(tmp_path: Pat
         records = itertools.dropwhile(lambda record: getattr(record.event, "session", 0) != session, read(path))
         return next(record for record in records if isinstance(record.event, AttemptStarted))
 
-    await arun(define_two_cases(), old, files=files, **repeatable())
+    await arun(define_two_cases(), old, files=files, **deterministic_options())
     await fork(old, new, after(old, 1).seq, files=files, in_thread=inline)
-    await arun(define_two_cases(), new, resume=True, files=files, **repeatable())
+    await arun(define_two_cases(), new, resume=True, files=files, **deterministic_options())
     next_record = list(read(new))[after(new, 2).seq]
     os.truncate(segment(new, next_record.segment), next_record.offset)
-    await arun(define_two_cases(), new, resume=True, files=files, **repeatable())
+    await arun(define_two_cases(), new, resume=True, files=files, **deterministic_options())
 
     cut = [record.event.reason for record in read(new) if isinstance(record.event, AttemptInterrupted)]
     assert ["forked", "process_died"] == cut
@@ -131,7 +131,7 @@ def define_two_cases() -> Any:
 
 async def test_a_full_disk_leaves_no_fork(tmp_path: Path) -> None:
     """A fork that does not fit on the disk leaves no files, and the error names the fix."""
-    await arun(define_two_cases(), tmp_path / "old", files=FastDisk(), **repeatable())
+    await arun(define_two_cases(), tmp_path / "old", files=FastDisk(), **deterministic_options())
     before = content(tmp_path)
     for writes in range(3):
         with pytest.raises(DiskFull, match=r"no space left for .*/new .*; free some disk space and try again$"):
@@ -144,12 +144,12 @@ async def test_a_full_disk_leaves_no_fork(tmp_path: Path) -> None:
 
 async def test_a_salvaged_run_repeats_lost_trials(tmp_path: Path) -> None:
     """A finished run that has lost a trial is unfinished: resumed, it runs the trial again, and the audit passes."""
-    await arun(define_two_cases(), tmp_path / "old", files=FastDisk(), **repeatable())
+    await arun(define_two_cases(), tmp_path / "old", files=FastDisk(), **deterministic_options())
     lost = next(record for record in read(tmp_path / "old") if record.event.__class__ is TrialEnqueued)
     flip(segment(tmp_path / "old"), lost.offset + 60)
     await salvage(tmp_path / "old", tmp_path / "new", files=FastDisk(), in_thread=inline)
     before = load(tmp_path / "new").state
-    outcome = await arun(define_two_cases(), tmp_path / "new", resume=True, files=FastDisk(), **repeatable())
+    outcome = await arun(define_two_cases(), tmp_path / "new", resume=True, files=FastDisk(), **deterministic_options())
 
     assert ("", 1) == (before.outcome, before.completed)
     assert ("finished", 2) == (outcome.state.outcome, outcome.state.completed)
@@ -194,9 +194,9 @@ async def interrupted_agent(path: Path, agent: StepAgent, files: FastDisk) -> An
     defined: Any = evaluation(cases=cases, slots=2, timeout=60, loop="trio")(agent)
     for session in range(2):
         with trio.move_on_after(4.2):
-            await arun(defined, path, resume=session > 0, files=files, policy="fixed", **repeatable())
+            await arun(defined, path, resume=session > 0, files=files, policy="fixed", **deterministic_options())
         tear(path)
-    return await arun(defined, path, resume=True, files=files, policy="fixed", **repeatable())
+    return await arun(defined, path, resume=True, files=files, policy="fixed", **deterministic_options())
 
 
 async def test_a_fork_inside_a_trajectory_continues_there(tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ async def test_a_fork_inside_a_trajectory_continues_there(tmp_path: Path) -> Non
         completed = {(e.trial, e.output) for e in (r.event for r in records) if isinstance(e, StepCompleted)}
         agent.calls = Counter(dict.fromkeys(agent.calls, 1))  # No rate limits.
         before = Counter(agent.calls)
-        again = await arun(defined, new, resume=True, files=files, policy="fixed", **repeatable())
+        again = await arun(defined, new, resume=True, files=files, policy="fixed", **deterministic_options())
 
         assert outcome(original.state) == outcome(again.state)
         assert 2 * STEPS - len(completed) == (agent.calls - before).total()

@@ -30,7 +30,7 @@ from runner.engine.rescore import rescore
 from runner.fork import fork
 from runner.merge import Merged, merge
 from runner.recompute.rules import session_rules
-from runner.testing import inline, repeatable
+from runner.testing import deterministic_options, inline
 from tests.journal.samples import enqueued, finished, flip, segment, session, started, trial, write
 from tests.runner.test_fork import FastDisk, StepAgent, interrupted_agent, outcome
 from tests.runner.test_shards import PROGRAM, echo, evaljournal
@@ -42,7 +42,7 @@ FILES = FastDisk()
 
 async def run_shard(defined: Any, path: Path, number: int, count: int = COUNT, **options: Any) -> Any:
     """Run one shard."""
-    options = {**repeatable(), "files": FILES, **options}
+    options = {**deterministic_options(), "files": FILES, **options}
     return await arun(defined, path / f"{number}of{count}", shard=f"{number}/{count}", **options)
 
 
@@ -75,7 +75,7 @@ def summary(state: RunState) -> tuple[Any, ...]:
 async def check_equal_to_undivided(path: Path, cases: int, first: int, count: int, repeats: int) -> None:
     """Assert that merged shards have the results of a run of all cases."""
     defined, _ = flaky_evaluation(cases, first)
-    undivided = await arun(defined, path / "all", repeats=repeats, files=FILES, **repeatable())
+    undivided = await arun(defined, path / "all", repeats=repeats, files=FILES, **deterministic_options())
     shards = await run_shards(flaky_evaluation(cases, first)[0], path, count, repeats=repeats)
     result = await merged(shards, path / "new")
 
@@ -133,17 +133,17 @@ async def killed(defined: Any, path: Path, number: int, after: float) -> Path:
 async def test_a_killed_shard_is_resumed_before_or_after_the_merge(tmp_path: Path) -> None:
     """A shard that died in an attempt can be resumed and merged, or merged and resumed; completed trials are not repeated."""
     defined, task = flaky_evaluation(15)
-    undivided = await arun(flaky_evaluation(15)[0], tmp_path / "all", files=FILES, **repeatable())
+    undivided = await arun(flaky_evaluation(15)[0], tmp_path / "all", files=FILES, **deterministic_options())
     shards = [(await run_shard(defined, tmp_path, number)).path for number in (1, 3)]
     shards.append(await killed(defined, tmp_path, 2, 1.5))
     early = await merged(shards, tmp_path / "early")
     done = {name for name, trial in early.state.trials.items() if trial.stage == "completed"}
     task.calls.clear()
-    resumed = await arun(defined, tmp_path / "early", resume=True, files=FILES, **repeatable())
+    resumed = await arun(defined, tmp_path / "early", resume=True, files=FILES, **deterministic_options())
     assert ("", True) == (early.state.outcome, bool(early.state.running))
     assert not done & set(task.calls)
 
-    await arun(defined, shards[-1], resume=True, files=FILES, **repeatable())
+    await arun(defined, shards[-1], resume=True, files=FILES, **deterministic_options())
     late = await merged(shards, tmp_path / "late")
     assert outcome(undivided.state) == outcome(resumed.state) == outcome(late.state)
     assert (True, ()) == (verify(tmp_path / "early").ok, audit(read(tmp_path / "early"), rules=session_rules).findings)
@@ -157,7 +157,7 @@ async def test_missing_shards_leave_the_run_unfinished(tmp_path: Path) -> None:
     shards = await run_shards(defined, tmp_path)
     result = await merged(shards[1:], tmp_path / "new")
     task.calls.clear()
-    resumed = await arun(defined, tmp_path / "new", resume=True, files=FILES, **repeatable())
+    resumed = await arun(defined, tmp_path / "new", resume=True, files=FILES, **deterministic_options())
 
     assert (["1/3"], "interrupted", 0) == ([str(shard) for shard in result.missing], result.state.outcome, result.state.planned)
     assert set(load(shards[0]).trials) == set(task.calls)
@@ -174,7 +174,7 @@ async def test_steps_refer_to_their_copies(tmp_path: Path) -> None:
         recorded = [record.event for record in read(tmp_path / "agent")]
         start = next(event for event in recorded if isinstance(event, RunStarted))
         assert start.trials == 2
-        await relabelled(tmp_path / "agent", path, f"{number}/2", suffix=str(number))
+        await relabeled(tmp_path / "agent", path, f"{number}/2", suffix=str(number))
     result = await merge(paths, tmp_path / "new", files=FILES, in_thread=inline)
     records = {record.seq: record.event for record in read(tmp_path / "new")}
     reused = [event for event in records.values() if isinstance(event, StepReused)]
@@ -185,7 +185,7 @@ async def test_steps_refer_to_their_copies(tmp_path: Path) -> None:
     assert () == audit(read(tmp_path / "new"), rules=session_rules).findings
 
 
-async def relabelled(source: Path, target: Path, shard: str, suffix: str = "") -> None:
+async def relabeled(source: Path, target: Path, shard: str, suffix: str = "") -> None:
     """Write a run again as a shard, with another name for each trial."""
     numbers: dict[int, int] = {}
     records = iter(read(source))
@@ -222,7 +222,7 @@ async def test_settings_and_adopted_changes_are_those_of_each_session(tmp_path: 
         with trio.move_on_after(2.5):
             await run_shard(old, tmp_path, number, 2)
         path = tmp_path / f"{number}of2"
-        state = (await arun(new, path, resume=True, adopt=True, slots=3, files=FILES, **repeatable())).state
+        state = (await arun(new, path, resume=True, adopt=True, slots=3, files=FILES, **deterministic_options())).state
         older.append(state.from_older_task)
     result = await merged([tmp_path / "1of2", tmp_path / "2of2"], tmp_path / "new")
 
@@ -299,14 +299,14 @@ def export_events(path: Path) -> list[Any]:
 async def test_a_salvaged_and_a_forked_shard_are_merged(tmp_path: Path) -> None:
     """A damaged shard can be salvaged, or forked before the damage, and then be resumed and merged."""
     defined, _ = flaky_evaluation(12)
-    undivided = await arun(flaky_evaluation(12)[0], tmp_path / "all", files=FILES, **repeatable())
+    undivided = await arun(flaky_evaluation(12)[0], tmp_path / "all", files=FILES, **deterministic_options())
     paths = await run_shards(defined, tmp_path)
     flip(segment(paths[0]), list(read(paths[0]))[8].offset + 60)
     starts_of_attempts = [record for record in read(paths[1]) if isinstance(record.event, AttemptStarted)]
     await salvage(paths[0], tmp_path / "salvaged", files=FILES, in_thread=inline)
     await fork(paths[1], tmp_path / "forked", starts_of_attempts[-1].seq, files=FILES, in_thread=inline)
     for path in (tmp_path / "salvaged", tmp_path / "forked"):
-        await arun(defined, path, resume=True, files=FILES, **repeatable())
+        await arun(defined, path, resume=True, files=FILES, **deterministic_options())
     result = await merge(
         [tmp_path / "forked", paths[2], tmp_path / "salvaged"], tmp_path / "new", files=FILES, in_thread=inline
     )
@@ -355,8 +355,8 @@ async def test_every_shard_has_its_own_budget(tmp_path: Path) -> None:
     defined = define(paid, numbered_cases(20), slots=2, policy="fixed", budget={"cost": 0.5})
     shards = await run_shards(defined, tmp_path, 2)
     result = await merged(shards, tmp_path / "new")
-    stopped = await arun(defined, tmp_path / "new", resume=True, files=FILES, **repeatable())
-    resumed = await arun(defined, tmp_path / "new", resume=True, budget={"cost": 5}, files=FILES, **repeatable())
+    stopped = await arun(defined, tmp_path / "new", resume=True, files=FILES, **deterministic_options())
+    resumed = await arun(defined, tmp_path / "new", resume=True, budget={"cost": 5}, files=FILES, **deterministic_options())
 
     assert (10, "budget") == (result.state.completed, result.state.outcome)
     assert ("budget", 10) == (stopped.stopped, stopped.state.completed)

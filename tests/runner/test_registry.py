@@ -17,7 +17,7 @@ from runner.concurrency.aimd import Aimd
 from runner.concurrency.policy import Failed, Started
 from runner.concurrency.registry import REGISTRY
 from runner.recompute.rules import session_rules
-from runner.testing import SimulatedEndpoint, events_of, repeatable
+from runner.testing import SimulatedEndpoint, deterministic_options, events_of
 from tests.journal.disk import SimulatedDisk
 from tests.runs import PATH, AnyEvaluation, define, events
 
@@ -50,7 +50,7 @@ async def at_once(runs: list[AnyEvaluation], *, stagger: float = 0.0, **options:
 
     async def one(number: int) -> None:
         await trio.sleep(number * stagger)
-        run_options = {**repeatable(), "files": disks[number], **options}
+        run_options = {**deterministic_options(), "files": disks[number], **options}
         await arun(runs[number], PATH, **run_options)
 
     with trio.fail_after(100_000):

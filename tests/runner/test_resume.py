@@ -39,7 +39,7 @@ from runner.engine.changes import effective_settings
 from runner.engine.session import Outcome, Session
 from runner.errors import RunChanged
 from runner.signals import handle_signals
-from runner.testing import Fail, Hang, Return, Scripted, events_of, repeatable
+from runner.testing import Fail, Hang, Return, Scripted, deterministic_options, events_of
 from tests.journal.disk import SimulatedDisk
 from tests.runs import (
     PATH,
@@ -157,7 +157,7 @@ async def test_an_observer_sees_that_a_run_is_stopping() -> None:
 async def test_a_stop_before_the_start_leaves_no_run() -> None:
     """A session that is stopped before its journal is open, even while cases are read, writes nothing."""
     disk = SimulatedDisk()
-    early = Session(define(Scripted({}), numbered_cases(1)), PATH, **repeatable(), files=disk)
+    early = Session(define(Scripted({}), numbered_cases(1)), PATH, **deterministic_options(), files=disk)
     early.interrupt()
     with pytest.raises(KeyboardInterrupt):
         await early.run()
@@ -167,7 +167,7 @@ async def test_a_stop_before_the_start_leaves_no_run() -> None:
             reading.interrupt()
             return super().__iter__()
 
-    reading = Session(define(Scripted({}), Cases(numbered_cases(1))), PATH, **repeatable(), files=disk)
+    reading = Session(define(Scripted({}), Cases(numbered_cases(1))), PATH, **deterministic_options(), files=disk)
     with pytest.raises(KeyboardInterrupt):
         await reading.run()
     assert not disk.is_directory("/runs")
@@ -178,7 +178,7 @@ async def test_a_stop_while_the_journal_is_opened() -> None:
     disk = SimulatedDisk()
     task = Scripted(lambda *_: Return(1))
     defined = define(task, numbered_cases(1))
-    session = Session(defined, PATH, **repeatable(), files=disk)
+    session = Session(defined, PATH, **deterministic_options(), files=disk)
     interrupted_at: list[str] = []
 
     def ask_once(call: str) -> None:
@@ -204,7 +204,7 @@ async def test_the_third_signal_interrupts_a_blocked_loop() -> None:
         for _ in range(3):
             signal.raise_signal(signal.SIGINT)
 
-    session = Session(define(blocking, numbered_cases(5), slots=5), PATH, **repeatable(), policy="fixed", files=disk)
+    session = Session(define(blocking, numbered_cases(5), slots=5), PATH, **deterministic_options(), policy="fixed", files=disk)
     stopping = handle_signals(lambda *_: session.interrupt(), signal.SIGINT)
     with pytest.RaisesGroup(KeyboardInterrupt, flatten_subgroups=True), stopping:
         await session.run()
@@ -231,7 +231,7 @@ async def test_run_and_resume_reject_an_unsuitable_run() -> None:
     async def second(_: Any) -> None:
         await trio.sleep(1)
         with pytest.raises(JournalLocked, match="is being written by"):
-            await arun(waiting, PATH, **{**repeatable(), "files": disk, "resume": True})
+            await arun(waiting, PATH, **{**deterministic_options(), "files": disk, "resume": True})
         errors.append("locked")
 
     errors: list[str] = []

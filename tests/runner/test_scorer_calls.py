@@ -25,7 +25,7 @@ from runner import Case, Retry
 from runner.api import arun
 from runner.engine.rescore import rescore
 from runner.recompute.rules import session_rules
-from runner.testing import Fail, Return, Scripted, events_of, repeatable
+from runner.testing import Fail, Return, Scripted, deterministic_options, events_of
 from tests.journal.disk import SimulatedDisk
 from tests.journal.samples import inline
 from tests.runner.test_scoring import answer_at_once, checked, evaluation_of, run_fixed
@@ -147,7 +147,7 @@ def test_a_power_failure_at_any_record_loses_no_score() -> None:
 async def test_rescoring_goes_through_the_executor(tmp_path: Path) -> None:
     """A re-scoring makes calls under a limit of its own and no attempts; what it scores is audited like any session."""
     defined, in_flight, max_in_flight = evaluation_of(answer_at_once, 20, slots=4), 0, 0
-    await arun(defined, tmp_path / "run", **repeatable())
+    await arun(defined, tmp_path / "run", **deterministic_options())
 
     @defined.score
     async def late(output: Any, case: Case) -> bool:

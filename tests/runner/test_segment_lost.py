@@ -10,7 +10,7 @@ import trio
 from journal import segment_file
 from journal.errors import SegmentLost
 from runner.engine.session import Session
-from runner.testing import repeatable
+from runner.testing import deterministic_options
 from tests.journal.samples import UNSYNCED_DISK, segment
 from tests.runs import define, numbered_cases
 
@@ -41,7 +41,7 @@ async def run_and_change(path: Path, change: Callable[[Path], None], **options: 
     start = trio.current_time()
     defined = define(task, numbered_cases(20), slots=3, policy="fixed", grace=GRACE)
     with pytest.raises(SegmentLost) as caught:
-        await Session(defined, path, **{**repeatable(), "files": UNSYNCED_DISK, **options}).run()
+        await Session(defined, path, **{**deterministic_options(), "files": UNSYNCED_DISK, **options}).run()
     assert segment(path).name == caught.value.file
     return ends
 

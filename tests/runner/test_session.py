@@ -34,7 +34,7 @@ from replay.ending import next_command
 from runner import Case, Fatal, RateLimited, Retry, UsageError, note
 from runner.engine.session import Outcome, Session
 from runner.recompute.rules import session_rules
-from runner.testing import Action, Fail, Hang, Return, Scripted, SimulatedEndpoint, events_of, repeatable
+from runner.testing import Action, Fail, Hang, Return, Scripted, SimulatedEndpoint, deterministic_options, events_of
 from tests.journal.disk import SimulatedDisk
 from tests.runs import PATH, count, define, events, flaky_evaluation, numbered_cases, run_until_power_failure, run_virtual
 
@@ -126,7 +126,7 @@ async def test_a_programming_error_is_not_retried() -> None:
     assert TrialFailed(trial="a", attempts=1, reason="fatal") in events_of(PATH, files=disk)
 
 
-async def test_fatal_and_rate_limited_are_honoured() -> None:
+async def test_fatal_and_rate_limited_are_honored() -> None:
     """`Fatal` fails a trial; `RateLimited` does not use up its retries."""
     task = Scripted({"a": [Fail(Fatal("never"))], "b": [*[Fail(RateLimited(3.0))] * 8, Return(1)]})
     disk = SimulatedDisk()
@@ -676,7 +676,7 @@ async def test_the_end_of_a_run_does_not_wait_for_an_abandoned_task() -> None:
     """After the grace period, the end is recorded and the caller may exit; otherwise the task is waited for, once."""
     disk, outcomes = SimulatedDisk(), list[tuple[float, Outcome]]()
     defined = define(shielding(seconds=1_000), numbered_cases(2), slots=1, timeout=3, retry=Retry(timeouts=0))
-    session = Session(defined, PATH, **repeatable(), files=disk, policy="fixed", grace=2)
+    session = Session(defined, PATH, **deterministic_options(), files=disk, policy="fixed", grace=2)
     start = trio.current_time()
     session.on_unresponsive = lambda outcome: outcomes.append((trio.current_time() - start, outcome))
     outcome = await session.run()

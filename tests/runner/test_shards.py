@@ -16,7 +16,7 @@ from runner.cli import cli
 from runner.data.dataset import Dataset, Selection
 from runner.data.shard import parse_shard
 from runner.run_paths import next_path
-from runner.testing import repeatable
+from runner.testing import deterministic_options
 from tests.runner.test_fork import FastDisk
 from tests.runs import define, numbered_cases
 
@@ -91,10 +91,10 @@ def test_an_invalid_shard_is_rejected(value: Any) -> None:
 async def test_a_run_of_a_shard_records_it_and_keeps_it(path: Path) -> None:
     """The shard is recorded, the default slots are divided, and a resumed run keeps it; another one is rejected."""
     defined, files = define(echo, numbered_cases(30)), FastDisk()
-    first = await arun(defined, path, shard="2/8", files=files, **repeatable())
-    again = await arun(defined, path, resume=True, adopt=True, files=files, **repeatable())
+    first = await arun(defined, path, shard="2/8", files=files, **deterministic_options())
+    again = await arun(defined, path, resume=True, adopt=True, files=files, **deterministic_options())
     with pytest.raises(UsageError, match="is shard 2/8") as raised:
-        await arun(defined, path, resume=True, adopt=True, shard="3/8", files=files, **repeatable())
+        await arun(defined, path, resume=True, adopt=True, shard="3/8", files=files, **deterministic_options())
 
     assert first.state.started is not None
     assert ("2/8", 100 // 8) == (first.state.started.shard, first.state.settings["slots"])
@@ -107,7 +107,7 @@ async def test_a_run_of_a_shard_records_it_and_keeps_it(path: Path) -> None:
 async def test_a_shard_without_cases_finishes(path: Path, cases: Any) -> None:
     """With fewer cases than shards, some shards have none; an empty dataset is still rejected."""
     [empty] = [shard for shard in ("1/2", "2/2") if not names(numbered_cases(1), shard)]
-    outcome = await arun(define(echo, cases), path, shard=empty, files=FastDisk(), **repeatable())
+    outcome = await arun(define(echo, cases), path, shard=empty, files=FastDisk(), **deterministic_options())
 
     assert ("finished", 0) == (outcome.state.outcome, outcome.state.total)
     with pytest.raises(UsageError, match="has no cases"):

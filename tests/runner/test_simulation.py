@@ -18,7 +18,7 @@ from runner import Case, Fatal, RateLimited, Retry, UsageError
 from runner.api import arun
 from runner.cli import cli
 from runner.recompute.simulation import LIMITATION, Recording
-from runner.testing import Action, Fail, Hang, Return, Scripted, repeatable
+from runner.testing import Action, Fail, Hang, Return, Scripted, deterministic_options
 from tests.journal.disk import SimulatedDisk
 from tests.journal.samples import UNSYNCED_DISK, complete_run, enqueued, flip, session, started, write_sync
 from tests.runs import PATH, AnyEvaluation, define, flaky_evaluation, numbered_cases
@@ -32,7 +32,11 @@ def recorded(defined: AnyEvaluation, *sessions: dict[str, Any]) -> Recording:
     """Run an evaluation in several sessions, and return its recording."""
     disk = SimulatedDisk()
     for number, options in enumerate(sessions):
-        virtually(functools.partial(arun, defined, PATH, **{**repeatable(3), "files": disk, "resume": number > 0, **options}))
+        virtually(
+            functools.partial(
+                arun, defined, PATH, **{**deterministic_options(3), "files": disk, "resume": number > 0, **options}
+            )
+        )
     return Recording.of(read(PATH, files=disk))
 
 
@@ -179,7 +183,7 @@ def test_invalid_times_do_not_hang(elapsed: float) -> None:
     """A simulation ends, whatever times a journal records."""
     disk = SimulatedDisk()
     evaluation, _ = flaky_evaluation(6)
-    virtually(functools.partial(arun, evaluation, PATH, **repeatable(), files=disk))
+    virtually(functools.partial(arun, evaluation, PATH, **deterministic_options(), files=disk))
 
     def altered(record: Record) -> Record:
         is_altered = isinstance(record.event, AttemptSucceeded | AttemptFailed | AttemptTimedOut)
@@ -197,7 +201,10 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     defined = define(Scripted(lambda *_: Return("yes", 1.0)), [Case(name=f"n{n}", input=n) for n in range(12)])
     virtually(
         functools.partial(
-            arun, defined, tmp_path / "run", **{**repeatable(), "files": UNSYNCED_DISK, "policy": "fixed", "slots": 3}
+            arun,
+            defined,
+            tmp_path / "run",
+            **{**deterministic_options(), "files": UNSYNCED_DISK, "policy": "fixed", "slots": 3},
         )
     )
     return Path("run")

@@ -14,7 +14,7 @@ from runner import Retry, evaluation
 from runner.api import arun
 from runner.engine.recorder import Clock
 from runner.engine.timer import Timer
-from runner.testing import repeatable
+from runner.testing import deterministic_options
 from tests.journal.disk import SimulatedDisk
 
 PATH = Path("/runs/it/0001")
@@ -51,7 +51,7 @@ def test_every_attempt_has_its_own_timeout(timeout: float) -> None:
     defined: Any = evaluation(cases=cases, slots=3, loop="trio", timeout=timeout, retry=Retry(timeouts=0))(task)
     disk = SimulatedDisk()
     clock = trio.testing.MockClock(autojump_threshold=0)
-    trio.run(functools.partial(arun, defined, PATH, **repeatable(1), files=disk, policy="fixed"), clock=clock)
+    trio.run(functools.partial(arun, defined, PATH, **deterministic_options(1), files=disk, policy="fixed"), clock=clock)
     events = [record.event for record in read(PATH, files=disk)]
 
     assert {"2": timeout, "5": timeout, "6": timeout} == {
