@@ -47,7 +47,7 @@ CallOutcome = Returned | BaseException | TimedOut
 
 
 class CallScope:
-    """A cancel scope that is reused for consecutive calls of one worker.
+    """A cancel scope that is reused for consecutive calls of one consumer.
 
     A call is made inside `scope`. When it is cancelled, the call unwinds to there, `outcome` is the reason, and a new scope is
     needed. One scope serves many calls, and one timer watches the timeouts of all, because entering a scope and moving its

@@ -1,6 +1,6 @@
-"""The executor of a session: workers take jobs from the scheduler, make attempts and scorer calls, and record every event.
+"""The executor of a session: consumers take jobs from the scheduler, make attempts and scorer calls, and record every event.
 
-A worker takes the next job, carries it to its end or its next wait, and parks when there is nothing to do.
+A consumer is a trio task. It takes the next job, executes it to its end or its next wait, and parks when there is no job.
 """
 
 import math
@@ -29,13 +29,13 @@ from runner.tasks import Task
 from runner.workers.driver import Workers
 
 TURN: Final = 0.01
-"""Seconds after which workers whose tasks never wait yield to others."""
+"""Seconds after which consumers whose tasks never wait yield to others."""
 CANCEL_TIMEOUT: Final = 1.0
 """Seconds that a cancelled call gets to end before it counts as stuck."""
 
 
 class Executor:
-    """The workers of a session, and the calls in flight."""
+    """The consumers of a session, and the calls in flight."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class Executor:
             self.shutdown,
             has_keys=key_of is not None,
             loop=loop,
-            start_worker=self._start_worker,
+            start_consumer=self._start_consumer,
             admission=admission,
             places=workers,
         )
@@ -95,7 +95,7 @@ class Executor:
         self._in_flight: dict[CallScope, Job] = {}
         self._timeouts = Timer(recorder.clock, self._time_out)
         self._turn_ends = 0.0
-        """When workers must yield, even if their tasks do not wait for anything."""
+        """When consumers must yield, even if their tasks do not wait for anything."""
         self._idle = trio.Event()
         """Set when nothing is in flight."""
         self._stuck: list[str] = []
@@ -135,10 +135,10 @@ class Executor:
                 await on_unresponsive()
             nursery.cancel_scope.cancel()
 
-    def _start_worker(self) -> None:
-        self._nursery.start_soon(self._worker)
+    def _start_consumer(self) -> None:
+        self._nursery.start_soon(self._consumer)
 
-    async def _worker(self) -> None:
+    async def _consumer(self) -> None:
         scope = CallScope(self._timeouts)
         try:
             while self.scheduler.is_open:
@@ -148,28 +148,28 @@ class Executor:
                 if scope in self._in_flight:
                     self._end_cancelled(self._in_flight.pop(scope), scope.outcome)
                 elif scope.is_abandoned or not scope.is_over:
-                    break  # Another worker has taken its place, or there are more workers than the limits allow.
+                    break  # Another consumer has replaced it, or there are more consumers than the limits allow.
         except SegmentLost:
-            pass  # This one waited for a record that cannot be written. The others get their grace period.
+            pass  # It waited for a record that cannot be written. The other consumers get their grace period.
         except trio.Cancelled:
             job = self._in_flight.get(scope)
             if isinstance(job, TrialWork) and not job.has_output and self._attempts is not None:
                 self._attempts.cancel(job)
             raise
         finally:
-            self.scheduler.workers -= not scope.is_abandoned
+            self.scheduler.consumers -= not scope.is_abandoned
             self._in_flight.pop(scope, None)
             self._abandoned.pop(scope, None)
             if not self._in_flight or not self._abandoned:
                 self._idle.set()
 
     async def _serve(self, scope: CallScope) -> None:
-        """Take one job after the other, and carry each to its end or to its next wait."""
+        """Take one job after the other, and execute each to its end or to its next wait."""
         in_flight, attempts, scoring, scheduler = self._in_flight, self._attempts, self._scoring, self.scheduler
         while scheduler.is_open and not scope.is_over:
             job = scheduler.next_job()
             if job is None:
-                if scheduler.workers > scheduler.queues.max_workers:
+                if scheduler.consumers > scheduler.queues.max_consumers:
                     return
                 if not in_flight:
                     self._idle.set()
@@ -210,11 +210,11 @@ class Executor:
         self._timeouts.schedule(min((scope.due for scope in self._in_flight), default=math.inf))
 
     def _abandon(self, scope: CallScope) -> None:
-        """Record a call as timed out although it is still running, and let another worker take its place."""
+        """Record a call as timed out although it is still running, and let another consumer replace this one."""
         job, outcome = self._in_flight.pop(scope), OverBudget() if scope.outcome == OverBudget() else TimedOut()
         scope.is_abandoned, scope.due = True, math.inf
         self._abandoned[scope] = _name_of(job)
-        self.scheduler.workers -= 1
+        self.scheduler.consumers -= 1
         self._end_cancelled(job, outcome)
         self.scheduler.wake()
 
@@ -225,8 +225,6 @@ class Executor:
                 due = self._now() + self._settings.grace + CANCEL_TIMEOUT
                 scope.exceed_budget(due)
                 self._timeouts.schedule(due)
-
-    # The end.
 
     @property
     def unresponsive(self) -> list[str]:

@@ -13,12 +13,12 @@ from runner.workers.remote_task import RemoteScorer, RemoteTask
 
 
 class TaskOpener:
-    """Makes tasks of functions, and opens tasks that hold connections; all are closed with the stack."""
+    """Converts functions to tasks, and opens tasks that hold connections; all are closed with the stack."""
 
     def __init__(
         self, stack: AsyncExitStack, run: str, *, grace: float, in_thread: InThread, workers: Workers | None = None
     ) -> None:
-        """With `workers`, the task and the scorers that ask for it are called there."""
+        """With `workers`, the task and the scorers defined with `workers=True` are called there."""
         self._stack = stack
         self._run = run
         self._grace = grace

@@ -43,7 +43,7 @@ class Lane:
     counted: int = 0
     """The limit that is included in the sums of `Queues`."""
     next_check: float = math.inf
-    """When to ask the policy whether its decision has changed with time."""
+    """When to call the policy again, because time alone may change its decision."""
 
     def put(self, job: Job) -> None:
         """Queue a job; one whose delay is over goes to the front, unless it `is_last`."""
@@ -135,8 +135,8 @@ class Queues:
         self._is_closed, self.max_unscored_outputs = True, -1
 
     @property
-    def max_workers(self) -> int:
-        """Workers that there may be work for."""
+    def max_consumers(self) -> int:
+        """Maximum number of consumers that can have a job."""
         return sum(max(lane.busy, lane.steering.limit) + lane.hung for lane in self.lanes.values()) or 1
 
     @property

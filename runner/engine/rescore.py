@@ -147,7 +147,7 @@ async def _ready(workers: Workers | None) -> AsyncGenerator[None]:
 
 
 async def _execute(executor: Executor, outputs: "_Outputs", *, signals: bool) -> None:
-    """Score the outputs; a signal stops it gracefully, a second one at once."""
+    """Score the outputs; a signal stops it gracefully, a second one immediately."""
     token = trio.lowlevel.current_trio_token()
     handled = STOP_SIGNALS if signals else ()
     with handle_signals(lambda _, __: token.run_sync_soon(executor.shutdown.interrupt), *handled):

@@ -1,6 +1,6 @@
-"""Which job starts next, and when: lanes and their policies, delays, the read-ahead of trials, and waking workers.
+"""Which job starts next, and when: lanes and their policies, delays, the read-ahead of trials, and waking consumers.
 
-Nothing polls: an event that makes a job ready or frees a place, or a timer, wakes a worker.
+Nothing polls: an event that makes a job ready or frees a place, or a timer, wakes a consumer.
 """
 
 import math
@@ -29,15 +29,15 @@ from runner.engine.trial_work import Job, TrialWork
 from runner.workers.driver import Workers
 
 READ_AHEAD: Final = 64
-"""Trials that are read beyond twice the limit: each read costs a turn in a thread."""
+"""Trials that are read beyond twice the limit: each read takes a turn in a thread."""
 READ_AHEAD_WITH_KEYS: Final = 10_000
 """Trials that are read if there are rate-limit keys: those of a paused key must not delay the others."""
 TICK: Final = 2e-6
-"""Seconds after a policy's time at which it is asked, because times are rounded to the microsecond."""
+"""Seconds after a policy's time at which it is called, because times are rounded to the microsecond."""
 
 
 class Scheduler:
-    """The queued jobs of a session, and the workers that wait for them."""
+    """The queued jobs of a session, and the consumers that wait for them."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Scheduler:
         *,
         has_keys: bool,
         loop: RunLoop,
-        start_worker: Callable[[], None],
+        start_consumer: Callable[[], None],
         admission: Admission | None = None,
         places: Workers | None = None,
     ) -> None:
@@ -63,7 +63,7 @@ class Scheduler:
         self._record, self._now = recorder.record, recorder.clock.now
         self._new_policy = policy
         self.has_keys = has_keys
-        self._start_worker = start_worker
+        self._start_consumer = start_consumer
         self._admission = admission
         self._blocked_lane: Lane | None = None
         """The lane whose next attempt the budget does not allow yet; attempts of other lanes wait for it."""
@@ -85,17 +85,15 @@ class Scheduler:
         self._is_intake_waiting = False
         self._intake_needed = trio.Event()
 
-        self.workers = 0
+        self.consumers = 0
         self._is_looking = False
-        """Whether a worker was woken and has not looked for a job yet; it wakes the next one if it finds a job."""
+        """Whether a consumer was woken and has not looked for a job yet; it wakes the next one if it finds a job."""
         self._parked = trio.lowlevel.ParkingLot()
 
     def close(self) -> None:
-        """Start nothing more; parked workers return."""
+        """Start nothing more; parked consumers return."""
         self.is_open = False
         self._parked.unpark_all()
-
-    # Admission of trials.
 
     def open_lane(self, key: str, *, trials: bool = False, calls: bool = False) -> None:
         """Open the lane of a rate-limit key for attempts or scorer calls; a new one starts with its policy's first limit."""
@@ -183,8 +181,6 @@ class Scheduler:
             name = f"{error.type} at {error.location}" if error.location else error.type
             self.shutdown.stop("same_error", f"the first {error.trials:,} trials failed with {name}; fix it, then resume")
 
-    # Workers.
-
     def put(self, job: Job) -> None:
         """Queue a job, after its delay if it has one."""
         if job.delay > 0:
@@ -195,7 +191,7 @@ class Scheduler:
             self.queues.put(job)
 
     def wake(self, *, for_probe: bool = False) -> None:
-        """Let a worker look for a job, a parked or a new one, if there is a job that may be able to start.
+        """Let a consumer look for a job, a parked or a new one, if there is a job that may be able to start.
 
         A breaker's probe may exceed the limit.
         """
@@ -204,17 +200,17 @@ class Scheduler:
         if self._parked:
             self._is_looking = True
             self._parked.unpark()
-        elif self.workers < self.queues.max_workers + for_probe:
+        elif self.consumers < self.queues.max_consumers + for_probe:
             self._is_looking = True
-            self.workers += 1
-            self._start_worker()
+            self.consumers += 1
+            self._start_consumer()
 
     async def park(self) -> None:
         """Wait until there may be a job."""
         await self._parked.park()
 
     def next_job(self) -> Job | None:
-        """Return the next job that may start now; if there is none, a worker is woken when there may be one."""
+        """Return the next job that may start now; if there is none, a consumer is woken when there may be one."""
         self._is_looking = False
         if not self.is_open:
             return None
@@ -232,12 +228,14 @@ class Scheduler:
                 self._set_aside(lane, self._places)
             if self._has_next(lane):
                 gate = lane.steering.may_start(now)
-                probe = gate.probe and (self._places is None or self._places.has_room)  # Or only the first job has a place.
+                probe = gate.probe and (
+                    self._places is None or self._places.has_room
+                )  # Without room, only the first job has a place.
                 if gate.open and (self._admission is None or lane.calls or self._is_affordable(lane, probe=probe)):
                     return self._take(lane, probe=probe)
                 if gate.at is not None:
                     lane.closed_until = gate.at
-                    self._ask_policy_at(lane, gate.at)
+                    self._call_policy_at(lane, gate.at)
         return None
 
     def _is_affordable(self, lane: Lane, *, probe: bool) -> bool:
@@ -252,7 +250,7 @@ class Scheduler:
         return block is None
 
     def _may_score(self) -> bool:
-        """Whether the budget allows to score the outputs of earlier sessions."""
+        """Whether the budget allows scoring the outputs of earlier sessions."""
         assert self._admission is not None
         block = self._admission.admit_scoring()
         if block is not None:
@@ -292,18 +290,16 @@ class Scheduler:
         self.wake()
 
     def _take(self, lane: Lane, *, probe: bool) -> Job:
-        """Take the next job out of a lane, and wake a worker for the one after it."""
+        """Take the next job out of a lane, and wake a consumer for the one after it."""
         job = lane.take_probe() if probe else lane.calls.popleft() if lane.calls else lane.trials.popleft()
         if self._places is not None and job.needs_place:
             self._places.reserve(job)
         self.queues.waiting -= job.__class__ is TrialWork
         lane.busy += 1
         job.epoch, lane.closed_until = lane.epoch, 0.0
-        if self._parked or len(self.queues.lanes) > 1 or self.workers < lane.steering.limit + lane.hung:
+        if self._parked or len(self.queues.lanes) > 1 or self.consumers < lane.steering.limit + lane.hung:
             self.wake()
         return job
-
-    # Policies.
 
     def inform_policy(self, record: Record, job: Job) -> None:
         """Pass a start or an end to the policy of a job, and record its decisions."""
@@ -341,18 +337,18 @@ class Scheduler:
                 self._record(PolicyShared(key=lane.key, run=run), when)
 
     def _set_timer(self, lane: Lane, now: float) -> None:
-        """Ask the policy again when the passing of time may change its decision, although its limit is reached."""
+        """Call the policy again when the passing of time may change its decision, although its limit is reached."""
         if lane.next_check == math.inf and lane.busy >= lane.steering.limit and (lane.trials or lane.calls):
             gate = lane.steering.may_start(now)
             if not gate.open and gate.at is not None:
-                self._ask_policy_at(lane, gate.at)
+                self._call_policy_at(lane, gate.at)
 
-    def _ask_policy_at(self, lane: Lane, at: float) -> None:
+    def _call_policy_at(self, lane: Lane, at: float) -> None:
         lane.next_check = at + TICK
         self.timer.schedule(lane.next_check)
 
     def _fire(self, at: float) -> None:
-        """Ask the policies whose time has come, and wake a worker for the jobs that are due."""
+        """Call the policies whose time has come, and wake a consumer for the jobs that are due."""
         self._fired_at = at
         for lane in self.queues.lanes.values():
             if lane.next_check <= at:

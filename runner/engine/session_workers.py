@@ -1,4 +1,4 @@
-"""The workers of a session: what they import, and how many attempts each runs at once."""
+"""The workers of a session: what they import, and how many attempts each runs concurrently."""
 
 import sys
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from runner.workers.pool import WorkerPool
 from runner.workers.processes import ProcessWorkers
 
 ASYNC_PLACES: Final = 16
-"""Attempts that a worker runs at once if they mostly wait: those of async functions, endpoints and chat models."""
+"""Attempts that a worker runs concurrently if they mostly wait: those of async functions, endpoints and chat models."""
 
 
 def check_workers(evaluation: Evaluation[Any, Any, Any], settings: Settings) -> None:

@@ -40,7 +40,7 @@ class Shutdown:
         self.stop("unauthorized", f"every other call would fail in the same way: {error.type}: {error.message}")
 
     def interrupt(self) -> None:
-        """Stop at the user's request; the second time, end the grace period at once."""
+        """Stop at the user's request; the second time, end the grace period immediately."""
         if self.reason is None:
             self.stop("interrupted")
         else:

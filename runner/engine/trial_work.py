@@ -110,4 +110,4 @@ class ScorerCall(_Queued):
 
 
 Job = TrialWork | ScorerCall
-"""What a worker takes: an attempt, the scoring of an output, or a call of a scorer."""
+"""What a consumer takes: an attempt, the scoring of an output, or a call of a scorer."""

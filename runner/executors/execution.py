@@ -95,7 +95,7 @@ def _recorded_variables(started: RunStarted) -> dict[str, str]:
 
 
 class StopHandle:
-    """Stops a run: the first request gracefully, the second at once. Requests may come from any thread, at any time."""
+    """Stops a run: the first request gracefully, the second immediately. Requests may come from any thread, at any time."""
 
     def __init__(self) -> None:
         self._pending: deque[None] = deque()
@@ -137,7 +137,7 @@ class Execution:
         self._loop = loop
         """The asyncio loop for functions of asyncio; None: a new one."""
         self._task = task
-        """Calls the function; None: in its event loop, or in a worker thread."""
+        """Calls the function; None: in its event loop, or in a thread."""
         self._inputs = Inputs(inputs, journaled=config.journal is not None)
         self._results = ResultCollector(self._inputs.by_name, self._restore)
         self._output_type = return_annotation(config.function) if config.output_type is None else config.output_type

@@ -18,7 +18,7 @@ async def show(live: LiveRun, bar_format: str, in_thread: InThread) -> None:
     try:
         while True:
             done = live.state.done
-            await in_thread(lambda: bar.update(done - bar.n))  # noqa: B023  # called at once
+            await in_thread(lambda: bar.update(done - bar.n))  # noqa: B023  # called immediately
             await trio.sleep(INTERVAL)
     finally:
         bar.update(live.state.done - bar.n)

@@ -29,7 +29,7 @@ _DEPTH: Final = 2
 
 
 def variable_digests(function: Any) -> dict[str, str]:
-    """Return the digests of the texts, containers and tables that a function reads, by name.
+    """Return the digests of the strings, containers and tables that a function reads, by name.
 
     Arguments of a partial, fields of an object, enclosing and global variables count. Secrets are excluded, and so is what is
     often a counter, a time or a cache: plain numbers and empty containers. A function with a `fingerprint` defines what it

@@ -1,7 +1,7 @@
 """A user's function as a task, called in the event loop that it was written for.
 
 An `async def` for trio runs in the run's own loop, one for asyncio on an asyncio loop in its own thread, and a plain `def` in
-worker threads. All can be cancelled; a function that ignores cancellation is abandoned.
+a thread. All can be cancelled; a function that ignores cancellation is abandoned.
 """
 
 import asyncio
@@ -59,7 +59,7 @@ class FunctionTask:
         self._asyncio = asyncio_thread
         self._threads = trio.CapacityLimiter(math.inf)  # The slots are the limit; an abandoned thread occupies none.
         self._run_plain = in_thread
-        """Runs plain functions instead of worker threads, for tests on a virtual clock."""
+        """Runs plain functions instead of a thread, for tests on a virtual clock."""
         self.loop = resolve_loop(function, loop)
         """The event loop it is called in; None for a plain function."""
         calls = {None: self._in_thread, "trio": self._in_trio, "asyncio": self._in_asyncio}
