@@ -124,17 +124,17 @@ class Panel:
         lines = [text(LEFT, self.top - 10, self.title, weight=600)]
         for value in ticks:
             lines.append(line([(LEFT, self.y(value)), (WIDE - RIGHT, self.y(value))], HAIR, 1))
-            lines.append(text(LEFT - 8, self.y(value) + 4, f"{value:g}", anchor="end", colour=FAINT))
+            lines.append(text(LEFT - 8, self.y(value) + 4, f"{value:g}", anchor="end", color=FAINT))
         below = self.top + self.high + 18
         moments = range(0, int(self.seconds) + 1, 10) if times else ()
-        return lines + [text(self.x(t), below, f"{t} s", anchor="middle", colour=FAINT) for t in moments]
+        return lines + [text(self.x(t), below, f"{t} s", anchor="middle", color=FAINT) for t in moments]
 
     def shade(self, spans: Sequence[tuple[float, float]]) -> list[str]:
         """Shade spans of time."""
         inside = f'y="{self.top:.1f}" height="{self.high:.1f}" fill="{SHADE}"'
         return [f'<rect x="{self.x(a):.1f}" width="{self.x(b) - self.x(a):.1f}" {inside}/>' for a, b in spans]
 
-    def steps(self, steps: Sequence[Step], colour: str, *, dash: str = "", fill: bool = False) -> list[str]:
+    def steps(self, steps: Sequence[Step], color: str, *, dash: str = "", fill: bool = False) -> list[str]:
         """Draw a step function, with gaps where it has no value."""
         drawn: list[str] = []
         points: list[tuple[float, float]] = []
@@ -143,53 +143,53 @@ class Panel:
             if value is not None and t < self.seconds:
                 points += [(self.x(t), self.y(value)), (self.x(min(until, self.seconds)), self.y(value))]
             elif points:
-                drawn.append(line(points, colour, 1.8, dash))
+                drawn.append(line(points, color, 1.8, dash))
                 points = []
         if points and fill:
             area = " ".join(f"{x:.1f},{y:.1f}" for x, y in [(points[0][0], self.y(0)), *points, (points[-1][0], self.y(0))])
-            drawn.append(f'<polygon points="{area}" fill="{colour}" fill-opacity="0.15"/>')
-        return [*drawn, *([line(points, colour, 1.8 if not fill else 1.2, dash)] if points else [])]
+            drawn.append(f'<polygon points="{area}" fill="{color}" fill-opacity="0.15"/>')
+        return [*drawn, *([line(points, color, 1.8 if not fill else 1.2, dash)] if points else [])]
 
-    def ticks(self, times: Sequence[float], colour: str, *, at: float) -> list[str]:
+    def ticks(self, times: Sequence[float], color: str, *, at: float) -> list[str]:
         """Draw a short mark at each time."""
         y = self.y(at)
-        return [line([(self.x(t), y), (self.x(t), y - 9)], colour, 1.4) for t in times if t <= self.seconds]
+        return [line([(self.x(t), y), (self.x(t), y - 9)], color, 1.4) for t in times if t <= self.seconds]
 
     def level(self, value: float, label: str) -> list[str]:
         """Draw the endpoint's real limit, with its label on the right."""
         y = self.y(value)
         return [
             line([(LEFT, y), (WIDE - RIGHT, y)], FAINT, 1.2, "2 4"),
-            text(WIDE - RIGHT, y + 16, label, anchor="end", colour=FAINT),
+            text(WIDE - RIGHT, y + 16, label, anchor="end", color=FAINT),
         ]
 
 
-def text(x: float, y: float, label: str, *, anchor: str = "start", colour: str = INK, weight: int = 400) -> str:
+def text(x: float, y: float, label: str, *, anchor: str = "start", color: str = INK, weight: int = 400) -> str:
     """Write a text."""
-    style = f'font-weight="{weight}" fill="{colour}" text-anchor="{anchor}"'
+    style = f'font-weight="{weight}" fill="{color}" text-anchor="{anchor}"'
     return f'<text x="{x:.1f}" y="{y:.1f}" {style}>{escape(label)}</text>'
 
 
-def line(points: Sequence[tuple[float, float]], colour: str, width: float, dash: str = "") -> str:
+def line(points: Sequence[tuple[float, float]], color: str, width: float, dash: str = "") -> str:
     """Draw a line through points."""
     dashed = f' stroke-dasharray="{dash}"' if dash else ""
     through = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-    return f'<polyline points="{through}" fill="none" stroke="{colour}" stroke-width="{width}"{dashed}/>'
+    return f'<polyline points="{through}" fill="none" stroke="{color}" stroke-width="{width}"{dashed}/>'
 
 
 def key(y: float, entries: Sequence[tuple[str, str, str]]) -> list[str]:
-    """Draw a row of keys: a swatch (`fill`, `line`, `dash` or `tick`), its colour and its label."""
+    """Draw a row of keys: a swatch (`fill`, `line`, `dash` or `tick`), its color and its label."""
     lines, x = [], float(LEFT)
-    for kind, colour, label in entries:
+    for kind, color, label in entries:
         match kind:
             case "fill":
-                lines.append(f'<rect x="{x}" y="{y - 10}" width="18" height="11" fill="{colour}" fill-opacity="0.3"/>')
+                lines.append(f'<rect x="{x}" y="{y - 10}" width="18" height="11" fill="{color}" fill-opacity="0.3"/>')
             case "shade":
-                lines.append(f'<rect x="{x}" y="{y - 10}" width="18" height="11" fill="{colour}"/>')
+                lines.append(f'<rect x="{x}" y="{y - 10}" width="18" height="11" fill="{color}"/>')
             case "tick":
-                lines.append(line([(x + 9, y + 1), (x + 9, y - 9)], colour, 1.8))
+                lines.append(line([(x + 9, y + 1), (x + 9, y - 9)], color, 1.8))
             case _:
-                lines.append(line([(x, y - 4), (x + 18, y - 4)], colour, 1.8, "6 4" if kind == "dash" else ""))
+                lines.append(line([(x, y - 4), (x + 18, y - 4)], color, 1.8, "6 4" if kind == "dash" else ""))
         lines.append(text(x + 24, y, label))
         x += 24 + 7.1 * len(label) + 22
     return lines
@@ -244,7 +244,7 @@ def outage() -> str:
         panel.frame([0, 20, 40, 60, 80], times=True),
         panel.steps(watched.in_flight, FLIGHT, fill=True),
         panel.steps(watched.limits, LIMIT, dash="6 4"),
-        [down, text(panel.x(20) + 4, panel.top + 22, "endpoint down for 15 s", colour=BAD)],
+        [down, text(panel.x(20) + 4, panel.top + 22, "endpoint down for 15 s", color=BAD)],
         panel.ticks(watched.unavailable, BAD, at=0),
         panel.ticks(watched.probes, PROBE, at=6),
     )

@@ -36,7 +36,7 @@ def _check_dependency(name: str) -> None:
     """Raise an ImportError if `import name` would load a single file instead of a package."""
     try:
         spec = importlib.util.find_spec(name)
-    except ValueError:  # As below.
+    except ValueError:  # It is in sys.modules and has no spec.
         return
     if spec is not None and spec.submodule_search_locations is None:
         message = f"{spec.origin} hides the package {name!r}, which evaljournal needs; rename the file"

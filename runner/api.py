@@ -66,7 +66,7 @@ def run(
     if signals and not is_main_thread:
         raise UsageError("signals are handled in the main thread only; omit the option", setting="signals", value=signals)
     session = _session(evaluation, path, options)
-    run_session = _in_own_thread if is_in_a_loop() else lambda session: in_trio(session.run)
+    run_session = _in_own_thread if is_in_event_loop() else lambda session: in_trio(session.run)
     handled_signals = () if signals is False or not is_main_thread else STOP_SIGNALS
     if handled_signals:
         session.on_unresponsive = session.options.on_unresponsive or (lambda outcome: os._exit(3) if outcome.stopped else None)
@@ -89,7 +89,7 @@ def run(
 
 def _session(evaluation: Evaluation[Any, Any, Any], path: Path | str | None, options: RunOptions) -> Session:
     """Return a session at the path, or at the default path."""
-    name = _checked(evaluation).name
+    name = _check_evaluation(evaluation).name
     if imports_for_worker.get():
         raise UsageError("a worker imports this file, which starts a run; put the call under `if __name__ == '__main__':`")
     if path is not None:
@@ -100,7 +100,7 @@ def _session(evaluation: Evaluation[Any, Any, Any], path: Path | str | None, opt
     return Session(evaluation, next(paths), **{"next_path": paths.__next__, **options})
 
 
-def _checked(evaluation: Evaluation[Any, Any, Any]) -> Evaluation[Any, Any, Any]:
+def _check_evaluation(evaluation: Evaluation[Any, Any, Any]) -> Evaluation[Any, Any, Any]:
     if not isinstance(evaluation, Evaluation):
         raise UsageError(f"{evaluation!r} is not an evaluation; write @evaluation(cases=…) above the function")
     return evaluation
@@ -119,7 +119,7 @@ def rescore(
     Default path: the newest run of this evaluation under `runs/`. It can be called wherever `run` can. Scores from the current
     version of a scorer are kept, unless `all_outputs` is true. With `only_variants`, only outputs of these variants are scored.
     """
-    name = _checked(evaluation).name
+    name = _check_evaluation(evaluation).name
     run_path = newest_of(name) if path is None else Path(path)
     scorers, input_name = list(evaluation.scorers.values()), evaluation.cases.input_name
     call = functools.partial(rescore_run, run_path, scorers, all_outputs=all_outputs, slots=slots, input_name=input_name)
@@ -148,7 +148,7 @@ def in_trio(call: Callable[[], Awaitable[T]]) -> T:
 
 def run_async(call: Callable[[], Awaitable[T]]) -> T:
     """Run an async call in a new trio loop: in this thread, or in a new one if an event loop runs in this one."""
-    return _in_new_thread(lambda _: in_trio(call)) if is_in_a_loop() else in_trio(call)
+    return _in_new_thread(lambda _: in_trio(call)) if is_in_event_loop() else in_trio(call)
 
 
 def _in_own_thread(session: Session) -> Outcome:
@@ -184,7 +184,7 @@ def _in_new_thread(call: Callable[[Callable[[T], None]], T]) -> T:
     return results[0]
 
 
-def is_in_a_loop() -> bool:
+def is_in_event_loop() -> bool:
     """Whether an event loop, of asyncio or trio, runs in this thread."""
     import asyncio  # noqa: PLC0415  # a plain script does not need it
 

@@ -16,20 +16,20 @@ _NUMBERS: Final = itertools.count(1)
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 
 
-def write_atomically(path: Path, pieces: Iterable[bytes], *, sync: bool = True) -> None:
+def write_atomically(path: Path, chunks: Iterable[bytes], *, sync: bool = True) -> None:
     """Write a temporary file that only this user can read, sync it, and rename it to `path`; an existing file is replaced.
 
     Without `sync`, a power failure may leave an empty or partial file.
     """
     temporary = path.with_name(f".{path.name[:100]}.{os.getpid()}-{next(_NUMBERS)}.new")
     try:
-        fd = os.open(temporary, _NEW, 0o600)  # As private as the journal.
+        fd = os.open(temporary, _NEW, 0o600)  # Readable by its owner only, like the journal.
     except OSError as exc:
-        exc.filename = str(path)  # Not the temporary name.
+        exc.filename = str(path)  # The error names the file, not the temporary one.
         raise
     try:
         with open(fd, "wb") as stream:
-            stream.writelines(pieces)
+            stream.writelines(chunks)
             stream.flush()
             if sync:
                 retry_interrupted(lambda: DISK.fsync(fd))
@@ -45,6 +45,6 @@ def write_atomically(path: Path, pieces: Iterable[bytes], *, sync: bool = True) 
 def write_directory(directory: Path, files: Iterator[tuple[str, Iterator[bytes]]]) -> None:
     """Write several files into a directory, each atomically; other files in it are kept. A name may have one directory."""
     directory.mkdir(exist_ok=True)
-    for name, pieces in files:
+    for name, chunks in files:
         (directory / name).parent.mkdir(exist_ok=True)
-        write_atomically(directory / name, pieces)
+        write_atomically(directory / name, chunks)

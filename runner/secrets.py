@@ -224,7 +224,7 @@ def _masked(value: Any, mask_text: Callable[[str], str]) -> Any:
 def mask_output(output: Any) -> Any:
     """Return an output without the values that runs of this process send; the same object if it has none.
 
-    A value may be split over the pieces of a stream: texts at the same path of a list's items are searched as one.
+    A value may be split over the chunks of a stream: texts at the same path of a list's items are searched as one.
     """
     if not sent_secrets:
         return output
@@ -242,7 +242,7 @@ def mask_output(output: Any) -> Any:
     except TypeError:  # It is not JSON or nested too deeply, and cannot be recorded.
         return output
     for texts in _texts(masked).values():
-        texts.cut(sent_secrets.spans(texts.joined))
+        texts.mask(sent_secrets.spans(texts.joined))
     if has_keys:
         _mask_object_keys(masked)
     return masked
@@ -284,18 +284,18 @@ class _Texts:
     """The texts at one path of a JSON value."""
 
     def __init__(self) -> None:
-        self.places: list[tuple[Any, Any]] = []
+        self.positions: list[tuple[Any, Any]] = []
         """Container and key or index of each."""
 
     @property
     def joined(self) -> str:
         """All of them as one text."""
-        return "".join(container[key] for container, key in self.places)
+        return "".join(container[key] for container, key in self.positions)
 
-    def cut(self, spans: list[tuple[int, int]]) -> None:
-        """Replace parts of the joined text: the mask is put where a part begins."""
+    def mask(self, spans: list[tuple[int, int]]) -> None:
+        """Mask parts of the joined text: the mask is put where a part begins."""
         at = 0
-        for container, key in self.places:
+        for container, key in self.positions:
             text, pieces, end_of_mask = container[key], list[str](), 0
             for begin, end in spans:
                 first, last = max(begin - at, 0), min(end - at, len(text))
@@ -317,7 +317,7 @@ def _texts(value: dict[str, Any] | list[Any]) -> dict[tuple[Any, ...], _Texts]:
         for key, item in enumerate(container) if is_list else container.items():
             at = path if is_list else (*path, key)
             if isinstance(item, str):
-                texts[at].places.append((container, key))
+                texts[at].positions.append((container, key))
             elif isinstance(item, dict | list):
                 inner.append((at, item))
         pending += reversed(inner)

@@ -31,7 +31,7 @@ class _Entry:
 
 
 _entries: Final[dict[int, list[_Entry]]] = {}
-"""Signal → its handlers, the latest last. They may end in any order: several runs can be waited for at once."""
+"""Signal → its handlers, the latest last. They may end in any order: several runs can be waited for concurrently."""
 
 
 def _dispatch(number: int, frame: FrameType | None) -> None:

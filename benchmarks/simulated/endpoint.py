@@ -88,7 +88,7 @@ class Headers:
 
 @frozen(kw_only=True)
 class Endpoint:
-    """The capacity of an endpoint, and its behaviour above it."""
+    """The capacity of an endpoint, and its behavior above it."""
 
     rate: float | None = None
     """Calls per second that flow into its bucket; None: unlimited."""

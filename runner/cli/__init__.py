@@ -16,7 +16,7 @@ from typing import Any, Final
 from runner.cli._stdio import prepare_streams
 from runner.signals import STOP_SIGNALS, handle_signals
 
-with handle_signals(lambda number, _: os._exit(128 + number), signal.SIGINT):  # Without a traceback of the import.
+with handle_signals(lambda number, _: os._exit(128 + number), signal.SIGINT):  # Exit without a traceback of the import.
     import click
 
     from runner.cli._output import OutputFailed, echo, flush_output, writing_output
@@ -142,13 +142,13 @@ def _flush_stdout() -> Generator[None]:
 
 
 def _exit_on_signal() -> contextlib.AbstractContextManager[object]:
-    """Let a signal end the process at once, while modules are imported and nothing has started."""
+    """Let a signal end the process immediately, while modules are imported and nothing has started."""
 
-    def leave(_: int, __: object) -> None:
+    def exit_interrupted(_: int, __: object) -> None:
         os.write(2, b"Error: interrupted\n")
         os._exit(INTERRUPTED)
 
-    return handle_signals(leave, *STOP_SIGNALS)
+    return handle_signals(exit_interrupted, *STOP_SIGNALS)
 
 
 @contextlib.contextmanager
@@ -187,7 +187,7 @@ def main() -> None:
     """Run the command line; the console script `evaljournal`."""
     prepare_streams()
     try:
-        with writing_output():  # Of click: the help and the version. Commands handle their own errors.
+        with writing_output():  # click prints the help and the version here; commands handle their own errors.
             cli()
     except OutputFailed as exc:
         echo(f"Error: {exc}", err=True)

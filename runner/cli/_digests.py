@@ -1,7 +1,7 @@
 """Digests of runs, with a cache: reading a run takes seconds, its digest a fraction of a millisecond.
 
 The cache is in the user's state directory, not beside the runs: nothing is written into a directory of runs, and a foreign run
-cannot bring an entry of its own. It may be deleted at any time. An entry is used only if the files of the run are those it was
+cannot contain an entry. It may be deleted at any time. An entry is used only if the files of the run are those it was
 computed from; one that is invalid is computed again, and a run that is live, damaged or unreadable has none.
 """
 

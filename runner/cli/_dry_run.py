@@ -41,9 +41,9 @@ def print_dry_run(
     max_trials = trials if cases is not None or settings.limit is None else settings.limit * per_case
     retry = settings.retry
     calls_per_trial = 1 + retry.errors + min(retry.parse_errors, retry.errors) + retry.timeouts
-    before = _earlier_usage(loaded.evaluation.name)
-    if before is not None and variants:
-        before = before.of_variants(variants.values())
+    earlier = _earlier_usage(loaded.evaluation.name)
+    if earlier is not None and variants:
+        earlier = earlier.of_variants(variants.values())
     max_costs = {name: _max_cost(task, selected) for name, task in evaluation.tasks.items()}
     max_cost = None if None in max_costs.values() else sum(filter(None, max_costs.values()))
     if as_json:
@@ -60,15 +60,15 @@ def print_dry_run(
                 "trials": trials,
                 "max_trials": max_trials,
                 "calls": None if max_trials is None else {"min": trials, "max": max_trials * calls_per_trial},
-                "variants": {name: before.expected(name, trials, len(variants)) if before else None for name in variants}
+                "variants": {name: earlier.expected(name, trials, len(variants)) if earlier else None for name in variants}
                 or None,
                 "scorers": list(loaded.evaluation.scorers),
                 "settings": settings.facts(),
-                "usage_per_trial": before.per_trial if before else None,
-                "usage_source": str(before.path) if before else None,
-                "expected_usage": _scaled(before.per_trial, trials) if before and trials else None,
+                "usage_per_trial": earlier.per_trial if earlier else None,
+                "usage_source": str(earlier.path) if earlier else None,
+                "expected_usage": _scaled(earlier.per_trial, trials) if earlier and trials else None,
                 "max_cost_without_retries": max_cost,
-                "expected_usage_max": _scaled(before.per_call, trials * calls_per_trial) if before and trials else None,
+                "expected_usage_max": _scaled(earlier.per_call, trials * calls_per_trial) if earlier and trials else None,
             }
         )
         return
@@ -77,7 +77,7 @@ def print_dry_run(
         count = "unknown number of cases" if selected.all_cases is None else plural(selected.all_cases, "case")
         echo(f"  shard {shard}; all shards: {count}, at most {plural(slots * shards, 'slot')}")
     echo(f"  {_trials_in_words(cases, settings, len(variants))}")
-    for line in _variant_lines(variants, before, trials, max_costs):
+    for line in _variant_lines(variants, earlier, trials, max_costs):
         echo(f"    {line}")
     calls = plural(calls_per_trial * (1 if max_trials is None else max_trials), "call")
     calls += " for each trial" if max_trials is None else ""
@@ -92,16 +92,16 @@ def print_dry_run(
         echo(f"  gates: {', '.join(settings.fail_under)}; exit code 1 if one does not pass")
     if stops := list(_stops(settings)):
         echo(f"  stops {', or '.join(stops)}; `evaljournal resume` continues")
-    if before is None and max_cost is not None:
+    if earlier is None and max_cost is not None:
         echo(f"  cost: at most {money(max_cost)} without retries, by the length of the prompts and --max-tokens")
     else:
-        echo(f"  {_usage_in_words(before, trials, calls_per_trial)}")
+        echo(f"  {_usage_in_words(earlier, trials, calls_per_trial)}")
 
 
 def _max_cost(task: object, selected: Trials) -> float | None:
-    """Return what all trials of a task cost at most without retries; None if that is unknown.
+    """Return the maximum cost of all trials of a task without retries; None if it is unknown.
 
-    It is known for a model with a price and a limit of tokens, if the cases can be read twice.
+    It is known for a model with a price and a token limit, if the cases can be read twice.
     """
     if selected.cases is None or not isinstance(task, Billed):
         return None
@@ -116,13 +116,13 @@ def _max_cost(task: object, selected: Trials) -> float | None:
 
 def _variant_lines(
     variants: Mapping[str, Variant],
-    before: "_EarlierUsage | None",
+    earlier: "_EarlierUsage | None",
     trials: int | None,
     max_costs: Mapping[str, float | None],
 ) -> Iterator[str]:
-    """Yield the variants, each with its expected cost, or the cost that it has at most."""
+    """Yield the variants, each with its expected cost, otherwise its maximum cost."""
     for name in list(variants)[:_SHOWN_VARIANTS]:
-        expected = before.expected(name, trials, len(variants)) if before is not None else None
+        expected = earlier.expected(name, trials, len(variants)) if earlier is not None else None
         cost = sum(amount for unit, amount in (expected or {}).items() if unit.endswith("cost"))
         limit = max_costs[name]
         at_most = f": cost at most {money(limit)} without retries" if limit is not None else ""
@@ -222,10 +222,10 @@ def _scaled(usage: dict[str, float], factor: float) -> dict[str, float]:
     return {name: factor * value for name, value in usage.items()}
 
 
-def _usage_in_words(before: _EarlierUsage | None, trials: int | None, calls_per_trial: int) -> str:
-    if before is None:
+def _usage_in_words(earlier: _EarlierUsage | None, trials: int | None, calls_per_trial: int) -> str:
+    if earlier is None:
         return f"cost: unknown; none of the last {_EARLIER_RUNS} runs recorded usage (record it with note(tokens=…, cost=…))"
     scope, count = ("per trial", 1) if trials is None else ("in total", trials)
-    expected, maximum = _scaled(before.per_trial, count), _scaled(before.per_call, count * calls_per_trial)
+    expected, maximum = _scaled(earlier.per_trial, count), _scaled(earlier.per_call, count * calls_per_trial)
     sums = [f"{printable(name, 24)} {number(expected[name])} ({number(maximum[name])} with all retries)" for name in expected]
-    return f"expected {scope}: {', '.join(sums)}, based on {before.path}"
+    return f"expected {scope}: {', '.join(sums)}, based on {earlier.path}"

@@ -27,7 +27,7 @@ def finish(
     scorers: Iterable[str] = (),
     **facts: Any,
 ) -> NoReturn:
-    """Print the report of a run, with `as_json` a summary with `facts`, and exit with the code of the run."""
+    """Print the report of a run, or with `as_json` its summary and `facts` as JSON, and exit with the code of the run."""
     code = exit_code(state, stopped=bool(stopped), scorers=scorers)
     try:
         if report:

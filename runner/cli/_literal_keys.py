@@ -12,7 +12,7 @@ from runner.secrets import add_environment, mask_literal, mask_literal_words, se
 
 _URLS: Final = ("endpoint", "base_url", "judge_url")
 _PART: Final = re.compile(r"""(?s)'(?P<literal>[^']*)'|"(?:\\.|[^"\\])*"|(?:\\.|[^'"\\])+|.""")
-"""A part of a shell command: in single quotes, in double quotes, or in none."""
+"""A part of a shell command: in single quotes, in double quotes, or unquoted."""
 
 
 def reject_literal_keys(values: Mapping[str, Any]) -> None:
@@ -38,16 +38,16 @@ def _check_command(line: str, *, shell: bool) -> None:
         words = []
     masked = mask_literal_words(words)
     if masked != words or (shell and mask_literal(line) != line):
-        form = _expanding(line, _variable(line)) if shell else _shell_command(words, masked, _variable(line))
-        raise _literal_key("--command", form)
+        suggestion = _with_variable_for_keys(line, _variable(line)) if shell else _shell_command(words, masked, _variable(line))
+        raise _literal_key("--command", suggestion)
 
 
-def _literal_key(flag: str, form: str | None) -> UsageError:
+def _literal_key(flag: str, suggestion: str | None) -> UsageError:
     problem = f"{flag} contains a key, which other users can see and which would be recorded; put it in an environment variable"
-    if form is None:
+    if suggestion is None:
         return UsageError(f"{problem} and write a script that uses the variable: {flag} ./SCRIPT")
-    needs_shell = flag == "--command" and not form.startswith("sh -c ")
-    return UsageError(f"{problem} and pass {flag} {shlex.quote(form)}{' --shell' if needs_shell else ''}")
+    needs_shell = flag == "--command" and not suggestion.startswith("sh -c ")
+    return UsageError(f"{problem} and pass {flag} {shlex.quote(suggestion)}{' --shell' if needs_shell else ''}")
 
 
 def _variable(text: str) -> str:
@@ -55,7 +55,7 @@ def _variable(text: str) -> str:
     return next((f"${name}" for name, value in secret_variables().items() if value in text), "$NAME")
 
 
-def _expanding(line: str, variable: str) -> str | None:
+def _with_variable_for_keys(line: str, variable: str) -> str | None:
     """Return a shell command with a variable in place of its keys; None if that is not possible."""
 
     def replacement(part: re.Match[str]) -> str:
@@ -65,12 +65,12 @@ def _expanding(line: str, variable: str) -> str | None:
             return _in_double_quotes(part["literal"], variable)
         return _with_variable(part[0], variable) if part[0].startswith('"') else part[0].replace(MASK, f'"{variable}"')
 
-    form = _PART.sub(replacement, mask_literal(line))
+    suggestion = _PART.sub(replacement, mask_literal(line))
     try:
-        words = shlex.split(form)
+        words = shlex.split(suggestion)
     except ValueError:  # A closing quote was part of what was masked.
         return None
-    return form if mask_literal_words(words) == words else None
+    return suggestion if mask_literal_words(words) == words else None
 
 
 def _shell_command(words: list[str], masked: list[str], variable: str) -> str | None:

@@ -16,9 +16,9 @@ from runner.run_paths import run_start
 from runner.suggest import command
 
 _MAX_SHOWN: Final = 20_000
-"""Characters of a reference that are shown, one option per line."""
+"""Maximum characters of a reference that are shown, one option per line."""
 _MAX_ESCAPED: Final = 16 * _MAX_SHOWN
-"""Characters of these when control characters are escaped and quotes are added; none is omitted."""
+"""Maximum characters after control characters are escaped and quotes are added, so that nothing is omitted."""
 _BLANKS: Final = re.compile(r"\s{4,}")
 """Blanks that could move the rest of a command out of sight."""
 

@@ -48,21 +48,21 @@ def echo(text: str, *, err: bool = False) -> None:
         click.echo(escape_controls(text), err=err)
 
 
-def write_data(pieces: Iterable[bytes]) -> None:
+def write_data(chunks: Iterable[bytes]) -> None:
     """Write data to standard output: unchanged to a file or pipe, with control characters escaped to a terminal."""
     flush_output()
     stream, is_terminal = sys.stdout.buffer, sys.stdout.isatty()
-    for piece in _escaped(pieces) if is_terminal else pieces:
+    for chunk in _escaped(chunks) if is_terminal else chunks:
         with writing_output():  # Not around the iteration: it may read files.
-            stream.write(piece)
+            stream.write(chunk)
     with writing_output():
         stream.flush()
 
 
-def _escaped(pieces: Iterable[bytes]) -> Iterable[bytes]:
+def _escaped(chunks: Iterable[bytes]) -> Iterable[bytes]:
     from replay.text import escape_controls  # noqa: PLC0415  # not needed for `--help`
 
-    decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")  # A piece may end within a character.
-    for piece in pieces:
-        yield escape_controls(decoder.decode(piece)).encode()
+    decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")  # A chunk may end within a character.
+    for chunk in chunks:
+        yield escape_controls(decoder.decode(chunk)).encode()
     yield escape_controls(decoder.decode(b"", final=True)).encode()

@@ -133,7 +133,7 @@ class CommandSession:
         return observe
 
     def _exit_at_once(self, outcome: Outcome) -> None:
-        """Print the summary and exit at once, although a call is still running."""
+        """Print the summary and exit immediately, although a call is still running."""
         with contextlib.redirect_stdout(sys.__stdout__):
             try:
                 self.finish(outcome)

@@ -86,7 +86,7 @@ def export(
 def _summary_file(target: Path | None) -> Path:
     """Return the file of the summary of a CI job; it is an error if there is none."""
     if target is not None:
-        raise click.UsageError("--summary and -o exclude each other; remove one of them")
+        raise click.UsageError("--summary and -o are mutually exclusive; pass one of them")
     if not os.environ.get(_SUMMARY):
         raise UsageError(
             f"--summary needs the environment variable {_SUMMARY}, which GitHub Actions sets; pass -o FILE elsewhere"
@@ -143,14 +143,14 @@ def _write(
         write_directory(target, format_.write(source))
         return
     if isinstance(format_, TableFile):
-        pieces = format_.write(source, rows)
+        chunks = format_.write(source, rows)
     else:
-        pieces = format_.write(source) if baseline is None or format_.compare is None else format_.compare(source, baseline)
+        chunks = format_.write(source) if baseline is None or format_.compare is None else format_.compare(source, baseline)
     if summary_file is not None:
-        data = b"".join(pieces)  # Nothing is appended if the export fails.
+        data = b"".join(chunks)  # Nothing is appended if the export fails.
         with open(summary_file, "ab") as stream:
             stream.write(data)
     elif target is not None:
-        write_atomically(target, pieces)
+        write_atomically(target, chunks)
     else:
-        write_data(pieces)
+        write_data(chunks)

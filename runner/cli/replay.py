@@ -101,7 +101,7 @@ def _reject_merged(path: Path) -> None:
         raise UsageError(f"{path} was merged from shards, so it has no single state at a time; pass --at SEQ")
 
 
-def _find_seconds(path: Path, wanted: float) -> tuple[int, float | None]:
+def _find_seconds(path: Path, time: float) -> tuple[int, float | None]:
     """Return the point at this many seconds after the start of the first session, gaps included."""
     timeline = Timeline()
     seq, last = 0, 0.0
@@ -111,16 +111,16 @@ def _find_seconds(path: Path, wanted: float) -> tuple[int, float | None]:
             timeline.apply(record)
             if record.event.__class__ not in BETWEEN_SESSIONS:
                 last = timeline.sessions[-1].offset + timeline.sessions[-1].end
-                if last > wanted:
+                if last > time:
                     # Between two sessions, no time passes.
-                    now = wanted - timeline.sessions[-1].offset if session == len(timeline.sessions) else None
+                    now = time - timeline.sessions[-1].offset if session == len(timeline.sessions) else None
                     return seq or record.seq - 1, now
                 seq = record.seq
-    raise UsageError(f"{path} has no state at {wanted:g} s; its last record is at {last:g} s")
+    raise UsageError(f"{path} has no state at {time:g} s; its last record is at {last:g} s")
 
 
-def _find_wall(path: Path, wanted: datetime) -> int:
-    text = f"{wanted:%Y-%m-%dT%H:%M:%S.%f}Z"  # In the journal's format, so that text can be compared.
+def _find_wall(path: Path, time: datetime) -> int:
+    text = f"{time:%Y-%m-%dT%H:%M:%S.%f}Z"  # In the journal's format, so that text can be compared.
     before: Record | None = None
     for record in read(path, load_blobs=False):
         if record.at > text:

@@ -28,7 +28,7 @@ _TARGET: Final = "report.html"
 _INDEX: Final = "index.html"
 
 
-class _Unresolved(RunType):
+class _RunOrDirectory(RunType):
     """A run, or with --all a directory of runs; which one is not known while arguments are parsed."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
@@ -36,9 +36,9 @@ class _Unresolved(RunType):
 
 
 @click.command()
-@click.argument("path", type=_Unresolved(), required=False, metavar="[RUN]")
+@click.argument("path", type=_RunOrDirectory(), required=False, metavar="[RUN]")
 @click.argument("other", metavar="[B]", type=RunType(), required=False)
-@click.option("--all", "of_all", is_flag=True, help="Write one page with all runs under runs/, or under the directory RUN.")
+@click.option("--all", "all_runs", is_flag=True, help="Write one page with all runs under runs/, or under the directory RUN.")
 @click.option(
     "-o",
     "--output",
@@ -46,9 +46,11 @@ class _Unresolved(RunType):
     type=click.Path(path_type=Path),
     help=f"Output file (default: {_TARGET}; with --all: {_INDEX}).",
 )
-@click.option("--open", "then_open", is_flag=True, help="Open it in a browser.")
+@click.option("--open", "open_browser", is_flag=True, help="Open it in a browser.")
 @click.option("--force", is_flag=True, help="Replace an existing file that is not a report.")
-def report(path: Path | None, other: Path | None, *, of_all: bool, target: Path | None, then_open: bool, force: bool) -> None:
+def report(
+    path: Path | None, other: Path | None, *, all_runs: bool, target: Path | None, open_browser: bool, force: bool
+) -> None:
     """Write an HTML report of a run, of two runs side by side, or of all runs, as one file that needs no network.
 
     It has the results, every trial with its attempts, the concurrency history with a scrubber, and the audit. With two runs, A
@@ -64,10 +66,10 @@ def report(path: Path | None, other: Path | None, *, of_all: bool, target: Path 
     evaljournal report runs/capitals/0001 runs/capitals/0002 -o compared.html
     evaljournal report --all -o index.html
     """
-    if of_all and other is not None:
+    if all_runs and other is not None:
         raise click.UsageError("--all takes one directory of runs, not two runs")
-    target = target or Path(_INDEX if of_all else _TARGET)
-    run = None if of_all else newest_run() if path is None else find_run(path)
+    target = target or Path(_INDEX if all_runs else _TARGET)
+    run = None if all_runs else newest_run() if path is None else find_run(path)
     check_target(target, directory=False, force=force or is_page(target))
     page_runs = [read_page_run(path) for path in (run, other) if path is not None]
     if run is None:
@@ -76,7 +78,7 @@ def report(path: Path | None, other: Path | None, *, of_all: bool, target: Path 
         write_atomically(target, page([page_run.data() for page_run in page_runs], _comparison(page_runs)))
         subject = " and ".join(str(page_run.run.path) for page_run in page_runs)
     echo(f"{target}: report of {subject}, {target.stat().st_size / 1e6:,.2f} MB", err=True)
-    if then_open:
+    if open_browser:
         webbrowser.open(target.resolve().as_uri())
     for page_run in page_runs:
         exit_if_damaged(page_run.run.problem)

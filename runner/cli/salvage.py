@@ -32,13 +32,13 @@ def salvage(run: Path, target: Path) -> None:
     \b
     evaljournal salvage runs/capitals/0001 -o runs/capitals/0001-salvaged
     """
-    saved = trio.run(salvage_journal, run, target)
-    if saved.problem is not None:
-        echo(printable(saved.problem.message, _MAX_PROBLEM), err=True)
-    echo(f"{target}: {plural(saved.kept, 'record')} kept, {saved.lost:,} lost, {saved.excluded:,} excluded", err=True)
+    salvaged = trio.run(salvage_journal, run, target)
+    if salvaged.problem is not None:
+        echo(printable(salvaged.problem.message, _MAX_PROBLEM), err=True)
+    echo(f"{target}: {plural(salvaged.kept, 'record')} kept, {salvaged.lost:,} lost, {salvaged.excluded:,} excluded", err=True)
     for line in unscored_lines(unscored(load(target).state), target):
         echo(line, err=True)
     echo(f"next: evaljournal verify {target}", err=True)
-    if saved.unreadable:
-        names = printable(", ".join(saved.unreadable), _MAX_PROBLEM)
+    if salvaged.unreadable:
+        names = printable(", ".join(salvaged.unreadable), _MAX_PROBLEM)
         raise CommandError(f"{run}: the system could not read {names}", DAMAGED)

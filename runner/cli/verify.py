@@ -19,7 +19,7 @@ from runner.recompute.verification import RunVerification
 from runner.recompute.verification import verify as verify_run
 from runner.suggest import command
 
-_LONGEST: Final = 400
+_MAX_FINDING: Final = 400
 """Maximum characters of a finding that are printed."""
 
 
@@ -42,14 +42,14 @@ def verify(path: Path, expect_head: str | None, as_json: bool) -> None:
     """
     verification = verify_run(path, expect_head=expect_head)
     if as_json:
-        print_json(_as_json(verification))
+        print_json(_in_json(verification))
     else:
         _print(verification, expect_head)
     if not verification.ok:
         sys.exit(DAMAGED)
 
 
-def _as_json(verification: RunVerification) -> dict[str, Any]:
+def _in_json(verification: RunVerification) -> dict[str, Any]:
     result, audit = verification.journal, verification.audit
     return {
         "path": str(result.path),
@@ -75,14 +75,14 @@ def _as_json(verification: RunVerification) -> dict[str, Any]:
 def _print(verification: RunVerification, expect_head: str | None) -> None:
     """Print a success to standard output, problems to standard error."""
     result, audit = verification.journal, verification.audit
-    notes = [printable(note, _LONGEST) for note in audit.notes]
+    notes = [printable(note, _MAX_FINDING) for note in audit.notes]
     if verification.ok:
         echo("\n".join([*_in_words(verification, expect_head), *notes]))
         for warning in _warnings(verification):
             echo(f"Warning: {warning}", err=True)
         return
     for finding in audit.findings:
-        echo(f"record {finding.seq:,} ({finding.check}): {printable(finding.message, _LONGEST)}", err=True)
+        echo(f"record {finding.seq:,} ({finding.check}): {printable(finding.message, _MAX_FINDING)}", err=True)
     if audit.findings_omitted:
         echo(f"and {plural(audit.findings_omitted, 'further finding')}", err=True)
     for note in notes:

@@ -19,8 +19,8 @@ from runner.signals import until_signal
 @click.command()
 @run_argument
 @click.option("--port", type=click.IntRange(0, 65_535), default=0, metavar="N", help="Port (default: a free one).")
-@click.option("--open", "then_open", is_flag=True, help="Open it in a browser.")
-def view(path: Path, port: int, then_open: bool) -> None:
+@click.option("--open", "open_browser", is_flag=True, help="Open it in a browser.")
+def view(path: Path, port: int, open_browser: bool) -> None:
     """Show a run live in a browser, until Ctrl-C.
 
     The page is that of `report`, updated as the journal grows; it stays available after the run has ended and continues when
@@ -35,7 +35,7 @@ def view(path: Path, port: int, then_open: bool) -> None:
     def ready(address: str) -> None:
         echo(address)
         echo(f"showing {path}; stop with Ctrl-C", err=True)
-        if then_open:
+        if open_browser:
             page = forwarding_page(address)
             exits.callback(page.unlink, missing_ok=True)
             webbrowser.open(page.as_uri())

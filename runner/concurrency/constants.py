@@ -12,9 +12,9 @@ LARGEST_UNSHOWN: Final = 3
 FIRST_LIMIT: Final = 32
 """The first limit. With 16, short runs took 1.6 times as long; with 100, the mean of ordinary scenarios fell by 5 points."""
 SHORTEST_RUN, SHORT_RUN = 200, 1000
-"""A run of up to the first number of trials may start all of them at once; one of up to the second may grow to the first before
-a lower load was measured: finding a limit takes longer than the run. With 100 instead of 200, runs of 200 trials
-took up to 1.6 times as long as with a fixed limit."""
+"""A run of up to the first number of trials may start all of them immediately; one of up to the second may grow to the first
+before a lower load was measured: finding a limit takes longer than the run. With 100 instead of 200, runs of 200 trials took up
+to 1.6 times as long as with a fixed limit."""
 FIRST_PACE: Final = 20.0
 """Starts per second of a longer run until something has ended: the first 429 is back before all slots of the first limit are
 filled, which halves the 429s of endpoints with a small bucket."""
@@ -146,7 +146,7 @@ FAILURES_HIGHEST, FAILURES_LOWEST, OUTNUMBER = 12, 4, 1.5
 """Failures that open it: twice what is in flight, within these bounds, and this many times the calls that are still in flight,
 so that up to half of all calls may fail without opening it."""
 PROBE_SOONEST, PROBE_LATEST = 1.0, 30.0
-"""Seconds between two probes; a tenth of the outage so far in between."""
+"""Minimum and maximum seconds between two probes; within these bounds, a tenth of the outage so far."""
 PROBE_PATIENCE: Final = 10.0
 """Seconds after which another probe is sent although the previous one has not ended."""
 HUNG_LATENCIES, HUNG_SECONDS, HUNG_CALLS = 6.0, 5.0, 4
@@ -155,7 +155,7 @@ A study used 10 latencies; 6 looked better on a few seeds."""
 
 # Pauses.
 LONGEST_PAUSE: Final = 120.0
-"""Seconds. Some endpoints ask for an hour and accept calls after a minute."""
+"""Maximum seconds of a pause: some endpoints send a Retry-After of an hour and accept calls after a minute."""
 
 # The journal.
 COARSE: Final = 8

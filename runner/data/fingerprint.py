@@ -24,7 +24,7 @@ _LENGTH = 16
 """Hex digits: 64 bits, so that a dataset of a million cases has a collision with a probability of 1 in 10 million."""
 
 _parse_lock = threading.Lock()
-"""`ast.parse`, which `inspect.getsource` calls for classes, fails in Python 3.11 if several threads call it at once."""
+"""`ast.parse`, which `inspect.getsource` calls for classes, fails in Python 3.11 if several threads call it concurrently."""
 
 
 def digest(content: bytes) -> str:
@@ -64,7 +64,7 @@ def fingerprint_function(function: Callable[..., Any]) -> str:
     function = _source_of(function)
     try:
         with _parse_lock:
-            content = _normal(inspect.getsource(function))
+            content = _normalized(inspect.getsource(function))
     except (OSError, TypeError, SyntaxError):  # No source, or a fragment, such as a lambda.
         content = _compiled(function)
     return digest(content.encode())
@@ -102,7 +102,7 @@ def _source_of(function: Callable[..., Any]) -> Callable[..., Any]:
     return function if inspect.isroutine(function) or inspect.isclass(function) else type(function)
 
 
-def _normal(source: str) -> str:
+def _normalized(source: str) -> str:
     """Remove what does not change the meaning of source; strings, such as prompts, stay unchanged."""
     if source[:1].isspace():
         source = f"if True:\n{source}"  # Not dedented: a multi-line prompt may start at the margin.

@@ -106,7 +106,7 @@ def _jsonl(path: Path) -> Iterator[NumberedRow]:
 
 
 def _json(path: Path) -> Iterator[NumberedRow]:
-    """Yield the objects of one list; the text is read at once, the objects one at a time."""
+    """Yield the objects of one list; the text is read as a whole, the objects one at a time."""
     text = "".join(line for _, line in _lines(path))
 
     def skip(start: int) -> int:

@@ -270,7 +270,7 @@ def evaluation(
 def _variants(
     task: Callable[..., Any], variants: VariantOptions | Mapping[str, Variant], evaluation: str
 ) -> dict[str, Variant]:
-    """Return variants as they are, or make them of their parameters."""
+    """Return variants unchanged, or create them from their parameters."""
     options: Any = variants
     if isinstance(options, dict) and options and all(isinstance(variant, Variant) for variant in options.values()):
         return options

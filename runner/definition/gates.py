@@ -21,7 +21,7 @@ _GATE: Final = re.compile(
 
 @attrs.frozen
 class Gate:
-    """The minimum of a scorer's mean, or of the lower bound of its 95 % confidence interval."""
+    """The minimum of a scorer's mean, or of the lower end of its 95 % confidence interval."""
 
     text: str
     scorer: str

@@ -17,13 +17,13 @@ _TOKEN_BYTES: Final = 16
 class GatewayAttempt:
     """An attempt in flight: its steps, its calls, and the failure that ends it."""
 
-    def __init__(self, steps: AttemptSteps, *, ends_at_once: bool) -> None:
+    def __init__(self, steps: AttemptSteps, *, is_cancellable: bool) -> None:
         self.steps = steps
         self.failure: Exception | None = None
         """Why a provider did not answer. No further call is forwarded."""
         self.scope: Final = trio.CancelScope()
-        """Of the task."""
-        self._ends_at_once = ends_at_once
+        """The cancel scope of its task."""
+        self._is_cancellable = is_cancellable
         self.calls: Final = set[trio.CancelScope]()
         """The calls in flight."""
 
@@ -33,7 +33,7 @@ class GatewayAttempt:
 
     def end(self) -> None:
         """Cancel the task of an attempt that has failed, if it can be cancelled."""
-        if self._ends_at_once:
+        if self._is_cancellable:
             self.scope.cancel()
 
     def close(self) -> None:

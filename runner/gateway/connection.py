@@ -217,7 +217,7 @@ class Connection:
         return [] if is_kept else [(b"connection", b"close")]
 
     async def _linger(self) -> None:
-        """Close our side, and discard what the agent still sends: closing at once could destroy the reply on its way."""
+        """Close our side, and discard what the agent still sends: closing immediately could destroy the reply in transit."""
         with trio.move_on_after(LINGER):
             await self._stream.send_eof()
             while not self.is_closed:

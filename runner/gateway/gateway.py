@@ -46,7 +46,7 @@ class Gateway:
         steps = current_steps()
         assert steps is not None
         # A thread cannot be cancelled: it gets the error of the provider, and ends by itself.
-        attempt = GatewayAttempt(steps, ends_at_once=not (isinstance(task, FunctionTask) and task.loop is None))
+        attempt = GatewayAttempt(steps, is_cancellable=not (isinstance(task, FunctionTask) and task.loop is None))
         output = None
         with self._attempts.open(attempt) as token:
             environment = agent_environment(f"http://{HOST}:{self.port}/{token}", self._environment)

@@ -75,7 +75,7 @@ def _length(headers: Headers, values: dict[bytes, bytes]) -> int | None:
         if values[b"transfer-encoding"].lower() != b"chunked":
             raise InvalidRequest("the only supported Transfer-Encoding is chunked", HTTPStatus.NOT_IMPLEMENTED)
         if lengths:
-            raise InvalidRequest("Content-Length and Transfer-Encoding exclude each other")
+            raise InvalidRequest("Content-Length and Transfer-Encoding are mutually exclusive")
         return None
     if not lengths:
         return 0

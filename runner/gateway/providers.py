@@ -60,7 +60,7 @@ class Provider:
 
     kind: _Kind
     address: Address
-    """Of its base URL."""
+    """The address of its base URL."""
     needs_key: str = ""
     """The environment variable that must be set before it can be called; empty if nothing is missing."""
 

@@ -11,7 +11,7 @@ TOTAL: Final = 512 * 1024 * 1024
 
 
 class RequestMemory:
-    """The memory for large request bodies; each takes all it needs at once, so that none waits for another's rest."""
+    """The memory for large request bodies; each takes all it needs in one step, so that no two can block each other."""
 
     def __init__(self) -> None:
         self._free = TOTAL

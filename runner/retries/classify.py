@@ -216,7 +216,7 @@ def describe(exc: BaseException) -> Description:
 
 
 def _guarded(call: Callable[[], T], fallback: Callable[[BaseException], T]) -> T:
-    """Call code of a foreign exception class, which may raise anything, even SystemExit; a signal still interrupts."""
+    """Call code of an unknown exception class, which may raise anything, even SystemExit; a signal still interrupts."""
     try:
         return call()
     except BaseException as exc:

@@ -172,7 +172,7 @@ class Scorer:
 
     def _score(self, verdict: Any, name: str) -> Score:
         try:
-            return verdict if isinstance(verdict, Score) else _foreign(verdict) or Score(verdict)
+            return verdict if isinstance(verdict, Score) else _other_library_score(verdict) or Score(verdict)
         except UsageError as exc:
             raise UsageError(f"scorer {name!r}: {exc}") from exc
 
@@ -187,7 +187,7 @@ class OpenScorer:
     """The rate-limit key that its calls count for."""
 
 
-def _foreign(verdict: Any) -> Score | None:
+def _other_library_score(verdict: Any) -> Score | None:
     """Convert a score of another library: an object with a name, a score and perhaps a rationale."""
     if not hasattr(verdict, "score") or not hasattr(verdict, "name"):
         return None

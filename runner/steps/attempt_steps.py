@@ -70,7 +70,7 @@ class AttemptSteps:
         """Whether a request of an HTTP client is a step, by its method and its URL; None: none is."""
         self._results: dict[Key, deque[RecordedResult]] = {}
         self.inputs = RecordedInputs()
-        """Of the steps that ended."""
+        """The inputs of the steps that ended."""
         self._with_inner_usage: set[int] = set()
         self._numbers = itertools.count(1)
 

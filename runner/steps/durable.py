@@ -1,7 +1,7 @@
 """`step` and `durable`: calls whose results are recorded, so that an interrupted trial continues where it was.
 
 In the first attempt a step is executed and its result recorded. After an interruption, a rate limit or an outage, the next
-attempt at the trial gets the recorded result of each step that asks the same, and executes only the others.
+attempt at the trial gets the recorded result of each step with the same input, and executes only the others.
 """
 
 import functools
@@ -32,7 +32,7 @@ _KINDS: Final[tuple[StepKind, ...]] = ("model", "tool", "other")
 
 
 class StepNotRecordable(Fatal):
-    """What a step asks or returns cannot be recorded as JSON."""
+    """The input or the result of a step cannot be recorded as JSON."""
 
 
 @attrs.frozen
@@ -56,7 +56,7 @@ class _Definition:
         try:
             return StepRequest(self.name, self.kind, step_input(value, self.name, earlier=steps.inputs), self.reuse)
         except (UsageError, Unserializable) as exc:
-            raise StepNotRecordable(f"{exc}; pass key=…, a function of the arguments that returns what the step asks") from exc
+            raise StepNotRecordable(f"{exc}; pass key=…, a function of the arguments that returns JSON") from exc
 
     def recorded(self, step: RunningStep, result: Any) -> Any:
         """Record the result of a step; return it as a later attempt will read it: a tuple as a list."""
@@ -69,7 +69,7 @@ class _Definition:
             error = StepNotRecordable(f"{exc}; return JSON values from a step, such as the text of a reply")
             step.steps.fail(step, error)
             raise error from exc
-        except Exception as exc:  # Of the user's `usage`.
+        except Exception as exc:  # Raised by the user's `usage`.
             step.steps.fail(step, exc)
             raise
         step.steps.complete(step, output, usage)
@@ -151,13 +151,13 @@ def durable(
     - `name`: name of the step (default: name of the function).
     - `kind`: what it calls: `model`, `tool` or `other`.
     - `reuse=False`: it is recorded but always executed, because it changes something outside, such as a file in a sandbox.
-    - `key`: returns what a call asks, from its arguments, if they are not JSON.
+    - `key`: returns JSON that identifies a call, from its arguments, if they are not JSON.
     - `usage`: returns tokens and cost from the result (default: read from replies of OpenAI and Anthropic).
     """
     if function is None:
         return functools.partial(durable, name=name, kind=kind, reuse=reuse, key=key, usage=usage)
     if name is not None and not _is_name(name):
-        raise UsageError(f"the name of a step must be a text, not {name!r}")
+        raise UsageError(f"the name of a step must be a string, not {name!r}")
     if kind not in _KINDS:
         raise UsageError(f"kind must be one of {', '.join(map(repr, _KINDS))}, not {kind!r}")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
@@ -170,7 +170,7 @@ def durable(
 
 
 def _is_name(name: object) -> bool:
-    """Whether a value is a text that the journal can store."""
+    """Whether a value is a string that the journal can store."""
     return isinstance(name, str) and bool(name) and (name.isascii() or name.encode(errors="ignore").decode() == name)
 
 

@@ -164,7 +164,7 @@ class _Call:
         return False
 
     def close(self) -> None:
-        """Record an error that the reply contains. A reply that is left early is not recorded."""
+        """Record an error that the reply contains. A reply that was not read to its end is not recorded."""
         if self._reader.has_failed:
             self.fail(self._reader.error(mask(self._url)))
 

@@ -79,15 +79,15 @@ def _serialized(
         try:
             member = orjson.dumps(value[key], option=orjson.OPT_SORT_KEYS)
         except TypeError:
-            member = canonical(value[key], f"{name}.{key}")  # It raises, and says where the problem is.
+            member = canonical(value[key], f"{name}.{key}")  # It raises an error that names the position of the problem.
         part = new = member
         if member[:1] == b"[" and len(member) > _LONG:
             part = new = member = member[:-1]
-            known = earlier.common(key, member) if earlier is not None else None
-            if known is None:
+            common = earlier.common(key, member) if earlier is not None else None
+            if common is None:
                 hashes[key] = sha256(member)
             else:
-                size, hashed = known
+                size, hashed = common
                 new = member[size:]
                 hashes[key] = hashed.copy()
                 hashes[key].update(new)

@@ -126,7 +126,7 @@ class ReplyReader:
             self._problem, self._chunks = exc, []
 
     def _decoded(self, chunk: bytes) -> Iterator[bytes]:
-        """Yield the content of received bytes, in pieces of limited size."""
+        """Yield the content of received bytes, in chunks of limited size."""
         if self._coding not in _ZLIB:
             yield chunk
             return
@@ -159,11 +159,15 @@ class ReplyReader:
         if self._events is not None:
             if self._events.error is not None:
                 return False
-            return self._events.is_done or (self._has_ended and not self._ends_by_closing and not self._is_cut)
-        return self._has_ended and not self._is_cut and (not self._is_json or not self._is_decoded or self._json is not None)
+            return self._events.is_done or (self._has_ended and not self._ends_by_closing and not self._is_incomplete)
+        return (
+            self._has_ended
+            and not self._is_incomplete
+            and (not self._is_json or not self._is_decoded or self._json is not None)
+        )
 
     @property
-    def _is_cut(self) -> bool:
+    def _is_incomplete(self) -> bool:
         """Whether compressed data is incomplete."""
         return self._decompressor is not None and not self._decompressor.eof
 
@@ -191,7 +195,7 @@ class ReplyReader:
 
     @property
     def has_failed(self) -> bool:
-        """Whether the reply can no longer become a result; one that is left early has not failed."""
+        """Whether the reply can no longer become a result; one that was not read to its end has not failed."""
         has_error = self._problem is not None or (self._events is not None and self._events.error is not None)
         return not self.is_success or has_error or (self._has_ended and not self.is_complete)
 

@@ -346,19 +346,19 @@ class OpenChat:
         return self._completion(value, message, choice.get("finish_reason"), model)
 
     def _joined(self, reply: Reply, model: str | None) -> Completion:
-        """Join the pieces of a streamed reply."""
+        """Join the chunks of a streamed reply."""
         text: list[str] = []
         last: dict[str, Any] = {}
         finish_reason: object = None
-        for piece in reply.pieces():
-            raise_error_in(piece, "error")
+        for chunk in reply.chunks():
+            raise_error_in(chunk, "error")
             try:
-                last |= {name: value for name, value in piece.items() if value}
-                for choice in (piece.get("choices") or [])[:1]:
+                last |= {name: value for name, value in chunk.items() if value}
+                for choice in (chunk.get("choices") or [])[:1]:
                     text.append(str((choice.get("delta") or {}).get("content") or ""))
                     finish_reason = choice.get("finish_reason") or finish_reason
             except (AttributeError, TypeError) as exc:
-                raise InvalidReply(f"a piece of the stream is not a chat completion: {excerpt(as_text(piece), 200)!r}") from exc
+                raise InvalidReply(f"a chunk of the stream is not a chat completion: {excerpt(as_text(chunk), 200)!r}") from exc
         if finish_reason is None:
             error = InvalidReply if reply.is_done else IncompleteReply
             raise error("the stream ended without a finish_reason")

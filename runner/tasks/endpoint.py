@@ -52,9 +52,9 @@ class Endpoint:
     """Path of the output in the reply, such as `choices.0.text`. None: the whole reply, parsed if its media type is JSON."""
     error_path: str | None = None
     """Path of an error in a reply with a success status; if there is one, the attempt fails. None: not checked, except for
-    `error` in the pieces of a stream."""
+    `error` in the chunks of a stream."""
     done_path: str | None = None
-    """Path of a member, such as `done`, that is true in the last piece of a stream; a stream without it is incomplete."""
+    """Path of a member, such as `done`, that is true in the last chunk of a stream; a stream without it is incomplete."""
     connect_timeout: float | None = 10.0
     """Seconds to connect, within the timeout of the attempt."""
     read_timeout: float | None = None
@@ -220,22 +220,22 @@ def output_of(reply: Reply, output_path: str | None, error_path: str | None, don
 
 
 def _joined(reply: Reply, output_path: str | None, error_path: str | None, done_path: str | None) -> Any:
-    """Join the pieces of a stream: strings into one string, anything else into a list."""
+    """Join the chunks of a stream: strings into one string, anything else into a list."""
     outputs: list[Any] = []
     is_done = done_path is None or reply.is_done
-    for piece in reply.pieces():
-        raise_error_in(piece, error_path or "error")
-        is_done = is_done or _is_true(piece, done_path)
+    for chunk in reply.chunks():
+        raise_error_in(chunk, error_path or "error")
+        is_done = is_done or _is_true(chunk, done_path)
         try:
-            output = piece if output_path is None else find(piece, output_path)
+            output = chunk if output_path is None else find(chunk, output_path)
         except MissingField:
-            continue  # The first and the last pieces of a stream often contain something else.
+            continue  # The first and the last chunks of a stream often contain something else.
         if output is not None:
             outputs.append(output)
     if not is_done:
         raise IncompleteReply(f"the stream ended before {done_path!r} was true")
     if not outputs and output_path is not None:
-        raise OutputMissing(f"no piece of the stream has {output_path!r}: {reply.excerpt!r}")
+        raise OutputMissing(f"no chunk of the stream has {output_path!r}: {reply.excerpt!r}")
     return "".join(outputs) if all(isinstance(output, str) for output in outputs) else outputs
 
 

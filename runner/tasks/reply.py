@@ -158,7 +158,7 @@ class Reply:
         except (ValueError, LookupError) as exc:
             raise InvalidReply(f"the reply ({self.media or 'no media type'}) is not text in {encoding}: {exc}") from exc
 
-    def pieces(self) -> Iterator[Any]:
+    def chunks(self) -> Iterator[Any]:
         """Yield the data of each event or line of a stream, parsed where it is JSON, up to `[DONE]`."""
         in_events = self.media == "text/event-stream"
         check_values(self.body, b",[{\n\r")
@@ -170,16 +170,16 @@ class Reply:
             if data == "[DONE]":
                 return
             try:
-                piece = read_json(data)
+                chunk = read_json(data)
             except ValueError as exc:
                 if is_incomplete:
                     raise IncompleteReply(f"the stream ended within {_end(data)!r}") from exc
                 if not in_events:
                     raise InvalidReply(f"a line of the stream is not JSON ({exc}): {excerpt(data, _EXCERPT)!r}") from exc
-                piece = data
+                chunk = data
             if event == "error":
-                raise ErrorReply(f"the stream ended with an error: {excerpt(data, _EXCERPT)}", error_code(piece))
-            yield piece
+                raise ErrorReply(f"the stream ended with an error: {excerpt(data, _EXCERPT)}", error_code(chunk))
+            yield chunk
 
     def decompress(self) -> None:
         """Undo the content encoding, which was not requested; the body of an error may be lost."""

@@ -1,4 +1,4 @@
-"""Memory of replies in flight: a small reply is read at once, and few large ones at a time, however many calls there are.
+"""Memory of replies in flight: small replies are read immediately, but only a few large ones at a time.
 
 Together they take at most `SMALL` bytes for each call and `MAX_BYTES` for each of `LARGE_REPLIES`.
 """

@@ -14,14 +14,14 @@ Message = dict[str, Any]
 
 
 def turns_of(case: Case, column: str) -> list[str]:
-    """Return the user messages of a case: a column with a list of texts, or, as in a CSV file, with the JSON of one."""
+    """Return the user messages of a case: a column with a list of strings, or, as in a CSV file, with the JSON of one."""
     value = Fields(case).get(column)
     if isinstance(value, str):
         with suppress(ValueError):  # Reported below.
             value = read_json(value)
     if not isinstance(value, list) or not value or not all(isinstance(turn, str) for turn in value):
         raise UsageError(
-            f"case {case.name!r}: column {column!r} must be a list of texts, the user messages; it is {as_text(value)[:80]!r}"
+            f"case {case.name!r}: column {column!r} must be a list of strings, the user messages; it is {as_text(value)[:80]!r}"
         )
     return value
 

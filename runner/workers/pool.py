@@ -48,7 +48,7 @@ class Pipe(Protocol):
         ...
 
     def kill(self) -> None:
-        """End the worker at once, with the processes that it has started."""
+        """End the worker immediately, with the processes that it has started."""
         ...
 
 
@@ -67,7 +67,7 @@ class WorkerPool(Protocol):
 
     @property
     def concurrency(self) -> int | None:
-        """Attempts that a worker runs at once; None: 1 for plain functions and commands, 16 for others."""
+        """Attempts that a worker runs concurrently; None: 1 for plain functions and commands, 16 for others."""
         ...
 
     @property

@@ -1,4 +1,4 @@
-"""Workers in processes: on this machine, or at the other end of a command such as ssh or docker."""
+"""Workers in processes: on this machine, or started through a command such as ssh or docker."""
 
 import os
 import shlex
@@ -184,8 +184,8 @@ class ProcessWorkers:
     workers: int = attrs.field(factory=lambda: os.cpu_count() or 1, validator=_count)
     """Number of processes (default: the number of CPUs)."""
     concurrency: int | None = attrs.field(default=None, validator=_places, kw_only=True)
-    """Attempts that a process runs at once. None: 1 for plain functions and commands, 16 for async functions, endpoints and
-    chat models."""
+    """Attempts that a process runs concurrently. None: 1 for plain functions and commands, 16 for async functions,
+    endpoints and chat models."""
 
     @property
     def spares(self) -> int:

@@ -238,7 +238,7 @@ def test_a_truncated_answer_is_an_output(server: Server, path: Path, name: str) 
         ("error:503", {}, "unavailable", "the model is asleep"),
         (quote('raw:{"choices": [{"message": null}]}'), {}, "error", "its message is 'null'"),
         (quote('raw:{"choices": [{"message": "no"}]}'), {}, "error", "its message is 'no'"),
-        (quote("raw:data: [1]\n\n"), {"stream": True}, "error", "a piece of the stream is not a chat completion: '[1]'"),
+        (quote("raw:data: [1]\n\n"), {"stream": True}, "error", "a chunk of the stream is not a chat completion: '[1]'"),
         (quote('raw:data: {"choices": [1]}\n\n'), {"stream": True}, "error", "is not a chat completion"),
         (quote('raw:data: {"choices": [{"delta": null}]}\n\n'), {"stream": True}, "unavailable", "without a finish_reason"),
         (quote('raw:data: {"choices": []}\n\ndata: [DONE]\n\n'), {"stream": True}, "error", "without a finish_reason"),

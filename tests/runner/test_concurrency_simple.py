@@ -31,7 +31,7 @@ def test_fixed_allows_its_slots_and_no_more() -> None:
     assert policy.may_start(1.0).open
 
 
-def test_fixed_honours_retry_after() -> None:
+def test_fixed_honors_retry_after() -> None:
     """A Retry-After pauses the whole key."""
     policy = Fixed(2)
     policy.take(Started(t=0.0, attempt="a"))

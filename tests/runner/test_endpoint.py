@@ -290,7 +290,7 @@ def test_text_has_the_encoding_of_its_header(server: Server, path: Path, name: s
             "fatal",
             "no 'output': no 'output' in the value, which is an object with 'answer'",
         ),
-        ("sse", {"output_path": "outptu"}, "fatal", "no piece of the stream has 'outptu'"),
+        ("sse", {"output_path": "outptu"}, "fatal", "no chunk of the stream has 'outptu'"),
         ("error", {"output_path": "output", "error_path": "error"}, "error", "the model is asleep"),
         ("error:503", {"error_path": "error"}, "unavailable", "the model is asleep"),
         ("ndjson:piece", {"output_path": "output"}, "unavailable", "overloaded"),
@@ -545,7 +545,7 @@ def test_a_hang_is_a_timeout(server: Server, path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize(("steps", "wait"), [("429:3,ok", 3.0), ("429:date,ok", 2.0), ("429:quota,ok", 1.5)])
-def test_retry_after_is_honoured(server: Server, path: Path, name: str, steps: str, wait: float) -> None:
+def test_retry_after_is_honored(server: Server, path: Path, name: str, steps: str, wait: float) -> None:
     """`Retry-After` in seconds or as a date, and a reset header, are waited for, and use up no retry."""
     outcome = run_fast(define_real(Endpoint(server.url(name, steps)), retry=Retry(errors=0)), path, rate=100)
 
@@ -606,7 +606,7 @@ def test_the_fingerprint_depends_on_settings_not_secrets(monkeypatch: pytest.Mon
         ("http://bücher.test/%20", b"xn--bcher-kva.test", "/%20"),
     ],
 )
-def test_urls_are_normalised(url: str, host: bytes, target: str) -> None:
+def test_urls_are_normalized(url: str, host: bytes, target: str) -> None:
     """Host names, ports and non-ASCII letters are sent in the form of HTTP."""
     address = Address.parse(url, {})
 

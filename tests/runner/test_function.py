@@ -355,7 +355,7 @@ def test_background_tasks_end_with_the_run(path: Path) -> None:
     assert ["cancelled"] == log
 
 
-def test_trio_is_recognised_by_its_name(path: Path) -> None:
+def test_trio_is_recognized_by_its_name(path: Path) -> None:
     """An `async def` that uses trio runs in the run's own loop and thread without a declaration."""
     threads: list[int] = []
 
@@ -405,7 +405,7 @@ async def _with_both(value: str) -> str:
 
 
 @pytest.mark.parametrize("task", [_through_a_function, _through_two_functions, _through_an_object])
-def test_trio_is_recognised_in_the_code_that_a_task_refers_to(path: Path, task: Callable[[Any], Any]) -> None:
+def test_trio_is_recognized_in_the_code_that_a_task_refers_to(path: Path, task: Callable[[Any], Any]) -> None:
     """Functions and classes of the user that a task names are read, too; the task is called once per trial."""
     outcome = run_and_verify(define(task, "abc"), path)
 
@@ -537,7 +537,7 @@ def test_scorers_of_every_kind_are_called_where_they_belong(path: Path, kind: Ki
     assert 2 == outcome.state.completed
 
 
-def test_the_loop_of_a_scorer_is_recognised(path: Path) -> None:
+def test_the_loop_of_a_scorer_is_recognized(path: Path) -> None:
     """The loop of a scorer is detected as for a task."""
     answering = Scripted(lambda _, __: Return(1.0, 0.01))
     defined = define(_plain(lambda: "yes"), "abcdefgh", slots=8)

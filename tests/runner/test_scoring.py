@@ -51,7 +51,7 @@ class Judging(Model):
 
     async def __call__(self, output: Any, case: Any) -> bool:
         """Answer after a while."""
-        await trio.lowlevel.checkpoint()  # So that it is recognised as a function for trio.
+        await trio.lowlevel.checkpoint()  # So that it is recognized as a function for trio.
         return await super().__call__(output, case)
 
 

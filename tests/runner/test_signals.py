@@ -156,8 +156,8 @@ def raise_another() -> None:
 
 
 @pytest.mark.parametrize("handler", [interrupted, Handler(), partial(interrupted, 1)])
-def test_keyboard_interrupts_of_signals_are_recognised(handler: Callable[..., None]) -> None:
-    """A KeyboardInterrupt of a handler is recognised, also re-raised or in a group; one that code raises itself is not."""
+def test_keyboard_interrupts_of_signals_are_recognized(handler: Callable[..., None]) -> None:
+    """A KeyboardInterrupt of a handler is recognized, also re-raised or in a group; one that code raises itself is not."""
     signal.signal(signal.SIGINT, handler)
     real = caught(lambda: signal.raise_signal(signal.SIGINT))
     own = caught(interrupted) if isinstance(handler, Handler) else KeyboardInterrupt()
@@ -171,7 +171,7 @@ def test_keyboard_interrupts_of_signals_are_recognised(handler: Callable[..., No
 
 
 def test_an_installed_handler_may_raise_keyboard_interrupt() -> None:
-    """A KeyboardInterrupt of a handler that was installed here is recognised."""
+    """A KeyboardInterrupt of a handler that was installed here is recognized."""
     with handle_signals(interrupted, signal.SIGTERM):
         real = caught(lambda: signal.raise_signal(signal.SIGTERM))
         signal.signal(signal.SIGINT, signal.SIG_IGN)

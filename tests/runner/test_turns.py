@@ -101,7 +101,7 @@ def test_a_conversation_with_an_endpoint(server: Server, path: Path, name: str) 
 @pytest.mark.parametrize("turns", ["hello", [], [1], {"a": 1}, None, ["a", {"role": "user"}], '["a", 1]'])
 def test_a_column_that_is_not_a_list_of_texts(path: Path, turns: Any) -> None:
     """The case and the column are named, and nothing is called."""
-    with pytest.raises(UsageError, match=r"'a'.*'turns' must be a list of texts"):
+    with pytest.raises(UsageError, match=r"'a'.*'turns' must be a list of strings"):
         run_real(define_real(Chat("m", base_url="http://127.0.0.1:9/", turns="turns"), [{**CASES[0], "turns": turns}]), path)
 
 

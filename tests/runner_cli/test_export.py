@@ -294,7 +294,7 @@ def test_summary_is_appended(run: Path, tmp_path: Path, monkeypatch: pytest.Monk
     ("arguments", "problem"),
     [
         (["-f", "markdown", "--summary"], "--summary needs the environment variable GITHUB_STEP_SUMMARY"),
-        (["-f", "markdown", "--summary", "-o", "x.md"], "--summary and -o exclude each other"),
+        (["-f", "markdown", "--summary", "-o", "x.md"], "--summary and -o are mutually exclusive"),
         (["-f", "csv", "--summary"], "--summary applies to markdown, not to csv"),
         (["-f", "junit", "--baseline", "run"], "--baseline applies to markdown, not to junit"),
         (["-f", "markdown", "--summary", "--rows", "steps"], "--rows applies to jsonl, csv, parquet, not to markdown"),

@@ -135,7 +135,7 @@ def test_too_many_values_are_rejected(body: bytes, monkeypatch: pytest.MonkeyPat
     with pytest.raises(ReplyTooLarge):
         reply(body).json()
     with pytest.raises(ReplyTooLarge):
-        list(reply(b"".join(b"data: %b\n\n" % item for item in [b"[]"] * 60), "text/event-stream").pieces())
+        list(reply(b"".join(b"data: %b\n\n" % item for item in [b"[]"] * 60), "text/event-stream").chunks())
     assert orjson.loads(text) == reply(text).json()
 
 

@@ -123,7 +123,7 @@ def test_an_echoed_key_is_masked_and_that_is_recorded(path: Path, monkeypatch: p
 def test_a_key_split_over_a_stream_is_masked(
     pieces: list[str], output_path: str | None, expected: Any, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A key whose parts are in several pieces of a stream is masked."""
+    """A key whose parts are in several chunks of a stream is masked."""
     monkeypatch.setenv("MY_KEY", VALUE)
     with replying("".join(f"data: {piece}\n\n" for piece in pieces).encode(), "text/event-stream") as replies:
         run_real(define_real(Endpoint(replies.url, headers={"X-Api-Key": "$MY_KEY"}, output_path=output_path)), path)
