@@ -1,0 +1,146 @@
+"""Cost of workers: trials per second and CPU of the driver, in process and in processes.
+
+A run is measured from the first case that it reads, when its workers are ready; their start is measured by itself.
+"""
+
+import argparse
+import gc
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+import trio
+
+from benchmarks import _worker_tasks as tasks
+from benchmarks._figures import Figures, machine
+from journal import read
+from journal.events import AttemptInterrupted, AttemptStarted
+from runner import ProcessWorkers, run
+from runner.engine.session_workers import new_workers
+from runner.workers.pool import WorkerPool
+
+IN_FLIGHT: Final = (4, 64, 1000)
+MAX_IN_PROCESS: Final = 120
+"""CPU per trial in µs, as `python -m benchmarks executor` requires it of a run without workers."""
+WORKERS: Final = 2
+ROUNDS: Final = 3
+
+
+@attrs.frozen(kw_only=True)
+class Required:
+    """What a kind of workers must reach on an idle machine with 2 cores."""
+
+    rate: dict[int, float]
+    """Attempts in flight → trials per second."""
+    cpu: dict[int, float]
+    """Attempts in flight → CPU of the driver per trial in µs."""
+    megabytes: float
+    """MB of large outputs per second."""
+    first_worker: float = 1.0
+    replacement: float = 1.5
+    """Seconds."""
+
+
+POOLS: Final[dict[str, tuple[Callable[[int, int], WorkerPool], Required]]] = {
+    "processes": (
+        lambda workers, concurrency: ProcessWorkers(workers, concurrency=concurrency),
+        Required(rate={64: 2_000}, cpu={64: 250}, megabytes=50),
+    ),
+}
+"""Name → a pool with a number of workers and attempts per worker, and what it must reach."""
+
+
+def main(argv: list[str]) -> int:
+    """Print the figures; return 1 if a required one is missed."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks workers", description=__doc__)
+    parser.add_argument("--trials", type=int, default=10_000, help="no-op trials of each measurement (default: 10,000)")
+    parser.add_argument("--large", type=int, default=8, help=f"outputs of {tasks.MEGABYTES} MB (default: 8)")
+    parser.add_argument("--pool", choices=sorted(POOLS), action="append", help="repeatable (default: all)")
+    options = parser.parse_args(argv)
+    print(machine())
+    figures = Figures()
+    names = options.pool or list(POOLS)
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory, "run")
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+        os.environ["PYTHONPYCACHEPREFIX"] = str(Path(directory, "bytecode"))  # Installed modules are compiled, too.
+        for in_flight in IN_FLIGHT:
+            _no_op(figures, path, names, in_flight, options.trials)
+        _large(figures, path, names, options.large)
+        for name in names:
+            _starts(figures, path, name)
+    return 1 if figures.missed else 0
+
+
+def _measure(path: Path, defined: Any, pool: WorkerPool | None, count: int, **settings: Any) -> tuple[float, float]:
+    """Run an evaluation; return wall-clock and CPU seconds of this process from its first case on."""
+    shutil.rmtree(path, ignore_errors=True)
+    gc.collect()
+    tasks.count = count
+    outcome = run(defined, path, workers=pool, quiet=True, **settings)
+    wall, cpu = tasks.marks[-1]
+    assert outcome.state.completed == count
+    return time.perf_counter() - wall, time.process_time() - cpu
+
+
+def _no_op(figures: Figures, path: Path, names: list[str], in_flight: int, count: int) -> None:
+    print(f"\nno-op tasks, {in_flight:,} in flight, {WORKERS} workers")
+    wall, cpu = min(_measure(path, tasks.instant, None, count, slots=in_flight) for _ in range(ROUNDS))
+    figures.show("in process", count / wall, unit="trials/s")
+    figures.show("… CPU per trial", cpu / count * 1e6, maximum=MAX_IN_PROCESS, unit="µs")
+    for name in names:
+        new_pool, required = POOLS[name]
+        pool = new_pool(WORKERS, -(-in_flight // WORKERS))
+        there, driver = min(_measure(path, tasks.instant, pool, count, slots=in_flight) for _ in range(ROUNDS))
+        figures.show(name, count / there, minimum=required.rate.get(in_flight), unit="trials/s")
+        figures.show("… CPU of the driver per trial", driver / count * 1e6, maximum=required.cpu.get(in_flight), unit="µs")
+        figures.show("… relative to in process", driver / cpu, unit="×")
+
+
+def _large(figures: Figures, path: Path, names: list[str], count: int) -> None:
+    print(f"\n{count} outputs of {tasks.MEGABYTES} MB, {WORKERS} at once")
+    size = count * tasks.MEGABYTES
+    wall, cpu = min(_measure(path, tasks.large, None, count) for _ in range(ROUNDS))
+    figures.show("in process", size / wall, unit="MB/s")
+    figures.show("… CPU per MB", cpu / size * 1e3, unit="ms")
+    for name in names:
+        new_pool, required = POOLS[name]
+        wall, cpu = min(_measure(path, tasks.large, new_pool(WORKERS, 1), count) for _ in range(ROUNDS))
+        figures.show(name, size / wall, minimum=required.megabytes, unit="MB/s")
+        figures.show("… CPU of the driver per MB", cpu / size * 1e3, unit="ms")
+
+
+def _starts(figures: Figures, path: Path, name: str) -> None:
+    print(f"\n{name}: start and replacement of a worker")
+    new_pool, required = POOLS[name]
+    pool = new_pool(1, 1)
+    first = min(trio.run(_first_worker, pool) for _ in range(ROUNDS))
+    figures.show("from the start of the first worker until it is ready", first, maximum=required.first_worker, unit="s")
+    with_spare, without_spare = _replacements(path, pool)
+    figures.show("from the end of a worker to the next attempt, a spare is ready", with_spare, maximum=0.1, unit="s")
+    figures.show(
+        "… if no spare is ready: the end of two workers in a row", without_spare, maximum=required.replacement, unit="s"
+    )
+
+
+async def _first_worker(pool: WorkerPool) -> float:
+    workers = new_workers(pool, tasks.instant, tasks.instant.settings, ("",), "")
+    started_at = time.perf_counter()
+    async with workers.open():
+        await workers.wait_ready()
+        return time.perf_counter() - started_at
+
+
+def _replacements(path: Path, pool: WorkerPool) -> tuple[float, float]:
+    """Return the seconds from the end of a worker to the next attempt, with and without a spare."""
+    shutil.rmtree(path, ignore_errors=True)
+    tasks.count = 3
+    run(tasks.deadly, path, workers=pool, quiet=True)
+    times = [record.t for record in read(path) if isinstance(record.event, AttemptStarted | AttemptInterrupted)]
+    _, first_end, second_start, second_end, third_start = times
+    return second_start - first_end, third_start - second_end
