@@ -445,7 +445,6 @@ class RunState:
         self.late_returns += 1
 
     def _on_step_completed(self, event: events.StepCompleted, record: Record) -> None:
-        self.steps.locate(event, record)
         self.steps.complete(event, record)
         self.running[event.trial] = self.running[event.trial].after_step(event.name, record.t)
         if event.usage is not None:

@@ -91,8 +91,8 @@ class TrialSteps:
             self.steps.clear()
         return repeated
 
-    def add(self, event: events.StepCompleted, record: Record) -> None:
-        """Add a step that was completed."""
+    def add(self, event: events.StepCompleted, seq: int, location: int) -> None:
+        """Add a step that was completed; `location` is the packed one of its record."""
         self.is_productive = True
         usage = event.usage
         if (inner := self.inner_usage.pop(event.step, None)) is not None:
@@ -100,9 +100,9 @@ class TrialSteps:
             usage = inner
         self.add_inner_usage(event.parent, usage)
         if event.reusable:
-            self.steps[record.seq] = RecordedStep(
-                record.seq,
-                packed(record),
+            self.steps[seq] = RecordedStep(
+                seq,
+                location,
                 event.attempt,
                 event.name,
                 event.fingerprint,
@@ -164,21 +164,24 @@ class RunSteps:
         if not (completed and self.keeps_records):
             self.records.pop(trial, None)
 
-    def locate(self, event: events.StepEvent, record: Record) -> None:
-        """Keep the location of a step's record."""
+    def locate(self, event: events.StepEvent, record: Record) -> int:
+        """Keep the location of a step's record, and return it, packed."""
         locations = self.records.get(event.trial)
         if locations is None:
             locations = self.records[event.trial] = array("q")
-        locations.append(packed(record))
+        location = packed(record)
+        locations.append(location)
         self.last = record.seq
+        return location
 
     def complete(self, event: events.StepCompleted, record: Record) -> None:
         """Count a step, and keep where its result is."""
+        location = self.locate(event, record)
         self.completed += 1
         steps = self.open.get(event.trial)
         if steps is None:
             steps = self.open[event.trial] = TrialSteps(event.attempt)
-        steps.add(event, record)
+        steps.add(event, record.seq, location)
 
     def reuse(self, event: events.StepReused) -> RecordedStep | None:
         """Count a step that was reused, and return it; None if it is unknown."""

@@ -7,7 +7,7 @@ order in which the steps ended.
 import itertools
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from typing import Any, Final
 
 import attrs
@@ -195,10 +195,14 @@ class RunningStep:
     """Number of the step that started it; 0: the task itself."""
     started_at: float
 
-    def enter(self) -> Callable[[], None]:
-        """Make steps that start in this context part of this one; return what ends that."""
-        token = _parent.set(self.number)
-        return lambda: _parent.reset(token)
+    def enter(self) -> Token[int]:
+        """Make steps that start in this context part of this one, until `leave` is called with the result."""
+        return _parent.set(self.number)
+
+    @staticmethod
+    def leave(outer: Token[int]) -> None:
+        """Make steps that start in this context part of the outer one again."""
+        _parent.reset(outer)
 
 
 _parent: Final[ContextVar[int]] = ContextVar("evaljournal_step", default=0)

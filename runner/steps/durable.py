@@ -201,14 +201,14 @@ def _plain_step(definition: _Definition) -> Callable[..., Any]:
         running = steps.begin(definition.request(steps, args, kwargs))
         if (earlier := steps.take(running)) is not None:
             return earlier.output
-        leave = running.enter()
+        outer = running.enter()
         try:
             result = definition.function(*args, **kwargs)
         except Exception as exc:
             steps.fail(running, exc)
             raise
         finally:
-            leave()
+            running.leave(outer)
         if inspect.isawaitable(result):  # Such as the method of an async client, which is a plain function.
             return _finished(definition, running, result)
         output = definition.recorded(running, result)
@@ -232,14 +232,14 @@ def _async_step(definition: _Definition) -> Callable[..., Any]:
 
 
 async def _finished(definition: _Definition, running: RunningStep, result: Awaitable[Any]) -> Any:
-    leave = running.enter()
+    outer = running.enter()
     try:
         value = await result
     except Exception as exc:
         running.steps.fail(running, exc)
         raise
     finally:
-        leave()
+        running.leave(outer)
     output = definition.recorded(running, value)
     await wait_in_loop(running.steps)
     return output

@@ -25,6 +25,7 @@ _EMPTY: Final = b"["
 _AFTER_ELEMENT: Final = frozenset({b"", b","})
 _NONE: Final[Mapping[str, Any]] = {}
 _LEAVES: Final = frozenset({str, int, float, bool, type(None)})
+_NOTHING: Final = sha256()
 _LONG: Final = 1_024
 """Bytes from which a list is compared with earlier ones before it is hashed and searched."""
 
@@ -50,57 +51,66 @@ def step_input(value: Any, name: str, *, key: bytes | None = None, earlier: "Rec
     `key` identifies it instead of its JSON. What a list has in common with one in `earlier` is neither hashed nor searched for
     secrets again, which takes longer than everything else.
     """
-    described = f"the input of step {name!r}"
     try:
-        content, members, hashes, new = _serialized(value, described, earlier)
+        content, members, hashes, new = _serialized(value, name, earlier)
     except UsageError:
         value = to_json(value)
-        content, members, hashes, new = _serialized(value, described, earlier)
+        content, members, hashes, new = _serialized(value, name, earlier)
     is_plain = not may_contain_secrets(new.decode())
     if not is_plain:
-        content, members, hashes, new = _serialized(mask_values(value), described, None)
+        content, members, hashes, new = _serialized(mask_values(value), name, None)
     return StepInput(content, members, hashes, digest(content if key is None else key), is_plain and b"null" not in new)
 
 
 def _serialized(
-    value: Any, name: str, earlier: "RecordedInputs | None"
+    value: Any, step: str, earlier: "RecordedInputs | None"
 ) -> "tuple[bytes, Mapping[str, bytes], Mapping[str, _Hash], bytes]":
     """Return the content, the members and the hashes of an input, and its JSON without what is in an earlier one."""
     if value.__class__ is not dict or _LEAVES.issuperset(map(type, value.values())):
-        content = canonical(value, name)
+        content = _json(value, step)
+        if b"null" in content:
+            canonical(value, _described(step))  # It raises if this is NaN.
         return content, _NONE, _NONE, content
     for key in value:
         if not isinstance(key, str):
-            raise UsageError(f"{name} has the key {key!r}; JSON keys must be strings")
+            raise UsageError(f"the input of step {step!r} has the key {key!r}; JSON keys must be strings")
     members: dict[str, bytes] = {}
     hashes: dict[str, _Hash] = {}
     parts, new_parts = list[bytes](), list[bytes]()
     for key in sorted(value):
-        try:
-            member = orjson.dumps(value[key], option=orjson.OPT_SORT_KEYS)
-        except TypeError:
-            member = canonical(value[key], f"{name}.{key}")  # It raises an error that names the position of the problem.
-        part = new = member
+        part = new = member = _json(value[key], step, key)
         if member[:1] == b"[" and len(member) > _LONG:
-            part = new = member = member[:-1]
-            common = earlier.common(key, member) if earlier is not None else None
-            if common is None:
-                hashes[key] = sha256(member)
+            before, hashed = earlier.common(key, member) if earlier is not None else (b"", _NOTHING)
+            if len(before) == len(member) - 1:
+                member, new = before, b""  # Not a copy: the list is the same in many steps, such as the tools of an agent.
             else:
-                size, hashed = common
-                new = member[size:]
-                hashes[key] = hashed.copy()
-                hashes[key].update(new)
-            part = hashes[key].hexdigest().encode()
+                member = member[:-1]
+                new = member[len(before) :]
+                hashed = hashed.copy()
+                hashed.update(new)
+            hashes[key] = hashed
+            part = hashed.hexdigest().encode()
         elif member[:1] == b"[":
             member = member[:-1]
         if b"null" in new:
-            canonical(value[key], f"{name}.{key}")  # It raises if this is NaN.
+            canonical(value[key], _described(step, key))  # As above.
         members[key] = member
         quoted = orjson.dumps(key)
         parts.append(b"%b:%b" % (quoted, part))
         new_parts.append(b"%b:%b" % (quoted, new))
     return b"{%b}" % b",".join(parts), members, hashes, b",".join(new_parts)
+
+
+def _json(value: Any, step: str, member: str = "") -> bytes:
+    """Return the canonical JSON of an input or of a member of it, with null in place of NaN."""
+    try:
+        return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+    except TypeError:
+        return canonical(value, _described(step, member))  # It raises an error that names the position of the problem.
+
+
+def _described(step: str, member: str = "") -> str:
+    return f"the input of step {step!r}" + (f".{member}" if member else "")
 
 
 class RecordedInputs:
@@ -118,12 +128,12 @@ class RecordedInputs:
         self._recent = (*self._recent[1 - _CANDIDATES :], (number, current))
         return {key: orjson.loads(tails.get(key) or _closed(member)) for key, member in current.members.items()}, continues
 
-    def common(self, key: str, member: bytes) -> "tuple[int, _Hash] | None":
-        """Return how many bytes a list has in common with one of an earlier input in which nothing resembles a secret."""
+    def common(self, key: str, member: bytes) -> "tuple[bytes, _Hash]":
+        """Return the list that this one begins with, of an earlier input in which nothing resembles a secret, and its hash."""
         for _, earlier in reversed(self._recent):
             if earlier.is_plain and key in earlier.hashes and member.startswith(earlier.members[key]):
-                return len(earlier.members[key]), earlier.hashes[key]
-        return None
+                return earlier.members[key], earlier.hashes[key]
+        return b"", _NOTHING
 
     def _tails(self, current: StepInput) -> tuple[dict[str, bytes], int]:
         for number, earlier in reversed(self._recent):
@@ -147,7 +157,7 @@ def _tails(members: Mapping[str, bytes], earlier: Mapping[str, bytes]) -> dict[s
         if member[:1] != b"[" or before[:1] != b"[":
             continue
         tail = member[len(before) :]
-        if before != _EMPTY and (tail[:1] not in _AFTER_ELEMENT or not member.startswith(before)):
+        if before != _EMPTY and (tail[:1] not in _AFTER_ELEMENT or not (member is before or member.startswith(before))):
             return {}
         tails[key] = b"[%b]" % tail.removeprefix(b",")
     return tails if any(earlier[key] != _EMPTY for key in tails) else {}
