@@ -1,1 +1,1 @@
-"""How fast it is, as ratios within one run; never a timed test."""
+"""Benchmarks. Most figures are ratios within one run, because absolute times depend on the machine."""

@@ -17,14 +17,14 @@ def main() -> int:
         result = import_module(f"benchmarks.{sys.argv[1]}").main(sys.argv[2:])
         assert isinstance(result, int)
         return result
-    wants_help = sys.argv[1:] in (["--help"], ["-h"])
+    is_help = sys.argv[1:] in (["--help"], ["-h"])
     lines = ["usage: python -m benchmarks NAME [--help] [options]", "", *(f"  {name:<10} {_summary(name)}" for name in names)]
-    print("\n".join(lines), file=sys.stdout if wants_help else sys.stderr)
-    return 0 if wants_help else 2
+    print("\n".join(lines), file=sys.stdout if is_help else sys.stderr)
+    return 0 if is_help else 2
 
 
 def _summary(name: str) -> str:
-    """The first line of a benchmark's docstring."""
+    """Return the first line of a benchmark's docstring."""
     source = Path(benchmarks.__path__[0], f"{name}.py").read_text()
     return (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0]
 

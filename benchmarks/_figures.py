@@ -10,7 +10,7 @@ import attrs
 
 
 def machine() -> str:
-    """Processor, load, system and Python version."""
+    """Return the processor, the load, the system and the Python version."""
     model = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
@@ -21,7 +21,7 @@ def machine() -> str:
 
 
 def peak_memory() -> float:
-    """Peak memory of this process in MB (`getrusage` would include the parent's)."""
+    """Return the peak memory of this process in MB (`getrusage` would include the parent's)."""
     status = Path("/proc/self/status")
     if status.exists():
         return next(int(line.split()[1]) for line in status.read_text().splitlines() if line.startswith("VmHWM")) / 1024

@@ -30,7 +30,7 @@ HEADERS: Final = (
     "x-stainless-read-timeout: 600",
     f"Content-Length: {len(BODY)}",
 )
-"""As the SDK of OpenAI sends them."""
+"""Headers that the SDK of OpenAI sends."""
 
 
 class Target:

@@ -16,7 +16,7 @@ from runner import Case, Retry, durable, evaluation, gateway_env, run
 
 STEPS: Final = 30
 SECONDS: Final = 0.02
-"""Duration of a call."""
+"""Seconds of a call."""
 
 
 def main(kind: str, path: Path, calls: Path, cases: int, options: dict[str, Any]) -> None:

@@ -113,7 +113,7 @@ def _instant_plain(number: int) -> int:
 
 
 def _no_op(figures: Figures, directory: Path, slots: int, count: int) -> None:
-    print(f"\nno-op tasks, {slots} at once")
+    print(f"\nno-op tasks, {slots} slots")
     wall, cpu = min(_measure(directory, _instant, count, slots, "trio") for _ in range(3))
     figures.show("ours, journaled and synced", count / wall, unit="trials/s")
     figures.show("… CPU per trial (four events)", cpu / count * 1e6, maximum=120, unit="µs")
@@ -134,7 +134,7 @@ def _no_op(figures: Figures, directory: Path, slots: int, count: int) -> None:
 
 def _ten_ms(figures: Figures, directory: Path, slots: int) -> None:
     count = min(20_000, slots * 100)
-    print(f"\ntasks of 10 ms, {slots} at once")
+    print(f"\ntasks of 10 ms, {slots} slots")
     wall, _ = min(_measure(directory, _sleep, count, slots, "trio") for _ in range(2))
     pool = _timed(lambda: trio.run(_trio_pool, _sleep, count, slots))
     figures.show("ours", count / wall, unit="trials/s")
@@ -145,7 +145,7 @@ def _ten_ms(figures: Figures, directory: Path, slots: int) -> None:
 
 
 def _kinds(figures: Figures, directory: Path) -> None:
-    print("\nCPU per trial by kind of task, 100 at once")
+    print("\nCPU per trial by kind of task, 100 slots")
     for kind, task, loop in (
         ("async def for trio", _instant, "trio"),
         ("async def for asyncio", _instant_asyncio, "asyncio"),
@@ -163,7 +163,7 @@ def _single_item(figures: Figures, directory: Path) -> None:
 
 def _long(figures: Figures, directory: Path, count: int) -> None:
     """Measure a long run in its own process, so that the peak memory is its own."""
-    print(f"\na long run: {count:,} no-op trials from a generator, 10 at once")
+    print(f"\na long run: {count:,} no-op trials from a generator, 10 slots")
     program = "import sys; from benchmarks import executor; executor.long_run(sys.argv[1], int(sys.argv[2]))"
     child = subprocess.run(  # noqa: S603  # our own program
         [sys.executable, "-c", program, str(directory), str(count)], check=True, capture_output=True, text=True

@@ -44,7 +44,7 @@ def main(argv: list[str]) -> int:
 
 
 def _compare(figures: Figures, directory: Path, url: str, slots: int, count: int) -> None:
-    print(f"\n{slots} at once")
+    print(f"\n{slots} slots")
     rates = [(_bare(url, slots, count), _measure(directory, url, slots, count)) for _ in range(ROUNDS)]
     bare, bare_cpu = max(rate for (rate, _), _ in rates), min(cpu for (_, cpu), _ in rates)
     rate_of_ours, ours_cpu = max(rate for _, (rate, _) in rates), min(cpu for _, (_, cpu) in rates)

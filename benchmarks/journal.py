@@ -126,7 +126,7 @@ class SlowDisk(Files):
 
 
 def lines_of(path: Path) -> list[bytes]:
-    """All lines of a run."""
+    """Return all lines of a run."""
     return [line for file in sorted(path.glob("journal-*.jsonl")) for line in file.read_bytes().splitlines(keepends=True)]
 
 

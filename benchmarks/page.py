@@ -199,7 +199,7 @@ async def write_run(
 
 
 def _trial_events(dice: random.Random, t: float, number: int, slot: int, variant: str) -> Iterator[tuple[float, Event]]:
-    """The events of a trial that gets a slot at `t`, with their times."""
+    """Return the events of a trial that gets a slot at `t`, with their times."""
     case = f"case-{number:06}"
     name = f"{case}@{variant}" if variant else case
 

@@ -277,7 +277,7 @@ def _tail(side: Side) -> str:
     return f"{_completed(side.run(Fails(side.later('later'), 1, 18, 19), list(range(20)))[1])} completed"
 
 
-@_scenario("concurrency=0", "rejected at once")
+@_scenario("concurrency=0", "rejected immediately")
 def _none(side: Side) -> str:
     side.run(_echo, [1], 0)
     return "accepted"
@@ -351,7 +351,7 @@ def _side(name: str) -> Side:
 
 
 def _play(name: str, first: int, results: Path) -> int:
-    """Run the scenarios from number `first` on, and write each result at once."""
+    """Run the scenarios from number `first` on, and write each result immediately."""
     side = _side(name)
     with results.open("a") as stream:
         for number, scenario in enumerate(_SCENARIOS[first:], first):

@@ -117,7 +117,7 @@ def _watching(figures: Figures, directory: Path) -> None:
     for number in range(ROUNDS):
         alone = _run(directory / f"alone-{number}", watched=False)
         rounds.append((alone, _run(directory / f"watched-{number}", watched=True)))
-    print("\nwatching a live run of 3,000 trials of 10 ms, 20 at once, from another process")
+    print("\nwatching a live run of 3,000 trials of 10 ms in 20 slots, from another process")
     ratio = statistics.median(watched / alone for alone, watched in rounds)
     figures.show("the runner's CPU: watched / not watched, median of pairs", ratio, maximum=1.05)
 

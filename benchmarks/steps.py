@@ -57,9 +57,6 @@ def main(argv: list[str]) -> int:
     return 1 if figures.missed else 0
 
 
-# CPU and bytes.
-
-
 def _cpu(figures: Figures, directory: Path, steps: int) -> None:
     print(f"\nCPU per step, {TRIALS} trials of {steps:,} steps at {SLOTS} slots, least of {ROUNDS} rounds")
     small, prompt = "What next?", [{"role": "user", "content": _text(random.Random(number), 990)} for number in range(50)]
@@ -149,8 +146,6 @@ def _conversation(figures: Figures, directory: Path) -> None:
     figures.show("bytes per trial", size / trials / 1_000, maximum=150, unit="kB")
 
 
-# Runs without steps.
-
 _PLAIN: Final = """
 import sys, time
 from runner import Case, evaluation, run
@@ -195,9 +190,6 @@ def _plain(tree: Path, directory: Path) -> tuple[float, int]:
     command = [sys.executable, "-c", _PLAIN, str(path)]
     ended = subprocess.run(command, env=environment, cwd=tree, capture_output=True, text=True, check=True)  # noqa: S603  # our own program
     return float(ended.stdout.split()[-1]), sum(file.stat().st_size for file in path.glob("journal-*"))
-
-
-# Kills.
 
 
 @attrs.frozen

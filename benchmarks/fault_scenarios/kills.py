@@ -1,4 +1,4 @@
-"""Kills with SIGKILL: what a killed run loses of the calls that had returned, measured against a ledger that it does not write.
+"""Kills with SIGKILL: how many of the calls that had returned a killed run loses, compared with a ledger outside its journal.
 
 The ledger is a file to which a call appends one line as the last thing that it does.
 """
@@ -31,13 +31,13 @@ LARGE = 300_000
 """Bytes of a large output; a small one has a few."""
 SLOTS = 32
 SECONDS = 0.05
-"""Duration of a call."""
+"""Seconds of a call."""
 TIMEOUT = 60.0
 """Seconds after which a process counts as hanging."""
 
 
 def kill_large_outputs(figures: Figures, directory: Path, kills: int = 30) -> None:
-    """Kills of a run with 300 kB and small outputs: at most twice the loss of small outputs is that of large ones."""
+    """Kills of a run with 300 kB and small outputs: the loss of large outputs is at most twice that of small ones."""
     for durability in ("sync", "os"):
         returned, lost = Counter[bool](), Counter[bool]()
         for number in range(kills):

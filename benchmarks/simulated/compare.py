@@ -36,7 +36,7 @@ class Comparison:
         return self.results[name].seconds / self.results[BEST].seconds
 
     def goodput(self, name: str) -> float:
-        """Return the goodput in per cent of capacity, at most 100: an initial burst does not compensate for losses."""
+        """Return the goodput in percent of capacity, at most 100: an initial burst does not compensate for losses."""
         return min(self.results[name].goodput or 0.0, 100.0)
 
     def lost(self) -> float:

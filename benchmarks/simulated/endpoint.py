@@ -49,7 +49,7 @@ class Poison:
     kind: Literal["rate_limited", "unavailable", "hung", "error"]
     retry_after: float | None = None
     quick: bool = False
-    """Their error is returned at once, not after the latency of a call."""
+    """Whether their error is returned immediately, not after the latency of a call."""
 
     def hits(self, trial: int) -> bool:
         """Return whether a trial's case is poisoned; they are spread evenly."""

@@ -165,7 +165,7 @@ class Run:
     trials: int | None = None
     """Number of trials; None: unlimited."""
     ahead: int = 50
-    """Trials that may be open at once, per slot of the limit: with 1, nothing starts while all are in backoff."""
+    """Trials that may be open at the same time, per slot of the limit: with 1, nothing starts while all are in backoff."""
     first: int = 0
     """Number of the first trial; runs that share an endpoint have different ones."""
     tally: Tally = field(factory=Tally)
@@ -293,13 +293,13 @@ class Run:
 
     def _rate_limited(self, lane: Lane, call: _Call) -> None:
         """Wait for Retry-After, within the remaining budget."""
-        trial, asked = call.trial, call.answer.retry_after or 0.0
+        trial, requested = call.trial, call.answer.retry_after or 0.0
         trial.rate_limits += 1
         trial.in_a_row += 1
         left = RATE_LIMITS - trial.waited
-        delay = min(max(asked, self._backoff(trial, trial.rate_limits)), left)
+        delay = min(max(requested, self._backoff(trial, trial.rate_limits)), left)
         trial.waited += delay if not call.probe else 0.0
-        self._retry(lane, call, delay, failed=(left <= 0 or asked > left) and not call.probe)
+        self._retry(lane, call, delay, failed=(left <= 0 or requested > left) and not call.probe)
 
     def _retry(self, lane: Lane, call: _Call, delay: float, *, failed: bool) -> None:
         trial, timeline = call.trial, self.timeline

@@ -54,7 +54,7 @@ class NoDisk(NullFiles):
     """A disk that discards everything and takes no time."""
 
     def pause(self) -> None:
-        """Return at once: the clock is virtual."""
+        """Return immediately: the clock is virtual."""
 
 
 @frozen

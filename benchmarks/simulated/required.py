@@ -18,10 +18,10 @@ class Checks:
         """Start without failures."""
         self.failed = 0
 
-    def check(self, what: str, figure: str, *, passed: bool) -> None:
+    def check(self, requirement: str, figure: str, *, passed: bool) -> None:
         """Print one line, and count a failure."""
         self.failed += not passed
-        print(f"{'PASS' if passed else 'FAIL'}  {what:<78} {figure}")
+        print(f"{'PASS' if passed else 'FAIL'}  {requirement:<78} {figure}")
 
 
 def check(families: Mapping[str, Sequence[Comparison]], seeds: Sequence[int]) -> int:
@@ -69,14 +69,14 @@ def _ordinary(checks: Checks, comparisons: Sequence[Comparison]) -> None:
     checks.check("ordinary: no trial lost that the best fixed limit would not lose", f"{lost:.0f} lost", passed=lost == 0)
 
 
-def _times(checks: Checks, what: str, comparisons: Sequence[Comparison], maximum: float) -> None:
+def _times(checks: Checks, rows: str, comparisons: Sequence[Comparison], maximum: float) -> None:
     """Check the ratio of every finite run to the best fixed limit."""
     slow = [c for c in comparisons if c.row.trials is not None and c.ratio(OURS) > maximum]
     values = ratios(comparisons, OURS)
     if not values:
         return
     figure = f"highest {max(values):.2f} x, {len(slow)} of {len(values)} above"
-    checks.check(f"{what}: <= {maximum} x the time of the best fixed limit", figure, passed=not slow)
+    checks.check(f"{rows}: <= {maximum} x the time of the best fixed limit", figure, passed=not slow)
     for c in sorted(slow, key=lambda c: -c.ratio(OURS))[:5]:
         print(f"      {c.ratio(OURS):5.2f} x  {c.row.name} (seed {c.seed})")
 
@@ -85,9 +85,9 @@ def _lettered(checks: Checks, comparison: Comparison) -> None:
     """Check the requirements of the first study for each scenario."""
     required, ours = SCENARIOS[comparison.row.name][1], comparison.results[OURS]
     goodput = ours.goodput or 0.0
-    what = f"{comparison.row.name}: >= {required.goodput:.0f} %, rate limited <= {required.rate_limited:.0f} %, "
+    requirement = f"{comparison.row.name}: >= {required.goodput:.0f} %, rate limited <= {required.rate_limited:.0f} %, "
     checks.check(
-        f"{what}unavailable <= {required.unavailable:.0f} %, 0 lost (seed {comparison.seed})",
+        f"{requirement}unavailable <= {required.unavailable:.0f} %, 0 lost (seed {comparison.seed})",
         f"{goodput:.0f} / {ours.rate_limited:.1f} / {ours.unavailable:.1f} / {ours.failed:.0f}",
         passed=goodput >= required.goodput
         and ours.rate_limited <= required.rate_limited
@@ -98,14 +98,14 @@ def _lettered(checks: Checks, comparison: Comparison) -> None:
 
 def _recovery(checks: Checks) -> None:
     """Check that 90 of 100 slots are in use within 30 s after an outage or a burst of 429s."""
-    for what, limited in (("an outage", False), ("a burst of 429s", True)):
+    for fault, limited in (("an outage", False), ("a burst of 429s", True)):
         endpoint = Endpoint(cap=100, brownout_every=300, brownout_kind="rate_limited" if limited else "unavailable")
         end = 150 + endpoint.brownout
-        [tally] = simulate(Row(name=what, endpoint=endpoint, seconds=420.0), ours, 1, trace=True)
+        [tally] = simulate(Row(name=fault, endpoint=endpoint, seconds=420.0), ours, 1, trace=True)
         recovery = next((t - end for t, n in tally.in_flight or () if t >= end and n >= 90), None)
         figure = "not back within 240 s" if recovery is None else f"{recovery:.1f} s"
         passed = recovery is not None and recovery <= 30
-        checks.check(f"back at 90 slots of 100 after {what}: <= 30 s", figure, passed=passed)
+        checks.check(f"back at 90 slots of 100 after {fault}: <= 30 s", figure, passed=passed)
 
 
 def _short_run(checks: Checks, seeds: Sequence[int]) -> None:

@@ -12,17 +12,17 @@ _FULL = Gate(open=False)
 
 
 class Fixed:
-    """A fixed number of calls at once."""
+    """A fixed number of calls in flight."""
 
     def __init__(self, slots: int) -> None:
-        """Allow `slots` calls at once."""
+        """Allow `slots` calls in flight."""
         self.slots = slots
         self.state = None
         self.in_flight = 0
 
     @property
     def limit(self) -> int:
-        """Calls that may be in flight at once."""
+        """Calls that may be in flight."""
         return self.slots
 
     def take(self, signal: Signal) -> Decision:
@@ -60,7 +60,7 @@ class Phoenix(Fixed):
 
     @property
     def limit(self) -> int:
-        """Calls that may be in flight at once."""
+        """Calls that may be in flight."""
         return int(self.target)
 
     def learn(self, signal: Signal) -> None:
@@ -170,7 +170,7 @@ class Inspect(Fixed):
 
     @property
     def limit(self) -> int:
-        """Calls that may be in flight at once."""
+        """Calls that may be in flight."""
         return self._limit
 
     def learn(self, signal: Signal) -> None:

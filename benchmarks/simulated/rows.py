@@ -24,8 +24,8 @@ GRID = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 """Fixed limits that are tried to find the best one."""
 SUFFICIENT = 98.5
 """Per cent of capacity at which the search ends: a higher limit would only cause more 429s."""
-HAMMERING = 1000.0
-"""Rate-limited calls per completed trial, in per cent, at which it ends if the last step brought no improvement."""
+MAX_RATE_LIMITED = 1000.0
+"""Rate-limited calls per completed trial, in percent, at which it ends if the last step brought no improvement."""
 LONGEST = 20_000.0
 """Seconds after which a finite run is ended."""
 
@@ -42,7 +42,7 @@ class Row:
     trials: int | None = None
     """Trials of a finite run, which is measured by its time; None: unlimited."""
     ahead: int = 50
-    """Trials that may be open at once, per slot of the limit."""
+    """Trials that may be open at the same time, per slot of the limit."""
     timeout: float = TIMEOUT
     judge: Endpoint | Literal["shared"] | None = None
     """The endpoint that scores each output, with a policy of its own; `shared`: the task's endpoint and policy."""
@@ -79,13 +79,13 @@ class Result:
     seconds: float = 0.0
     """Time of a finite run."""
     rate_limited: float = 0.0
-    """Calls that met a limit, per completed trial, in per cent; random 429s are not counted."""
+    """Calls that met a limit, per completed trial, in percent; random 429s are not counted."""
     unavailable: float = 0.0
-    """Calls that failed with a 5xx or timed out, per completed trial, in per cent."""
+    """Calls that failed with a 5xx or timed out, per completed trial, in percent."""
     failed: float = 0
     """Trials lost, poisoned ones not counted."""
     shares: tuple[float, ...] = ()
-    """Share of each run in the completed trials, in per cent."""
+    """Share of each run in the completed trials, in percent."""
 
 
 def ours(row: Row) -> Policy:
@@ -148,10 +148,10 @@ def best_fixed(row: Row, seed: int = 0) -> tuple[int, Result]:
     for limit in limits[1:]:
         result = measure(row, _fixed(limit), seed)
         reached, best_goodput = result.goodput or 0.0, best[1].goodput or 0.0
-        if reached > best_goodput + 0.5:  # Of equally good limits, the lowest.
+        if reached > best_goodput + 0.5:  # Of equally good limits, the lowest is returned.
             best = limit, result
-        hopeless = reached < 0.9 * best_goodput or (reached <= best_goodput + 0.5 and result.rate_limited > HAMMERING)
-        if hopeless or max(reached, best_goodput) >= SUFFICIENT:
+        is_worse = reached < 0.9 * best_goodput or (reached <= best_goodput + 0.5 and result.rate_limited > MAX_RATE_LIMITED)
+        if is_worse or max(reached, best_goodput) >= SUFFICIENT:
             break
     return best
 

@@ -7,7 +7,7 @@ All of A-X have a median latency of 2 s with a log-normal spread of 0.5 (mean 2.
     B  the same without Retry-After         G  0.5/s, burst 2
     C  32 in flight                         H  10/s, a minute's burst, rate-limit headers
     D  A, outages of 30 s, 0.3 % hang       L  A, rate-limited calls are taken from the quota
-    E  self-hosted: square law beyond 32    X  A, C, D and E (knee 28) at once
+    E  self-hosted: square law beyond 32    X  A, C, D and E (knee 28) together
     S  20/s without Retry-After, and 1 % random 429s
     T  C, and 1 % random 429s
 
@@ -27,14 +27,14 @@ SLOTS = 1000
 
 @frozen(kw_only=True)
 class Required:
-    """Required figures of ours, in per cent."""
+    """Required figures of ours, in percent."""
 
     goodput: float = 92.0
-    """Of what the endpoint could deliver while it was available; at least."""
+    """Minimum share of what the endpoint could deliver while it was available."""
     rate_limited: float = 1.0
-    """Calls that met a limit, per completed trial; at most."""
+    """Maximum calls that met a limit, per completed trial."""
     unavailable: float = 4.0
-    """Calls that failed with a 5xx or timed out, per completed trial; at most."""
+    """Maximum calls that failed with a 5xx or timed out, per completed trial."""
 
 
 SCENARIOS: dict[str, tuple[Endpoint, Required]] = {

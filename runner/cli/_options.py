@@ -40,7 +40,7 @@ def failures(text: str) -> int | float | str:
     if text == OFF:
         return text
     percent = re.fullmatch(r"(\d+(?:\.\d+)?)\s*%", text)
-    if percent and float(percent[1]) <= 100:  # noqa: PLR2004 - per cent
+    if percent and float(percent[1]) <= 100:  # noqa: PLR2004 - percent
         return float(percent[1]) / 100
     if text.isdecimal():
         return int(text)
