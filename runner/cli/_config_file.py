@@ -7,7 +7,8 @@ from typing import Any, Final, cast
 import click
 import orjson
 
-from runner.cli._options import OPTIONS, Option, grouped_option, is_task_option
+from runner.cli._option_decorators import grouped_option
+from runner.cli._options import OPTIONS, Option, is_task_option
 from runner.data.toml_file import read_toml
 from runner.definition.variants import check_variant_name
 from runner.errors import UsageError

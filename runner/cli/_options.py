@@ -1,6 +1,6 @@
 """The options of `run`, `resume` and `rescore`: one table for the flags, the configuration file, `init` and the help.
 
-A new setting is a field of `Settings` and one row here.
+A new setting is a field of `Settings` and one row here. `runner.cli._option_decorators` adds the options to commands.
 """
 
 import re
@@ -10,13 +10,11 @@ from typing import Any, Final
 
 import attrs
 import click
-from click.shell_completion import CompletionItem
 
 from runner import scorers
-from runner.cli._common import OFF, F, seconds
+from runner.cli._common import OFF, seconds
 from runner.concurrency import POLICIES
 from runner.definition.settings import EXPERIMENT_SETTINGS, Settings
-from runner.definition.variants import MAX_UNCONFIRMED
 from runner.errors import UsageError
 from runner.retries.retry import Retry
 
@@ -52,12 +50,6 @@ def count(text: str) -> int | str:
     if text == OFF or text.isdecimal():
         return text if text == OFF else int(text)
     raise click.BadParameter(f"{text!r} is not a number of trials (such as 20) or {OFF!r}")
-
-
-def complete_scorers(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete the built-in scorers; anything else is a file."""
-    names = [CompletionItem(name) for name in scorers.NAMES if name.startswith(incomplete)]
-    return names or [CompletionItem(incomplete, type="file")]
 
 
 def _derived(value: Callable[["Option"], Any]) -> Any:
@@ -109,15 +101,6 @@ class Option:
             if owner == target:
                 yield argument or self.name
 
-    def decorate(self, function: F, group: str, help_: str) -> F:
-        """Add the option to a command."""
-        arguments: dict[str, Any] = {"help": help_, "multiple": self.multiple, "metavar": self.metavar, "type": self.type}
-        if self.metavar is None:
-            arguments = {"help": help_, "is_flag": True, "default": None}
-        elif self.metavar == "SCORER":
-            arguments["shell_complete"] = complete_scorers
-        return grouped_option(group, self.spec.split()[0], **arguments)(function)
-
     def _setting_default(self) -> str:
         for owner, kind in (("settings", Settings), ("retry", Retry)):
             for argument in self.arguments(owner):
@@ -126,29 +109,6 @@ class Option:
                     return OFF if self.can_be_off else ""
                 return f"{default:g}" if isinstance(default, float) else str(default)
         return ""
-
-
-class GroupedOption(click.Option):
-    """A click option with the group under which the help lists it."""
-
-    def __init__(self, *arguments: Any, group: str, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self.group = group
-
-
-class GroupedCommand(click.Command):
-    """A command whose help lists its options by group."""
-
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write a section for each group."""
-        groups: dict[str, list[tuple[str, str]]] = {group: [] for group in ("Resume", *TABLE)}
-        for param in self.get_params(ctx):
-            if isinstance(param, click.Option) and (record := param.get_help_record(ctx)) is not None:
-                groups[getattr(param, "group", "Output")].append(record)
-        for group, records in groups.items():
-            if records:
-                with formatter.section(group):
-                    formatter.write_dl(records)
 
 
 ONLY_VARIANT: Final = Option(
@@ -409,7 +369,7 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
 OPTIONS: Final = tuple(option for options in TABLE.values() for option in options)
 
 
-def _is_setting(option: Option, *, experiment: bool) -> bool:
+def is_setting(option: Option, *, experiment: bool) -> bool:
     """Return whether an option is a setting; those that define the experiment cannot be changed by `resume`."""
     names = [*option.arguments("settings"), *option.arguments("retry")]
     return bool(names) and (experiment or names[0] not in EXPERIMENT_SETTINGS)
@@ -417,50 +377,12 @@ def _is_setting(option: Option, *, experiment: bool) -> bool:
 
 def is_definition(option: Option) -> bool:
     """Return whether an option describes what is evaluated, not how."""
-    return bool(option.targets) and not _is_setting(option, experiment=True)
+    return bool(option.targets) and not is_setting(option, experiment=True)
 
 
 def is_task_option(option: Option) -> bool:
     """Return whether an option describes the task, so that variants may differ in it."""
     return any(any(option.arguments(target)) for target in TARGETS)
-
-
-def _decorator(selects: Callable[[Option], bool], *, defaults: bool = True) -> Callable[[F], F]:
-    def decorate(function: F) -> F:
-        for group, options in reversed(list(TABLE.items())):
-            for option in reversed(options):
-                if selects(option):
-                    function = option.decorate(function, group, option.help if defaults else option.text)
-        return function
-
-    return decorate
-
-
-run_options = _decorator(lambda _: True)
-resume_options = _decorator(lambda option: not option.targets or _is_setting(option, experiment=False), defaults=False)
-scorer_options = _decorator(lambda option: option in TABLE["Scoring"] and is_definition(option))
-
-
-def grouped_option(group: str, *flags: str, **arguments: Any) -> Callable[[F], F]:
-    """Add an option that only one command has."""
-    return click.option(*flags, cls=GroupedOption, group=group, **arguments)
-
-
-def only_variant_option(group: str, text: str) -> Callable[[F], F]:
-    """Add the option that selects variants of a run that exists."""
-    return lambda function: ONLY_VARIANT.decorate(function, group, text)
-
-
-def yes_option(group: str) -> Callable[[F], F]:
-    """Add the option that confirms a large product of variants."""
-    return grouped_option(group, "--yes", is_flag=True, help=f"Run more than {MAX_UNCONFIRMED:,} variants.")
-
-
-def trust_option(group: str) -> Callable[[F], F]:
-    """Add the option with which a run of another user or machine is used."""
-    return grouped_option(
-        group, "--trust", is_flag=True, help="Use the file, command or URL that the journal of a foreign run names."
-    )
 
 
 def overrides(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from runner.cli._common import run_argument
 from runner.cli._ending import finish
 from runner.cli._locate import locate_evaluation
 from runner.cli._no_code_options import scorers_from_options
-from runner.cli._options import GroupedCommand, grouped_option, only_variant_option, scorer_options, trust_option
+from runner.cli._option_decorators import GroupedCommand, grouped_option, only_variant_option, scorer_options, trust_option
 from runner.cli._output import echo
 from runner.cli._session import user_code
 from runner.data.dataset import Dataset

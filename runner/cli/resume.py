@@ -12,15 +12,15 @@ from runner.cli._display import exit_if_damaged, open_run
 from runner.cli._ending import finish
 from runner.cli._head_file import write_head
 from runner.cli._locate import locate_evaluation
-from runner.cli._options import (
+from runner.cli._option_decorators import (
     GroupedCommand,
     grouped_option,
     only_variant_option,
-    overrides,
     resume_options,
     trust_option,
     yes_option,
 )
+from runner.cli._options import overrides
 from runner.cli._output import echo
 from runner.cli._session import CommandSession, nat_output, user_code
 from runner.definition.gates import check_gates, gate_problems

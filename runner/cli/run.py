@@ -13,7 +13,8 @@ from runner.cli._common import shard_type
 from runner.cli._config_file import config_option
 from runner.cli._dry_run import print_dry_run
 from runner.cli._no_code_options import DEFINITION, evaluation_from_options, is_on_command_line
-from runner.cli._options import GroupedCommand, grouped_option, overrides, run_options, yes_option
+from runner.cli._option_decorators import GroupedCommand, grouped_option, run_options, yes_option
+from runner.cli._options import overrides
 from runner.cli._session import CommandSession, nat_output, user_code
 from runner.definition.gates import check_gates
 from runner.definition.loading import LoadedEvaluation, find

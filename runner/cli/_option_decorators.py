@@ -1,0 +1,89 @@
+"""Decorators that add options to commands, and help that lists the options by group."""
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from runner import scorers
+from runner.cli._common import F
+from runner.cli._options import ONLY_VARIANT, TABLE, Option, is_definition, is_setting
+from runner.definition.variants import MAX_UNCONFIRMED
+
+
+class GroupedOption(click.Option):
+    """A click option with the group under which the help lists it."""
+
+    def __init__(self, *arguments: Any, group: str, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.group = group
+
+
+class GroupedCommand(click.Command):
+    """A command whose help lists its options by group."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write a section for each group."""
+        groups: dict[str, list[tuple[str, str]]] = {group: [] for group in ("Resume", *TABLE)}
+        for param in self.get_params(ctx):
+            if isinstance(param, click.Option) and (record := param.get_help_record(ctx)) is not None:
+                groups[getattr(param, "group", "Output")].append(record)
+        for group, records in groups.items():
+            if records:
+                with formatter.section(group):
+                    formatter.write_dl(records)
+
+
+def complete_scorers(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete the built-in scorers; anything else is a file."""
+    names = [CompletionItem(name) for name in scorers.NAMES if name.startswith(incomplete)]
+    return names or [CompletionItem(incomplete, type="file")]
+
+
+def _add(option: Option, function: F, group: str, help_: str) -> F:
+    """Add an option of the table to a command."""
+    arguments: dict[str, Any] = {"help": help_, "multiple": option.multiple, "metavar": option.metavar, "type": option.type}
+    if option.metavar is None:
+        arguments = {"help": help_, "is_flag": True, "default": None}
+    elif option.metavar == "SCORER":
+        arguments["shell_complete"] = complete_scorers
+    return grouped_option(group, option.spec.split()[0], **arguments)(function)
+
+
+def _decorator(is_selected: Callable[[Option], bool], *, defaults: bool = True) -> Callable[[F], F]:
+    def decorate(function: F) -> F:
+        for group, options in reversed(list(TABLE.items())):
+            for option in reversed(options):
+                if is_selected(option):
+                    function = _add(option, function, group, option.help if defaults else option.text)
+        return function
+
+    return decorate
+
+
+run_options = _decorator(lambda _: True)
+resume_options = _decorator(lambda option: not option.targets or is_setting(option, experiment=False), defaults=False)
+scorer_options = _decorator(lambda option: option in TABLE["Scoring"] and is_definition(option))
+
+
+def grouped_option(group: str, *flags: str, **arguments: Any) -> Callable[[F], F]:
+    """Add an option that only one command has."""
+    return click.option(*flags, cls=GroupedOption, group=group, **arguments)
+
+
+def only_variant_option(group: str, text: str) -> Callable[[F], F]:
+    """Add the option that selects variants of a run that exists."""
+    return lambda function: _add(ONLY_VARIANT, function, group, text)
+
+
+def yes_option(group: str) -> Callable[[F], F]:
+    """Add the option that confirms a large product of variants."""
+    return grouped_option(group, "--yes", is_flag=True, help=f"Run more than {MAX_UNCONFIRMED:,} variants.")
+
+
+def trust_option(group: str) -> Callable[[F], F]:
+    """Add the option with which a run of another user or machine is used."""
+    return grouped_option(
+        group, "--trust", is_flag=True, help="Use the file, command or URL that the journal of a foreign run names."
+    )
