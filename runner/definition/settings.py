@@ -22,8 +22,8 @@ from runner.errors import UsageError, Validator, is_whole, valid
 from runner.retries.retry import NUMBERS, Retry
 from runner.steps.durable_requests import DurableRequests
 from runner.suggest import suggest
+from runner.workers.parse import parse_workers
 from runner.workers.pool import WorkerPool
-from runner.workers.processes import parse_workers
 
 EXPERIMENT_SETTINGS: Final = ("repeats", "only", "skip", "limit", "shuffle", "seed", "only_variants")
 """Settings that define the experiment. All others may change from session to session."""

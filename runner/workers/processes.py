@@ -12,21 +12,14 @@ from typing import Any, Final
 import attrs
 import trio
 
-from replay.text import printable
 from runner.errors import UsageError, is_whole, valid
 from runner.secrets import mask
 from runner.workers.pool import StartWorker, WorkerDied
+from runner.workers.streams import EXIT_TIMEOUT, START_CODE, FrameSplitter, StderrPrinter, exit_in_words
 
-MAX_FRAME: Final = 1 << 30
-"""Bytes of a frame; a worker that sends more is killed."""
-EXIT_TIMEOUT: Final = 1.0
-"""Seconds that a worker gets to exit after its pipe was closed."""
 _CHUNK: Final = 1 << 18
-_MAX_LINE: Final = 4_000
-"""Bytes of a line on standard error; longer lines are split."""
 _CONNECTION_LOST: Final = 255
 """Exit code of ssh if the connection failed; that of the worker otherwise."""
-_START: Final = "import sys; sys.path[:] = sys.argv.pop().split('\\n'); from runner.worker.__main__ import main; main()"
 
 
 class ProcessPipe:
@@ -64,19 +57,10 @@ class ProcessPipe:
     async def frames(self) -> AsyncGenerator[list[bytes]]:
         """Yield the frames that arrive."""
         assert self._process.stdout is not None
-        parts, size = list[bytes](), 0
+        splitter = FrameSplitter()
         with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
             while chunk := await self._process.stdout.receive_some(_CHUNK):
-                *lines, tail = bytes(chunk).split(b"\n")
-                if lines:
-                    lines[0] = b"".join((*parts, lines[0]))
-                    parts, size = [], 0
-                parts.append(tail)
-                size += len(tail)
-                if size > MAX_FRAME:
-                    self.kill()
-                    raise WorkerDied(f"killed: it sent a frame of more than {MAX_FRAME:,} bytes")
-                if lines:
+                if lines := splitter.split(bytes(chunk)):
                     yield lines
         with trio.move_on_after(EXIT_TIMEOUT) as timeout:
             await self._process.wait()
@@ -84,26 +68,16 @@ class ProcessPipe:
             self.kill()
             raise WorkerDied("killed: it closed its standard output")
         code = await self._process.wait()
-        raise WorkerDied(_exit_in_words(code), blameless=code in self._lost_codes)
+        raise WorkerDied(exit_in_words(code), blameless=code in self._lost_codes)
 
     async def forward_stderr(self) -> None:
-        """Print what the worker writes to standard error, line by line, as that of the run."""
+        """Print what the worker writes to standard error."""
         assert self._process.stderr is not None
-        line = b""
+        printer = StderrPrinter()
         with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
             async for chunk in self._process.stderr:
-                *lines, line = (line + chunk).split(b"\n")
-                while len(line) > _MAX_LINE:
-                    lines.append(line[:_MAX_LINE])
-                    line = line[_MAX_LINE:]
-                self._print(lines)
-        self._print([line] if line else [])
-
-    def _print(self, lines: list[bytes]) -> None:
-        if lines and sys.stderr is not None:
-            text = "".join(f"{printable(line.decode('utf-8', 'replace'), _MAX_LINE)}\n" for line in lines)
-            with suppress(OSError, ValueError):  # It may be closed.
-                sys.stderr.write(text)
+                printer.print(bytes(chunk))
+        printer.end()
 
     async def end(self) -> None:
         """Close the pipe, upon which the worker exits; kill it if it does not."""
@@ -117,15 +91,6 @@ class ProcessPipe:
             for stream in (self._process.stdout, self._process.stderr):
                 if stream is not None:
                     await stream.aclose()
-
-
-def _exit_in_words(code: int) -> str:
-    if code >= 0:
-        return f"exit code {code}"
-    try:
-        return f"signal {-code} ({signal.Signals(-code).name})"
-    except ValueError:
-        return f"signal {-code}"
 
 
 class _Processes:
@@ -204,7 +169,7 @@ class ProcessWorkers:
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[StartWorker]:
         """Open the pool for a session; its processes import modules from where this one does."""
-        line = [sys.executable, "-P", "-c", _START, "\n".join(sys.path)]
+        line = [sys.executable, "-P", "-c", START_CODE, "\n".join(sys.path)]
         async with _processes() as processes:
             yield lambda number: processes.start(line, f"process {number}")
 
@@ -259,21 +224,3 @@ class CommandWorkers:
         line = shlex.split(self.command)
         async with _processes() as processes:
             yield lambda _: processes.start(line, "", lost_codes=[_CONNECTION_LOST])
-
-
-def parse_workers(value: Any) -> Any:
-    """Return the pool that a setting describes: `processes`, `processes:8`, `command:ssh …`; `none` and None: no workers.
-
-    What a journal records of a pool is parsed, too. Anything else is left to the validator.
-    """
-    if isinstance(value, Mapping):
-        is_processes = value.get("kind") == "processes"  # Not a command: a journal must not name one.
-        return ProcessWorkers(value["workers"], concurrency=value["concurrency"]) if is_processes else value
-    if not isinstance(value, str):
-        return value
-    kind, _, argument = value.partition(":")
-    if value in {"none", "processes"}:
-        return None if value == "none" else ProcessWorkers()
-    if kind == "processes" and argument.isdecimal():
-        return ProcessWorkers(int(argument))
-    return CommandWorkers(argument) if kind == "command" else value

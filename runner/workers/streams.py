@@ -1,0 +1,74 @@
+"""The standard streams of a worker's process: its frames, what it prints, and its exit code."""
+
+import signal
+import sys
+from contextlib import suppress
+from typing import Final
+
+from replay.text import printable
+from runner.workers.frames import InvalidFrame
+
+MAX_FRAME: Final = 1 << 30
+"""Bytes of a frame; a worker that sends more is killed."""
+EXIT_TIMEOUT: Final = 1.0
+"""Seconds that a worker gets to exit after its standard input was closed."""
+START_CODE: Final = "import sys; sys.path[:] = sys.argv.pop().split('\\n'); from runner.worker.__main__ import main; main()"
+"""Code of a worker's process; its last argument has the lines of `sys.path`."""
+_MAX_LINE: Final = 4_000
+"""Bytes of a line on standard error; longer lines are split."""
+
+
+class FrameSplitter:
+    """Splits what a worker writes to its standard output into frames."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    def split(self, chunk: bytes) -> list[bytes]:
+        """Return the frames that end in a chunk."""
+        *lines, tail = chunk.split(b"\n")
+        if lines:
+            lines[0] = b"".join((*self._parts, lines[0]))
+            self._parts, self._size = [], 0
+        self._parts.append(tail)
+        self._size += len(tail)
+        if self._size > MAX_FRAME:
+            raise InvalidFrame(f"it sent a frame of more than {MAX_FRAME:,} bytes")
+        return lines
+
+
+class StderrPrinter:
+    """Prints what a worker writes to its standard error, line by line, as that of the run."""
+
+    def __init__(self) -> None:
+        self._line = b""
+
+    def print(self, chunk: bytes) -> None:
+        """Print the lines that end in a chunk."""
+        *lines, self._line = (self._line + chunk).split(b"\n")
+        while len(self._line) > _MAX_LINE:
+            lines.append(self._line[:_MAX_LINE])
+            self._line = self._line[_MAX_LINE:]
+        self._print(lines)
+
+    def end(self) -> None:
+        """Print a last line without a line break."""
+        self._print([self._line] if self._line else [])
+        self._line = b""
+
+    def _print(self, lines: list[bytes]) -> None:
+        if lines and sys.stderr is not None:
+            text = "".join(f"{printable(line.decode('utf-8', 'replace'), _MAX_LINE)}\n" for line in lines)
+            with suppress(OSError, ValueError):  # It may be closed.
+                sys.stderr.write(text)
+
+
+def exit_in_words(code: int) -> str:
+    """Return an exit code as text; a negative one is a signal."""
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"signal {-code} ({signal.Signals(-code).name})"
+    except ValueError:
+        return f"signal {-code}"
