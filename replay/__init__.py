@@ -7,7 +7,8 @@ from replay.auditing import audit
 from replay.comparison import compare
 from replay.loaded_run import LoadedRun, load
 from replay.state import RunState, fold
-from replay.summary import Summary, summarize
+from replay.summary import summarize
+from replay.summary_types import Summary
 from replay.timeline import Timeline
 from replay.timeline_columns import Span, Times
 from replay.trajectory import StepDetails

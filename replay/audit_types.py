@@ -10,12 +10,12 @@ from journal.events import PolicyEvent, RetryScheduled, RunStarted, TrialFailed
 from replay.budget import BudgetUse
 from replay.trial_state import TrialState
 
-Settled = RetryScheduled | TrialFailed
+Settlement = RetryScheduled | TrialFailed
 """The decision about a trial after an attempt without an output."""
 
 
 class Rules(Protocol):
-    """The policies and retries of one session, rebuilt from its settings; they depend only on the records they are given."""
+    """The policies and retries of one session, rebuilt from its settings; they depend only on the records in `take`."""
 
     @property
     def caveat(self) -> str:
@@ -38,7 +38,7 @@ class Rules(Protocol):
         """Return why no attempt of a rate-limit key may start at `t`; empty if one may."""
         ...
 
-    def settle(self, event: Settled, trial: TrialState, *, over_budget: bool) -> Settled:
+    def settle(self, event: Settlement, trial: TrialState, *, over_budget: bool) -> Settlement:
         """Return the decision for a trial in this state, where `event` is the recorded one."""
         ...
 

@@ -14,7 +14,7 @@ from journal.codec import event_type
 from journal.errors import IllegalEvent
 from journal.fact import set_fields
 from journal.lifecycle import Lifecycle
-from replay.audit_types import Audit, Finding, Rules, RulesFactory, Settled, Totals
+from replay.audit_types import Audit, Finding, Rules, RulesFactory, Settlement, Totals
 from replay.budget_rules import end_problems, start_problems, stop_problems
 from replay.handlers import handlers
 from replay.idle import slots_of
@@ -295,7 +295,7 @@ class Auditor:
             self._add(record, "stop", f"{event.trial!r} starts, although the first trials had failed with the same error")
         if (state.budget is not None and state.budget.limits) or event.reserved is not None:
             self._check_budget(record, list(start_problems(state, event)))
-        self._steps.forget(event.trial)
+        self._steps.clear(event.trial)
         if state.steps.open or event.reuses or event.spent:
             self._add_all(record, "steps", self._steps.start(event))
         in_flight, subject = self._in_flight.start(event.trial, event.key), repr(event.trial)
@@ -411,8 +411,8 @@ class Auditor:
         state = self._state
         if isinstance(event, events.LimitChanged):
             limits = {**state.limits, event.key: event.after}
-            of_attempts = (limit for key, limit in limits.items() if not key.startswith(events.SCORER_PREFIX))
-            self._highest = max(self._highest, sum(of_attempts))
+            attempt_limits = (limit for key, limit in limits.items() if not key.startswith(events.SCORER_PREFIX))
+            self._highest = max(self._highest, sum(attempt_limits))
             slots = slots_of(state, event.key)
             if event.before != state.limits.get(event.key, event.before):
                 message = f"it changes a limit of {event.before}, but the limit was {state.limits[event.key]}"
@@ -426,7 +426,7 @@ class Auditor:
             self._in_flight.exclude_hung(event.key)
             self._hung = len(self._slots)
 
-    def _check_settlement(self, event: Settled, record: Record) -> None:
+    def _check_settlement(self, event: Settlement, record: Record) -> None:
         rules, trial = self._rules, self._state.trials[event.trial]
         if rules is None:
             return

@@ -17,7 +17,7 @@ UNITS: Final = ("cost", "input_tokens", "output_tokens")
 MAX_UNKNOWN: Final = 4
 """Attempts of a variant that may be in flight without a reserve, until one of them has reported its usage."""
 MAX_UNREPORTED: Final = 20
-"""Trials of a variant that may be completed without any usage; then the session is stopped, as nothing would be counted."""
+"""Trials of a variant that may be completed without any usage; then the session is stopped, because nothing can be counted."""
 OVER_BUDGET: Final = "OverBudget"
 """Error type of an attempt that exceeded the budget per trial and did not fail with another error."""
 _MAX_TRIALS: Final = 10**9
@@ -32,7 +32,7 @@ Amounts: TypeAlias = dict[str, float]
 
 
 def amounts(value: object, *, zero: bool = True) -> Amounts:
-    """Return the amounts in a JSON value; anything else, which only a foreign journal contains, is ignored."""
+    """Return the amounts in a JSON value, without those of 0 if `zero` is False; any other content is ignored."""
     if not isinstance(value, Mapping):
         return {}
     pairs = ((unit, _amount(value.get(unit))) for unit in UNITS)
@@ -71,7 +71,7 @@ class _VariantUsage:
     """Units that a completed trial has reported."""
     unreported: Counter[str] = attrs.field(factory=Counter[str])
     """Unit → trials completed in this session without it."""
-    lost: Counter[str] = attrs.field(factory=Counter[str])
+    interrupted: Counter[str] = attrs.field(factory=Counter[str])
     """Unit → interrupted attempts without a reserve; each may have used as much as the first attempt that reports it."""
     last_reserve: Amounts | None = None
     """The reserve of the last attempt that was started with a budget."""
@@ -124,8 +124,6 @@ class Budget:
     _used_by_trial: dict[str, Amounts] = attrs.field(factory=dict[str, Amounts])
     """Trial that is not done → what its attempts have used; only with `trial_limits`."""
 
-    # The rule.
-
     def reserve(self, variant: str, estimate: Mapping[str, float]) -> Amounts:
         """Return the reserve of the next attempt: the most that one has used, before the first report at least the estimate.
 
@@ -168,10 +166,8 @@ class Budget:
         sums = {unit: round(used.get(unit, 0.0) + unrecorded.get(unit, 0.0), _DECIMALS) for unit in self.trial_limits}
         return {unit: amount for unit, amount in sums.items() if amount > self.trial_limits[unit]}
 
-    # Views.
-
     def blocks(self) -> Iterator[Block]:
-        """Yield why the next attempt of a variant may not start, judging by the reserve of its last one."""
+        """Yield why the next attempt of each variant may not start, estimated from the reserve of its last one."""
         for name, usage in self._variants.items():
             reserve = usage.last_reserve
             if reserve is not None and (block := self.block(name, self.reserve(name, reserve))) is not None:
@@ -215,15 +211,13 @@ class Budget:
             larger[unit] = round_up(max(used + reserve + max(1, remaining) * average, used + 2 * reserve))
         return larger or {unit: round_up(2 * limit) for unit, limit in self.limits.items()}
 
-    # Facts.
-
     def begin_session(self, settings: Mapping[str, Any], being_scored: Iterable[str]) -> None:
         """Use the limits of a session; `being_scored` are the trials with a scorer call that did not end before it."""
         self.has_ended = False
         self.limits = amounts(settings.get("budget"), zero=False)
         self.trial_limits = amounts(settings.get("budget_per_trial"), zero=False)
         for trial in being_scored:
-            self.lose_call(trial)
+            self.interrupt_call(trial)
         for usage in self._variants.values():
             usage.unreported.clear()
 
@@ -262,22 +256,22 @@ class Budget:
                 if self.trial_limits:
                     self._add(self._used_by_trial.setdefault(trial, {}), unit, amount)
 
-    def lose_call(self, trial: str) -> None:
-        """Count the unused reserve of an attempt as possibly paid: a scorer call ended without a report and is repeated."""
+    def interrupt_call(self, trial: str) -> None:
+        """Count the unused reserve of an attempt as possibly paid: a scorer call reported no usage, and is repeated."""
         if (attempt := self._open.get(trial)) is not None:
             for unit in UNITS:
                 self._add(self.possibly_paid, unit, attempt.held(unit))
 
-    def lose(self, trial: str) -> None:
+    def interrupt(self, trial: str) -> None:
         """Release the reserve of an attempt that was interrupted or timed out, and count what is unused as possibly paid."""
         if (attempt := self.release(trial)) is None:
             return
-        lost = self._usage_of(attempt.variant).lost
+        interrupted = self._usage_of(attempt.variant).interrupted
         for unit in UNITS:
             if unit in attempt.reserved:
                 self._add(self.possibly_paid, unit, attempt.held(unit))
             else:
-                lost[unit] += 1
+                interrupted[unit] += 1
 
     def complete(self, trial: str) -> None:
         """Release the reserve of a completed trial; the reserves of later attempts follow from its usage."""
@@ -292,7 +286,7 @@ class Budget:
                 usage.unreported[unit] += 1
 
     def drop(self, trial: str) -> None:
-        """Forget a trial that failed or was withdrawn."""
+        """Release the reserve of a trial that failed or was withdrawn."""
         self.release(trial)
         self._used_by_trial.pop(trial, None)
 
@@ -302,7 +296,7 @@ class Budget:
             return
         usage.reported.add(unit)
         largest = usage.largest[unit]
-        self._add(self.possibly_paid, unit, usage.lost.pop(unit, 0) * largest)
+        self._add(self.possibly_paid, unit, usage.interrupted.pop(unit, 0) * largest)
         for attempt in self._open.values():
             if attempt.variant == variant and unit not in attempt.reserved:
                 attempt.reserved[unit] = largest

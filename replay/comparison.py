@@ -14,9 +14,10 @@ import orjson
 from journal import Blob, JournalError, Record
 from journal.events import AttemptSucceeded
 from replay.definition import variant_fingerprints
-from replay.pairing import Key, Paired, Pairing, score
+from replay.pairing import Key, PairedDifference, Pairing, score
 from replay.state import RunState
-from replay.summary import Latency, has_output, latency, times
+from replay.summary import has_output, latency, times
+from replay.summary_types import Latency
 from replay.text import plural
 from replay.trial_state import DONE, TrialState, Value
 from replay.variant_totals import VariantTotals
@@ -34,11 +35,11 @@ class NothingInCommon(JournalError):
 
 
 def _ids(side: "Side") -> dict[Key, str]:
-    is_whole, variant = side.variant is None, side.variant
+    has_all, variant = side.variant is None, side.variant
     return {
-        (trial.case, trial.variant if is_whole else "", trial.repeat): name
+        (trial.case, trial.variant if has_all else "", trial.repeat): name
         for name, trial in side.state.trials.items()
-        if trial.stage != "withdrawn" and (is_whole or trial.variant == variant)
+        if trial.stage != "withdrawn" and (has_all or trial.variant == variant)
     }
 
 
@@ -50,7 +51,7 @@ class Side:
     outputs: Mapping[str, bytes] = attrs.field(factory=dict[str, bytes])
     """Trial → digest of its output, from `outputs`; needed to find changed outputs."""
     variant: str | None = None
-    """The variant; None for the whole run."""
+    """The variant; None: all of the run."""
     ids: Mapping[Key, str] = attrs.field(default=attrs.Factory(_ids, takes_self=True), repr=False)
     """Key → id of the trials that were not withdrawn."""
 
@@ -59,10 +60,10 @@ class Side:
         """Sums over its trials: stages, scores, usage."""
         return self.state if self.variant is None else self.state.variants[self.variant]
 
-    def has(self, scorer: str) -> bool:
+    def has_scorer(self, scorer: str) -> bool:
         """Return whether the run has a scorer, even if it has scored nothing; `judge.tone` belongs to `judge`."""
-        pinned = self.state.started.scorers if self.state.started else {}
-        return scorer in self.totals.scores or scorer.partition(".")[0] in pinned
+        scorers = self.state.started.scorers if self.state.started else {}
+        return scorer in self.totals.scores or scorer.partition(".")[0] in scorers
 
     @property
     def trials(self) -> dict[Key, TrialState]:
@@ -83,8 +84,9 @@ class Side:
         if started is None:
             return {}
         variants = variant_fingerprints(started.definition)
-        named = variants if self.variant is None else {name: variants[name] for name in (self.variant,) if name in variants}
-        return {**named, "": started.task_fingerprint}
+        if self.variant is not None:
+            variants = {name: variants[name] for name in (self.variant,) if name in variants}
+        return {**variants, "": started.task_fingerprint}
 
 
 def sides_by_variant(state: RunState) -> dict[str, Side]:
@@ -162,12 +164,12 @@ class Comparison:
     scorers_only_a: Sequence[str]
     scorers_only_b: Sequence[str]
     """Scorers that the other run does not have; their values are not compared."""
-    scores: Mapping[str, Paired]
-    latency: Paired
+    scores: Mapping[str, PairedDifference]
+    latency: PairedDifference
     """Seconds per output, compared in the same way."""
-    completion: Paired
+    completion: PairedDifference
     """Share of trials that were completed, compared in the same way: failed trials have no score."""
-    groups: Mapping[str, Mapping[str, Paired]] | None
+    groups: Mapping[str, Mapping[str, PairedDifference]] | None
     """Group → scorer → the same for its cases; None if no grouping was requested."""
 
 
@@ -205,8 +207,8 @@ def compare(a: Side, b: Side, *, groups: Mapping[str, str] | None = None) -> Com
         only_b=[ids_b[key] for key in pairing.only_b],
         different_content=[ids_b[key] for key in pairing.different_content],
         same_task=_has_same_task(a, b),
-        scorers_only_a=[scorer for scorer in a.totals.scores if not b.has(scorer)],
-        scorers_only_b=[scorer for scorer in b.totals.scores if not a.has(scorer)],
+        scorers_only_a=[scorer for scorer in a.totals.scores if not b.has_scorer(scorer)],
+        scorers_only_b=[scorer for scorer in b.totals.scores if not a.has_scorer(scorer)],
         scores=pairing.scores(scorers),
         latency=pairing.latency(),
         completion=pairing.completion(),
@@ -218,7 +220,7 @@ def compare(a: Side, b: Side, *, groups: Mapping[str, str] | None = None) -> Com
 
 def common_scorers(a: Side, b: Side) -> list[str]:
     """Return the scorers that both have."""
-    return [scorer for scorer in {**a.totals.scores, **b.totals.scores} if a.has(scorer) and b.has(scorer)]
+    return [scorer for scorer in {**a.totals.scores, **b.totals.scores} if a.has_scorer(scorer) and b.has_scorer(scorer)]
 
 
 def _nothing_in_common(a: Side, b: Side, pairing: Pairing) -> NothingInCommon:

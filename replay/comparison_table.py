@@ -1,4 +1,4 @@
-"""Compare any number of runs or variants: one row for each, and its paired differences to a baseline.
+"""Compare any number of runs or variants: one row for each, and its paired differences from a baseline.
 
 A pure function of the runs. The differences of a table are tested together, with Holm's correction. The text of a table is in
 `comparison_table_text`.
@@ -10,10 +10,11 @@ from typing import Final
 import attrs
 
 from replay.comparison import Side, common_scorers
-from replay.pairing import Paired, Pairing
+from replay.pairing import PairedDifference, Pairing
 from replay.power import detectable_difference
 from replay.statistics import LEVEL, holm
-from replay.summary import Latency, Score, score_of
+from replay.summary import score_of
+from replay.summary_types import Latency, Score
 from replay.tally import Tally
 from replay.usage import as_integer, total
 
@@ -24,19 +25,19 @@ _ALPHA: Final = 1 - LEVEL
 class Difference:
     """A score compared with the baseline."""
 
-    paired: Paired
+    paired: PairedDifference
     """Differences are row minus baseline."""
     p_adjusted: float | None
     """The p-value with Holm's correction over all comparisons of the table; None for labels, and without common values."""
     is_distinguishable: bool
     """Whether `p_adjusted` is below 5 %."""
     detectable: float | None
-    """Minimum detectable difference: found in 80 % of tables with so many cases. None if unknown, or if none is detectable."""
+    """Minimum difference that 80 % of tables with this many cases detect; None if it is unknown or they detect none."""
 
 
 @attrs.frozen(kw_only=True)
-class Unpaired:
-    """The trials of a row and of the baseline, and those that are not compared."""
+class Overlap:
+    """The trials that a row and the baseline have in common, and the others, which are not compared."""
 
     common: int
     """Trials with the same case, repeat and content in both."""
@@ -70,12 +71,12 @@ class Row:
     """Cost divided by the trials that are completed or failed."""
     cost_per_pass: float | None
     """Cost divided by the passes of the table's score; None if that score has no passes."""
-    is_on_front: bool
+    is_pareto_optimal: bool
     """Whether no other row is better for at most its cost per trial, or as good for less."""
-    unpaired: Unpaired | None
+    overlap: Overlap | None
     """None for the baseline."""
     differences: Mapping[str, Difference]
-    """Scorer → its difference to the baseline; empty for the baseline."""
+    """Scorer → its difference from the baseline; empty for the baseline."""
 
 
 @attrs.frozen(kw_only=True)
@@ -85,7 +86,7 @@ class ComparisonTable:
     baseline: str
     """Name of its row."""
     score: str | None
-    """The score of `cost_per_pass` and `is_on_front`: the first with passes, otherwise the first with numbers."""
+    """The score of `cost_per_pass` and `is_pareto_optimal`: the first with passes, otherwise the first with numbers."""
     comparisons: int
     """Differences that were tested together."""
     rows: Sequence[Row]
@@ -109,33 +110,33 @@ def compare_all(sides: Mapping[str, Side], baseline: str) -> ComparisonTable:
                 score,
                 paired[name][0] if name in paired else None,
                 {scorer: difference for (row, scorer), difference in differences.items() if row == name},
-                is_on_front=_is_on_front(name, points),
+                is_pareto_optimal=_is_pareto_optimal(name, points),
             )
             for name, side in sides.items()
         ],
     )
 
 
-def assess(paired: Sequence[Paired]) -> list[Difference]:
+def assess(paired: Sequence[PairedDifference]) -> list[Difference]:
     """Test several differences, with Holm's correction over those that can be tested."""
     p_values = [difference.p for difference in paired if difference.p is not None]
     adjusted, level = iter(holm(p_values)), 1 - _ALPHA / max(1, len(p_values))
     return [_difference(difference, None if difference.p is None else next(adjusted), level) for difference in paired]
 
 
-def _paired(baseline: Side, side: Side) -> tuple[Unpaired, dict[str, Paired]]:
+def _paired(baseline: Side, side: Side) -> tuple[Overlap, dict[str, PairedDifference]]:
     ids_a, ids_b = baseline.ids, side.ids
     pairing = Pairing(baseline.trials, side.trials)
-    unpaired = Unpaired(
+    overlap = Overlap(
         common=len(pairing.common),
         only_baseline=[ids_a[key] for key in pairing.only_a],
         only_row=[ids_b[key] for key in pairing.only_b],
         different_content=[ids_b[key] for key in pairing.different_content],
     )
-    return unpaired, pairing.scores(common_scorers(baseline, side))
+    return overlap, pairing.scores(common_scorers(baseline, side))
 
 
-def _difference(paired: Paired, p_adjusted: float | None, level: float) -> Difference:
+def _difference(paired: PairedDifference, p_adjusted: float | None, level: float) -> Difference:
     return Difference(
         paired=paired,
         p_adjusted=p_adjusted,
@@ -165,7 +166,7 @@ def _mean_and_cost(side: Side, score: str | None) -> tuple[float, float] | None:
     return tally.mean, cost / totals.done
 
 
-def _is_on_front(name: str, points: Mapping[str, tuple[float, float] | None]) -> bool:
+def _is_pareto_optimal(name: str, points: Mapping[str, tuple[float, float] | None]) -> bool:
     """Return whether no other row is better for at most its cost, or as good for less."""
     point = points[name]
     if point is None:
@@ -178,10 +179,10 @@ def _row(
     name: str,
     side: Side,
     score: str | None,
-    unpaired: Unpaired | None,
+    overlap: Overlap | None,
     differences: Mapping[str, Difference],
     *,
-    is_on_front: bool,
+    is_pareto_optimal: bool,
 ) -> Row:
     totals, cost = side.totals, total(side.totals.usage, "cost")
     return Row(
@@ -198,8 +199,8 @@ def _row(
         unpriced_calls=as_integer(total(totals.usage, "unpriced_calls") or 0),
         cost_per_trial=None if cost is None or not totals.done else cost / totals.done,
         cost_per_pass=_cost_per_pass(cost, totals.scores.get(score or "")),
-        is_on_front=is_on_front,
-        unpaired=unpaired,
+        is_pareto_optimal=is_pareto_optimal,
+        overlap=overlap,
         differences=differences,
     )
 

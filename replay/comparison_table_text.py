@@ -6,8 +6,8 @@ from typing import Final
 
 from replay.comparison_table import ComparisonTable, Difference, Row
 from replay.comparison_text import in_unit, sentence, signed
-from replay.summary import Score
 from replay.summary_text import versions_in_words
+from replay.summary_types import Score
 from replay.text import digits, duration, money, number, plural, printable
 
 _WIDTH: Final = 120
@@ -23,7 +23,7 @@ _Column = Sequence[str]
 def lines(table: ComparisonTable) -> Iterator[str]:
     """Yield a table as lines."""
     yield from _rows(table)
-    if any(row.is_on_front for row in table.rows):
+    if any(row.is_pareto_optimal for row in table.rows):
         front = f"* on the Pareto front of {_name(table.score or '')} against cost"
         yield f"{front}: no other row is better for at most its cost per trial, or as good for less"
     scorers = dict.fromkeys(scorer for row in table.rows for scorer in row.differences)
@@ -52,7 +52,9 @@ def _row_name(name: str) -> str:
 def _rows(table: ComparisonTable) -> Iterator[str]:
     """Yield the columns side by side; those that do not fit are in a further table below."""
     names = _column(
-        "", ["* " + _row_name(row.name) if row.is_on_front else "  " + _row_name(row.name) for row in table.rows], left=True
+        "",
+        ["* " + _row_name(row.name) if row.is_pareto_optimal else "  " + _row_name(row.name) for row in table.rows],
+        left=True,
     )
     columns = list(_columns(table))
     while columns:
@@ -149,7 +151,7 @@ def notes(table: ComparisonTable) -> Iterator[str]:
         yield f"p-values have Holm's correction over {table.comparisons:,} comparisons"
     baseline = _row_name(table.baseline)
     for row in table.rows:
-        for note in (*_unpaired(row, baseline), *_difference_notes(row, baseline), *_row_notes(row)):
+        for note in (*_overlap(row, baseline), *_difference_notes(row, baseline), *_row_notes(row)):
             yield f"{_row_name(row.name)}: {note}"
 
 
@@ -164,17 +166,17 @@ def _difference_notes(row: Row, baseline: str) -> Iterator[str]:
         yield f"excluded, because not scored in both: {', '.join(excluded)}"
 
 
-def _unpaired(row: Row, baseline: str) -> Iterator[str]:
-    if row.unpaired is None:
+def _overlap(row: Row, baseline: str) -> Iterator[str]:
+    if row.overlap is None:
         return
     lists = (
-        (f"only in {baseline}", row.unpaired.only_baseline),
-        ("only here", row.unpaired.only_row),
-        ("with different content", row.unpaired.different_content),
+        (f"only in {baseline}", row.overlap.only_baseline),
+        ("only here", row.overlap.only_row),
+        ("with different content", row.overlap.different_content),
     )
     parts = [f"{len(trials):,} {where} ({_first(trials)})" for where, trials in lists if trials]
     if parts:
-        yield f"{plural(row.unpaired.common, 'trial')} in common with {baseline}; not compared: {', '.join(parts)}"
+        yield f"{plural(row.overlap.common, 'trial')} in common with {baseline}; not compared: {', '.join(parts)}"
 
 
 def _first(trials: Sequence[str]) -> str:

@@ -4,12 +4,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 
 from replay.comparison import Change, Comparison
-from replay.pairing import Paired
+from replay.pairing import PairedDifference
 from replay.text import digits, duration, number, plural, printable
 from replay.trial_state import Value
 
 
-def short_verdict(paired: Paired, *, higher: str = "higher", lower: str = "lower") -> str:
+def short_verdict(paired: PairedDifference, *, higher: str = "higher", lower: str = "lower") -> str:
     """Return in a few words whether B differs from A: `B is better`, `no significant difference`."""
     if not paired.n:
         return "nothing to compare"
@@ -24,7 +24,7 @@ def short_verdict(paired: Paired, *, higher: str = "higher", lower: str = "lower
     return f"B is {higher if paired.difference > 0 else lower}"
 
 
-def sentence(paired: Paired, *, higher: str = "higher", lower: str = "lower", unit: str = "") -> str:
+def sentence(paired: PairedDifference, *, higher: str = "higher", lower: str = "lower", unit: str = "") -> str:
     """Return whether B differs from A, with the interval: `B is better by 6.2 points (95 % CI 1.2 to 11.3, n = 143)`."""
     words = short_verdict(paired, higher=higher, lower=lower)
     if not paired.n:
@@ -45,7 +45,7 @@ def sentence(paired: Paired, *, higher: str = "higher", lower: str = "lower", un
     return f"{words} by {in_unit(paired, abs(difference))}{unit} ({interval}, n = {paired.n:,})"
 
 
-def in_unit(paired: Paired, value: float) -> str:
+def in_unit(paired: PairedDifference, value: float) -> str:
     """Return a difference of passes in points, and one of numbers with three digits."""
     return f"{100 * value:.1f}" if paired.kind == "pass" else digits(value, 3)
 
@@ -97,7 +97,7 @@ def _datasets(comparison: Comparison) -> str:
     return f"{plural(comparison.common, 'common trial')}, {', '.join(differences)}"
 
 
-def _score_lines(scores: Mapping[str, Paired]) -> Iterator[str]:
+def _score_lines(scores: Mapping[str, PairedDifference]) -> Iterator[str]:
     names = {scorer: printable(scorer, 24) for scorer in scores}
     width = max(map(len, names.values()), default=0)
     for scorer, paired in scores.items():

@@ -1,6 +1,6 @@
-"""A run in a few kilobytes: what a list of runs and a history over runs show of it.
+"""Digests: the results of a run in a few kilobytes, for lists of runs and histories.
 
-A digest has the results of each variant, and for each case its content, its outcome and its scores. It is computed from a
+A digest has the results of each variant, and the content, the outcome and the scores of each case. It is computed from a
 loaded run and can be kept as JSON, which is checked when it is read: it may be damaged or of another version.
 """
 
@@ -76,7 +76,7 @@ class VariantDigest:
 
 @attrs.frozen(kw_only=True)
 class CaseColumns:
-    """The cases of one variant: column by column, because most runs have the same cases."""
+    """The cases of one variant, in columns, because most runs have the same cases."""
 
     cases: Sequence[str]
     fingerprints: Sequence[str]

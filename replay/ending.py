@@ -10,7 +10,8 @@ from replay import summary_text
 from replay.budget_text import budget_lines, larger_budget
 from replay.state import RunState
 from replay.steps import keeps_steps
-from replay.summary import Summary, crashes, forked_sessions, summarize
+from replay.summary import crashes, forked_sessions, summarize
+from replay.summary_types import Summary
 from replay.text import duration, one_line, plural, printable, spaced
 from replay.trial_state import TrialState
 from replay.variant_text import variant_lines

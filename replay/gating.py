@@ -1,4 +1,4 @@
-"""Gates against a baseline: did a run get worse than an earlier one?
+"""Gates against a baseline: whether a run is worse than an earlier one.
 
 Pure functions of two runs and some rules, so the same journals always give the same verdict. A score is compared over the cases
 that both runs have, with the 95 % confidence interval of its paired difference:
@@ -17,7 +17,7 @@ from typing import Final, Literal
 import attrs
 
 from replay.comparison import Comparison, Side, compare
-from replay.pairing import Paired
+from replay.pairing import PairedDifference
 from replay.power import detectable_drop
 from replay.summary import score_of, unscored
 from replay.usage import total
@@ -50,7 +50,7 @@ class Limit:
 
 
 @attrs.frozen
-class Rules:
+class GateRules:
     """The rules of a gate."""
 
     scores: Mapping[str, ScoreRule] | None = None
@@ -77,7 +77,7 @@ class Check:
     high: float | None = None
     """Run minus baseline, with its 95 % confidence interval."""
     detectable: float | None = None
-    """The smallest drop that so many cases would show in 80 % of comparisons; None if it is unknown or they would show none."""
+    """The minimum drop that 80 % of comparisons with this many cases detect; None if it is unknown or they detect none."""
 
 
 @attrs.frozen
@@ -93,7 +93,7 @@ class NotComparable(Exception):
     """The two runs cannot be compared, for the reason in the message."""
 
 
-def gate(baseline: Side, run: Side, rules: Rules) -> GateReport:
+def gate(baseline: Side, run: Side, rules: GateRules) -> GateReport:
     """Check a run against a baseline.
 
     Raises:
@@ -129,11 +129,11 @@ def _check_uniform(name: str, side: Side) -> None:
         raise NotComparable(f"{name} has {missing:,} outputs without a score of {scorer!r}; `evaljournal rescore` adds them")
 
 
-def _score_checks(comparison: Comparison, run: Side, rules: Rules) -> Iterator[Check]:
+def _score_checks(comparison: Comparison, run: Side, rules: GateRules) -> Iterator[Check]:
     scores = {name: paired for name, paired in comparison.scores.items() if paired.kind != "label"}
-    named = dict.fromkeys(scores, ScoreRule(MAX_DROP)) if rules.scores is None else dict(rules.scores)
-    named.setdefault(COMPLETED, ScoreRule(MAX_DROP))
-    for name, rule in named.items():
+    score_rules = dict.fromkeys(scores, ScoreRule(MAX_DROP)) if rules.scores is None else dict(rules.scores)
+    score_rules.setdefault(COMPLETED, ScoreRule(MAX_DROP))
+    for name, rule in score_rules.items():
         paired = comparison.completion if name == COMPLETED else scores.get(name)
         if paired is None or not paired.n:
             raise NotComparable(f"the runs have no numbers of {name!r} in common")
@@ -143,10 +143,10 @@ def _score_checks(comparison: Comparison, run: Side, rules: Rules) -> Iterator[C
             yield check_drop(name, paired, rule.max_drop)
         if rule.at_least is not None:
             mean = paired.mean_b if name == COMPLETED else score_of(run.totals.scores[name]).mean
-            yield _bounded(name, "at_least", rule.at_least, paired.mean_a, mean)
+            yield _check_bound(name, "at_least", rule.at_least, paired.mean_a, mean)
 
 
-def check_drop(name: str, paired: Paired, tolerated: float) -> Check:
+def check_drop(name: str, paired: PairedDifference, tolerated: float) -> Check:
     """Check a score, or the share of completed trials, against the tolerated drop."""
     low, high = paired.low, paired.high
     if paired.kind == "number" and not paired.changed:
@@ -172,18 +172,18 @@ def check_drop(name: str, paired: Paired, tolerated: float) -> Check:
     )
 
 
-def _limit_checks(baseline: Side, run: Side, rules: Rules) -> Iterator[Check]:
+def _limit_checks(baseline: Side, run: Side, rules: GateRules) -> Iterator[Check]:
     for name, limit in rules.limits.items():
         before, after = _amount(name, baseline), _amount(name, run)
         if limit.at_most is not None:
-            yield _bounded(name, "at_most", limit.at_most, before, after)
+            yield _check_bound(name, "at_most", limit.at_most, before, after)
         if limit.at_most_ratio is not None:
             trials = (baseline.totals.done, run.totals.done) if name != "p95" else (1, 1)
             ratio = None if not before or after is None else (after / trials[1]) / (before / trials[0])
-            yield _bounded(name, "at_most_ratio", limit.at_most_ratio, None, ratio)
+            yield _check_bound(name, "at_most_ratio", limit.at_most_ratio, None, ratio)
 
 
-def _bounded(
+def _check_bound(
     name: str,
     rule: Literal["at_least", "at_most", "at_most_ratio"],
     bound: float,

@@ -1,7 +1,7 @@
 """The history of an evaluation: its results run by run, and the cases that broke, were fixed or are flaky.
 
-Runs are joined by case: a case counts where its name and content are those of the reference, the newest finished run. So runs
-of other data are comparable as far as their cases are equal. Pure functions of digests.
+Runs are joined by case. A case of a run counts if its name and content are those of the reference, the newest finished run, so
+runs on different data are compared on their common cases. Pure functions of digests.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -55,7 +55,7 @@ class Point:
     common: int
     """Cases with the same name and content as in the reference."""
     has_other_data: bool
-    """Whether it has cases that the reference does not have, or has with other content."""
+    """Whether it has cases that the reference does not have, or that have other content there."""
     is_partial: bool
     """Whether `common` is less than half of the cases of the reference; then it is not part of the trend."""
     score: ScoreDigest | None
@@ -242,7 +242,7 @@ def _has_same_cases(columns: CaseColumns, contents: Mapping[str, str]) -> bool:
 def change(outcomes: str) -> tuple[Literal["unchanged", "broken", "fixed", "flaky"], int | None]:
     """Return how a case changed over some runs, and the run since which it is broken or fixed.
 
-    An error between two results does not count, so an outage makes no case flaky. An error at the end counts.
+    An error between two results does not count, so that an outage makes no case flaky. An error at the end counts.
     """
     if len({*outcomes} - {OPEN, ERROR}) <= 1 and not outcomes.endswith((ERROR, OPEN, MIXED)):
         return "unchanged", None

@@ -1,4 +1,4 @@
-"""The history of an evaluation as text: a table of its runs, a spark line, and the cases that changed."""
+"""The history of an evaluation as text: a table of its runs, a sparkline, and the cases that changed."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
@@ -11,10 +11,10 @@ from replay.text import digits, duration, money, plural, printable
 _BARS: Final = "▁▂▃▄▅▆▇█"
 _MISSING: Final = "·"
 _MARKS: Final = {"p": "✓", "f": "✗", "e": "E", "m": "±", "-": _MISSING}
-_SHOWN: Final = 10
-"""Cases that are listed of each kind."""
-_SHOWN_RUNS: Final = 20
-"""Outcomes that are shown of a case: those of the newest runs."""
+_MAX_CASES: Final = 10
+"""Maximum number of cases to list, of each kind."""
+_MAX_RUNS: Final = 20
+"""Maximum number of runs whose outcomes are shown, the newest ones."""
 
 
 def score_in_short(score: ScoreDigest) -> str:
@@ -31,7 +31,7 @@ def score_with_interval(score: ScoreDigest) -> str:
     return f"{score_in_short(score)} ({digits(score.low, 3)} to {digits(score.high, 3)})"
 
 
-def spark_line(values: Sequence[float | None]) -> str:
+def sparkline(values: Sequence[float | None]) -> str:
     """Return a bar for each value, between the smallest and the largest; a dot for a missing one."""
     numbers = [value for value in values if value is not None]
     if not numbers:
@@ -79,14 +79,14 @@ def _notes(point: Point, scorer: str, cases: int) -> Iterator[str]:
 
 
 def trend_lines(history: History) -> Iterator[str]:
-    """Yield the spark line of each variant, with its smallest and its largest mean."""
+    """Yield the sparkline of each variant, with its smallest and its largest mean."""
     for variant in dict.fromkeys(point.variant for point in history.points):
         points = [point for point in history.points if point.variant == variant]
         trend = [None if point.is_partial else point.score for point in points]
         scores = [score for score in trend if score is not None]
         if len(scores) > 1:
             low, high = (score_in_short(choose(scores, key=lambda score: score.mean)) for choose in (min, max))
-            bars = spark_line([None if score is None else score.mean for score in trend])
+            bars = sparkline([None if score is None else score.mean for score in trend])
             label = f"{printable(history.scorer or '', 24)}{f'@{printable(variant, 40)}' if variant else ''}"
             yield f"{label}  {bars}  {low} to {high}"
 
@@ -101,10 +101,10 @@ def _case_lines(kind: str, cases: Sequence[CaseHistory]) -> Iterable[str]:
     if not cases:
         return
     yield f"{kind}: {plural(len(cases), 'case')}"
-    for case in islice(cases, _SHOWN):
-        marks = "".join(_MARKS[outcome] for outcome in case.outcomes[-_SHOWN_RUNS:])
+    for case in islice(cases, _MAX_CASES):
+        marks = "".join(_MARKS[outcome] for outcome in case.outcomes[-_MAX_RUNS:])
         name = printable(case.case, 60) + (f"@{printable(case.variant, 40)}" if case.variant else "")
         since = f"  since {printable(case.since, 200)}" if case.since is not None else ""
         yield f"  {marks}  {name}{since}"
-    if len(cases) > _SHOWN:
-        yield f"  … and {len(cases) - _SHOWN:,} more"
+    if len(cases) > _MAX_CASES:
+        yield f"  … and {len(cases) - _MAX_CASES:,} more"

@@ -20,8 +20,8 @@ IdleReason = Literal[
 """What starts wait for: the circuit breaker, a Retry-After, another pause, the pace, the concurrency limit, scorers, budget,
 workers, backoff or unread cases; or no trial is left."""
 
-_SHOWN: Final = 3
-"""Reasons shown on one line."""
+_MAX_REASONS: Final = 3
+"""Maximum number of reasons on one line."""
 _EVIDENCE_CHARS: Final = 80
 _FIRST_LIMIT: Final = "first limit, rises while calls succeed"
 
@@ -69,15 +69,15 @@ def in_backoff(state: RunState, now: float) -> int:
 
 def one_line(idle: list[Reason]) -> str:
     """Return the first reasons on one line; empty if there are none."""
-    more = f" · {len(idle) - _SHOWN} more" if len(idle) > _SHOWN else ""
-    return " · ".join(reason.text for reason in idle[:_SHOWN]) + more
+    more = f" · {len(idle) - _MAX_REASONS} more" if len(idle) > _MAX_REASONS else ""
+    return " · ".join(reason.text for reason in idle[:_MAX_REASONS]) + more
 
 
 def slots_of(state: RunState, key: str) -> int | None:
     """Return the configured slots of a rate-limit key; None if unknown."""
-    slots, own = state.settings.get("slots"), state.settings.get("scorer_slots")
-    if key.startswith(SCORER_PREFIX) and isinstance(own, dict):
-        slots = own.get(key.removeprefix(SCORER_PREFIX), slots)
+    slots, scorer_slots = state.settings.get("slots"), state.settings.get("scorer_slots")
+    if key.startswith(SCORER_PREFIX) and isinstance(scorer_slots, dict):
+        slots = scorer_slots.get(key.removeprefix(SCORER_PREFIX), slots)
     return slots if isinstance(slots, int) else None
 
 
@@ -111,7 +111,7 @@ def _attempt_reasons(state: RunState, keys: list[str], now: float, ready: int, t
         blocks = {block_in_words(state, block): None for block in state.budget.blocks()}
         yield from (Reason(reason="budget", text=f"budget: {text}") for text in blocks)
     if ready or state.backing_off or to_come:
-        yield from _key_reasons(state, keys, now, waiting=ready > 0 and not is_held, named=len(keys) > 1)
+        yield from _key_reasons(state, keys, now, waiting=ready > 0 and not is_held, show_keys=len(keys) > 1)
     if ready:
         return
     if state.backing_off:  # None of them is ready.
@@ -128,11 +128,11 @@ def _attempt_reasons(state: RunState, keys: list[str], now: float, ready: int, t
         yield Reason(reason="none_left", text=f"no trials left to start{scoring}")
 
 
-def _key_reasons(state: RunState, keys: list[str], now: float, *, waiting: bool, named: bool) -> Iterator[Reason]:
-    """Return what the policies of some keys delay; `waiting`: something is ready to start."""
+def _key_reasons(state: RunState, keys: list[str], now: float, *, waiting: bool, show_keys: bool) -> Iterator[Reason]:
+    """Yield why the policies of some keys delay starts; `waiting` is whether something is ready to start."""
     for key in keys:
         pause, busy, limit, slots = state.pauses.get(key), state.in_flight(key), state.limits.get(key), slots_of(state, key)
-        name = f"{_name(key)}: " if named or key.startswith(SCORER_PREFIX) else ""
+        name = f"{_name(key)}: " if show_keys or key.startswith(SCORER_PREFIX) else ""
         is_full = limit is not None and busy >= limit
         if slots is not None and busy >= slots:
             continue
@@ -153,12 +153,12 @@ def _key_reasons(state: RunState, keys: list[str], now: float, *, waiting: bool,
 
 
 def _scorer_reasons(state: RunState, attempt_keys: list[str], now: float) -> Iterator[Reason]:
-    """Return what delays scorer calls whose rate-limit keys are not those of attempts."""
+    """Yield why scorer calls are delayed whose rate-limit keys are not those of attempts."""
     if not state.stages["scoring"]:
         return
     keys = [key for key in {**state.limits, **state.paces, **state.pauses} if key not in attempt_keys]
     started = {trial for trial, _ in (*state.scorer_calls, *state.delayed_calls)}
-    yield from _key_reasons(state, keys, now, waiting=state.stages["scoring"] > len(started), named=True)
+    yield from _key_reasons(state, keys, now, waiting=state.stages["scoring"] > len(started), show_keys=True)
 
 
 def _name(key: str) -> str:

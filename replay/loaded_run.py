@@ -20,7 +20,8 @@ from journal.reader import Finder
 from journal.scan import ScanStop
 from replay.grouping import Grouping
 from replay.state import RunState
-from replay.summary import Summary, summarize
+from replay.summary import summarize
+from replay.summary_types import Summary
 from replay.timeline import Timeline
 from replay.trial import TrialDetails
 from replay.trial_state import TrialState

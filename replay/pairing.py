@@ -1,7 +1,7 @@
 """Pairs of trials of two runs or two variants, and the difference of each score over them.
 
-Two trials are a pair if their case, repeat and content are equal, and their variant if whole runs are compared. Ids are not
-compared. Failures and missing scores are counted next to each difference and are never part of it.
+Two trials are a pair if their case, repeat and content are equal, and their variant if runs are compared. Ids do not matter.
+Failures and missing scores are counted next to each difference and are never part of it.
 """
 
 import math
@@ -20,12 +20,12 @@ Key = tuple[str, str, int]
 
 
 @attrs.frozen(kw_only=True)
-class Paired:
-    """The values of one scorer for the cases with a value in both runs; differences are B minus A."""
+class PairedDifference:
+    """The difference of one score over the cases with a value in both runs: B minus A."""
 
     kind: Literal["pass", "number", "label"]
     n: int
-    """Cases compared, repeats and variants of a case taken together; for labels, trials."""
+    """Cases compared; repeats and variants of a case count as one. For labels, trials."""
     missing: int
     """Common cases (or trials) that are excluded because they failed, are open or were not scored in one of the runs."""
     changed: int
@@ -79,11 +79,11 @@ class Pairing:
                 if fingerprints.get((case, variant)) == trial.fingerprint:
                     self._cases[case][variant][side].append(trial)
 
-    def scores(self, scorers: Iterable[str]) -> dict[str, Paired]:
+    def scores(self, scorers: Iterable[str]) -> dict[str, PairedDifference]:
         """Compare the values of some scorers."""
         return {scorer: self._scorer(scorer, self._cases) for scorer in scorers}
 
-    def grouped(self, scorers: Sequence[str], groups: Mapping[Key, str]) -> dict[str, dict[str, Paired]]:
+    def grouped(self, scorers: Sequence[str], groups: Mapping[Key, str]) -> dict[str, dict[str, PairedDifference]]:
         """Compare the scores of each group; equal cases have equal metadata."""
         cases_of: dict[str, dict[str, Mapping[str, _Pair]]] = {}
         for key in self.common:
@@ -91,21 +91,21 @@ class Pairing:
                 cases_of.setdefault(groups[key], {})[key[0]] = self._cases[key[0]]
         return {label: {scorer: self._scorer(scorer, cases) for scorer in scorers} for label, cases in sorted(cases_of.items())}
 
-    def latency(self) -> Paired:
+    def latency(self) -> PairedDifference:
         """Compare the seconds per output."""
         return self._measured("number", lambda trial: trial.elapsed if trial.output_location is not None else None)
 
-    def completion(self) -> Paired:
+    def completion(self) -> PairedDifference:
         """Compare the share of trials that were completed, among those that are done."""
         return self._measured("pass", lambda trial: trial.stage == "completed" if trial.stage in DONE else None)
 
-    def _measured(self, kind: Literal["pass", "number"], measure: Callable[[TrialState], float | None]) -> Paired:
+    def _measured(self, kind: Literal["pass", "number"], measure: Callable[[TrialState], float | None]) -> PairedDifference:
         a, b = array("d"), array("d")
         for pairs in _values(self._cases, measure):
             _append_means(a, b, pairs)
         return compare_values(kind, a, b, cases=len(self._cases), scorer_changed=False, is_share=kind == "pass")
 
-    def _scorer(self, scorer: str, cases: _Cases) -> Paired:
+    def _scorer(self, scorer: str, cases: _Cases) -> PairedDifference:
         a, b = array("d"), array("d")
         types: set[type] = set()
         is_share = True
@@ -135,14 +135,14 @@ class Pairing:
         kind: Literal["pass", "number"] = "pass" if types == {bool} else "number"
         return compare_values(kind, a, b, cases=len(cases), scorer_changed=scorer_changed, is_share=is_share)
 
-    def _labels(self, scorer: str, cases: _Cases, *, scorer_changed: bool) -> Paired:
+    def _labels(self, scorer: str, cases: _Cases, *, scorer_changed: bool) -> PairedDifference:
         """Compare labels trial by trial; repeats of a case cannot be averaged."""
         keys = [key for key in self.common if key[0] in cases]
         pairs = [(score(self._a[key], scorer), score(self._b[key], scorer)) for key in keys]
         labels = [(before, after) for before, after in pairs if isinstance(before, str) and isinstance(after, str)]
         changed = sum(before != after for before, after in labels)
         missing = len(keys) - len(labels)
-        return Paired(kind="label", n=len(labels), missing=missing, changed=changed, scorer_changed=scorer_changed)
+        return PairedDifference(kind="label", n=len(labels), missing=missing, changed=changed, scorer_changed=scorer_changed)
 
 
 def score(trial: TrialState, scorer: str) -> Value | None:
@@ -169,14 +169,14 @@ def _append_means(a: "array[float]", b: "array[float]", pairs: Sequence[tuple[_N
 
 def compare_values(
     kind: Literal["pass", "number"], a: _Numbers, b: _Numbers, *, cases: int, scorer_changed: bool, is_share: bool
-) -> Paired:
+) -> PairedDifference:
     """Compare two numbers of each of `cases` cases that have both; with `is_share`, they are pass rates."""
     differences = [after - before for before, after in zip(a, b, strict=True)]
     n, estimate = len(differences), None
     if n:
         estimate = paired_shares(differences) if is_share else paired_numbers(differences)
     low, high = (estimate.low, estimate.high) if estimate else (None, None)
-    return Paired(
+    return PairedDifference(
         kind=kind,
         n=n,
         missing=cases - n,

@@ -39,8 +39,8 @@ class Scores(dict[str, Tally]):
         self.by_variant[variant] = scores
 
     def _sort(self) -> None:
-        places = {scorer: place for place, scorer in enumerate(self._versions)}
-        tallies = sorted(self.items(), key=lambda item: places.get(item[0].partition(".")[0], len(places)))
+        order = {scorer: number for number, scorer in enumerate(self._versions)}
+        tallies = sorted(self.items(), key=lambda item: order.get(item[0].partition(".")[0], len(order)))
         self.clear()
         self.update(tallies)
 

@@ -43,47 +43,47 @@ class Scratch:
 
     def append(self, data: bytes) -> int:
         """Append bytes; return their position."""
-        at = self._written + len(self._buffer)
+        position = self._written + len(self._buffer)
         self._buffer += data
         if len(self._buffer) > _BUFFER:
             self._flush()
-        return at
+        return position
 
-    def replace(self, at: int, data: bytes) -> None:
-        """Overwrite bytes with as many others."""
-        if at < self._written < at + len(data):
+    def replace(self, position: int, data: bytes) -> None:
+        """Overwrite bytes with the same number of bytes."""
+        if position < self._written < position + len(data):
             self._flush()
-        if at >= self._written:
-            at -= self._written
-            self._buffer[at : at + len(data)] = data
+        if position >= self._written:
+            position -= self._written
+            self._buffer[position : position + len(data)] = data
         else:
-            self._stream(at).write(data)
+            self._stream(position).write(data)
 
-    def read(self, at: int, size: int) -> bytes:
+    def read(self, position: int, size: int) -> bytes:
         """Read bytes."""
-        if at < self._written < at + size:
+        if position < self._written < position + size:
             self._flush()
-        if at >= self._written:
-            return bytes(self._buffer[at - self._written : at - self._written + size])
-        return self._stream(at).read(size)
+        if position >= self._written:
+            return bytes(self._buffer[position - self._written : position - self._written + size])
+        return self._stream(position).read(size)
 
-    def read_line(self, at: int) -> bytes:
+    def read_line(self, position: int) -> bytes:
         """Read bytes up to the next LF."""
-        if at >= self._written:
-            at -= self._written
-            return bytes(self._buffer[at : self._buffer.index(b"\n", at)])
-        return self._stream(at).readline()[:-1]
+        if position >= self._written:
+            position -= self._written
+            return bytes(self._buffer[position : self._buffer.index(b"\n", position)])
+        return self._stream(position).readline()[:-1]
 
     def _flush(self) -> None:
         self._stream(self._written).write(self._buffer)
         self._written += len(self._buffer)
         self._buffer.clear()
 
-    def _stream(self, at: int) -> IO[bytes]:
+    def _stream(self, position: int) -> IO[bytes]:
         if self._file is None:
             self._file = tempfile.TemporaryFile()  # noqa: SIM115  # open as long as this object
             weakref.finalize(self, self._file.close)
-        self._file.seek(at)
+        self._file.seek(position)
         return self._file
 
 
@@ -127,10 +127,10 @@ class Column(Generic[Number]):
         if recent >= 0:
             self._recent[recent] = number
         else:
-            at, block = index % _BLOCK, self._read(index // _BLOCK)
-            block[at] = number
-            place = self._blocks[self._number] + at * block.itemsize
-            self._scratch.replace(place, block[at : at + 1].tobytes())
+            offset, block = index % _BLOCK, self._read(index // _BLOCK)
+            block[offset] = number
+            position = self._blocks[self._number] + offset * block.itemsize
+            self._scratch.replace(position, block[offset : offset + 1].tobytes())
 
     def _read(self, number: int) -> "array[Number]":
         if number < 0:
@@ -161,14 +161,14 @@ class Values:
 
     def __init__(self, scratch: Scratch) -> None:
         self._scratch = scratch
-        self._places = Column[int]("q", scratch)
+        self._positions = Column[int]("q", scratch)
         self._recent: dict[int, Any] = {}
 
     def __getitem__(self, index: int) -> Any:
         if index in self._recent:
             return self._recent[index]
-        place = self._places[index] if index < len(self._places) else 0
-        return orjson.loads(self._scratch.read_line(place)) if place else None
+        position = self._positions[index] if index < len(self._positions) else 0
+        return orjson.loads(self._scratch.read_line(position)) if position else None
 
     def __setitem__(self, index: int, value: Any) -> None:
         self._recent[index] = value
@@ -177,20 +177,20 @@ class Values:
 
     def _store(self) -> None:
         """Move the older half of the recent values to the file."""
-        recent, places, append = self._recent, self._places, self._scratch.append
+        recent, positions, append = self._recent, self._positions, self._scratch.append
         for index in list(islice(recent, _RECENT // 2)):
             line = orjson.dumps(recent.pop(index), option=orjson.OPT_NON_STR_KEYS | orjson.OPT_APPEND_NEWLINE)
-            while len(places) <= index:
-                places.append(0)
-            places[index] = append(line)
+            while len(positions) <= index:
+                positions.append(0)
+            positions[index] = append(line)
 
     def select(self, indexes: Sequence[int]) -> Iterator[bytes]:
         """Yield the JSON of the values at these indexes."""
-        on_disk = indexes if isinstance(indexes, range) else [index for index in indexes if index < len(self._places)]
-        places = chain(self._places.select(on_disk), repeat(0))
+        on_disk = indexes if isinstance(indexes, range) else [index for index in indexes if index < len(self._positions)]
+        positions = chain(self._positions.select(on_disk), repeat(0))
         for index in indexes:
-            place = next(places) if index < len(self._places) else 0
+            position = next(positions) if index < len(self._positions) else 0
             if index in self._recent:
                 yield orjson.dumps(self._recent[index], option=orjson.OPT_NON_STR_KEYS)
             else:
-                yield self._scratch.read_line(place) if place else b"null"
+                yield self._scratch.read_line(position) if position else b"null"

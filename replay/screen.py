@@ -111,15 +111,15 @@ def panel(
 
     pace = _pace(state, now=now, total=total, done_before=done_before) if show_pace else ""
     lines = [_heading(state, title, Text()), _progress(state, Text(), total=total, width=width, pace=pace)]
-    last = ""
+    previous_label = ""
     if stopping is not None:
         lines.append(Text(f"stopping {stopping_in_words(state, *stopping)}", style="bold yellow"))
     for label, words, style in _rows(state, now, durable, total):
         line = Text()
-        line.append(f"{label if label != last else '':<9}", style="dim")
+        line.append(f"{label if label != previous_label else '':<9}", style="dim")
         line.append(words, style=style)
         lines.append(line)
-        last = label
+        previous_label = label
     for line in lines:
         line.plain = escape_controls(line.plain)
         line.no_wrap = True

@@ -416,7 +416,7 @@ class RunState:
         self._add_unproductive_usage(event.trial, event.attempt, event.usage)
         if self.budget is not None:
             is_reported = isinstance(event, events.AttemptFailed) and event.error != OVER_BUDGET
-            (self.budget.release if is_reported else self.budget.lose)(event.trial)
+            (self.budget.release if is_reported else self.budget.interrupt)(event.trial)
 
     _on_attempt_timed_out = _on_attempt_failed
 
@@ -439,7 +439,7 @@ class RunState:
             steps.spent += max(0.0, self._previous_end - since) if event.elapsed is None else event.elapsed
         self._add_unproductive_usage(event.trial, event.attempt)
         if self.budget is not None:
-            self.budget.lose(event.trial)
+            self.budget.interrupt(event.trial)
 
     def _on_attempt_returned_late(self, _: events.AttemptReturnedLate, __: Record) -> None:
         self.late_returns += 1
@@ -489,7 +489,7 @@ class RunState:
             self.delayed_calls[name] = record.t + event.delay
         self.calls_failed[event.category] += 1
         if self.budget is not None and event.category == "timed_out":
-            self.budget.lose_call(event.trial)
+            self.budget.interrupt_call(event.trial)
 
     def _on_trial_scored(self, event: events.TrialScored, _: Record) -> None:
         if self.scorer_calls:

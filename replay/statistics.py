@@ -78,7 +78,7 @@ def _normal_test(z: float) -> float:
 
 
 def mcnemar(fixed: int, broken: int) -> float:
-    """Return the p-value of McNemar's exact test: of so many pairs that differ, are as many fixed as broken?"""
+    """Return the p-value of McNemar's exact test: a pair that differs is equally likely to be fixed or broken."""
     differing, fewer = fixed + broken, min(fixed, broken)
     if 2 * fewer >= differing - 1:
         return 1.0
@@ -94,11 +94,11 @@ def mcnemar(fixed: int, broken: int) -> float:
 def holm(p_values: Sequence[float]) -> list[float]:
     """Return p-values with Holm's correction for several comparisons.
 
-    If those below 5 % are reported as differences, any of them is false in at most 5 % of reports.
+    If those below 5 % are reported as differences, at most 5 % of reports contain a false one.
     """
     adjusted, largest = [1.0] * len(p_values), 0.0
-    for rank, at in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
-        largest = adjusted[at] = min(1.0, max(largest, (len(p_values) - rank) * p_values[at]))
+    for rank, index in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        largest = adjusted[index] = min(1.0, max(largest, (len(p_values) - rank) * p_values[index]))
     return adjusted
 
 
@@ -108,8 +108,8 @@ def _within(angle: float, degrees: int) -> float:
     is_odd = degrees % 2
     term = cosine if is_odd else 1.0
     terms = [term] if degrees > 1 else []
-    for at in range(3 if is_odd else 2, degrees - 1, 2):
-        term *= cosine**2 * (at - 1) / at
+    for degree in range(3 if is_odd else 2, degrees - 1, 2):
+        term *= cosine**2 * (degree - 1) / degree
         terms.append(term)
     return 2 / math.pi * (angle + sine * math.fsum(terms)) if is_odd else sine * math.fsum(terms)
 
@@ -117,7 +117,7 @@ def _within(angle: float, degrees: int) -> float:
 def mean_of_numbers(mean: float, *, n: int, cases: int, scatter: float) -> Estimate:
     """Return the interval of the mean of `n` numbers of `cases` cases: Student's t, clustered by case.
 
-    Repeats of a case are correlated: ten answers to one question are less evidence than one answer to each of ten. `scatter` is
+    Repeats of a case are correlated: ten answers to one question are less evidence than an answer to each of ten. `scatter` is
     the sum over cases of the squared deviation of the case's sum (Liang and Zeger's estimate, with the usual correction for few
     clusters); with one number per case this is the plain standard error. Without any variation there is no interval.
     """
@@ -128,10 +128,10 @@ def mean_of_numbers(mean: float, *, n: int, cases: int, scatter: float) -> Estim
     return Estimate(mean, error, mean - half, mean + half)
 
 
-def mean_of_parts(mean: float, *, n: int, cases: int, scatter: float) -> Estimate:
-    """Return the interval of the mean of `n` numbers between 0 and 1: the same, clipped to that range.
+def mean_of_fractions(mean: float, *, n: int, cases: int, scatter: float) -> Estimate:
+    """Return the interval of the mean of `n` numbers between 0 and 1: that of `mean_of_numbers`, clipped to this range.
 
-    Without any variation, Wilson's interval over the cases is used; no numbers between 0 and 1 vary more than a share.
+    Without any variation, Wilson's interval over the cases is used, because no numbers between 0 and 1 vary more than a share.
     """
     estimate = mean_of_numbers(mean, n=n, cases=cases, scatter=scatter)
     if estimate.standard_error == 0:
@@ -142,7 +142,7 @@ def mean_of_parts(mean: float, *, n: int, cases: int, scatter: float) -> Estimat
 
 
 def mean_of_shares(mean: float, *, n: int, cases: int, scatter: float) -> Estimate:
-    """Return the interval of the share of `n` trials of `cases` cases: Wilson's, which is good for few trials and near 0 or 1.
+    """Return the interval of the share of `n` trials of `cases` cases: Wilson's, accurate for few trials and near 0 or 1.
 
     With repeats, `n` is divided by Kish's design effect, and never increased. Without any variation each case counts once.
     """
@@ -198,8 +198,8 @@ def paired_shares(differences: Sequence[float]) -> Estimate:
     low, high = bonett_price(n, total, math.fsum(difference * difference for difference in differences))
     error = (high - low) / (2 * Z)
     counts = Counter(differences)
-    is_whole = counts.keys() <= {-1.0, 0.0, 1.0}
-    p = mcnemar(counts[1.0], counts[-1.0]) if is_whole else _normal_test((low + high) / 2 / error)
+    has_no_repeats = counts.keys() <= {-1.0, 0.0, 1.0}
+    p = mcnemar(counts[1.0], counts[-1.0]) if has_no_repeats else _normal_test((low + high) / 2 / error)
     return Estimate(total / n, error, max(-1.0, low), min(1.0, high), p)
 
 

@@ -51,8 +51,8 @@ class StepRules:
             reused.add(event.completed_seq)
         numbers.add(event.step)
 
-    def forget(self, trial: str) -> None:
-        """Forget the last attempt at a trial."""
+    def clear(self, trial: str) -> None:
+        """Clear what is known about the last attempt at a trial."""
         for per_attempt in (self._numbers, self._reused, self._spent):
             per_attempt.pop(trial, None)
 

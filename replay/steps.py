@@ -23,7 +23,7 @@ NOT_REUSED: Final = f"{events.NOTE_PREFIX}step_not_reused"
 """The note that a completed step is executed again because its result cannot be read: `step` and `problem`."""
 _INTERRUPTED: Final = frozenset({"interrupted", *WORKER_ENDS})
 _TRANSIENT: Final = _INTERRUPTED | {"rate_limited", "unavailable", "fatal"}
-"""Ends that are not the task's fault. A fatal failure ends its trial, unless it stopped the run: unauthorized, or no credit."""
+"""Ends that the task did not cause. A fatal failure ends its trial, unless it stopped the run: unauthorized, or no credit."""
 _MIN_TIMEOUT: Final = 0.1
 """Minimum part of its timeout that an attempt gets, however long the attempts were whose steps it reuses."""
 
@@ -159,7 +159,7 @@ class RunSteps:
         return 0 if steps is None else steps.start(event.attempt, event.reuses)
 
     def end(self, trial: str, *, completed: bool = False) -> None:
-        """Forget the steps of a trial that is done."""
+        """Remove the steps of a trial that is done."""
         self.open.pop(trial, None)
         if not (completed and self.keeps_records):
             self.records.pop(trial, None)

@@ -6,258 +6,31 @@ are counted next to it.
 
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal
+from collections.abc import Iterable, Mapping
 
 import attrs
 
 from journal.lifecycle import STAGES
-from replay.budget import BudgetUse
 from replay.grouping import NO_GROUP
-from replay.session_errors import LastError, UnauthorizedScorer
 from replay.state import RunState
 from replay.statistics import mean_of_shares, pass_all, pass_at, quantile
+from replay.summary_types import (
+    Adoption,
+    Attempts,
+    BudgetSummary,
+    GroupSummary,
+    Latency,
+    PassK,
+    Score,
+    Scoring,
+    Steps,
+    Summary,
+    Trials,
+    VariantSummary,
+)
 from replay.tally import Tally
 from replay.trial_state import TrialState
 from replay.variant_totals import VariantTotals
-from replay.worker_totals import WorkerTotals
-
-
-@attrs.frozen
-class Trials:
-    """Numbers of trials by stage."""
-
-    enqueued: int
-    """All that were not withdrawn."""
-    with_output: int
-    """With an output: completed or being scored."""
-    completed: int
-    failed: int
-    """Without an output after all retries; excluded from all means."""
-    recovered: int
-    """Completed after a failed attempt."""
-    open: int
-    """Neither completed nor failed: the sum of the next six."""
-    queued: int
-    running: int
-    scoring: int
-    unsettled: int
-    interrupted: int
-    backing_off: int
-    withdrawn: int
-
-
-@attrs.frozen
-class PassK:
-    """Estimates for `k` trials of one case: that at least one passes (pass@k), and that all pass (pass^k)."""
-
-    k: int
-    cases: int
-    """Cases with at least `k` values; the estimates are means over these."""
-    at_least_one: float
-    at_least_one_low: float | None
-    at_least_one_high: float | None
-    all: float
-    all_low: float | None
-    all_high: float | None
-
-
-@attrs.frozen
-class Score:
-    """The values of one scorer."""
-
-    kind: Literal["pass", "number", "label", "mixed", "nothing"]
-    scored: int
-    """Trials with a value of this scorer."""
-    failed: int
-    """Outputs for which the scorer failed."""
-    error: str
-    """The last error of the scorer."""
-    numbers: int
-    """Values in the mean; true is 1, false is 0."""
-    passed: int | None
-    """Number of passes, if all values are booleans."""
-    out_of_range: int
-    """Numbers that are not finite or exceed 1e100; excluded from the mean."""
-    cases: int
-    """Cases with a number; the error and the interval are clustered by case."""
-    mean: float | None
-    standard_error: float | None
-    low: float | None
-    high: float | None
-    """95 % confidence interval of the mean."""
-    labels: Mapping[str, int]
-    """Label → count, most frequent first."""
-    versions: int
-    """Number of versions of the scorer among the values."""
-    from_older_version: int
-    """Values of older versions of the scorer; `evaljournal rescore` replaces them."""
-    pass_at_k: Sequence[PassK]
-    """For k = 1, 2, 4, … and the largest number of repeats; empty without repeats or with values other than booleans."""
-
-
-@attrs.frozen
-class Latency:
-    """Seconds of the attempts that returned the current outputs."""
-
-    count: int
-    p50: float | None
-    p95: float | None
-    p99: float | None
-    max: float | None
-
-
-@attrs.frozen
-class Attempts:
-    """Numbers of attempts by how they ended."""
-
-    started: int
-    succeeded: int
-    failed: int
-    timed_out: int
-    interrupted: int
-    """Their calls may or may not have been paid for."""
-    repeated_calls: int
-    """Calls of interrupted attempts that were repeated, and may have been paid for twice: of each attempt the call that was in
-    flight, and the completed steps that were not reused."""
-    returned_late: int
-
-
-@attrs.frozen
-class Steps:
-    """Numbers of steps by how they ended."""
-
-    completed: int
-    """Executed, with a result."""
-    failed: int
-    """Executed; they raised an exception."""
-    reused: int
-    """Not executed, because an earlier attempt had completed them."""
-    usage_saved: Mapping[str, float]
-    """Usage of the reused steps, which was not paid again."""
-
-
-@attrs.frozen
-class Scoring:
-    """Outputs that wait for scores, and scorer calls; built-in scorers that only compute make none."""
-
-    unscored_outputs: int
-    """Outputs that are not fully scored yet."""
-    calls_in_flight: Mapping[str, int]
-    """By scorer."""
-    calls_delayed: int
-    """Calls in backoff."""
-    calls_started: Mapping[str, int]
-    """By scorer, over all sessions."""
-    calls_failed: Mapping[str, int]
-    """By category, over all sessions."""
-    limits: Mapping[str, int]
-    """Rate-limit key → concurrency limit; `scorer:NAME`, or the task's key if they share one."""
-    holds_attempts: bool
-    """Whether no attempt starts because too many outputs wait for scores."""
-
-
-@attrs.frozen
-class BudgetSummary:
-    """The budgets of a run and of a trial, and how much is used."""
-
-    run: Mapping[str, BudgetUse]
-    """By unit; empty if only trials have a budget."""
-    more_trials: int | None
-    """How many more trials the rest of the budget buys, at the average of those that are done; None if unknown."""
-    per_trial: Mapping[str, float]
-    """Unit → what one trial may use; empty: no limit."""
-    trials_exceeded: int
-    """Trials that failed because they used more."""
-
-
-@attrs.frozen
-class Adoption:
-    """What a session adopted that had changed since the previous one."""
-
-    session: int
-    changes: Sequence[str]
-    """`task`, `cases`, `scorer exact`."""
-
-
-@attrs.frozen
-class Part:
-    """The results of one group of trials."""
-
-    trials: Trials
-    scores: Mapping[str, Score]
-    latency: Latency
-
-
-@attrs.frozen
-class VariantSummary:
-    """The results of one variant."""
-
-    trials: Trials
-    attempts: int
-    scores: Mapping[str, Score]
-    usage: Mapping[str, float]
-    """Sums of all numbers in notes and in the usage of attempts, failed ones included."""
-
-
-@attrs.frozen
-class Summary:
-    """The results of a run up to some record."""
-
-    evaluation: str | None
-    task: str | None
-    dataset: str | None
-    started_at: str | None
-    updated_at: str | None
-    seq: int
-    sessions: int
-    elapsed: float
-    """Seconds of all sessions; the time between them does not count."""
-    crashes: int
-    """Sessions before the last one that ended without a final record, except those ended by a fork."""
-    outcome: str | None
-    """`finished`, or the reason the last session stopped; None while it runs or if it crashed."""
-    planned_trials: int
-    """Planned number of trials; 0 if unknown."""
-    adopted: Sequence[Adoption]
-    """The sessions that adopted changes."""
-    from_older_task: int
-    """Current outputs from an older version of the task."""
-    truncated: int
-    """Current outputs that were truncated by the token limit, as far as attempts have noted it."""
-    trials: Trials
-    attempts: Attempts
-    steps: Steps | None
-    """None if the run has no steps."""
-    scoring: Scoring
-    retries: Mapping[str, int]
-    errors: Mapping[str, int]
-    last_error: LastError | None
-    """The last failure in the current session."""
-    unauthorized_scorer: UnauthorizedScorer | None
-    """The scorer whose unauthorized call has stopped the run."""
-    failed_by_reason: Mapping[str, int]
-    """Reason → failed trials."""
-    scores: Mapping[str, Score]
-    unscored: Mapping[str, int]
-    """Scorer of the run → completed trials without its score, because the scorer is newer or the score was lost;
-    `evaljournal rescore` adds them."""
-    latency: Latency
-    usage: Mapping[str, float]
-    """Sums of all numbers in notes and in the usage of attempts, failed ones included."""
-    unpriced_models: Mapping[str, Sequence[str]]
-    """Name of the sum in `usage` that counts calls without a price → their models, the first few."""
-    usage_without_output: Mapping[str, float]
-    """The part of it that attempts without an output used."""
-    budget: BudgetSummary | None
-    """None if the run has no budget."""
-    limit: int | None
-    workers: Mapping[str, WorkerTotals] | None
-    """Worker → what it has done; None if all attempts ran in the process of the run."""
-    variants: Mapping[str, VariantSummary] | None
-    """Variant → its results; None if the run has no variants."""
-    groups: Mapping[str, Part] | None
-    """Group → its results; None if no grouping was requested."""
 
 
 def summarize(state: RunState, *, groups: Mapping[str, str] | None = None) -> Summary:
@@ -490,7 +263,7 @@ class _Group:
             self.scores[scorer].failed += 1
 
 
-def _groups(state: RunState, groups: Mapping[str, str]) -> dict[str, Part]:
+def _groups(state: RunState, groups: Mapping[str, str]) -> dict[str, GroupSummary]:
     sums: defaultdict[str, _Group] = defaultdict(lambda: _Group(has_repeats=state.scores.has_repeats))
     for name, trial in state.trials.items():
         sums[groups.get(name, NO_GROUP)].add(trial)
@@ -498,7 +271,7 @@ def _groups(state: RunState, groups: Mapping[str, str]) -> dict[str, Part]:
         for scorer, tally in group.scores.items():
             tally.set_version(state.scores[scorer].version)  # Trials were not added in the order of their scores.
     return {
-        label: Part(
+        label: GroupSummary(
             trials=_trials(group.stages, group.recovered),
             scores=_scores({scorer: group.scores[scorer] for scorer in state.scores if scorer in group.scores}),
             latency=latency(group.latencies),

@@ -6,7 +6,7 @@ from typing import Final
 
 from replay.session_errors import LastError
 from replay.state import RunState
-from replay.summary import Latency, Part, Score, Steps
+from replay.summary_types import GroupSummary, Latency, Score, Steps
 from replay.text import digits, duration, money, number, one_line, plural, printable
 
 _LABELS: Final = 6
@@ -57,7 +57,7 @@ def score_in_words(score: Score, *, failed: int = 0) -> str:
 
 
 def versions_in_words(versions: int, from_older_version: int) -> str:
-    """Return of which versions of a scorer its values are; empty if all are of the current one."""
+    """Return which versions of a scorer its values are from; empty if all are from the current one."""
     if not from_older_version:
         return ""
     if versions == 1:
@@ -76,14 +76,14 @@ def _labels(score: Score) -> str:
 def pass_lines(scores: Mapping[str, Score]) -> Iterator[str]:
     """Yield pass@k and pass^k of each scorer, if cases have repeats."""
     for scorer, score in scores.items():
-        several = [estimate for estimate in score.pass_at_k if estimate.k > 1]
-        if several:
-            at_least_one = ", ".join(f"pass@{estimate.k} {100 * estimate.at_least_one:.1f} %" for estimate in several)
-            all_pass = ", ".join(f"pass^{estimate.k} {100 * estimate.all:.1f} %" for estimate in several)
-            yield f"{printable(scorer, 24)}  {at_least_one} · {all_pass} of {plural(several[0].cases, 'case')}"
+        estimates = [estimate for estimate in score.pass_at_k if estimate.k > 1]
+        if estimates:
+            at_least_one = ", ".join(f"pass@{estimate.k} {100 * estimate.at_least_one:.1f} %" for estimate in estimates)
+            all_pass = ", ".join(f"pass^{estimate.k} {100 * estimate.all:.1f} %" for estimate in estimates)
+            yield f"{printable(scorer, 24)}  {at_least_one} · {all_pass} of {plural(estimates[0].cases, 'case')}"
 
 
-def group_lines(groups: Mapping[str, Part], by: str, *, limit: int | None = None) -> Iterator[str]:
+def group_lines(groups: Mapping[str, GroupSummary], by: str, *, limit: int | None = None) -> Iterator[str]:
     """Yield the results of each group, or of the first `limit` groups."""
     yield f"by {printable(by)}:"
     for label, group in islice(groups.items(), limit):

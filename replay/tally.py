@@ -9,7 +9,7 @@ from typing import Final, Literal, TypeGuard
 
 import attrs
 
-from replay.statistics import ROUNDING, Estimate, mean_of_numbers, mean_of_parts, mean_of_shares
+from replay.statistics import ROUNDING, Estimate, mean_of_fractions, mean_of_numbers, mean_of_shares
 
 LARGEST: Final = 1e100
 """The largest number that is included in a mean; the squares of a million of these can still be summed."""
@@ -106,8 +106,8 @@ class Tally:
 
     def set_version(self, version: str) -> None:
         """Set the version of the values that follow."""
-        if own := self.scored - self.from_older_version:
-            self._older[self.version] = own
+        if current := self.scored - self.from_older_version:
+            self._older[self.version] = current
         self.version = version
         self._older.pop(version, None)
 
@@ -159,9 +159,8 @@ class Tally:
         scatter = max(0.0, self.squares - 2 * shift * products + shift**2 * sizes)
         if scatter < ROUNDING * self.squares:
             scatter = 0.0  # Rounding errors of removed values.
-        estimate = (
-            mean_of_numbers if self.outside_unit else mean_of_shares if self.zeros_and_ones == self.numbers else mean_of_parts
-        )
+        is_share = self.zeros_and_ones == self.numbers
+        estimate = mean_of_numbers if self.outside_unit else mean_of_shares if is_share else mean_of_fractions
         return estimate(self.origin + shift, n=self.numbers, cases=self.cases, scatter=scatter)
 
     @property

@@ -81,7 +81,7 @@ class Timeline:
             if t > session.end:
                 session.end = self.spans.now = self.times.now = t
             else:
-                t = session.end  # Time never runs backwards.
+                t = session.end  # `t` of a foreign record may decrease.
             if self._pauses or (self._delays and self._delays[0][0] <= t):
                 self._pass_time(t)
             handler = _HANDLERS.get(kind)
@@ -193,19 +193,19 @@ class Timeline:
         if self._pace.last:
             self._pace.put(0, t, seq)
 
-    def _carry_over(self, ended: float, t: float, seq: int) -> None:
-        """Keep the stage of each open trial, in seconds of the new session."""
+    def _carry_over(self, end: float, t: float, seq: int) -> None:
+        """Keep the stage of each open trial when a session follows one that ended at `end`; `t` is the new session's."""
         times, spans = self.times, self.spans
         self._delays.clear()
         for number in self._open:
             stage = times.stage[number]
-            times.spent[stage][number] += ended - times.since[number]
+            times.spent[stage][number] += end - times.since[number]
             times.since[number] = t
             if stage == RUNNING:
-                spans.end_attempt(times.span[number], ended, "interrupted", seq)
+                spans.end_attempt(times.span[number], end, "interrupted", seq)
                 times.stage[number] = QUEUED
             elif stage == BACKING_OFF:
-                due = times.due[number] = times.due[number] - ended
+                due = times.due[number] = times.due[number] - end
                 if due > t:
                     heapq.heappush(self._delays, (due, number))
                 else:
@@ -301,7 +301,7 @@ class Timeline:
 _HANDLERS: Final = handlers(Timeline)
 _BETWEEN = (events.JournalRecovered, events.JournalSalvaged, events.RunStarted, events.Extension)
 BETWEEN_SESSIONS: Final = frozenset({*get_args(events.FileEvent), *_BETWEEN})
-"""Events that may be recorded between two sessions, with the next session's `t`; they have no place on the axis."""
+"""Events that may be recorded between two sessions, with the next session's `t`; they have no position on the axis."""
 
 
 def _bounded(number: float) -> int:

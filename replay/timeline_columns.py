@@ -113,26 +113,26 @@ class Spans(Sequence[Span]):
         return len(self.seq)
 
     @overload
-    def __getitem__(self, at: int) -> Span: ...
+    def __getitem__(self, index: int) -> Span: ...
     @overload
-    def __getitem__(self, at: slice) -> list[Span]: ...
-    def __getitem__(self, at: int | slice) -> Span | list[Span]:
-        if isinstance(at, slice):
-            return [self[index] for index in range(*at.indices(len(self)))]
-        at = range(len(self))[at]  # From the end, if it is negative.
-        outcome = OUTCOMES[self.outcome[at]]
+    def __getitem__(self, index: slice) -> list[Span]: ...
+    def __getitem__(self, index: int | slice) -> Span | list[Span]:
+        if isinstance(index, slice):
+            return [self[number] for number in range(*index.indices(len(self)))]
+        index = range(len(self))[index]  # From the end, if it is negative.
+        outcome = OUTCOMES[self.outcome[index]]
         return Span(
-            trial=self._names[self.trial[at]],
-            attempt=self.attempt[at],
-            slot=self.slot[at],
-            session=self.session[at],
-            start=self.start[at],
-            end=self.end[at] if outcome else self.now,
+            trial=self._names[self.trial[index]],
+            attempt=self.attempt[index],
+            slot=self.slot[index],
+            session=self.session[index],
+            start=self.start[index],
+            end=self.end[index] if outcome else self.now,
             outcome=outcome,
-            seq=self.seq[at],
-            end_seq=self.end_seq[at],
-            queue_time=next(self.waits(self.queued, (at,))),
-            backoff_time=next(self.waits(self.backed_off, (at,))),
+            seq=self.seq[index],
+            end_seq=self.end_seq[index],
+            queue_time=next(self.waits(self.queued, (index,))),
+            backoff_time=next(self.waits(self.backed_off, (index,))),
         )
 
     def waits(self, column: Column[float], indexes: Iterable[int]) -> Iterator[float]:

@@ -66,7 +66,7 @@ class Trajectory:
         self._inputs: dict[int, Any] = {}
         """Number of a step of the attempt in flight → its input."""
         self._attempt = 0
-        self._places: dict[int, list[tuple[int, int]]] = {}
+        self._uses: dict[int, list[tuple[int, int]]] = {}
         """Record of a completed step → attempt and number of each of its uses."""
         self._callers: dict[int, tuple[int, int]] = {}
         """The same → attempt and number of the step that used it last."""
@@ -86,7 +86,7 @@ class Trajectory:
 
     def _use(self, seq: int, event: events.StepCompleted | events.StepReused) -> None:
         caller = self._callers[seq] = event.attempt, event.parent
-        self._places.setdefault(seq, []).append((event.attempt, event.step))
+        self._uses.setdefault(seq, []).append((event.attempt, event.step))
         if event.parent:
             self._called.setdefault(caller, []).append(seq)
         if self._unused and isinstance(event, events.StepReused):
@@ -97,10 +97,10 @@ class Trajectory:
         inner_seqs, pending = set[int](), [seq]
         while pending:
             step = pending.pop()
-            if step not in inner_seqs:  # In a forged journal, steps may call one another in a circle.
+            if step not in inner_seqs:  # In a foreign journal, steps may call one another in a circle.
                 inner_seqs.add(step)
-                places = self._places[step]
-                pending += [inner for place in places for inner in self._called.get(place, ()) if self._callers[inner] == place]
+                uses = self._uses[step]
+                pending += [inner for use in uses for inner in self._called.get(use, ()) if self._callers[inner] == use]
         return inner_seqs
 
     def apply(self, record: Record) -> StepDetails | None:
@@ -136,7 +136,7 @@ class Trajectory:
                 t=record.t,
                 at=record.at,
                 elapsed=event.elapsed,
-                input=continued(self._inputs.get(event.continues), event.input),
+                input=complete_input(self._inputs.get(event.continues), event.input),
                 continues=event.continues,
                 **_result(event),
             )
@@ -156,7 +156,7 @@ def nested(steps: Iterable[StepDetails]) -> Iterator[tuple[int, StepDetails]]:
     numbers = {step.number for step in ordered}
     called: defaultdict[int, list[StepDetails]] = defaultdict(list)
     for step in ordered:
-        is_called = 0 < step.parent < step.number and step.parent in numbers  # In a forged journal it may be any number.
+        is_called = 0 < step.parent < step.number and step.parent in numbers  # In a foreign journal it may be any number.
         called[step.parent if is_called else 0].append(step)
     pending = [(0, step) for step in reversed(called.pop(0, ()))]
     while pending:
@@ -171,7 +171,7 @@ def _result(event: events.StepCompleted | events.StepFailed) -> dict[str, Any]:
     return {"output": event.output, "usage": event.usage, "reusable": event.reusable}
 
 
-def continued(earlier: Any, tail: Any) -> Any:
+def complete_input(earlier: Any, tail: Any) -> Any:
     """Return the complete input of a step: its lists follow those of the step that it continues."""
     if not isinstance(earlier, Mapping) or not isinstance(tail, dict):
         return tail

@@ -139,5 +139,5 @@ def _text(value: Any) -> str:
 
 def _block(label: str, text: str) -> Iterator[str]:
     """Yield the lines of a text, the first one with a label."""
-    for at, line in enumerate(text.splitlines() or [""]):
-        yield f"  {'' if at else printable(label, _LABEL - 1):<{_LABEL}}{escape_controls(line.expandtabs())}".rstrip()
+    for index, line in enumerate(text.splitlines() or [""]):
+        yield f"  {'' if index else printable(label, _LABEL - 1):<{_LABEL}}{escape_controls(line.expandtabs())}".rstrip()

@@ -198,14 +198,14 @@ class TrialState:
     def scores(self) -> dict[str, tuple[str, Value]]:
         """Scorer → version and latest value."""
         flat = self._scores
-        return {flat[at]: (flat[at + 1], flat[at + 2]) for at in range(0, len(flat), 3)}
+        return {flat[index]: (flat[index + 1], flat[index + 2]) for index in range(0, len(flat), 3)}
 
     def score(self, scorer: str) -> tuple[str, Value] | None:
         """Return the version and latest value of a scorer; None if there is none."""
         flat = self._scores
-        for at in range(0, len(flat), 3):
-            if flat[at] == scorer:
-                return flat[at + 1], flat[at + 2]
+        for index in range(0, len(flat), 3):
+            if flat[index] == scorer:
+                return flat[index + 1], flat[index + 2]
         return None
 
     def set_score(self, scorer: str, version: str, value: Value, shared: SharedScores) -> tuple[str, Value] | None:

@@ -37,8 +37,8 @@ def _in_words(totals: VariantTotals) -> str:
     parts = [f"{totals.done:,} of {totals.total:,} done"]
     if totals.failed:
         parts.append(f"{totals.failed:,} failed")
-    scored = [(scorer, mean) for scorer, tally in totals.scores.items() if (mean := mean_in_words(tally))]
-    parts += [f"{printable(scorer, 24)} {mean}" for scorer, mean in scored[:_SCORES]]
+    means = [(scorer, mean) for scorer, tally in totals.scores.items() if (mean := mean_in_words(tally))]
+    parts += [f"{printable(scorer, 24)} {mean}" for scorer, mean in means[:_SCORES]]
     if any(unit in totals.usage for unit in _COSTS):
         parts.append(money(sum(totals.usage[unit] for unit in _COSTS)))
     return " · ".join(parts)

@@ -9,8 +9,8 @@ from journal import events
 from replay.text import duration, plural, printable, spaced
 from replay.trial_state import WORKER_ENDS
 
-_SHOWN: Final = 8
-"""Workers that are listed; `status --json` has all."""
+_MAX_WORKERS: Final = 8
+"""Maximum number of workers to list; `status --json` has all."""
 
 
 @attrs.define
@@ -48,10 +48,10 @@ def worker_lines(workers: Mapping[str, WorkerTotals]) -> Iterator[str]:
     died, lost = (sum(totals.end == end for totals in workers.values()) for end in WORKER_ENDS)
     ends = ", ".join(f"{count:,} {name}" for count, name in ((died, "died"), (lost, "lost")) if count)
     yield f"{plural(len(workers), 'worker')}{f', {ends}' if ends else ''}:"
-    listed = sorted(workers.items(), key=lambda item: not item[1].end)[:_SHOWN]
+    listed = sorted(workers.items(), key=lambda item: not item[1].end)[:_MAX_WORKERS]
     width = max(len(printable(name, 40)) for name, _ in listed)
     for name, totals in listed:
         end = f" · {spaced(totals.end)}: {printable(totals.detail, 60)}" if totals.end else ""
         yield f"  {printable(name, 40):<{width}}  {plural(totals.attempts, 'attempt')}, {duration(totals.seconds)}{end}"
-    if len(workers) > _SHOWN:
-        yield f"  and {plural(len(workers) - _SHOWN, 'more worker')}"
+    if len(workers) > _MAX_WORKERS:
+        yield f"  and {plural(len(workers) - _MAX_WORKERS, 'more worker')}"

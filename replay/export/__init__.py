@@ -64,7 +64,7 @@ FORMATS: Final[dict[str, Format]] = {
     "otlp": File("OpenTelemetry spans as OTLP JSON, one request per line", otlp),
     "otlp-proto": Files("OpenTelemetry spans as OTLP protobuf, one request per file, in a directory", otlp_proto),
     "inspect": File(
-        "an `.eval` log for Inspect; of a run with variants, one of each in a directory",
+        "an `.eval` log for Inspect; for a run with variants, one log per variant in a directory",
         inspect,
         is_text=False,
         write_variants=inspect_variants,

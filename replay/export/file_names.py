@@ -9,15 +9,15 @@ _NAME_CHARS: Final = 200
 
 
 def file_names(names: Iterable[str], ending: str, *, used: Iterable[str] = ()) -> dict[str, str]:
-    """Return a unique, safe file name for each name; names that are `used` are not given again, whatever their case."""
-    taken = {name.casefold() for name in used}
+    """Return a unique, safe file name for each name; names in `used` are excluded, and case does not count."""
+    used_names = {name.casefold() for name in used}
     files: dict[str, str] = {}
     for name in names:
         safe = re.sub(r"[^\w.-]", "_", name, flags=re.ASCII)[:_NAME_CHARS].lstrip(".") or "_"
         file, number = f"{safe}{ending}", 1
-        while file.casefold() in taken:
+        while file.casefold() in used_names:
             number += 1
             file = f"{safe}-{number}{ending}"
-        taken.add(file.casefold())
+        used_names.add(file.casefold())
         files[name] = file
     return files

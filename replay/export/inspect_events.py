@@ -161,8 +161,11 @@ def _tool_step(key: str, step: StepDetails) -> dict[str, Any]:
 
 
 def _step_messages(index: TrialIndex, trial: TrialDetails, messages: list[Message]) -> list[dict[str, Any]]:
-    """Return messages as Inspect has them; one in the same place of several steps has the same id."""
-    return [_step_message(uuid_of(index, trial.trial, str(at), item.role, item.text), item) for at, item in enumerate(messages)]
+    """Return messages in Inspect's form; a message at the same position in several steps has the same id."""
+    return [
+        _step_message(uuid_of(index, trial.trial, str(position), message.role, message.text), message)
+        for position, message in enumerate(messages)
+    ]
 
 
 def _step_message(identity: str, message: Message) -> dict[str, Any]:
@@ -192,12 +195,12 @@ def request_messages(index: TrialIndex, trial: TrialDetails, call: ModelCall) ->
     """Return the messages that were sent; without a recorded request, the input."""
     return [
         {
-            "id": uuid_of(index, trial.trial, "input", str(at)),
+            "id": uuid_of(index, trial.trial, "input", str(position)),
             "role": _ROLES.get(role, "user"),
             "content": text,
             "source": "input",
         }
-        for at, (role, text) in enumerate(call.messages or (("user", as_text(trial.input)),))
+        for position, (role, text) in enumerate(call.messages or (("user", as_text(trial.input)),))
     ]
 
 

@@ -30,7 +30,8 @@ from replay.export.model_call import TaskModel, TaskModels
 from replay.export.source import Source
 from replay.export.spool import Spool
 from replay.export.trial_index import TrialIndex
-from replay.summary import Score, score_of
+from replay.summary import score_of
+from replay.summary_types import Score
 from replay.text import as_text
 from replay.trial import AttemptDetails, TrialDetails
 from replay.trial_state import DONE

@@ -14,7 +14,7 @@ from replay.comparison_text import short_verdict
 from replay.ending import ending_in_words, progress_in_words
 from replay.export.source import Source
 from replay.export.trial_index import TrialIndex
-from replay.pairing import Key, Paired
+from replay.pairing import Key, PairedDifference
 from replay.state import RunState
 from replay.summary import summarize
 from replay.summary_text import latency_in_words, score_in_words, trials_in_words, usage_in_words
@@ -133,28 +133,28 @@ def _add_differences(document: _Document, comparison: Comparison) -> None:
     document.add_table("", ("", "baseline", "run", "difference"), cells, len(rows), 0.25)
 
 
-def _difference_cells(paired: Paired, unit: str) -> tuple[str, str, str]:
+def _difference_cells(paired: PairedDifference, unit: str) -> tuple[str, str, str]:
     return _mean(paired.mean_a, paired, unit), _mean(paired.mean_b, paired, unit), _difference(paired, unit)
 
 
-def _mean(mean: float | None, paired: Paired, unit: str) -> str:
+def _mean(mean: float | None, paired: PairedDifference, unit: str) -> str:
     if mean is None:
         return "-"
     return f"{100 * mean:.1f} %" if paired.kind == "pass" else f"{digits(mean, 3)}{unit}"
 
 
-def _difference(paired: Paired, unit: str) -> str:
-    """Return the difference to the baseline: `-3.3 points (95 % CI -8.1 to 1.4, n = 60): no significant difference`."""
+def _difference(paired: PairedDifference, unit: str) -> str:
+    """Return the difference from the baseline: `-3.3 points (95 % CI -8.1 to 1.4, n = 60): no significant difference`."""
     verdict = short_verdict(paired, higher="higher", lower="lower").removeprefix("B is ")
     if paired.difference is None or paired.low is None or paired.high is None:
         return verdict
     scale, unit = (100, " points") if paired.kind == "pass" else (1, unit)
-    shown = [
+    numbers = [
         f"{scale * value:+.1f}" if paired.kind == "pass" else digits(value, 3)
         for value in (paired.difference, paired.low, paired.high)
     ]
     changed = "; the scorer differs" if paired.scorer_changed else ""
-    return f"{shown[0]}{unit} (95 % CI {shown[1]} to {shown[2]}, n = {paired.n:,}): {verdict}{changed}"
+    return f"{numbers[0]}{unit} (95 % CI {numbers[1]} to {numbers[2]}, n = {paired.n:,}): {verdict}{changed}"
 
 
 def _add_not_passed(document: _Document, index: TrialIndex) -> None:

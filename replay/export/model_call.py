@@ -57,8 +57,8 @@ class TaskModels:
     def of(self, variant: str) -> "TaskModel":
         """Return the model of a variant; that of the task if the variant has no other."""
         if variant not in self._by_variant:
-            own = _members(_members(_members(self._definition.get("variants")).get(variant)).get("task"))
-            self._by_variant[variant] = TaskModel.of(own or _members(self._definition.get("task")))
+            task = _members(_members(_members(self._definition.get("variants")).get(variant)).get("task"))
+            self._by_variant[variant] = TaskModel.of(task or _members(self._definition.get("task")))
         return self._by_variant[variant]
 
 

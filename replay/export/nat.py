@@ -38,15 +38,15 @@ _TOKENS: Final = (("input_tokens", "prompt_tokens"), ("output_tokens", "completi
 
 
 def nat(source: Source) -> Iterator[tuple[str, Iterator[bytes]]]:
-    """Return the name and content of each file; with variants, a directory of each, and the lines of all trials."""
+    """Yield the name and content of each file; with variants, the lines of all trials, and a directory for each variant."""
     index = TrialIndex.of(source)
     if not index.variants:
         yield from _files(index, None)
         return
     yield LINES, _lines(index, None)
-    folders = file_names(index.variants, "", used=[LINES, LIST])
+    directories = file_names(index.variants, "", used=[LINES, LIST])
     for variant in index.variants:
-        yield from ((f"{folders[variant]}/{name}", content) for name, content in _files(index, variant))
+        yield from ((f"{directories[variant]}/{name}", content) for name, content in _files(index, variant))
 
 
 def _files(index: TrialIndex, variant: str | None) -> Iterator[tuple[str, Iterator[bytes]]]:

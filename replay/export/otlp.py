@@ -251,14 +251,14 @@ def _usage(usage: dict[str, float]) -> dict[str, Any]:
     prompt, completion, total = tokens(_INPUT_TOKENS), tokens(_OUTPUT_TOKENS), tokens(_TOTAL_TOKENS)
     if total is None and not (prompt is None and completion is None):
         total = (prompt or 0) + (completion or 0)
-    named = {*_INPUT_TOKENS, *_OUTPUT_TOKENS}
+    token_names = {*_INPUT_TOKENS, *_OUTPUT_TOKENS}
     return {
         "gen_ai.usage.input_tokens": prompt,
         "gen_ai.usage.output_tokens": completion,
         "llm.token_count.prompt": prompt,
         "llm.token_count.completion": completion,
         "llm.token_count.total": total,
-        **{f"evaljournal.usage.{name}": value for name, value in usage.items() if name not in named},
+        **{f"evaljournal.usage.{name}": value for name, value in usage.items() if name not in token_names},
     }
 
 
@@ -294,10 +294,10 @@ def _span(  # noqa: PLR0917  # the members of a span
 def _ids(index: TrialIndex, trial: str, attempt: int = 0, step: int = 0, parent_step: int = 0) -> dict[str, str]:
     """Derive the ids of a span from the run; attempt 0 stands for the trial, step 0 for the attempt."""
     name = f"{index.source.run_id}/{trial}"
-    own, parent = f"{name}/{attempt}", f"{name}/0"
+    span, parent = f"{name}/{attempt}", f"{name}/0"
     if step:
-        own, parent = f"{own}/{step}", f"{own}/{parent_step}" if parent_step else own
-    trace, parent, span = (sha256(text.encode()).hexdigest() for text in (name, parent, own))
+        span, parent = f"{span}/{step}", f"{span}/{parent_step}" if parent_step else span
+    trace, parent, span = (sha256(text.encode()).hexdigest() for text in (name, parent, span))
     return {"traceId": trace[:32], "spanId": span[:16]} | ({"parentSpanId": parent[:16]} if attempt else {})
 
 

@@ -30,10 +30,11 @@ from replay.export.page_columns import Cursor, columns, encoded
 from replay.export.page_content import Content
 from replay.history import History
 from replay.loaded_run import LoadedRun
-from replay.pairing import Paired
+from replay.pairing import PairedDifference
 from replay.state import RunState
-from replay.summary import Score, Summary, summarize
+from replay.summary import summarize
 from replay.summary_text import billed_usage, saved_usage
+from replay.summary_types import Score, Summary
 from replay.text import escape_controls, plural, printable
 from replay.view_json import view_json
 
@@ -71,7 +72,7 @@ _BASE64_CHUNK: Final = 1 << 16
 """Minimum bytes that are encoded at once."""
 _DEFINITION_LINES: Final = 2_000
 _MIN_VARIANTS: Final = 2
-_Scored = TypeVar("_Scored", Score, Paired)
+_Scored = TypeVar("_Scored", Score, PairedDifference)
 
 
 @attrs.frozen(kw_only=True)
@@ -140,7 +141,7 @@ def variants_data(state: RunState) -> dict[str, Any] | None:
     table = compare_all(sides, next(iter(sides)))
     rows = [
         {
-            **view_json(row, without="unpaired"),  # The notes name what is not paired.
+            **view_json(row, without="overlap"),  # The notes name what is not paired.
             "verdicts": {scorer: verdict(difference) for scorer, difference in row.differences.items()},
         }
         for row in table.rows
@@ -168,7 +169,7 @@ def headline(summary: Summary, status: str) -> str:
 
 
 def _first(scores: Mapping[str, _Scored]) -> list[tuple[str, _Scored]]:
-    """Return the scorer for the headline, if there is one: the first with passes, or else with numbers, or else with labels."""
+    """Return the scorer for the headline, if there is one; passes are preferred to numbers, and numbers to labels."""
     return sorted(scores.items(), key=lambda item: {"pass": 0, "number": 1}.get(item[1].kind, 2))[:1]
 
 

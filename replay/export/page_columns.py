@@ -96,7 +96,7 @@ def columns(content: Content, state: RunState, cursor: Cursor = Cursor()) -> dic
         "spans": _spans(content, spans),
         **({"steps": _steps(content.steps, first)} if len(content.steps) else {}),
         "trials": _trials(content, trials, state),
-        "series": {name: _series(content, name, at) for name, at in zip(_SERIES, cursor.series, strict=True)},
+        "series": {name: _series(content, name, start) for name, start in zip(_SERIES, cursor.series, strict=True)},
     }
 
 
@@ -193,13 +193,13 @@ def _series(content: Content, name: SeriesName, first: int) -> dict[str, Any]:
     add = [column.append for column in points.values()]
     for session, (start, end) in enumerate(pairwise((*series.starts, len(series.t))), start=1):
         indexes = range(max(start, first), end)
-        for at, (t, group) in enumerate(
+        for count, (t, group) in enumerate(
             groupby(zip(_micro(series.t.select(indexes)), series.value.select(indexes), strict=True), itemgetter(0))
         ):
             *_, (_, value) = group
             for append, number in zip(add, (t, value, session), strict=True):
                 append(number)
-            if not at % _BATCH:
+            if not count % _BATCH:
                 scratch.trim()
     return {column: _deltas(numbers.values()) for column, numbers in points.items()}
 
@@ -238,8 +238,8 @@ def encoded(value: Any) -> Iterator[bytes]:
 
 def _joined(opening: bytes, items: Iterable[Iterable[bytes]], closing: bytes) -> Iterator[bytes]:
     yield opening
-    for at, item in enumerate(items):
-        if at:
+    for index, item in enumerate(items):
+        if index:
             yield b","
         yield from item
     yield closing

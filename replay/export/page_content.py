@@ -40,7 +40,10 @@ _MAX_NOTES: Final = 100
 """Maximum number of notes shown for one attempt."""
 _SCALARS: Final = frozenset({bool, int, float})
 
-_TYPE: Final[dict[type[Event], int]] = {**{kind: at for at, kind in enumerate(TYPE_NAMES)}, events.Extension: len(TYPE_NAMES)}
+_TYPE: Final[dict[type[Event], int]] = {
+    **{kind: number for number, kind in enumerate(TYPE_NAMES)},
+    events.Extension: len(TYPE_NAMES),
+}
 STAGE_NUMBERS: Final = {stage: number for number, stage in enumerate(STAGES)}
 _BACKING_OFF: Final = STAGE_NUMBERS["backing_off"]
 _TRIAL_EVENTS: Final = frozenset(TRIAL)

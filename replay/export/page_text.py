@@ -16,7 +16,7 @@ Text = str | list[str] | dict[str, Any] | None
 
 
 def microseconds(seconds: float) -> int:
-    """Return a recorded duration as a number of 64 bits; unlike `t`, a duration in a foreign record may be any number."""
+    """Return a recorded duration as a 64-bit integer; unlike `t`, a duration in a foreign record may be any number."""
     return round(max(-MAX_TIME, min(seconds, MAX_TIME)) * MICRO)
 
 

@@ -186,8 +186,8 @@ def _trials(source: Source) -> Table:
         columns.append(Column(f"score.{scorer}", kind, _nested("scores", scorer)))
         columns.append(Column(f"reason.{scorer}", "text", _nested("reasons", scorer)))
     columns += [
-        Column(f"usage.{name}", "integer" if is_whole else "number", _nested("usage", name))
-        for name, is_whole in index.usage_names.items()
+        Column(f"usage.{name}", "integer" if is_integer else "number", _nested("usage", name))
+        for name, is_integer in index.usage_names.items()
     ]
     columns.append(Column("scorer_errors", "any", lambda row: row["scorer_errors"] or None))
     rows = ({name: get(trial) for name, (_, get) in _TRIAL.items()} for trial in index.trials())
@@ -337,7 +337,7 @@ _EVENT_COLUMNS: Final = [
 
 
 def _events(source: Source) -> Iterator[Row]:
-    """Return the records as they are on disk, with large values in place."""
+    """Yield the records as they are on disk, with large values instead of references."""
     for record in source.records():
         event = record.event
         before = {"seq": record.seq, "at": record.at, "t": record.t, "type": event_type(event)}

@@ -22,7 +22,7 @@ from replay.trial_state import Value, packed, unpacked
 from replay.usage import is_amount, noted_usage
 from replay.variant_totals import VariantTotals
 
-_MAX_WHOLE: Final = 1 << 40
+_MAX_INTEGER: Final = 1 << 40
 """Integers in usage up to here cannot add up to more than 64 bits."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _LATEST: Final = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
@@ -53,7 +53,7 @@ class TrialIndex:
         """The record that ended it: seq and t."""
         self._ended_at = Values(scratch)
         """Wall time of that record."""
-        self._place = Column[int]("q", scratch)
+        self._end_index = Column[int]("q", scratch)
         """Index in `_ended`; -1 until it is completed or has failed."""
 
         self._ended = Column[int]("q", scratch)
@@ -89,14 +89,14 @@ class TrialIndex:
         match event:
             case TrialEnqueued():
                 self._enqueued[0][number], self._enqueued[1][number] = record.seq, record.t
-                self._place[number] = -1
+                self._end_index[number] = -1
             case TrialCompleted() | TrialFailed():
                 self._end[0][number], self._end[1][number], self._ended_at[number] = record.seq, record.t, record.at
-                if self._place[number] < 0:
-                    self._place[number] = len(self._ended)
+                if self._end_index[number] < 0:
+                    self._end_index[number] = len(self._ended)
                     self._ended.append(number)
             case RetryScheduled() | TrialWithdrawn():
-                self._place[number] = -1
+                self._end_index[number] = -1
             case Noted():
                 self._add_usage_names(noted_usage(event.name, event.value))
             case _:
@@ -104,7 +104,7 @@ class TrialIndex:
 
     def _add(self) -> None:
         """Add the entries of a new trial."""
-        for column in (self._last, self._place, self._enqueued[0], self._end[0]):
+        for column in (self._last, self._end_index, self._enqueued[0], self._end[0]):
             column.append(-1)
         self._enqueued[1].append(0.0)
         self._end[1].append(0.0)
@@ -113,8 +113,8 @@ class TrialIndex:
         if isinstance(usage, dict):
             for name, value in usage.items():
                 if is_amount(value):
-                    is_whole = isinstance(value, int) and abs(value) <= _MAX_WHOLE
-                    self.usage_names[name] = is_whole and self.usage_names.get(name, True)
+                    is_integer = isinstance(value, int) and abs(value) <= _MAX_INTEGER
+                    self.usage_names[name] = is_integer and self.usage_names.get(name, True)
 
     def trials(self, *stages: str, variant: str | None = None) -> Iterator[TrialDetails]:
         """Return every trial in the order of enqueueing, or only those in some stages or of one variant."""
@@ -134,7 +134,7 @@ class TrialIndex:
         for location in reversed(locations):
             details.apply(self.source.find(unpacked(location)), self.timeline)
         details.stage, details.truncated = self.state.trials[name].stage, self.state.is_truncated(name)
-        details.ended_at = self._ended_at[number] if self._place[number] >= 0 else ""
+        details.ended_at = self._ended_at[number] if self._end_index[number] >= 0 else ""
         if details.stage == "withdrawn":
             details.scores.clear()
         details.finish(self.timeline)
@@ -142,9 +142,9 @@ class TrialIndex:
 
     def ended(self, variant: str | None = None) -> Iterator[str]:
         """Return the trials that are completed or have failed, or only those of one variant, in the order of their ends."""
-        for at, number in enumerate(self._ended.values()):
+        for index, number in enumerate(self._ended.values()):
             name = self.timeline.times.names[number]
-            if self._place[number] == at and variant in (None, self.state.trials[name].variant):
+            if self._end_index[number] == index and variant in (None, self.state.trials[name].variant):
                 yield name
 
     @property
@@ -164,7 +164,7 @@ class TrialIndex:
     def end_time(self, trial: str) -> int:
         """Return when a trial ended, in nanoseconds since 1970; 0 if it has not."""
         number = self.timeline.times.numbers[trial]
-        return self.wall_time(self._end[0][number], self._end[1][number]) if self._place[number] >= 0 else 0
+        return self.wall_time(self._end[0][number], self._end[1][number]) if self._end_index[number] >= 0 else 0
 
     @property
     def scorers(self) -> list[str]:

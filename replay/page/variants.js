@@ -36,7 +36,7 @@ class VariantsView {
     const heads = ["variant", ...scorers.map((name) => oneLine(name, 30)), "ok", "failed", "p50", "p95", ...(has("tokens") ? ["tokens"] : []), ...(has("cost") ? ["cost"] : []), ...(has("cost_per_pass") ? [scorers.length > 1 ? `cost per pass of ${oneLine(mainScore, 30)}` : "cost per pass"] : [])];
     return table("variants", heads, rows.map((row) => el("tr", { "data-variant": row.name },
       el("th", { scope: "row" }, link(oneLine(row.name, 60), () => this.onVariant(row.name), { title: "Show the trials of this variant" }),
-        row.name === baseline ? el("span", { class: "tag", text: "baseline" }) : "", row.is_on_front ? el("span", { class: "tag front", text: "◆ Pareto front" }) : ""),
+        row.name === baseline ? el("span", { class: "tag", text: "baseline" }) : "", row.is_pareto_optimal ? el("span", { class: "tag front", text: "◆ Pareto front" }) : ""),
       scorers.map((name) => this.scoreCell(Object.hasOwn(row.scores, name) ? row.scores[name] : null)),
       numberCell(grouped(row.completed)), numberCell(grouped(row.failed)), numberCell(duration(row.latency.p50)), numberCell(duration(row.latency.p95)),
       has("tokens") ? optional(row.tokens, number) : "", has("cost") ? optional(row.cost, (cost) => `${row.unpriced_calls ? ">" : ""}${money(cost)}`) : "", has("cost_per_pass") ? optional(row.cost_per_pass, money) : "")));
@@ -55,7 +55,7 @@ class VariantsView {
     const { variants } = this.run.info;
     if (!variants) return;
     const { score, rows } = variants, points = rows.filter(({ cost_per_trial: cost, unpriced_calls: unpriced, scores }) => score !== null && cost !== null && !unpriced && Object.hasOwn(scores, score) && scores[score].mean !== null)
-      .map((row) => ({ name: oneLine(row.name, LABEL), cost: row.cost_per_trial, score: row.scores[score], isOnFront: row.is_on_front }));
+      .map((row) => ({ name: oneLine(row.name, LABEL), cost: row.cost_per_trial, score: row.scores[score], isOptimal: row.is_pareto_optimal }));
     const missing = rows.length - points.length, isLog = hasLogScale(points);
     setText(this.title, score === null ? "Score against cost" : `${oneLine(score, 40)} against cost per trial`);
     this.plot.replaceChildren(...(points.length ? [scatter(points, Math.floor(this.plot.clientWidth), isLog)] : []));
@@ -111,14 +111,14 @@ function scatter(points, width, isLog) {
   const text = (content, attributes) => svg("text", attributes, content);
   for (const value of ticks(low, high, 5)) chart.append(svg("line", { class: "grid", x1: left, x2: width - right, y1: y(value), y2: y(value) }), text(isPass ? `${digits(100 * value, 3)} %` : digits(value, 3), { x: left - 8, y: y(value) + size / 3, "text-anchor": "end" }));
   for (const value of ticks(lowCost, highCost, Math.max(2, width / (110 * UNIT)), isLog)) chart.append(svg("line", { class: "grid", x1: x(value), x2: x(value), y1: top, y2: height - bottom }), text(money(value), { x: x(value), y: height - bottom + 1.5 * size, "text-anchor": "middle" }));
-  const front = points.filter(({ isOnFront }) => isOnFront).sort((a, b) => a.cost - b.cost);
+  const front = points.filter(({ isOptimal }) => isOptimal).sort((a, b) => a.cost - b.cost);
   chart.append(svg("polyline", { class: "front", points: front.map(({ cost, score }) => `${x(cost)},${y(score.mean)}`).join(" ") }));
-  for (const { name, cost, score, isOnFront } of points) {
+  for (const { name, cost, score, isOptimal } of points) {
     const [cx, cy, r] = [x(cost), y(score.mean), 5 * UNIT];
-    chart.append(svg("g", { class: isOnFront ? "point on-front" : "point" },
+    chart.append(svg("g", { class: isOptimal ? "point on-front" : "point" },
       svg("title", {}, `${name}: ${scoreMean(score)}${hasInterval(score) ? ` (${intervalText(score)})` : ""} for ${money(cost)} per trial`),
       ...(hasInterval(score) ? [svg("line", { class: "whisker", x1: cx, x2: cx, y1: y(score.low), y2: y(score.high) })] : []),
-      isOnFront ? svg("path", { class: "dot", d: `M${cx} ${cy - 1.3 * r}l${1.3 * r} ${1.3 * r}l${-1.3 * r} ${1.3 * r}l${-1.3 * r} ${-1.3 * r}z` }) : svg("circle", { class: "dot", cx, cy, r })));
+      isOptimal ? svg("path", { class: "dot", d: `M${cx} ${cy - 1.3 * r}l${1.3 * r} ${1.3 * r}l${-1.3 * r} ${1.3 * r}l${-1.3 * r} ${-1.3 * r}z` }) : svg("circle", { class: "dot", cx, cy, r })));
   }
   chart.append(...labels(points.map(({ name, cost, score }) => [name, x(cost), y(score.mean)]), width, height - bottom, size));
   return chart;

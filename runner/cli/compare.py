@@ -80,8 +80,8 @@ def _table(rows: Mapping[str, RunReference], views: _Views, baseline: str | None
         for name, row in rows.items()
     }
     table = compare_all(sides, next(iter(rows)) if baseline is None else _baseline(rows, baseline))
-    others = [row.unpaired for row in table.rows if row.unpaired is not None]
-    if not any(unpaired.common for unpaired in others):
+    others = [row.overlap for row in table.rows if row.overlap is not None]
+    if not any(overlap.common for overlap in others):
         raise NothingInCommon(f"no row has a trial in common with {table.baseline}")
     return table
 

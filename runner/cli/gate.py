@@ -9,7 +9,7 @@ import click
 
 from journal.events import RunFinished
 from replay.comparison import NothingInCommon
-from replay.gating import COMPLETED, Check, GateReport, NotComparable, Rules
+from replay.gating import COMPLETED, Check, GateReport, GateRules, NotComparable
 from replay.gating import gate as check_gate
 from replay.text import digits, plural, printable
 from replay.view_json import view_json
@@ -48,7 +48,7 @@ def gate(run: RunReference, baseline: str, rules: Path | None, as_json: bool) ->
     evaljournal gate runs/capitals/0002 --baseline runs/capitals/0001 --rules gate.toml
     evaljournal gate @mini --baseline @large
     """
-    parsed = Rules() if rules is None else read_rules(rules)
+    parsed = GateRules() if rules is None else read_rules(rules)
     is_newest = baseline == _NEWEST and not Path(baseline).exists()
     base = RunReference(_newest_other(run.path), run.variant) if is_newest else find_reference(baseline)
     (view_a, before), (view_b, after) = open_side(base), open_side(run)

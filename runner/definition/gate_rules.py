@@ -6,7 +6,7 @@ from typing import Any, Final, TypeVar, cast
 
 import attrs
 
-from replay.gating import Limit, Rules, ScoreRule
+from replay.gating import GateRules, Limit, ScoreRule
 from runner.data.toml_file import read_toml
 from runner.errors import UsageError
 from runner.suggest import suggest
@@ -17,7 +17,7 @@ LIMITS: Final = ("cost", "tokens", "p95")
 T = TypeVar("T", ScoreRule, Limit)
 
 
-def read_rules(path: Path) -> Rules:
+def read_rules(path: Path) -> GateRules:
     """Read a rules file: a table `[score.NAME]` for each score, and `[cost]`, `[tokens]` and `[p95]`."""
     table = read_toml(path)
     scores: object = table.pop("score", {})
@@ -26,7 +26,7 @@ def read_rules(path: Path) -> Rules:
     for name in table:
         if name not in LIMITS:
             raise UsageError(f"unknown key {name!r}{suggest(name, ['score', *LIMITS])}", path=path)
-    rules = Rules(
+    rules = GateRules(
         {name: _parsed(ScoreRule, rule, f"score.{name}", path) for name, rule in cast("dict[str, Any]", scores).items()},
         {name: _parsed(Limit, rule, name, path) for name, rule in table.items()},
     )

@@ -17,7 +17,7 @@ from journal.events import (
     TrialScored,
 )
 from replay import TrialState
-from replay.audit_types import Settled
+from replay.audit_types import Settlement
 from runner.concurrency import POLICIES
 from runner.concurrency.policy import Policy
 from runner.concurrency.steering import CallEvent, Steering, call_id
@@ -109,7 +109,7 @@ class SessionRules:
             return ""
         return "the limit is reached" if gate.at is None else f"the next may start at {gate.at:.6f} s"
 
-    def settle(self, event: Settled, trial: TrialState, *, over_budget: bool) -> Settled:
+    def settle(self, event: Settlement, trial: TrialState, *, over_budget: bool) -> Settlement:
         """Return what should have been decided where `event` was recorded."""
         name = event.trial
         probe = name in self._last and name in self._last[name].free

@@ -18,7 +18,7 @@ from replay import fold
 from replay.comparison import Comparison, NothingInCommon, Side, compare, outputs
 from replay.comparison_text import lines, sentence
 from replay.grouping import Grouping
-from replay.pairing import Paired
+from replay.pairing import PairedDifference
 from tests.journal.samples import examples, started
 from tests.replay.trial_events import answered, enqueued, failed, records
 
@@ -421,7 +421,7 @@ def test_counts_and_symmetry(ends: list[tuple[Any, Any]]) -> None:
     assert forward.trials_a == forward.common + len(forward.only_a) + len(forward.different_content)
     assert forward.compared == forward.unchanged + sum(map(len, (forward.fixed, forward.broken, forward.changed)))
     assert forward.common == forward.compared + forward.not_done
-    flipped: Paired = backward.scores["exact"]
+    flipped: PairedDifference = backward.scores["exact"]
     assert (forward.scores["exact"].higher, forward.scores["exact"].n) == (flipped.lower, flipped.n)
     assert pytest.approx(-(forward.scores["exact"].difference or 0.0)) == flipped.difference
     assert pytest.approx(-(forward.scores["exact"].low or 0.0)) == flipped.high

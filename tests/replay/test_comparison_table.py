@@ -73,9 +73,9 @@ def test_rows() -> None:
         large.cost,
         large.cost_per_pass,
     )
-    assert mini.unpaired is None
-    assert large.unpaired is not None
-    assert (5, ["c5@large"]) == (large.unpaired.common, large.unpaired.only_row)
+    assert mini.overlap is None
+    assert large.overlap is not None
+    assert (5, ["c5@large"]) == (large.overlap.common, large.overlap.only_row)
     assert (4, 1) == (large.differences["exact"].paired.n, large.differences["exact"].paired.missing)
 
 
@@ -88,11 +88,11 @@ def test_a_run_without_variants_is_paired_with_a_variant() -> None:
         variant="mini",
     )
     table = compare_all({"run": run, "mini": variants}, "run")
-    unpaired, exact = table.rows[1].unpaired, table.rows[1].differences["exact"]
+    overlap, exact = table.rows[1].overlap, table.rows[1].differences["exact"]
 
-    assert unpaired is not None
-    assert (14, ["c7#2"], ["c7@mini"]) == (unpaired.common, list(unpaired.only_baseline), list(unpaired.different_content))
-    assert [f"c{at}@mini#3" for at in range(7)] == list(unpaired.only_row)
+    assert overlap is not None
+    assert (14, ["c7#2"], ["c7@mini"]) == (overlap.common, list(overlap.only_baseline), list(overlap.different_content))
+    assert [f"c{at}@mini#3" for at in range(7)] == list(overlap.only_row)
     assert (7, 1.0) == (exact.paired.n, exact.paired.difference)
 
 
@@ -146,7 +146,7 @@ def test_front() -> None:
     unpriced.usage["unpriced_calls"] = 3
     table = compare_all(sides, "cheap")
 
-    assert ["cheap", "equal", "good"] == [row.name for row in table.rows if row.is_on_front]
+    assert ["cheap", "equal", "good"] == [row.name for row in table.rows if row.is_pareto_optimal]
     assert 3 == rows(table)["unpriced"].unpriced_calls
 
 
@@ -156,7 +156,7 @@ def test_every_other_row_is_dominated_by_the_front(results: list[tuple[int, int]
     """No row of the front is dominated, and each other row is, by one of the front; the order of rows does not matter."""
     sides = {f"r{at}": scored(passes, cost=cost / 100, n=4) for at, (passes, cost) in enumerate(results)}
     table = compare_all(sides, "r0")
-    front = {row.name for row in table.rows if row.is_on_front}
+    front = {row.name for row in table.rows if row.is_pareto_optimal}
     amounts = {f"r{at}": (passes, -cost) for at, (passes, cost) in enumerate(results)}
 
     def is_dominated(name: str, others: Iterable[str]) -> bool:

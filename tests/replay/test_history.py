@@ -14,7 +14,7 @@ from journal.events import RunStarted
 from replay import LoadedRun, fold
 from replay.digest import CaseColumns, RunDigest, columns_from_json, digest, run_from_json, to_json, unreadable
 from replay.history import Entry, History, change, histories
-from replay.history_text import change_lines, spark_line, table, trend_lines
+from replay.history_text import change_lines, sparkline, table, trend_lines
 from replay.statistics import wilson
 from tests.journal.samples import finished, started
 from tests.replay.trial_events import answered, failed, records
@@ -214,15 +214,15 @@ def test_cases_that_changed() -> None:
     assert ["broken: 1 case", "  ✓✗E  peru  since b"] == list(change_lines(shown))[:2]
 
 
-def test_spark_line() -> None:
+def test_sparkline() -> None:
     """The smallest value has the lowest bar, the largest the highest; a missing one is a dot."""
-    assert "▁█·▅" == spark_line([0.0, 1.0, None, 0.5])
-    assert "▄▄" == spark_line([0.5, 0.5])
-    assert "··" == spark_line([None, None])
+    assert "▁█·▅" == sparkline([0.0, 1.0, None, 0.5])
+    assert "▄▄" == sparkline([0.5, 0.5])
+    assert "··" == sparkline([None, None])
 
 
 def test_trend_of_a_score() -> None:
-    """The spark line has the smallest and the largest mean next to it; one run has no trend."""
+    """The sparkline has the smallest and the largest mean next to it; one run has no trend."""
     shown = history(entry("a", shares([True, False])), entry("b", shares([True, True])))
 
     assert ["exact  ▁█  50.0 % to 100.0 %"] == list(trend_lines(shown))

@@ -13,7 +13,7 @@ from scipy import stats
 
 from replay.comparison_table import Difference, assess
 from replay.gating import check_drop
-from replay.pairing import Paired, compare_values
+from replay.pairing import PairedDifference, compare_values
 from replay.power import POWER, Criterion, detectable_number, detectable_share
 from replay.statistics import mcnemar
 
@@ -22,21 +22,21 @@ SLICE = 100
 
 
 @cache
-def paired_passes(n: int, broken: int, fixed: int) -> Paired:
+def paired_passes(n: int, broken: int, fixed: int) -> PairedDifference:
     """Return the comparison of two runs of which so many cases are broken and fixed."""
     before = [1.0] * broken + [0.0] * (n - broken)
     after = [0.0] * broken + [1.0] * fixed + [0.0] * (n - broken - fixed)
     return compare_values("pass", before, after, cases=n, scorer_changed=False, is_share=True)
 
 
-def simulated(rng: np.random.Generator, n: int, differing: float, drop: float = 0.0) -> Paired:
+def simulated(rng: np.random.Generator, n: int, differing: float, drop: float = 0.0) -> PairedDifference:
     """Return the comparison of two runs whose true pass rates differ by a drop, and whose cases differ at this rate."""
     broken, fixed = (differing + drop) / 2, (differing - drop) / 2
     counts = rng.multinomial(n, [broken, fixed, max(0.0, 1 - broken - fixed)])
     return paired_passes(n, int(counts[0]), int(counts[1]))
 
 
-def simulated_numbers(rng: np.random.Generator, n: int, drop: float = 0.0) -> Paired:
+def simulated_numbers(rng: np.random.Generator, n: int, drop: float = 0.0) -> PairedDifference:
     """Return the comparison of two runs whose true means differ by a drop."""
     after = rng.normal(-drop, 0.2, n).tolist()
     return compare_values("number", [0.0] * n, after, cases=n, scorer_changed=False, is_share=False)

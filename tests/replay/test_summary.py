@@ -33,8 +33,9 @@ from replay import RunState, fold
 from replay.ending import final_report
 from replay.grouping import NO_GROUP, Grouping
 from replay.statistics import pass_all, pass_at, wilson
-from replay.summary import Summary, summarize
+from replay.summary import summarize
 from replay.summary_text import group_lines, score_in_words
+from replay.summary_types import Summary
 from tests.journal.samples import examples, session, started
 from tests.journal.test_format import GOLDEN
 from tests.replay.trial_events import answered, enqueued, failed, records, state_of

@@ -5,7 +5,8 @@ import orjson
 import pytest
 
 from replay.state import RunState
-from replay.summary import Adoption, summarize
+from replay.summary import summarize
+from replay.summary_types import Adoption
 from replay.view_json import view_json
 
 

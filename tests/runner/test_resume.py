@@ -31,8 +31,9 @@ from journal.events import (
 from replay import fold
 from replay.auditing import audit
 from replay.ending import final_report
-from replay.summary import Adoption, summarize
+from replay.summary import summarize
 from replay.summary_text import score_in_words
+from replay.summary_types import Adoption
 from runner import Case, Fatal, Retry, UsageError
 from runner.api import arun
 from runner.engine.changes import effective_settings

@@ -50,7 +50,7 @@ def cache_files() -> list[Path]:
 
 
 def test_history_prints_the_runs() -> None:
-    """A line for each run, the spark line, and the cases that changed."""
+    """A line for each run, the sparkline, and the cases that changed."""
     run("capitals/0001", 4), run("capitals/0002", 3)
     lines = evaljournal("history").stdout.splitlines()
 
