@@ -57,8 +57,12 @@ def final_summary(state: RunState, *, path: Path | str, total: int | None = None
         lines.append(f"  {one_line(detail, 500)}")
     if state.sessions:
         sessions = f" in {plural(len(state.sessions), 'session')}" if len(state.sessions) > 1 else ""
-        lines.append(f"  took {duration(state.elapsed)}{sessions}")
+        shards = f", merged from {plural(len(state.merged.shards), 'shard')}" if state.merged else ""
+        lines.append(f"  took {duration(state.elapsed)}{sessions}{shards}")
     lines += [f"  {row}" for row in _summary_lines(state, summary)]
+    if missing := summary.missing_shards:
+        more = f", … ({len(missing):,})" if len(missing) > _SHARDS else ""
+        lines.append(f"  missing shards: {', '.join(missing[:_SHARDS])}{more}")
     lines += [f"  {row}" for row in _events(state, detail)]
     lines += _failures(state)
     lines += [f"details: {command}" for command in _detail_commands(state, path)]
@@ -133,7 +137,6 @@ def _summary_lines(state: RunState, summary: Summary) -> Iterator[str]:
 
 def _events(state: RunState, detail: str) -> Iterator[str]:
     """Yield adoptions, retries, interruptions, errors and crashes."""
-    yield from _missing_shards(state)
     yield from summary_text.adopted_lines(state)
     if state.retries:
         words = {"stopped": "run stopped"}
@@ -165,13 +168,6 @@ def _events(state: RunState, detail: str) -> Iterator[str]:
         yield f"{plural(state.late_returns, 'attempt')} returned late; results discarded"
     if state.recoveries:
         yield f"the journal was recovered {plural(state.recoveries, 'time')} after a crash; unfinished bytes are in torn/"
-
-
-def _missing_shards(state: RunState) -> Iterator[str]:
-    """Yield the shards that an unfinished merged run does not have."""
-    if state.outcome != "finished" and (missing := state.merged.missing):
-        more = f", … ({len(missing):,})" if len(missing) > _SHARDS else ""
-        yield f"missing shards: {', '.join(map(str, missing[:_SHARDS]))}{more}"
 
 
 def _reusable_steps(state: RunState) -> int:

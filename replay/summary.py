@@ -48,6 +48,7 @@ def summarize(state: RunState, *, groups: Mapping[str, str] | None = None) -> Su
         crashes=crashes(state),
         outcome=state.outcome or None,
         planned_trials=state.planned,
+        missing_shards=[] if state.outcome == "finished" else [str(shard) for shard in state.merged.missing],
         adopted=[Adoption(session.number, session.adopted) for session in state.sessions if session.adopted],
         from_older_task=state.from_older_task,
         truncated=state.truncated,

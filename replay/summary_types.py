@@ -206,6 +206,8 @@ class Summary:
     """`finished`, or the reason the last session stopped; None while it runs or if it crashed."""
     planned_trials: int
     """Planned number of trials; 0 if unknown."""
+    missing_shards: Sequence[str]
+    """Shards that an unfinished merged run does not have."""
     adopted: Sequence[Adoption]
     """The sessions that adopted changes."""
     from_older_task: int

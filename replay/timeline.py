@@ -8,6 +8,8 @@ merged run may overlap there.
 import heapq
 import math
 from collections import Counter
+from collections.abc import Iterator
+from operator import itemgetter
 from typing import Final, Literal, get_args
 
 from journal import Record, events
@@ -60,10 +62,13 @@ class Timeline:
         """Rate-limit key → end of its pause; infinite while the circuit breaker is open."""
         self._delays: list[tuple[float, int]] = []
         """Heap of the end of each backoff and its trial; outdated entries are skipped."""
-        self._merged_start: tuple[str, float] | None = None
+        self._merged = MergedShards()
+        self._merged_start = "", 0.0
         """Times of the start of a merged run; zero of its axis is where `t` was 0 then."""
         self._open: set[int] = set()
         """Trials that are not done."""
+        self._of_other_shards: dict[int, int] = {}
+        """Open trials of the shards before the current one, with their stages; the merged run continues them."""
 
     def apply(self, record: Record) -> None:
         """Update the timeline with the next record."""
@@ -72,7 +77,7 @@ class Timeline:
         if kind is events.SessionStarted:
             self._begin_session(record)
         elif isinstance(event, events.RunStarted):
-            self._merged_start = (record.at, record.t) if MergedShards(event) else None
+            self._merged, self._merged_start = MergedShards(event), (record.at, record.t)
         elif kind not in BETWEEN_SESSIONS:
             if not self.sessions:
                 raise KeyError("a session")
@@ -101,8 +106,8 @@ class Timeline:
             if not 1 <= session <= len(self.sessions):
                 raise ValueError(f"there is no session {session}; there are {len(self.sessions)}")
             return list(series.points(session))
-        if self._merged_start is not None:
-            return self._sums(series)
+        if self._merged:
+            return [(t, value, seq) for t, value, seq, _ in self.sums(name)]
         joined: list[Point] = []
         for session_time in self.sessions:
             if joined and joined[-1][1]:
@@ -111,21 +116,28 @@ class Timeline:
             joined += ((session_time.offset + t, value, seq) for t, value, seq in series.points(session_time.number))
         return joined
 
-    def _sums(self, series: Series) -> list[Point]:
-        """Return the sum of a series over all sessions at each time; the record is the last of the session that changed it."""
-        changes: list[tuple[float, int, int]] = []
-        for session in self.sessions:
-            value = 0
-            for t, after, seq in series.points(session.number):
-                changes.append((session.offset + t, after - value, seq))
-                value = after
-            end = self.sessions[session.number].seq - 1 if session.number < len(self.sessions) else self.seq
-            changes.append((session.offset + session.end, -value, end))
-        total, sums = 0, list[Point]()
-        for t, change, seq in sorted(changes, key=lambda change: change[0]):
+    @property
+    def is_merged(self) -> bool:
+        """Whether the run was merged from shards, so that sessions may overlap."""
+        return bool(self._merged)
+
+    def sums(self, name: SeriesName) -> Iterator[tuple[float, int, int, int]]:
+        """Yield the sum of a series over all sessions at each time, and the record and the session that changed it."""
+        total, changes = 0, [self._changes(name, session) for session in self.sessions]
+        for t, change, seq, session in heapq.merge(*changes, key=itemgetter(0)):
             total += change
-            sums.append((t, total, seq))
-        return sums
+            yield t, total, seq, session
+
+    def _changes(self, name: SeriesName, session: SessionTime) -> Iterator[tuple[float, int, int, int]]:
+        """Yield time on the axis, difference, record and session of each change; the value returns to 0 when a session ends."""
+        value = 0
+        for t, after, seq in self._series[name].points(session.number):
+            yield session.offset + t, after - value, seq, session.number
+            value = after
+        if session is self.sessions[-1] and not session.shard:
+            return  # It may still be running, and none is later.
+        end = self.sessions[session.number].seq - 1 if session.number < len(self.sessions) else self.seq
+        yield session.offset + session.end, -value, end, session.number
 
     def series(self, name: SeriesName) -> Series:
         """Return a series, which can be read in parts."""
@@ -174,9 +186,11 @@ class Timeline:
             elapsed = seconds_between(first.at, session.at) + first.start - t
             session.offset = max(elapsed, before.offset + before.end - t)
             self._carry_over(before.end, t, seq)
-        if self._merged_start is not None:
-            at, run_t = self._merged_start
-            session.offset = seconds_between(at, session.at) + run_t - t
+        if self._merged:
+            session.shard = str(self._merged.of_session(session.number) or "")
+            session.offset = self._merged_offset(session)
+            if self._merged.is_first(session.number):
+                self._set_aside_open_trials(session)
         self.sessions.append(session)
         self.spans.now = self.times.now = t
         self._limits.clear()
@@ -192,6 +206,34 @@ class Timeline:
         self._limit.last = 0  # Not recorded yet.
         if self._pace.last:
             self._pace.put(0, t, seq)
+
+    def _merged_offset(self, session: SessionTime) -> float:
+        """Return the offset of a session of a merged run: that of its wall time, but not before earlier ones of its shard end.
+
+        The sessions of the merged run itself follow all shards.
+        """
+        at, t = self._merged_start
+        offset = seconds_between(at, session.at) + t - session.start
+        if session.shard and self._merged.is_first(session.number):
+            return offset
+        earlier = self.sessions[-1:] if session.shard else self.sessions
+        return max([offset, *(before.offset + before.end - session.start for before in earlier)])
+
+    def _set_aside_open_trials(self, session: SessionTime) -> None:
+        """Set the open trials of a shard aside until the merged run itself continues them: they do not wait in other shards."""
+        times = self.times
+        for number in self._open:
+            self._of_other_shards[number] = times.stage[number]
+            times.stage[number] = IDLE
+        self._open.clear()
+        self._delays.clear()
+        if not session.shard:
+            for number, stage in self._of_other_shards.items():
+                self._open.add(number)
+                times.stage[number], times.since[number] = stage, session.start
+                if stage == BACKING_OFF:
+                    heapq.heappush(self._delays, (times.due[number], number))
+            self._of_other_shards.clear()
 
     def _carry_over(self, end: float, t: float, seq: int) -> None:
         """Keep the stage of each open trial when a session follows one that ended at `end`; `t` is the new session's."""

@@ -83,6 +83,8 @@ class SessionTime:
     offset: float
     """Wall-clock seconds between zero of the axis and zero of the session's `t`. Zero of the axis is that of the first session,
     or the start of a merged run; only sessions of different shards of it overlap."""
+    shard: str = ""
+    """The shard that it belongs to, in a merged run."""
 
 
 class Spans(Sequence[Span]):

@@ -8,7 +8,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import chain, groupby, islice, pairwise, starmap
+from itertools import chain, groupby, islice, pairwise, repeat, starmap
 from operator import itemgetter, neg, sub
 from typing import Any, Final, NamedTuple, get_args
 
@@ -187,21 +187,33 @@ def _variants(state: RunState) -> list[str]:
 
 def _series(content: Content, name: SeriesName, first: int) -> dict[str, Any]:
     """Return a series in the seconds of each session; of several values at one time, only the last."""
-    series = content.timeline.series(name)
     scratch = Scratch()
     points = {column: Column[int]("q", scratch) for column in ("t", "value", "session")}
     add = [column.append for column in points.values()]
+    for count, ((t, session), group) in enumerate(groupby(_points(content, name, first), itemgetter(0, 2))):
+        *_, (_, value, _) = group
+        for append, number in zip(add, (t, value, session), strict=True):
+            append(number)
+        if not count % _BATCH:
+            scratch.trim()
+    return {column: _deltas(numbers.values()) for column, numbers in points.items()}
+
+
+def _points(content: Content, name: SeriesName, first: int) -> Iterator[tuple[int, int, int]]:
+    """Yield time in its session, value and session of each point from index `first` on.
+
+    All points of a merged run are sums over its shards, in the order of the axis. It grows by sessions that follow all shards.
+    """
+    timeline = content.timeline
+    if timeline.is_merged and not first:
+        offsets = [session.offset for session in timeline.sessions]
+        for t, value, _, session in timeline.sums(name):
+            yield round((t - offsets[session - 1]) * MICRO), value, session
+        return
+    series = timeline.series(name)
     for session, (start, end) in enumerate(pairwise((*series.starts, len(series.t))), start=1):
         indexes = range(max(start, first), end)
-        for count, (t, group) in enumerate(
-            groupby(zip(_micro(series.t.select(indexes)), series.value.select(indexes), strict=True), itemgetter(0))
-        ):
-            *_, (_, value) = group
-            for append, number in zip(add, (t, value, session), strict=True):
-                append(number)
-            if not count % _BATCH:
-                scratch.trim()
-    return {column: _deltas(numbers.values()) for column, numbers in points.items()}
+        yield from zip(_micro(series.t.select(indexes)), series.value.select(indexes), repeat(session))
 
 
 def _micro(times: Iterable[float]) -> Iterator[int]:

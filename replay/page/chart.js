@@ -58,22 +58,40 @@ function drawLanes(canvas, run, view, width) {
   pen.save();
   pen.rect(GUTTER, 0, plotWidth, height);
   pen.clip();
-  const shade = (from, to, tint, least = 0) => { pen.fillStyle = color(tint); pen.fillRect(GUTTER + (from - view[0]) * scale, 0, Math.max(least, (to - from) * scale), height); };
-  for (let at = 1; at < run.sessions.length; at++) shade(run.base[at - 1] + run.sessions[at - 1].end, run.base[at] + run.sessions[at].start, "hair", 1);
-  for (const { from, to, reason } of pauseRanges(run)) shade(from, to, PROBING.has(reason) ? "breaker" : "pause");
+  const shade = (from, to, tint, { least = 0, lanes = [0, slots] } = {}) => {
+    pen.fillStyle = color(tint);
+    pen.fillRect(GUTTER + (from - view[0]) * scale, lanes[0] * rowHeight, Math.max(least, (to - from) * scale), (lanes[1] - lanes[0]) * rowHeight + 2);
+  };
+  for (let at = 1; at < run.covered.length; at++) shade(run.covered[at - 1][1], run.covered[at][0], "hair", { least: 1 });
+  for (const { from, to, reason, session } of pauseRanges(run)) shade(from, to, PROBING.has(reason) ? "breaker" : "pause", { lanes: run.isMerged ? run.lanesOf(session) : undefined });
   pen.restore();
   pen.textBaseline = "middle";
-  const every = Math.max(1, Math.ceil((14 * UNIT) / rowHeight));
-  for (let slot = 0; slot < slots; slot++) {
-    const top = slot * rowHeight + 1, middle = top + rowHeight / 2;
-    if (slot % every === 0) {
-      pen.fillStyle = faint;
-      pen.font = font(10);
-      pen.textAlign = "right";
-      pen.fillText(String(slot), GUTTER - 8, Math.max(middle, 6 * UNIT));
-    }
-    drawLane(pen, run, run.lanes[slot] || [], { view, scale, plotWidth, top, rowHeight, colors, inks });
+  pen.textAlign = "right";
+  for (const { lane, text, isShard } of laneLabels(run, rowHeight)) {
+    pen.fillStyle = isShard ? inks.ink : faint;
+    pen.font = font(10, isShard ? "600" : "normal");
+    pen.fillText(text, GUTTER - 8, Math.max((lane + 0.5) * rowHeight + 1, 6 * UNIT), GUTTER - 10);
   }
+  for (const { firstLane } of run.shards.slice(1)) {
+    pen.fillStyle = faint;
+    pen.fillRect(0, firstLane * rowHeight + 0.5, width - EDGE, 1);
+  }
+  run.lanes.forEach((lane, index) => drawLane(pen, run, lane, { view, scale, plotWidth, top: index * rowHeight + 1, rowHeight, colors, inks }));
+}
+
+// The numbers of slots, at a distance that leaves room for each; the first slot of a shard has the name of the shard instead.
+function laneLabels(run, rowHeight) {
+  const labels = [], every = Math.max(1, Math.ceil((14 * UNIT) / rowHeight));
+  let free = 0; // The first lane with room for a label.
+  run.shards.forEach(({ name, firstLane, lanes }) => {
+    const label = run.isMerged ? name || "resumed" : "";
+    for (let slot = 0; slot < lanes.length; slot += every) {
+      if (firstLane + slot < free || (slot && slot + every > lanes.length && run.isMerged)) continue;
+      labels.push({ lane: firstLane + slot, text: slot || !label ? String(slot) : label, isShard: !slot && label !== "" });
+      free = firstLane + slot + every;
+    }
+  });
+  return labels;
 }
 
 function drawLane(pen, run, lane, place) {

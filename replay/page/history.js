@@ -27,13 +27,14 @@ class HistoryView {
     this.upper = el("div", { class: "plot", role: "img", "aria-label": "Attempts in flight, concurrency limit and pace of starts over time" });
     this.lower = el("div", { class: "plot", role: "img", "aria-label": "Trials queued and in backoff over time" });
     this.veil = el("div", { class: "veil" });
+    this.laterShards = el("div", { class: "veil", hidden: true });
     this.line = el("div", { class: "scrub-line" });
     this.tip = el("div", { class: "tip", hidden: true });
     this.area = el("div", { class: "timeline" },
-      el("div", { class: "chart-label", text: "slots" }), this.lanes,
+      (this.lanesLabel = el("div", { class: "chart-label" })), this.lanes,
       this.key([["in flight", "flight", "fill"], ["limit", "limit", "line"], ["pace, starts/s (own scale)", "pace", "line"]]), this.upper,
       this.key([["queued", "queue", "fill"], ["in backoff", "backoff", "line"]]), this.lower,
-      this.veil, this.line, this.tip);
+      this.veil, this.laterShards, this.line, this.tip);
     this.charts = [
       new StepChart(this.upper, [{ name: "in_flight", label: "in flight", tint: "flight", fill: "flight-fill" }, { name: "limit", label: "limit", tint: "limit", dash: [5, 3] }, { name: "pace", label: "pace", tint: "pace", scale: "pace" }], { showAxis: false, height: 100, showsPolicy: true }),
       new StepChart(this.lower, [{ name: "queued", label: "queued", tint: "queue", fill: "queue-fill" }, { name: "backing_off", label: "in backoff", tint: "backoff" }], { showAxis: true, height: 108 }),
@@ -88,15 +89,21 @@ class HistoryView {
     if (event.button !== 0) return;
     this.area.setPointerCapture(event.pointerId);
     this.isDragging = true;
-    this.go(this.run.seqAt(this.xOf(event)));
+    const lane = this.laneAt(event);
+    this.shard = lane < 0 ? this.run.shardAt(this.seq) : this.run.shards.findLastIndex(({ firstLane, lanes }) => lanes.length && firstLane <= lane);
+    this.go(this.run.seqAt(this.xOf(event), this.shard));
+  }
+
+  // Index of the lane at the pointer; -1 if there is none.
+  laneAt(event) {
+    const box = this.lanes.getBoundingClientRect(), count = this.run.lanes.length;
+    const lane = Math.floor((event.clientY - box.top - 1) / laneHeight(count));
+    return event.clientY < box.top || event.clientY > box.bottom || lane >= count ? -1 : Math.max(0, lane);
   }
 
   spanAt(event) {
-    const box = this.lanes.getBoundingClientRect(), { run } = this;
-    if (event.clientY < box.top || event.clientY > box.bottom || event.clientX < box.left + GUTTER) return -1;
-    const slot = Math.floor((event.clientY - box.top - 1) / laneHeight(Math.max(1, run.lanes.length)));
-    const lane = run.lanes[slot];
-    if (!lane) return -1;
+    const box = this.lanes.getBoundingClientRect(), { run } = this, lane = run.lanes[this.laneAt(event)];
+    if (!lane || event.clientX < box.left + GUTTER) return -1;
     const x = this.xOf(event), near = (2 * (this.view[1] - this.view[0])) / (box.width - GUTTER - EDGE);
     const at = firstSpan(run, lane, x - near);
     return at < lane.length && run.startOf(lane[at]) <= x + near ? lane[at] : -1;
@@ -105,7 +112,7 @@ class HistoryView {
   hover(event) {
     if (this.isDragging) {
       this.tip.hidden = true;
-      this.go(this.run.seqAt(this.xOf(event)));
+      this.go(this.run.seqAt(this.xOf(event), this.shard));
       return;
     }
     const span = this.spanAt(event), content = span < 0 ? this.policyTip(event) : this.spanTip(span);
@@ -124,7 +131,7 @@ class HistoryView {
       el("strong", { text: oneLine(run.trials.name[spans.trial[span]], 60) }),
       el("span", { text: `attempt ${spans.attempt[span]}, ${OUTCOMES[run.outcomeOf(span)].label} after ${duration(run.endOf(span) - run.startOf(span))}` }),
       error ? el("span", { text: oneLine(`${error[1]}: ${error[2]}`, 100) }) : "",
-      el("span", { class: "faint", text: `slot ${spans.slot[span]}${workerOf(details)} · seq ${grouped(spans.seq[span])}` }),
+      el("span", { class: "faint", text: `${this.slotName(span)}${workerOf(details)} · seq ${grouped(spans.seq[span])}` }),
     ];
   }
 
@@ -179,7 +186,7 @@ class HistoryView {
     }
     const width = this.width - GUTTER - EDGE, left = GUTTER + ((x - view[0]) / (view[1] - view[0])) * width;
     this.line.style.transform = `translateX(${left}px)`;
-    this.veil.style.left = `${left}px`;
+    this.placeVeil(left);
     this.slider.max = this.field.max = run.seq;
     this.slider.value = seq;
     if (document.activeElement !== this.field) this.field.value = seq;
@@ -195,6 +202,23 @@ class HistoryView {
     this.list();
   }
 
+  // Dim what is not in the state: everything later. In a merged run, only the lanes: those of the record's shard from its time
+  // on, and all of the shards whose records follow.
+  placeVeil(left) {
+    const { run, veil, laterShards } = this;
+    veil.style.left = `${left}px`;
+    laterShards.hidden = !run.isMerged;
+    if (!run.isMerged) return;
+    const height = laneHeight(run.lanes.length), top = this.lanes.offsetTop + 1, [first, end] = run.lanesOf(run.sessionAt(this.seq) + 1 || 1);
+    Object.assign(veil.style, { top: `${top + first * height}px`, bottom: "auto", height: `${(end - first) * height}px` });
+    Object.assign(laterShards.style, { left: `${GUTTER}px`, top: `${top + end * height}px`, bottom: "auto", height: `${(run.lanes.length - end) * height}px` });
+  }
+
+  slotName(span) {
+    const { run } = this, shard = run.shardName(run.shardOf[run.spans.session[span] - 1]);
+    return `${shard ? `${shard}, ` : ""}slot ${run.spans.slot[span]}`;
+  }
+
   scoreText(name, { mean, numbers }) {
     const isShare = this.run.info.summary.scores[name]?.kind === "pass";
     return `${oneLine(name, 30)} ${isShare ? percent(mean) : digits(mean, 3)} (n = ${grouped(numbers)})`;
@@ -204,7 +228,7 @@ class HistoryView {
     const { run, seq } = this, { events } = run, trial = events.trial[seq - 1];
     const session = run.sessionAt(seq);
     const parts = [`seq ${grouped(seq)}`, spaced(run.types[events.type[seq - 1]])];
-    const where = run.sessions.length > 1 && session >= 0 ? `, session ${session + 1}` : "";
+    const where = run.sessions.length > 1 && session >= 0 ? `, session ${session + 1}${run.isMerged ? ` (${run.shardName(run.shardOf[session])})` : ""}` : "";
     this.event.replaceChildren(parts.join(" · "), trial >= 0 ? " · " : "", trial >= 0 ? el("a", { href: `#trial=${encodeURIComponent(run.trials.name[trial])}&seq=${seq}`, text: oneLine(run.trials.name[trial], 60), onclick: (event) => { event.preventDefault(); this.onTrial(trial); } }) : "", ` · ${(events.t[seq - 1] / 1e6).toFixed(3)} s${where}`);
     for (const pause of run.pausesAt(seq)) {
       const left = (pause[3] - events.t[seq - 1]) / 1e6;
@@ -220,7 +244,7 @@ class HistoryView {
   list() {
     const { run, seq } = this, { spans } = run, now = run.x[seq - 1];
     const running = run.runningAt(seq), shown = 9;
-    const rows = running.slice(0, shown).map((span) => el("li", {}, el("span", { class: "slot", text: `slot ${spans.slot[span]}` }), el("span", { class: "name", text: oneLine(run.trials.name[spans.trial[span]], 40) }), el("span", { class: "faint", text: `attempt ${spans.attempt[span]} · ${duration(Math.max(0, now - run.startOf(span)))}` })));
+    const rows = running.slice(0, shown).map((span) => el("li", {}, el("span", { class: "slot", text: this.slotName(span) }), el("span", { class: "name", text: oneLine(run.trials.name[spans.trial[span]], 40) }), el("span", { class: "faint", text: `attempt ${spans.attempt[span]} · ${duration(Math.max(0, now - run.startOf(span)))}` })));
     if (!rows.length) rows.push(el("li", { class: "faint", text: "no attempt in flight" }));
     if (running.length > shown) rows.push(el("li", { class: "faint", text: `and ${grouped(running.length - shown)} more` }));
     this.running.replaceChildren(...rows);
@@ -233,6 +257,7 @@ class HistoryView {
   draw() {
     this.width = Math.floor(this.area.clientWidth);
     if (this.width < GUTTER + EDGE + 20) return;
+    setText(this.lanesLabel, this.run.isMerged ? "slots of each shard" : "slots");
     drawLanes(this.lanes, this.run, this.view, this.width);
     for (const chart of this.charts) chart.draw(this.run, this.view, this.width);
     this.show();
@@ -263,7 +288,7 @@ class HistoryView {
     if (run.pauses.length) entries.push(el("li", {}, el("i", { class: "swatch pause" }), "pauses ", el("b", { text: grouped(run.pauses.length) })));
     const outages = pauseRanges(run).filter(({ reason }) => PROBING.has(reason)).length;
     if (outages) entries.push(el("li", {}, el("i", { class: "swatch breaker" }), "circuit breaker open ", el("b", { text: grouped(outages) })));
-    if (run.sessions.length > 1) entries.push(el("li", {}, el("i", { class: "swatch gap" }), "gaps between sessions ", el("b", { text: grouped(run.sessions.length - 1) })));
+    if (run.covered.length > 1) entries.push(el("li", {}, el("i", { class: "swatch gap" }), "gaps between sessions ", el("b", { text: grouped(run.covered.length - 1) })));
     this.legend.replaceChildren(...entries);
   }
 

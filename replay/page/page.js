@@ -84,7 +84,8 @@ class Page {
     const { info } = this.run, { summary } = info;
     const started = summary.started_at ? `${visible(summary.started_at.slice(0, 19)).replace("T", " ")} UTC` : "not started";
     const took = summary.sessions ? `, took ${duration(summary.elapsed)}` : "";
-    const sessions = summary.sessions > 1 ? `, ${plural(summary.sessions, "session")}${summary.crashes ? `, ${grouped(summary.crashes)} without a final record` : ""}` : "";
+    const shards = this.run.shards.filter(({ name }) => name).length;
+    const sessions = summary.sessions > 1 || shards ? `, ${plural(summary.sessions, "session")}${shards ? `, merged from ${plural(shards, "shard")}` : ""}${summary.crashes ? `, ${grouped(summary.crashes)} without a final record` : ""}` : "";
     const facts = this.comparison ? this.runs.map((run, index) => el("span", {}, el("b", { text: "AB"[index] }), ` ${oneLine(run.info.path, 80)}, ${run.info.status}`))
       : [el("span", { class: `badge ${info.status}`, text: info.status }), this.live ? el("span", { id: "live", class: "live", text: this.live.text }) : "", el("span", { text: oneLine(info.path, 120) }), el("span", { text: `${started}${took}${sessions}` })];
     refill(this.top,

@@ -42,14 +42,14 @@ function paceAt(run, x) {
 function pauseRanges(run) {
   const ranges = [];
   for (const pause of run.pauses.filter(pausesAttempts)) {
-    const [from, to] = run.pauseRange(pause), [seq, , , , reason, , key, endSeq] = pause;
+    const [from, to] = run.pauseRange(pause), [seq, session, , , reason, , key, endSeq] = pause;
     const before = ranges.findLast((range) => range.key === key);
     if (PROBING.has(reason) && before && before.reason === reason && before.endSeq === seq) {
       before.to = to;
       before.endSeq = endSeq;
     } else {
       const seconds = (pause[3] - pause[2]) / 1e6;
-      ranges.push({ from, to, reason, key, endSeq, text: pauseText(pause, seconds), short: PROBING.has(reason) ? "probing" : duration(seconds) });
+      ranges.push({ from, to, reason, key, endSeq, session, text: pauseText(pause, seconds), short: PROBING.has(reason) ? "probing" : duration(seconds) });
     }
   }
   return ranges;
@@ -65,7 +65,7 @@ function pacedTime(run) {
     all.forEach(({ x: times }, index) => { while (indexes[index] + 1 < times.length && times[indexes[index] + 1] <= x) indexes[index] += 1; });
     const [pace, queued, inFlight, limit, paused] = all.map(({ value }, index) => (indexes[index] < 0 ? 0 : value[indexes[index]]));
     const next = Math.min(run.endX, ...all.map(({ x: times }, index) => times[indexes[index] + 1] ?? Infinity));
-    const session = lastIndex(run.base, x), until = session < 0 ? x : Math.min(next, run.base[session] + run.sessions[session].end);
+    const range = run.covered.findLast(([from]) => from <= x), until = range ? Math.min(next, range[1]) : x;
     if (pace && queued && !paused && (!limit || inFlight < limit) && until > x) {
       seconds += until - x;
       low = Math.min(low, pace / 1000);

@@ -20,9 +20,8 @@ function cumulative(deltas) {
   return deltas.map((delta) => (total += delta));
 }
 
-// Number of entries at the beginning of a sorted column for which a condition holds.
-function countWhile(column, condition) {
-  let low = 0, high = column.length;
+// Index of the first entry of a sorted column, or of a part of it, for which a condition does not hold.
+function countWhile(column, condition, low = 0, high = column.length) {
   while (low < high) {
     const middle = (low + high) >> 1;
     if (condition(column[middle])) low = middle + 1;
@@ -40,6 +39,8 @@ class Run {
     this.events = { t: [], type: [], trial: [], move: [], flag: [] };
     this.x = []; // Seconds of each event on the common axis of all sessions.
     this.base = []; // Where t = 0 of each session is on that axis.
+    this.shards = []; // Name, first record and slots of each shard of a merged run, and of its own sessions; otherwise one entry.
+    this.shardOf = []; // Session → index of its shard.
     this.checkpoints = [new Int32Array(16 + COUNTS.length)];
     this.spans = { trial: [], attempt: [], slot: [], session: [], start: [], duration: [], outcome: [], seq: [], end_seq: [], queue_time: [], backoff_time: [], details: [] };
     this.steps = { seq: [], span: [], number: [], parent: [], name: [], kind: [], outcome: [], completed_seq: [], end: [], duration: [], content: [] };
@@ -47,7 +48,7 @@ class Run {
     this.stepNames = [];
     this.stepKinds = [];
     this.stepsOmitted = 0;
-    this.lanes = []; // Slot → its attempts, in order.
+    this.lanes = []; // The attempts in each slot, in order; the slots of one shard follow those of another.
     this.trials = { name: [], case: [], variant: [], repeat: [], fingerprint: [], stage: [], recovered: [], elapsed: [], queue_time: [], backoff_time: [], run_time: [], scoring_time: [], reason: [], input: [], expected: [], metadata: [], output: [], scores: [], score_reasons: [], attempts: [] };
     this.numbers = new Map(); // Name → number of a trial.
     this.metadata = []; // Trial → its metadata, parsed when first needed.
@@ -82,22 +83,27 @@ class Run {
       });
     }
     this.seq = columns.seq;
-    const last = this.sessions.length - 1;
-    this.endX = last < 0 ? 1 : Math.max(this.base[last] + this.sessions[last].end, 1e-3);
+    this.endX = this.covered.length ? Math.max(this.covered.at(-1)[1], 1e-3) : 1;
   }
 
-  // Sessions follow each other on one axis; the time between two is a narrow gap, however long it was.
+  // Sessions are on one axis; the time in which there was none is a narrow gap, however long it was. Only shards overlap.
   placeSessions(sessions) {
     this.sessions = sessions;
-    for (let index = this.base.length; index < sessions.length; index++) {
-      const session = sessions[index];
-      if (!index) {
-        this.base.push(-session.start);
-        continue;
-      }
-      const before = sessions[index - 1], ended = this.base[index - 1] + before.end;
-      const gap = session.offset + session.start - before.offset - before.end;
-      this.base.push(ended + Math.max(0, Math.min(gap, Math.max(0.3, 0.02 * ended))) - session.start);
+    this.covered = []; // Ranges of the axis with sessions, in order.
+    let wallEnd = 0;
+    const wallStart = ({ offset, start }) => offset + start;
+    for (const session of [...sessions].sort((a, b) => wallStart(a) - wallStart(b) || a.number - b.number)) {
+      const last = this.covered.at(-1), start = wallStart(session), length = session.end - session.start;
+      const gap = last ? Math.min(start - wallEnd, Math.max(0.3, 0.02 * last[1])) : 0, from = last ? last[1] + gap : 0;
+      this.base[session.number - 1] ??= from - session.start;
+      wallEnd = last ? Math.max(wallEnd, start + length) : start + length;
+      if (last && gap < -1e-6) last[1] = Math.max(last[1], from + length);
+      else this.covered.push([from, from + length]);
+    }
+    for (let index = this.shardOf.length; index < sessions.length; index++) {
+      const name = sessions[index].shard;
+      if (!index || this.shards.at(-1).name !== name) this.shards.push({ name, from: index ? sessions[index].seq : 1, lanes: [] });
+      this.shardOf.push(this.shards.length - 1);
     }
   }
 
@@ -107,12 +113,13 @@ class Run {
     const counts = this.countsAt(this.seq);
     for (let index = 0; index < t.length; index++) {
       const seq = this.x.length + 1;
+      const shard = this.shardOf[session];
       while (session + 1 < this.sessions.length && this.sessions[session + 1].seq <= seq) session += 1;
       events.t.push(t[index]);
       events.trial.push(trials[index]);
       for (const name of ["type", "move", "flag"]) events[name].push(columns[name][index]);
       const x = this.sessions.length && this.sessions[session].seq <= seq ? this.base[session] + t[index] / 1e6 : 0;
-      this.x.push(Math.max(x, this.x.length ? this.x[this.x.length - 1] : 0));
+      this.x.push(Math.max(x, this.x.length && shard === this.shardOf[session] ? this.x[this.x.length - 1] : 0));
       this.apply(counts, seq - 1);
       if (seq % CHECKPOINT === 0) this.checkpoints.push(counts.slice());
     }
@@ -143,11 +150,15 @@ class Run {
       const isNew = span >= spans.seq.length;
       for (const name of Object.keys(spans)) spans[name][span] = decoded[name][index];
       if (isNew) {
-        (this.lanes[spans.slot[span]] ||= []).push(span);
+        (this.shards[this.shardOf[spans.session[span] - 1]].lanes[spans.slot[span]] ||= []).push(span);
         this.trials.attempts[spans.trial[span]].push(span);
       }
     });
-    for (let slot = 0; slot < this.lanes.length; slot++) this.lanes[slot] ||= [];
+    this.lanes = [];
+    for (const shard of this.shards) {
+      shard.firstLane = this.lanes.length;
+      for (let slot = 0; slot < shard.lanes.length; slot++) this.lanes.push((shard.lanes[slot] ||= []));
+    }
   }
 
   addSteps(columns) {
@@ -231,15 +242,32 @@ class Run {
   pauseRange(pause) {
     const [, session, from, until, reason, , , endSeq] = pause, base = this.base[session - 1];
     const ended = Math.min(PROBING.has(reason) ? Infinity : until / 1e6, Math.max(this.sessions[session - 1].end, from / 1e6));
-    return [base + from / 1e6, Math.min(base + ended, endSeq ? this.x[endSeq - 1] : Infinity)];
+    const isEnded = endSeq && !(this.sessions[session]?.seq <= endSeq); // Otherwise, its session has ended, or nothing has.
+    return [base + from / 1e6, Math.min(base + ended, isEnded ? this.x[endSeq - 1] : Infinity)];
   }
 
   sessionAt(seq) { return lastIndex(this.sessions.map((session) => session.seq), seq); }
-  seqAt(x) { return Math.max(1, lastIndex(this.x, x) + 1); }
+  shardAt(seq) { return this.shardOf[Math.max(0, this.sessionAt(seq))] ?? 0; }
+  get isMerged() { return this.shards.some(({ name }) => name); }
 
-  // Start and end of an attempt on the axis; one in flight lasts until the last known time.
+  // "shard 1/3"; the sessions of the merged run itself have resumed it.
+  shardName(shard) { return this.isMerged ? (this.shards[shard].name ? `shard ${this.shards[shard].name}` : "resumed") : ""; }
+
+  // The first lane of a session's shard, and the first after them.
+  lanesOf(session) {
+    const { firstLane, lanes } = this.shards[this.shardOf[session - 1]];
+    return [firstLane, firstLane + lanes.length];
+  }
+
+  // The last record of a shard at a time.
+  seqAt(x, shard) {
+    const first = this.shards[shard]?.from ?? 1, next = this.shards[shard + 1]?.from ?? this.seq + 1;
+    return Math.max(first, countWhile(this.x, (entry) => entry <= x, first - 1, next - 1));
+  }
+
+  // Start and end of an attempt on the axis; one in flight lasts until the last record of its session.
   startOf(span) { return this.base[this.spans.session[span] - 1] + this.spans.start[span] / 1e6; }
-  endOf(span) { return this.spans.outcome[span] ? this.startOf(span) + this.spans.duration[span] / 1e6 : this.endX; }
+  endOf(span) { return this.spans.outcome[span] ? this.startOf(span) + this.spans.duration[span] / 1e6 : this.base[this.spans.session[span] - 1] + this.sessions[this.spans.session[span] - 1].end; }
   outcomeOf(span) { return this.outcomes[this.spans.outcome[span]]; }
 
   // All scorers in the order of the definition; `scorers` has them in the order of their first scores.

@@ -33,7 +33,7 @@ def merge(shards: tuple[Path, ...], target: Path, as_json: bool) -> None:
     evaljournal merge runs/capitals/0001-*of2 -o runs/capitals/0001
     """
     merged = trio.run(merge_shards, shards, target)
-    state, missing = merged.state, [str(shard) for shard in merged.missing]
+    state = merged.state
     unfinished = sum(not shard.is_finished for shard in merged.shards)
     counts = f"{plural(len(merged.shards), 'shard')}{f', {unfinished:,} of them not finished' if unfinished else ''}"
     echo(f"{target}: merged {counts}", err=True)
@@ -47,5 +47,4 @@ def merge(shards: tuple[Path, ...], target: Path, as_json: bool) -> None:
         stopped=stopped,
         head=merged.head,
         shards=[{"path": str(shard.path), **shard.entry(), "finished": shard.is_finished} for shard in merged.shards],
-        missing_shards=missing,
     )

@@ -13,6 +13,7 @@ from journal import Blob, JournalError
 from replay import LoadedRun
 from replay.definition import definition_lines, load_definition
 from replay.loaded_run import reject_invalid_record
+from replay.sessions import Session
 from replay.steps import NOT_REUSED
 from replay.text import as_text, duration, number, one_line, plural, printable, spaced
 from replay.timeline_columns import Span
@@ -87,7 +88,7 @@ def show(  # noqa: PLR0917  # the options
         _print_json(path, problem, **_in_json(trial_details))
     else:
         with reject_invalid_record(path, lambda: trial_details.seq):
-            echo("\n".join(_in_words(trial_details, full=steps == "full")))
+            echo("\n".join(_in_words(trial_details, view.state.sessions, full=steps == "full")))
     exit_if_damaged(problem, quiet=as_json)
 
 
@@ -176,7 +177,7 @@ def _plain(_: object, __: object, value: Any) -> Any:
     return value._asdict() if isinstance(value, Span) else value
 
 
-def _in_words(trial_details: TrialDetails, *, full: bool) -> Iterator[str]:
+def _in_words(trial_details: TrialDetails, sessions: Sequence[Session], *, full: bool) -> Iterator[str]:
     times = trial_details.times
     reason = f" ({spaced(trial_details.reason)})" if trial_details.reason else ""
     attempts = plural(len(trial_details.attempts), "attempt")
@@ -193,19 +194,26 @@ def _in_words(trial_details: TrialDetails, *, full: bool) -> Iterator[str]:
             yield from _block(label, value)
     request = None
     for attempt in trial_details.attempts:
-        yield from _attempt(attempt, None if attempt.request == request else attempt.request, full=full)
+        session = _session(attempt.span.session, sessions)
+        yield from _attempt(attempt, session, None if attempt.request == request else attempt.request, full=full)
         request = attempt.request
     if any(attempt.span.outcome == "succeeded" for attempt in trial_details.attempts):
         yield from _block("output", trial_details.output)
     for call in trial_details.scorer_calls:
-        yield from _call(call)
+        yield from _call(call, _session(call.session, sessions))
     for score in trial_details.superseded_scores:
         yield from _score(score, "superseded")
     for score in trial_details.scores.values():
         yield from _score(score)
 
 
-def _attempt(attempt: AttemptDetails, new_request: Any, *, full: bool) -> Iterator[str]:
+def _session(number: int, sessions: Sequence[Session]) -> str:
+    """Return `session 3`, in a merged run with its shard."""
+    shard = sessions[number - 1].shard if number <= len(sessions) else ""
+    return f"session {number}{f' (shard {shard})' if shard else ''}"
+
+
+def _attempt(attempt: AttemptDetails, session: str, new_request: Any, *, full: bool) -> Iterator[str]:
     span = attempt.span
     waits = f"waited {duration(span.queue_time)}{_reason(attempt.waits)}, backoff {duration(span.backoff_time)}"
     outcome = spaced(span.outcome) or "in flight"
@@ -215,7 +223,7 @@ def _attempt(attempt: AttemptDetails, new_request: Any, *, full: bool) -> Iterat
     limit = f" of {duration(attempt.timeout)}" if attempt.timeout is not None else ""
     yield (
         f"attempt {span.attempt}  {outcome}{reason} after {duration(span.end - span.start)}{limit}  "
-        f"slot {span.slot}{worker} · session {span.session} · "
+        f"slot {span.slot}{worker} · {session} · "
         f"seq {span.seq:,}{f'–{span.end_seq:,}' if span.end_seq else ''} · {waits}"
     )
     if new_request is not None:
@@ -252,12 +260,12 @@ def _reason(waits: Sequence[Wait]) -> str:
     return f" ({waits[0].text})" if waits else ""
 
 
-def _call(call: ScorerCallDetails) -> Iterator[str]:
+def _call(call: ScorerCallDetails, session: str) -> Iterator[str]:
     outcome = spaced(call.outcome) or "in flight"
     after = "" if call.elapsed is None else f" after {duration(call.elapsed)}"
     waited = sum(wait.seconds for wait in call.waits)
     waits = f" · waited {duration(waited)}{_reason(call.waits)}" if waited else ""
-    yield f"call {call.call}    {printable(call.scorer, 24)} {outcome}{after}  session {call.session} · seq {call.seq:,}{waits}"
+    yield f"call {call.call}    {printable(call.scorer, 24)} {outcome}{after}  {session} · seq {call.seq:,}{waits}"
     if call.error:
         yield from _block("", f"{call.error}: {call.message}")
     if call.retry_after is not None:

@@ -3,7 +3,8 @@
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,14 @@ from replay.export.page_columns import Cursor, columns, encoded
 from replay.export.page_content import Content
 from tests.browser.conftest import OpenTab
 from tests.browser.pages import random_run, write_report
+from tests.cases.test_golden_merge import GOLDEN as MERGED
 from tests.journal.samples import session, started, write_sync
 from tests.processes import Process
 from tests.replay.eventful_run import eventful_run, first_session, minute_clock, second_session
 from tests.replay.trial_events import failed
 
+MERGED_SHARDS = 101
+"""Records of the golden merged run that existed before it was resumed."""
 COMMAND = "from runner.cli import main; main()"
 
 SERVE = """
@@ -145,13 +149,20 @@ def _columns(row: str) -> list[str]:
     return [attempts, trials, message]
 
 
-@pytest.mark.parametrize("seed", [3, 4])
-def test_updates_add_up(seed: int, tmp_path: Path, open_tab: OpenTab) -> None:
+def seeded(path: Path, seed: int) -> Path:
+    """Write a random run."""
+    return random_run(path, seed, 150)
+
+
+@pytest.mark.parametrize(
+    ("write", "first"), [(partial(seeded, seed=3), 0), (partial(seeded, seed=4), 0), (lambda _: MERGED, MERGED_SHARDS)]
+)
+def test_updates_add_up(write: Callable[[Path], Path], first: int, tmp_path: Path, open_tab: OpenTab) -> None:
     """A page that received a run in updates has the same data as one that received it at once.
 
     The times of trials that are not done are excluded: they are sent when something happens to the trial.
     """
-    run = random_run(tmp_path / "run", seed, 150)
+    run = write(tmp_path / "run")
     loaded, content, cursor = LoadedRun(run), Content(), Cursor()
     parts = []
 
@@ -160,7 +171,7 @@ def test_updates_add_up(seed: int, tmp_path: Path, open_tab: OpenTab) -> None:
 
     for record in read(run):
         content.apply(loaded, record)
-        if record.seq % 7 == 0:
+        if record.seq >= first and record.seq % 7 == 0:
             parts.append(part(cursor))
             cursor = Cursor.parse(str(Cursor.end(content)))
     parts.append(part(cursor))
@@ -171,6 +182,7 @@ def test_updates_add_up(seed: int, tmp_path: Path, open_tab: OpenTab) -> None:
             const one = new Run(full), other = new Run(parts[0]);
             for (const part of parts.slice(1)) other.update(part);
             for (const run of [one, other]) for (const [trial] of run.trials.name.entries()) {
+                for (const [scorer, scores] of run.trials.scores.entries()) scores[trial] = run.scoreOf(scorer, trial);
                 if (!["completed", "failed", "withdrawn"].includes(run.stageOf(trial))) {
                     for (const name of ["queue_time", "backoff_time", "run_time", "scoring_time"]) run.trials[name][trial] = 0;
                 }

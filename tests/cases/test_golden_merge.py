@@ -4,11 +4,14 @@ It has a shard that was finished in two sessions and one that was stopped at its
 finished it. After an intended change, `python -m tests.cases.test_golden_merge` writes it again.
 """
 
+import re
 import tempfile
 from pathlib import Path
 from unittest import mock
 
+import orjson
 import trio
+from click.testing import CliRunner
 
 from journal import read, verify
 from journal.events import RunFinished, RunStopped
@@ -16,6 +19,7 @@ from journal.ownership import starts
 from replay import load
 from replay.auditing import audit
 from runner.api import arun
+from runner.cli import cli
 from runner.merge import merge
 from runner.recompute.rules import session_rules
 from runner.testing import events_of, inline
@@ -74,6 +78,21 @@ def test_the_golden_merged_run_has_its_figures() -> None:
     assert ["3/3"] == [str(shard) for shard in state.merged.missing]
     assert [RunStopped, RunFinished, RunStopped, RunFinished] == [type(end) for end in ends]
     assert (10, 2, 19, 12, 15.361) == figures
+
+
+def test_views_of_the_golden_merged_run() -> None:
+    """`status` has the wall time of the shards, and `show` the shard of each session."""
+    status, shown = (
+        CliRunner().invoke(cli, [*command, "--json"]).stdout
+        for command in (["status", str(GOLDEN)], ["show", str(GOLDEN), "malta"])
+    )
+    words = CliRunner().invoke(cli, ["status", str(GOLDEN)]).stdout
+    trial = CliRunner().invoke(cli, ["show", str(GOLDEN), "malta"]).stdout
+
+    assert (15.361, []) == (round(orjson.loads(status)["elapsed"], 3), orjson.loads(status)["missing_shards"])
+    assert "took 15 s in 4 sessions, merged from 2 shards" in words
+    assert [3, 4, 4] == [attempt["session"] for attempt in orjson.loads(shown)["attempts"]]
+    assert ["session 3 (shard 2/3)", *["session 4"] * 3] == re.findall(r"session \d+(?: \(shard .*?\))?", trial)
 
 
 if __name__ == "__main__":

@@ -89,6 +89,7 @@ def test_json() -> None:
         "crashes": 0,
         "outcome": None,
         "planned_trials": 0,
+        "missing_shards": [],
         "adopted": [],
         "from_older_task": 0,
         "truncated": 0,

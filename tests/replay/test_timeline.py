@@ -1,9 +1,10 @@
 """The timeline: spans and series that agree with each other, with the state, and with the limits."""
 
 from collections import Counter
-from collections.abc import Iterable
-from typing import get_args
+from collections.abc import Iterable, Sequence
+from typing import Any, get_args
 
+import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -331,3 +332,45 @@ def test_no_attempt_starts_above_the_limit(seed: int) -> None:
             name: [value for _, value, seq in timeline.points(name, session=span.session) if seq <= span.seq] for name in NAMES
         }
         assert values_at_start["in_flight"][-1] <= values_at_start["limit"][-1]
+
+
+def merged_timeline(*sessions: tuple[str, Sequence[tuple[float, Event]]], shards: int) -> Timeline:
+    """Return the timeline of a merged run: the first sessions are those of one shard each, with their wall times."""
+    entries = [{"shard": f"{number}/{shards}", "sessions": 1} for number in range(1, shards + 1)]
+    start: Any = attrs.evolve(started(), merged_from=entries)  # type: ignore[misc]  # a fact is an attrs class
+    facts: list[tuple[str, float, Event]] = [(sessions[0][0], 0.0, start)]
+    for number, (at, events) in enumerate(sessions, 1):
+        facts += [(at, t, event) for t, event in [(0.0, session(number)), *events]]
+    return apply_all(Record(seq, at, t, event, 0, "", 1, 0) for seq, (at, t, event) in enumerate(facts, start=1))
+
+
+def test_open_trials_of_a_shard_do_not_wait_in_others() -> None:
+    """A trial that a shard left open is not queued in other shards, but in the session that resumes the merged run."""
+    at = "2026-11-15T00:00:{:02}Z".format
+    timeline = merged_timeline(
+        (at(0), [(1.0, enqueued("a")), (2.0, start()), (5.0, enqueued("b"))]),
+        (at(2), [(1.0, enqueued("c")), (9.0, start("c"))]),
+        (at(4), [(3.0, start("a", 2))]),
+        shards=2,
+    )
+
+    assert [0.0, 2.0, 11.0] == [session.offset for session in timeline.sessions]
+    assert ["1/2", "2/2", ""] == [session.shard for session in timeline.sessions]
+    assert [(0.0, 0), (1.0, 1), (2.0, 0), (5.0, 1)] == [point[:2] for point in timeline.points("queued", 1)]
+    assert [(0.0, 0), (1.0, 1), (9.0, 0)] == [point[:2] for point in timeline.points("queued", 2)]
+    assert [(0.0, 3), (3.0, 2)] == [point[:2] for point in timeline.points("queued", 3)]
+    sums = {t: value for t, value, _ in timeline.points("queued")}
+    assert {0.0: 0, 1.0: 1, 2.0: 0, 3.0: 1, 5.0: 1, 11.0: 3, 14.0: 2} == sums
+    assert Times(queue_time=4.0, backoff_time=0.0, run_time=3.0, scoring_time=0.0, attempts=2) == timeline.times["a"]
+    assert 3.0 == timeline.times["b"].queue_time
+
+
+def test_sessions_of_one_shard_do_not_overlap() -> None:
+    """A shard that was resumed on a machine with an earlier clock is placed after its first session."""
+    entries = [{"shard": "1/1", "sessions": 2}]
+    start_event: Any = attrs.evolve(started(), merged_from=entries)  # type: ignore[misc]  # a fact is an attrs class
+    facts = [("10", 0.0, start_event), ("10", 0.0, session(1)), ("14", 4.0, enqueued("a")), ("11", 0.0, session(2))]
+    records = (
+        Record(seq, f"2026-11-15T00:00:{at}Z", t, event, 0, "", 1, 0) for seq, (at, t, event) in enumerate(facts, start=1)
+    )
+    assert [0.0, 4.0] == [session.offset for session in apply_all(records).sessions]
