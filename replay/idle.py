@@ -58,7 +58,7 @@ def reasons(state: RunState, *, now: float, total: int | None = None) -> list[Re
     if has_idle_slot and ready and not attempts and (text := reserved_in_words(state)):
         attempts = [Reason(reason="budget", text=f"budget: {text}")]  # The estimate for the next attempt is not recorded.
     if has_idle_slot and ready and not attempts and isinstance(state.settings.get("workers"), dict):
-        attempts = [Reason(reason="workers", text="waiting for a free place in a worker")]
+        attempts = [Reason(reason="workers", text="all workers are busy")]
     return attempts + list(_scorer_reasons(state, keys, now))
 
 
@@ -106,7 +106,7 @@ def _attempt_reasons(state: RunState, keys: list[str], now: float, ready: int, t
     is_held = state.holds_attempts
     if is_held:
         outputs = state.stages["scoring"]
-        yield Reason(reason="scorers", number=outputs, text=f"waiting for scorers: {plural(outputs, 'output')}")
+        yield Reason(reason="scorers", number=outputs, text=f"scorers: {plural(outputs, 'output')} to score")
     if ready and state.budget is not None:
         blocks = {block_in_words(state, block): None for block in state.budget.blocks()}
         yield from (Reason(reason="budget", text=f"budget: {text}") for text in blocks)
@@ -119,12 +119,12 @@ def _attempt_reasons(state: RunState, keys: list[str], now: float, ready: int, t
         text = f"{plural(count, 'trial')} in backoff, next in {duration(left)}"
         yield Reason(reason="backoff", number=count, seconds=left, text=text)
     if to_come:
-        yield Reason(reason="cases", number=to_come, text=f"waiting for cases: {to_come:,} to come")
+        yield Reason(reason="cases", number=to_come, text=f"dataset: {plural(to_come, 'case')} to come")
     elif to_come is None:
-        yield Reason(reason="cases", text="waiting for cases")
+        yield Reason(reason="cases", text="dataset: cases to come")
     elif not state.backing_off:
         outputs = state.stages["scoring"] if not state.running else 0
-        scoring = f"; waiting for scorers: {plural(outputs, 'output')}" if outputs else ""
+        scoring = f"; scorers: {plural(outputs, 'output')} to score" if outputs else ""
         yield Reason(reason="none_left", text=f"no trials left to start{scoring}")
 
 

@@ -93,7 +93,7 @@ def test_waiting_for_scorers() -> None:
     """When too many outputs are unscored, that is the reason, not the pace."""
     events = [START, PaceChanged(after=4.2, reason="rate_limit"), *outputs_of(*map(str, range(65))), *queued("z")]
 
-    assert ["waiting for scorers: 65 outputs"] == texts(events, total=66)
+    assert ["scorers: 65 outputs to score"] == texts(events, total=66)
 
 
 def test_backoff() -> None:
@@ -119,8 +119,8 @@ def test_trial_after_its_backoff_is_ready() -> None:
 
 def test_waiting_for_cases() -> None:
     """With nothing ready, cases to come are the reason, with their number if it is known."""
-    assert ["waiting for cases: 8 to come"] == texts([START, *answered("a")])
-    assert ["waiting for cases"] == texts([START, *answered("a")], total=None)
+    assert ["dataset: 8 cases to come"] == texts([START, *answered("a")])
+    assert ["dataset: cases to come"] == texts([START, *answered("a")], total=None)
 
 
 def test_end_of_a_run() -> None:
@@ -128,7 +128,7 @@ def test_end_of_a_run() -> None:
     last = [START, *queued("a"), attempt_started("a")]
 
     assert ["no trials left to start"] == texts(last, total=1)
-    assert ["no trials left to start; waiting for scorers: 1 output"] == texts([START, *outputs_of("a")], total=1)
+    assert ["no trials left to start; scorers: 1 output to score"] == texts([START, *outputs_of("a")], total=1)
 
 
 def test_busy_slots() -> None:

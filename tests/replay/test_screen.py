@@ -252,8 +252,8 @@ def test_ended_pause() -> None:
     lifted = run_state([IntakePaused(until=50.0, reason="retry_after"), IntakeResumed(reason="retry_after")])
 
     assert "paused" not in drawn(expired, now=6.0, total=9)[1]
-    assert "waiting for cases: 9 to come" == row(drawn(expired, now=6.0, total=9), "waiting")
-    assert "waiting for cases: 9 to come" == row(drawn(lifted, now=6.0, total=9), "waiting")
+    assert "dataset: 9 cases to come" == row(drawn(expired, now=6.0, total=9), "waiting")
+    assert "dataset: 9 cases to come" == row(drawn(lifted, now=6.0, total=9), "waiting")
 
 
 def test_limit_before_the_first_decision() -> None:
@@ -322,7 +322,7 @@ def test_progress_line() -> None:
 
     assert (
         "3 of 6 (50 %) · 2 ok, 1 failed, 0 recovered · exact 50.0 % · closeness 0.75"
-        " · about 20 s left · waiting: 1 trial in backoff, next in 3.5 s · waiting for cases: 2 to come"
+        " · about 20 s left · waiting: 1 trial in backoff, next in 3.5 s · dataset: 2 cases to come"
         f" · seq {state.seq}, on disk to 9"
     ) == line(state, now=20.0, durable=9, total=6)
     assert line(state, now=30.0, durable=9, total=None).startswith("3 done · 2 ok, 1 failed")

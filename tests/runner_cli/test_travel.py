@@ -124,7 +124,7 @@ def test_idle_slots_as_json(run: Path) -> None:
     """A point as JSON has the reasons for idle slots at that time; a run that has ended has none."""
     earlier = orjson.loads(evaljournal("replay", run, "--at", 6, "--json").stdout)
 
-    assert [("cases", None, "waiting for cases")] == [
+    assert [("cases", None, "dataset: cases to come")] == [
         (reason["reason"], reason["seconds"], reason["text"]) for reason in earlier["waiting"]
     ]
     assert [] == orjson.loads(evaljournal("status", run, "--json").stdout)["waiting"]
