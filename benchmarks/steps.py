@@ -267,4 +267,4 @@ def _all_calls(server: Server, name: str, log: Path) -> list[str]:
     """Return the calls that were made, from the file of a function, or from the server."""
     if name.startswith(KINDS):
         return log.read_text().split() if log.exists() else []
-    return [json.loads(request["body"])["messages"][0]["content"] for request in server.seen(name)]
+    return [json.loads(request["body"])["messages"][0]["content"] for request in server.requests(name)]

@@ -1,4 +1,4 @@
-"""Helpers for tests of the gateway: providers whose every byte a test decides, and calls of an agent."""
+"""Helpers for tests of the gateway: providers that send the bytes of a test, and calls of an agent."""
 
 import json
 import socket
@@ -60,12 +60,12 @@ def _request(connection: socket.socket) -> bytes:
 
 
 def chunk(text: str) -> bytes:
-    """A chunk of a chunked body."""
+    """Return a chunk of a chunked body."""
     return b"%x\r\n%b\r\n" % (len(text.encode()), text.encode())
 
 
 def gateway_address(path: str = "/chat/completions") -> SplitResult:
-    """The address of the current attempt."""
+    """Return the address of the current attempt."""
     return urlsplit(gateway_env()["OPENAI_BASE_URL"] + path)
 
 
@@ -85,7 +85,7 @@ def ask(question: str, url: SplitResult | None = None, **more: Any) -> tuple[int
 
 
 def statuses(questions: list[str]) -> list[int]:
-    """An agent that asks all questions, whatever happens, and returns the statuses."""
+    """Ask all questions, whatever happens; return the statuses."""
     return [ask(question)[0] for question in questions]
 
 

@@ -49,7 +49,7 @@ _NUMBER = struct.Struct("i")
 
 
 class Forks:
-    """Processes that run one script and start at once: a first process imports what it needs, and forks for each of them."""
+    """Processes that run one script and start quickly: a first process imports what it needs, and forks for each of them."""
 
     def __init__(self, script: Path) -> None:
         self._socket, child_end = socket.socketpair()

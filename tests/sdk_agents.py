@@ -22,9 +22,9 @@ def chat(client: openai.OpenAI, messages: list[Any]) -> tuple[str, Any]:
 
 
 def chat_streamed(client: openai.OpenAI, messages: list[Any]) -> tuple[str, Any]:
-    pieces = list(client.chat.completions.create(messages=messages, stream=True, **CHAT))
-    text = "".join(piece.choices[0].delta.content or "" for piece in pieces if piece.choices)
-    return text, [piece.model_dump() for piece in pieces]
+    chunks = list(client.chat.completions.create(messages=messages, stream=True, **CHAT))
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+    return text, [chunk.model_dump() for chunk in chunks]
 
 
 def responses(client: openai.OpenAI, messages: list[Any]) -> tuple[str, Any]:
@@ -33,8 +33,8 @@ def responses(client: openai.OpenAI, messages: list[Any]) -> tuple[str, Any]:
 
 
 def responses_streamed(client: openai.OpenAI, messages: list[Any]) -> tuple[str, Any]:
-    pieces = list(client.responses.create(input=messages, stream=True, **CHAT))
-    return "".join(getattr(piece, "delta", "") for piece in pieces), [piece.model_dump() for piece in pieces]
+    chunks = list(client.responses.create(input=messages, stream=True, **CHAT))
+    return "".join(getattr(chunk, "delta", "") for chunk in chunks), [chunk.model_dump() for chunk in chunks]
 
 
 def message(client: anthropic.Anthropic, messages: list[Any]) -> tuple[str, Any]:
@@ -44,8 +44,8 @@ def message(client: anthropic.Anthropic, messages: list[Any]) -> tuple[str, Any]
 
 def message_streamed(client: anthropic.Anthropic, messages: list[Any]) -> tuple[str, Any]:
     with client.messages.stream(messages=messages, **MESSAGES) as stream:
-        pieces = [piece.model_dump() for piece in stream]
-        return stream.get_final_text(), pieces
+        chunks = [chunk.model_dump() for chunk in stream]
+        return stream.get_final_text(), chunks
 
 
 async def chat_async(client: openai.AsyncOpenAI, messages: list[Any]) -> tuple[str, Any]:
@@ -55,9 +55,9 @@ async def chat_async(client: openai.AsyncOpenAI, messages: list[Any]) -> tuple[s
 
 async def chat_async_streamed(client: openai.AsyncOpenAI, messages: list[Any]) -> tuple[str, Any]:
     stream = await client.chat.completions.create(messages=messages, stream=True, **CHAT)
-    pieces = [piece async for piece in stream]
-    text = "".join(piece.choices[0].delta.content or "" for piece in pieces if piece.choices)
-    return text, [piece.model_dump() for piece in pieces]
+    chunks = [chunk async for chunk in stream]
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+    return text, [chunk.model_dump() for chunk in chunks]
 
 
 async def message_async(client: anthropic.AsyncAnthropic, messages: list[Any]) -> tuple[str, Any]:
@@ -67,16 +67,16 @@ async def message_async(client: anthropic.AsyncAnthropic, messages: list[Any]) -
 
 async def message_async_streamed(client: anthropic.AsyncAnthropic, messages: list[Any]) -> tuple[str, Any]:
     async with client.messages.stream(messages=messages, **MESSAGES) as stream:
-        pieces = [piece.model_dump() async for piece in stream]
-        return await stream.get_final_text(), pieces
+        chunks = [chunk.model_dump() async for chunk in stream]
+        return await stream.get_final_text(), chunks
 
 
 class Agent:
-    """An agent that takes some turns, each with the whole conversation, and keeps what it saw."""
+    """An agent that takes some turns, each with the whole conversation, and keeps the replies."""
 
     def __init__(self, client: Callable[[], Any], turn: Turn) -> None:
         self._client, self._turn = client, turn
-        self.seen: list[list[Any]] = []
+        self.replies: list[list[Any]] = []
         """What the turns of each attempt returned."""
 
     def plain(self, question: str) -> str:
@@ -96,11 +96,11 @@ class Agent:
         return str(messages[-2]["content"])
 
     def _begin(self, question: str) -> list[Any]:
-        self.seen.append([])
+        self.replies.append([])
         return [{"role": "user", "content": question}]
 
     def _continue(self, messages: list[Any], number: int, text: str, reply: Any) -> None:
-        self.seen[-1].append(reply)
+        self.replies[-1].append(reply)
         messages += [{"role": "assistant", "content": text}, {"role": "user", "content": f"{text} {number}"}]
 
 
@@ -113,7 +113,7 @@ CLIENTS: Final[dict[Turn, type]] = {
 
 
 def make_client(url: str, kind: type) -> Any:
-    """A client of an SDK, which would retry by itself; without certificates, whose loading takes long."""
+    """Return a client of an SDK, which would retry by itself; without certificates, whose loading takes long."""
     http_client: Any = (httpx2.AsyncClient if "Async" in kind.__name__ else httpx2.Client)(verify=False)
     base_url = f"{url}/v1" if kind.__module__.startswith("openai") else url
     return kind(base_url=base_url, api_key=KEY, max_retries=5, http_client=http_client)

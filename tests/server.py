@@ -9,23 +9,23 @@ tests apart. `/NAME/429:3,500,ok/generate` answers 429, then 500, then normally.
     429:3         with `Retry-After: 3`; `429:date` with a date two seconds ahead; `429:quota` with x-ratelimit headers
     until:0.3     503 until 0.3 s after the first request under this name, then ok
     limit:0.3     the same with 429 and `Retry-After: 3`
-    say:TEXT      a chat completion with that text; `say:another` reports another model, `say:nonsense` an invalid usage,
-                  `say:short` a truncated answer
+    reply:TEXT    a chat completion with that text; `reply:another` reports another model, `reply:nonsense` an invalid usage,
+                  `reply:short` a truncated answer
     echo          the request's headers and body
     target        {"output": path and query of the request}
     empty, text, notjson, latin (not UTF-8), big (10 MB), error (with status 200), redirect, nooutput, spent (no credit)
     number:N      {"output": N}, verbatim
     raw:BODY      that body, as JSON if it begins with a brace, otherwise as a stream
-    gzip          a compressed answer; `gzip:cut`, `gzip:bomb` and `gzip:lie` are invalid
+    gzip          a compressed answer; `gzip:cut`, `gzip:bomb` and `gzip:wrong` are invalid
     deflate, br   the same with another encoding; `deflate:bare` without a header
-    sse, ndjson   a stream; `sse:cut` and `ndjson:cut` end half-way; `:error` sends an error event, `:piece` a piece with one;
-                  `:close` ends by closing the connection; `:torn` closes within a piece, `:short` before the last one,
-                  `:unended` without a line break, `:nothing` at once
+    sse, ndjson   a stream; `sse:cut` and `ndjson:cut` end half-way; `:error` sends an error event, `:chunk` a chunk with one;
+                  `:close` ends by closing the connection; `:torn` closes within a chunk, `:short` before the last one,
+                  `:unended` without a line break, `:nothing` immediately
     quota         an answer with x-ratelimit headers that are nearly used up
     hang          no answer
     reset, close  resets or closes the connection without an answer
     cut           sends less than its Content-Length
-    goodbye       answers, then closes the connection unannounced
+    closes        answers, then closes the connection unannounced
     last          the same, announced
     wait:0.1      answers after so many seconds
 
@@ -165,7 +165,7 @@ class Connection(asyncio.Protocol):
         elif step == "cut":
             self._send(200, "application/json", b'{"output": "LI', length=100)
             transport.close()
-        elif step == "goodbye":
+        elif step == "closes":
             self._json(200, _answer(end, body))
             transport.close()
         elif step == "last":
@@ -175,7 +175,7 @@ class Connection(asyncio.Protocol):
             self._stream(step, argument, end, body)
         elif step == "echo":
             self._json(200, {"output": headers, "body": body.decode()})
-        elif step == "say":
+        elif step == "reply":
             answer = _answer("chat/completions", body)
             answer["choices"][0]["message"]["content"] = argument or None
             answer["model"] = "another" if argument == "another" else answer["model"]
@@ -244,15 +244,15 @@ class Connection(asyncio.Protocol):
         framing = "connection: close" if closes else "transfer-encoding: chunked"
         head = f"HTTP/1.1 200 OK\r\ncontent-type: {kinds[kind]}\r\n{framing}\r\n\r\n"
         self._transport.write(head.encode())
-        pieces = list(_pieces(end, body))
+        chunks = list(_chunks_of(end, body))
         form = "data: {}\r\n\r\n" if kind == "sse" else "{}\n"
         texts = [": hello\n\n"] if kind == "sse" else []
         has_names = end.endswith(_NAMED_EVENTS)
-        names = [f"event: {piece['type']}\n" if has_names else "" for piece in pieces]
-        texts += [name + form.format(json.dumps(piece, ensure_ascii=False)) for name, piece in zip(names, pieces, strict=True)]
+        names = [f"event: {chunk['type']}\n" if has_names else "" for chunk in chunks]
+        texts += [name + form.format(json.dumps(chunk, ensure_ascii=False)) for name, chunk in zip(names, chunks, strict=True)]
         if argument == "error":
             texts[2:] = ['event: error\ndata: {"message": "overloaded"}\n\n']
-        elif argument == "piece":
+        elif argument == "chunk":
             texts[3:] = [form.format('{"error": {"message": "overloaded", "code": 503}}')]
         elif kind == "sse" and not closes and not has_names:
             texts.append("data: [DONE]\n\n")
@@ -265,7 +265,7 @@ class Connection(asyncio.Protocol):
             self._chunk(texts, cut=argument == "cut")
 
     def _chunk(self, texts: list[str], *, cut: bool) -> None:
-        """Send the pieces with a short delay, each in two chunks; with `cut`, close half-way."""
+        """Send the chunks of a stream with a short delay, each in two HTTP chunks; with `cut`, close half-way."""
         if self._transport.is_closing():
             return
         if cut and len(texts) <= 2:
@@ -295,13 +295,13 @@ def _packed(coding: str, argument: str, content: bytes) -> bytes:
     content = content if argument != "bomb" else b"0" * 2_000_000
     packer = zlib.compressobj(wbits={"gzip": 31, "deflate": -15 if argument == "bare" else 15}.get(coding, 15))
     packed = packer.compress(content) + packer.flush()
-    if argument == "lie":
+    if argument == "wrong":
         return content
     return packed[: len(packed) // 2] if argument == "cut" else packed
 
 
 def _question(body: bytes) -> str:
-    """The question in a request body of any supported shape."""
+    """Return the question in a request body of any supported shape."""
     try:
         sent = orjson.loads(body)
     except ValueError:
@@ -315,7 +315,7 @@ def _question(body: bytes) -> str:
 
 
 def _answer(end: str, body: bytes) -> Any:
-    """The question in capitals, in the shape that the end of the path selects."""
+    """Return the question in capitals, in the shape that the end of the path selects."""
     text = _question(body).upper()
     model = "small"
     if end.endswith("chat/completions"):
@@ -348,7 +348,7 @@ def _answer(end: str, body: bytes) -> Any:
 
 
 def _response(text: str, model: str) -> dict[str, Any]:
-    """A reply of OpenAI's Responses API."""
+    """Return a reply of OpenAI's Responses API."""
     content = [{"type": "output_text", "text": text, "annotations": []}]
     return {
         "id": "resp-1",
@@ -372,7 +372,7 @@ def _response(text: str, model: str) -> dict[str, Any]:
 
 
 def _tool_call(end: str, body: bytes) -> Any:
-    """A call of the next tool, with a text for each of its parameters; if all were called, an answer."""
+    """Return a call of the next tool, with a string for each of its parameters; if all were called, an answer."""
     sent, answer = orjson.loads(body), _answer(end, body)
     results = sum(
         message["role"] == "tool" or (isinstance(message["content"], list) and message["role"] == "user")
@@ -396,12 +396,12 @@ def _tool_call(end: str, body: bytes) -> Any:
     return answer
 
 
-def _pieces(end: str, body: bytes) -> Iterator[Any]:
+def _chunks_of(end: str, body: bytes) -> Iterator[Any]:
     text = _question(body).upper()
     if end.endswith("chat/completions"):
         model = orjson.loads(body)["model"]
-        for piece in ({"role": "assistant", "content": ""}, *({"content": letter} for letter in text)):
-            yield {"model": model, "choices": [{"index": 0, "delta": piece, "finish_reason": None}]}
+        for content in ({"role": "assistant", "content": ""}, *({"content": letter} for letter in text)):
+            yield {"model": model, "choices": [{"index": 0, "delta": content, "finish_reason": None}]}
         yield {"model": model, "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
         yield {"model": model, "choices": [], "usage": {"prompt_tokens": 1000, "completion_tokens": 100}}
     elif end.endswith("messages"):
@@ -447,17 +447,17 @@ async def _main() -> None:
 
 
 class Server:
-    """A running server, as its tests see it."""
+    """A running server, as tests use it."""
 
     def __init__(self, port: int, scheme: str = "http") -> None:
         self.root = f"{scheme}://127.0.0.1:{port}"
 
     def url(self, name: str, steps: str, end: str = "generate") -> str:
-        """The URL for these steps."""
+        """Return the URL for these steps."""
         return f"{self.root}/{name}/{steps}/{end}"
 
-    def seen(self, name: str) -> list[dict[str, Any]]:
-        """The requests under a name."""
+    def requests(self, name: str) -> list[dict[str, Any]]:
+        """Return the requests under a name."""
         with urlopen(f"{self.root}/{name}", timeout=30) as reply:  # noqa: S310  # our own server
             return list(orjson.loads(reply.read()))
 

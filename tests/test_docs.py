@@ -29,20 +29,20 @@ _LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
 def blocks(page: Path) -> Iterator[tuple[str, str, str]]:
-    """The language, file name and text of each code block of a page."""
+    """Yield the language, file name and text of each code block of a page."""
     for match in _BLOCK.finditer(page.read_text()):
         yield match[1], match[2], match[3]
 
 
 def commands(text: str) -> Iterator[tuple[list[str], int]]:
-    """The commands of an `sh` block with their expected exit codes."""
+    """Yield the commands of an `sh` block with their expected exit codes."""
     for line in text.replace("\\\n", " ").splitlines():
         match = _EXIT_CODE.search(line)
         yield shlex.split(_EXIT_CODE.sub("", line)), int(match[1]) if match else 0
 
 
 def comparable(output: str) -> list[str]:
-    """The lines of some output, without what differs between runs: hashes, times and the width of columns."""
+    """Return the lines of some output, without what differs between runs: hashes, times and the width of columns."""
     masked = re.sub(r"\b[0-9a-f]{32}\b", "HASH", re.sub(r"\b[\d.,]+ (ms|s|min)\b", "TIME", output))
     masked = re.sub(r"\b\d{4}-\d\d-\d\d \d\d:\d\d\b", "DATE", masked)
     return [" ".join(line.split()) for line in masked.strip().splitlines()]
@@ -53,7 +53,7 @@ def comparable(output: str) -> list[str]:
 def test_code_blocks_run(page: Path, tmp_path: Path, server: Server) -> None:
     """Every program of the page runs, and every command ends with the exit code that the page states."""
     root = f"{server.root}/{page.stem}/{'tools' if page.stem == 'tutorial-agent' else 'ok'}"
-    judge = f"{server.root}/{page.stem}-judge/say:verdict:%20right"
+    judge = f"{server.root}/{page.stem}-judge/reply:verdict:%20right"
     environment = {
         **os.environ,
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
@@ -114,7 +114,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def anchors(page: Path) -> set[str]:
-    """The fragments that GitHub makes of the headings of a page."""
+    """Return the fragments that GitHub derives from the headings of a page."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
 

@@ -45,7 +45,7 @@ def test_openai_sdk(tmp_path: Path, server: Server) -> None:
     path = run_example("openai_sdk.py", tmp_path, OPENAI_BASE_URL=url, OPENAI_API_KEY="test-key-1234")
 
     assert "WHAT IS THE CAPITAL OF PERU?" == dict(load(path).outputs())["peru"]
-    assert 3 == len(server.seen("example-openai"))
+    assert 3 == len(server.requests("example-openai"))
     assert {"input_tokens": 3000, "output_tokens": 300} == load(path).state.usage
 
 
@@ -55,7 +55,7 @@ def test_variants(tmp_path: Path, server: Server) -> None:
     path = run_example("variants.py", tmp_path, OPENAI_BASE_URL=url, OPENAI_API_KEY="test-key-1234")
     state = load(path).state
 
-    assert 3 * 4 == len(server.seen("example-variants"))
+    assert 3 * 4 == len(server.requests("example-variants"))
     assert [3, 3, 3, 3] == [totals.completed for totals in state.variants.values()]
     assert {"gpt-4o-mini", "gpt-4o"} == set(state.attempt_limits)
 
@@ -66,7 +66,7 @@ def test_anthropic_sdk(tmp_path: Path, server: Server) -> None:
     path = run_example("anthropic_sdk.py", tmp_path, ANTHROPIC_BASE_URL=url, ANTHROPIC_API_KEY="test-key-1234")
 
     assert "WHAT IS THE CAPITAL OF PERU?" == dict(load(path).outputs())["peru"]
-    assert 3 == len(server.seen("example-anthropic"))
+    assert 3 == len(server.requests("example-anthropic"))
 
 
 def test_an_agent_in_javascript(tmp_path: Path, server: Server) -> None:
@@ -78,7 +78,7 @@ def test_an_agent_in_javascript(tmp_path: Path, server: Server) -> None:
     state = load(path).state
 
     assert (2, 2) == (state.completed, state.steps.completed)
-    assert 2 == len(server.seen("example-agent"))
+    assert 2 == len(server.requests("example-agent"))
 
 
 @pytest.mark.parametrize(("sdk", "end"), [("openai", "v1"), ("anthropic", "api")])
@@ -90,7 +90,7 @@ def test_agents(tmp_path: Path, server: Server, sdk: str, end: str) -> None:
     state = load(path).state
 
     assert {"lima": '["JACKET", "SHIRT"]', "oslo": '["JACKET", "SHIRT"]'} == dict(load(path).outputs())
-    assert 2 * 3 == len(server.seen(name))
+    assert 2 * 3 == len(server.requests(name))
     assert 2 * (3 + 2) == state.steps.completed
     assert 2 * 3 * 1000 == state.usage["input_tokens"]
 
@@ -106,7 +106,7 @@ def test_an_agent_that_is_killed(tmp_path: Path, server: Server, sdk: str, end: 
     command = [sys.executable, "-m", "evaljournal", "run", str(EXAMPLES / f"{sdk}_agent.py"), "--slots", "1", "--write-ahead"]
     with Process(command, **options, stderr=subprocess.DEVNULL) as process:
         deadline = time.monotonic() + 60
-        while len(server.seen(name)) < 5:
+        while len(server.requests(name)) < 5:
             assert time.monotonic() < deadline
             time.sleep(0.02)
         process.kill()
@@ -115,7 +115,7 @@ def test_an_agent_that_is_killed(tmp_path: Path, server: Server, sdk: str, end: 
     state = load(path).state
 
     assert 2 == state.completed
-    assert 3 + 3 + 1 == len(server.seen(name))
+    assert 3 + 3 + 1 == len(server.requests(name))
     assert (2 * (3 + 2), 2) == (state.steps.completed, state.steps.reused)
 
 
@@ -128,7 +128,7 @@ def test_plain_function(tmp_path: Path) -> None:
 
 def test_llm_judge(tmp_path: Path, server: Server) -> None:
     """The judge's verdict and the other score are recorded."""
-    url = server.url("example-judge", "say:It does. verdict: yes", "v1")
+    url = server.url("example-judge", "reply:It does. verdict: yes", "v1")
     state = load(run_example("llm_judge.py", tmp_path, OPENAI_BASE_URL=url, OPENAI_API_KEY="test-key-1234")).state
 
     assert {"brief": 1.0, "judge": 1.0} == {name: tally.mean for name, tally in state.scores.items()}

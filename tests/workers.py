@@ -1,4 +1,4 @@
-"""Workers without processes: both sides of the connection run in one loop, and a worker ends when its task asks for it."""
+"""Workers without processes: both sides of the connection run in one loop, and a task can end its worker."""
 
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -22,7 +22,7 @@ class MemoryPipe:
         self._to_session, self._from_worker = trio.open_memory_channel[bytes | WorkerDied](100_000)
         self.opened = trio.Event()
         self.sent: list[bytes] = []
-        """Frames from the session that no one has received."""
+        """Frames from the session that were not received yet."""
         self._deliver: Callable[[list[bytes] | None], None] | None = None
 
     # The side of the session.

@@ -93,7 +93,7 @@ class CommandSession:
         observer = self._draw if not self._plain and is_screen(sys.stderr) else self._print_lines
         try:
             with unwrap_exception_groups():
-                options = {**self._options, "observer": self._observer(observer), "on_unresponsive": self._exit_at_once}
+                options = {**self._options, "observer": self._observer(observer), "on_unresponsive": self._exit_immediately}
                 return run_evaluation(self._evaluation, path, signals=True, quiet=True, **options)
         except KeyboardInterrupt:
             if not segments.is_run(self._path):
@@ -132,7 +132,7 @@ class CommandSession:
 
         return observe
 
-    def _exit_at_once(self, outcome: Outcome) -> None:
+    def _exit_immediately(self, outcome: Outcome) -> None:
         """Print the summary and exit immediately, although a call is still running."""
         with contextlib.redirect_stdout(sys.__stdout__):
             try:

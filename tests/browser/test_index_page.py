@@ -94,7 +94,7 @@ def test_links_to_reports(tmp_path: Path, open_tab: OpenTab) -> None:
 
 
 def test_damaged_runs_are_listed(tmp_path: Path, open_tab: OpenTab) -> None:
-    """A damaged run has a row that says so; the others are shown."""
+    """A damaged run has a row that reports the damage; the others are shown."""
     for number in (1, 2, 3):
         run(tmp_path / "runs" / f"{number}", 5)
     flip(segment(tmp_path / "runs" / "2"), 3_000)
@@ -105,7 +105,7 @@ def test_damaged_runs_are_listed(tmp_path: Path, open_tab: OpenTab) -> None:
 
 
 def test_no_runs(tmp_path: Path, open_tab: OpenTab) -> None:
-    """A directory without runs gives a page that says so."""
+    """The page of a directory without runs states that there are none."""
     (tmp_path / "runs").mkdir()
     tab = open_tab(write_index(tmp_path / "index.html", tmp_path / "runs"))
 

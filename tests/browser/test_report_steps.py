@@ -95,7 +95,7 @@ def test_divergence_and_unreadable_results_are_reported(tab: Tab) -> None:
 
 
 def test_a_reused_step_includes_the_steps_inside_it(tmp_path: Path, open_tab: OpenTab) -> None:
-    """Steps inside a reused step do not count as left unused."""
+    """Steps inside a reused step do not count as unused."""
     tab = open_tab(write_report(tmp_path / "report.html", nested_run(tmp_path / "run")) + "#trial=a")
     tab.page.wait_for_selector("#drawer:not([hidden])")
 
@@ -113,7 +113,7 @@ def test_the_record_of_a_step(tab: Tab, tmp_path: Path) -> None:
 
 
 def test_tile(tab: Tab) -> None:
-    """The summary has the executed and the reused steps, and what was not paid again."""
+    """The summary has the executed and the reused steps, and what was not paid for again."""
     tile = next(text for text in tab.texts(".tile") if text.startswith("steps"))
 
     assert "steps101 failed3 steps reused, $0.500 not paid again" == tile

@@ -101,7 +101,7 @@ def test_scorers_are_in_the_order_of_the_definition(tmp_path: Path, open_tab: Op
     assert ["exact", "tone"] == tab.texts("#drawer .scores th")
 
 
-def test_large_runs_are_virtualised(tmp_path: Path, open_tab: OpenTab) -> None:
+def test_large_runs_are_virtualized(tmp_path: Path, open_tab: OpenTab) -> None:
     """Of many rows only those in view are in the document; scrolling shows the others."""
     events = [event for number in range(300) for event in answered(f"case-{number:03}", {"exact": True})]
     write_sync(tmp_path / "run", [started(), session(), *events])

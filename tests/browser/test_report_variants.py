@@ -240,7 +240,7 @@ def test_hostile_variants(tmp_path: Path, open_tab: OpenTab) -> None:
 
     assert_harmless(tab)
     assert [address] == tab.requests
-    assert "a…" == tab.evaluate("() => oneLine('a\U0001f600\U0001f600', 3)")  # No half of a character.
+    assert "a…" == tab.evaluate("() => oneLine('a\U0001f600\U0001f600', 3)")  # A character is not split.
     assert len(names) == len(tab.texts("table.variants .link")) == tab.page.locator(".scatter .dot").count()
     assert 12 > tab.page.locator(".grid .row:not(.head)").first.locator(".result").count()
     assert 0 == tab.evaluate("() => document.documentElement.scrollWidth - document.documentElement.clientWidth")

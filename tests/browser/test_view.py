@@ -158,7 +158,7 @@ def seeded(path: Path, seed: int) -> Path:
     ("write", "first"), [(partial(seeded, seed=3), 0), (partial(seeded, seed=4), 0), (lambda _: MERGED, MERGED_SHARDS)]
 )
 def test_updates_add_up(write: Callable[[Path], Path], first: int, tmp_path: Path, open_tab: OpenTab) -> None:
-    """A page that received a run in updates has the same data as one that received it at once.
+    """A page that received a run in updates has the same data as one that received it in one message.
 
     The times of trials that are not done are excluded: they are sent when something happens to the trial.
     """

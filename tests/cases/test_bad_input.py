@@ -181,7 +181,7 @@ def test_an_output_that_is_not_json_is_reported() -> None:
     assert {"unserializable"} == {event.reason for event in events_of("runs/task/0001") if isinstance(event, TrialFailed)}
 
 
-DEADLY = """
+KILLING = """
     import os, signal, sys
     from runner import Case, evaluation
 
@@ -197,7 +197,7 @@ DEADLY = """
 @pytest.mark.parametrize(("statement", "code"), [("os._exit(9)", 9), ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL)])
 def test_a_task_that_kills_the_interpreter(statement: str, code: int) -> None:
     """The next session records the attempt in flight as interrupted, and continues to the end."""
-    write_task(DEADLY)
+    write_task(KILLING)
     killed = evaljournal_process("run", "task.py", DIE=statement)
     killed_again = evaljournal_process("resume", DIE=statement)
     resumed = evaljournal_process("resume")
@@ -216,7 +216,7 @@ def test_a_task_that_kills_the_interpreter(statement: str, code: int) -> None:
 @pytest.mark.usefixtures("working_directory")
 def test_a_task_that_always_kills_the_interpreter_can_be_skipped() -> None:
     """`--on-ambiguous fail` does not repeat attempts in flight at the crash; the other trials are completed."""
-    write_task(DEADLY)
+    write_task(KILLING)
     evaljournal_process("run", "task.py", DIE="os._exit(9)")
     result = evaljournal_process("resume", "--on-ambiguous", "fail", DIE="os._exit(9)")
 
@@ -365,7 +365,7 @@ async def test_a_disk_that_fails_confirms_nothing_more(call: str) -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_two_sessions_at_once_in_one_process(seed: int) -> None:
+def test_two_concurrent_sessions_in_one_process(seed: int) -> None:
     """One session gets the journal and finishes; the other gets an error that names the writer, and makes no call."""
     from trio._core import _run as scheduler
 
@@ -400,7 +400,7 @@ def test_two_sessions_at_once_in_one_process(seed: int) -> None:
 
 
 @pytest.mark.usefixtures("working_directory")
-def test_two_sessions_at_once_in_two_processes() -> None:
+def test_two_concurrent_sessions_in_two_processes() -> None:
     """One process exits with 0, the other with 2 or, if it started after the end, with 0 and no call."""
     write_task(
         """
@@ -500,7 +500,7 @@ def test_a_scorer_that_raises_keyboard_interrupt_fails(tmp_path: Path) -> None:
 
 
 def test_a_blocking_generator_does_not_delay_earlier_cases(tmp_path: Path) -> None:
-    """If a generator blocks after three cases, those three are run at once."""
+    """If a generator blocks after three cases, those three are run immediately."""
     calls: list[int] = []
     has_three = threading.Event()
     waited: list[bool] = []

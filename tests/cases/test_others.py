@@ -23,7 +23,7 @@ from tests.runs import PATH, define, events, numbered_cases, run_killed, run_vir
 
 
 @pytest.mark.parametrize("slots", [1, 4])
-async def test_a_kill_costs_only_attempts_in_flight(slots: int) -> None:
+async def test_a_kill_loses_only_attempts_in_flight(slots: int) -> None:
     """A run that is killed after 20 of 40 cases makes the other 20 calls and repeats those in flight."""
     task = Scripted(lambda value, _: Return(f"answer to {value}", 1))
     evaluation = define(task, numbered_cases(40), slots=slots)

@@ -172,7 +172,7 @@ async def test_6_a_leaked_cancellation_loses_nothing() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 async def test_7_a_signal_is_detected_while_every_slot_waits(number: signal.Signals) -> None:
-    """With every slot waiting, Ctrl-C takes effect at once: the run ends with the grace period."""
+    """With every slot waiting, Ctrl-C takes effect immediately: the run ends with the grace period."""
     disk = SimulatedDisk()
     before = trio.current_time()
     outcome = await run_virtual(
@@ -184,7 +184,7 @@ async def test_7_a_signal_is_detected_while_every_slot_waits(number: signal.Sign
 
 
 async def test_7_a_second_ctrl_c_does_not_wait() -> None:
-    """A second Ctrl-C ends the run at once, whatever the grace period."""
+    """A second Ctrl-C ends the run immediately, whatever the grace period."""
     disk = SimulatedDisk()
     before = trio.current_time()
     await run_virtual(define(Scripted(lambda *_: Hang()), numbered_cases(20)), disk, grace=600, **signal_after(9.0, times=2))

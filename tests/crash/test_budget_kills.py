@@ -65,7 +65,7 @@ def test_killed_again_and_again(tmp_path: Path) -> None:
             wait_calls(log, 7 * (kill + 1))
             process.send_signal(signal.SIGKILL)
             assert -signal.SIGKILL == process.end(TIMEOUT)[0]
-        for _ in range(2):  # The second time, it stops at once.
+        for _ in range(2):  # The second time, it stops immediately.
             process = start()
             assert (0, "budget\n", "") == process.end(TIMEOUT)
     finally:

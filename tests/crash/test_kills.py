@@ -233,7 +233,7 @@ def test_the_grace_is_bounded(run: Run, number: signal.Signals) -> None:
     assert 2 * SLOTS == run.repeated_calls == run.count(AttemptInterrupted)
 
 
-def test_a_second_interrupt_stops_at_once(run: Run) -> None:
+def test_a_second_interrupt_stops_immediately(run: Run) -> None:
     """A second Ctrl-C ends the grace period; the interrupted attempts are recorded and repeated."""
     rng = random.Random(2)
     for stop in range(4):

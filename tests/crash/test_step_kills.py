@@ -1,4 +1,4 @@
-"""Agents in processes that are killed with SIGKILL: how many calls are made again."""
+"""Agents in processes that are killed with SIGKILL: how many calls are repeated."""
 
 from pathlib import Path
 
@@ -14,14 +14,14 @@ ALL = [(kind, write_ahead) for kind in ("trio", "asyncio", "threads", "sdk", "ga
 @pytest.mark.parametrize(
     ("kind", "write_ahead"), [("threads", True), *(pytest.param(*each, marks=pytest.mark.exhaustive) for each in ALL)]
 )
-def test_few_calls_are_made_again(
+def test_few_calls_are_repeated(
     tmp_path: Path,
     server: Server,
     request: pytest.FixtureRequest,
     kind: str,
     write_ahead: bool,  # noqa: FBT001
 ) -> None:
-    """After a kill, at most the calls in flight are made again; without `write_ahead`, and those of the last milliseconds."""
+    """After a kill, at most the calls in flight are repeated, and without `write_ahead` those of the last milliseconds."""
     is_exhaustive = request.node.get_closest_marker("exhaustive") is not None
     kills, cases = (6, 12) if is_exhaustive else (1, 4)
     repeated = killed_runs(tmp_path, kind, kills, server=server, write_ahead=write_ahead, cases=cases)

@@ -70,7 +70,7 @@ async def test_a_run_stops_before_it_exceeds_its_budget(disk: SimulatedDisk) -> 
     assert 1.0 == round(state_of(disk).usage["cost"], 9)
 
 
-async def test_a_resumed_run_stops_at_once(disk: SimulatedDisk) -> None:
+async def test_a_resumed_run_stops_immediately(disk: SimulatedDisk) -> None:
     """With the same budget nothing is called and the message is the same; with a larger one the run continues."""
     task = Paid()
     first = await run_virtual(paid_evaluation(task), disk)
@@ -366,7 +366,7 @@ async def test_a_killed_attempt_over_the_budget_per_trial(disk: SimulatedDisk) -
     state_of(disk)
 
 
-async def test_an_agent_that_resists(disk: SimulatedDisk) -> None:
+async def test_an_agent_that_does_not_respond_to_cancellation(disk: SimulatedDisk) -> None:
     """An attempt that does not respond to its cancellation is abandoned, and its trial fails."""
 
     async def task(value: str) -> str:
@@ -383,7 +383,7 @@ async def test_an_agent_that_resists(disk: SimulatedDisk) -> None:
 
 
 def test_estimates_of_chats() -> None:
-    """An estimate needs the price, a limit of the reply's tokens, and messages that are text."""
+    """An estimate needs the price, a token limit, and messages that are text."""
     case = Case(name="a", input="x" * 100)
     tokens = {"input_tokens": 44, "output_tokens": 1000}
     chat = Chat("gpt-4o-mini", max_tokens=1000, base_url="http://127.0.0.1:9")
@@ -434,7 +434,7 @@ async def test_models_without_a_price(disk: SimulatedDisk, setting: str, where: 
     ],
 )
 def test_budgets(value: Any, expected: Any) -> None:
-    """A budget is a mapping, a text or several texts, with suffixes for thousands and millions."""
+    """A budget is a mapping, a string or several strings, with suffixes for thousands and millions."""
     assert expected == parse_budget("budget", value)
 
 

@@ -176,7 +176,7 @@ def check_bounded(plan: Plan) -> None:
 
 
 def check_stopped(task: PaidTask, defined: AnyEvaluation, disk: SimulatedDisk) -> None:
-    """A run that was stopped by its budget stops at once if it is resumed with it, and is finished with a larger one."""
+    """A run that was stopped by its budget stops immediately if it is resumed with it, and is finished with a larger one."""
     paid = task.paid
 
     assert ("budget", paid) == (resumed(defined, disk).stopped, task.paid)

@@ -84,7 +84,7 @@ def test_equal_rows_are_numbered(tmp_path: Path) -> None:
     assert 1 == len({trial.case.fingerprint for trial in trials if trial.id != b})
 
 
-def test_a_given_name_is_never_changed() -> None:
+def test_an_id_is_never_changed() -> None:
     """An id that equals a generated name is a duplicate, not renumbered."""
     name = Case(input="a").name
     with pytest.raises(UsageError, match=r"case 2: the id .* is already used by case 1"):

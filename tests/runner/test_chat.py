@@ -25,7 +25,7 @@ def notes(path: Path, name: str) -> list[Any]:
 
 def sent(server: Server, name: str) -> dict[str, Any]:
     """Return the body of the only call."""
-    (request,) = server.seen(name)
+    (request,) = server.requests(name)
     return dict(json.loads(request["body"]))
 
 
@@ -74,7 +74,7 @@ def test_messages_come_from_a_file(server: Server, path: Path, name: str, tmp_pa
     file = tmp_path / "messages.json"
     parts = [{"type": "text", "text": "{question}"}, {"type": "image_url", "image_url": {"url": "{image}"}}]
     file.write_text(json.dumps([{"role": "user", "content": parts}]))
-    chat = Chat("small", base_url=server.url(name, "say:x", "v1"), messages=file)
+    chat = Chat("small", base_url=server.url(name, "reply:x", "v1"), messages=file)
     run_real(define_real(chat, [{"question": "q", "image": "u"}]), path)
 
     content = sent(server, name)["messages"][0]["content"]
@@ -87,7 +87,7 @@ def test_a_case_may_name_its_model(server: Server, path: Path, name: str) -> Non
     cases = [{"question": "q", "model": model} for model in ("gpt-4o", "small")]
     outcome = run_real(define_real(chat, cases), path, limit_key="model")
 
-    assert {"gpt-4o", "small"} == {json.loads(request["body"])["model"] for request in server.seen(name)}
+    assert {"gpt-4o", "small"} == {json.loads(request["body"])["model"] for request in server.requests(name)}
     assert {"gpt-4o", "small"} == set(outcome.state.limits)
     assert 0.0035 == outcome.state.usage["cost"]
 
@@ -106,7 +106,9 @@ def test_openai_key_is_not_sent_elsewhere(server: Server, path: Path, name: str,
     run_real(define_real(Chat("small", base_url=server.url(name, "ok", "v1"))), path)
     run_real(define_real(Chat("small", base_url=server.url(name, "ok", "v1"), key_env="OTHER_KEY")), path.with_name("2"))
 
-    assert [None, "Bearer a-key-for-the-other"] == [request["headers"].get("authorization") for request in server.seen(name)]
+    assert [None, "Bearer a-key-for-the-other"] == [
+        request["headers"].get("authorization") for request in server.requests(name)
+    ]
     assert b"a-key-for" not in b"".join(file.read_bytes() for file in path.parent.rglob("journal-*"))
 
 
@@ -140,7 +142,7 @@ def test_tokens_have_a_price(server: Server, path: Path, name: str, model: str, 
 
 def test_a_price_is_that_of_the_model_in_the_reply(server: Server, path: Path, name: str) -> None:
     """If the reply names another model than the request, no cost is recorded."""
-    run_real(define_real(Chat("gpt-4o", base_url=server.url(name, "say:another", "v1"))), path)
+    run_real(define_real(Chat("gpt-4o", base_url=server.url(name, "reply:another", "v1"))), path)
 
     unpriced = {"unpriced_calls": 1, "unpriced_model": "another"}
     assert [{"input_tokens": 1000, "output_tokens": 100, **unpriced}] == notes(path, "usage")
@@ -148,7 +150,7 @@ def test_a_price_is_that_of_the_model_in_the_reply(server: Server, path: Path, n
 
 def test_invalid_usage_is_ignored(server: Server, path: Path, name: str) -> None:
     """A token count that is negative or not a number is not recorded, and neither is a cost."""
-    outcome = run_real(define_real(Chat("gpt-4o", base_url=server.url(name, "say:nonsense", "v1"))), path)
+    outcome = run_real(define_real(Chat("gpt-4o", base_url=server.url(name, "reply:nonsense", "v1"))), path)
 
     assert (1, [], {}) == (outcome.state.completed, notes(path, "usage"), dict(outcome.state.usage))
 
@@ -207,7 +209,7 @@ def test_cached_tokens_cost_less() -> None:
 
 def test_an_empty_reply_is_an_output(server: Server, path: Path, name: str) -> None:
     """An empty reply is an empty output."""
-    run_real(define_real(Chat("small", base_url=server.url(name, "say:", "v1"))), path)
+    run_real(define_real(Chat("small", base_url=server.url(name, "reply:", "v1"))), path)
 
     assert [""] == outputs(path)
 
@@ -222,7 +224,7 @@ def test_a_refusal_is_the_output(server: Server, path: Path, name: str) -> None:
 
 def test_a_truncated_answer_is_an_output(server: Server, path: Path, name: str) -> None:
     """An answer truncated by the token limit is an output, and every view counts it as truncated."""
-    outcome = run_real(define_real(Chat("small", base_url=server.url(name, "say:short", "v1"))), path)
+    outcome = run_real(define_real(Chat("small", base_url=server.url(name, "reply:short", "v1"))), path)
 
     assert (["short"], ["length"], 1) == (outputs(path), notes(path, "evaljournal.finish_reason"), outcome.state.truncated)
     message = "1 of 1 output truncated by the token limit; raise --max-tokens"
@@ -242,7 +244,7 @@ def test_a_truncated_answer_is_an_output(server: Server, path: Path, name: str) 
         (quote('raw:data: {"choices": [1]}\n\n'), {"stream": True}, "error", "is not a chat completion"),
         (quote('raw:data: {"choices": [{"delta": null}]}\n\n'), {"stream": True}, "unavailable", "without a finish_reason"),
         (quote('raw:data: {"choices": []}\n\ndata: [DONE]\n\n'), {"stream": True}, "error", "without a finish_reason"),
-        ("say:no json", {"schema": {}}, "error", "reply is not JSON"),
+        ("reply:no json", {"schema": {}}, "error", "reply is not JSON"),
         ("ndjson:cut", {"stream": True}, "unavailable", "peer closed"),
         ("429:1", {}, "rate_limited", "429"),
         ("400", {}, "fatal", "400"),

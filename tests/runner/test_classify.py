@@ -138,7 +138,7 @@ def caused(outer: Exception, inner: BaseException) -> Exception:
     ],
     ids=lambda value: repr(value)[:60],
 )
-def test_meaning(exc: BaseException, meaning: tuple[str, float | None]) -> None:
+def test_categories(exc: BaseException, meaning: tuple[str, float | None]) -> None:
     """Exceptions of every library have one of four categories, and perhaps a wait."""
     failure = classify(exc, now=NOW)
 

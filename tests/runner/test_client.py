@@ -89,7 +89,7 @@ async def answer(stream: trio.abc.Stream, _: int, __: int, body: bytes) -> bool:
     return True
 
 
-async def answer_twice_at_once(stream: trio.abc.Stream, _: int, __: int, body: bytes) -> bool:
+async def answer_twice_in_one_write(stream: trio.abc.Stream, _: int, __: int, body: bytes) -> bool:
     await stream.send_all(reply(body) + reply(b"unasked"))
     return True
 
@@ -111,7 +111,7 @@ def test_connections_are_reused(tls: ssl.SSLContext) -> None:
     assert (NUMBERS, 1) == exchange(answer, tls=tls)
 
 
-@pytest.mark.parametrize("handler", [answer_twice_at_once, send_half_a_reply_too_many])
+@pytest.mark.parametrize("handler", [answer_twice_in_one_write, send_half_a_reply_too_many])
 def test_unread_bytes(handler: Handler, tls: ssl.SSLContext) -> None:
     """A connection on which something follows the reply is closed."""
     assert (NUMBERS, 5) == exchange(handler)
@@ -139,7 +139,7 @@ def test_informational_replies_and_trailers() -> None:
     "sent", [b"nonsense\r\n\r\n", b"HTTP/1.1 101 Switching Protocols\r\n\r\n", b"HTTP/1.1 200 OK\r\nX: " + b"x" * 200_000]
 )
 def test_invalid_replies(sent: bytes) -> None:
-    """What is not HTTP, switches the protocol or never ends is no reply."""
+    """What is not HTTP, switches the protocol or never ends is an error."""
 
     async def handler(stream: trio.abc.Stream, *_: object) -> bool:
         await stream.send_all(sent)
@@ -176,8 +176,8 @@ def test_forms_of_a_reply(sent: tuple[bytes, ...], connections: int) -> None:
 
 
 @pytest.mark.parametrize("sent", [b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n1", b"HTTP/1.1 200 OK\r\nContent-Length: 1"])
-def test_truncated_replies(sent: bytes) -> None:
-    """A reply that ends too early is none."""
+def test_incomplete_replies(sent: bytes) -> None:
+    """A reply that ends too early is an error."""
 
     async def handler(stream: trio.abc.Stream, *_: object) -> bool:
         await stream.send_all(sent)
@@ -194,7 +194,7 @@ async def close_at_second_request(stream: trio.abc.Stream, _: int, request: int,
 
 
 def test_idle_connection_that_the_server_closes() -> None:
-    """The request is repeated on a new connection: it costs no attempt."""
+    """The request is repeated on a new connection, in the same attempt."""
     assert (NUMBERS, 5) == exchange(close_at_second_request)
 
 

@@ -24,7 +24,7 @@ from runner.recompute.verification import verify
 from runner.testing import SimulatedEndpoint
 from tests.journal.disk import SimulatedDisk
 from tests.runner.test_policy_timer import hung_run
-from tests.runner.test_registry import at_once, evaluation_of, new_identity
+from tests.runner.test_registry import evaluation_of, new_identity, run_concurrently
 from tests.runs import PATH, AnyEvaluation, define_real, events, flaky_evaluation, numbered_cases, run_virtual
 
 T = TypeVar("T")
@@ -68,7 +68,7 @@ def shared_runs(pauses: Callable[[int], float]) -> tuple[int, list[SimulatedDisk
     endpoint, identity = SimulatedEndpoint(lambda _: "yes", latency=0.5, rate=8.0, burst=4, retry_after=1.0), new_identity()
     runs = [evaluation_of(endpoint, 12, identity) for _ in range(2)]
     clock = SteppingClock(pauses)
-    disks = clock.run(functools.partial(at_once, runs, stagger=1.0, policy="adaptive"))
+    disks = clock.run(functools.partial(run_concurrently, runs, stagger=1.0, policy="adaptive"))
     return clock.readings, disks
 
 

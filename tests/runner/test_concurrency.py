@@ -15,7 +15,7 @@ Answer = Callable[[float, int], float | None]
 
 
 class Drive:
-    """An executor of a few lines."""
+    """A minimal executor."""
 
     def __init__(self, slots: int = 100, *, trials: int | None = None, is_spread: bool = False) -> None:
         self.policy = Adaptive(slots, trials=trials)
@@ -97,7 +97,7 @@ class Drive:
     ("slots", "trials", "first"), [(100, None, FIRST_LIMIT), (8, None, 8), (100, 60, 60), (100, 5_000, 32)]
 )
 def test_the_first_limit(slots: int, trials: int | None, first: int) -> None:
-    """The first limit is 32, at most the slots; a run of at most 200 trials may start all of them at once."""
+    """The first limit is 32, at most the slots; a run of at most 200 trials may start all of them immediately."""
     assert first == Adaptive(slots, trials=trials).limit == len(Drive(slots, trials=trials).fill())
     assert trials is None or trials > SHORTEST_RUN or first == min(trials, slots)
 
@@ -117,7 +117,7 @@ def test_the_first_starts_of_a_long_run_are_spread() -> None:
 
 
 def test_a_shorter_run_is_not_spread() -> None:
-    """A run of at most 1,000 trials fills the first limit at once."""
+    """A run of at most 1,000 trials fills the first limit immediately."""
     assert 32 == len(Drive(trials=1_000, is_spread=True).fill())
 
 
@@ -222,8 +222,8 @@ def test_a_small_bucket_is_detected_before_the_first_answer() -> None:
     assert pace < 1.0
 
 
-def test_a_short_run_that_starts_at_once_tolerates_random_429s_in_a_row() -> None:
-    """Of 32 calls at once, three in a row may be rate limited at random; only spread calls show a small bucket."""
+def test_a_short_run_that_starts_immediately_tolerates_random_429s_in_a_row() -> None:
+    """Of 32 concurrent calls, three in a row may be rate limited at random; only spread calls show a small bucket."""
     drive = Drive(trials=500)
     names = drive.fill()
     drive.wait(0.1)

@@ -41,7 +41,7 @@ def test_a_second_overload_at_no_higher_load_is_remembered_for_longer() -> None:
 
 
 def test_timeouts_lower_the_limit_further_than_silence() -> None:
-    """Many timeouts cut the limit to a third of the load."""
+    """Many timeouts lower the limit to a third of the load."""
     machine = InFlight(slots=100, limit=60)
     evidence = [machine.timed_out(_start(order, 60), 60.0, newest=60) for order in (1, 2, 3)]
 

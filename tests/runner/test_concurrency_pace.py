@@ -99,7 +99,7 @@ def test_a_pause_is_no_time_of_searching() -> None:
 
 
 @pytest.mark.parametrize(("limited", "is_random", "share"), [(0, False, 0.0), (2, False, 0.02), (8, True, 0.1)])
-def test_a_test_tells_random_429s_from_a_rate_limit(limited: int, is_random: bool, share: float) -> None:  # noqa: FBT001
+def test_a_test_distinguishes_random_429s_from_a_rate_limit(limited: int, is_random: bool, share: float) -> None:  # noqa: FBT001
     """Few 429s in a test are random ones besides a rate limit; as many as before the test are all random."""
     background = Background(longest_test=1e9, observed=0.1, limited=4)
     background.begin_test(1000)

@@ -91,7 +91,7 @@ def test_aimd_does_not_count_a_tasks_own_error() -> None:
 
 
 def test_aimd_stays_within_its_maximum() -> None:
-    """After hours of success the target is at its maximum, so the first failure takes effect at once."""
+    """After hours of success the target is at its maximum, so the first failure takes effect immediately."""
     policy = Aimd(10, initial=9.0)
     for k in range(2000):
         attempt(policy, 5.0 * k, succeeds=True)

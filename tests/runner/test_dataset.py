@@ -376,7 +376,7 @@ def test_a_limit_is_checked(limit: Any) -> None:
 
 
 def test_unread_rows_are_not_checked(tmp_path: Path) -> None:
-    """The first ten cases of a large file start at once: the rows after them are not read."""
+    """The first ten cases of a large file start immediately: the rows after them are not read."""
     path = write(tmp_path, "qa.jsonl", LINES + "broken")
 
     assert CASES == cases(path, Selection(limit=2))

@@ -1,4 +1,4 @@
-"""What a run records about what was asked: its definition, and the request of each attempt."""
+"""What a run records about what is sent: its definition, and the request of each attempt."""
 
 import functools
 import json

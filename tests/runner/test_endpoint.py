@@ -57,9 +57,9 @@ def test_the_input_is_sent_as_json(server: Server, path: Path, name: str) -> Non
     cases = [Case(name="a", input="x"), Case(name="b", input={"q": 1})]
     run_real(define_real(Endpoint(server.url(name, "ok")), cases, slots=1), path)
 
-    assert ['{"input":"x"}', '{"q":1}'] == [request["body"] for request in server.seen(name)]
-    assert {"POST"} == {request["method"] for request in server.seen(name)}
-    assert {"application/json"} == {request["headers"]["content-type"] for request in server.seen(name)}
+    assert ['{"input":"x"}', '{"q":1}'] == [request["body"] for request in server.requests(name)]
+    assert {"POST"} == {request["method"] for request in server.requests(name)}
+    assert {"application/json"} == {request["headers"]["content-type"] for request in server.requests(name)}
 
 
 def test_a_body_is_filled_in(server: Server, path: Path, name: str) -> None:
@@ -68,7 +68,7 @@ def test_a_body_is_filled_in(server: Server, path: Path, name: str) -> None:
     body = {"question": "{question}", "n": "{context.n.1}", "text": "Q: {question} {{}} {context}", "k": 5}
     run_real(define_real(Endpoint(server.url(name, "ok"), body=body), rows), path)
 
-    (request,) = server.seen(name)
+    (request,) = server.requests(name)
     expected = (
         '{"question":"the \\"capital\\"}, {input}","n":2,"text":"Q: the \\"capital\\"}, {input} {} {\\"n\\":[1,2]}","k":5}'
     )
@@ -96,7 +96,7 @@ def test_an_unknown_field_is_an_error_before_the_start(server: Server, path: Pat
     assert message in str(caught.value)
     assert str(caught.value).startswith("case 1: ")
     assert not path.exists()
-    assert [] == server.seen(name)
+    assert [] == server.requests(name)
 
 
 @pytest.mark.parametrize(
@@ -114,14 +114,14 @@ def test_columns_with_spaces_are_fields(server: Server, path: Path, name: str) -
     body = {"q": "{Question text}", "n": "{No. of words}", "u": "{user.name}"}
     run_real(define_real(Endpoint(server.url(name, "ok"), body=body), cases), path)
 
-    assert ['{"q":"1?","n":2,"u":"Eva"}'] == [request["body"] for request in server.seen(name)]
+    assert ['{"q":"1?","n":2,"u":"Eva"}'] == [request["body"] for request in server.requests(name)]
 
 
 def test_get_sends_parameters(server: Server, path: Path, name: str) -> None:
     """With GET, the members of the body are query parameters."""
     run_real(define_real(Endpoint(f"{server.url(name, 'ok')}?v=1", method="GET", body={"q": "{input}", "n": 2}), "a&b"), path)
 
-    (request,) = server.seen(name)
+    (request,) = server.requests(name)
     assert ("GET", "", "v=1&q=a%26b&n=2") == (request["method"], request["body"], request["target"].partition("?")[2])
 
 
@@ -142,7 +142,7 @@ def test_a_url_is_filled_in(
     rows = [{"id": "a/..?b é&", "question": "x&y=#", "topic": [1]}]
     run_real(define_real(Endpoint(server.url(name, "ok", end), method=method, body=body), rows), path)
 
-    (request,) = server.seen(name)
+    (request,) = server.requests(name)
     assert sent == (request["target"].removeprefix(f"/{name}/ok/"), request["body"])
 
 
@@ -160,8 +160,8 @@ def test_a_trial_has_one_idempotency_key(server: Server, path: Path, name: str) 
     quick = Retry(base_delay=0.01, max_delay=0.01)
     run_real(define_real(Endpoint(server.url(name + "2", "500,ok")), "a", retry=quick), path.with_name("2"))
 
-    keys = [request["headers"]["idempotency-key"] for request in server.seen(name)]
-    others = [request["headers"]["idempotency-key"] for request in server.seen(name + "2")]
+    keys = [request["headers"]["idempotency-key"] for request in server.requests(name)]
+    others = [request["headers"]["idempotency-key"] for request in server.requests(name + "2")]
     assert 2 == len(set(keys))
     assert 2 == len(others)
     assert 1 == len(set(others))
@@ -174,18 +174,18 @@ def test_connections_are_reused(server: Server, path: Path, name: str) -> None:
     run_real(define_real(Endpoint(server.url(name, "ok")), cases, slots=1), path)
     run_real(define_real(Endpoint(server.url(name + "4", "wait:0.005")), cases, slots=4), path.with_name("4"))
 
-    assert 1 == len({request["connection"] for request in server.seen(name)})
-    assert 4 == len({request["connection"] for request in server.seen(name + "4")})
+    assert 1 == len({request["connection"] for request in server.requests(name)})
+    assert 4 == len({request["connection"] for request in server.requests(name + "4")})
 
 
-@pytest.mark.parametrize("steps", ["goodbye", "last"])
+@pytest.mark.parametrize("steps", ["closes", "last"])
 def test_a_closed_connection_is_replaced(server: Server, path: Path, name: str, steps: str) -> None:
-    """A server that closes the connection costs a new connection, not an attempt."""
+    """After a server closes the connection, the call uses a new one; no attempt fails."""
 
     def cases() -> Iterator[Case[int, Any]]:
         for n in range(5):
             until = time.monotonic() + 30
-            while len(server.seen(name)) < n and time.monotonic() < until:
+            while len(server.requests(name)) < n and time.monotonic() < until:
                 time.sleep(0.005)
             time.sleep(0.05)  # The close must have arrived.
             yield Case(name=str(n), input=n)
@@ -193,7 +193,7 @@ def test_a_closed_connection_is_replaced(server: Server, path: Path, name: str, 
     outcome = run_real(define_real(Endpoint(server.url(name, steps)), cases, slots=1), path)
 
     assert 5 == outcome.state.completed
-    assert 5 == len({request["connection"] for request in server.seen(name)})
+    assert 5 == len({request["connection"] for request in server.requests(name)})
 
 
 @pytest.mark.parametrize(
@@ -244,7 +244,7 @@ def test_an_empty_reply_is_an_output(server: Server, path: Path, name: str) -> N
 
     assert [""] == outputs(path)
     assert (1, 0, 1) == (outcome.state.completed, outcome.state.failed, again.state.completed)
-    assert 1 == len(server.seen(name))
+    assert 1 == len(server.requests(name))
 
 
 def test_a_large_reply_is_kept(server: Server, path: Path, name: str) -> None:
@@ -293,8 +293,8 @@ def test_text_has_the_encoding_of_its_header(server: Server, path: Path, name: s
         ("sse", {"output_path": "outptu"}, "fatal", "no chunk of the stream has 'outptu'"),
         ("error", {"output_path": "output", "error_path": "error"}, "error", "the model is asleep"),
         ("error:503", {"error_path": "error"}, "unavailable", "the model is asleep"),
-        ("ndjson:piece", {"output_path": "output"}, "unavailable", "overloaded"),
-        ("sse:piece", {}, "unavailable", "overloaded"),
+        ("ndjson:chunk", {"output_path": "output"}, "unavailable", "overloaded"),
+        ("sse:chunk", {}, "unavailable", "overloaded"),
         ("sse:torn", {"output_path": "output"}, "unavailable", "the stream ended within"),
         ("ndjson:torn", {}, "unavailable", "the stream ended within"),
         ("sse:unended", {}, "unavailable", "the stream ended within"),
@@ -307,7 +307,7 @@ def test_text_has_the_encoding_of_its_header(server: Server, path: Path, name: s
             "ended before 'done' was true",
         ),
         ("gzip:cut", {}, "unavailable", "compressed with 'gzip', is incomplete"),
-        ("gzip:lie", {}, "error", "not valid 'gzip' data"),
+        ("gzip:wrong", {}, "error", "not valid 'gzip' data"),
         ("br", {}, "error", "compressed with 'br'; supported: gzip, x-gzip, deflate"),
         ("number:123456789012345678901234", {"output_path": "output"}, "fatal", "output"),
         ("redirect", {}, "fatal", "redirects to http://elsewhere.test/?key=***"),
@@ -405,7 +405,7 @@ def test_a_proxy_from_the_environment_is_used(server: Server, path: Path, name: 
     cases = [Case(name=str(n), input="lima") for n in range(3)]
     run_real(define_real(Endpoint(f"http://nowhere.invalid/{name}/echo,ok/x", output_path="output"), cases, slots=1), path)
 
-    first, *others = server.seen(name)
+    first, *others = server.requests(name)
     assert (f"http://nowhere.invalid:80/{name}/echo,ok/x", "nowhere.invalid") == (first["target"], first["headers"]["host"])
     assert "Basic bWU6cGFzcy1waHJhc2UtMg==" == first["headers"]["proxy-authorization"]
     assert 1 == len({request["connection"] for request in (first, *others)})
@@ -436,7 +436,7 @@ def test_tls_goes_through_a_tunnel(
     run_real(define_real(Endpoint(url, output_path="output"), cases, slots=1), path)
 
     assert ["LIMA"] * 3 == outputs(path)
-    assert [] == server.seen(name)
+    assert [] == server.requests(name)
 
 
 @pytest.mark.parametrize(
@@ -484,7 +484,7 @@ def test_an_unauthorized_key_stops_the_run(server: Server, path: Path, name: str
 
     assert "unauthorized" == outcome.stopped
     assert status in outcome.detail
-    assert len(server.seen(name)) <= 4
+    assert len(server.requests(name)) <= 4
     assert "unauthorized: check the key, its permissions and the credit): 0 of 1,000 trials done" in final_report(
         outcome.state, path=path
     )
@@ -513,14 +513,14 @@ def test_an_unauthorized_judge_stops_the_run(server: Server, path: Path, name: s
     """A judge with an unauthorized key stops the run; outputs are kept and only scored when it is resumed."""
     cases = [Case(name=str(n), input=n) for n in range(20)]
     defined = define_real(Endpoint(server.url(name, "ok")), cases, slots=1)
-    defined.score(scorers.judge("m", base_url=server.url(f"{name}-judge", "401,say:verdict: correct", "v1")))
+    defined.score(scorers.judge("m", base_url=server.url(f"{name}-judge", "401,reply:verdict: correct", "v1")))
     outcome = run_real(defined, path)
     again = run_real(defined, path, resume=True)
 
     assert ("unauthorized", 0, {}) == (outcome.stopped, outcome.state.completed, dict(outcome.state.scores))
     assert "401" in outcome.detail
     assert ("", 20, 20) == (again.stopped, again.state.completed, again.state.scores["judge"].numbers)
-    assert (20, 21) == (len(server.seen(name)), len(server.seen(f"{name}-judge")))
+    assert (20, 21) == (len(server.requests(name)), len(server.requests(f"{name}-judge")))
     assert ["0"] == [noted.trial for noted in events(path, Noted) if noted.name == "evaljournal.unauthorized"]
 
 
@@ -529,7 +529,7 @@ def test_an_account_without_credit_stops_the_run(server: Server, path: Path, nam
     cases = [Case(name=name, input=name) for name in ("lima", "oslo")]
     outcome = run_real(define_real(Endpoint(server.url(name, "spent")), cases, retry=Retry(), slots=1), path)
 
-    assert ("unauthorized", 1) == (outcome.stopped, len(server.seen(name)))
+    assert ("unauthorized", 1) == (outcome.stopped, len(server.requests(name)))
 
 
 def test_a_hang_is_a_timeout(server: Server, path: Path, name: str) -> None:
@@ -541,7 +541,7 @@ def test_a_hang_is_a_timeout(server: Server, path: Path, name: str) -> None:
 
     assert 1 == len(events(path, AttemptTimedOut))
     assert ["LIMA"] == outputs(path)
-    assert 2 == len({request["connection"] for request in server.seen(name)})
+    assert 2 == len({request["connection"] for request in server.requests(name)})
 
 
 @pytest.mark.parametrize(("steps", "wait"), [("429:3,ok", 3.0), ("429:date,ok", 2.0), ("429:quota,ok", 1.5)])
@@ -572,7 +572,7 @@ def test_a_key_is_nowhere_in_the_journal(server: Server, path: Path, name: str, 
     defined = define_real(endpoint, cases, slots=1, retry=Retry(errors=1, base_delay=0.01, max_delay=0.01))
     run_real(defined, path)
 
-    sent = server.seen(name)[0]["headers"]
+    sent = server.requests(name)[0]["headers"]
     assert ("plainword-of-no-shape", "literal-of-no-shape") == (sent["x-api-key"], sent["x-auth"])
     assert "Basic bWU6cGFzcy1waHJhc2UtMQ==" == sent["authorization"]
     written = b"".join(file.read_bytes() for file in path.rglob("*") if file.is_file())
@@ -643,8 +643,6 @@ def test_an_endpoint_evaluation_can_be_called(server: Server, name: str) -> None
     assert "LIMA" == trio.run(defined, "lima")
 
 
-# What is left when the process is killed.
-
 KILLED = """
 import sys
 from runner import Case, evaluation, run
@@ -659,18 +657,18 @@ def test_a_kill_keeps_every_finished_trial(server: Server, path: Path, name: str
     """After kill -9 half-way, finished trials are on disk, and resuming calls only the others."""
     url = server.url(name, "wait:0.005")
     with Process([sys.executable, "-c", KILLED, url, str(path)]) as process:
-        while len(server.seen(name)) < 100:
+        while len(server.requests(name)) < 100:
             assert process.poll() is None
             time.sleep(0.01)
         os.kill(process.pid, signal.SIGKILL)
     done = {event.trial for event in events(path, TrialCompleted)}
-    calls = len(server.seen(name))
+    calls = len(server.requests(name))
     cases = [Case(name=str(n), input=n) for n in range(200)]
     defined: AnyEvaluation = evaluation(cases=cases, slots=4)(Endpoint(url, output_path="output"))
     outcome = run_real(defined, path, resume=True)
 
     assert len(done) >= 90
     assert 200 == outcome.state.completed
-    assert 200 - len(done) == len(server.seen(name)) - calls
+    assert 200 - len(done) == len(server.requests(name)) - calls
     assert done <= {event.trial for event in events(path, TrialCompleted)}
     assert 200 == fold(read(path)).completed

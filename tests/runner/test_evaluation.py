@@ -372,7 +372,7 @@ def test_fingerprint_of_a_nested_function(tmp_path: Path) -> None:
 
 
 def test_sources_are_parsed_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`ast.parse` in two threads at once can raise a SystemError in Python 3.11."""
+    """Concurrent `ast.parse` in two threads can raise a SystemError in Python 3.11."""
     both, overlaps, get_source = threading.Barrier(2), list[bool](), inspect.getsource
 
     def watched_source(function: Callable[..., Any]) -> str:

@@ -189,7 +189,7 @@ async def test_max_retries_counts_everything(failure: Action, max_retries: int) 
 
 
 async def test_programming_errors_are_retried() -> None:
-    """As in Phoenix, every error is; equal errors of many inputs do not stop the rest."""
+    """As in Phoenix, every error is retried; equal errors of many inputs do not stop the others."""
     task = Scripted(lambda value, _: Fail(TypeError("no")) if value < 30 else Return(value))
     results = await execute(task, range(40), max_retries=2, exit_on_error=False)
 
@@ -255,7 +255,7 @@ class RateLimitError(PhoenixException):
     [(Fatal("never"), 1), (PhoenixException("no"), 1), (ContextLimitExceeded("no"), 1), (RateLimitError("later"), 4)],
 )
 async def test_some_exceptions_bypass_retries(exc: Exception, calls: int) -> None:
-    """`Fatal` and Phoenix's exceptions fail an item at once, except its RateLimitError."""
+    """`Fatal` and Phoenix's exceptions fail an item immediately, except its RateLimitError."""
     task = Scripted({"a": [Fail(exc)]})
     results = await execute(task, ["a"], max_retries=3)
 
@@ -425,14 +425,14 @@ async def test_aimd_follows_its_arguments() -> None:
 def test_sync_is_one_at_a_time_in_the_callers_thread() -> None:
     """A SyncExecutor makes one call at a time in the caller's thread, with the same results."""
     threads: set[threading.Thread] = set()
-    at_once = 0
+    in_flight = 0
 
     def double(value: int) -> int:
-        nonlocal at_once
-        at_once += 1
+        nonlocal in_flight
+        in_flight += 1
         threads.add(threading.current_thread())
-        assert at_once == 1
-        at_once -= 1
+        assert in_flight == 1
+        in_flight -= 1
         if value == 3:
             raise Fatal("no")
         return 2 * value

@@ -78,7 +78,7 @@ def test_a_window_with_a_failure_halves(failures: str) -> None:
 
 @pytest.mark.parametrize(("gap", "expected"), [(14.9, 1), (15.1, 10)])
 def test_frequent_failures_collapse_the_target(gap: float, expected: int) -> None:
-    """Two failures within 15 s reduce the target to 1 at once; further apart, each only halves it."""
+    """Two failures within 15 s reduce the target to 1 immediately; further apart, each only halves it."""
     clock = Clock()
     controller = ConcurrencyController(100, 40, clock=clock)
     controller.record_error()

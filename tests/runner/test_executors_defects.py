@@ -39,7 +39,7 @@ def done(results: Results) -> int:
     return sum(details.status in DONE for details in results[1])
 
 
-def test_4_the_target_does_not_wind_up() -> None:
+def test_4_the_target_does_not_exceed_its_maximum() -> None:
     """With a maximum of 10, a thousand successful windows leave the target at 10."""
     now = 0.0
     controller = ConcurrencyController(10, 3, clock=lambda: now)
@@ -119,7 +119,7 @@ async def test_6_inputs_that_fail_lose_nothing() -> None:
     assert isinstance(raised.value.__cause__, OSError)
 
 
-async def test_7_a_signal_is_handled_at_once_and_grace_is_bounded() -> None:
+async def test_7_a_signal_is_handled_immediately_and_grace_is_bounded() -> None:
     """A signal stops the run within its grace period; calls that could finish have, and the others are marked."""
     before = signal.getsignal(signal.SIGINT)
     task = Scripted(lambda value, _: Return(value, 12) if value == 0 else Hang())
@@ -139,7 +139,7 @@ async def test_7_a_signal_is_handled_at_once_and_grace_is_bounded() -> None:
     assert 15.0 == pytest.approx(details[1].execution_seconds, abs=2)
 
 
-async def test_7_a_second_signal_ends_it_at_once() -> None:
+async def test_7_a_second_signal_ends_it_immediately() -> None:
     """A second signal does not wait for the grace period."""
     async with trio.open_nursery() as nursery:
 

@@ -297,7 +297,7 @@ async def test_outputs_of_another_class_are_returned_as_json(caplog: pytest.LogC
 
 
 async def test_changed_content_is_detected() -> None:
-    """A table that the function reads by an index is compared; changed content is rejected, or adopted for good."""
+    """A table that the function reads by an index is compared; changed content is rejected, or adopted permanently."""
     disk = SimulatedDisk()
 
     def reading(text: str) -> Any:

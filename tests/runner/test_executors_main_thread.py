@@ -94,7 +94,7 @@ def test_awaited_in_asyncio_the_function_runs_in_the_callers_loop() -> None:
     assert (True, [1, 2]) == asyncio.run(main())
 
 
-def test_several_at_once_in_one_loop() -> None:
+def test_several_concurrent_executors_in_one_loop() -> None:
     """Executors can be gathered; each has its own results and threads."""
 
     async def to_thread(value: int) -> int:

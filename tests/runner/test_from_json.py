@@ -15,7 +15,7 @@ from runner.data.to_json import to_json
 
 
 class Level(StrEnum):
-    """A text with a name."""
+    """An enum of strings."""
 
     HIGH = "high"
 
@@ -30,7 +30,7 @@ class Point:
 
 @dataclasses.dataclass(init=False)
 class Score:
-    """A record with an initialiser of its own, as Phoenix's."""
+    """A record with its own `__init__`, like Phoenix's."""
 
     name: str | None
     parts: list[Point]

@@ -95,7 +95,7 @@ def test_keys_stay_in_the_process_of_the_run(
     variables = dict(line.partition("=")[::2] for line in output.splitlines())
     journal = b"".join(file.read_bytes() for file in path.glob("*.jsonl"))
 
-    assert [f"Bearer {KEY}"] == [call["headers"]["authorization"] for call in server.seen(name)]
+    assert [f"Bearer {KEY}"] == [call["headers"]["authorization"] for call in server.requests(name)]
     assert {"sk-evaljournal-gateway"} == {variables[name] for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "COPY_OF_KEY")}
     assert variables["OPENAI_BASE_URL"].startswith("http://127.0.0.1:")
     assert variables["OPENAI_BASE_URL"].endswith("/openai/v1")
@@ -126,7 +126,7 @@ def test_headers_that_the_provider_gets(path: Path, server: Server, name: str, p
             return connection.getresponse().status
 
     evaluate(agent, path)
-    (call,) = server.seen(name)
+    (call,) = server.requests(name)
 
     assert [200] == outputs(path)
     assert call["target"].endswith("/anthropic/v1/messages?beta=true")
@@ -136,7 +136,7 @@ def test_headers_that_the_provider_gets(path: Path, server: Server, name: str, p
 
 
 def test_a_rate_limit_ends_the_attempt(path: Path, server: Server, name: str, provider: Callable[[str], None]) -> None:
-    """A 429 ends the attempt at once, with the provider's wait; the next one continues with the call that failed."""
+    """A 429 ends the attempt immediately, with the provider's wait; the next one continues with the call that failed."""
     provider("ok,429:0.05,ok")
     evaluate(Command([sys.executable, "-c", PYTHON_AGENT.replace("{", "{{").replace("}", "}}")]), path, "a", "b", "c")
     (failed,) = events(path, AttemptFailed)
@@ -145,7 +145,7 @@ def test_a_rate_limit_ends_the_attempt(path: Path, server: Server, name: str, pr
     assert [(1, 2)] == [(step.attempt, step.step) for step in events(path, StepFailed)]
     assert [(2, 1)] == [(step.attempt, step.step) for step in events(path, StepReused)]
     assert [(1, 1), (2, 2), (2, 3)] == [(step.attempt, step.step) for step in events(path, StepCompleted)]
-    assert 4 == len(server.seen(name))
+    assert 4 == len(server.requests(name))
     assert ["C"] == outputs(path)
     assert verify(path).ok
 
@@ -160,7 +160,7 @@ def test_an_agent_that_ignores_a_rate_limit_has_no_output(path: Path, provider: 
 
 
 def test_sdks_do_not_retry_by_themselves(path: Path, server: Server, name: str, provider: Callable[[str], None]) -> None:
-    """The error has the header with which SDKs give up, and calls after it fail without a request."""
+    """The error has the header that turns off the retries of SDKs, and calls after it fail without a request."""
     provider("503,ok")
     replies: list[tuple[int, dict[str, str], Any]] = []
 
@@ -172,13 +172,13 @@ def test_sdks_do_not_retry_by_themselves(path: Path, server: Server, name: str, 
 
     assert [503, 503] == [status for status, _, _ in replies]
     assert ["false", "false"] == [headers["x-should-retry"] for _, headers, _ in replies]
-    assert 1 == len(server.seen(name))
+    assert 1 == len(server.requests(name))
     assert ["unavailable"] == [failed.category for failed in events(path, AttemptFailed)]
 
 
 @pytest.mark.parametrize("step", ["401", "403", "spent"])
 def test_a_key_that_is_not_accepted_stops_the_run(path: Path, provider: Callable[[str], None], step: str) -> None:
-    """As for a chat model: every other call would fail in the same way."""
+    """Every other call would fail in the same way, as for a chat model."""
     provider(step)
     outcome = evaluate(statuses, path, "a")
 
@@ -215,7 +215,7 @@ def test_a_provider_that_does_not_answer(path: Path, provider: Callable[[str], N
 
 
 def test_a_provider_that_is_down(path: Path, provider: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A refused connection is an outage."""
+    """A connection error is an outage."""
     provider("ok")
     monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
     evaluate(statuses, path, "a", retry=Retry(errors=0))

@@ -39,12 +39,12 @@ def exchange(request: bytes) -> bytes:
 
 
 def status(reply: bytes) -> int:
-    """The status of a reply."""
+    """Return the status of a reply."""
     return int(reply.split(b" ", 2)[1])
 
 
 def request(target: str, method: str = "POST", headers: str = "", body: str = "{}") -> bytes:
-    """A request after which the connection is closed."""
+    """Return a request after which the connection is closed."""
     return (
         f"{method} {target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{headers}Content-Length: {len(body)}\r\n\r\n{body}"
     ).encode()
@@ -82,7 +82,7 @@ def test_only_known_paths_of_attempts_in_flight_are_forwarded(path: Path, server
     evaluate(agent, path)
 
     assert [[404] * 6 + [405] * 2 + [403] * 7] == outputs(path)
-    assert [] == server.seen(name)
+    assert [] == server.requests(name)
     assert [] == events(path, StepFailed)
 
 
@@ -141,7 +141,7 @@ def test_a_large_body_without_a_length_is_rejected(path: Path, monkeypatch: pyte
 
 @pytest.mark.usefixtures("_provider")
 def test_a_body_with_too_many_values_is_rejected(path: Path) -> None:
-    """Parsed, it would take a hundred times its size."""
+    """The parsed body would take a hundred times its size."""
 
     def agent(_: Any) -> int:
         return ask("a", values=[0] * 1_000_001)[0]
@@ -153,7 +153,7 @@ def test_a_body_with_too_many_values_is_rejected(path: Path) -> None:
 
 @pytest.mark.usefixtures("_provider")
 def test_large_bodies_wait_for_each_other(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All are answered, although only a few fit into memory at once."""
+    """All are answered, although only a few fit into memory at the same time."""
     monkeypatch.setattr("runner.gateway.request_memory.TOTAL", 1_500_000)
 
     def agent(_: Any) -> int:
@@ -169,7 +169,7 @@ def test_large_bodies_wait_for_each_other(path: Path, monkeypatch: pytest.Monkey
 
 @pytest.mark.usefixtures("_provider")
 def test_many_connections(path: Path) -> None:
-    """200 connections at once are answered, those without a request are closed with the run, and none is left open."""
+    """200 concurrent connections are answered, those without a request are closed with the run, and none is left open."""
     before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
 
     def agent(_: Any) -> int:
@@ -312,7 +312,7 @@ def test_a_thread_that_was_abandoned_gets_no_answer(path: Path) -> None:
 
 @pytest.mark.usefixtures("_provider")
 def test_idle_connections_are_closed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also those with half a request; a call in flight is not idle."""
+    """Connections with half a request are idle, too; one with a call in flight is not."""
     monkeypatch.setattr(connection, "IDLE_TIMEOUT", 0.05)
     monkeypatch.setattr(gateway, "SWEEP", 0.01)
 

@@ -43,7 +43,7 @@ from tests.server import Server, serving
 STREAM: Final = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 DONE: Final = "data: [DONE]\n\n"
 OVERLOADED: Final = 'event: error\ndata: {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}\n\n'
-PIECE: Final = 'data: {"model": "gpt-4o-mini", "choices": [{"index": 0, "delta": {"content": "Lima"}}]}\n\n'
+CHUNK: Final = 'data: {"model": "gpt-4o-mini", "choices": [{"index": 0, "delta": {"content": "Lima"}}]}\n\n'
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def provider(server: Server, name: str, monkeypatch: pytest.MonkeyPatch) -> Call
 
 
 def client_of(turn: Turn) -> Any:
-    """A client of an SDK for the gateway."""
+    """Return a client of an SDK for the gateway."""
     kind = CLIENTS[turn]
     is_openai = kind.__module__.startswith("openai")
     url = gateway_env()["OPENAI_BASE_URL" if is_openai else "ANTHROPIC_BASE_URL"]
@@ -94,9 +94,9 @@ def test_an_agent_continues_after_a_rate_limit(  # noqa: PLR0917  # fixtures
     outcome = run_real(defined, path, durability="sync")
 
     assert ["LIMA 0 1"] == outputs(path)
-    assert TURNS + 1 == len(server.seen(name))
+    assert TURNS + 1 == len(server.requests(name))
     assert (TURNS, 1, 2) == tuple(len(events(path, kind)) for kind in (StepCompleted, StepFailed, StepReused))
-    assert agent.seen[0] == agent.seen[1][:2]
+    assert agent.replies[0] == agent.replies[1][:2]
     assert {"input_tokens": 1000 * TURNS, "output_tokens": 100 * TURNS}.items() <= dict(outcome.state.usage).items()
     assert ["rate_limited"] == [failed.category for failed in events(path, AttemptFailed)]
     assert verify(path).ok
@@ -116,7 +116,7 @@ def test_embeddings_and_models(path: Path, server: Server, name: str, provider: 
 
     assert [0] == outputs(path)
     assert ["embeddings m"] == [step.name for step in events(path, StepCompleted)]
-    assert ["POST", "GET"] == [call["method"] for call in server.seen(name)]
+    assert ["POST", "GET"] == [call["method"] for call in server.requests(name)]
 
 
 def read_stream(on_chunk: Callable[[bytes], None]) -> None:
@@ -131,12 +131,12 @@ def read_stream(on_chunk: Callable[[bytes], None]) -> None:
 
 
 def test_a_stream_is_passed_on_as_it_arrives(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The agent reads the first piece before the provider sends the second; the step is recorded before the last."""
+    """The agent reads the first chunk before the provider sends the second; the step is recorded before the last."""
     has_read = threading.Event()
     recorded: list[int] = []
 
     def answer(client: socket.socket, _: bytes) -> None:
-        client.sendall(STREAM + chunk(PIECE))
+        client.sendall(STREAM + chunk(CHUNK))
         assert has_read.wait(TIMEOUT)
         client.sendall(chunk(DONE) + b"0\r\n\r\n")
 
@@ -155,19 +155,19 @@ def test_a_stream_is_passed_on_as_it_arrives(path: Path, monkeypatch: pytest.Mon
         monkeypatch.setenv("OPENAI_BASE_URL", url)
         evaluate(agent, path, write_ahead=True, durability="sync")
 
-    assert [PIECE + DONE] == outputs(path)
+    assert [CHUNK + DONE] == outputs(path)
     assert [0, 1] == recorded
     assert 1 == len(events(path, StepCompleted))
 
 
-def test_an_agent_that_leaves_after_the_last_event(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As SDKs do: the call is complete, and its connection to the provider is used again."""
-    has_left, requests = threading.Event(), list[bytes]()
+def test_an_agent_that_disconnects_after_the_last_event(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SDKs do that: the call is complete, and its connection to the provider is used again."""
+    has_disconnected, requests = threading.Event(), list[bytes]()
 
     def answer(client: socket.socket, received: bytes) -> None:
         requests.append(received)
-        client.sendall(STREAM + chunk(PIECE) + chunk(DONE))
-        assert has_left.wait(TIMEOUT)
+        client.sendall(STREAM + chunk(CHUNK) + chunk(DONE))
+        assert has_disconnected.wait(TIMEOUT)
         client.sendall(b"0\r\n\r\n")
         requests.append(client.recv(65_536))
         client.sendall(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}")
@@ -179,7 +179,7 @@ def test_an_agent_that_leaves_after_the_last_event(path: Path, monkeypatch: pyte
             received = b""
             while DONE.encode() not in received:
                 received += client.recv(65_536)
-        has_left.set()
+        has_disconnected.set()
         return ask("again")[0]
 
     with scripted_provider(answer) as url:
@@ -201,14 +201,12 @@ def test_an_agent_that_leaves_after_the_last_event(path: Path, monkeypatch: pyte
     ],
     ids=["truncated", "code", "overloaded", "flagged"],
 )
-def test_a_stream_that_does_not_end_well(
-    path: Path, monkeypatch: pytest.MonkeyPatch, end: str, error: str, category: str | None
-) -> None:
-    """It is passed on up to there, is a failed step, and ends the attempt if the provider is at fault."""
+def test_an_incomplete_stream(path: Path, monkeypatch: pytest.MonkeyPatch, end: str, error: str, category: str | None) -> None:
+    """It is passed on up to its end, is a failed step, and ends the attempt if the provider is at fault."""
     parts: list[bytes] = []
 
     def answer(client: socket.socket, _: bytes) -> None:
-        client.sendall(STREAM + chunk(PIECE) + (chunk(end) + b"0\r\n\r\n" if end else b""))
+        client.sendall(STREAM + chunk(CHUNK) + (chunk(end) + b"0\r\n\r\n" if end else b""))
 
     def agent(_: Any) -> str:
         try:
@@ -221,7 +219,7 @@ def test_a_stream_that_does_not_end_well(
         monkeypatch.setenv("OPENAI_BASE_URL", url)
         evaluate(agent, path, retry={"errors": 0})
 
-    assert b"".join(parts).startswith(PIECE.encode())
+    assert b"".join(parts).startswith(CHUNK.encode())
     assert [error] == [step.error for step in events(path, StepFailed)]
     assert ([] if category is None else [category]) == [failed.category for failed in events(path, AttemptFailed)]
 
@@ -239,7 +237,7 @@ def test_certificates_of_providers_are_checked(path: Path, tmp_path: Path, monke
     assert "certificate" in failed.message
 
 
-def test_a_killed_run_pays_no_completed_call_again(
+def test_a_killed_run_repeats_no_completed_call(
     tmp_path: Path, server: Server, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`kill -9` of the run, in the middle of an agent; `resume` answers the recorded calls from the journal."""
@@ -256,7 +254,7 @@ def test_a_killed_run_pays_no_completed_call_again(
     agent = ["--data", "cases.jsonl", "--command", "sh agent.sh", "--gateway", "--write-ahead", "-o", "it"]
     with Process([sys.executable, "-m", "evaljournal", "run", *agent], stdout=DEVNULL, stderr=DEVNULL) as process:
         until = time.monotonic() + TIMEOUT
-        while len(server.seen(name)) < 3 and time.monotonic() < until:
+        while len(server.requests(name)) < 3 and time.monotonic() < until:
             time.sleep(0.01)
         process.kill()
         process.wait()
@@ -266,6 +264,6 @@ def test_a_killed_run_pays_no_completed_call_again(
     assert 0 == result.exit_code, result.output
     assert 2 <= completed < 5
     assert completed == len(events(tmp_path / "it", StepReused))
-    assert 5 <= len(server.seen(name)) <= 6, "at most the call in flight was repeated"
+    assert 5 <= len(server.requests(name)) <= 6, "at most the call in flight was repeated"
     assert ["1\n2\n3\n4\n5"] == outputs(tmp_path / "it")
     assert verify(tmp_path / "it").ok

@@ -88,9 +88,9 @@ def test_an_agent_continues_after_a_rate_limit(
     outcome = run_real(defined, path, durability="sync")
 
     assert ["LIMA 0 1"] == outputs(path)
-    assert TURNS + 1 == len(server.seen(name))
+    assert TURNS + 1 == len(server.requests(name))
     assert (TURNS, 1, 2) == tuple(len(events(path, kind)) for kind in (StepCompleted, StepFailed, StepReused))
-    assert agent.seen[0] == agent.seen[1][:2]
+    assert agent.replies[0] == agent.replies[1][:2]
     assert TURNS == len(waits)
     assert {"input_tokens": 1000 * TURNS, "output_tokens": 100 * TURNS}.items() <= dict(outcome.state.usage).items()
     assert ["rate_limited"] == [e.category for e in events(path, AttemptFailed)]
@@ -144,14 +144,14 @@ def test_what_a_killed_process_leaves(path: Path, server: Server, name: str) -> 
     run_real(defined, copy, resume=True, durability="sync")
 
     assert ["TURN 0 TURN 1 TURN 2 LAST"] == outputs(copy)
-    assert 4 + 1 == len(server.seen(name))
+    assert 4 + 1 == len(server.requests(name))
     assert 3 == len(events(copy, StepReused))
     assert verify(copy).ok
 
 
-def test_equal_calls_at_once(path: Path, server: Server, name: str) -> None:
+def test_equal_concurrent_calls(path: Path, server: Server, name: str) -> None:
     """Each has its own result, and each result is used once."""
-    url = server.url(name, "say:a,say:b,say:c,say:d", "v1/chat/completions")
+    url = server.url(name, "reply:a,reply:b,reply:c,reply:d", "v1/chat/completions")
     attempts: list[list[str]] = []
 
     async def agent(_: Any) -> list[str]:
@@ -166,7 +166,7 @@ def test_equal_calls_at_once(path: Path, server: Server, name: str) -> None:
     run_real(define_real(agent, "lima", loop="asyncio", durable="http", retry=RETRY), path)
 
     assert [["a", "b", "c"]] * 2 == attempts
-    assert 3 == len(server.seen(name))
+    assert 3 == len(server.requests(name))
 
 
 def test_other_requests_pass_through(path: Path, server: Server, name: str) -> None:
@@ -175,7 +175,7 @@ def test_other_requests_pass_through(path: Path, server: Server, name: str) -> N
     run_failing_once(path, lambda: httpx.get(url, verify=False).status_code)  # noqa: S501
     run_failing_once(path.with_name("off"), lambda: post(server.url(name, "ok", "v1/chat/completions")).text, durable=())
 
-    assert 2 + 2 == len(server.seen(name))
+    assert 2 + 2 == len(server.requests(name))
     assert [] == events(path, StepCompleted) + events(path.with_name("off"), StepCompleted)
 
 
@@ -186,7 +186,7 @@ def test_outside_an_attempt_nothing_is_recorded(server: Server, name: str) -> No
         text, _ = chat(client, [{"role": "user", "content": "lima"}])
 
     assert "LIMA" == text
-    assert 2 == len(server.seen(name))
+    assert 2 == len(server.requests(name))
 
 
 def test_listed_addresses(path: Path, server: Server, name: str) -> None:
@@ -195,7 +195,7 @@ def test_listed_addresses(path: Path, server: Server, name: str) -> None:
     queries = ["?q=a", "?q=b", "?key=a", "?key=b", "?token=0123456789abcdef", "?token=fedcba9876543210", ""]
 
     def call() -> list[str]:
-        order = queries if len(server.seen(name)) == 0 else queries[::-1]
+        order = queries if len(server.requests(name)) == 0 else queries[::-1]
         with httpx2.Client(verify=False) as client:
             answers = {query: client.get(url + query).json()["output"] for query in order}
         return [answers[query] for query in queries]
@@ -203,27 +203,27 @@ def test_listed_addresses(path: Path, server: Server, name: str) -> None:
     task = run_failing_once(path, call, durable=("http", url))
 
     assert [f"/{name}/target/search{query}" for query in queries] == task.results[0] == task.results[1]
-    assert len(queries) == len(server.seen(name))
+    assert len(queries) == len(server.requests(name))
     assert {("tool", f"GET 127.0.0.1/{name}/target/search")} == {(e.kind, e.name) for e in events(path, StepCompleted)}
     assert "0123456789abcdef" not in str([e.input for e in events(path, StepCompleted)])
 
 
-def stream_text(url: str, *, pieces: int = 1000) -> str:
-    """The text of a streamed answer, or its beginning."""
+def stream_text(url: str, *, chunks: int = 1000) -> str:
+    """Return the text of a streamed answer, or its beginning."""
     with make_client(url, openai.OpenAI) as client:
         messages: Any = [{"role": "user", "content": "lima"}]
         with client.chat.completions.create(messages=messages, stream=True, **CHAT) as stream:
-            received = [piece for _, piece in zip(range(pieces), stream, strict=False)]
-    return "".join(piece.choices[0].delta.content or "" for piece in received if piece.choices)
+            received = [chunk for _, chunk in zip(range(chunks), stream, strict=False)]
+    return "".join(chunk.choices[0].delta.content or "" for chunk in received if chunk.choices)
 
 
 def test_a_stream_that_is_closed_early_is_called_again(path: Path, server: Server, name: str) -> None:
     """A stream that the task closes early is not recorded, and the next attempt repeats the call."""
     url = server.url(name, "sse", "api")
-    task = run_failing_once(path, lambda: stream_text(url, pieces=3))
+    task = run_failing_once(path, lambda: stream_text(url, chunks=3))
 
     assert ["LI", "LI"] == task.results
-    assert 2 == len(server.seen(name))
+    assert 2 == len(server.requests(name))
     assert [] == events(path, StepCompleted) + events(path, StepFailed)
 
 
@@ -231,13 +231,13 @@ def test_a_stream_that_is_closed_early_is_called_again(path: Path, server: Serve
     ("turn", "fault"),
     [
         (chat_streamed, "cut"),
-        (chat_streamed, "piece"),
+        (chat_streamed, "chunk"),
         (message_streamed, "cut"),
         (message_streamed, "error"),
     ],
 )
 def test_a_stream_that_breaks_is_a_failed_step(path: Path, server: Server, name: str, turn: Turn, fault: str) -> None:
-    """A truncated stream, or one with an error, is never a result; the next attempt repeats the call."""
+    """An incomplete stream, or one with an error, is never a result; the next attempt repeats the call."""
     url = server.url(name, f"sse:{fault},sse", "api")
 
     def agent(question: str) -> str:
@@ -254,7 +254,7 @@ def test_a_stream_that_breaks_is_a_failed_step(path: Path, server: Server, name:
 
 @pytest.mark.parametrize("fault", ["500", "close", "cut", "notjson", "gzip:cut"])
 def test_a_call_that_fails_is_a_failed_step(path: Path, server: Server, name: str, fault: str) -> None:
-    """An error status, a closed connection, a truncated or an invalid reply."""
+    """An error status, a closed connection, and an incomplete or invalid reply are failed steps."""
     url = server.url(name, f"{fault},ok", "v1/chat/completions")
     defined = define_real(lambda _: post(url).json()["choices"], "lima", name="task", durable="http", retry=RETRY)
     run_real(defined, path)
@@ -272,7 +272,7 @@ def test_compressed_replies(path: Path, server: Server, name: str, coding: str) 
     [step] = events(path, StepCompleted)
 
     assert task.results[0] == task.results[1] == step.output["body"]
-    assert ["gzip, deflate"] == [request["headers"]["accept-encoding"] for request in server.seen(name)]
+    assert ["gzip, deflate"] == [request["headers"]["accept-encoding"] for request in server.requests(name)]
 
 
 def test_a_key_in_a_prompt_or_a_reply_is_masked(path: Path, server: Server, name: str) -> None:
@@ -328,7 +328,7 @@ def test_aiohttp(path: Path, server: Server, name: str) -> None:
     run_real(define_real(agent, "lima", loop="asyncio", durable="http", retry=RETRY), path)
 
     assert ["LIMA", "LIMA"] == texts
-    assert 1 == len(server.seen(name))
+    assert 1 == len(server.requests(name))
 
 
 @pytest.mark.parametrize("value", ["https", "tools.example", "ftp://tools.example/", "https://tools.example/?q=1", 3])

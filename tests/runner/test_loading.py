@@ -95,7 +95,7 @@ def test_a_module() -> None:
     assert "capitals" == load("mypackage.geo:capitals").name
 
 
-def test_a_file_imports_its_neighbours() -> None:
+def test_a_file_imports_modules_next_to_it() -> None:
     """A file can import modules next to it, and in a package relative ones."""
     write_module("evals/neighbour.py", "CASES = ['a']")
     write_module("evals/geo.py", "from neighbour import CASES", ONE.format(name="capitals"))
@@ -155,7 +155,7 @@ def test_a_shadowed_module_is_named_for_a_missing_attribute(directory: Path) -> 
 
 
 def test_a_package_with_the_name_of_ours(directory: Path) -> None:
-    """A file in a user's package called runner cannot import its neighbours; the error has the path of the package."""
+    """A file in a user's package called runner cannot import modules next to it; the error has the path of the package."""
     write_module("runner/__init__.py")
     write_module("runner/geo.py", ONE.format(name="capitals"))
 

@@ -121,7 +121,7 @@ async def test_every_record_and_time_is_copied(tmp_path: Path) -> None:
 
 
 async def killed(defined: Any, path: Path, number: int, after: float) -> Path:
-    """Run a shard and return its path as a process leaves it that is killed after some seconds."""
+    """Run a shard in a process that is killed after some seconds; return its path."""
     with trio.move_on_after(after):
         await run_shard(defined, path, number)
     shard = path / f"{number}of{COUNT}"

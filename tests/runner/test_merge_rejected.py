@@ -101,7 +101,7 @@ WITHDRAWN = [TrialWithdrawn(trial="a", reason="removed"), RunFinished(completed=
 
 @pytest.mark.parametrize("ends", [[finished()], WITHDRAWN])
 async def test_a_trial_in_two_shards_is_rejected(tmp_path: Path, ends: list[Any]) -> None:
-    """A trial that two shards have is an error, also if one has withdrawn it, and leaves nothing behind."""
+    """A trial that two shards have is an error, also if one has withdrawn it; no target is created."""
     first, second = shard_events("1/2", "a"), shard_events("2/2", "a")
     first[-1:] = ends
     await write(tmp_path / "1", first, files=FILES, in_thread=inline)
@@ -141,7 +141,7 @@ def test_hostile_names_and_paths_are_escaped(tmp_path: Path) -> None:
 
 
 async def test_only_the_users_own_shards_are_signed(tmp_path: Path) -> None:
-    """The merged run is the user's own if all shards are; one foreign shard makes `resume` ask for --trust."""
+    """The merged run is the user's own if all shards are; with one foreign shard, `resume` requires --trust."""
     key = user_key()
     for number, signature in ((1, key), (2, key), (3, None)):
         path, events = tmp_path / str(number), shard_events(f"{number}/3", f"case-{number}")

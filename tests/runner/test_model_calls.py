@@ -35,7 +35,7 @@ RESPONSE: Final = (
 
 
 def ask(body: bytes = b"{}", *, method: str = "POST", url: str = URL, **headers: str) -> tuple[str, str]:
-    """The key of a request."""
+    """Return the key of a request."""
     request = step_request(method, url, {name.replace("_", "-"): value for name, value in headers.items()}, body)
     return request.name, request.input.fingerprint
 
@@ -149,7 +149,7 @@ def test_a_stream_is_complete_with_its_last_event(stream: bytes, model: str, siz
 
 
 @pytest.mark.parametrize("stream", [CHAT, MESSAGE, RESPONSE])
-def test_a_truncated_stream_is_never_complete(stream: bytes) -> None:
+def test_an_interrupted_stream_is_never_complete(stream: bytes) -> None:
     """A stream whose connection was closed, at any position, or that the client closed, is not complete."""
     closed = {"content-type": "text/event-stream"}
     end = len(stream.rstrip())
@@ -233,7 +233,7 @@ def test_other_replies_are_replayed_byte_by_byte(headers: dict[str, str], body: 
 @pytest.mark.parametrize("coding", ["gzip", "deflate", "raw"])
 @pytest.mark.parametrize("size", [1, 1000])
 def test_compressed_replies(coding: str, size: int) -> None:
-    """They are recorded as text; incomplete ones are not complete."""
+    """They are recorded as text; one whose compressed data is incomplete is not complete."""
     packer = zlib.compressobj(wbits={"gzip": 31, "deflate": 15, "raw": -15}[coding])
     packed = packer.compress(CHAT) + packer.flush()
     chunks = [packed[at : at + size] for at in range(0, len(packed), size)]
@@ -248,7 +248,7 @@ def test_compressed_replies(coding: str, size: int) -> None:
 
 
 def test_invalid_json_is_not_complete() -> None:
-    """A truncated reply whose length was not announced is recognized by that."""
+    """An incomplete reply whose length was not announced is recognized by that."""
     assert not read({"content-type": "application/json"}, b'{"choices": [').is_complete
     assert not read(JSON, b"").is_complete
 
@@ -323,5 +323,5 @@ def test_any_usage(first: Any, second: Any, model: Any, is_stream: bool) -> None
 
 
 def test_infinite_usage() -> None:
-    """Python's JSON reads it."""
+    """Infinity, which Python's JSON parser accepts, is ignored."""
     assert {"output_tokens": 7} == read(JSON, b'{"usage":{"prompt_tokens":Infinity,"completion_tokens":7}}').usage()

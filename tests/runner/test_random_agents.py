@@ -1,6 +1,6 @@
 """Random agents, killed at random moments: what they return, what they execute twice, and whether the audit passes.
 
-An agent is a random program of steps in sequence, at once, inside each other and with equal keys; calls fail at random.
+An agent is a random program of steps that are consecutive, concurrent or nested, with equal keys; calls fail at random.
 """
 
 import random
@@ -21,7 +21,7 @@ from tests.journal.disk import SimulatedDisk
 from tests.runs import PATH, AnyEvaluation, define, events, run_killed, run_virtual
 
 Program = list[tuple[str, Any]]
-"""Instructions: `call` with a key, `nest` with a key and a program, `at once` with programs, `branch` with two programs."""
+"""Instructions: `call` with a key, `nest` with a key and a program, `concurrent` with programs, `branch` with two programs."""
 KEYS: Final = 4
 CASES: Final = "ab"
 
@@ -30,7 +30,7 @@ def random_program(chance: random.Random, depth: int = 0) -> Program:
     """Return a few instructions; few keys, so that many calls are equal."""
     program: Program = []
     for _ in range(chance.randint(1, 5 - depth)):
-        kind = chance.choice(["call", "call", "call", *([] if depth > 1 else ["at once", "nest", "branch"])])
+        kind = chance.choice(["call", "call", "call", *([] if depth > 1 else ["concurrent", "nest", "branch"])])
         match kind:
             case "call":
                 program.append((kind, chance.randrange(KEYS)))
@@ -64,10 +64,10 @@ class Agent:
                     second = int(trio.current_time()) % 2 if self._branches_on_time else len(str(value)) % 2
                     value = await self._run(content[second], value)
                 case _:
-                    value = await self._at_once(content, value)
+                    value = await self._concurrent(content, value)
         return value
 
-    async def _at_once(self, programs: list[Program], value: Any) -> Any:
+    async def _concurrent(self, programs: list[Program], value: Any) -> Any:
         results: dict[int, Any] = {}
 
         async def one(number: int) -> None:
@@ -116,7 +116,7 @@ def evaluation_of(agent: Callable[..., Any]) -> AnyEvaluation:
 
 
 def run_with_kills(agent: Agent, kills: list[float]) -> SimulatedDisk:
-    """Run an agent; kill the process after so many seconds, then resume, again and again, until it is done."""
+    """Run an agent; kill the process after each of these times, resume it, and let the last session finish."""
 
     async def main() -> SimulatedDisk:
         disk, is_resumed = SimulatedDisk(), False

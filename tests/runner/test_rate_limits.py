@@ -1,4 +1,4 @@
-"""Which rate limit tasks and scorers count for, and how many calls at one time they make by default."""
+"""Which rate limit tasks and scorers count for, and how many concurrent calls they make by default."""
 
 import os
 from typing import Any

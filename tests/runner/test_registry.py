@@ -44,7 +44,7 @@ def evaluation_of(endpoint: Any, count: int, identity: str, **options: Any) -> A
     return define(Client(endpoint, identity), cases, timeout=60.0, retry=Retry(errors=0), **{"slots": 20, **options})
 
 
-async def at_once(runs: list[AnyEvaluation], *, stagger: float = 0.0, **options: Any) -> list[SimulatedDisk]:
+async def run_concurrently(runs: list[AnyEvaluation], *, stagger: float = 0.0, **options: Any) -> list[SimulatedDisk]:
     """Run evaluations at the same time, each on its own disk; they start one after the other."""
     disks = [SimulatedDisk() for _ in runs]
 
@@ -72,7 +72,7 @@ def new_identity() -> str:
 async def test_two_runs_of_one_key_share_a_policy(policy: str) -> None:
     """Both journals record that the policy is shared; their decisions are checked and not reproduced, and nothing is found."""
     endpoint, identity = SimulatedEndpoint(lambda _: "yes", latency=0.5, rate=8.0, burst=4, retry_after=1.0), new_identity()
-    disks = await at_once([evaluation_of(endpoint, 80, identity) for _ in range(2)], stagger=1.0, policy=policy)
+    disks = await run_concurrently([evaluation_of(endpoint, 80, identity) for _ in range(2)], stagger=1.0, policy=policy)
 
     for disk in disks:
         result = audit(read(PATH, files=disk), rules=session_rules)
@@ -87,7 +87,9 @@ async def test_two_runs_of_one_key_share_a_policy(policy: str) -> None:
 async def test_decisions_before_another_run_joins_are_reproduced() -> None:
     """Up to the record at which a second run joins, the decisions of the first are recomputed."""
     endpoint, identity = SimulatedEndpoint(lambda _: "yes", latency=0.5), new_identity()
-    first, _ = await at_once([evaluation_of(endpoint, 400, identity) for _ in range(2)], stagger=3.0, policy="adaptive")
+    first, _ = await run_concurrently(
+        [evaluation_of(endpoint, 400, identity) for _ in range(2)], stagger=3.0, policy="adaptive"
+    )
     result = audit(read(PATH, files=first), rules=session_rules)
 
     assert result.decisions_reproduced >= 2
@@ -97,7 +99,7 @@ async def test_decisions_before_another_run_joins_are_reproduced() -> None:
 async def test_runs_that_follow_one_another_share_nothing() -> None:
     """A policy exists while a run uses it; the next run starts with a new one."""
     endpoint, identity = SimulatedEndpoint(lambda _: "yes", latency=0.1), new_identity()
-    disks = [(await at_once([evaluation_of(endpoint, 30, identity)], policy="adaptive"))[0] for _ in range(2)]
+    disks = [(await run_concurrently([evaluation_of(endpoint, 30, identity)], policy="adaptive"))[0] for _ in range(2)]
 
     assert [[], []] == [events(disk, PolicyShared) for disk in disks]
     assert [0, 0] == [audit(read(PATH, files=disk), rules=session_rules).decisions_not_reproduced for disk in disks]
@@ -110,7 +112,7 @@ async def test_runs_that_follow_one_another_share_nothing() -> None:
 async def test_runs_with_other_settings_share_nothing(first: dict[str, Any], second: dict[str, Any]) -> None:
     """Another policy is another identity, and a fixed limit is the run's own."""
     endpoint, identity = SimulatedEndpoint(lambda _: "yes", latency=0.1), new_identity()
-    disks = await at_once([evaluation_of(endpoint, 30, identity, **options) for options in (first, second)])
+    disks = await run_concurrently([evaluation_of(endpoint, 30, identity, **options) for options in (first, second)])
 
     assert [[], []] == [events(disk, PolicyShared) for disk in disks]
 
@@ -128,19 +130,19 @@ async def test_functions_share_nothing_without_a_key() -> None:
         )
         return defined
 
-    unshared = await at_once([plain(), plain()], policy="adaptive")
-    keyed = await at_once([plain(), plain()], policy="adaptive", limit_key="model")
+    unshared = await run_concurrently([plain(), plain()], policy="adaptive")
+    keyed = await run_concurrently([plain(), plain()], policy="adaptive", limit_key="model")
 
     assert [0, 0] == [len(events(disk, PolicyShared)) for disk in unshared]
     assert [["m"], ["m"]] == [[event.key for event in events(disk, PolicyShared)] for disk in keyed]
 
 
-@pytest.mark.parametrize("endpoint", ["rate", "at once"])
+@pytest.mark.parametrize("endpoint", ["rate", "in flight"])
 async def test_four_equal_runs_get_equal_shares(endpoint: str) -> None:
-    """Of all starts at an endpoint with a rate limit, or with a limit of calls at once, each of four runs gets a quarter."""
+    """Of all starts at an endpoint with a rate limit, or with a limit on calls in flight, each of four runs gets a quarter."""
     limits: dict[str, Any] = {"rate": 20.0, "burst": 5, "retry_after": 1.0} if endpoint == "rate" else {"max_in_flight": 12}
     model, identity = SimulatedEndpoint(lambda _: "yes", latency=0.5, **limits), new_identity()
-    disks = await at_once([evaluation_of(model, 600, identity) for _ in range(4)], policy="adaptive")
+    disks = await run_concurrently([evaluation_of(model, 600, identity) for _ in range(4)], policy="adaptive")
     shares = [starts(disk, until=40.0) for disk in disks]
 
     assert all(abs(share / sum(shares) - 0.25) < 0.02 for share in shares), shares
@@ -149,7 +151,9 @@ async def test_four_equal_runs_get_equal_shares(endpoint: str) -> None:
 async def test_a_run_with_nothing_to_start_delays_no_other() -> None:
     """When one of two runs ends early, the other has the whole capacity."""
     model, identity = SimulatedEndpoint(lambda _: "yes", latency=0.5, rate=20.0, burst=5, retry_after=1.0), new_identity()
-    short, long = await at_once([evaluation_of(model, 20, identity), evaluation_of(model, 600, identity)], policy="adaptive")
+    short, long = await run_concurrently(
+        [evaluation_of(model, 20, identity), evaluation_of(model, 600, identity)], policy="adaptive"
+    )
     ended = list(read(PATH, files=long))[-1].t
 
     assert 20 == len(events(short, AttemptStarted)) - sum(event.attempt > 1 for event in events(short, AttemptStarted))
@@ -159,7 +163,7 @@ async def test_a_run_with_nothing_to_start_delays_no_other() -> None:
 async def test_slots_cap_a_run() -> None:
     """A run has never more in flight than its own slots; the shared limit may grow to those of all runs together."""
     model, identity = SimulatedEndpoint(lambda _: "yes", latency=0.5), new_identity()
-    disks = await at_once([evaluation_of(model, 100, identity, slots=slots) for slots in (4, 6)], policy="adaptive")
+    disks = await run_concurrently([evaluation_of(model, 100, identity, slots=slots) for slots in (4, 6)], policy="adaptive")
 
     assert [4, 6] == [1 + max(event.slot for event in events(disk, AttemptStarted)) for disk in disks]
     assert [(), ()] == [audit(read(PATH, files=disk), rules=session_rules).findings for disk in disks]

@@ -95,7 +95,7 @@ def stop_when_started(_: AnyEvaluation) -> Callable[[], None]:
     return lambda: running[0].shutdown.interrupt()  # noqa: PLW0108  # there is none yet
 
 
-async def test_a_second_stop_cancels_at_once() -> None:
+async def test_a_second_stop_cancels_immediately() -> None:
     """A second signal does not wait for the grace period."""
     defined = define(Scripted(lambda *_: Hang()), numbered_cases(2), slots=2, timeout=None)
     disk = SimulatedDisk()

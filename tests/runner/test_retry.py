@@ -106,7 +106,7 @@ def test_retry_after_is_a_lower_bound(category: Any) -> None:
 
 
 @pytest.mark.parametrize("category", ["rate_limited", "unavailable"])
-def test_a_wait_beyond_the_budget_fails_at_once(category: str) -> None:
+def test_a_wait_beyond_the_budget_fails_immediately(category: str) -> None:
     """With a Retry-After of an hour and ten minutes to spend, a trial fails now and not after ten minutes."""
     assert NoRetry(reason="exhausted") == Retry().decide(history((category, 3600.0)), 0.5)
 

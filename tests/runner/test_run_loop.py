@@ -39,7 +39,7 @@ def test_calls_from_threads_are_all_made_in_order() -> None:
         assert [number for origin, number in made if origin == thread] == list(range(CALLS))
 
 
-def test_a_call_in_the_thread_of_the_loop_is_made_at_once() -> None:
+def test_a_call_in_the_thread_of_the_loop_is_made_immediately() -> None:
     """It does not wait for a tick."""
     made: list[int] = []
 

@@ -28,18 +28,18 @@ from runner.recompute.rules import session_rules
 from runner.testing import Fail, Return, Scripted, deterministic_options, events_of
 from tests.journal.disk import SimulatedDisk
 from tests.journal.samples import inline
-from tests.runner.test_scoring import answer_at_once, checked, evaluation_of, run_fixed
+from tests.runner.test_scoring import answer_immediately, checked, evaluation_of, run_fixed
 from tests.runs import PATH, AnyEvaluation, events, run_until_power_failure
 
 Timed = list[tuple[float, Event]]
 
 
-async def story() -> Timed:
+async def judged_run() -> Timed:
     """Record a run of ten trials, whose judge fails once for one and pauses for another."""
     script = Scripted(
         lambda name, n: Fail(OSError("no"), 0.5) if (name, n) == ("case-3", 1) else Return(output=True, after=1.0)
     )
-    defined = evaluation_of(answer_at_once, 10, slots=2, retry=Retry(errors=1, base_delay=4))
+    defined = evaluation_of(answer_immediately, 10, slots=2, retry=Retry(errors=1, base_delay=4))
 
     @defined.score
     async def judge(output: Any, case: Case) -> Any:
@@ -93,12 +93,12 @@ async def test_an_audit_finds_a_call_that_breaks_a_rule(name: str) -> None:
     """A call above the limit, inside a pause, before its delay, beside another or out of order is found by its rule."""
     check, change = CHANGES[name]
 
-    assert check in judged(change(await story()))
+    assert check in judged(change(await judged_run()))
 
 
 async def test_every_call_has_one_end() -> None:
     """In a run that finished, every call has failed or was scored, and a trial is completed after its last."""
-    timed = await story()
+    timed = await judged_run()
     starts = sum(isinstance(event, ScorerCallStarted) for _, event in timed)
     ends = sum(isinstance(event, ScorerCallFailed | TrialScored) for _, event in timed)
 
@@ -108,7 +108,7 @@ async def test_every_call_has_one_end() -> None:
 
 def judged_twice() -> AnyEvaluation:
     """Return an evaluation of four trials with two judges, one of which fails once for each."""
-    defined = evaluation_of(answer_at_once, 4, slots=2, retry=Retry(errors=2, base_delay=1))
+    defined = evaluation_of(answer_immediately, 4, slots=2, retry=Retry(errors=2, base_delay=1))
     script = Scripted(lambda _, n: Fail(OSError("no"), 0.5) if n == 1 else Return(output=True, after=1.0))
 
     @defined.score
@@ -146,7 +146,7 @@ def test_a_power_failure_at_any_record_loses_no_score() -> None:
 
 async def test_rescoring_goes_through_the_executor(tmp_path: Path) -> None:
     """A re-scoring makes calls under a limit of its own and no attempts; what it scores is audited like any session."""
-    defined, in_flight, max_in_flight = evaluation_of(answer_at_once, 20, slots=4), 0, 0
+    defined, in_flight, max_in_flight = evaluation_of(answer_immediately, 20, slots=4), 0, 0
     await arun(defined, tmp_path / "run", **deterministic_options())
 
     @defined.score

@@ -251,7 +251,7 @@ def test_score_objects_of_other_libraries(path: Path) -> None:
 
 def test_a_judge(server: Server, path: Path, name: str) -> None:
     """The verdict is the score, the rest the reason; prompt, reply and usage are recorded."""
-    judge = scorers.judge("gpt-4o", base_url=server.url(name, "say:It names the city. verdict: correct", "v1"))
+    judge = scorers.judge("gpt-4o", base_url=server.url(name, "reply:It names the city. verdict: correct", "v1"))
     outcome = run_real(define_answers({"a": "lima"}, judge), path)
 
     (scored,) = events(path, TrialScored)
@@ -265,7 +265,7 @@ def test_a_judge(server: Server, path: Path, name: str) -> None:
 
 def test_a_judge_has_its_own_retries(server: Server, path: Path, name: str) -> None:
     """A call without a verdict is retried, the task is not; every reply is recorded."""
-    steps = "500,say:I cannot tell,say:verdict: incorrect"
+    steps = "500,reply:I cannot tell,reply:verdict: incorrect"
     judge = scorers.judge("small", base_url=server.url(name, steps, "v1"))
     task = Scripted({"a": [Return("x")]})
     defined: AnyEvaluation = evaluation(cases=[Case(name="a", input="a", expected="y")], loop="trio")(task)
@@ -281,12 +281,12 @@ def test_a_judge_has_its_own_retries(server: Server, path: Path, name: str) -> N
 
 def test_a_judge_is_reminded_of_the_verdict(server: Server, path: Path, name: str) -> None:
     """A retry repeats the question, the reply and a reminder; another output starts a new conversation."""
-    base_url = server.url(name, "say:I cannot tell,say:,say:correct", "v1")
+    base_url = server.url(name, "reply:I cannot tell,reply:,reply:correct", "v1")
     judge = scorers.judge("small", base_url=base_url, system="Be fair.")
     run_real(define_answers({"a": "x"}, judge, retry=Retry(errors=2, base_delay=0.01)), path)
     run_real(define_answers({"b": "y"}, judge), path.with_name("other"))
 
-    conversations = [orjson.loads(request["body"])["messages"] for request in server.seen(name)]
+    conversations = [orjson.loads(request["body"])["messages"] for request in server.requests(name)]
     question, reminder = conversations[0][1], {"role": "user", "content": judge.reminder}
     assert [{"role": "system", "content": "Be fair."}, question] == conversations[0]
     assert [*conversations[0], {"role": "assistant", "content": "I cannot tell"}, reminder] == conversations[1]
@@ -298,7 +298,7 @@ def test_a_judge_is_reminded_of_the_verdict(server: Server, path: Path, name: st
 
 def test_a_judge_without_a_verdict_fails(server: Server, path: Path, name: str) -> None:
     """After the last retry the score is missing, and the message has the reply."""
-    judge = scorers.judge("small", base_url=server.url(name, "say:hard to say", "v1"))
+    judge = scorers.judge("small", base_url=server.url(name, "reply:hard to say", "v1"))
     run_real(define_answers({"a": "x"}, judge, retry=Retry(errors=1, base_delay=0.01)), path)
 
     (failed,) = events(path, ScoringFailed)
@@ -418,6 +418,6 @@ def test_a_rubric_may_use_the_case(path: Path) -> None:
 
 def test_a_judge_can_be_called(server: Server, name: str) -> None:
     """A judge can be called directly."""
-    judge = scorers.judge("small", base_url=server.url(name, "say:verdict: correct", "v1"))
+    judge = scorers.judge("small", base_url=server.url(name, "reply:verdict: correct", "v1"))
 
     assert Score(value=True) == trio.run(judge, "x", case("y"))

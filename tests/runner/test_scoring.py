@@ -29,12 +29,12 @@ from tests.runs import PATH, AnyEvaluation, define, events, numbered_cases, run_
 class Model:
     """A scripted model at an address, as a task or as a judge; how many calls it has in flight is counted per address."""
 
-    def __init__(self, latency: float, address: str, at_once: "dict[str, list[int]] | None" = None) -> None:
+    def __init__(self, latency: float, address: str, in_flight: "dict[str, list[int]] | None" = None) -> None:
         self.rate_limit_identity = address
         self.fingerprint = "model"
         self.__name__ = "model"
         self._latency = latency
-        self._count = ({} if at_once is None else at_once).setdefault(address, [0, 0])
+        self._count = ({} if in_flight is None else in_flight).setdefault(address, [0, 0])
 
     async def __call__(self, *_: Any) -> bool:
         """Answer after a while."""
@@ -69,8 +69,8 @@ def checked(disk: SimulatedDisk) -> Audit:
     return audit(read(PATH, files=disk), rules=session_rules)
 
 
-async def answer_at_once(_: str) -> str:
-    """Answer at once."""
+async def answer_immediately(_: str) -> str:
+    """Answer immediately."""
     await trio.lowlevel.checkpoint()
     return "yes"
 
@@ -87,35 +87,35 @@ async def test_a_slow_judge_does_not_hold_slots_of_the_task() -> None:
 
 async def test_a_judge_at_the_same_endpoint_shares_the_limit() -> None:
     """Attempts and calls of a judge with the same endpoint and API key are never more in sum than the limit."""
-    at_once: dict[str, list[int]] = {}
-    defined = evaluation_of(Model(1.0, "same", at_once), 40, slots=8)
-    defined.score(name="judge")(Judging(1.0, "same", at_once))
+    in_flight: dict[str, list[int]] = {}
+    defined = evaluation_of(Model(1.0, "same", in_flight), 40, slots=8)
+    defined.score(name="judge")(Judging(1.0, "same", in_flight))
     disk = SimulatedDisk()
     outcome = await run_fixed(defined, disk)
 
-    assert 8 == at_once["same"][1]
+    assert 8 == in_flight["same"][1]
     assert 10.0 <= outcome.state.t < 11
     assert {""} == {event.key for event in events(disk, ScorerCallStarted)}
     assert {""} == {event.key for event in events(disk, LimitChanged)}
 
 
 async def test_a_judge_elsewhere_has_a_limit_of_its_own() -> None:
-    """A judge with another endpoint or API key has its own policy, and as many calls at one time as the task."""
-    at_once: dict[str, list[int]] = {}
-    defined = evaluation_of(Model(1.0, "task", at_once), 40, slots=8)
-    defined.score(name="judge")(Judging(1.0, "judge", at_once))
+    """A judge with another endpoint or API key has its own policy, and as many concurrent calls as the task."""
+    in_flight: dict[str, list[int]] = {}
+    defined = evaluation_of(Model(1.0, "task", in_flight), 40, slots=8)
+    defined.score(name="judge")(Judging(1.0, "judge", in_flight))
     disk = SimulatedDisk()
     outcome = await run_fixed(defined, disk)
 
-    assert (8, 8) == (at_once["task"][1], at_once["judge"][1])
+    assert (8, 8) == (in_flight["task"][1], in_flight["judge"][1])
     assert outcome.state.t < 6.5
     assert {"", "scorer:judge"} == {event.key for event in events(disk, LimitChanged)}
     assert {"scorer:judge": 8} == dict(summarize(outcome.state).scoring.limits)
 
 
 async def test_limits_of_scorers_follow_their_kind() -> None:
-    """Unless `slots` is set, an async scorer makes 100 calls at one time, and a plain function 32."""
-    defined = evaluation_of(answer_at_once, 1)
+    """Unless `slots` is set, an async scorer makes 100 concurrent calls, and a plain function 32."""
+    defined = evaluation_of(answer_immediately, 1)
     defined.score(name="judge")(Judging(0.0, "judge"))
     defined.score(name="plain")(lambda output, case: True)  # noqa: ARG005
     outcome = await run_fixed(defined)
@@ -153,7 +153,7 @@ async def test_the_retry_after_of_a_judge_pauses_its_calls_alone() -> None:
 async def test_a_scorer_that_exceeds_its_timeout_is_called_again() -> None:
     """A call that hangs is recorded as timed out after the scorer's own timeout, and retried within `Retry.timeouts`."""
     script = Scripted({"case-0": [Hang(), Return(output=True, after=1)], "case-1": [Hang()]})
-    defined = evaluation_of(answer_at_once, 2)
+    defined = evaluation_of(answer_immediately, 2)
 
     @defined.score(timeout=5, retry=Retry(timeouts=1))
     async def judge(output: Any, case: Case) -> Any:
@@ -176,7 +176,7 @@ async def test_a_scorer_that_exceeds_its_timeout_is_called_again() -> None:
 
 async def test_the_timeout_of_a_scorer_is_that_of_the_run_by_default() -> None:
     """A scorer without a timeout of its own has that of the attempts; with None it has none."""
-    defined = evaluation_of(answer_at_once, 1, retry=Retry(timeouts=0), timeout=3.0)
+    defined = evaluation_of(answer_immediately, 1, retry=Retry(timeouts=0), timeout=3.0)
 
     async def slow(output: Any, case: Case) -> bool:
         await trio.sleep(10)
@@ -260,7 +260,7 @@ async def test_poisoned_trials_queue_last() -> None:
 
 async def test_a_stopped_run_scores_the_rest_when_it_is_resumed() -> None:
     """Calls in flight at the end of the grace period are cancelled without an end; a resumed run repeats them from call 1."""
-    defined = evaluation_of(answer_at_once, 4, slots=4)
+    defined = evaluation_of(answer_immediately, 4, slots=4)
     calls = Scripted(lambda _, n: Hang() if n == 1 else Return(output=True))
 
     @defined.score(timeout=None)
@@ -281,7 +281,7 @@ async def test_a_stopped_run_scores_the_rest_when_it_is_resumed() -> None:
 
 async def test_an_unauthorized_scorer_stops_the_run() -> None:
     """A scorer whose every call would fail in the same way stops the run; its output is scored when the run is resumed."""
-    defined = evaluation_of(answer_at_once, 20, slots=2)
+    defined = evaluation_of(answer_immediately, 20, slots=2)
     allowed = [False]
 
     @defined.score
@@ -355,7 +355,7 @@ async def test_outputs_are_scored_within_the_grace() -> None:
 async def test_outputs_that_cannot_be_scored_within_the_grace_are_left() -> None:
     """A scorer call that could only start after the grace period is not waited for; the next session makes it."""
     limited = Scripted({"yes": [Fail(RateLimited(60.0), 0.1), Return(output=True)]})
-    defined = evaluation_of(answer_at_once, 1)
+    defined = evaluation_of(answer_immediately, 1)
 
     @defined.score(retry=Retry())
     async def judge(output: str, case: Any) -> Any:

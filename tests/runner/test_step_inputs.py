@@ -1,4 +1,4 @@
-"""What a step asks, when it continues the list of an earlier step: the same fingerprint, and nothing is overlooked."""
+"""Inputs of steps that continue the list of an earlier step: the same fingerprint, and nothing is overlooked."""
 
 import math
 from typing import Any

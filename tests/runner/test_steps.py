@@ -145,7 +145,7 @@ class Unauthorized(Exception):
 
 
 def test_after_a_401_or_without_credit_a_resumed_run_continues() -> None:
-    """The run stops at once; when it is resumed with a valid key, completed steps are not executed again."""
+    """The run stops immediately; when it is resumed with a valid key, completed steps are not executed again."""
     disk, agent = SimulatedDisk(), Agent({4: [Unauthorized("no key")]})
     assert "unauthorized" == evaluate(agent, disk).stopped
     trio.run(
@@ -250,7 +250,7 @@ def test_a_result_inside_a_reused_step_is_not_used_again() -> None:
 
 
 def test_concurrent_steps_need_no_order() -> None:
-    """Steps that end in another order are recognized by what they ask."""
+    """Steps that end in another order are recognized by their inputs."""
     calls: Counter[int] = Counter()
     errors = [RateLimited(1.0)]
 
@@ -280,7 +280,7 @@ def test_concurrent_steps_need_no_order() -> None:
 
 
 def test_steps_of_other_trials_are_never_used() -> None:
-    """Repeats of a case and other cases ask the same and get their own results."""
+    """Repeats of a case and other cases have equal inputs and get their own results."""
     numbers = iter(range(100))
     errors = {"a", "b"}
 
@@ -310,7 +310,7 @@ def test_a_step_that_raises_is_recorded_and_executed_again() -> None:
     assert 3 == agent.calls["a", 3]
 
 
-def test_a_step_that_changes_the_world_is_executed_again() -> None:
+def test_a_step_with_side_effects_is_executed_again() -> None:
     """With `reuse=False` a step is recorded, and every attempt executes it."""
     written: list[str] = []
     errors = [RateLimited(1.0)]
@@ -370,7 +370,7 @@ def test_what_is_not_json_is_an_error_that_is_not_retried(arguments: tuple[Any, 
 
 @pytest.mark.parametrize("usage", [object(), float("nan"), {"cost": 10**40}, KeyError("no usage")])
 def test_usage_that_is_not_json_is_an_error_of_the_task(path: Path, usage: Any) -> None:
-    """The step has failed, and the run goes on, also where the step is recorded from another thread."""
+    """The step has failed, and the run continues, also where the step is recorded from another thread."""
 
     def read_usage(_: Any) -> Any:
         if isinstance(usage, Exception):
@@ -386,7 +386,7 @@ def test_usage_that_is_not_json_is_an_error_of_the_task(path: Path, usage: Any) 
 
 @pytest.mark.parametrize("levels", [252, 253, 254])
 def test_values_that_are_nested_too_deeply_for_a_record(path: Path, levels: int) -> None:
-    """They are JSON, but not inside an event; the step is recorded as failed, and the run goes on."""
+    """They are JSON, but not inside an event; the step is recorded as failed, and the run continues."""
     value: Any = json.loads("[" * levels + "]" * levels)
 
     def agent(_: Any) -> int:
@@ -403,7 +403,7 @@ def test_values_that_are_nested_too_deeply_for_a_record(path: Path, levels: int)
 
 
 def test_a_key_replaces_arguments_that_are_not_json() -> None:
-    """`key` returns what a call asks."""
+    """`key` returns JSON that identifies a call."""
     clients = [object(), object()]
     calls: list[str] = []
     errors = [RateLimited(1.0)]
@@ -690,7 +690,7 @@ def test_a_conversation_is_recorded_once() -> None:
 
 
 def test_what_a_step_changes_in_its_arguments_is_not_recorded() -> None:
-    """The input is what was asked, although the step appends its reply to the same list."""
+    """The input is recorded as it was before the call, although the step appends its reply to the same list."""
 
     async def turn(messages: list[str]) -> int:
         await trio.sleep(0.1)

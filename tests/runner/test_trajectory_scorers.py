@@ -1,4 +1,4 @@
-"""Scorers that see the steps of an attempt: what they get, and what the built-in ones return."""
+"""Scorers that get the steps of an attempt: what they get, and what the built-in ones return."""
 
 import functools
 from collections.abc import Callable
@@ -24,7 +24,7 @@ from tests.runs import PATH, AnyEvaluation, define, define_real, events, run_kil
 
 @durable(kind="model")
 async def ask(messages: list[str]) -> dict[str, Any]:
-    """Call a model that asks for a tool twice."""
+    """Call a model that requests a tool twice."""
     await trio.sleep(1)
     name = ["search", "book", ""][len(messages) // 2]
     calls = [{"id": name, "function": {"name": name, "arguments": '{"city": "Lima"}'}}] if name else []
@@ -148,8 +148,8 @@ def step(number: int, name: str, kind: str, input_: Any = None, output: Any = No
     )
 
 
-def asking(number: int, *calls: tuple[str, str], messages: list[Any] | None = None) -> StepDetails:
-    """Return a model step whose reply asks for tools."""
+def requesting(number: int, *calls: tuple[str, str], messages: list[Any] | None = None) -> StepDetails:
+    """Return a model step whose reply requests tools."""
     calls_in_reply = [{"function": {"name": name, "arguments": arguments}} for name, arguments in calls]
     return step(
         number, "ask", "model", {"messages": messages or []}, {"role": "assistant", "content": "", "tool_calls": calls_in_reply}
@@ -158,17 +158,17 @@ def asking(number: int, *calls: tuple[str, str], messages: list[Any] | None = No
 
 TRAJECTORY = [
     step(1, "load", "tool", {"path": "x"}),
-    asking(2, ("search", '{"query": "Lima", "limit": 5}'), ("search", '{"query": "Oslo"}')),
+    requesting(2, ("search", '{"query": "Lima", "limit": 5}'), ("search", '{"query": "Oslo"}')),
     step(3, "search", "tool", {"query": "Lima", "limit": 5}),
     step(4, "search", "tool", {"query": "Oslo"}),
     step(5, "search", "tool", {"query": "Suva"}, error="ValueError"),
-    asking(6, ("book", '{"hotel": {"id": 1}}')),
+    requesting(6, ("book", '{"hotel": {"id": 1}}')),
     step(7, "plan", "other", {}, {"tool_calls": [{"function": {"name": "never", "arguments": ""}}]}),
 ]
 
 
 def test_tool_calls_are_counted_once() -> None:
-    """A tool step that carries out what a model asked for is the same call; others are calls of their own."""
+    """A tool step that executes a call requested by a model is the same call; others are calls of their own."""
     assert [
         ("load", {"path": "x"}),
         ("search", {"query": "Lima", "limit": 5}),
@@ -252,9 +252,9 @@ def test_the_text_of_a_trajectory_shows_each_message_once() -> None:
     reply = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "search", "arguments": '{"q": 1}'}}]}
     text = trajectory_text(
         [
-            asking(1, ("search", '{"q": 1}'), messages=[question]),
+            requesting(1, ("search", '{"q": 1}'), messages=[question]),
             step(2, "search", "tool", {"q": 1}, error="ValueError"),
-            asking(3, messages=[question, reply, {"role": "tool", "content": "nothing"}]),
+            requesting(3, messages=[question, reply, {"role": "tool", "content": "nothing"}]),
         ]
     )
 
@@ -274,10 +274,10 @@ def test_the_text_of_a_trajectory_is_bounded() -> None:
     assert "\n100. tool s100\n" in text
     assert "94 steps omitted" in text
     messages = [{"role": "user", "content": "z" * 5_000}] * 50
-    assert 10_000 < len(trajectory_text([asking(1, messages=messages), asking(2, messages=messages[:1] * 70)])) < 70_000
+    assert 10_000 < len(trajectory_text([requesting(1, messages=messages), requesting(2, messages=messages[:1] * 70)])) < 70_000
 
 
-def test_a_judge_sees_the_trajectory() -> None:
+def test_a_judge_gets_the_trajectory() -> None:
     """`{trajectory}` is filled in between the same unguessable tags as the output."""
     judge = scorers.judge("m", base_url="http://h/", rubric="Was {output} found well? {trajectory}")
     prompt = judge.prompt("x", CASE, TRAJECTORY)

@@ -21,7 +21,7 @@ CASES = [{"id": "a", "question": "greet", "turns": TURNS}]
 
 def bodies(server: Server, name: str) -> list[Any]:
     """Return the bodies of all requests."""
-    return [json.loads(request["body"]) for request in server.seen(name)]
+    return [json.loads(request["body"]) for request in server.requests(name)]
 
 
 def conversation(*texts: str) -> list[dict[str, str]]:
@@ -58,7 +58,7 @@ def test_a_conversation_with_a_chat_model(server: Server, path: Path, name: str)
     ]
     assert {0.5} == {body["temperature"] for body in bodies(server, name)}
     assert (3000, 300) == (outcome.state.usage["input_tokens"], outcome.state.usage["output_tokens"])
-    assert 3 == len({request["headers"]["idempotency-key"] for request in server.seen(name)})
+    assert 3 == len({request["headers"]["idempotency-key"] for request in server.requests(name)})
     assert verify(path).ok
 
 
@@ -74,7 +74,7 @@ def test_an_attempt_continues_at_the_turn(server: Server, path: Path, name: str,
     defined = define_real(task, CASES, retry=Retry(rate_limits=30.0, base_delay=0.01))
     stopped = run_real(defined, path).stopped
     outcome = run_real(defined, path, resume=True)
-    requests = server.seen(name)
+    requests = server.requests(name)
     keys = [request["headers"]["idempotency-key"] for request in requests]
 
     assert ("unauthorized", 1) == (stopped, outcome.state.completed)
@@ -99,7 +99,7 @@ def test_a_conversation_with_an_endpoint(server: Server, path: Path, name: str) 
 
 
 @pytest.mark.parametrize("turns", ["hello", [], [1], {"a": 1}, None, ["a", {"role": "user"}], '["a", 1]'])
-def test_a_column_that_is_not_a_list_of_texts(path: Path, turns: Any) -> None:
+def test_a_column_that_is_not_a_list_of_strings(path: Path, turns: Any) -> None:
     """The case and the column are named, and nothing is called."""
     with pytest.raises(UsageError, match=r"'a'.*'turns' must be a list of strings"):
         run_real(define_real(Chat("m", base_url="http://127.0.0.1:9/", turns="turns"), [{**CASES[0], "turns": turns}]), path)
@@ -150,6 +150,6 @@ def test_the_command_line(server: Server, name: str, tmp_path: Path, monkeypatch
     wrong = CliRunner().invoke(cli, [*options, "--command", "cat"])
 
     assert 0 == ended.exit_code, ended.output
-    assert 3 == len(server.seen(name))
+    assert 3 == len(server.requests(name))
     assert 2 == wrong.exit_code
     assert "--turns requires --endpoint or --chat" in wrong.output

@@ -1,4 +1,4 @@
-"""Tokens and cost: what is priced, what is not, and whose they are."""
+"""Tokens and cost: what is priced, what is not, and what is counted separately."""
 
 from pathlib import Path
 from typing import Any

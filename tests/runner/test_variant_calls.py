@@ -99,7 +99,7 @@ class Model:
 
     @property
     def fingerprint(self) -> str:
-        """Of all that differs."""
+        """Digest of all that differs."""
         return f"{self.model} {self.prompt}"
 
     @asynccontextmanager

@@ -45,7 +45,7 @@ def test_a_product_of_lists() -> None:
 
 
 def test_derived_names() -> None:
-    """Texts are shortened to words, numbers follow their parameter, and equal words get digits of a digest."""
+    """Strings are shortened to words, numbers follow their parameter, and equal words get digits of a digest."""
     values: dict[str, list[Any]] = {"model": ["openai/gpt-5", "o3"], "temperature": [0, 0.7]}
     texts = {"prompt": ["Answer briefly, please: {question}", "Answer briefly, please, and in French: {question}", "¿?"]}
 
@@ -64,7 +64,7 @@ VALUES = st.lists(st.text(max_size=40) | st.integers(-9, 9) | st.booleans() | st
 
 @given(st.dictionaries(st.text("abc_", min_size=1, max_size=5), VALUES, min_size=1, max_size=3))
 def test_names_of_a_product_are_valid_unique_and_do_not_depend_on_the_order(values: dict[str, list[Any]]) -> None:
-    """Whatever the values, every cell has a valid name of its own, whatever its case; reversed lists do not change it."""
+    """Whatever the values, every cell has a valid name, unique even without regard to case; reversed lists do not change it."""
     cells = product(values)
     reversed_cells = product({name: options[::-1] for name, options in values.items()})
 
@@ -149,7 +149,7 @@ def test_the_task_is_fingerprinted_without_its_variants() -> None:
 
 
 def test_loops_are_detected_behind_parameters() -> None:
-    """A trio function with parameters is still one."""
+    """A trio function with parameters is recognized as one."""
 
     async def task(question: str, *, model: str) -> str:
         await trio.lowlevel.checkpoint()

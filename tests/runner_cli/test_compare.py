@@ -77,7 +77,7 @@ def test_several_runs(tmp_path: Path) -> None:
     ],
 )
 def test_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], problem: str) -> None:
-    """Exit code 2, and what there is."""
+    """The exit code is 2, and the error lists the valid choices."""
     monkeypatch.chdir(tmp_path)
     run(Path("a"), none=50)
     run(Path("b"), mini=50, large=58)

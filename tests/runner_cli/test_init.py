@@ -114,7 +114,7 @@ def test_an_endpoint_is_called(server: Server, name: str, monkeypatch: pytest.Mo
 
     assert 0 == result.exit_code
     assert {"peru": True, "cuba": True, "chile": True} == scores("runs/asked/0001", "regex")
-    sent = server.seen(name)
+    sent = server.requests(name)
     assert {"Bearer word-of-no-shape"} == {request["headers"]["authorization"] for request in sent}
     assert {'{"input":"lima","topic":"west"}'} <= {request["body"] for request in sent}
     assert b"word-of-no-shape" not in b"".join(file.read_bytes() for file in Path("runs").rglob("*.jsonl"))
@@ -128,7 +128,7 @@ def test_a_variable_in_an_address(server: Server, name: str, monkeypatch: pytest
     resumed = evaljournal("resume", "--retry-failed")
 
     assert 0 == resumed.exit_code, resumed.stderr
-    assert {"api_key=word%7Bof%7Dno-shape"} == {request["target"].partition("?")[2] for request in server.seen(name)}
+    assert {"api_key=word%7Bof%7Dno-shape"} == {request["target"].partition("?")[2] for request in server.requests(name)}
     assert f"--endpoint '{url}?api_key=$MY_KEY'" in events("runs/qa/0001", RunStarted)[0].task
     assert b"no-shape" not in b"".join(file.read_bytes() for file in Path("runs").rglob("*.jsonl"))
 
@@ -139,12 +139,12 @@ def test_a_chat_model_with_a_judge(server: Server, name: str) -> None:
     result = evaljournal(
         *("run", "--data", "qa.jsonl", "--chat", "gpt-4o", "--base-url", server.url(name, "ok", "v1"), "--policy", "fixed"),
         *("--prompt", "@prompt.txt", "--temperature", 0.5, "--max-tokens", 9, "--limit", 1),
-        *("--judge", "big", "--judge-url", server.url(f"{name}-judge", "say:Fine. verdict: so so", "v1")),
+        *("--judge", "big", "--judge-url", server.url(f"{name}-judge", "reply:Fine. verdict: so so", "v1")),
         *("--rubric", "{output} of {expected}", "--choice", "good=1", "--choice", "so so=0.5", "--choice", "bad=0"),
     )
 
     assert 0 == result.exit_code
-    (body,) = [orjson.loads(request["body"]) for request in server.seen(name)]
+    (body,) = [orjson.loads(request["body"]) for request in server.requests(name)]
     assert ("Answer: lima", 0.5, 9) == (body["messages"][0]["content"], body["temperature"], body["max_tokens"])
     assert {"peru": 0.5} == scores("runs/qa/0001", "judge")
     (judged,) = [event.value for event in events("runs/qa/0001", Noted) if event.name == "evaljournal.judge"]
@@ -231,7 +231,7 @@ def test_each_rate_limit_key_has_its_own_limit(server: Server, name: str) -> Non
     request = [record.event for record in read("runs/two/0001")]
 
     assert 0 == result.exit_code
-    assert (5, 4) == (len(server.seen(f"{name}-busy")), len(server.seen(f"{name}-free")))
+    assert (5, 4) == (len(server.requests(f"{name}-busy")), len(server.requests(f"{name}-free")))
     assert {"busy", "free"} == {event.key for event in request if isinstance(event, LimitChanged)}
 
 
@@ -267,11 +267,11 @@ def test_two_targets() -> None:
 
 def test_a_judge_uses_the_retries_of_the_run(server: Server, name: str) -> None:
     """The retry options apply to a judge too."""
-    judge = ("--judge", "m", "--judge-url", server.url(name, "say:purple", "v1"))
+    judge = ("--judge", "m", "--judge-url", server.url(name, "reply:purple", "v1"))
     line = ("run", "--data", "qa.jsonl", "--command", "cat", *judge, "--limit", 1)
     result = evaljournal(*line, "--retry-errors", 1, "--retry-base-delay", 0.01)
 
-    assert (1, 2) == (result.exit_code, len(server.seen(name)))
+    assert (1, 2) == (result.exit_code, len(server.requests(name)))
 
 
 def test_a_missing_key_on_resume(server: Server, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -295,7 +295,7 @@ def test_retry_options(server: Server, name: str) -> None:
         "retry-errors = 3\nretry-timeouts = 0\nretry-rate-limits = 5\nretry-base-delay = 0.01\nretry-max-delay = 0.02\n"
     )
     result = evaljournal("run", "--config", "eval.toml", "--retry-errors", 1)
-    calls = len(server.seen(name))
+    calls = len(server.requests(name))
     evaljournal("resume", "--retry-failed", "--retry-timeouts", 7)
     Path("eval.toml").write_text(Path("eval.toml").read_text().replace("limits = 5", "limits = 6"))
     evaljournal("resume", "--retry-failed")
@@ -307,7 +307,7 @@ def test_retry_options(server: Server, name: str) -> None:
     assert ["retry.errors"] == started_event.settings["overridden"]
     later = [session.settings["retry"] for session in sessions[1:]]
     assert [(1, 7, 5.0), (1, 7, 6.0)] == [(session["errors"], session["timeouts"], session["rate_limits"]) for session in later]
-    assert 6 == len(server.seen(name))
+    assert 6 == len(server.requests(name))
     assert () == tuple(audit(read("runs/qa/0001"), rules=session_rules).findings)
 
 
@@ -317,7 +317,7 @@ def test_further_request_parameters(server: Server, name: str) -> None:
     evaljournal(*line, "--more", '{"top_p": 0.5, "stop": ["."]}')
     Path("eval.toml").write_text("[more]\ntop_p = 0.25\n")
     evaljournal(*line, "--config", "eval.toml")
-    sent = [orjson.loads(request["body"]) for request in server.seen(name)]
+    sent = [orjson.loads(request["body"]) for request in server.requests(name)]
 
     assert [(0.5, ["."]), (0.25, None)] == [(body["top_p"], body.get("stop")) for body in sent]
 
@@ -326,13 +326,13 @@ def test_tables_in_a_configuration_file(server: Server, name: str) -> None:
     """Headers, choices and a body can be tables."""
     Path("eval.toml").write_text(
         f'data = "qa.jsonl"\nendpoint = "{server.url(name, "ok")}"\noutput_path = "output"\njudge = "m"\nlimit = 1\n'
-        f'judge-url = "{server.url(name + "-judge", "say:verdict: yes", "v1")}"\n'
+        f'judge-url = "{server.url(name + "-judge", "reply:verdict: yes", "v1")}"\n'
         '[header]\nX-One = "1"\n[body]\ninput = "{question}"\nn = 5\n[choice]\nyes = 1\nno = 0\n'
     )
     result = evaljournal("run", "--config", "eval.toml")
 
     assert 0 == result.exit_code
-    (request,) = server.seen(name)
+    (request,) = server.requests(name)
     assert ("1", '{"input":"lima","n":5}') == (request["headers"]["x-one"], request["body"])
     assert {"peru": 1.0} == scores("runs/qa/0001", "judge")
 
@@ -623,7 +623,7 @@ def test_rescore_of_a_run_in_progress() -> None:
 def test_rescore_with_a_judge(server: Server, name: str) -> None:
     """A judge can score recorded outputs; its answer is recorded."""
     evaljournal(*COMMANDED)
-    url = server.url(name, "500,say:verdict: correct", "v1")
+    url = server.url(name, "500,reply:verdict: correct", "v1")
     result = evaljournal("rescore", "--judge", "m", "--judge-url", url, "--slots", 1, "--json")
 
     assert 0 == result.exit_code, result.stderr
@@ -635,18 +635,18 @@ def test_rescore_with_a_judge(server: Server, name: str) -> None:
 def test_a_rubric_with_the_input_column(server: Server, name: str) -> None:
     """A rubric can use the name of the input column, in a run and in `rescore`."""
     Path("fragen.jsonl").write_text('{"id": "peru", "frage": "peru?"}\n')
-    judge = ("--judge", "m", "--judge-url", server.url(name, "say:verdict: correct", "v1"), "--rubric", "{frage} {output}")
+    judge = ("--judge", "m", "--judge-url", server.url(name, "reply:verdict: correct", "v1"), "--rubric", "{frage} {output}")
     evaljournal("run", "--data", "fragen.jsonl", "--input-key", "frage", "--command", "echo LIMA", *judge)
     again = evaljournal("rescore", "--all")
 
     assert 0 == again.exit_code, again.stderr
-    assert 2 == sum("peru?" in request["body"] for request in server.seen(name))
+    assert 2 == sum("peru?" in request["body"] for request in server.requests(name))
 
 
 def test_an_unauthorized_judge_stops_the_rescoring(server: Server, name: str) -> None:
     """An unauthorized key is reported once, with exit code 3; the same command continues."""
     evaljournal(*COMMANDED)
-    line = ("rescore", "--judge", "m", "--judge-url", server.url(name, "401,say:verdict: correct", "v1"), "--slots", 1)
+    line = ("rescore", "--judge", "m", "--judge-url", server.url(name, "401,reply:verdict: correct", "v1"), "--slots", 1)
     rejected = evaljournal(*line)
     again = evaljournal(*line)
 
@@ -678,7 +678,7 @@ def test_a_failed_rescore_does_not_fail_the_run() -> None:
 
 def test_an_unauthorized_judge_is_shown_by_status(server: Server, name: str) -> None:
     """`status` shows the unauthorized scorer until a session continues."""
-    judge = ("--judge", "m", "--judge-url", server.url(name, "401,say:verdict: correct", "v1"))
+    judge = ("--judge", "m", "--judge-url", server.url(name, "401,reply:verdict: correct", "v1"))
     stopped = evaljournal("run", "--data", "qa.jsonl", "--command", "cat", *judge, "--slots", 1)
     status, summary = evaljournal("status"), orjson.loads(evaljournal("status", "--json").stdout)
     resumed = evaljournal("resume", "--json")
@@ -703,10 +703,10 @@ def wait_until(condition: Callable[[], bool]) -> bool:
 def test_an_interrupted_rescore(server: Server, name: str) -> None:
     """Ctrl-C exits with 3 and keeps the scores; the run stays finished."""
     evaljournal(*COMMANDED)
-    slow = ["rescore", "--judge", "m", "--judge-url", server.url(name, "say:verdict: correct,hang", "v1"), "--slots", "1"]
+    slow = ["rescore", "--judge", "m", "--judge-url", server.url(name, "reply:verdict: correct,hang", "v1"), "--slots", "1"]
     process = Process([*COMMAND, *slow], stderr=subprocess.PIPE)
     with process:
-        assert wait_until(lambda: len(server.seen(name)) >= 2)
+        assert wait_until(lambda: len(server.requests(name)) >= 2)
         os.kill(process.pid, signal.SIGINT)
         _, message = process.communicate(timeout=10)
 

@@ -263,8 +263,8 @@ def test_a_retried_trial_is_written_once() -> None:
     assert ["peru", "chad#2", "oslo", "chad"] == ids("again")
 
 
-def test_two_runs_started_at_once() -> None:
-    """Of two runs that start at once in one directory, the second writes nothing there."""
+def test_two_concurrent_runs() -> None:
+    """Of two runs that start together in one directory, the second writes nothing there."""
     write_sync(Path("run"), [started(), session(), *trial("a")])
     NatOutput(Path("nat"))._start(Path("run"))
     before = Path("nat/workflow_output.jsonl").read_bytes()

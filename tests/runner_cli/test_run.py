@@ -720,7 +720,7 @@ def test_repeated_ctrl_c_interrupts_a_blocking_task(directory: Path) -> None:
         while running.stderr.readline() not in {"blocking\n", ""}:
             pass
         err = ""
-        for patience in (0.1, 0.1, 10, 10):  # Two that come at once are one; on a busy machine a fourth makes up for it.
+        for patience in (0.1, 0.1, 10, 10):  # Two signals in quick succession may arrive as one; a fourth replaces it.
             running.send_signal(signal.SIGINT)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 _, err = running.communicate(timeout=patience)

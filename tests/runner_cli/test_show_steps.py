@@ -53,7 +53,7 @@ def test_json() -> None:
 
 
 def test_divergence() -> None:
-    """An attempt that does not ask what was recorded has diverged at its first executed step."""
+    """An attempt whose calls differ from the recorded ones has diverged at its first executed step."""
     attempt = shown("route")["attempts"][1]
 
     assert (1, 1, 2) == (attempt["reused_steps"], attempt["unused_steps"], attempt["diverged_at"])

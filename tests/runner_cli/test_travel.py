@@ -241,7 +241,7 @@ def test_playback_at_a_terminal(run: Path) -> None:
 
 
 def test_watching_an_ended_run(run: Path) -> None:
-    """A run that is not being written is reported at once, with its exit code."""
+    """A run that is not being written is reported immediately, with its exit code."""
     result = evaljournal("watch", run)
 
     assert (0, "") == (result.exit_code, result.stderr)

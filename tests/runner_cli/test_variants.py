@@ -39,12 +39,12 @@ def events(kind: type[Any], path: str = "runs/qa/0001") -> list[Any]:
 
 def bodies(server: Server, name: str) -> set[tuple[str, str]]:
     """Return model and prompt of each request."""
-    sent = [orjson.loads(request["body"]) for request in server.seen(name)]
+    sent = [orjson.loads(request["body"]) for request in server.requests(name)]
     return {(body["model"], body["messages"][0]["content"]) for body in sent}
 
 
 def test_repeated_options_give_the_product(server: Server, name: str, url: str) -> None:
-    """Two models and two prompts are four variants, named after the models and the files of the prompts; `verify` holds."""
+    """Two models and two prompts are four variants, named after the models and the files of the prompts; `verify` passes."""
     for word in ("brief", "polite"):
         Path(f"{word}.txt").write_text(f"{word}: {{question}}")
     options = ("--data", "qa.jsonl", "--chat", "a", "--chat", "org/b", "--prompt", "@brief.txt", "--prompt", "@polite.txt")
@@ -189,7 +189,7 @@ def test_the_price_of_a_new_model(url: str) -> None:
 
 
 def test_the_cost_of_a_first_run_is_bounded(url: str) -> None:
-    """Without an earlier run, a dry run bounds the cost of models with a price and a limit of tokens."""
+    """Without an earlier run, a dry run bounds the cost of models with a price and a token limit."""
     Path("limits.toml").write_text('[models."a"]\ninput = 0\noutput = 1000\n[models."b"]\ninput = 0\noutput = 3000\n')
     options = ("--data", "qa.jsonl", "--base-url", url, "--prices", "limits.toml", "--chat", "a", "--chat", "b", "--dry-run")
     bounded = evaljournal("run", *options, "--max-tokens", 100)

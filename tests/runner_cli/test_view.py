@@ -176,7 +176,7 @@ def test_events_of_a_damaged_run(run: Path) -> None:
 
 
 def test_variants_of_a_run_in_progress(tmp_path: Path) -> None:
-    """The variants of a run in progress are compared after 2 % of new records; those of one that has ended, at once."""
+    """The variants of a run in progress are compared after 2 % of new records; those of one that has ended, immediately."""
     cases = [answered(f"case-{at}", {"exact": True}, variant=variant) for at in range(30) for variant in ("a", "b")]
     write_sync(tmp_path / "run", [started(), session(), *chain.from_iterable(cases)])
     reader, run = PageReader(0), LoadedRun(tmp_path / "run")
@@ -195,7 +195,7 @@ def test_variants_of_a_run_in_progress(tmp_path: Path) -> None:
 
 
 def test_port_in_use(run: Path) -> None:
-    """The error for a port in use names the port and the remedy."""
+    """The error for a port in use names the port and the fix."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         result = CliRunner().invoke(cli, ["view", str(run), "--port", str(port)])

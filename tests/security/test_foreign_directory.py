@@ -290,7 +290,7 @@ def test_a_file_that_is_not_regular(foreign: Path, tmp_path: Path, name: str, ki
     "number", ["9" * 400_000 + "x", "1" + " " * 400_000 + "x", "." * 400_000], ids=["digits", "blanks", "points"]
 )
 def test_a_long_gate_takes_no_time(tmp_path: Path, number: str) -> None:
-    """A gate of 400 kB that a run records is rejected at once."""
+    """A gate of 400 kB that a run records is rejected immediately."""
     settings = {"slots": 1, "fail_under": [f"exact={number}"]}
     forge(tmp_path / "run", [opened(), {**members_of(started()), "settings": settings}, session(), *trial("a"), finished()])
 

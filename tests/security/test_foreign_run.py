@@ -165,7 +165,7 @@ PYTHON = "import sys\nsys.path.append('.')\nimport own, runner\nfrom runner.exec
 def test_nothing_is_done_without_trust(tmp_path: Path) -> None:
     """Without `--trust`, `resume` and `rescore` of a foreign run exit with 2, show what it names, and touch nothing.
 
-    With it, `resume` does what the journal names, and the same hook sees that.
+    With it, `resume` does what the journal names, and the same hook reports that.
     """
     runs = {name: str(foreign_run(tmp_path / name, task)) for name, (task, _) in ATTACKS.items()}
     without = [[verb, run] for run in runs.values() for verb in ("resume", "rescore")]

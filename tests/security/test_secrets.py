@@ -79,7 +79,7 @@ def test_a_value_is_masked_in_every_form(value: str, form: str) -> None:
 )
 @settings(max_examples=60, deadline=None)
 def test_any_value_is_masked(value: str, before: bytes) -> None:
-    """Whatever a value consists of, and wherever it stands, it is masked in JSON and in base64."""
+    """Whatever a value consists of, and wherever it is, it is masked in JSON and in base64."""
     values = SecretValues()
     values.add(value)
     encoded = base64.b64encode(before + value.encode() + before).decode()
@@ -373,7 +373,7 @@ def test_a_key_in_a_text_is_masked_with_a_warning(arguments: tuple[str, ...], se
 
     assert 3 == ended.exit_code, ended.output
     assert f"Warning: {arguments[-2]} contains a key" in ended.output
-    assert secret in json.dumps(server.seen(name)[0]["body"])
+    assert secret in json.dumps(server.requests(name)[0]["body"])
     assert secret.encode() not in written(Path("run"))
     assert 2 == resumed.exit_code
     assert f"{arguments[-2]} @FILE" in resumed.output
@@ -382,8 +382,8 @@ def test_a_key_in_a_text_is_masked_with_a_warning(arguments: tuple[str, ...], se
     recorded = re.sub(rf"{arguments[-2]} ('.*'|\S+)", f"{arguments[-2]} @text", run.task)
     again = CliRunner().invoke(cli, ["resume", "run", "--retry-failed", "--task", recorded])
     assert 3 == again.exit_code, again.output
-    assert secret in json.dumps(server.seen(name)[-1]["body"])
-    assert 2 <= len(server.seen(name))
+    assert secret in json.dumps(server.requests(name)[-1]["body"])
+    assert 2 <= len(server.requests(name))
 
 
 def test_a_prompt_about_passwords_is_recorded(server: Server, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
