@@ -20,14 +20,14 @@ from runner.concurrency.adaptive import Adaptive
 from runner.concurrency.policy import Decision, Failed, Gate, Signal, Started
 
 SEED = 3
-WIDE, LEFT, RIGHT = 860, 56, 24
+WIDTH, LEFT, RIGHT = 860, 56, 24
 INK, FAINT, HAIR = "#24292f", "#57606a", "#d8dee4"
 FLIGHT, LIMIT, PACE, BAD, PROBE, SHADE = "#1f6f8b", "#24292f", "#8a5a00", "#b3401a", "#7a3e8e", "#f0e3f2"
 Step = tuple[float, float | None]
 
 
 @define
-class Watched:
+class RecordedPolicy:
     """A policy whose signals and decisions are recorded."""
 
     policy: Adaptive
@@ -54,12 +54,12 @@ class Watched:
         return self.policy.limit
 
     def may_start(self, t: float) -> Gate:
-        """Ask the policy."""
+        """Return whether the policy allows a start."""
         return self.policy.may_start(t)
 
     def elapse(self, t: float) -> Decision:
-        """Pass the time to the policy."""
-        return self._note(t, self.policy.elapse(t))
+        """Return the decision of the policy at a time."""
+        return self._record(t, self.policy.elapse(t))
 
     def take(self, signal: Signal) -> Decision:
         """Pass a signal to the policy, and record it with the decision."""
@@ -67,12 +67,12 @@ class Watched:
         self.in_flight.append((signal.t, self._count))
         if isinstance(signal, Failed):
             (self.limited if signal.category == "rate_limited" else self.unavailable).append(signal.t)
-        decision = self._note(signal.t, self.policy.take(signal))
+        decision = self._record(signal.t, self.policy.take(signal))
         if decision.probe:
             self.probes.append(signal.t)
         return decision
 
-    def _note(self, t: float, decision: Decision) -> Decision:
+    def _record(self, t: float, decision: Decision) -> Decision:
         for change in decision.changes:
             match change:
                 case LimitChanged():
@@ -89,12 +89,12 @@ class Watched:
         return decision
 
 
-def watch(endpoint: Endpoint, seconds: float) -> Watched:
+def simulate_policy(endpoint: Endpoint, seconds: float) -> RecordedPolicy:
     """Run the policy on an endpoint for this many seconds."""
-    policies: list[Watched] = []
+    policies: list[RecordedPolicy] = []
 
-    def make(row: Row) -> Watched:
-        policies.append(Watched(Adaptive(row.slots, trials=row.trials)))
+    def make(row: Row) -> RecordedPolicy:
+        policies.append(RecordedPolicy(Adaptive(row.slots, trials=row.trials)))
         return policies[-1]
 
     simulate(Row(name="picture", endpoint=endpoint, seconds=seconds), make, SEED)
@@ -107,38 +107,38 @@ class Panel:
 
     title: str
     top: float
-    high: float
+    height: float
     seconds: float
     maximum: float
 
     def x(self, t: float) -> float:
         """Return the x coordinate of a time."""
-        return LEFT + (WIDE - LEFT - RIGHT) * t / self.seconds
+        return LEFT + (WIDTH - LEFT - RIGHT) * t / self.seconds
 
     def y(self, value: float) -> float:
         """Return the y coordinate of a value."""
-        return self.top + self.high * (1 - value / self.maximum)
+        return self.top + self.height * (1 - value / self.maximum)
 
     def frame(self, ticks: Sequence[float], *, times: bool) -> list[str]:
         """Draw the title, the grid and the labels."""
         lines = [text(LEFT, self.top - 10, self.title, weight=600)]
         for value in ticks:
-            lines.append(line([(LEFT, self.y(value)), (WIDE - RIGHT, self.y(value))], HAIR, 1))
+            lines.append(line([(LEFT, self.y(value)), (WIDTH - RIGHT, self.y(value))], HAIR, 1))
             lines.append(text(LEFT - 8, self.y(value) + 4, f"{value:g}", anchor="end", color=FAINT))
-        below = self.top + self.high + 18
+        below = self.top + self.height + 18
         moments = range(0, int(self.seconds) + 1, 10) if times else ()
         return lines + [text(self.x(t), below, f"{t} s", anchor="middle", color=FAINT) for t in moments]
 
     def shade(self, spans: Sequence[tuple[float, float]]) -> list[str]:
         """Shade spans of time."""
-        inside = f'y="{self.top:.1f}" height="{self.high:.1f}" fill="{SHADE}"'
+        inside = f'y="{self.top:.1f}" height="{self.height:.1f}" fill="{SHADE}"'
         return [f'<rect x="{self.x(a):.1f}" width="{self.x(b) - self.x(a):.1f}" {inside}/>' for a, b in spans]
 
     def steps(self, steps: Sequence[Step], color: str, *, dash: str = "", fill: bool = False) -> list[str]:
         """Draw a step function, with gaps where it has no value."""
         drawn: list[str] = []
         points: list[tuple[float, float]] = []
-        kept = list({round(2 * self.x(t)): (t, value) for t, value in steps}.values())  # Two steps per pixel can be watched.
+        kept = list({round(2 * self.x(t)): (t, value) for t, value in steps}.values())  # At most two steps per pixel.
         for (t, value), (until, _) in zip(kept, [*kept[1:], (self.seconds, None)], strict=True):
             if value is not None and t < self.seconds:
                 points += [(self.x(t), self.y(value)), (self.x(min(until, self.seconds)), self.y(value))]
@@ -159,19 +159,19 @@ class Panel:
         """Draw the endpoint's real limit, with its label on the right."""
         y = self.y(value)
         return [
-            line([(LEFT, y), (WIDE - RIGHT, y)], FAINT, 1.2, "2 4"),
-            text(WIDE - RIGHT, y + 16, label, anchor="end", color=FAINT),
+            line([(LEFT, y), (WIDTH - RIGHT, y)], FAINT, 1.2, "2 4"),
+            text(WIDTH - RIGHT, y + 16, label, anchor="end", color=FAINT),
         ]
 
 
 def text(x: float, y: float, label: str, *, anchor: str = "start", color: str = INK, weight: int = 400) -> str:
-    """Write a text."""
+    """Return a text element."""
     style = f'font-weight="{weight}" fill="{color}" text-anchor="{anchor}"'
     return f'<text x="{x:.1f}" y="{y:.1f}" {style}>{escape(label)}</text>'
 
 
 def line(points: Sequence[tuple[float, float]], color: str, width: float, dash: str = "") -> str:
-    """Draw a line through points."""
+    """Return a line through points."""
     dashed = f' stroke-dasharray="{dash}"' if dash else ""
     through = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
     return f'<polyline points="{through}" fill="none" stroke="{color}" stroke-width="{width}"{dashed}/>'
@@ -195,13 +195,13 @@ def key(y: float, entries: Sequence[tuple[str, str, str]]) -> list[str]:
     return lines
 
 
-def picture(high: float, title: str, *parts: Sequence[str]) -> str:
+def picture(height: float, title: str, *parts: Sequence[str]) -> str:
     """Return the complete picture, on a light background."""
     body = "\n".join(piece for part in parts for piece in part)
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDE} {high:g}" width="{WIDE}" height="{high:g}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:g}" width="{WIDTH}" height="{height:g}" '
         f'font-family="system-ui, sans-serif" font-size="13" role="img">\n<title>{escape(title)}</title>\n'
-        f'<rect width="{WIDE}" height="{high:g}" fill="#ffffff"/>\n{body}\n</svg>\n'
+        f'<rect width="{WIDTH}" height="{height:g}" fill="#ffffff"/>\n{body}\n</svg>\n'
     )
 
 
@@ -212,26 +212,26 @@ OPEN = ("shade", SHADE, "breaker open")
 
 def rate_limit() -> str:
     """Draw the first 60 s on an endpoint that accepts 10 calls per second, with a burst of 20."""
-    watched = watch(Endpoint(rate=10.0, burst=20.0), 60.0)
+    policy = simulate_policy(Endpoint(rate=10.0, burst=20.0), 60.0)
     upper = Panel("Attempts in flight", 66, 150, 60.0, 48)
     lower = Panel("Pace: starts per second", 262, 110, 60.0, 40)
     return picture(
         412,
-        "Ramp-up, and a rate limit found",
+        "Ramp-up until a rate limit is detected",
         key(24, [IN_FLIGHT, LIMIT_KEY, PACE_KEY, LIMITED]),
         upper.frame([0, 16, 32, 48], times=False),
-        upper.steps(watched.in_flight, FLIGHT, fill=True),
-        upper.steps(watched.limits, LIMIT, dash="6 4"),
+        upper.steps(policy.in_flight, FLIGHT, fill=True),
+        upper.steps(policy.limits, LIMIT, dash="6 4"),
         lower.frame([0, 10, 20, 30, 40], times=True),
         lower.level(10, "the endpoint accepts 10/s"),
-        lower.steps(watched.paces, PACE),
-        lower.ticks(watched.limited, BAD, at=0),
+        lower.steps(policy.paces, PACE),
+        lower.ticks(policy.limited, BAD, at=0),
     )
 
 
 def outage() -> str:
     """Draw an outage of 15 s."""
-    watched = watch(Endpoint(cap=48, bursts=(Burst(start=20.0, seconds=15.0, kind="unavailable"),)), 70.0)
+    policy = simulate_policy(Endpoint(cap=48, bursts=(Burst(start=20.0, seconds=15.0, kind="unavailable"),)), 70.0)
     panel = Panel("Attempts in flight", 66, 190, 70.0, 80)
     down = line([(panel.x(20), panel.top + 4), (panel.x(35), panel.top + 4)], BAD, 4)
     return picture(
@@ -240,29 +240,29 @@ def outage() -> str:
         key(
             24, [IN_FLIGHT, LIMIT_KEY, ("shade", SHADE, "breaker open"), ("tick", PROBE, "probe"), ("tick", BAD, "failed call")]
         ),
-        panel.shade(watched.open),
+        panel.shade(policy.open),
         panel.frame([0, 20, 40, 60, 80], times=True),
-        panel.steps(watched.in_flight, FLIGHT, fill=True),
-        panel.steps(watched.limits, LIMIT, dash="6 4"),
+        panel.steps(policy.in_flight, FLIGHT, fill=True),
+        panel.steps(policy.limits, LIMIT, dash="6 4"),
         [down, text(panel.x(20) + 4, panel.top + 22, "endpoint down for 15 s", color=BAD)],
-        panel.ticks(watched.unavailable, BAD, at=0),
-        panel.ticks(watched.probes, PROBE, at=6),
+        panel.ticks(policy.unavailable, BAD, at=0),
+        panel.ticks(policy.probes, PROBE, at=6),
     )
 
 
 def random_429s() -> str:
     """Draw random 429s above a real rate limit."""
-    chance = watch(Endpoint(random_429=0.05), 60.0)
-    real = watch(Endpoint(rate=20.0, burst=20.0, retry_after=False), 60.0)
+    random = simulate_policy(Endpoint(random_429=0.05), 60.0)
+    rate_limited = simulate_policy(Endpoint(rate=20.0, burst=20.0, retry_after=False), 60.0)
     parts: list[str] = []
     titles = "5 % of the calls are rate limited at random: ignored", "The endpoint accepts 20 calls per second: paced"
-    for watched, title, top in ((chance, titles[0], 66), (real, titles[1], 262)):
+    for policy, title, top in ((random, titles[0], 66), (rate_limited, titles[1], 262)):
         panel = Panel(title, top, 130, 60.0, 120)
         parts += panel.frame([0, 40, 80, 120], times=True)
-        parts += panel.steps(watched.in_flight, FLIGHT, fill=True)
-        parts += panel.steps(watched.limits, LIMIT, dash="6 4")
-        parts += panel.steps(watched.paces, PACE)
-        parts += panel.ticks(watched.limited, BAD, at=0)
+        parts += panel.steps(policy.in_flight, FLIGHT, fill=True)
+        parts += panel.steps(policy.limits, LIMIT, dash="6 4")
+        parts += panel.steps(policy.paces, PACE)
+        parts += panel.ticks(policy.limited, BAD, at=0)
     return picture(430, "Random 429s and a real rate limit", key(24, [IN_FLIGHT, LIMIT_KEY, PACE_KEY, LIMITED]), parts)
 
 

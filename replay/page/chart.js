@@ -40,10 +40,10 @@ function prepare(canvas, width, height) {
   canvas.height = Math.round(height * ratio);
   canvas.style.width = `${width}px`;
   canvas.style.height = `${height}px`;
-  const pen = canvas.getContext("2d");
-  pen.setTransform(ratio, 0, 0, ratio, 0, 0);
-  pen.clearRect(0, 0, width, height);
-  return pen;
+  const context = canvas.getContext("2d");
+  context.setTransform(ratio, 0, 0, ratio, 0, 0);
+  context.clearRect(0, 0, width, height);
+  return context;
 }
 
 const laneHeight = (slots) => Math.min(20 * UNIT, Math.max(2, (300 * UNIT) / Math.max(1, slots)));
@@ -51,32 +51,32 @@ const laneHeight = (slots) => Math.min(20 * UNIT, Math.max(2, (300 * UNIT) / Mat
 // A bar for each attempt: filled if it succeeded, striped and lettered if it failed, hollow if it was interrupted.
 function drawLanes(canvas, run, view, width) {
   const slots = Math.max(1, run.lanes.length), rowHeight = laneHeight(slots), height = Math.ceil(slots * rowHeight) + 2;
-  const pen = prepare(canvas, width, height);
+  const context = prepare(canvas, width, height);
   const plotWidth = width - GUTTER - EDGE, scale = plotWidth / (view[1] - view[0]);
   const colors = palette(), faint = color("faint");
   const inks = { ink: color("ink"), ground: color("ground"), onBar: color("on-bar"), onPale: color("on-pale") };
-  pen.save();
-  pen.rect(GUTTER, 0, plotWidth, height);
-  pen.clip();
-  const shade = (from, to, tint, { least = 0, lanes = [0, slots] } = {}) => {
-    pen.fillStyle = color(tint);
-    pen.fillRect(GUTTER + (from - view[0]) * scale, lanes[0] * rowHeight, Math.max(least, (to - from) * scale), (lanes[1] - lanes[0]) * rowHeight + 2);
+  context.save();
+  context.rect(GUTTER, 0, plotWidth, height);
+  context.clip();
+  const shade = (from, to, tint, { minWidth = 0, lanes = [0, slots] } = {}) => {
+    context.fillStyle = color(tint);
+    context.fillRect(GUTTER + (from - view[0]) * scale, lanes[0] * rowHeight, Math.max(minWidth, (to - from) * scale), (lanes[1] - lanes[0]) * rowHeight + 2);
   };
-  for (let at = 1; at < run.covered.length; at++) shade(run.covered[at - 1][1], run.covered[at][0], "hair", { least: 1 });
+  for (let index = 1; index < run.covered.length; index++) shade(run.covered[index - 1][1], run.covered[index][0], "hair", { minWidth: 1 });
   for (const { from, to, reason, session } of pauseRanges(run)) shade(from, to, PROBING.has(reason) ? "breaker" : "pause", { lanes: run.isMerged ? run.lanesOf(session) : undefined });
-  pen.restore();
-  pen.textBaseline = "middle";
-  pen.textAlign = "right";
+  context.restore();
+  context.textBaseline = "middle";
+  context.textAlign = "right";
   for (const { lane, text, isShard } of laneLabels(run, rowHeight)) {
-    pen.fillStyle = isShard ? inks.ink : faint;
-    pen.font = font(10, isShard ? "600" : "normal");
-    pen.fillText(text, GUTTER - 8, Math.max((lane + 0.5) * rowHeight + 1, 6 * UNIT), GUTTER - 10);
+    context.fillStyle = isShard ? inks.ink : faint;
+    context.font = font(10, isShard ? "600" : "normal");
+    context.fillText(text, GUTTER - 8, Math.max((lane + 0.5) * rowHeight + 1, 6 * UNIT), GUTTER - 10);
   }
   for (const { firstLane } of run.shards.slice(1)) {
-    pen.fillStyle = faint;
-    pen.fillRect(0, firstLane * rowHeight + 0.5, width - EDGE, 1);
+    context.fillStyle = faint;
+    context.fillRect(0, firstLane * rowHeight + 0.5, width - EDGE, 1);
   }
-  run.lanes.forEach((lane, index) => drawLane(pen, run, lane, { view, scale, plotWidth, top: index * rowHeight + 1, rowHeight, colors, inks }));
+  run.lanes.forEach((lane, index) => drawLane(context, run, lane, { view, scale, plotWidth, top: index * rowHeight + 1, rowHeight, colors, inks }));
 }
 
 // The numbers of slots, at a distance that leaves room for each; the first slot of a shard has the name of the shard instead.
@@ -94,8 +94,7 @@ function laneLabels(run, rowHeight) {
   return labels;
 }
 
-function drawLane(pen, run, lane, place) {
-  const { view, scale, plotWidth, top, rowHeight, colors, inks } = place;
+function drawLane(context, run, lane, { view, scale, plotWidth, top, rowHeight, colors, inks }) {
   const { spans } = run, gap = rowHeight > 6 ? 1.5 : rowHeight > 3 ? 0.5 : 0;
   // Attempts shorter than a pixel share a column of pixels, divided by the time of each outcome, the longest on top.
   let column = -1, times = new Map();
@@ -104,17 +103,17 @@ function drawLane(pen, run, lane, place) {
     times = new Map();
     if (!main) return;
     let bottom = top + rowHeight - gap;
-    pen.fillStyle = colors[main[0]];
-    pen.fillRect(GUTTER + column, top + gap, 1, rowHeight - 2 * gap);
+    context.fillStyle = colors[main[0]];
+    context.fillRect(GUTTER + column, top + gap, 1, rowHeight - 2 * gap);
     for (const [outcome, time] of others) {
       const part = Math.min(bottom - top - gap, Math.max(2, (time / all) * (rowHeight - 2 * gap))); // At least 2 pixels, to be visible.
-      pen.fillStyle = colors[outcome];
-      pen.fillRect(GUTTER + column, bottom - part, 1, part);
+      context.fillStyle = colors[outcome];
+      context.fillRect(GUTTER + column, bottom - part, 1, part);
       bottom -= part;
     }
   };
-  for (let at = firstSpan(run, lane, view[0]); at < lane.length; at++) {
-    const span = lane[at], start = run.startOf(span);
+  for (let index = firstSpan(run, lane, view[0]); index < lane.length; index++) {
+    const span = lane[index], start = run.startOf(span);
     if (start > view[1]) break;
     const outcome = run.outcomes[spans.outcome[span]];
     let left = (start - view[0]) * scale, right = (run.endOf(span) - view[0]) * scale;
@@ -128,7 +127,7 @@ function drawLane(pen, run, lane, place) {
     left = Math.max(left, 0);
     right = Math.min(right, plotWidth);
     if (right - left > 3) right -= 0.8;
-    drawBar(pen, outcome, { left: GUTTER + left, width: right - left, top: top + gap, height: rowHeight - 2 * gap, colors, ...inks }, spans.attempt[span]);
+    drawBar(context, outcome, { left: GUTTER + left, width: right - left, top: top + gap, height: rowHeight - 2 * gap, colors, ...inks }, spans.attempt[span]);
   }
   drawColumn();
 }
@@ -136,67 +135,67 @@ function drawLane(pen, run, lane, place) {
 // Index of the first attempt in a lane that ends at a time or later.
 const firstSpan = (run, lane, x) => countWhile(lane, (span) => run.endOf(span) < x);
 
-function drawBar(pen, outcome, { left, width, top, height, colors, ink, ground, onBar, onPale }, attempt) {
-  pen.fillStyle = colors[outcome];
+function drawBar(context, outcome, { left, width, top, height, colors, ink, ground, onBar, onPale }, attempt) {
+  context.fillStyle = colors[outcome];
   if (outcome === "interrupted" && width > 3) {
-    pen.strokeStyle = colors[outcome];
-    pen.lineWidth = 1;
-    pen.setLineDash([3, 2]);
-    pen.strokeRect(left + 0.5, top + 0.5, width - 1, height - 1);
-    pen.setLineDash([]);
+    context.strokeStyle = colors[outcome];
+    context.lineWidth = 1;
+    context.setLineDash([3, 2]);
+    context.strokeRect(left + 0.5, top + 0.5, width - 1, height - 1);
+    context.setLineDash([]);
   } else {
-    pen.globalAlpha = outcome === "" ? 0.55 : 1;
-    pen.fillRect(left, top, width, height);
-    pen.globalAlpha = 1;
+    context.globalAlpha = outcome === "" ? 0.55 : 1;
+    context.fillRect(left, top, width, height);
+    context.globalAlpha = 1;
   }
   const isFailure = outcome !== "succeeded" && outcome !== "" && outcome !== "interrupted";
   if (isFailure && width > 8 && height > 8) {
-    pen.save();
-    pen.beginPath();
-    pen.rect(left, top, width, height);
-    pen.clip();
-    pen.strokeStyle = ground;
-    pen.globalAlpha = 0.28;
-    pen.lineWidth = 1.2;
-    pen.beginPath();
+    context.save();
+    context.beginPath();
+    context.rect(left, top, width, height);
+    context.clip();
+    context.strokeStyle = ground;
+    context.globalAlpha = 0.28;
+    context.lineWidth = 1.2;
+    context.beginPath();
     for (let x = left - height; x < left + width; x += 5) {
-      pen.moveTo(x, top + height);
-      pen.lineTo(x + height, top);
+      context.moveTo(x, top + height);
+      context.lineTo(x + height, top);
     }
-    pen.stroke();
-    pen.restore();
+    context.stroke();
+    context.restore();
   }
   const label = `${OUTCOMES[outcome].letter}${attempt > 1 ? attempt : ""}`;
   if (label && height > 9 && width > (7 * label.length + 4) * UNIT) {
-    pen.font = font(10, "600");
-    pen.textAlign = "left";
-    pen.fillStyle = outcome === "interrupted" ? ink : ["", "succeeded", "rate_limited"].includes(outcome) ? onPale : onBar;
-    pen.fillText(label, left + 3, top + height / 2 + 0.5);
+    context.font = font(10, "600");
+    context.textAlign = "left";
+    context.fillStyle = outcome === "interrupted" ? ink : ["", "succeeded", "rate_limited"].includes(outcome) ? onPale : onBar;
+    context.fillText(label, left + 3, top + height / 2 + 0.5);
   }
 }
 
 // The value of a series for each pixel: the one that lasts longest, so that a slot that is handed over draws no spike;
 // if it changes often within a pixel, the mean over its time.
-const MANY = 6; // Changes.
+const MANY_CHANGES = 6;
 
 function samples(series, view, count) {
   const { x, value } = series, step = (view[1] - view[0]) / count, values = new Array(count).fill(null);
   if (!x.length) return values;
-  let at = Math.max(0, lastIndex(x, view[0]));
+  let index = Math.max(0, lastIndex(x, view[0]));
   for (let column = 0; column < count; column++) {
     const from = view[0] + column * step, to = from + step;
-    while (at + 1 < x.length && x[at + 1] <= from) at += 1;
-    if (x[at] >= to) continue;
-    let best = value[at], longest = (at + 1 < x.length ? Math.min(x[at + 1], to) : to) - Math.max(from, x[at]);
+    while (index + 1 < x.length && x[index + 1] <= from) index += 1;
+    if (x[index] >= to) continue;
+    let best = value[index], longest = (index + 1 < x.length ? Math.min(x[index + 1], to) : to) - Math.max(from, x[index]);
     let times = new Map([[best, longest]]), sum = best * longest, changes = 0;
-    for (let next = at + 1; next < x.length && x[next] < to; next++) {
+    for (let next = index + 1; next < x.length && x[next] < to; next++) {
       const lasted = (next + 1 < x.length ? Math.min(x[next + 1], to) : to) - x[next], time = (times.get(value[next]) || 0) + lasted;
       times.set(value[next], time);
       sum += value[next] * lasted;
       changes += 1;
       if (time > longest) { longest = time; best = value[next]; }
     }
-    values[column] = changes < MANY ? best : sum / (to - Math.max(from, x[0]));
+    values[column] = changes < MANY_CHANGES ? best : sum / (to - Math.max(from, x[0]));
   }
   return values;
 }
@@ -280,24 +279,24 @@ class Histogram {
   }
 
   mark(plot, sets) {
-    const pen = plot.ctx, ratio = window.devicePixelRatio || 1;
-    pen.save();
-    pen.font = `${10 * UNIT * ratio}px system-ui, sans-serif`;
+    const context = plot.ctx, ratio = window.devicePixelRatio || 1;
+    context.save();
+    context.font = `${10 * UNIT * ratio}px system-ui, sans-serif`;
     for (const set of sets) {
       const marks = set.marks.filter(([, value]) => value !== null).map(([label, value]) => [label, plot.valToPos(value, "x", true)]);
       marks.forEach(([label, x], index) => {
         if (x > plot.bbox.left + plot.bbox.width) return;
-        pen.strokeStyle = pen.fillStyle = color(set.tint);
-        pen.setLineDash([3 * ratio, 3 * ratio]);
-        pen.beginPath();
-        pen.moveTo(x, plot.bbox.top);
-        pen.lineTo(x, plot.bbox.top + plot.bbox.height);
-        pen.stroke();
+        context.strokeStyle = context.fillStyle = color(set.tint);
+        context.setLineDash([3 * ratio, 3 * ratio]);
+        context.beginPath();
+        context.moveTo(x, plot.bbox.top);
+        context.lineTo(x, plot.bbox.top + plot.bbox.height);
+        context.stroke();
         const isNear = index + 1 < marks.length && marks[index + 1][1] - x < 30 * UNIT * ratio; // Labels must not overlap.
-        pen.textAlign = isNear ? "right" : "left";
-        pen.fillText(label, x + (isNear ? -3 : 3) * ratio, plot.bbox.top - 3 * ratio);
+        context.textAlign = isNear ? "right" : "left";
+        context.fillText(label, x + (isNear ? -3 : 3) * ratio, plot.bbox.top - 3 * ratio);
       });
     }
-    pen.restore();
+    context.restore();
   }
 }

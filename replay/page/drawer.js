@@ -96,7 +96,7 @@ class Drawer {
   variants(run, trial) {
     const trials = run.hasVariants ? run.trialsOfCase(trial) : [];
     if (trials.length < 2) return "";
-    const label = (other) => `${oneLine(run.variantOf(other), 30) || "no variant"}${trials.some((one) => run.trials.repeat[one] > 1) ? ` #${run.trials.repeat[other]}` : ""}`;
+    const label = (other) => `${oneLine(run.variantOf(other), 30) || "no variant"}${trials.some((candidate) => run.trials.repeat[candidate] > 1) ? ` #${run.trials.repeat[other]}` : ""}`;
     return el("nav", { class: "chips", "aria-label": "Trials of this case" }, trials.slice(0, SHOWN_TRIALS).map((other) => el("button", { type: "button", "aria-pressed": String(other === trial), onclick: () => this.onTrial(run, other), text: label(other) })),
       trials.length > SHOWN_TRIALS ? el("span", { class: "faint", text: `and ${plural(trials.length - SHOWN_TRIALS, "more trial")}` }) : "");
   }

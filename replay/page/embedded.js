@@ -1,4 +1,4 @@
-// The data that is embedded in a page: JSON, compressed, in base64; empty if the page gets it from a server.
+// The data embedded in a page: JSON, compressed, in base64; empty if the page gets them from a server.
 "use strict";
 
 const EMBEDDED = document.getElementById("data").textContent;

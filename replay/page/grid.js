@@ -91,22 +91,22 @@ class GridView {
   }
 
   // The first row and column in view.
-  get place() { return [Math.floor(this.scroller.scrollTop / this.rowHeight), Math.floor(this.scroller.scrollLeft / this.cellWidth)]; }
+  get firstInView() { return [Math.floor(this.scroller.scrollTop / this.rowHeight), Math.floor(this.scroller.scrollLeft / this.cellWidth)]; }
 
-  scroll() { if (String(this.place) !== String(this.rendered)) this.render(); }
+  scroll() { if (String(this.firstInView) !== String(this.rendered)) this.render(); }
 
   // Create the cells in view, and the current one; a focused cell keeps the focus.
   render() {
     const { scroller, matches, rowHeight, cellWidth, current } = this, hasFocus = this.body.contains(document.activeElement);
-    const [top, left] = (this.rendered = this.place);
+    const [top, left] = (this.rendered = this.firstInView);
     const first = Math.max(0, top - 1), last = Math.min(matches.length, top + Math.ceil(scroller.clientHeight / rowHeight) + 2);
     const from = Math.max(0, left - 1), to = Math.min(this.variants.length, left + Math.ceil(scroller.clientWidth / cellWidth) + 1);
     const columns = Array.from({ length: to - from }, (_, index) => from + index);
     if (!columns.includes(current.column)) columns.push(current.column);
-    const shown = Array.from({ length: last - first }, (_, index) => first + index);
-    if (current.row < matches.length && !shown.includes(current.row)) shown.push(current.row);
+    const rows = Array.from({ length: last - first }, (_, index) => first + index);
+    if (current.row < matches.length && !rows.includes(current.row)) rows.push(current.row);
     this.head.replaceChildren(placed(el("div", { class: "cell case", role: "columnheader", text: "case" }), 0), ...columns.map((column) => placed(el("div", { class: "cell", role: "columnheader", "data-column": column, title: oneLine(this.variants[column], 200), text: oneLine(this.variants[column], 60) }), column + 1)));
-    this.body.replaceChildren(...(shown.length ? shown.map((index) => this.rowElement(index, columns)) : [el("p", { class: "nothing", text: this.rows.length ? "No case matches." : "No cases yet." })]));
+    this.body.replaceChildren(...(rows.length ? rows.map((index) => this.rowElement(index, columns)) : [el("p", { class: "nothing", text: this.rows.length ? "No case matches." : "No cases yet." })]));
     if (hasFocus) this.focus();
   }
 
@@ -132,9 +132,9 @@ class GridView {
     return element;
   }
 
-  // The output of the first trial that has one, or else an error.
+  // The output of the first trial that has one; otherwise an error.
   output(trials) {
-    const { run } = this, trial = trials.find((one) => run.stageOf(one) === "completed") ?? trials[0], error = run.stageOf(trial) === "failed" ? run.errorOf(trial) : null;
+    const { run } = this, trial = trials.find((candidate) => run.stageOf(candidate) === "completed") ?? trials[0], error = run.stageOf(trial) === "failed" ? run.errorOf(trial) : null;
     return oneLine(error ? `${error[1]}: ${error[2]}` : rawText(run.trials.output[trial]), CELL_TEXT);
   }
 
@@ -179,7 +179,7 @@ function placed(element, column) {
   return element;
 }
 
-// The least and greatest number of a score: 0 and 1 if all are between them; null without different numbers.
+// The smallest and the largest number of a score: 0 and 1 if all are between them; null without different numbers.
 function numberRange(values) {
   let low = Infinity, high = -Infinity;
   for (const value of values) {

@@ -105,8 +105,8 @@ class HistoryView {
     const box = this.lanes.getBoundingClientRect(), { run } = this, lane = run.lanes[this.laneAt(event)];
     if (!lane || event.clientX < box.left + GUTTER) return -1;
     const x = this.xOf(event), near = (2 * (this.view[1] - this.view[0])) / (box.width - GUTTER - EDGE);
-    const at = firstSpan(run, lane, x - near);
-    return at < lane.length && run.startOf(lane[at]) <= x + near ? lane[at] : -1;
+    const index = firstSpan(run, lane, x - near);
+    return index < lane.length && run.startOf(lane[index]) <= x + near ? lane[index] : -1;
   }
 
   hover(event) {

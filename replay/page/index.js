@@ -18,13 +18,13 @@ function trend(history) {
   const lows = scored.map(({ score }) => score.low ?? score.mean), highs = scored.map(({ score }) => score.high ?? score.mean);
   let low = Math.min(...lows), high = Math.max(...highs);
   if (low === high) { low -= 0.5; high += 0.5; }
-  const places = new Map(paths.map((path, place) => [path, place]));
-  const x = (path) => LEFT + ((places.get(path) + 0.5) / paths.length) * (WIDTH - LEFT - RIGHT);
+  const order = new Map(paths.map((path, index) => [path, index]));
+  const x = (path) => LEFT + ((order.get(path) + 0.5) / paths.length) * (WIDTH - LEFT - RIGHT);
   const y = (value) => TOP + ((high - value) / (high - low)) * (HEIGHT - TOP - BOTTOM);
   const label = (value) => scoreMean({ ...scored[0].score, mean: value });
   const chart = svg("svg", { class: "trend", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": `Trend of ${oneLine(history.scorer, 40)} over ${plural(paths.length, "run")}` });
-  for (const part of [0, 0.25, 0.5, 0.75, 1]) {
-    const value = low + part * (high - low);
+  for (const share of [0, 0.25, 0.5, 0.75, 1]) {
+    const value = low + share * (high - low);
     chart.append(svg("line", { class: "grid", x1: LEFT, x2: WIDTH - RIGHT, y1: y(value), y2: y(value) }), svg("text", { x: LEFT - 8, y: y(value) + 4, "text-anchor": "end" }, label(value)));
   }
   for (const [path, anchor] of [[paths[0], "start"], [paths.at(-1), "end"]]) {
@@ -34,11 +34,11 @@ function trend(history) {
   const variants = variantsOf(history), gap = Math.min(8, (WIDTH - LEFT - RIGHT) / paths.length / (variants.length + 1)); // Between the whiskers of a run.
   variants.forEach((variant, index) => {
     const points = scored.filter((point) => point.variant === variant), series = svg("g", { class: `series-${index % SERIES}` });
-    const place = (path) => x(path) + gap * (index - (variants.length - 1) / 2);
-    series.append(svg("polyline", { class: "mean", points: points.map(({ path, score }) => `${place(path)},${y(score.mean)}`).join(" ") }));
+    const center = (path) => x(path) + gap * (index - (variants.length - 1) / 2);
+    series.append(svg("polyline", { class: "mean", points: points.map(({ path, score }) => `${center(path)},${y(score.mean)}`).join(" ") }));
     for (const { path, score } of points) {
-      if (score.low !== null && score.high !== null) series.append(svg("line", { class: "whisker", x1: place(path), x2: place(path), y1: y(score.low), y2: y(score.high) }));
-      series.append(svg("circle", { class: "dot", cx: place(path), cy: y(score.mean), r: 3 }, svg("title", {}, `${oneLine(path, 120)}${variant ? ` @${oneLine(variant, 40)}` : ""}: ${scoreWithInterval(score)}`)));
+      if (score.low !== null && score.high !== null) series.append(svg("line", { class: "whisker", x1: center(path), x2: center(path), y1: y(score.low), y2: y(score.high) }));
+      series.append(svg("circle", { class: "dot", cx: center(path), cy: y(score.mean), r: 3 }, svg("title", {}, `${oneLine(path, 120)}${variant ? ` @${oneLine(variant, 40)}` : ""}: ${scoreWithInterval(score)}`)));
     }
     chart.append(series);
   });
@@ -75,9 +75,9 @@ function runsTable(history, links) {
 
 function changedCases(kind, cases) {
   if (!cases.length) return "";
-  const items = cases.slice(0, SHOWN_CASES).map((one) => el("li", {},
-    el("span", { class: "marks", text: [...one.outcomes].slice(-SHOWN_OUTCOMES).map((outcome) => MARKS[outcome]).join("") }), ` ${oneLine(one.case, 120)}${one.variant ? ` @${oneLine(one.variant, 40)}` : ""}`,
-    one.since === null ? "" : el("span", { class: "faint", text: ` since ${oneLine(one.since, 120)}` })));
+  const items = cases.slice(0, SHOWN_CASES).map((item) => el("li", {},
+    el("span", { class: "marks", text: [...item.outcomes].slice(-SHOWN_OUTCOMES).map((outcome) => MARKS[outcome]).join("") }), ` ${oneLine(item.case, 120)}${item.variant ? ` @${oneLine(item.variant, 40)}` : ""}`,
+    item.since === null ? "" : el("span", { class: "faint", text: ` since ${oneLine(item.since, 120)}` })));
   if (cases.length > SHOWN_CASES) items.push(el("li", { class: "faint", text: `and ${grouped(cases.length - SHOWN_CASES)} more` }));
   return el("details", { class: "changed", "data-kind": kind }, el("summary", { text: `${kind}: ${plural(cases.length, "case")}` }), el("ul", {}, items));
 }

@@ -94,48 +94,48 @@ function idleReasons(run) {
 
 // Restrict drawing to the area of a plot while `draw` runs.
 function clipped(plot, draw) {
-  const pen = plot.ctx, { left, top, width, height } = plot.bbox;
-  pen.save();
-  pen.beginPath();
-  pen.rect(left, top, width, height);
-  pen.clip();
-  draw(pen);
-  pen.restore();
+  const context = plot.ctx, { left, top, width, height } = plot.bbox;
+  context.save();
+  context.beginPath();
+  context.rect(left, top, width, height);
+  context.clip();
+  draw(context);
+  context.restore();
 }
 
 // Shade the pauses behind the lines of a chart.
 function shadePauses(plot, run) {
-  clipped(plot, (pen) => {
+  clipped(plot, (context) => {
     for (const { from, to, reason } of pauseRanges(run)) {
-      pen.fillStyle = color(PROBING.has(reason) ? "breaker" : "pause");
+      context.fillStyle = color(PROBING.has(reason) ? "breaker" : "pause");
       const start = plot.valToPos(from, "x", true);
-      pen.fillRect(start, plot.bbox.top, Math.max(1, plot.valToPos(to, "x", true) - start), plot.bbox.height);
+      context.fillRect(start, plot.bbox.top, Math.max(1, plot.valToPos(to, "x", true) - start), plot.bbox.height);
     }
   });
 }
 
 // Draw a label on the background color, so that it can be read over lines.
-function drawLabel(pen, text, { left, top, height, tint }) {
-  pen.fillStyle = color("ground");
-  pen.globalAlpha = 0.8;
-  pen.fillRect(left - 0.2 * height, top, pen.measureText(text).width + 0.4 * height, height);
-  pen.globalAlpha = 1;
-  pen.fillStyle = color(tint);
-  pen.fillText(text, left, top + 0.1 * height);
+function drawLabel(context, text, { left, top, height, tint }) {
+  context.fillStyle = color("ground");
+  context.globalAlpha = 0.8;
+  context.fillRect(left - 0.2 * height, top, context.measureText(text).width + 0.4 * height, height);
+  context.globalAlpha = 1;
+  context.fillStyle = color(tint);
+  context.fillText(text, left, top + 0.1 * height);
 }
 
 // Label the pauses and the changes of the pace, where there is room.
 function labelPolicy(plot, run) {
   const { left, top, width, height } = plot.bbox, ratio = window.devicePixelRatio || 1, right = left + width;
-  clipped(plot, (pen) => {
+  clipped(plot, (context) => {
     const line = Math.round(10 * UNIT * ratio) * 1.2;
-    pen.font = `${Math.round(10 * UNIT * ratio)}px system-ui, sans-serif`;
-    pen.textAlign = "left";
-    pen.textBaseline = "top";
+    context.font = `${Math.round(10 * UNIT * ratio)}px system-ui, sans-serif`;
+    context.textAlign = "left";
+    context.textBaseline = "top";
     for (const { from, to, text, short } of pauseRanges(run)) {
       const start = Math.max(left, plot.valToPos(from, "x", true)), end = Math.min(right, plot.valToPos(to, "x", true));
-      const label = [text, short].find((candidate) => pen.measureText(candidate).width + 8 * ratio < end - start);
-      if (label) drawLabel(pen, label, { left: start + 4 * ratio, top: top + 0.35 * height, height: line, tint: "ink" });
+      const label = [text, short].find((candidate) => context.measureText(candidate).width + 8 * ratio < end - start);
+      if (label) drawLabel(context, label, { left: start + 4 * ratio, top: top + 0.35 * height, height: line, tint: "ink" });
     }
     const { pace } = run.series;
     let free = left;
@@ -144,10 +144,10 @@ function labelPolicy(plot, run) {
       if (!value) continue;
       const x = Math.max(plot.valToPos(pace.x[index], "x", true), left);
       const next = index + 1 < pace.x.length ? plot.valToPos(pace.x[index + 1], "x", true) : right;
-      const widthOf = (text) => pen.measureText(text).width + 6 * ratio;
+      const widthOf = (text) => context.measureText(text).width + 6 * ratio;
       const text = [paceText(value), `${paceNumber(value)}/s`].find((label, short) => short || x + widthOf(label) < Math.min(next, right));
       if (x < free || next < left || x + widthOf(text) > right) continue;
-      drawLabel(pen, text, { left: x + 3 * ratio, top: plot.valToPos(value, "pace", true) - line - 2 * ratio, height: line, tint: "pace" });
+      drawLabel(context, text, { left: x + 3 * ratio, top: plot.valToPos(value, "pace", true) - line - 2 * ratio, height: line, tint: "pace" });
       free = x + widthOf(text) + 34 * ratio;
     }
   });

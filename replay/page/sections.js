@@ -19,8 +19,8 @@ function errorsSection(run, { onTrials, onSeq }) {
     el("td", { class: "num" }, link(grouped(trials.size), () => onTrials(group), { "aria-label": `Show the ${plural(trials.size, "trial")} with this error` })),
     el("td", { class: "num" }, link(`seq ${grouped(last)}`, () => onSeq(last), { title: "Show the state at this record" })),
     el("td", { class: "tight" }, outcomeMark(category === "error" ? "failed" : category), ` ${spaced(category)}`), el("td", { class: "tight", text: oneLine(error, 60) }), el("td", { text: oneLine(message, 300) })));
-  return [sectionHead("errors-title", "Errors", "grouped by class and message; numbers in messages are ignored"),
-    table("errors", ["attempts", "trials", "last", "class", "error", "message"], rows),
+  return [sectionHead("errors-title", "Errors", "grouped by category, type and message; numbers in messages are ignored"),
+    table("errors", ["attempts", "trials", "last", "category", "error", "message"], rows),
     groups.length > SHOWN_ERRORS ? el("p", { class: "faint", text: `and ${plural(groups.length - SHOWN_ERRORS, "more group")}` }) : ""];
 }
 

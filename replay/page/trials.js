@@ -381,7 +381,7 @@ class TrialsView {
     this.render();
   }
 
-  // Focus the selected row, or else the first one.
+  // Focus the selected row; if none is selected, the first one.
   focus() { this.body.querySelector('[tabindex="0"]')?.focus({ preventScroll: true }); }
 }
 

@@ -1,4 +1,4 @@
-// The variants of a run: their results in a table, their differences to the baseline, and a chart of score against cost.
+// The variants of a run: their results in a table, their differences from the baseline, and a chart of score against cost.
 "use strict";
 
 const LOG_RATIO = 30; // Costs that differ by more than this factor are on a logarithmic axis.
@@ -64,7 +64,7 @@ class VariantsView {
   }
 }
 
-// The paired differences of the variants to the baseline.
+// The paired differences of the variants from the baseline.
 function differenceTable({ rows, baseline }, scorer) {
   const points = (value) => (100 * value).toFixed(1), plain = (value) => digits(value, 3);
   return [el("h3", { class: "differences", text: `${oneLine(scorer, 40)}, compared with ${oneLine(baseline, 60)}` }),
@@ -90,8 +90,8 @@ function ticks(low, high, count, isLog) {
 
 // A scale from [low, high] to pixels.
 function scaleOf(low, high, from, to, isLog) {
-  const place = isLog ? Math.log : (value) => value;
-  return (value) => from + ((place(value) - place(low)) / (place(high) - place(low))) * (to - from);
+  const transform = isLog ? Math.log : (value) => value;
+  return (value) => from + ((transform(value) - transform(low)) / (transform(high) - transform(low))) * (to - from);
 }
 
 function hasLogScale(points) {
@@ -124,18 +124,18 @@ function scatter(points, width, isLog) {
   return chart;
 }
 
-// The names of points next to them, each where it covers no other name or point; a name without such a place is only in the table.
+// The names of points next to them, each where it covers no other name or point; a name without such a position is only in the table.
 function labels(points, width, height, size) {
-  const pen = document.createElement("canvas").getContext("2d"), gap = 10 * UNIT;
-  pen.font = `${size}px system-ui, sans-serif`;
+  const context = document.createElement("canvas").getContext("2d"), gap = 10 * UNIT;
+  context.font = `${size}px system-ui, sans-serif`;
   const boxes = points.map(([, x, y]) => [x - 6 * UNIT, y - 6 * UNIT, x + 6 * UNIT, y + 6 * UNIT]);
   return points.flatMap(([name, x, y], index) => {
-    const long = pen.measureText(name).width;
-    const places = [1, -1, 0, 2, -2].flatMap((step) => [[x + gap, y + step * 1.2 * size], [x - gap - long, y + step * 1.2 * size]]);
-    const place = places.find(([from, middle]) => {
-      const box = [from, middle - 0.6 * size, from + long, middle + 0.6 * size];
-      return box[0] >= 0 && box[2] <= width && box[1] >= 0 && box[3] <= height && !boxes.some((other, at) => at !== index && box[0] < other[2] && other[0] < box[2] && box[1] < other[3] && other[1] < box[3]) && boxes.push(box);
+    const length = context.measureText(name).width;
+    const positions = [1, -1, 0, 2, -2].flatMap((step) => [[x + gap, y + step * 1.2 * size], [x - gap - length, y + step * 1.2 * size]]);
+    const position = positions.find(([from, middle]) => {
+      const box = [from, middle - 0.6 * size, from + length, middle + 0.6 * size];
+      return box[0] >= 0 && box[2] <= width && box[1] >= 0 && box[3] <= height && !boxes.some((other, number) => number !== index && box[0] < other[2] && other[0] < box[2] && box[1] < other[3] && other[1] < box[3]) && boxes.push(box);
     });
-    return place ? [svg("text", { class: "name", x: place[0], y: place[1] + size / 3 }, name)] : [];
+    return position ? [svg("text", { class: "name", x: position[0], y: position[1] + size / 3 }, name)] : [];
   });
 }

@@ -131,25 +131,25 @@ def test_scripts_create_no_markup_from_text() -> None:
 @pytest.mark.parametrize("sheets", [("page.css",), ("page.css", "dark.css")])
 def test_contrast(sheets: tuple[str, ...]) -> None:
     """Text has the contrast of WCAG AA, on bars too; bars have the contrast required of graphics."""
-    colours: dict[str, str] = {}
+    colors: dict[str, str] = {}
     for sheet in sheets:
-        colours |= re.findall(r"--([\w-]+): (#[0-9a-f]{6})", (PAGE / sheet).read_text())
+        colors |= re.findall(r"--([\w-]+): (#[0-9a-f]{6})", (PAGE / sheet).read_text())
     pale = {"end-open", "end-succeeded", "end-rate-limited"}
-    outcomes = {name for name in colours if name.startswith("end-")}
+    outcomes = {name for name in colors if name.startswith("end-")}
 
     pairs = [(name, ground) for name in ("ink", "soft", "faint", "accent", "bad", "pace") for ground in ("ground", "raised")]
     pairs += [(name, "accent-soft") for name in ("ink", "soft", "accent", "bad")]  # On the selected row.
     pairs += [("ink", "added"), ("ink", "removed")]  # In the cells of the grid.
     pairs += [("on-pale" if name in pale else "on-bar", name) for name in outcomes - {"end-interrupted"}]
-    assert [] == [pair for pair in pairs if _contrast(*(colours[name] for name in pair)) < 4.5]
-    assert [] == [name for name in outcomes if _contrast(colours[name], colours["ground"]) < 3]
+    assert [] == [pair for pair in pairs if _contrast(*(colors[name] for name in pair)) < 4.5]
+    assert [] == [name for name in outcomes if _contrast(colors[name], colors["ground"]) < 3]
 
 
 def _contrast(first: str, second: str) -> float:
-    """Return the contrast ratio of two colours as defined by WCAG."""
+    """Return the contrast ratio of two colors as defined by WCAG."""
 
-    def luminance(colour: str) -> float:
-        parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    def luminance(color: str) -> float:
+        parts = [int(color[at : at + 2], 16) / 255 for at in (1, 3, 5)]
         red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
         return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
@@ -158,7 +158,7 @@ def _contrast(first: str, second: str) -> float:
 
 
 def test_vendored_files_are_unchanged() -> None:
-    """The vendored library has its licence and the recorded hashes."""
+    """The vendored library has its license and the recorded hashes."""
     for line in (PAGE / "uPlot.sha256").read_text().splitlines():
         expected, name = line.split()
 

@@ -62,7 +62,7 @@ def ok(name: str, *scores: bool | float | str) -> list[Event]:
 
 
 def drawn(state: RunState, *, now: float = 0.0, total: int | None = None, width: int = 110, before: int = 0) -> list[str]:
-    """Return the lines of the panel, without colours."""
+    """Return the lines of the panel, without colors."""
     out = io.StringIO()
     console = Console(file=out, width=width, highlight=False)
     console.print(panel(state, now=now, durable=state.seq - 1, total=total, width=width, done_before=before, title="runs/1"))
