@@ -62,9 +62,9 @@ def run_real(defined: AnyEvaluation, path: Path, **options: Any) -> Outcome:
     return run(defined, path, **{"durability": "os", "policy": "fixed", "grace": 0.5, **options})
 
 
-def events(run: SimulatedDisk | Path, kind: type[E]) -> list[E]:
+def events(run: SimulatedDisk | Path | str, kind: type[E]) -> list[E]:
     """Return the events of one kind, of the run in memory or of one on disk."""
-    recorded = events_of(run) if isinstance(run, Path) else events_of(PATH, files=run)
+    recorded = events_of(run) if isinstance(run, Path | str) else events_of(PATH, files=run)
     return [event for event in recorded if isinstance(event, kind)]
 
 

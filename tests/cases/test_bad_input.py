@@ -3,7 +3,7 @@
 Tested elsewhere:
 
 - a missing file or function, 0 slots, a negative timeout, an empty dataset, resuming a finished, damaged or running run, or one
-  whose task has changed, from the command line: `tests/runner_cli/test_run.py`
+  whose task has changed, from the command line: `test_run.py` and `test_resume.py` in `tests/runner_cli`
 - invalid datasets: `tests/runner/test_dataset.py`; tasks that cannot be called: `tests/runner/test_evaluation.py`
 - BaseException, ignored cancellation, late outputs: `test_session.py` and `test_function.py` in `tests/runner`
 - changed cases: `tests/runner/test_resume.py`, `tests/cases/test_inspect.py`
@@ -45,7 +45,7 @@ from runner.engine.session import Outcome
 from runner.testing import Hang, Return, Scripted, events_of
 from tests.journal.disk import SimulatedDisk
 from tests.processes import Process
-from tests.runner_cli.test_commands import COMMAND
+from tests.runner_cli.commands import COMMAND
 from tests.runs import PATH, define, events, numbered_cases, run_killed, run_virtual
 
 

@@ -3,9 +3,9 @@
 Tested elsewhere:
 
 - SIGTERM stops a run: `tests/crash/test_kills.py`; so does Ctrl-C, with exit code 3: `test_ctrl_c_then_resume` in
-  `tests/runner_cli/test_run.py`
+  `tests/runner_cli/test_interrupts.py`
 - a full disk ends with 3: `tests/cases/test_bad_input.py`
-- an edited task is rejected: `test_resume_of_a_changed_task` in `tests/runner_cli/test_run.py`
+- an edited task is rejected: `test_resume_of_a_changed_task` in `tests/runner_cli/test_resume.py`
 - rate-limit pauses are recorded: `tests/runner/test_session.py`, `tests/runner/test_concurrency.py`
 """
 

@@ -5,9 +5,9 @@ Tested elsewhere:
 - an output that is not JSON fails its own trial, with its position in the message: `tests/runner/test_session.py`
 - recovery after a hang and after an interruption: `test_a_stop_gives_grace_then_cancels` in `tests/runner/test_resume.py`, and
   `tests/crash/`
-- a second run deletes nothing, and a second writer is rejected: `test_a_taken_path_is_rejected`, `test_kill_then_resume` in
-  `tests/runner_cli/test_run.py`
-- scores are recorded: `test_a_run_records_every_step` in `tests/runner/test_session.py`
+- a second run deletes nothing, and a second writer is rejected: `test_a_taken_path_is_rejected` in `test_run.py`,
+  `test_kill_then_resume` in `test_interrupts.py`, both in `tests/runner_cli`
+- scores are recorded: `test_a_run_records_every_event` in `tests/runner/test_session.py`
 - ids are unchanged in every format, duplicate ids are rejected: `tests/runner/test_dataset.py`
 - never more attempts in flight than slots: `test_the_limit_holds` in `tests/runner/test_session.py`
 """

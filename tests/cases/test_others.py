@@ -2,9 +2,9 @@
 
 Tested elsewhere:
 
-- outputs of one model are not used for another: a changed task is rejected, `tests/runner_cli/test_run.py`
+- outputs of one model are not used for another: a changed task is rejected, `tests/runner_cli/test_resume.py`
 - the live state equals a fold at every record: `test_live_state_is_folded_state` in `tests/runner/test_session.py`
-- `status` later shows what the run showed at its end: `tests/runner_cli/test_run.py`
+- `status` later shows what the run showed at its end: `tests/runner_cli/test_status.py`
 """
 
 import random

@@ -3,7 +3,6 @@
 import errno
 import os
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import orjson
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
 from journal import read, verify
 from journal.events import AttemptSucceeded, Extension, Noted, TrialScored
@@ -35,27 +34,7 @@ from tests.journal.samples import (
     trial,
     write_sync,
 )
-from tests.processes import Process
-
-SCRIPT = shutil.which("evaljournal")
-COMMAND = [SCRIPT] if SCRIPT else [sys.executable, "-c", "from runner.cli import main; main()"]
-
-
-def evaljournal(*arguments: object) -> Result:
-    """Invoke a command; click leaves control characters in the output."""
-    return CliRunner().invoke(cli, [str(argument) for argument in arguments], color=True)
-
-
-def process(*arguments: object) -> Process:
-    """Start a command as a process."""
-    return Process([*COMMAND, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-
-
-def ended(*arguments: object) -> tuple[int, str, str]:
-    """Run a command as a process until it exits."""
-    with process(*arguments) as started_process:
-        out, err = started_process.communicate()
-    return started_process.returncode, out, err
+from tests.runner_cli.commands import COMMAND, evaljournal, process, run_process
 
 
 @pytest.fixture
@@ -512,7 +491,7 @@ def test_a_bug_exits_with_70(run: Path, monkeypatch: pytest.MonkeyPatch, capfd: 
 def test_an_unreadable_file_is_no_bug(tmp_path: Path, command: str) -> None:
     """A file that cannot be read is reported as damage, without a traceback."""
     segment(tmp_path / "run").mkdir(parents=True)
-    code, out, err = ended(command, tmp_path / "run", *(("-o", tmp_path / "new") if command == "salvage" else ()))
+    code, out, err = run_process(command, tmp_path / "run", *(("-o", tmp_path / "new") if command == "salvage" else ()))
 
     assert (4, "") == (code, out)
     assert "Traceback" not in err
@@ -564,14 +543,14 @@ def test_version() -> None:
 
 def test_real_process_verifies(run: Path) -> None:
     """The installed command prints data to standard output and exits with 0."""
-    code, out, err = ended("verify", run, "--json")
+    code, out, err = run_process("verify", run, "--json")
 
     assert (0, "", True) == (code, err, orjson.loads(out)["ok"])
 
 
 def test_real_process_ends_with_4(damaged: Path) -> None:
     """The installed command exits with 4 at damage, without a traceback."""
-    code, out, err = ended("verify", damaged)
+    code, out, err = run_process("verify", damaged)
 
     assert (4, "") == (code, out)
     assert "is damaged at record 10" in err
@@ -608,7 +587,7 @@ def test_follow_prints_new_records(run: Path) -> None:
 
 def test_follow_ends_with_4_at_damage(damaged: Path) -> None:
     """Damage ends `log -f` with 4."""
-    code, out, err = ended("log", "-f", damaged)
+    code, out, err = run_process("log", "-f", damaged)
 
     assert (4, 9) == (code, len(out.splitlines()))
     assert "is damaged at record 10" in err
@@ -618,7 +597,7 @@ def test_follow_ends_with_4_at_damage(damaged: Path) -> None:
 def test_follow_ends_with_2_where_there_is_no_run(tmp_path: Path) -> None:
     """`log -f` without a run exits with 2."""
     (tmp_path / "empty").mkdir()
-    code, out, err = ended("log", "-f", tmp_path / "empty")
+    code, out, err = run_process("log", "-f", tmp_path / "empty")
 
     assert (2, "") == (code, out)
     assert "is not a run" in err

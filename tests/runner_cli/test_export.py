@@ -28,7 +28,7 @@ from tests.journal.samples import (
     write_sync,
 )
 from tests.replay.eventful_run import eventful_run, exported
-from tests.runner_cli.test_commands import COMMAND
+from tests.runner_cli.commands import COMMAND
 
 
 def evaljournal(*arguments: object) -> Result:

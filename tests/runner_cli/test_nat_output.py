@@ -21,7 +21,7 @@ from runner.cli import cli
 from runner.engine.nat_output import OWNER, NatOutput
 from tests.journal.samples import session, started, trial, write_sync
 from tests.replay.eventful_run import first_session, minute_clock, second_session
-from tests.runner_cli.test_run import QUICK, SLOW, process
+from tests.runner_cli.commands import QUICK, SLOW, process
 
 FILES = ["exact_output.json", "workflow_output.json", "workflow_output.jsonl"]
 

@@ -12,7 +12,7 @@ from runner.cli import cli
 from runner.cli._common import find_run, run_and_trial
 from runner.errors import UsageError
 from tests.journal.samples import complete_run, write_sync
-from tests.runner_cli.test_commands import evaljournal
+from tests.runner_cli.commands import evaljournal
 
 
 @pytest.fixture(autouse=True)

@@ -24,7 +24,7 @@ from journal.events import (
 )
 from replay.text import printable
 from tests.journal.samples import complete_run, enqueued, flip, forge, opened, segment, session, started, trial, write_sync
-from tests.runner_cli.test_commands import evaljournal
+from tests.runner_cli.commands import evaljournal
 
 FAILED_TRIAL: list[Event] = [
     started(),

@@ -12,7 +12,7 @@ from journal.events import AttemptStarted, StepCompleted
 from replay.trajectory import StepDetails, nested
 from tests.journal.samples import enqueued, session, started, write_sync
 from tests.replay.agent_run import QUESTION, agent_run, completed, nested_run
-from tests.runner_cli.test_commands import evaljournal
+from tests.runner_cli.commands import evaljournal
 
 
 def shown(trial: str) -> Any:

@@ -41,7 +41,7 @@ from tests.journal.samples import (
 )
 from tests.processes import ROOT
 from tests.replay.test_page import data_of
-from tests.runner_cli.test_commands import COMMAND
+from tests.runner_cli.commands import COMMAND
 
 EVIL = "\x1b]52;c;aGk=\x07\x1b]8;;http://x\x07\x9b31m\x1b[2J\r\u202e\u2066\u2028"
 """OSC 52 and 8, CSI in both forms, a carriage return, and characters that change the direction or the line."""

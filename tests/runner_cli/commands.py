@@ -1,0 +1,136 @@
+"""Shared helpers of the tests of commands: two evaluations, and ways to run a command. Nothing here asserts anything."""
+
+import contextlib
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from click.testing import CliRunner, Result
+
+from journal.events import TrialScored
+from runner.cli import cli
+from tests.journal.samples import segment
+from tests.processes import Process
+from tests.runs import events
+
+SCRIPT = shutil.which("evaljournal")
+COMMAND = [SCRIPT] if SCRIPT else [sys.executable, "-c", "from runner.cli import main; main()"]
+
+QUICK = """
+from runner import Case, Retry, evaluation, note
+
+CASES = [Case(name=name, input=name, expected=name.upper()) for name in ("peru", "chile", "cuba", "france", "japan")]
+
+@evaluation(cases=CASES, slots=2, timeout=5, retry=Retry(errors=0))
+async def capitals(name: str) -> str:
+    print("asked about", name)
+    note(tokens=10, cost=0.5)
+    if name == FAILS:
+        raise ValueError("no such country")
+    return name.upper()
+
+@capitals.score
+def exact(output: str, case: Case[str, str]) -> bool:
+    return output == case.expected
+"""
+
+SLOW = """
+import os
+import trio
+from runner import Case, evaluation
+
+@evaluation(cases=[Case(name=f"t{number}", input=number) for number in range(40)], slots=4)
+async def slow(number: int) -> int:
+    with open("calls", "a") as file:
+        file.write(f"t{number}\\n")
+    if number >= 6 and "HOLD" in os.environ:
+        await trio.sleep_forever()
+    await trio.sleep(0.001)
+    return number
+"""
+
+ONE_BY_ONE = ("--slots", "1", "--policy", "fixed")
+
+ROWS = [
+    {"id": "peru", "question": "lima", "answer": "LIMA", "topic": "west"},
+    {"id": "cuba", "question": "havana", "answer": "HAVANA", "topic": "island"},
+    {"id": "chile", "question": "santiago", "answer": "Santiago!", "topic": "south"},
+]
+COMMANDED = ("run", "--data", "qa.jsonl", "--command", "./answer.sh", "--score", "exact", "--policy", "fixed")
+"""A run of these cases."""
+
+
+def define(source: str) -> None:
+    """Write the evaluation to a new file: Python distinguishes versions by second and length only."""
+    file = Path("evals/capitals.py")
+    file.unlink(missing_ok=True)
+    file.write_text(f"{source}\n# {time.monotonic_ns()}\n")
+
+
+def evaljournal(*arguments: object) -> Result:
+    """Invoke a command; click leaves control characters in the output."""
+    return CliRunner().invoke(cli, [str(argument) for argument in arguments], color=True)
+
+
+def process(*arguments: object, hold: bool = False) -> Process:
+    """Start a command as a process; `hold` pauses the slow evaluation in the middle."""
+    environment = {**os.environ, "HOLD": "1"} if hold else os.environ
+    return Process([*COMMAND, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
+
+
+def run_process(*arguments: object) -> tuple[int, str, str]:
+    """Run a command as a process until it exits."""
+    with process(*arguments) as started_process:
+        out, err = started_process.communicate()
+    return started_process.returncode, out, err
+
+
+def wait_for(path: Path, words: str, times: int) -> None:
+    """Wait until a journal has a text a number of times."""
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        with contextlib.suppress(OSError):
+            if segment(path).read_text().count(words) >= times:
+                return
+        time.sleep(0.01)
+    raise AssertionError(f"{path} never had {words!r} {times} times")
+
+
+def run_in_terminal(*arguments: object, until: bytes, environment: dict[str, str] | None = None) -> tuple[int, str]:
+    """Run a command in a pseudo-terminal; press Ctrl-C when a text appears."""
+    import pty  # only on POSIX systems
+
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execvpe(COMMAND[0], [*COMMAND, *map(str, arguments)], {**os.environ, "TERM": "xterm", **(environment or {})})  # noqa: S606
+    screen, pressed = b"", False
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        if select.select([terminal], [], [], 0.05)[0]:
+            try:
+                screen += os.read(terminal, 65_536)
+            except OSError:
+                break
+        if until in screen and not pressed:
+            os.write(terminal, b"\x03")
+            pressed = True
+    else:
+        os.kill(pid, signal.SIGKILL)
+    os.close(terminal)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), screen.decode()
+
+
+def scores(path: Path | str, scorer: str) -> dict[str, Any]:
+    """Return the last value of a scorer for each trial."""
+    return {event.trial: event.value for event in events(path, TrialScored) if event.scorer == scorer}
+
+
+def journal_lines(result: Result) -> list[str]:
+    """Return the lines of a screen that have the number of the record."""
+    return [line for line in result.stdout.splitlines() if line.startswith("journal")]

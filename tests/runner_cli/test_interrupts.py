@@ -1,0 +1,222 @@
+"""`run` with signals, kills and terminals: the screen, plain lines, exit codes, and what `resume` continues."""
+
+import contextlib
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import orjson
+import pytest
+
+from journal import verify
+from tests.runner_cli.commands import QUICK, define, evaljournal, process, run_in_terminal, wait_for
+
+pytestmark = pytest.mark.usefixtures("evaluations")
+
+
+def test_ctrl_c_then_resume(tmp_path: Path) -> None:
+    """An interrupted run exits with 3, prints the resume command, and resumes without repeating completed trials."""
+    with process("run", "evals/slow.py", "--grace", "0.1", hold=True) as first:
+        wait_for(tmp_path / "runs/slow/0001", "attempt_started", 10)
+        first.send_signal(signal.SIGINT)
+        out, _ = first.communicate(timeout=30)
+
+    assert 3 == first.returncode
+    assert "slow interrupted: 6 of 40 trials done, in runs/slow/0001" in out
+    assert "4 attempts were interrupted; if repeated" in out
+    assert out.endswith("next: evaljournal resume runs/slow/0001\n")
+    assert verify("runs/slow/0001").ok
+
+    with process("resume") as second:
+        out, _ = second.communicate(timeout=30)
+
+    assert 0 == second.returncode
+    assert "slow finished: 40 of 40 trials done" in out
+    assert verify("runs/slow/0001").ok
+    calls = Path("calls").read_text().split()
+    assert {f"t{number}": 2 for number in range(6, 10)} == {name: times for name in calls if (times := calls.count(name)) > 1}
+
+
+def test_ctrl_c_before_the_start() -> None:
+    """Ctrl-C while the user's file is imported exits with 130."""
+    define("raise KeyboardInterrupt" + QUICK)
+    result = evaljournal("run", "evals/capitals.py")
+
+    assert (130, "Error: interrupted\n") == (result.exit_code, result.stderr)
+    assert not Path("runs").exists()
+
+
+def test_kill_then_resume(tmp_path: Path) -> None:
+    """A killed run is reported as interrupted, not as running or stopped, and can be resumed."""
+    with process("run", "evals/slow.py", hold=True) as first:
+        wait_for(tmp_path / "runs/slow/0001", "attempt_started", 10)
+        live = orjson.loads(evaljournal("status", "--json").stdout)
+        words = evaljournal("status")
+        in_use = evaljournal("run", "evals/slow.py", "-o", "runs/slow/0001")
+        second = evaljournal("resume")
+        first.kill()
+        first.communicate(timeout=30)
+    dead = orjson.loads(evaljournal("status", "--json").stdout)
+
+    assert ("running", True, 4) == (live["status"], live["is_live"], live["trials"]["running"])
+    assert f"running in process {first.pid} on " in words.stdout
+    assert "slots    4 of 4 busy" in words.stdout
+    assert (2, True) == (in_use.exit_code, "is a run in progress" in in_use.stderr)
+    assert (2, True) == (second.exit_code, "is being written by" in second.stderr)
+    assert ("interrupted", False) == (dead["status"], dead["is_live"])
+    assert "slow ended without a final record" in evaljournal("status").stdout
+    assert 0 == evaljournal("resume").exit_code
+    assert verify("runs/slow/0001").ok
+
+
+def test_plain_lines(tmp_path: Path) -> None:
+    """Without a terminal, there is a line per tenth and no control characters."""
+    with process("run", "evals/slow.py", "--grace", "0", hold=True) as running:
+        wait_for(tmp_path / "runs/slow/0001", "attempt_started", 10)
+        time.sleep(0.5)
+        running.terminate()
+        _, err = running.communicate(timeout=30)
+
+    assert re.search(r"^6 of 40 \(15 %\) · 6 ok, 0 failed, 0 recovered · .*seq \d+, on disk to \d+$", err, re.MULTILINE)
+    assert all(char == "\n" or char.isprintable() for char in err)
+    assert 3 == running.returncode
+
+
+def test_the_live_screen() -> None:
+    """At a terminal the screen is drawn; Ctrl-C stops the run, clears the screen and restores the cursor."""
+    code, screen = run_in_terminal("run", "evals/slow.py", "--grace", "0", until=b"4 of 4 busy", environment={"HOLD": "1"})
+
+    assert 3 == code
+    assert "longest  slot" in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen)
+    assert screen.count("\x1b[?25l") == screen.count("\x1b[?25h") == 1
+    assert "slow interrupted: 6 of 40 trials done" in screen.rpartition("\x1b[?25h")[2]
+
+
+def test_stopping_is_shown() -> None:
+    """Ctrl-C is acknowledged on the screen, or by a line, before in-flight attempts end."""
+    hold = {"HOLD": "1"}
+    _, screen = run_in_terminal("run", "evals/slow.py", "--grace", "0.5", until=b"4 of 4 busy", environment=hold)
+    _, printed = run_in_terminal("run", "evals/slow.py", "--grace", "0.5", "--plain", until=b"6 of 40", environment=hold)
+
+    words = r"stopping.* 4 attempts in flight, 0\.\d+ s left; press Ctrl-C again to interrupt them"
+    assert re.search(words, re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen))
+    assert re.search(words, printed)
+
+
+STUCK = """
+import time
+import trio
+from runner import Case, evaluation
+
+@evaluation(cases=[Case(name="t0", input=0)])
+async def stuck(number: int) -> None:
+    with trio.CancelScope(shield=True):
+        await trio.sleep_forever()
+
+@evaluation(cases=[Case(name="t0", input=0), Case(name="t1", input=1)], loop="trio")
+async def blocking(number: int) -> None:
+    print("blocking")
+    for _ in range(60_000):  # In pieces: a signal that comes just before a sleep begins does not end it.
+        time.sleep(0.01)
+"""
+
+
+def test_the_screen_is_restored_before_a_forced_exit(tmp_path: Path) -> None:
+    """If an attempt cannot be cancelled, the cursor is restored and the run can be resumed."""
+    (tmp_path / "evals/stuck.py").write_text(STUCK)
+    code, screen = run_in_terminal("run", "evals/stuck.py:stuck", "--grace", "0", until=b"1 of ")
+
+    assert 3 == code
+    assert screen.count("\x1b[?25l") == screen.count("\x1b[?25h") == 1
+    lines = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen.rpartition("\x1b[?25h")[2]).strip().split("\r\n")
+    assert "not responding to cancellation, abandoned: t0 in slot 0" == lines[0]
+    assert "stuck interrupted: 0 of 1 trial done, in runs/stuck/0001" == lines[1]
+    assert "next: evaljournal resume runs/stuck/0001" == lines[-1]
+    assert verify("runs/stuck/0001").ok
+
+
+def test_repeated_ctrl_c_interrupts_a_blocking_task(tmp_path: Path) -> None:
+    """A further Ctrl-C interrupts a blocking task, and the resume command is printed."""
+    (tmp_path / "evals/stuck.py").write_text(STUCK)
+    with process("run", "evals/stuck.py:blocking") as running:
+        assert running.stderr is not None
+        while running.stderr.readline() not in {"blocking\n", ""}:
+            pass
+        err = ""
+        for patience in (0.1, 0.1, 10, 10):  # Two signals in quick succession may arrive as one; a fourth replaces it.
+            running.send_signal(signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                _, err = running.communicate(timeout=patience)
+                break
+        running.kill()
+
+    assert (3, "Error: interrupted; continue with `evaljournal resume runs/blocking/0001`") == (
+        running.returncode,
+        err.splitlines()[-1],
+    )
+    assert verify("runs/blocking/0001").ok
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("when", ["importing", "reading"])
+def test_a_signal_before_the_start(tmp_path: Path, number: signal.Signals, when: str) -> None:
+    """A signal while the file is imported or the cases are read ends the command and leaves no files."""
+    (tmp_path / "evals/late.py").write_text(
+        f"""
+import sys, time
+from runner import evaluation
+
+def wait(when):
+    if when == {when!r}:
+        print("waiting", file=sys.stderr, flush=True)
+        for _ in range(60_000):  # In pieces: a signal that comes just before a sleep begins does not end it.
+            time.sleep(0.01)
+
+class Cases(list):
+    def __iter__(self):
+        wait("reading")
+        return super().__iter__()
+
+wait("importing")
+
+@evaluation(cases=Cases([1]))
+async def late(number):
+    return number
+"""
+    )
+    with process("run", "evals/late.py") as running:
+        assert running.stderr is not None
+        assert "waiting\n" == running.stderr.readline()
+        running.send_signal(number)
+        out, err = running.communicate(timeout=30)
+
+    assert (130, "", "Error: interrupted\n") == (running.returncode, out, err)
+    assert not Path("runs").exists()
+
+
+def test_a_signal_during_the_first_imports(tmp_path: Path) -> None:
+    """Ctrl-C while the command line is imported ends the process without a traceback."""
+    (tmp_path / "click.py").write_text("import signal; signal.raise_signal(signal.SIGINT); raise AssertionError")
+    ended = subprocess.run(
+        [sys.executable, "-c", "from runner.cli import main; main()"],
+        capture_output=True,
+        text=True,
+        env={"PYTHONPATH": str(tmp_path), "PATH": ""},
+        timeout=30,
+        check=False,
+    )
+
+    assert (128 + signal.SIGINT, "", "") == (ended.returncode, ended.stdout, ended.stderr)
+
+
+@pytest.mark.parametrize("options", [["--plain"], []])
+def test_no_live_screen_with_plain_or_in_ci(options: list[str]) -> None:
+    """With --plain, or in CI, a terminal gets plain lines."""
+    code, screen = run_in_terminal(
+        "run", "evals/slow.py", *options, until=b"never", environment={} if options else {"CI": "true"}
+    )
+
+    assert (0, False, True) == (code, "\x1b" in screen, "slow finished: 40 of 40 trials done" in screen)

@@ -1,0 +1,413 @@
+"""Evaluations without code: targets, scorers and gates as options, and configuration files."""
+
+import shlex
+from pathlib import Path
+
+import orjson
+import pytest
+
+from journal import read, verify
+from journal.events import (
+    LimitChanged,
+    Noted,
+    RunStarted,
+    SessionStarted,
+    TrialEnqueued,
+)
+from replay.auditing import audit
+from runner.recompute.rules import session_rules
+from tests.runner_cli.commands import COMMANDED, evaljournal, scores
+from tests.runs import events
+from tests.server import Server
+
+pytestmark = pytest.mark.usefixtures("dataset")
+
+
+def test_a_command_is_run() -> None:
+    """A dataset, a command and a scorer are an evaluation, named after the data."""
+    result = evaljournal(*COMMANDED)
+
+    assert 0 == result.exit_code
+    assert {"peru": True, "cuba": True, "chile": False} == scores("runs/qa/0001", "exact")
+    assert "exact  66.7 %  2 of 3 passed" in result.stdout
+
+
+def test_nan_is_read_as_null() -> None:
+    """NaN is a usage error that names `--nan null`, which records null."""
+    Path("gaps.jsonl").write_text('{"input": "a", "weight": NaN}\n')
+    rejected = evaljournal("run", "--data", "gaps.jsonl", "--command", "cat")
+    accepted = evaljournal("run", "--data", "gaps.jsonl", "--command", "cat", "--nan", "null")
+
+    assert (2, True) == (rejected.exit_code, "metadata.weight is nan" in rejected.stderr and "--nan null" in rejected.stderr)
+    assert (0, [{"weight": None}]) == (
+        accepted.exit_code,
+        [event.metadata for event in events("runs/gaps/0001", TrialEnqueued)],
+    )
+
+
+def test_an_endpoint_is_called(server: Server, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The endpoint receives the case and headers from the environment; no key is written to disk."""
+    monkeypatch.setenv("MY_TOKEN", "word-of-no-shape")
+    result = evaljournal(
+        *("run", "--data", "qa.jsonl", "--endpoint", server.url(name, "ok"), "--output-path", "output", "--policy", "fixed"),
+        *("--body", '{"input": "{question}", "topic": "{topic}"}', "--header", "Authorization: Bearer $MY_TOKEN"),
+        *("--score", "exact", "--score", "iexact", "--score", "regex:^[A-Z]+$", "--name", "asked"),
+    )
+
+    assert 0 == result.exit_code
+    assert {"peru": True, "cuba": True, "chile": True} == scores("runs/asked/0001", "regex")
+    sent = server.requests(name)
+    assert {"Bearer word-of-no-shape"} == {request["headers"]["authorization"] for request in sent}
+    assert {'{"input":"lima","topic":"west"}'} <= {request["body"] for request in sent}
+    assert b"word-of-no-shape" not in b"".join(file.read_bytes() for file in Path("runs").rglob("*.jsonl"))
+
+
+def test_a_variable_in_an_address(server: Server, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`$NAME` in an address is recorded unchanged, and read from the environment again on resume."""
+    monkeypatch.setenv("MY_KEY", "word{of}no-shape")
+    url = server.url(name, "echo,500,ok")
+    evaljournal("run", "--data", "qa.jsonl", "--endpoint", f"{url}?api_key=$MY_KEY", "--retry-errors", 0, "--slots", 1)
+    resumed = evaljournal("resume", "--retry-failed")
+
+    assert 0 == resumed.exit_code, resumed.stderr
+    assert {"api_key=word%7Bof%7Dno-shape"} == {request["target"].partition("?")[2] for request in server.requests(name)}
+    assert f"--endpoint '{url}?api_key=$MY_KEY'" in events("runs/qa/0001", RunStarted)[0].task
+    assert b"no-shape" not in b"".join(file.read_bytes() for file in Path("runs").rglob("*.jsonl"))
+
+
+def test_a_chat_model_with_a_judge(server: Server, name: str) -> None:
+    """A prompt, a model and a judge are an evaluation; prompts can be in files."""
+    Path("prompt.txt").write_text("Answer: {question}")
+    result = evaljournal(
+        *("run", "--data", "qa.jsonl", "--chat", "gpt-4o", "--base-url", server.url(name, "ok", "v1"), "--policy", "fixed"),
+        *("--prompt", "@prompt.txt", "--temperature", 0.5, "--max-tokens", 9, "--limit", 1),
+        *("--judge", "big", "--judge-url", server.url(f"{name}-judge", "reply:Fine. verdict: so so", "v1")),
+        *("--rubric", "{output} of {expected}", "--choice", "good=1", "--choice", "so so=0.5", "--choice", "bad=0"),
+    )
+
+    assert 0 == result.exit_code
+    (body,) = [orjson.loads(request["body"]) for request in server.requests(name)]
+    assert ("Answer: lima", 0.5, 9) == (body["messages"][0]["content"], body["temperature"], body["max_tokens"])
+    assert {"peru": 0.5} == scores("runs/qa/0001", "judge")
+    (judged,) = [event.value for event in events("runs/qa/0001", Noted) if event.name == "evaljournal.judge"]
+    assert "Fine. verdict: so so" == judged["reply"]
+    assert "cost $0.00350" in result.stdout
+
+
+def test_recorded_outputs_are_scored() -> None:
+    """With --output-key, the outputs are read from the dataset and nothing is called."""
+    Path("done.csv").write_text("id,question,answer,generated\n1,q,LIMA,LIMA\n2,q2,0042,\n")
+    result = evaljournal("run", "--data", "done.csv", "--output-key", "generated", "--score", "exact")
+
+    assert 0 == result.exit_code
+    assert {"1": True, "2": False} == scores("runs/done/0001", "exact")
+
+
+def test_scorers_may_be_functions() -> None:
+    """`file.py:function` is a scorer named after the function."""
+    Path("mine.py").write_text("def shout(output, case):\n    return output.isupper()\n")
+    result = evaljournal(*COMMANDED, "--score", "mine.py:shout")
+
+    assert 0 == result.exit_code
+    assert {"peru": True, "cuba": True, "chile": True} == scores("runs/qa/0001", "shout")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("", "no evaluation: pass a file"),
+        ("--data qa.jsonl", "no target: pass one of --endpoint URL"),
+        ("--command cat", "--data is missing"),
+        ("--data no.jsonl --command cat", "no.jsonl"),
+        ("--data qa.jsonl --command cat --endpoint http://h/", "--endpoint and --command are mutually exclusive"),
+        ("--data qa.jsonl --command cat --prompt x", "--prompt requires --chat, not --command"),
+        ("--data qa.jsonl --output-key generated", "has no field {generated}"),
+        ("--data qa.jsonl --chat m --base-url http://h --prompt {qestion}", "did you mean {question}?"),
+        ("--data qa.jsonl --chat m --base-url http://h --prompt @no.txt", "--prompt @no.txt: cannot be read"),
+        ("--data qa.jsonl --command no-such-command", "command 'no-such-command' not found"),
+        ("--data qa.jsonl --command cat --score exat", "max_steps or file.py:function; did you mean 'exact'"),
+        ("--data qa.jsonl --command cat --score nope", "unknown scorer 'nope'; use exact, iexact, contains, one_of"),
+        ("--data qa.jsonl --command cat --score exact:1", "exact takes no argument"),
+        ("--data qa.jsonl --command cat --score no.py:f", "no.py does not exist"),
+        ("--data qa.jsonl --command cat --score 'regex:('", "is not a valid regular expression"),
+        ("--data qa.jsonl --command cat --rubric x", "--rubric requires --judge"),
+        ("--data qa.jsonl --command cat --judge m --judge-url http://h --choice good", "expected WORD=VALUE"),
+        ("--data qa.jsonl --command cat --score exact --fail-under exact", "expected SCORER=NUMBER"),
+        ("--data qa.jsonl --command cat --score exact --fail-under exat=1", "no scorer 'exat'; did you mean 'exact'?"),
+        ("--data qa.jsonl --endpoint http://h --header X", "expected 'Name: value'"),
+        ("--data qa.jsonl --endpoint http://h --retry-errors -1", "--retry-errors -1: must be a whole number"),
+        (
+            "--data qa.jsonl --endpoint http://h --retry-max-delay 0.5",
+            "--retry-max-delay 0.5: must not be less than base_delay",
+        ),
+        ("--data qa.jsonl --endpoint http://h/{idd}", "has no field {idd}; fields: 'topic', 'id', 'question'"),
+        ("--data qa.jsonl --endpoint http://{topic}/", "must not contain fields"),
+        ("--data qa.jsonl --chat m --base-url http://h/{topic}", "must not contain fields; the model may"),
+        ("--data qa.jsonl --chat m --base-url http://h --more x", "--more is not JSON"),
+        ("--data qa.jsonl --chat m --base-url http://h --more [1]", "--more must be a JSON object"),
+        ("--data qa.jsonl --endpoint http://h --header 'X: $NO_SUCH'", "needs the environment variable NO_SUCH"),
+        ("--data qa.jsonl --endpoint http://h --header 'Authorization: Bearer x'", "--header contains a key"),
+        ("--data qa.jsonl --endpoint 'http://h/?key=abcdefgh1'", "--endpoint contains a key"),
+        ("--data qa.jsonl --endpoint http://u:secret@h/", "--endpoint contains a key"),
+        ("evals.py --data qa.jsonl", "evals.py and --data both define the evaluation"),
+        ("--config no.toml", "no.toml: cannot be read"),
+    ],
+)
+def test_invalid_options(arguments: str, message: str) -> None:
+    """An invalid combination is one line with exit code 2 before anything is started; a key is not printed."""
+    result = evaljournal("run", *shlex.split(arguments))
+
+    assert 2 == result.exit_code
+    assert message in result.stderr
+    assert "abcdefgh1" not in result.stderr
+    assert not Path("runs").exists()
+
+
+def test_each_rate_limit_key_has_its_own_limit(server: Server, name: str) -> None:
+    """With --limit-key, each key has a limit of its own."""
+    steps = {"busy": "429:1,ok", "free": "ok"}
+    rows = [{"id": f"{n}", "question": "q", "host": host, "steps": steps[host]} for n, host in enumerate(["busy", "free"] * 4)]
+    Path("two.jsonl").write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
+    url = f"{server.root}/{name}-{{host}}/{{steps}}/generate"
+    result = evaljournal("run", "--data", "two.jsonl", "--endpoint", url, "--limit-key", "host", "--slots", 1)
+    request = [record.event for record in read("runs/two/0001")]
+
+    assert 0 == result.exit_code
+    assert (5, 4) == (len(server.requests(f"{name}-busy")), len(server.requests(f"{name}-free")))
+    assert {"busy", "free"} == {event.key for event in request if isinstance(event, LimitChanged)}
+
+
+def test_a_configuration_file() -> None:
+    """The keys of a configuration file are the options; flags take precedence; its settings are not recorded as overridden."""
+    Path("eval.toml").write_text(
+        'data = "qa.jsonl"\ncommand = "./answer.sh"\nscore = ["exact", "iexact"]\nslots = 3\ntimeout = 7.5\n'
+        'policy = "fixed"\nlimit = 2\nfail_under = "exact=0.5"\n'
+    )
+    result = evaljournal("run", "--config", "eval.toml", "--slots", 2)
+    started_event = events("runs/qa/0001", RunStarted)[0]
+
+    assert 0 == result.exit_code
+    assert (2, 7.5, 2, ["exact=0.5"]) == tuple(
+        started_event.settings[number] for number in ("slots", "timeout", "limit", "fail_under")
+    )
+    assert ["slots"] == started_event.settings["overridden"]
+    assert "--config eval.toml" == started_event.task
+    assert {"exact", "iexact"} == set(started_event.scorers)
+
+
+def test_two_targets() -> None:
+    """A target on the command line and one in the file are mutually exclusive."""
+    Path("eval.toml").write_text('data = "qa.jsonl"\ncommand = "cat"\n')
+    result = evaljournal("run", "--config", "eval.toml", "--endpoint", "http://h")
+
+    assert 2 == result.exit_code
+    assert "Error: --endpoint and --command (in the file) are mutually exclusive" in result.stderr
+
+
+def test_a_judge_uses_the_retries_of_the_run(server: Server, name: str) -> None:
+    """The retry options apply to a judge too."""
+    judge = ("--judge", "m", "--judge-url", server.url(name, "reply:purple", "v1"))
+    line = ("run", "--data", "qa.jsonl", "--command", "cat", *judge, "--limit", 1)
+    result = evaljournal(*line, "--retry-errors", 1, "--retry-base-delay", 0.01)
+
+    assert (1, 2) == (result.exit_code, len(server.requests(name)))
+
+
+def test_a_missing_key_on_resume(server: Server, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the missing variable is reported, not a missing evaluation."""
+    monkeypatch.setenv("SOME_KEY", "abcdefgh1")
+    url = server.url(name, "401", "v1")
+    evaljournal("run", "--data", "qa.jsonl", "--chat", "m", "--base-url", url, "--key-env", "SOME_KEY")
+    monkeypatch.delenv("SOME_KEY")
+    result = evaljournal("resume")
+
+    assert 2 == result.exit_code
+    assert [line for line in result.stderr.splitlines() if line] == [
+        "Error: the header 'Authorization' needs the environment variable SOME_KEY; set it: export SOME_KEY=…"
+    ]
+
+
+def test_retry_options(server: Server, name: str) -> None:
+    """Every retry number is a flag and a key; a flag takes precedence and stays in force on resume."""
+    Path("eval.toml").write_text(
+        f'data = "qa.jsonl"\nendpoint = "{server.url(name, "500")}"\nslots = 1\npolicy = "fixed"\nlimit = 1\n'
+        "retry-errors = 3\nretry-timeouts = 0\nretry-rate-limits = 5\nretry-base-delay = 0.01\nretry-max-delay = 0.02\n"
+    )
+    result = evaljournal("run", "--config", "eval.toml", "--retry-errors", 1)
+    calls = len(server.requests(name))
+    evaljournal("resume", "--retry-failed", "--retry-timeouts", 7)
+    Path("eval.toml").write_text(Path("eval.toml").read_text().replace("limits = 5", "limits = 6"))
+    evaljournal("resume", "--retry-failed")
+    started_event, sessions = events("runs/qa/0001", RunStarted)[0], events("runs/qa/0001", SessionStarted)
+    numbers = {"errors": 1, "timeouts": 0, "rate_limits": 5.0, "base_delay": 0.01, "max_delay": 0.02}
+
+    assert (1, 2) == (result.exit_code, calls)
+    assert numbers == {session: started_event.settings["retry"][session] for session in numbers}
+    assert ["retry.errors"] == started_event.settings["overridden"]
+    later = [session.settings["retry"] for session in sessions[1:]]
+    assert [(1, 7, 5.0), (1, 7, 6.0)] == [(session["errors"], session["timeouts"], session["rate_limits"]) for session in later]
+    assert 6 == len(server.requests(name))
+    assert () == tuple(audit(read("runs/qa/0001"), rules=session_rules).findings)
+
+
+def test_further_request_parameters(server: Server, name: str) -> None:
+    """--more sends further parameters, from a flag or a table."""
+    line = ("run", "--data", "qa.jsonl", "--chat", "m", "--base-url", server.url(name, "ok", "v1"), "--limit", 1)
+    evaljournal(*line, "--more", '{"top_p": 0.5, "stop": ["."]}')
+    Path("eval.toml").write_text("[more]\ntop_p = 0.25\n")
+    evaljournal(*line, "--config", "eval.toml")
+    sent = [orjson.loads(request["body"]) for request in server.requests(name)]
+
+    assert [(0.5, ["."]), (0.25, None)] == [(body["top_p"], body.get("stop")) for body in sent]
+
+
+def test_tables_in_a_configuration_file(server: Server, name: str) -> None:
+    """Headers, choices and a body can be tables."""
+    Path("eval.toml").write_text(
+        f'data = "qa.jsonl"\nendpoint = "{server.url(name, "ok")}"\noutput_path = "output"\njudge = "m"\nlimit = 1\n'
+        f'judge-url = "{server.url(name + "-judge", "reply:verdict: yes", "v1")}"\n'
+        '[header]\nX-One = "1"\n[body]\ninput = "{question}"\nn = 5\n[choice]\nyes = 1\nno = 0\n'
+    )
+    result = evaljournal("run", "--config", "eval.toml")
+
+    assert 0 == result.exit_code
+    (request,) = server.requests(name)
+    assert ("1", '{"input":"lima","n":5}') == (request["headers"]["x-one"], request["body"])
+    assert {"peru": 1.0} == scores("runs/qa/0001", "judge")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("datta = 1", "unknown key 'datta'; did you mean 'data'?"),
+        ("max-failure = 1", "did you mean 'max-failures'?"),
+        ("config = 'x'", "unknown key 'config'"),
+        ("data = ", "not valid TOML"),
+        (
+            "data = 'qa.jsonl'\ncommand = 'cat'\nslots = 'many'",
+            "Error: eval.toml: slots = 'many': 'many' is not a valid integer\n",
+        ),
+        (
+            "data = 'qa.jsonl'\ncommand = 'cat'\nslots = true",
+            "Error: eval.toml: slots = True: expected a single value\n",
+        ),
+        ("data = 'qa.jsonl'\ncommand = ['cat']", "Error: eval.toml: command = ['cat']: expected a single value\n"),
+        ("data = 'qa.jsonl'\ncommand = 'cat'\nshell = ['x']", "Error: eval.toml: shell = ['x']: expected true or false\n"),
+        (
+            "data = 'qa.jsonl'\nendpoint = 'http://h'\nshell = true",
+            "--shell (in the file) requires --command, not --endpoint (in the file)",
+        ),
+        ("data = 'qa.jsonl'\ncommand = 'cat'\nslots = 0", "eval.toml: slots = 0: must be a whole number"),
+        ("data = 'qa.jsonl'\ncommand = 'cat'\nshell = 'perhaps'", "shell"),
+    ],
+)
+def test_invalid_configuration_files(text: str, message: str) -> None:
+    """An unknown key or an invalid value exits with 2, with a suggestion."""
+    Path("eval.toml").write_text(text)
+    result = evaljournal("run", "--config", "eval.toml")
+
+    assert 2 == result.exit_code
+    assert message in result.stderr
+    assert not Path("runs").exists()
+
+
+def test_recorded_options_are_resumed() -> None:
+    """The options are recorded, so `resume` needs only the run."""
+    Path("prompt me.sh").write_text('#!/bin/sh\n[ -e ready ] || exit 127\necho "$1" | tr a-z A-Z\n')
+    Path("prompt me.sh").chmod(0o700)
+    line = "'./prompt me.sh' {question}"
+    options = ("--score", "iexact", "--max-failures", 0, "--policy", "fixed", "--slots", 1)
+    result = evaljournal("run", "--data", "qa.jsonl", "--command", line, *options)
+    Path("ready").touch()
+    resumed = evaljournal("resume", "--retry-failed", "--max-failures", "none")
+
+    assert 3 == result.exit_code
+    assert 0 == resumed.exit_code, resumed.stderr
+    assert {"peru": True, "cuba": True, "chile": False} == scores("runs/qa/0001", "iexact")
+    assert verify("runs/qa/0001").ok
+
+
+@pytest.mark.parametrize(
+    ("verb", "line", "moved"),
+    [
+        ("resume", "--data qa.jsonl --command ./some.sh --score mine.py:shout", "mine.py"),
+        ("resume", "--data qa.jsonl --command ./some.sh --score mine.py:shout", "qa.jsonl"),
+        ("resume", "--config eval.toml", "eval.toml"),
+        ("rescore", "--data qa.jsonl --command ./some.sh --score mine.py:shout", "mine.py"),
+        ("rescore", "--config eval.toml", "eval.toml"),
+    ],
+)
+def test_a_missing_file_on_resume(verb: str, line: str, moved: str) -> None:
+    """A missing file is named, with the command that passes its new location."""
+    Path("mine.py").write_text("def shout(output, case):\n    return output.isupper()\n")
+    Path("some.sh").write_text("#!/bin/sh\n[ -e ready ] || exit 127\necho LIMA\n")
+    Path("some.sh").chmod(0o700)
+    Path("eval.toml").write_text("data = 'qa.jsonl'\ncommand = './some.sh'\nscore = 'mine.py:shout'\n")
+    evaljournal("run", *shlex.split(line), "--max-failures", 0, "--policy", "fixed", "-o", "run")
+    first = evaljournal(verb, "run", *(["--retry-failed"] if verb == "resume" else ["--all"]))
+    Path("away").mkdir()
+    Path(moved).rename(f"away/{moved}")
+    missing = evaljournal(verb, "run", *(["--retry-failed"] if verb == "resume" else ["--all"]))
+    Path("ready").touch()
+    relocated = evaljournal(verb, "run", "--task", line.replace(moved, f"away/{moved}"))
+
+    assert "does not exist" not in first.stderr
+    assert 2 == missing.exit_code
+    assert moved in missing.stderr.splitlines()[0]
+    assert f"run was started from {line}. Run this from that directory, or pass the new location" in missing.stderr
+    assert f"`evaljournal {verb} run --task {shlex.quote(line)}`" in missing.stderr
+    assert 2 != relocated.exit_code, relocated.stderr
+
+
+def test_a_changed_configuration_file_is_not_resumed() -> None:
+    """A changed prompt is rejected unless it is adopted."""
+    Path("eval.toml").write_text('data = "qa.jsonl"\ncommand = "sh -c \\"exit 127\\""\nscore = "exact"\nmax-failures = 0\n')
+    evaljournal("run", "--config", "eval.toml")
+    Path("eval.toml").write_text('data = "qa.jsonl"\ncommand = "./answer.sh"\nscore = "exact"\n')
+    rejected = evaljournal("resume", "--retry-failed")
+    adopted = evaljournal("resume", "--retry-failed", "--adopt")
+
+    assert 2 == rejected.exit_code
+    assert "-  command: sh -c" in rejected.stderr
+    assert "+  command: ./answer.sh" in rejected.stderr
+    assert 0 == adopted.exit_code
+
+
+@pytest.mark.parametrize(
+    ("gate", "code", "message"),
+    [
+        ("exact=0.6", 0, ""),
+        ("exact=66%", 0, ""),
+        ("exact>=0.9", 1, "gate did not pass: exact>=0.9: the mean of exact is 0.6667"),
+        ("exact>=0.6@lower", 1, "the lower end of exact is 0.20"),
+        ("exact>=0.2@lower", 0, ""),
+    ],
+)
+def test_a_gate_decides_the_exit_code(gate: str, code: int, message: str) -> None:
+    """A gate that is not reached exits with 1 and is printed last; '@lower' uses the end of the interval."""
+    result = evaljournal(*COMMANDED, "--fail-under", gate)
+
+    assert code == result.exit_code
+    assert message in result.stdout.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("message", "gate", "code", "reason"),
+    [
+        ("1.0", "mine>=0.9@lower", 1, "the lower end of mine is 0.4385"),
+        ("1.0", "mine>=0.9", 0, ""),
+        (
+            "5.0",
+            "mine>=4@lower",
+            1,
+            "mine is 5 for every case, which gives no confidence interval; omit @lower, or score from 0 to 1",
+        ),
+    ],
+)
+def test_a_gate_on_an_interval_of_equal_scores(message: str, gate: str, code: int, reason: str) -> None:
+    """Three equal scores give no confidence interval."""
+    Path("mine.py").write_text(f"def mine(output, case):\n    return {message}\n")
+    result = evaljournal(*COMMANDED, "--score", "mine.py:mine", "--fail-under", gate)
+
+    assert code == result.exit_code
+    assert reason in result.stdout.splitlines()[-1]

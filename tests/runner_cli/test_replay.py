@@ -1,0 +1,221 @@
+"""`evaljournal replay`."""
+
+import itertools
+from pathlib import Path
+
+import orjson
+import pytest
+import trio
+import trio.testing
+
+from journal import Clock, read
+from journal.events import (
+    RunStopped,
+)
+from replay import load
+from runner.cli._live import FRAME
+from runner.cli.replay import play_back
+from tests.journal.samples import (
+    finished,
+    flip,
+    forge,
+    opened,
+    segment,
+    session,
+    started,
+    trial,
+    write_sync,
+)
+from tests.runner_cli.commands import evaljournal, journal_lines, run_in_terminal
+
+
+def seconds(hour: int) -> Clock:
+    """Clock the first record with the first second of an hour, the second with the second, and so on."""
+    ticks = itertools.count(1)
+
+    def read() -> tuple[str, float]:
+        tick = next(ticks)
+        return f"2026-11-15T{hour:02}:00:{tick:02}.000000Z", float(tick)
+
+    return read
+
+
+@pytest.fixture
+def slow_run() -> Path:
+    """Write a run of two sessions an hour apart: ten records a second apart, and nine more."""
+    write_sync(Path("slow"), [started(), session(), *trial("a"), RunStopped(reason="deadline")], clock=seconds(0))
+    write_sync(Path("slow"), [session(2), *trial("b"), finished(2)], new=False, clock=seconds(1))
+    return Path("slow")
+
+
+def test_the_screen_as_of_a_record(run: Path) -> None:
+    """As of a record, the screen shows the state at that point and the fork command."""
+    result = evaljournal("replay", run, "--at", 8)
+
+    assert 0 == result.exit_code
+    assert "trials   1 ok of 1 done" in result.stdout
+    assert ["journal  seq 8 · on disk to 7"] == journal_lines(result)
+    assert "to continue from here: evaljournal fork run --at 8 -o NEW" in result.stderr
+
+
+def test_the_default_is_the_last_record(run: Path) -> None:
+    """Without a point, the last record and the next command are shown."""
+    result = evaljournal("replay", run)
+
+    assert (0, ["journal  seq 15 · on disk to 14"]) == (result.exit_code, journal_lines(result))
+    assert result.stderr.endswith("next: evaljournal verify run\n")
+
+
+def test_a_point_as_json(run: Path) -> None:
+    """A point as JSON has the shape of `status --json`."""
+    earlier = orjson.loads(evaljournal("replay", run, "--at", 6, "--json").stdout)
+    now = orjson.loads(evaljournal("replay", run, "--json").stdout)
+
+    assert orjson.loads(evaljournal("status", run, "--json").stdout) == now
+    assert list(now) == list(earlier)
+    assert (6, "running", True, 1) == (earlier["seq"], earlier["status"], earlier["is_live"], earlier["trials"]["scoring"])
+    assert "evaljournal fork run --at 6 -o NEW" == earlier["next_command"]
+
+
+def test_idle_slots_as_json(run: Path) -> None:
+    """A point as JSON has the reasons for idle slots at that time; a run that has ended has none."""
+    earlier = orjson.loads(evaljournal("replay", run, "--at", 6, "--json").stdout)
+
+    assert [("cases", None, "dataset: cases to come")] == [
+        (reason["reason"], reason["seconds"], reason["text"]) for reason in earlier["waiting"]
+    ]
+    assert [] == orjson.loads(evaljournal("status", run, "--json").stdout)["waiting"]
+
+
+@pytest.mark.parametrize(
+    ("when", "seq"),
+    [
+        ("0", 2),
+        ("3", 3),
+        ("4.5", 4),
+        ("9", 9),
+        ("3000", 9),  # Between the sessions.
+        ("3602.9", 12),
+        ("3604", 14),
+        ("2026-11-15T00:00:04.5", 4),
+        ("2026-11-15T01:00:04.5+01:00", 4),
+        ("2026-11-15T00:30", 10),
+        ("2026-11-15T01:00:03", 13),
+    ],
+)
+def test_a_time_is_a_point(slow_run: Path, when: str, seq: int) -> None:
+    """Seconds count from the start, gaps included; a time is in UTC unless it has an offset."""
+    shown = orjson.loads(evaljournal("replay", slow_run, "--at-time", when, "--json").stdout)
+
+    assert seq == shown["seq"]
+
+
+def test_time_between_two_records(slow_run: Path) -> None:
+    """Between two records, the duration of running attempts grows."""
+    assert "attempt 1  0.75 s" in evaljournal("replay", slow_run, "--at-time", "5.75").stdout
+    assert "attempt 1  0 s" in evaljournal("replay", slow_run, "--at", 5).stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--at", "99"], "run has no record 99; the last is 15"),
+        (["--at", "0"], "run has no record 0; the first is 1"),
+        (["--at", "-1"], "run has no record -1; the first is 1"),
+        (["--at", "soon"], "'soon' is not a valid integer"),
+        (["--at", "3", "--at-time", "1"], "--at and --at-time are mutually exclusive"),
+        (["--at-time", "99"], "run has no state at 99 s; its last record is at 0.014 s"),
+        (["--at-time", "-1"], "--at-time '-1': expected seconds"),
+        (["--at-time", "soon"], "--at-time 'soon': expected seconds"),
+        (["--at-time", "0001-01-01T00:00+14:00"], "expected seconds"),
+        (["--at-time", "2020-01-01"], "its first record is at 2026-11-15T00:00:00.001000Z"),
+        (["--at-time", "2030-01-01"], "its last record is at 2026-11-15T00:00:00.015000Z"),
+        (["--play", "fast"], "'fast' is not a speed"),
+        (["--play", "0x"], "'0x' is not a speed"),
+        (["--play", "2x", "--json"], "--json and --play are mutually exclusive"),
+    ],
+)
+def test_invalid_points(run: Path, options: list[str], message: str) -> None:
+    """A missing or invalid point exits with 2 and names the valid ones."""
+    result = evaljournal("replay", run, *options)
+
+    assert (2, "", True) == (result.exit_code, result.stdout, message in result.stderr)
+
+
+def test_replay_of_a_damaged_run(run: Path) -> None:
+    """A damaged run is shown up to the damage, with exit code 4; a point before it exits with 0."""
+    flip(segment(run), list(read(run))[9].offset + 60)
+
+    last, before, behind = (evaljournal("replay", run, *options) for options in ((), ("--at", 9), ("--at", 10)))
+    assert (4, ["journal  seq 9 · on disk to 8"]) == (last.exit_code, journal_lines(last))
+    assert "shown up to the damage: run is damaged at record 10" in last.stderr
+    assert (0, ["journal  seq 9 · on disk to 8"]) == (before.exit_code, journal_lines(before))
+    assert (4, "") == (behind.exit_code, behind.stdout)
+
+
+@pytest.mark.parametrize("command", ["replay", "watch", "show", "fork"])
+def test_not_a_run(command: str) -> None:
+    """A path that is not a run exits with 2."""
+    more = {"show": ["a"], "fork": ["-o", "new"]}.get(command, [])
+    result = evaljournal(command, "nothing", *more)
+
+    assert (2, "", True) == (result.exit_code, result.stdout, "nothing does not exist" in result.stderr)
+
+
+@pytest.mark.parametrize("times", [1.0, 10.0])
+def test_playback_speed(slow_run: Path, times: float) -> None:
+    """Playback takes the duration of the run divided by the speed, without the time between sessions."""
+    shown: list[tuple[int, float]] = []
+
+    async def main() -> float:
+        start = trio.current_time()
+        await play_back(load(slow_run), times, lambda run, now: shown.append((run.seq, now)))
+        return trio.current_time() - start
+
+    elapsed = trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert (10 - 3 + 9 - 2) / times == pytest.approx(elapsed, abs=2 * FRAME)
+    assert (19, 9.0) == shown[-1]
+    assert [seq for seq, _ in shown] == sorted(seq for seq, _ in shown)
+    assert 14 / times / FRAME == pytest.approx(len(shown), abs=3)
+
+
+def test_playback_in_lines(run: Path) -> None:
+    """Without a terminal, playback prints plain lines."""
+    result = evaljournal("replay", run, "--play", "2x")
+
+    assert 0 == result.exit_code
+    assert result.stdout.splitlines()[-1].startswith("2 of 2 (100 %) · 2 ok, 0 failed, 0 recovered")
+    assert "\x1b" not in result.stdout
+
+
+def test_playback_at_a_terminal(run: Path) -> None:
+    """At a terminal, playback redraws the screen; the last frame and the cursor remain."""
+    code, screen = run_in_terminal("replay", run, "--play", "1x", until=b"never")
+
+    assert 0 == code
+    assert screen.count("\x1b[?25l") == screen.count("\x1b[?25h") == 1
+    assert "seq 15 · on disk to 14" in screen
+
+
+@pytest.mark.parametrize("command", ["replay", "watch"])
+def test_an_invalid_record_is_no_bug(command: str) -> None:
+    """An intact journal with an invalid record exits with 4 and names it."""
+    forge(
+        Path("odd"),
+        [opened(), started(), session(), {"type": "limit_changed", "t": "soon", "before": 0, "after": 1, "reason": ""}],
+    )
+    forge(
+        Path("odd"), [*trial("a")[:2], {"type": "attempt_succeeded", "trial": "b", "attempt": 1, "output": 1, "elapsed": 1.0}]
+    )
+    result = evaljournal(command, "odd")
+
+    assert (4, True) == (result.exit_code, "is invalid" in result.stderr)
+
+
+def test_an_invalid_time_is_not_drawn() -> None:
+    """A record whose `t` is not a number is rejected."""
+    fact = {"type": "attempt_started", "trial": "a", "attempt": 1, "slot": 0, "t": "soon"}
+    forge(Path("odd"), [opened(), started(), session(), *trial("a")[:1], fact])
+    result = evaljournal("replay", "odd")
+
+    assert (4, True) == (result.exit_code, "is invalid" in result.stderr)

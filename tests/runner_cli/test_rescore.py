@@ -1,0 +1,200 @@
+"""`evaljournal rescore`."""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import orjson
+import pytest
+
+from journal import read, verify
+from journal.events import (
+    AttemptStarted,
+    Noted,
+    RunFinished,
+    RunStopped,
+    SessionStarted,
+    TrialScored,
+)
+from journal.files import DISK
+from journal.lock import Lock
+from replay import fold
+from replay.auditing import audit
+from runner.recompute.rules import session_rules
+from tests.processes import Process
+from tests.runner_cli.commands import COMMAND, COMMANDED, evaljournal, scores
+from tests.runs import events
+from tests.server import Server
+
+pytestmark = pytest.mark.usefixtures("dataset")
+
+
+def test_rescore() -> None:
+    """`rescore` calls no task, adds scores to the journal, and supersedes the old ones."""
+    evaljournal(*COMMANDED)
+    Path("mine.py").write_text("def exact(output, case):\n    return output.lower() == case.expected.strip('!').lower()\n")
+    result = evaljournal("rescore", "--score", "mine.py:exact", "--score", "f1")
+    state = fold(read("runs/qa/0001"))
+
+    assert 0 == result.exit_code, result.stderr
+    assert "3 outputs re-scored by exact, f1" in result.stderr
+    assert 3 == len(events("runs/qa/0001", AttemptStarted))
+    assert [2, 3] == [
+        sum(event.value is True for event in events("runs/qa/0001", TrialScored) if event.version == version)
+        for version in dict.fromkeys(event.version for event in events("runs/qa/0001", TrialScored) if event.scorer == "exact")
+    ]
+    assert (1.0, 3, "finished") == (state.scores["exact"].mean, state.completed, state.outcome)
+    assert () == tuple(audit(read("runs/qa/0001"), rules=session_rules).findings)
+    assert verify("runs/qa/0001").ok
+    shown = evaljournal("show", "chile").stdout
+    assert "(superseded)" in shown
+    assert [False] == [
+        score["value"] for score in orjson.loads(evaljournal("show", "chile", "--json").stdout)["superseded_scores"]
+    ]
+
+
+def test_rescore_without_the_dataset() -> None:
+    """The cases are read from the journal."""
+    evaljournal(*COMMANDED)
+    Path("qa.jsonl").unlink()
+
+    assert 0 == evaljournal("rescore", "--all").exit_code
+
+
+def test_rescore_skips_current_scores() -> None:
+    """Without --all, outputs that the current version of a scorer has scored are skipped, and nothing is written."""
+    evaljournal(*COMMANDED)
+    before = len(list(read("runs/qa/0001")))
+    same = evaljournal("rescore", "runs/qa/0001")
+    after = len(list(read("runs/qa/0001")))
+    again = evaljournal("rescore", "runs/qa/0001", "--all")
+
+    assert "0 outputs re-scored by exact; 3 already scored" in same.stderr
+    assert before == after
+    assert "3 outputs re-scored by exact" in again.stderr
+    assert 6 == len(events("runs/qa/0001", TrialScored))
+
+
+def test_rescore_of_an_unfinished_run() -> None:
+    """The existing outputs are scored; the run stays unfinished."""
+    Path("some.sh").write_text('#!/bin/sh\n[ "$1" = lima ] || exit 127\necho LIMA\n')
+    Path("some.sh").chmod(0o700)
+    options = ("--slots", 1, "--policy", "fixed", "--max-failures", 0)
+    evaljournal("run", "--data", "qa.jsonl", "--command", "./some.sh {question}", *options)
+    result = evaljournal("rescore", "--score", "exact")
+
+    assert 3 == result.exit_code
+    assert {"peru": True} == scores("runs/qa/0001", "exact")
+    assert ["failed_fast", "failed_fast"] == [event.reason for event in events("runs/qa/0001", RunStopped)]
+    assert [] == events("runs/qa/0001", RunFinished)
+
+
+def test_rescore_of_a_run_in_progress() -> None:
+    """A run that is being written cannot be re-scored."""
+    evaljournal(*COMMANDED)
+    lock = Lock(Path("runs/qa/0001"), DISK)
+    result = evaljournal("rescore", "--score", "f1")
+    lock.release()
+
+    assert 2 == result.exit_code
+    assert "is a run in progress" in result.stderr
+
+
+def test_rescore_with_a_judge(server: Server, name: str) -> None:
+    """A judge can score recorded outputs; its answer is recorded."""
+    evaljournal(*COMMANDED)
+    url = server.url(name, "500,reply:verdict: correct", "v1")
+    result = evaljournal("rescore", "--judge", "m", "--judge-url", url, "--slots", 1, "--json")
+
+    assert 0 == result.exit_code, result.stderr
+    assert {"peru": True, "cuba": True, "chile": True} == scores("runs/qa/0001", "judge")
+    assert 3 == len([event for event in events("runs/qa/0001", Noted) if event.name == "evaljournal.judge"])
+    assert 1.0 == orjson.loads(result.stdout)["scores"]["judge"]["mean"]
+
+
+def test_a_rubric_with_the_input_column(server: Server, name: str) -> None:
+    """A rubric can use the name of the input column, in a run and in `rescore`."""
+    Path("fragen.jsonl").write_text('{"id": "peru", "frage": "peru?"}\n')
+    judge = ("--judge", "m", "--judge-url", server.url(name, "reply:verdict: correct", "v1"), "--rubric", "{frage} {output}")
+    evaljournal("run", "--data", "fragen.jsonl", "--input-key", "frage", "--command", "echo LIMA", *judge)
+    again = evaljournal("rescore", "--all")
+
+    assert 0 == again.exit_code, again.stderr
+    assert 2 == sum("peru?" in request["body"] for request in server.requests(name))
+
+
+def test_an_unauthorized_judge_stops_the_rescoring(server: Server, name: str) -> None:
+    """An unauthorized key is reported once, with exit code 3; the same command continues."""
+    evaljournal(*COMMANDED)
+    line = ("rescore", "--judge", "m", "--judge-url", server.url(name, "401,reply:verdict: correct", "v1"), "--slots", 1)
+    rejected = evaljournal(*line)
+    again = evaljournal(*line)
+
+    assert 3 == rejected.exit_code
+    assert "0 outputs re-scored by judge; 3 not scored; run the same command again" in rejected.stderr
+    assert "every other call would fail in the same way: evaljournal.BadStatus: 401" in rejected.stdout
+    assert "\n  scorer judge: unauthorized\n" in rejected.stdout
+    assert "unauthorized" == events("runs/qa/0001", RunStopped)[-1].reason
+    assert 0 == again.exit_code, again.stderr
+    assert "qa finished: 3 of 3 trials done" in again.stdout
+    assert {"peru": True, "cuba": True, "chile": True} == scores("runs/qa/0001", "judge")
+    assert () == tuple(audit(read("runs/qa/0001"), rules=session_rules).findings)
+
+
+def test_a_failed_rescore_does_not_fail_the_run() -> None:
+    """A scorer that failed in `rescore` exits with 1 there; later only the run's own scorers count."""
+    Path("mine.py").write_text("from runner import Fatal\ndef broken(output, case):\n    raise Fatal('no use')\n")
+    evaljournal(*COMMANDED)
+    failed = evaljournal("rescore", "--score", "mine.py:broken")
+    later = [evaljournal("rescore", "--score", "contains"), evaljournal("resume"), evaljournal("status")]
+    gated = evaljournal("resume", "--fail-under", "broken=0.5")
+    evaljournal("run", "--data", "qa.jsonl", "--command", "cat", "--score", "mine.py:broken")
+
+    assert (1, [0, 0, 0], 1) == (failed.exit_code, [result.exit_code for result in later], gated.exit_code)
+    assert "no score: 3 scorer failures (evaljournal.Fatal: no use)" in later[0].stdout
+    assert "no score: 3 scorer failures (evaljournal.Fatal: no use)" in later[2].stdout
+    assert 1 == evaljournal("resume").exit_code
+
+
+def test_an_unauthorized_judge_is_shown_by_status(server: Server, name: str) -> None:
+    """`status` shows the unauthorized scorer until a session continues."""
+    judge = ("--judge", "m", "--judge-url", server.url(name, "401,reply:verdict: correct", "v1"))
+    stopped = evaljournal("run", "--data", "qa.jsonl", "--command", "cat", *judge, "--slots", 1)
+    status, summary = evaljournal("status"), orjson.loads(evaljournal("status", "--json").stdout)
+    resumed = evaljournal("resume", "--json")
+
+    printed = "\n  scorer judge: unauthorized"
+    assert (3, 1) == (stopped.exit_code, stopped.stdout.count("BadStatus"))
+    assert f"{printed}\n" in stopped.stdout
+    assert f"{printed}: evaljournal.BadStatus: 401 Unauthorized from " in status.stdout
+    assert "judge" == summary["unauthorized_scorer"]["scorer"]
+    assert (0, None) == (resumed.exit_code, orjson.loads(resumed.stdout)["unauthorized_scorer"])
+    assert "unauthorized" not in evaljournal("status").stdout
+
+
+def wait_until(condition: Callable[[], bool]) -> bool:
+    """Wait for a condition, at most ten seconds."""
+    until = time.monotonic() + 10
+    while not condition() and time.monotonic() < until:
+        time.sleep(0.01)
+    return condition()
+
+
+def test_an_interrupted_rescore(server: Server, name: str) -> None:
+    """Ctrl-C exits with 3 and keeps the scores; the run stays finished."""
+    evaljournal(*COMMANDED)
+    slow = ["rescore", "--judge", "m", "--judge-url", server.url(name, "reply:verdict: correct,hang", "v1"), "--slots", "1"]
+    process = Process([*COMMAND, *slow], stderr=subprocess.PIPE)
+    with process:
+        assert wait_until(lambda: len(server.requests(name)) >= 2)
+        os.kill(process.pid, signal.SIGINT)
+        _, message = process.communicate(timeout=10)
+
+    assert 3 == process.returncode, message
+    assert 1 == len(scores("runs/qa/0001", "judge"))
+    assert 2 == len(events("runs/qa/0001", SessionStarted))
+    assert "interrupted" == events("runs/qa/0001", RunStopped)[-1].reason
+    assert 0 == evaljournal("resume", "runs/qa/0001").exit_code

@@ -1,0 +1,187 @@
+"""`resume`: what is kept, what is rejected, and exit codes."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from click.testing import CliRunner
+
+from journal import read, verify
+from journal.events import SessionStarted, TrialCompleted
+from replay import load
+from runner import run
+from runner.cli import cli
+from runner.definition.loading import find
+from tests.journal.samples import (
+    complete_run,
+    content,
+    cut_tail,
+    flip,
+    forge,
+    opened,
+    segment,
+    started,
+    write_sync,
+)
+from tests.runner_cli.commands import ONE_BY_ONE, QUICK, define, evaljournal
+from tests.runs import events
+
+pytestmark = pytest.mark.usefixtures("evaluations")
+
+
+def test_resume_of_a_finished_run_changes_nothing() -> None:
+    """A finished run is reported with exit code 0 and not changed."""
+    evaljournal("run", "evals/capitals.py")
+    before = content(Path("runs"))
+    result = evaljournal("resume")
+
+    assert (0, "") == (result.exit_code, result.stdout)
+    assert "runs/capitals/0001 is finished: 5 ok, 0 failed; nothing to resume\n" == result.stderr
+    assert 5 == orjson.loads(evaljournal("resume", "--json").stdout)["trials"]["completed"]
+    assert 0 == evaljournal("resume", "--retry-failed").exit_code
+    assert before == content(Path("runs"))
+
+
+def test_resume_of_a_finished_run_has_the_code_of_the_run() -> None:
+    """Resuming a finished run exits with its code; gates, also new ones, are checked."""
+    define("FAILS = 'cuba'" + QUICK)
+    evaljournal("run", "evals/capitals.py")
+    assert (1, 1) == (evaljournal("resume").exit_code, orjson.loads(evaljournal("resume", "--json").stdout)["exit_code"])
+
+    define("FAILS = None" + QUICK.replace("expected=name.upper()", "expected='PERU'"))
+    evaljournal("run", "evals/capitals.py", "--fail-under", "exact=0.5")
+    before = content(Path("runs"))
+    own, lower, higher = (
+        evaljournal("resume", *gate) for gate in ((), ("--fail-under", "exact=0.2"), ("--fail-under", "exact=0.3"))
+    )
+    mistyped = evaljournal("resume", "--fail-under", "exat=1")
+
+    assert [1, 0, 1, 2] == [command_result.exit_code for command_result in (own, lower, higher, mistyped)]
+    assert "gate did not pass: exact=0.5: the mean of exact is 0.2" == own.stderr.splitlines()[-1]
+    assert "gate did not pass: exact=0.3: the mean of exact is 0.2" == higher.stderr.splitlines()[-1]
+    assert "--fail-under exat=1: no scorer 'exat'; did you mean 'exact'?" in mistyped.stderr
+    assert before == content(Path("runs"))
+
+
+def test_retry_failed() -> None:
+    """`resume --retry-failed` retries failed trials and nothing else."""
+    define("import os\nFAILS = os.environ.get('FAILS')" + QUICK)
+    failed = CliRunner(env={"FAILS": "cuba"}).invoke(cli, ["run", "evals/capitals.py"])
+    assert (1, True) == (failed.exit_code, "--retry-failed" in failed.stdout)
+    assert "retries the failed trials" in evaljournal("resume").stderr
+    result = evaljournal("resume", "--retry-failed")
+
+    assert (0, ["asked about cuba"]) == (result.exit_code, re.findall("asked about .*", result.stderr))
+    assert verify("runs/capitals/0001").ok
+
+
+def test_resume_keeps_the_options_of_the_run() -> None:
+    """Patterns, limits and settings of the run stay in force."""
+    define("import os\nFAILS = os.environ.get('FAILS')" + QUICK)
+    arguments = ["run", "evals/capitals.py", "--limit", "3", *ONE_BY_ONE, "--timeout", "9", "--fail-fast"]
+    stopped = CliRunner(env={"FAILS": "peru"}).invoke(cli, arguments)
+    result = evaljournal("resume", "--retry-failed")
+
+    assert (3, 0) == (stopped.exit_code, result.exit_code)
+    assert "3 of 3 trials done" in result.stdout
+    assert {"peru", "chile", "cuba"} == {event.trial for event in events("runs/capitals/0001", TrialCompleted)}
+    assert [None, None] == [event.settings for event in events("runs/capitals/0001", SessionStarted)]
+
+
+def test_resume_with_other_settings() -> None:
+    """Settings that `resume` or the file changes are printed, recorded and stay in force."""
+    define("import os\nFAILS = os.environ.get('FAILS')" + QUICK)
+    CliRunner(env={"FAILS": "peru"}).invoke(cli, ["run", "evals/capitals.py", *ONE_BY_ONE, "--fail-fast"])
+    define(
+        "import os\nFAILS = os.environ.get('FAILS')"
+        + QUICK.replace("timeout=5, retry=Retry(", "timeout=6, retry=Retry(timeouts=7, ")
+    )
+    again = CliRunner(env={"FAILS": "chile"}).invoke(cli, ["resume", "--slots", "2", "--retry-failed"])
+    result = evaljournal("resume", "--no-fail-fast", "--max-failures", "none")
+
+    assert (3, 1) == (again.exit_code, result.exit_code)
+    assert [
+        "slots: 2 (was 1)",
+        "timeout: 6.0 (was 5.0)",
+        "retry.timeouts: 7 (was 2)",
+    ] == re.findall(r".* \(was .*", again.stderr)
+    assert ["fail_fast: false (was true)"] == re.findall(r".* \(was .*", result.stderr)
+    changes = [event.settings for event in events("runs/capitals/0001", SessionStarted)]
+    assert {"fail_fast": False, "overridden": ["slots", "policy", "fail_fast", "max_failures"]} == changes[2]
+    assert 2 == changes[1]["slots"]
+
+
+def test_resume_of_a_changed_task() -> None:
+    """A changed task is rejected with the differences; --adopt accepts it."""
+    define("FAILS = 'peru'" + QUICK)
+    evaljournal("run", "evals/capitals.py", "--fail-fast", *ONE_BY_ONE)
+    define("FAILS = 'peru'" + QUICK.replace("return name.upper()", "return name.upper() + ''"))
+    rejected = evaljournal("resume")
+
+    assert (2, True) == (rejected.exit_code, "+        return name.upper() + ''" in rejected.stderr)
+    assert "--adopt` accepts the changes" in rejected.stderr
+    assert 1 == evaljournal("resume", "--adopt").exit_code
+
+
+@pytest.mark.parametrize(
+    ("first", "message"),
+    [
+        ([started()], "was started from evals/capitals.py:capitals. Run this from that directory"),
+        ([], "ends before its evaluation was recorded"),
+    ],
+)
+def test_resume_that_does_not_find_its_evaluation(first: list[Any], message: str) -> None:
+    """If the evaluation is not found, the error names it and how to pass its location."""
+    Path("evals/capitals.py").unlink()
+    forge(Path("r"), [opened(), *first])
+    result = evaljournal("resume", "r", "--trust")
+
+    assert (2, True) == (result.exit_code, message in result.stderr)
+    assert "`evaljournal resume r --task " in result.stderr
+
+
+def test_resume_after_the_evaluation_was_moved() -> None:
+    """--task passes the new location; it is recorded."""
+    define("FAILS = 'peru'" + QUICK)
+    evaljournal("run", "evals/capitals.py", "--fail-fast", *ONE_BY_ONE)
+    Path("evals/capitals.py").rename("moved.py")
+
+    assert (2, 1) == (evaljournal("resume").exit_code, evaljournal("resume", "--task", "moved.py").exit_code)
+    again = evaljournal("resume", "--retry-failed")
+    assert (1, "moved.py:capitals") == (again.exit_code, load("runs/capitals/0001").summary().task)
+    assert "adopted" not in again.stderr
+
+
+def test_resume_of_a_run_started_from_python() -> None:
+    """--task is needed once; then the next command finds the evaluation."""
+    define("FAILS = 'peru'" + QUICK)
+    run(find("evals/capitals.py").evaluation, "r", fail_fast=True, slots=1, policy="fixed")
+    without_task = evaljournal("resume", "r")
+    message = evaljournal("resume", "r", "--task", "evals/capitals.py", "--no-fail-fast")
+    cut_tail(segment(Path("r"), 2), 1)
+    with segment(Path("r"), 2).open("ab") as file:  # A torn line.
+        file.write(b'{"seq":99,"at":"2026-11-15T00:00:00.000000Z","t":0.0,"type":"session_started","session":3')
+    again = evaljournal("resume", "r", "--retry-failed")
+
+    assert (2, True) == (without_task.exit_code, "was started from Python" in without_task.stderr)
+    assert (1, True) == (message.exit_code, message.stdout.endswith("next: evaljournal resume r --retry-failed\n"))
+    assert (1, True) == (again.exit_code, "1 trial failed" in again.stdout)
+    assert verify("r").ok
+
+
+def test_resume_without_any_run() -> None:
+    """Without runs, `resume` exits with 2."""
+    assert (2, 2) == (evaljournal("resume").exit_code, evaljournal("resume", "nothing").exit_code)
+
+
+def test_resume_of_a_damaged_run_ends_with_4() -> None:
+    """A damaged run is neither resumed nor changed."""
+    write_sync(Path("r"), complete_run()[:-1])
+    flip(segment(Path("r")), list(read("r"))[9].offset + 60)
+    before = segment(Path("r")).read_bytes()
+    result = evaljournal("resume", "r", "--trust")
+
+    assert (4, True) == (result.exit_code, "is damaged at record 10" in result.stderr)
+    assert before == segment(Path("r")).read_bytes()

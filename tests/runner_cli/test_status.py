@@ -1,0 +1,138 @@
+"""`status` and `ls`: what they print of a run in any state."""
+
+import shutil
+from pathlib import Path
+
+import orjson
+import pytest
+
+from journal import read
+from journal.files import DISK
+from journal.lock import Lock, is_held
+from tests.journal.samples import (
+    complete_run,
+    content,
+    flip,
+    forge,
+    opened,
+    segment,
+    session,
+    started,
+    trial,
+    write_sync,
+)
+from tests.runner_cli.commands import evaljournal
+
+pytestmark = pytest.mark.usefixtures("evaluations")
+
+
+def test_status_of_a_finished_run() -> None:
+    """`status` prints the final report of the run, or JSON with stable names."""
+    ended = evaljournal("run", "evals/capitals.py").stdout
+    words, answer = evaljournal("status"), orjson.loads(evaljournal("status", "--json").stdout)
+
+    assert (0, "") == (words.exit_code, words.stderr)
+    assert ended == words.stdout
+    assert ("runs/capitals/0001", "finished", False, None) == (
+        answer["path"],
+        answer["status"],
+        answer["is_live"],
+        answer["problem"],
+    )
+    assert (5, 5) == (answer["trials"]["completed"], answer["attempts"]["started"])
+
+
+def test_status_of_a_damaged_run() -> None:
+    """A damaged run is shown up to the damage, with exit code 4, and not changed."""
+    write_sync(Path("r"), complete_run())
+    flip(segment(Path("r")), list(read("r"))[9].offset + 60)
+    before = content(Path("r"))
+    words, as_json = evaljournal("status", "r"), evaljournal("status", "r", "--json")
+    answer = orjson.loads(as_json.stdout)
+
+    assert (4, 4) == (words.exit_code, as_json.exit_code)
+    assert "1 done of 2 so far" in words.stdout
+    assert "shown up to the damage: r is damaged at record 10" in words.stderr
+    assert ("damaged", 9, 1) == (answer["status"], answer["seq"], answer["trials"]["completed"])
+    assert before == content(Path("r"))
+
+
+def test_status_of_a_run_that_breaks_the_rules() -> None:
+    """An intact journal with records about unknown trials exits with 4."""
+    forge(Path("r"), [opened(), started(), session(), *trial("a")[1:]])
+    result = evaljournal("status", "r")
+
+    assert (4, True) == (result.exit_code, "record 4 has a correct hash but is invalid" in result.stderr)
+
+
+def test_checking_a_lock_does_not_take_it(tmp_path: Path) -> None:
+    """The check creates no file and does not block the next writer."""
+    assert not is_held(tmp_path)
+    assert not (tmp_path / "LOCK").exists()
+
+    lock = Lock(tmp_path, DISK)
+    assert is_held(tmp_path)
+    lock.release()
+    assert not is_held(tmp_path)
+    Lock(tmp_path, DISK).release()
+
+
+def test_status_without_a_run() -> None:
+    """A path that is not a run exits with 2."""
+    assert (2, 2) == (evaljournal("status").exit_code, evaljournal("status", "nothing").exit_code)
+
+
+def test_ls() -> None:
+    """The runs are listed with evaluation, counts and outcome, in any status."""
+    write_sync(Path("runs/capitals/0001"), complete_run())
+    write_sync(Path("runs/capitals/0002"), complete_run()[:-1])
+    write_sync(Path("runs/capitals/0003"), complete_run())
+    flip(segment(Path("runs/capitals/0003")), list(read("runs/capitals/0003"))[9].offset + 60)
+    forge(Path("runs/rivers"), [opened(version="7.0")])
+    result = evaljournal("ls")
+    answer = orjson.loads(evaljournal("ls", "--json").stdout)
+
+    assert (0, "") == (result.exit_code, result.stderr)
+    assert [
+        "RUN                 EVALUATION  STARTED              OK  FAILED  TRIALS  SCORE          COST  TOOK   ENDED",
+        "runs/capitals/0001  capitals    2026-11-15 00:00:00  2   0       2       exact 100.0 %  -     14 ms  finished",
+        "runs/capitals/0002  capitals    2026-11-15 00:00:00  2   0       -       exact 100.0 %  -     14 ms  no final record",
+        "runs/capitals/0003  capitals    2026-11-15 00:00:00  1   0       -       exact 100.0 %  -     9 ms   damaged",
+    ] == result.stdout.splitlines()[:4]
+    assert "unreadable" == answer[3]["status"]
+    (variant,) = answer[1].pop("variants")
+    assert ("", 2, 1.0) == (variant["variant"], variant["completed"], variant["scores"]["exact"]["mean"])
+    assert answer[1] == {
+        "path": "runs/capitals/0002",
+        "evaluation": "capitals",
+        "started_at": "2026-11-15T00:00:00.003000Z",
+        "git": "",
+        "shard": "",
+        "completed": 2,
+        "failed": 0,
+        "trials": None,
+        "elapsed": 0.014,
+        "head": list(read("runs/capitals/0002"))[-1].h,
+        "cost": None,
+        "status": "interrupted",
+        "outcome": "no final record",
+    }
+
+
+def test_status_reports_a_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After an interrupted run, `status` reports a nearly full disk."""
+    write_sync(Path("runs/capitals/0001"), complete_run()[:-1])
+    with_space = evaljournal("status").stdout
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(100, 100, 1))
+    full = evaljournal("status").stdout
+
+    assert with_space + "its disk has 1 byte free, which may be the cause; free some space before you resume\n" == full
+
+
+def test_ls_of_a_directory(tmp_path: Path) -> None:
+    """Another directory can be listed; a missing one exits with 2, and no runs are no error."""
+    write_sync(tmp_path / "archive/2026/capitals/0001", complete_run())
+
+    assert str(tmp_path / "archive/2026/capitals/0001") in evaljournal("ls", tmp_path / "archive").stdout
+    assert 2 == evaljournal("ls", "nowhere").exit_code
+    assert (0, "", True) == ((result := evaljournal("ls")).exit_code, result.stdout, "no runs under runs/" in result.stderr)
