@@ -22,7 +22,7 @@ GROUPS: Final = {
     "Steps of agents": ["step", "durable", "gateway_env"],
     "Run it": ["run", "arun", "rescore", "Outcome", "Rescored", "RunOptions"],
     "Tasks without code": ["Chat", "Endpoint", "Command", "RecordedOutput"],
-    "Workers": ["ProcessWorkers", "CommandWorkers"],
+    "Workers": ["ProcessWorkers", "RayWorkers", "CommandWorkers"],
     "Errors": ["RateLimited", "Fatal", "UsageError", "RunFailed"],
     "Read a run": ["load", "summarize", "compare", "audit", "verify", "RunVerification"],
     "Modules": ["scorers", "executors", "testing", "journal", "replay"],

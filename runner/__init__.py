@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from runner.tasks.recorded_output import RecordedOutput as RecordedOutput
     from runner.workers.processes import CommandWorkers as CommandWorkers
     from runner.workers.processes import ProcessWorkers as ProcessWorkers
+    from runner.workers.ray import RayWorkers as RayWorkers
 
 _MODULES: Final = {
     "Case": "data.case",
@@ -49,6 +50,7 @@ _MODULES: Final = {
     "Outcome": "engine.session",
     "ProcessWorkers": "workers.processes",
     "RateLimited": "retries.classify",
+    "RayWorkers": "workers.ray",
     "RecordedOutput": "tasks.recorded_output",
     "Rescored": "engine.rescore",
     "Retry": "retries.retry",

@@ -56,6 +56,15 @@ def handle_signals(handler: Handler, *numbers: int, shares: bool = False) -> Gen
         yield bool(handled)
 
 
+def reinstall_handlers() -> None:
+    """Install the current handlers again at system level, where a C library may have replaced them."""
+    if threading.current_thread() is threading.main_thread():
+        for number in STOP_SIGNALS:
+            handler = signal.getsignal(number)
+            if handler is not None:
+                signal.signal(number, handler)
+
+
 def is_from_signal(exc: BaseException) -> bool:
     """Whether an exception is, or contains, a KeyboardInterrupt that a signal handler raised; code may also raise it itself.
 

@@ -14,6 +14,7 @@ import trio.testing
 from trio._core import _run as scheduler
 
 import runner
+from tests.ray_cluster import ENVIRONMENT, RayCluster, ray_cluster
 from tests.server import Server, serving
 
 hypothesis.settings.register_profile("no-deadline", deadline=None)  # The load of the machine must not decide a test.
@@ -26,6 +27,7 @@ if sys.platform == "win32":  # These need POSIX signals, terminals or commands.
         "journal/test_crash.py",
         "runner/test_command.py",
         "runner/test_gateway*.py",
+        "runner/test_ray.py",
         "runner/test_executors_*.py",
         "runner/test_signals.py",
         "runner_cli/test_*.py",
@@ -89,11 +91,27 @@ def state_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True, scope="session")
+def ray_environment() -> Iterator[None]:
+    """Set the variables of Ray before a test imports it: it reads them once."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in ENVIRONMENT.items():
+            patch.setenv(name, value)
+        yield
+
+
 @pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
     """An HTTP server in its own process."""
     with serving() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[RayCluster]:
+    """A Ray cluster in its own processes."""
+    with ray_cluster() as cluster:
+        yield cluster
 
 
 @pytest.fixture

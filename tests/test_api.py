@@ -73,6 +73,7 @@ def test_public_names_of_runner() -> None:
         "Outcome",
         "ProcessWorkers",
         "RateLimited",
+        "RayWorkers",
         "RecordedOutput",
         "Rescored",
         "Retry",

@@ -88,6 +88,9 @@ class MemoryWorkers:
     concurrency: int | None = 2
     spares: int = 1
     is_local: bool = True
+    environment: tuple[str, ...] = ()
+    capacity: trio.CapacityLimiter | None = None
+    """Limits the workers that run; others wait."""
     pipes: list[MemoryPipe] = attrs.field(factory=list[MemoryPipe])
 
     def describe(self) -> Mapping[str, Any]:
@@ -99,9 +102,11 @@ class MemoryWorkers:
 
             async def start(number: int) -> MemoryPipe:
                 await trio.lowlevel.checkpoint()
+                if self.capacity is not None:
+                    await self.capacity.acquire_on_behalf_of(number)
                 pipe = MemoryPipe(f"process {number}")
                 self.pipes.append(pipe)
-                nursery.start_soon(self._serve, pipe)
+                nursery.start_soon(self._serve, pipe, number)
                 return pipe
 
             try:
@@ -109,13 +114,15 @@ class MemoryWorkers:
             finally:
                 nursery.cancel_scope.cancel()
 
-    async def _serve(self, pipe: MemoryPipe) -> None:
+    async def _serve(self, pipe: MemoryPipe, number: int) -> None:
         _pipe.set(pipe)
         with pipe.scope:
             await pipe.opened.wait()
             opened = open_evaluation(WorkerSide(pipe), pipe.sent.pop(0), lambda _: self.evaluation)
             if opened is not None:
                 await Calls(WorkerSide(pipe), *opened).run()
+        if self.capacity is not None:
+            self.capacity.release_on_behalf_of(number)
 
 
 _pipe: ContextVar[MemoryPipe] = ContextVar("tests_pipe")

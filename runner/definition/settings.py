@@ -69,7 +69,8 @@ def _budget_per_trial(value: BudgetValue) -> Mapping[str, float] | None:
 
 
 _is_pool: Final = valid(
-    lambda value: value is None or isinstance(value, WorkerPool), "must be 'processes', 'processes:N' or 'command:LINE'"
+    lambda value: value is None or isinstance(value, WorkerPool),
+    "must be 'processes', 'processes:N', 'ray', 'ray:HOST:PORT' or 'command:LINE'",
 )
 DURATION: Final = "must be a number of seconds above 0"
 _duration: Final = valid(lambda value: value is None or is_duration(value), DURATION, "None turns it off")

@@ -42,10 +42,11 @@ def effective_settings(own: Settings, overrides: Mapping[str, Any], recorded: Ma
         if name in earlier_names and name in recorded and (name not in overrides or name in _BUDGETS)
     }
     workers = earlier_settings.get("workers")
-    if isinstance(workers, Mapping) and workers.get("kind") != "processes":  # A journal must not name commands to run.
-        raise UsageError(
-            "the run used workers that a command starts", hint="pass them again: --workers, or workers=… in Python"
-        )
+    if (
+        isinstance(workers, Mapping) and workers.get("kind") != "processes"
+    ):  # A journal must not name a command to run or a cluster to trust.
+        kind = "on Ray" if workers.get("kind") == "ray" else "that a command starts"
+        raise UsageError(f"the run used workers {kind}", hint="pass them again: --workers, or workers=… in Python")
     # Of `retry`, only the numbers can be read from a journal: the other fields are functions and classes.
     retry, recorded_retry = overrides.get("retry", {}), recorded.get("retry")
     numbers: dict[str, Any] = {}

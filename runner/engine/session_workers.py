@@ -1,5 +1,7 @@
 """The workers of a session: what they import, and how many attempts each runs concurrently."""
 
+import math
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,7 +9,7 @@ from typing import Any, Final
 
 from runner.definition.evaluation import Evaluation
 from runner.definition.settings import Settings
-from runner.errors import UsageError
+from runner.errors import MissingVariable, UsageError
 from runner.tasks import OpenableTask, is_async
 from runner.workers.driver import Workers
 from runner.workers.pool import WorkerPool
@@ -43,16 +45,27 @@ def new_workers(
 ) -> Workers:
     """Return the workers of a session of these variants; `reference` is where the evaluation is defined; empty: unknown."""
     places = pool.concurrency or min((_default_places(evaluation.tasks[name]) for name in variants), default=1)
+    reference = reference or _reference(evaluation)
     opening = {
-        "task": reference or _reference(evaluation),
+        "task": reference if pool.is_local else _relative(reference),
         "fingerprint": evaluation.fingerprint,
         "variants": {name: evaluation.variants[name].fingerprint if name else "" for name in variants},
         "scorers": {scorer.name: scorer.version for scorer in evaluation.scorers.values() if scorer.workers},
         "loop": settings.loop,
         "durable": list(settings.durable),
         "write_ahead": settings.write_ahead,
+        "environment": _environment(pool.environment),
     }
-    return Workers(pool, opening, places=places, grace=settings.grace)
+    is_limited = settings.slots is not None and settings.limit_key is None and not opening["scorers"]
+    max_workers = math.ceil((settings.slots or 0) / places) if is_limited else math.inf
+    return Workers(pool, opening, places=places, grace=settings.grace, max_workers=max_workers)
+
+
+def _environment(names: Sequence[str]) -> dict[str, str]:
+    """Return the values of environment variables."""
+    if missing := next((name for name in names if name not in os.environ), None):
+        raise MissingVariable(f"the environment variable {missing!r}, which the workers need, is not set")
+    return {name: os.environ[name] for name in names}
 
 
 def scoring_workers(evaluation: Evaluation[Any, Any, Any], reference: str = "") -> Workers | None:
@@ -69,6 +82,12 @@ def _default_places(task: Any) -> int:
 
 def _starts_processes(task: Any) -> bool:
     return getattr(task, "starts_processes", False) is True
+
+
+def _relative(reference: str) -> str:
+    """Return the reference to a file below the current directory relative to it: other machines may have it elsewhere."""
+    path = Path(reference)
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else reference
 
 
 def _reference(evaluation: Evaluation[Any, Any, Any]) -> str:

@@ -52,7 +52,6 @@ class Connection(Protocol):
 
 def serve(connection: Connection, opening: bytes) -> None:
     """Import the evaluation that the first frame names, and serve the session until it ends."""
-    add_environment()
     opened = open_evaluation(connection, opening, _load)
     if opened is not None:
         trio.run(Calls(connection, *opened).run)
@@ -64,6 +63,8 @@ def open_evaluation(
     """Load the evaluation, and report whether it is the session's; return it and the members of the first frame if it is."""
     try:
         members: dict[str, Any] = orjson.loads(opening)["open"]
+        os.environ.update(members.pop("environment", {}))
+        add_environment()
         evaluation = load(members["task"])
         _check_same(evaluation, members)
         if members["durable"]:

@@ -5,6 +5,7 @@ call ends exactly once: with its last frame, when its worker ends, or when a wor
 """
 
 import itertools
+import math
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
@@ -17,7 +18,6 @@ import trio
 from journal.codec import decode
 from journal.errors import JournalError
 from journal.events import StepEvent, StepReused
-from replay.text import plural
 from runner.errors import UsageError
 from runner.notes import Sink
 from runner.steps.attempt_steps import AttemptSteps
@@ -25,7 +25,7 @@ from runner.workers.frames import CANCELLED, InvalidFrame, parse_end, parse_fram
 from runner.workers.pool import Pipe, StartWorker, WorkerDied, WorkerEnd, WorkerEnded, WorkerPool
 
 START_TIMEOUT: Final = 120.0
-"""Seconds that the first workers get to import the evaluation."""
+"""Seconds that a worker gets to import the evaluation."""
 MAX_FAILED_STARTS: Final = 3
 """Consecutive workers that may end before they are ready."""
 STOP_GRACE: Final = 0.5
@@ -85,8 +85,12 @@ class Worker:
 class Workers:
     """The workers of a session."""
 
-    def __init__(self, pool: WorkerPool, opening: Mapping[str, Any], *, places: int, grace: float) -> None:
+    def __init__(
+        self, pool: WorkerPool, opening: Mapping[str, Any], *, places: int, grace: float, max_workers: float = math.inf
+    ) -> None:
+        """`max_workers`: how many can be in use if the pool does not limit their number."""
         self._pool = pool
+        self._max_workers = max_workers
         self._opening = orjson.dumps({"open": dict(opening)})
         self._places = places
         self._grace = grace
@@ -125,17 +129,14 @@ class Workers:
 
     async def wait_ready(self) -> None:
         """Start the workers, and wait until all are ready; raise a `UsageError` if one is not."""
+        self._grow()
         for _ in range(self._pool.workers):
             self._start()
-        with trio.move_on_after(START_TIMEOUT):
-            while len(self._workers) < self._pool.workers and self._problem is None:
-                self._changed = trio.Event()
-                await self._changed.wait()
+        while len(self._workers) < max(1, self._pool.workers) and self._problem is None:
+            self._changed = trio.Event()
+            await self._changed.wait()
         if self._problem is not None:
             raise self._problem
-        missing = self._pool.workers - len(self._workers)
-        if missing:
-            raise UsageError(f"{plural(missing, 'worker')} did not start within {START_TIMEOUT:g} s")
 
     def begin(self, run: str) -> None:
         """Let the workers open the tasks for a run; called once its journal is open."""
@@ -157,6 +158,7 @@ class Workers:
         if job.place is None:
             job.place = min((worker for worker in self._workers if worker.has_room), key=lambda worker: worker.used)
             job.place.used += 1
+            self._grow()
 
     def reserve_alone(self, job: Job, on_reserved: Callable[[], None]) -> None:
         """Give a job a worker of its own as soon as one runs nothing else; then call `on_reserved`."""
@@ -237,6 +239,13 @@ class Workers:
 
     # Workers.
 
+    def _grow(self) -> None:
+        """Start as many workers as there are if all places are taken, and the pool does not limit their number."""
+        if self._pool.workers == 0 and not self.has_room and not self.is_stopping():
+            count = len(self._workers)
+            for _ in range(int(min(max(1, count), self._max_workers - count)) - self._starting):
+                self._start()
+
     def _start(self) -> None:
         self._starting += 1
         self._nursery.start_soon(self._run_worker, next(self._numbers))
@@ -251,16 +260,21 @@ class Workers:
             return
         try:
             pipe.send(self._opening)
-            async with aclosing(pipe.frames()) as frames:
-                async for batch in frames:
-                    for frame in batch:
-                        members = parse_frame(frame)
-                        if worker is not None:
-                            self._receive(worker, members)
-                        elif (worker := self._add_worker(pipe, members)) is None:
-                            pipe.kill()
-                            return
+            with trio.move_on_after(START_TIMEOUT) as start:
+                async with aclosing(pipe.frames()) as frames:
+                    async for batch in frames:
+                        for frame in batch:
+                            members = parse_frame(frame)
+                            if worker is not None:
+                                self._receive(worker, members)
+                            elif (worker := self._add_worker(pipe, members)) is None:
+                                pipe.kill()
+                                return
+                            else:
+                                start.deadline = math.inf
+            raise WorkerDied(f"killed: it was not ready within {START_TIMEOUT:g} s")
         except WorkerDied as exc:
+            pipe.kill()
             self._handle_end(worker, exc.detail, blameless=exc.blameless)
         except InvalidFrame as exc:
             pipe.kill()
@@ -278,7 +292,8 @@ class Workers:
         worker = Worker(pipe.where or str(ready.get("name"))[:200], pipe, self._places)
         if self._begin:
             pipe.send(self._begin)
-        (self._workers if len(self._workers) < self._pool.workers else self._spares).append(worker)
+        is_spare = 0 < self._pool.workers <= len(self._workers)
+        (self._spares if is_spare else self._workers).append(worker)
         self._changed.set()
         self._use_room()
         return worker
@@ -338,6 +353,7 @@ class Workers:
             missing = self._pool.workers + self._pool.spares - len(self._workers) - len(self._spares) - self._starting
             for _ in range(missing):
                 self._start()
+        self._grow()
         self._use_room()
 
     def _fail(self, message: str) -> None:

@@ -3,7 +3,7 @@
 A frame is one line of JSON. Nothing that a worker sends is unpickled or evaluated: it may have run code that a model wrote.
 """
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -62,7 +62,7 @@ class WorkerPool(Protocol):
 
     @property
     def workers(self) -> int:
-        """How many workers run attempts."""
+        """How many workers run attempts; 0: as many as the attempts need, and the pool can start."""
         ...
 
     @property
@@ -78,6 +78,11 @@ class WorkerPool(Protocol):
     @property
     def is_local(self) -> bool:
         """Whether its workers run on this machine, with access to its loopback address."""
+        ...
+
+    @property
+    def environment(self) -> Sequence[str]:
+        """Names of the environment variables of this process that are sent to its workers."""
         ...
 
     def describe(self) -> Mapping[str, Any]:

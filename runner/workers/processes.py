@@ -162,6 +162,11 @@ class ProcessWorkers:
         """Whether its workers run on this machine."""
         return True
 
+    @property
+    def environment(self) -> Sequence[str]:
+        """Names of variables that are sent to its workers."""
+        return ()
+
     def describe(self) -> Mapping[str, Any]:
         """Return what the journal records about it."""
         return {"kind": "processes", "workers": self.workers, "concurrency": self.concurrency}
@@ -208,6 +213,11 @@ class CommandWorkers:
     def is_local(self) -> bool:
         """Whether its workers run on this machine."""
         return False
+
+    @property
+    def environment(self) -> Sequence[str]:
+        """Names of variables that are sent to its workers."""
+        return ()
 
     def describe(self) -> Mapping[str, Any]:
         """Return what the journal records about it."""

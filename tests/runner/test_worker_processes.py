@@ -60,6 +60,8 @@ def act(name):
             raise error
         case "print":
             print("printed \\x1b[31m")
+        case "variable":
+            return str(os.environ["EVALJOURNAL_VALUE"] == "value-of-a-variable")
         case "nap":
             time.sleep(0.02)
         case "mark":

@@ -24,7 +24,20 @@ from journal.events import (
     TrialScored,
 )
 from replay import audit
-from runner import CommandWorkers, Fatal, Outcome, ProcessWorkers, RateLimited, Retry, Score, Settings, UsageError, note, step
+from runner import (
+    CommandWorkers,
+    Fatal,
+    Outcome,
+    ProcessWorkers,
+    RateLimited,
+    RayWorkers,
+    Retry,
+    Score,
+    Settings,
+    UsageError,
+    note,
+    step,
+)
 from runner.engine.changes import effective_settings
 from runner.engine.rescore import rescore
 from runner.engine.session_workers import scoring_workers
@@ -314,6 +327,63 @@ async def test_a_run_can_be_resumed_without_workers_and_with_others() -> None:
     assert ["done"] == [event.output for event in runs.events(disk, AttemptSucceeded)]
 
 
+async def test_as_many_workers_as_the_attempts_need() -> None:
+    """Without a number, workers are started while all places are taken, and not more than the slots can use."""
+    disk, pool = SimulatedDisk(), MemoryWorkers(workers=0, concurrency=2, spares=0)
+
+    async def slow(value: str) -> str:
+        await trio.sleep(4)
+        return value
+
+    await run_in(pool, define(slow, numbered_cases(20), slots=10, retry=RETRY), disk)
+
+    started = [round(record.t, 1) for record in read(PATH, files=disk) if isinstance(record.event, AttemptStarted)]
+    assert [0.0] * 10 + [4.0] * 10 == started
+    assert 5 == len(pool.pipes)
+
+
+async def test_workers_come_and_go() -> None:
+    """Those that a pool cannot start wait until it can; those that are lost are replaced."""
+    disk, capacity = SimulatedDisk(), trio.CapacityLimiter(2)
+    pool = MemoryWorkers(workers=0, concurrency=1, spares=0, capacity=capacity)
+    lost = {"case-4", "case-9", "case-30"}
+
+    async def task(value: str) -> str:
+        await trio.sleep(1)
+        if value == "case-20":
+            capacity.total_tokens = 4
+        if value in lost:
+            lost.remove(value)
+            await die("machine lost", blameless=True)
+        return value
+
+    outcome = await run_in(pool, define(task, numbered_cases(60), slots=8, retry=RETRY), disk)
+
+    assert 60 == outcome.state.completed
+    assert {("case-4", "worker_lost"), ("case-9", "worker_lost"), ("case-30", "worker_lost")} == set(ends(disk))
+    assert 2 + 3 + 2 <= len(outcome.state.workers)
+    assert 30 > outcome.state.elapsed > 15
+
+
+async def test_a_worker_that_does_not_become_ready_is_killed() -> None:
+    """An import that does not end is reported, and nothing is written."""
+
+    class Silent(MemoryWorkers):
+        async def _serve(self, pipe: MemoryPipe, _: int) -> None:
+            await pipe.opened.wait()
+
+    disk, pool = SimulatedDisk(), Silent(workers=1)
+
+    async def task(value: str) -> str:
+        return value
+
+    with pytest.raises(UsageError, match="not ready within 120 s"):
+        await run_in(pool, define(task, numbered_cases(1)), disk)
+
+    assert [True] == [pipe.is_killed for pipe in pool.pipes]
+    assert not disk.is_directory("/runs")
+
+
 async def test_another_version_in_a_worker_is_rejected_before_anything_is_written() -> None:
     """The worker names the place where it imports the other version."""
 
@@ -451,10 +521,21 @@ def test_settings_of_workers() -> None:
 
     assert ProcessWorkers(3) == setting({"workers": "processes:3"}).workers
     assert CommandWorkers("ssh gpu1 work") == setting({"workers": "command:ssh gpu1 work"}).workers
+    assert (RayWorkers(), RayWorkers("head:6379")) == tuple(
+        setting({"workers": text}).workers for text in ("ray", "ray:head:6379")
+    )
     assert setting({"workers": "none"}).workers is None
     recorded = setting({"workers": ProcessWorkers(3, concurrency=2)}).facts()["workers"]
     assert ProcessWorkers(3, concurrency=2) == setting({"workers": recorded}).workers
-    for invalid in ("processes:", "processes:0", "ray", "command:", {"kind": "command", "command": "ls", "workers": 1}, 8):
+    for invalid in (
+        "processes:",
+        "processes:0",
+        "rays",
+        {"kind": "ray", "address": "head:6379"},
+        "command:",
+        {"kind": "command", "command": "ls", "workers": 1},
+        8,
+    ):
         with pytest.raises(UsageError):
             setting({"workers": invalid})
     with pytest.raises(UsageError, match="pass them again"):

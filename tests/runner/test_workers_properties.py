@@ -74,6 +74,7 @@ class ScriptedPool:
     concurrency: int | None = 2
     spares: int = 1
     is_local: bool = True
+    environment: tuple[str, ...] = ()
     pipes: list[ScriptedPipe] = attrs.field(factory=list[ScriptedPipe])
 
     def describe(self) -> Mapping[str, Any]:

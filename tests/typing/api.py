@@ -17,6 +17,7 @@ from evaljournal import (
     Outcome,
     ProcessWorkers,
     RateLimited,
+    RayWorkers,
     RecordedOutput,
     Rescored,
     Retry,
@@ -130,6 +131,7 @@ def wrong_verdict(output: str, case: Case) -> list[str]:
 
 
 evaluation(cases=CASES, workers=ProcessWorkers(2, concurrency=4))
+evaluation(cases=CASES, workers=RayWorkers(workers=4, num_gpus=0.5, resources={"fpga": 1}, environment=("OPENAI_API_KEY",)))
 evaluation(cases=CASES, workers="processes:8")
 evaluation(cases=CASES, workers=8)  # type: ignore[arg-type]
 evaluation(cases=CASES, policy="aimd", limit_key="model", grace=1, max_failures=0.1, fail_under="exact=0.9", durability="os")

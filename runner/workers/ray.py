@@ -1,0 +1,393 @@
+"""Workers on a Ray cluster. Ray is imported when a session starts its first worker.
+
+An attempt is not a task of Ray: a worker is an actor, and frames go to it and come back in batches, so that many attempts cost
+one call of Ray. Retries are those of the run; Ray repeats nothing.
+"""
+
+import atexit
+import importlib
+import os
+import queue
+import socket
+import threading
+from collections import deque
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from typing import Any, Final
+
+import attrs
+import trio
+
+from journal.threads import run_in_thread
+from replay.text import printable
+from runner.errors import UsageError, is_whole, valid
+from runner.signals import reinstall_handlers
+from runner.workers import ray_actor
+from runner.workers.pool import Pipe, StartWorker, WorkerDied
+from runner.workers.streams import EXIT_TIMEOUT, START_CODE, FrameSplitter, StderrPrinter, exit_in_words
+
+CONNECT_TIMEOUT: Final = 60.0
+"""Seconds that a cluster gets to accept the session; a missing token takes Ray 20 s."""
+_PORT_TIMEOUT: Final = 5.0
+_MAX_DETAIL: Final = 500
+_CLIENT: Final = "a ray:// address leads to a proxy that cannot stream the results of workers"
+_CLIENT_HINT: Final = (
+    "start the run on a node of the cluster, for example with `ray job submit`, and pass HOST:6379 or no address"
+)
+
+
+class RayPipe:
+    """An actor and the streams of its process. Two threads make the blocking calls of Ray: one writes, the other reads."""
+
+    where: str = ""
+
+    def __init__(self, ray: Any, actor: Any) -> None:
+        self._ray = ray
+        self._actor = actor
+        self._token = trio.lowlevel.current_trio_token()
+        self._frames: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        """Frames to write; None ends the thread."""
+        self._messages: deque[bytes | WorkerDied] = deque()
+        self._has_messages = trio.Event()
+        self._printer = StderrPrinter()
+        self.is_started = False
+        self.is_released = False
+        messages = actor.read.options(num_returns="streaming").remote()
+        threading.Thread(target=self._read, args=(messages,), name="evaljournal-ray-read", daemon=True).start()
+
+    def send(self, frame: bytes, /) -> None:
+        """Send a frame."""
+        self._frames.put(frame)
+
+    def _write(self) -> None:
+        """Write frames, in batches: the actor has written one before it gets the next, so that their order is kept."""
+        while (frame := self._frames.get()) is not None:
+            frames = [frame]
+            with suppress(queue.Empty):
+                while (frame := self._frames.get_nowait()) is not None:
+                    frames.append(frame)
+            frames.append(b"")
+            try:
+                self._ray.get(self._actor.write.remote(b"\n".join(frames)))
+            except Exception:  # noqa: BLE001  # the other thread reports it
+                return
+            if frame is None:
+                return
+
+    def _read(self, messages: Any) -> None:
+        try:
+            for message in messages:
+                self._deliver(self._ray.get(message))
+            self._deliver(WorkerDied("its actor ended", blameless=True))
+        except Exception as exc:  # noqa: BLE001  # reported
+            self._deliver(WorkerDied(_reason(exc), blameless=True))
+        self.release()
+
+    def _deliver(self, message: bytes | WorkerDied) -> None:
+        with suppress(trio.RunFinishedError):
+            self._token.run_sync_soon(self._put, message)
+
+    def _put(self, message: bytes | WorkerDied) -> None:
+        self._messages.append(message)
+        self._has_messages.set()
+
+    async def _receive(self) -> bytes:
+        """Return the next message of the actor."""
+        while not self._messages:
+            self._has_messages = trio.Event()
+            await self._has_messages.wait()
+        message = self._messages.popleft()
+        if isinstance(message, WorkerDied):
+            raise message
+        return message
+
+    async def wait_started(self) -> None:
+        """Wait until the process runs."""
+        message = await self._receive()
+        if not message.startswith(ray_actor.STARTED):
+            raise WorkerDied(message[1:].decode("utf-8", "replace"), blameless=True)
+        self.is_started = True
+        threading.Thread(target=self._write, name="evaljournal-ray-write", daemon=True).start()
+
+    async def frames(self) -> AsyncGenerator[list[bytes]]:
+        """Yield the frames that arrive."""
+        splitter = FrameSplitter()
+        try:
+            while True:
+                message = await self._receive()
+                kind, content = message[:1], message[1:]
+                if kind == ray_actor.EXITED:
+                    raise WorkerDied(exit_in_words(int(content)))
+                if kind == ray_actor.STDERR:
+                    self._printer.print(content)
+                elif lines := splitter.split(content):
+                    yield lines
+        finally:
+            self._printer.end()
+
+    def kill(self) -> None:
+        """End the process and its group, then the actor."""
+        if self.is_started:
+            self._actor.kill.remote()
+        else:
+            self.release()
+
+    def close(self) -> Any:
+        """Let the worker exit; return the reference of a call that ends when it has."""
+        return self._actor.close.remote()
+
+    def release(self) -> None:
+        """End the actor, so that others can have its resources."""
+        if not self.is_released:
+            self.is_released = True
+            self._frames.put(None)
+            with suppress(Exception):  # The connection to the cluster may be lost.
+                self._ray.kill(self._actor)
+
+
+def _reason(exc: BaseException) -> str:
+    """Return what Ray reports, on one line."""
+    lines = [line.strip() for line in str(exc).splitlines() if line.strip()]
+    return printable(f"{type(exc).__name__}: {' '.join(lines)}", _MAX_DETAIL)
+
+
+class _Cluster:
+    """The connection of a session to a cluster, and its workers there."""
+
+    def __init__(self, pool: "RayWorkers") -> None:
+        self._pool = pool
+        self._ray: Any = None
+        self._is_own = False
+        """Whether the connection ends with the session."""
+        self._lock = trio.Lock()
+        self._pipes: list[RayPipe] = []
+
+    async def start(self, number: int) -> Pipe:
+        """Start a worker; wait for a node that has its resources.
+
+        Workers that replace others wait as long as others run; the first ones and the only one wait for a limited time.
+        """
+        async with self._lock:
+            if self._ray is None:
+                await self._connect()
+        pipe = RayPipe(self._ray, self._new_actor())
+        self._pipes = [pipe for pipe in self._pipes if not pipe.is_released]
+        self._pipes.append(pipe)
+        try:
+            while True:
+                with trio.move_on_after(self._pool.start_timeout):
+                    await pipe.wait_started()
+                    return pipe
+                if number <= max(1, self._pool.workers) or not any(pipe.is_started for pipe in self._pipes):
+                    raise WorkerDied(await run_in_thread(self._missing_resources), blameless=True)
+        except BaseException:
+            pipe.release()
+            raise
+
+    def _new_actor(self) -> Any:
+        pool = self._pool
+        actor_class = self._ray.remote(ray_actor.RayActor).options(
+            num_cpus=pool.num_cpus,
+            num_gpus=pool.num_gpus,
+            resources=dict(pool.resources),
+            runtime_env=dict(pool.runtime_env) or None,
+            max_restarts=0,
+            max_task_retries=0,
+            max_concurrency=4,  # Threads: one for each method.
+        )
+        directory = None if "working_dir" in pool.runtime_env else os.getcwd()
+        return actor_class.remote(START_CODE, directory, EXIT_TIMEOUT)
+
+    async def _connect(self) -> None:
+        """Connect to the cluster, or use the connection that this process has."""
+        ray = _import_ray()
+        if ray.util.client.ray.is_connected():
+            raise UsageError(_CLIENT, hint=_CLIENT_HINT)
+        self._is_own = not ray.is_initialized()
+        if self._is_own:
+            address = self._pool.address or os.environ.get("RAY_ADDRESS") or "auto"
+            _check_address(address)
+            is_connected = False
+            try:
+                with trio.move_on_after(CONNECT_TIMEOUT):
+                    await run_in_thread(partial(_connect, ray, address), abandon_on_cancel=True)
+                    is_connected = True
+            finally:
+                if not is_connected:
+                    atexit.unregister(ray.shutdown)  # It would wait for the thread that still tries to connect.
+            if not is_connected:
+                raise UsageError(f"the Ray cluster {printable(address)} did not answer within {CONNECT_TIMEOUT:g} s")
+        reinstall_handlers()
+        self._ray = ray
+
+    def _missing_resources(self) -> str:
+        """Return why no node has started a worker."""
+        pool = self._pool
+        needed = {"CPU": pool.num_cpus, "GPU": pool.num_gpus, **pool.resources}
+        nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
+        missing = {name: amount for name, amount in needed.items() if all(node.get(name, 0) < amount for node in nodes)}
+        free = self._ray.available_resources()
+        shown = _amounts({name: amount for name, amount in needed.items() if amount})
+        waited = f"waited {pool.start_timeout:g} s"
+        if missing:
+            return f"no node of the Ray cluster has {_amounts(missing)}; {waited}"
+        in_all = _amounts({name: free.get(name, 0) for name in needed})
+        return f"no node of the Ray cluster has {shown} free (free in all: {in_all}); {waited}"
+
+    async def close(self) -> None:
+        """End the workers, and the connection if the session made it."""
+        if self._ray is not None:
+            with trio.CancelScope(shield=True):
+                await run_in_thread(self._close)
+
+    def _close(self) -> None:
+        closed = [pipe.close() for pipe in self._pipes if pipe.is_started and not pipe.is_released]
+        if closed:
+            self._ray.wait(closed, num_returns=len(closed), timeout=EXIT_TIMEOUT + 1.0)
+        for pipe in self._pipes:
+            pipe.release()
+        if self._is_own:
+            self._ray.shutdown()
+
+
+def _import_ray() -> Any:
+    try:
+        importlib.import_module("ray.util.client")
+        return importlib.import_module("ray")
+    except ModuleNotFoundError as exc:
+        if (exc.name or "").partition(".")[0] != "ray":
+            raise
+        raise UsageError("workers on Ray need the package ray", hint="pip install 'evaljournal[ray]'") from exc
+
+
+def _connect(ray: Any, address: str) -> None:
+    """Connect to a running cluster. Ray logs nothing: it would write over the screen of the run."""
+    host, _, port = address.rpartition(":")
+    if host and port.isdecimal():
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), _PORT_TIMEOUT).close()
+        except OSError as exc:  # Ray would retry for minutes.
+            raise UsageError(f"cannot connect to the Ray cluster {printable(address)}: {exc}") from exc
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level="critical")
+    except Exception as exc:
+        cause = exc if exc.__cause__ is None else exc.__cause__
+        raise UsageError(f"cannot connect to the Ray cluster {printable(address)}: {_reason(cause)}") from exc
+
+
+def _amounts(resources: Mapping[str, float]) -> str:
+    return ", ".join(f"{printable(name)} {amount:g}" for name, amount in resources.items())
+
+
+def _check_address(address: str | None) -> None:
+    """Raise a `UsageError` if an address is not one of a running cluster."""
+    if address is None:
+        return
+    if "://" in address:
+        raise UsageError(_CLIENT, setting="workers.address", value=address, hint=_CLIENT_HINT)
+    if not address or address == "local":
+        problem = "must be HOST:PORT of a running cluster; `ray start --head` starts one"
+        raise UsageError(problem, setting="workers.address", value=address)
+
+
+def _valid_address(_: object, __: object, address: str | None) -> None:
+    _check_address(address)
+
+
+def _is_amount(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < float("inf")
+
+
+def _has_no_values(_: object, __: object, value: Mapping[str, Any]) -> None:
+    if "env_vars" in value:
+        problem = "Ray stores the values of env_vars; pass names of variables: environment=(…)"
+        raise UsageError(problem, setting="workers.runtime_env")
+
+
+def _copy(value: Mapping[str, Any]) -> dict[str, Any]:
+    return dict(value)
+
+
+_count: Final = valid(lambda value: is_whole(value, 0), "must be a whole number, 0 or more", prefix="workers.")
+_places: Final = valid(
+    lambda value: value is None or is_whole(value, 1), "must be a whole number, 1 or more", prefix="workers."
+)
+_amount: Final = valid(_is_amount, "must be a number, 0 or more", prefix="workers.")
+_resources: Final = valid(lambda value: all(map(_is_amount, value.values())), "must be numbers by name", prefix="workers.")
+_variables: Final = valid(
+    lambda value: isinstance(value, tuple | list) and all(isinstance(name, str) for name in value),
+    "must be a tuple of names",
+    prefix="workers.",
+)
+_duration: Final = valid(
+    lambda value: _is_amount(value) and value > 0, "must be a number of seconds above 0", prefix="workers."
+)
+
+
+@attrs.frozen
+class RayWorkers:
+    """Runs attempts on a Ray cluster: `@evaluation(…, workers=RayWorkers(workers=4, num_gpus=1))`.
+
+    Each worker is an actor with these resources, whose process imports the evaluation. The cluster must be running.
+    """
+
+    address: str | None = attrs.field(default=None, validator=_valid_address)
+    """HOST:PORT of the cluster. None: that of RAY_ADDRESS, otherwise the one that runs on this machine."""
+    workers: int = attrs.field(default=0, validator=_count, kw_only=True)
+    """How many workers run attempts. 0: as many as the attempts need and the cluster has room for; nodes may come and go."""
+    concurrency: int | None = attrs.field(default=None, validator=_places, kw_only=True)
+    """As for `ProcessWorkers`."""
+    num_cpus: float = attrs.field(default=1, validator=_amount, kw_only=True)
+    """CPUs that Ray reserves for each worker."""
+    num_gpus: float = attrs.field(default=0, validator=_amount, kw_only=True)
+    """GPUs that Ray reserves for each worker."""
+    resources: Mapping[str, float] = attrs.field(factory=dict[str, float], converter=_copy, validator=_resources, kw_only=True)
+    """Other resources that Ray reserves for each worker."""
+    runtime_env: Mapping[str, Any] = attrs.field(
+        factory=dict[str, Any], converter=_copy, validator=_has_no_values, repr=False, kw_only=True
+    )
+    """Ray's runtime environment, such as `{"working_dir": ".", "pip": ["openai"]}`. Without a `working_dir`, every node must
+    have the current directory."""
+    environment: Sequence[str] = attrs.field(default=(), validator=_variables, kw_only=True)
+    """Names of environment variables that the workers get; Ray passes on none. Only the names are recorded."""
+    start_timeout: float = attrs.field(default=30.0, validator=_duration, kw_only=True)
+    """Seconds to wait for a node with these resources; longer if the cluster adds nodes on demand."""
+
+    def __attrs_post_init__(self) -> None:
+        if not self.workers and not any((self.num_cpus, self.num_gpus, *self.resources.values())):
+            problem = "as many workers as the cluster has room for need a resource that limits them"
+            raise UsageError(problem, setting="workers.num_cpus", value=self.num_cpus, hint="pass workers=…, or num_cpus=1")
+
+    @property
+    def spares(self) -> int:
+        """Workers that are kept ready to replace one that has ended; none that would reserve a GPU."""
+        return int(self.workers > 0 and not self.num_gpus and not self.resources)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether its workers run on this machine."""
+        return False
+
+    def describe(self) -> Mapping[str, Any]:
+        """Return what the journal records about it."""
+        return {
+            "kind": "ray",
+            "address": self.address,
+            "workers": self.workers,
+            "concurrency": self.concurrency,
+            "num_cpus": self.num_cpus,
+            "num_gpus": self.num_gpus,
+            "resources": dict(self.resources),
+            "runtime_env": sorted(self.runtime_env),
+            "environment": list(self.environment),
+        }
+
+    @asynccontextmanager
+    async def open(self) -> AsyncGenerator[StartWorker]:
+        """Open the pool for a session; it connects when its first worker starts."""
+        cluster = _Cluster(self)
+        try:
+            yield cluster.start
+        finally:
+            await cluster.close()

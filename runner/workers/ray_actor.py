@@ -1,0 +1,112 @@
+"""The actor of a worker on Ray: it starts the worker's process on its node, and passes on its standard streams.
+
+It runs in a process of Ray, and imports the standard library only. The worker is its child, so that the exit code is exact and
+the main thread is free.
+"""
+
+import contextlib
+import os
+import platform
+import selectors
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Final
+
+STARTED: Final = b"s"
+NOT_STARTED: Final = b"n"
+STDOUT: Final = b"o"
+STDERR: Final = b"e"
+EXITED: Final = b"x"
+"""The first byte of each message from `read`; the others are a reason, what the process has written, or its exit code."""
+CHUNK: Final = 1 << 20
+
+
+class RayActor:
+    """A worker's process; `read` starts it, and the methods run in threads."""
+
+    def __init__(self, code: str, directory: str | None, exit_timeout: float) -> None:
+        """Start `code` in a directory; None: the one that Ray has prepared."""
+        self._line = [sys.executable, "-P", "-c", code, "\n".join(sys.path)]
+        self._directory = directory
+        self._exit_timeout = exit_timeout
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def read(self) -> Iterator[bytes]:
+        """Start the process, and yield messages until it has ended."""
+        pipe = subprocess.PIPE
+        try:
+            self._process = process = subprocess.Popen(  # noqa: S603  # our own code
+                self._line,
+                stdin=pipe,
+                stdout=pipe,
+                stderr=pipe,
+                bufsize=0,
+                pipesize=CHUNK,
+                cwd=self._directory,
+                start_new_session=True,
+            )
+        except OSError as exc:
+            yield NOT_STARTED + f"on {platform.node()}: {exc}".encode()
+            return
+        yield STARTED
+        yield from self._messages(process)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(self._exit_timeout)
+        self.kill()
+        yield EXITED + str(process.wait()).encode()
+
+    def _messages(self, process: subprocess.Popen[bytes]) -> Iterator[bytes]:
+        """Yield what the process writes, until it closes its standard output; a process that it started may keep the other."""
+        assert process.stdout is not None
+        assert process.stderr is not None
+        output, error = process.stdout.fileno(), process.stderr.fileno()
+        with selectors.DefaultSelector() as selector:
+            for number in (output, error):
+                os.set_blocking(number, False)
+                selector.register(number, selectors.EVENT_READ)
+            is_open = True
+            while is_open:
+                ready = {key.fd for key, _ in selector.select()}
+                if output in ready:
+                    is_open = bool(chunk := _read(output))
+                    if chunk:
+                        yield STDOUT + chunk
+                if error in ready or not is_open:
+                    if chunk := _read(error):
+                        yield STDERR + chunk
+                    elif error in selector.get_map():
+                        selector.unregister(error)
+
+    def write(self, data: bytes) -> None:
+        """Write to the standard input of the process; an error means that it has ended, which `read` reports."""
+        assert self._process is not None
+        assert self._process.stdin is not None
+        view = memoryview(data)
+        with contextlib.suppress(OSError, ValueError):
+            while view:
+                view = view[self._process.stdin.write(view) :]
+
+    def close(self) -> None:
+        """Close the standard input, upon which the worker exits; kill it if it does not."""
+        if self._process is not None and self._process.stdin is not None:
+            with contextlib.suppress(OSError):
+                self._process.stdin.close()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(self._exit_timeout)
+        self.kill()
+
+    def kill(self) -> None:
+        """End the process and its group."""
+        if self._process is not None and self._process.poll() is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+
+
+def _read(number: int) -> bytes:
+    """Return what a pipe has; empty at its end, or if it has nothing."""
+    try:
+        return os.read(number, CHUNK)
+    except OSError:
+        return b""

@@ -1,0 +1,103 @@
+"""A Ray cluster for tests, in its own process, on the loopback address only: `python -m tests.ray_cluster` prints its address.
+
+It has one node with four CPUs. A line `add` adds a node with two CPUs and the resource `extra`, `remove` ends the last one at
+once. It reports nothing to the makers of Ray, and needs no token unless RAY_AUTH_MODE asks for one.
+"""
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+import pytest
+
+from tests.processes import ROOT, Process
+from tests.programs import REQUIRE_PROGRAMS
+
+ENVIRONMENT: Final = {
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # Listen on the loopback address, as on those systems; also for drivers.
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_AUTH_MODE": "disabled",
+}
+_CLUSTER: Final = {
+    "RAY_prestart_worker_first_driver": "0",
+    "RAY_worker_register_timeout_seconds": "60",
+}
+
+
+@attrs.frozen
+class RayCluster:
+    """A running cluster."""
+
+    process: Process
+    address: str
+    """HOST:PORT."""
+
+    def order(self, line: str) -> None:
+        """Add or remove a node, and wait until that is done."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(f"{line}\n")
+        self.process.stdin.flush()
+        assert "done\n" == self.process.stdout.readline()
+
+
+@contextmanager
+def ray_cluster(variables: Mapping[str, str] | None = None) -> Iterator[RayCluster]:
+    """Run a cluster; skip the test without Ray, or fail it if programs are required."""
+    if importlib.util.find_spec("ray") is None:
+        reason = "Ray is not installed; install it with `pip install 'evaljournal[ray]'`"
+        if os.environ.get(REQUIRE_PROGRAMS) == "1":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    directory = tempfile.mkdtemp(prefix="ej-ray-")  # A short path: it has sockets.
+    Path(directory, "ray").mkdir()
+    environment = {**os.environ, **ENVIRONMENT, **_CLUSTER, **(variables or {}), "RAY_TMPDIR": directory}
+    pipe = subprocess.PIPE
+    command = [sys.executable, "-m", "tests.ray_cluster"]
+    try:
+        with (
+            Path(directory, "log.txt").open("w") as log,
+            Process(command, cwd=ROOT, stdin=pipe, stdout=pipe, stderr=log, env=environment) as process,
+        ):
+            assert process.stdin is not None
+            assert process.stdout is not None
+            try:
+                address = process.stdout.readline().strip()
+                assert address.startswith("127.0.0.1:"), Path(directory, "log.txt").read_text()
+                yield RayCluster(process, address)
+            finally:
+                process.stdin.close()
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _main() -> None:
+    from ray._private.node import Node
+    from ray.cluster_utils import Cluster
+
+    Node.start_api_server = lambda *_, **__: None  # type: ignore[method-assign]  # It takes seconds, and is not used.
+    stdout = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    options: dict[str, Any] = {"node_ip_address": "127.0.0.1", "include_dashboard": False, "include_log_monitor": False}
+    cluster: Any = Cluster(initialize_head=True, head_node_args={**options, "num_cpus": 4, "no_monitor": True})
+    nodes: list[Any] = []
+    stdout.write(f"{cluster.address}\n")
+    for line in sys.stdin:
+        if line == "add\n":
+            nodes.append(cluster.add_node(**options, num_cpus=2, resources={"extra": 2}))
+        else:
+            cluster.remove_node(nodes.pop(), allow_graceful=False)
+        stdout.write("done\n")
+    cluster.shutdown()
+
+
+if __name__ == "__main__":
+    _main()

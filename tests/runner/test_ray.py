@@ -1,0 +1,153 @@
+"""Workers on Ray: a small slice in every test run; `pytest -m exhaustive` adds the faults of `test_worker_processes`.
+
+The tests with a cluster share one.
+"""
+
+import os
+import signal
+import sys
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from journal.events import AttemptInterrupted, AttemptSucceeded, RunStarted
+from runner import RayWorkers, Settings, UsageError
+from runner.engine.changes import effective_settings
+from tests.ray_cluster import RayCluster
+from tests.runner.test_worker_processes import run_in
+from tests.runs import events, outputs
+
+
+@pytest.mark.parametrize("address", ["ray://head:10001", "http://head:8265", "local", ""])
+def test_an_address_that_is_no_cluster_is_rejected(address: str) -> None:
+    """Clients of Ray cannot stream, and no cluster is started."""
+    with pytest.raises(UsageError) as caught:
+        Settings(workers=f"ray:{address}")
+
+    assert ("workers.address", address) == (caught.value.setting, caught.value.value)
+
+
+@pytest.mark.parametrize(
+    ("setting", "options"),
+    [
+        ("workers", {"workers": -1}),
+        ("concurrency", {"concurrency": 0}),
+        ("num_cpus", {"num_cpus": 0}),
+        ("num_gpus", {"num_gpus": float("nan")}),
+        ("resources", {"resources": {"fpga": -1}}),
+        ("runtime_env", {"runtime_env": {"env_vars": {"KEY": "secret"}}}),
+        ("environment", {"environment": "OPENAI_API_KEY"}),
+        ("start_timeout", {"start_timeout": 0}),
+    ],
+)
+def test_options_are_checked(setting: str, options: dict[str, Any]) -> None:
+    """Also that workers without a limit need a resource, and that no values of variables are given to Ray."""
+    with pytest.raises(UsageError) as caught:
+        RayWorkers(**options)
+
+    assert f"workers.{setting}" == caught.value.setting
+    assert "secret" not in str(caught.value)
+
+
+def test_what_a_journal_records_names_no_cluster_to_trust() -> None:
+    """A run on Ray is resumed with workers that are passed again; neither values nor a runtime environment are recorded."""
+    pool = RayWorkers("head:6379", environment=("KEY",), runtime_env={"pip": ["https://user:secret@host/x.whl"]})
+    recorded = Settings(workers=pool).facts()
+
+    assert (["KEY"], ["pip"]) == (recorded["workers"]["environment"], recorded["workers"]["runtime_env"])
+    assert "secret" not in f"{recorded} {pool}"
+    with pytest.raises(UsageError, match="on Ray"):
+        effective_settings(Settings(), {}, {**recorded, "overridden": ["workers"]})
+    assert effective_settings(Settings(), {"workers": "none"}, {**recorded, "overridden": ["workers"]})[0].workers is None
+
+
+def test_ray_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error names the extra, and nothing is written."""
+    monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.setitem(sys.modules, "ray.util.client", None)
+
+    with pytest.raises(UsageError, match=r"evaljournal\[ray\]"):
+        run_in("plain", "a", monkeypatch, workers=RayWorkers("127.0.0.1:9"))
+
+    assert not Path("run").exists()
+
+
+def test_a_variable_that_is_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers that would run without it are not started."""
+    with pytest.raises(UsageError, match="EVALJOURNAL_NOT_SET"):
+        run_in("plain", "a", monkeypatch, workers=RayWorkers("127.0.0.1:9", environment=("EVALJOURNAL_NOT_SET",)))
+
+    assert not Path("run").exists()
+
+
+def test_a_cluster_that_does_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray would retry for minutes; the session reports it at once, and nothing is written."""
+    pytest.importorskip("ray")
+    with pytest.raises(UsageError, match="refused"):
+        run_in("plain", "a", monkeypatch, workers=RayWorkers("127.0.0.1:9"))
+
+    assert not Path("run").exists()
+
+
+def test_attempts_run_on_a_cluster(
+    cluster: RayCluster, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A crash ends a worker with its exit code; prints are escaped; values of variables reach the task, not the journal."""
+    handler = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    monkeypatch.setenv("EVALJOURNAL_VALUE", "value-of-a-variable")
+    pool = RayWorkers(cluster.address, workers=1, environment=("CASES", "EVALJOURNAL_VALUE"))
+
+    outcome = run_in("on_asyncio", "print exit variable a b c", monkeypatch, workers=pool, retry={"deaths": 0})
+    handler = signal.signal(signal.SIGTERM, handler)
+
+    assert (5, 1) == (outcome.state.completed, outcome.state.failed)
+    assert {"print", "a", "b", "c", "True"} == set(outputs(Path("run")))
+    died = [event for event in events(Path("run"), AttemptInterrupted) if event.reason == "worker_died"]
+    assert [("exit", "exit code 3")] == [(event.trial, event.detail) for event in died]
+    (name,) = {event.worker.rpartition("/")[0] for event in events(Path("run"), AttemptSucceeded)}
+    assert os.uname().nodename == name
+    assert signal.default_int_handler is handler
+    assert r"printed \x1b[31m" in capfd.readouterr().err
+    (started,) = events(Path("run"), RunStarted)
+    assert ["CASES", "EVALJOURNAL_VALUE"] == started.settings["workers"]["environment"]
+    assert "value-of-a-variable" not in "".join(file.read_text() for file in Path("run").rglob("*.jsonl"))
+
+
+def test_a_resource_that_no_node_has(cluster: RayCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray would wait for it without end; it is named after a while, and nothing is written."""
+    pool = RayWorkers(cluster.address, resources={"fpga": 2}, environment=("CASES",), start_timeout=0.3)
+
+    with pytest.raises(UsageError, match=r"no node of the Ray cluster has fpga 2; waited 0\.3 s"):
+        run_in("plain", "a", monkeypatch, workers=pool)
+
+    assert not Path("run").exists()
+
+
+ECHO = "import sys; sys.stdout.writelines(iter(sys.stdin.readline, ''))"
+
+
+def test_frames_keep_their_order(cluster: RayCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Methods of an actor that runs several at once do not; frames that are sent while others are written form a batch."""
+    monkeypatch.setattr("runner.workers.ray.START_CODE", ECHO)
+    sent = [b"%d" % number for number in range(3_000)]
+
+    async def exchange() -> list[bytes]:
+        received: list[bytes] = []
+        with trio.fail_after(30):
+            async with RayWorkers(cluster.address, workers=1).open() as start:
+                pipe = await start(1)
+                for number, frame in enumerate(sent):
+                    pipe.send(frame)
+                    if number % 100 == 0:
+                        await trio.sleep(0.002)
+                async with aclosing(pipe.frames()) as batches:
+                    async for batch in batches:
+                        received += batch
+                        if len(received) >= len(sent):
+                            break
+        return received
+
+    assert sent == trio.run(exchange)
