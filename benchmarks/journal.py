@@ -106,12 +106,14 @@ def _writing(figures: Figures, directory: Path, count: int) -> None:
     print(f"\nwriting: {events:,} events, {sum(map(len, lines)) / len(lines):.0f} bytes each on average, best of {ROUNDS}")
     figures.show("append + chain + group commit", events / cpu, minimum=60_000, unit="events/s")
     figures.show("… share of the rate without a journal, median of pairs", ratio, minimum=0.15)
-    each = _write_and_sync_each(directory / "each", lines[1000:1400])
-    print(f"  (one write + fdatasync takes {each * 1e6:,.0f} µs on this disk)")
-    figures.show("… wall clock, speed-up over write + fdatasync per record", (events / wall) * each, minimum=50)
+    sync_seconds = _write_and_sync_each(directory / "each", lines[1000:1400])
+    print(f"  (one write + fdatasync takes {sync_seconds * 1e6:,.0f} µs on this disk)")
+    figures.show("… wall clock, speed-up over write + fdatasync per record", (events / wall) * sync_seconds, minimum=50)
     slow = SlowDisk()
     _, wall = trio.run(functools.partial(journaled, directory / "slow", count, files=slow))
-    figures.show(f"… the same if a sync takes {slow.SYNC * 1000:.0f} ms", (events / wall) * (slow.SYNC + each), minimum=50)
+    figures.show(
+        f"… the same if a sync takes {slow.SYNC * 1000:.0f} ms", (events / wall) * (slow.SYNC + sync_seconds), minimum=50
+    )
 
 
 class SlowDisk(Files):
@@ -156,9 +158,11 @@ def _reading(figures: Figures, path: Path) -> None:
             pass
         reading = time.process_time() - start
         rounds.append((parsing / len(lines), reading / len(lines)))
-    bare, each = (min(column) for column in zip(*rounds, strict=True))
+    bare, read_seconds = (min(column) for column in zip(*rounds, strict=True))
     ratio = statistics.median(parsing / reading for parsing, reading in rounds)
-    print(f"\nreading: {len(lines):,} records, {each * 1e6:.2f} µs each, of which orjson.loads alone {bare * 1e6:.2f} µs")
+    print(
+        f"\nreading: {len(lines):,} records, {read_seconds * 1e6:.2f} µs each, of which orjson.loads alone {bare * 1e6:.2f} µs"
+    )
     figures.show("read + verify + typed events: share of orjson.loads' rate, median", ratio, minimum=0.2)
 
 

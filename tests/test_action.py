@@ -140,8 +140,8 @@ class Job:
                 self.uploaded[options["name"]] = path
             return
         assert action.startswith("actions/download-artifact@")
-        wanted = int(options["run-id"]), options["name"]
-        (files,) = [files for artifact, files in self.artifacts if (artifact["workflow_run"]["id"], artifact["name"]) == wanted]
+        key = int(options["run-id"]), options["name"]
+        (files,) = [files for artifact, files in self.artifacts if (artifact["workflow_run"]["id"], artifact["name"]) == key]
         shutil.copytree(files, path)
 
     def _expand(self, text: str) -> str:

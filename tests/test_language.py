@@ -113,6 +113,6 @@ def test_the_test() -> None:
 
 if __name__ == "__main__":
     paths = [Path(argument).resolve() for argument in sys.argv[1:]] or [ROOT]
-    lines = [line for path in _files() if any(path.is_relative_to(wanted) for wanted in paths) for line in findings(path)]
+    lines = [line for path in _files() if any(path.is_relative_to(directory) for directory in paths) for line in findings(path)]
     sys.stdout.write("\n".join(lines or ["no phrases found"]) + "\n")
     sys.exit(bool(lines))

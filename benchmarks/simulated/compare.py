@@ -73,7 +73,7 @@ def table(comparisons: Iterable[Comparison], names: Sequence[str]) -> list[Compa
         rows += same
         row = same[0].row
         cells = "".join(f"{_cell(same, name):>24}" if name in same[0].results else f"{'':24}" for name in names)
-        print(f"{row.name:<62.62}{cells}" + ("" if row.known else "  not in the mean"), flush=True)
+        print(f"{row.name:<62.62}{cells}" + ("" if row.has_capacity else "  not in the mean"), flush=True)
     for measured, line in ((goodputs, "mean goodput %, lowest"), (ratios, "mean time ratio, highest")):
         sums = {name: measured(rows, name) for name in names}
         if all(sums.values()):
@@ -84,7 +84,7 @@ def table(comparisons: Iterable[Comparison], names: Sequence[str]) -> list[Compa
 
 def goodputs(comparisons: Iterable[Comparison], name: str) -> list[float]:
     """Return the goodput on each row with a known capacity."""
-    return [c.goodput(name) for c in comparisons if c.row.trials is None and c.row.known and name in c.results]
+    return [c.goodput(name) for c in comparisons if c.row.trials is None and c.row.has_capacity and name in c.results]
 
 
 def ratios(comparisons: Iterable[Comparison], name: str) -> list[float]:

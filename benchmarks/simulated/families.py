@@ -240,7 +240,7 @@ def _hung() -> list[Row]:
             slots=slots,
             timeout=600.0,
             seconds=900.0,
-            known=slots > 100,
+            has_capacity=slots > 100,
         )
         for endpoint, suffix, slots in (
             (TWENTY, ", 20/s, 1,000 slots", 1000),

@@ -48,7 +48,7 @@ class Row:
     """The endpoint that scores each output, with a policy of its own; `shared`: the task's endpoint and policy."""
     runs: int = 1
     """Runs at the same time on this endpoint, each with its own policy."""
-    known: bool = True
+    has_capacity: bool = True
     """The capacity is known (and in the mean); otherwise the row is compared with the best fixed limit."""
     slow: bool = False
     """Takes many seconds of CPU; excluded from quick runs."""

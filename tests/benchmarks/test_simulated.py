@@ -98,7 +98,7 @@ def test_bursts_and_regular_outages_are_found() -> None:
     endpoint = Endpoint(bursts=(burst,), brownout_every=100.0, brownout=5.0)
 
     assert [burst, burst, 50.0, 50.0, 150.0] == [
-        found if found is burst else found.start for t in (0, 45, 50, 54, 56) if (found := endpoint.burst_at(t))
+        period if period is burst else period.start for t in (0, 45, 50, 54, 56) if (period := endpoint.burst_at(t))
     ]
 
 

@@ -132,8 +132,8 @@ def test_grid_of_cases(tmp_path: Path, open_tab: OpenTab) -> None:
     tab.page.click("#drawer nav button:has-text('slow')")
     assert "chad@slow" == tab.text("#drawer-title")
     tab.page.wait_for_function("() => location.hash.includes('trial=chad%40slow')")
-    again = open_tab(tab.page.url)
-    assert ("chad@slow", ["chad"]) == (again.text("#drawer-title"), list(grid(again)))
+    reopened = open_tab(tab.page.url)
+    assert ("chad@slow", ["chad"]) == (reopened.text("#drawer-title"), list(grid(reopened)))
 
 
 def test_keys_in_the_grid(tmp_path: Path, open_tab: OpenTab) -> None:

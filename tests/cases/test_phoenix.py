@@ -293,12 +293,14 @@ async def test_10_runs_share_no_state() -> None:
     )
     await run_virtual(evaluation, SimulatedDisk())
     is_failing = False
-    again, fresh = SimulatedDisk(), SimulatedDisk()
-    await run_virtual(evaluation, again)
-    await run_virtual(define(Scripted(lambda *_: Return("yes", 0.1)), numbered_cases(30), retry=retry), fresh)
+    second_disk, first_disk = SimulatedDisk(), SimulatedDisk()
+    await run_virtual(evaluation, second_disk)
+    await run_virtual(define(Scripted(lambda *_: Return("yes", 0.1)), numbered_cases(30), retry=retry), first_disk)
 
-    assert [event.after for event in events(fresh, LimitChanged)] == [event.after for event in events(again, LimitChanged)]
-    assert [1] * 30 == [event.attempts for event in events(again, TrialCompleted)]
+    assert [event.after for event in events(first_disk, LimitChanged)] == [
+        event.after for event in events(second_disk, LimitChanged)
+    ]
+    assert [1] * 30 == [event.attempts for event in events(second_disk, TrialCompleted)]
 
 
 @dataclasses.dataclass(frozen=True, init=False)

@@ -12,7 +12,7 @@ ALL = [(kind, write_ahead) for kind in ("trio", "asyncio", "threads", "sdk", "ga
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    ("kind", "write_ahead"), [("threads", True), *(pytest.param(*each, marks=pytest.mark.exhaustive) for each in ALL)]
+    ("kind", "write_ahead"), [("threads", True), *(pytest.param(*values, marks=pytest.mark.exhaustive) for values in ALL)]
 )
 def test_few_calls_are_repeated(
     tmp_path: Path,

@@ -74,9 +74,9 @@ async def test_a_resumed_run_stops_immediately(disk: SimulatedDisk) -> None:
     """With the same budget nothing is called and the message is the same; with a larger one the run continues."""
     task = Paid()
     first = await run_virtual(paid_evaluation(task), disk)
-    again = await run_virtual(paid_evaluation(task), disk, resume=True)
+    resumed = await run_virtual(paid_evaluation(task), disk, resume=True)
 
-    assert (first.stopped, first.detail, 10) == (again.stopped, again.detail, len(task.calls))
+    assert (first.stopped, first.detail, 10) == (resumed.stopped, resumed.detail, len(task.calls))
     finished = await run_virtual(paid_evaluation(task), disk, resume=True, budget={"cost": 5})
     assert ("", 30) == (finished.stopped, len(task.calls))
     state_of(disk)

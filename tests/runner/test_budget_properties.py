@@ -110,15 +110,15 @@ def run_plan(plan: Plan) -> tuple[SimulatedDisk, PaidTask, AnyEvaluation]:
     defined, disk = evaluation_of(plan, task), SimulatedDisk()
 
     async def main() -> SimulatedDisk:
-        found, is_resumed = disk, False
+        killed_disk, is_resumed = disk, False
         for after in plan.kills:
             try:
-                found = await run_killed(defined, found, after=after, resume=is_resumed)
+                killed_disk = await run_killed(defined, killed_disk, after=after, resume=is_resumed)
             except IndexError:  # It had ended before.
-                return found
+                return killed_disk
             is_resumed = True
-        await run_virtual(defined, found, resume=is_resumed)
-        return found
+        await run_virtual(defined, killed_disk, resume=is_resumed)
+        return killed_disk
 
     return trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0)), task, defined
 

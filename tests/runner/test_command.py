@@ -190,10 +190,10 @@ def test_an_invalid_case_is_rejected_before_the_start(path: Path, line: str, mes
 def test_the_fingerprint_depends_on_the_script(script: Callable[[str], str]) -> None:
     """The command line and the content of the script change the fingerprint."""
     first = Command(script("echo 1")).fingerprint
-    again = Command(script("echo 1")).fingerprint
+    equal = Command(script("echo 1")).fingerprint
     changed = Command(script("echo 2")).fingerprint
 
-    assert first == again
+    assert first == equal
     assert 3 == len({first, changed, Command(f"{script('echo 2')} -v").fingerprint})
 
 

@@ -303,9 +303,9 @@ def test_a_generator_is_read_lazily() -> None:
 def test_a_generator_is_read_once() -> None:
     """A generator that was used up is not an empty dataset; a function that returns one can be read again."""
     generator = Dataset(iter(["1?"]))
-    again = Dataset(lambda: iter(["1?"]))
+    rereadable = Dataset(lambda: iter(["1?"]))
 
-    assert [1, 1, 1] == [len(list(generator.select())), len(list(again.select())), len(list(again.select()))]
+    assert [1, 1, 1] == [len(list(generator.select())), len(list(rereadable.select())), len(list(rereadable.select()))]
     with pytest.raises(UsageError, match="pass a function that returns one"):
         list(generator.select())
     with pytest.raises(UsageError, match="the dataset has no cases"):

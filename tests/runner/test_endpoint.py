@@ -240,10 +240,10 @@ def test_an_empty_reply_is_an_output(server: Server, path: Path, name: str) -> N
     """An empty reply is recorded as output and not repeated."""
     defined = define_real(Endpoint(server.url(name, "empty"), output_path="output"), [Case(name="a", input=1)])
     outcome = run_real(defined, path)
-    again = run_real(defined, path, resume=True)
+    resumed = run_real(defined, path, resume=True)
 
     assert [""] == outputs(path)
-    assert (1, 0, 1) == (outcome.state.completed, outcome.state.failed, again.state.completed)
+    assert (1, 0, 1) == (outcome.state.completed, outcome.state.failed, resumed.state.completed)
     assert 1 == len(server.requests(name))
 
 
@@ -515,11 +515,11 @@ def test_an_unauthorized_judge_stops_the_run(server: Server, path: Path, name: s
     defined = define_real(Endpoint(server.url(name, "ok")), cases, slots=1)
     defined.score(scorers.judge("m", base_url=server.url(f"{name}-judge", "401,reply:verdict: correct", "v1")))
     outcome = run_real(defined, path)
-    again = run_real(defined, path, resume=True)
+    resumed = run_real(defined, path, resume=True)
 
     assert ("unauthorized", 0, {}) == (outcome.stopped, outcome.state.completed, dict(outcome.state.scores))
     assert "401" in outcome.detail
-    assert ("", 20, 20) == (again.stopped, again.state.completed, again.state.scores["judge"].numbers)
+    assert ("", 20, 20) == (resumed.stopped, resumed.state.completed, resumed.state.scores["judge"].numbers)
     assert (20, 21) == (len(server.requests(name)), len(server.requests(f"{name}-judge")))
     assert ["0"] == [noted.trial for noted in events(path, Noted) if noted.name == "evaljournal.unauthorized"]
 

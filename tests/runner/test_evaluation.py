@@ -197,8 +197,8 @@ def test_invalid_scorers_are_rejected(scorer: Any, name: str | None, message: st
     assert message in str(raised.value)
 
 
-def _some(case: Case, *rest: Any, output: str, limit: int = 3, **others: Any) -> Any:
-    return case, rest, output, limit, others
+def _some(case: Case, *args: Any, output: str, limit: int = 3, **kwargs: Any) -> Any:
+    return case, args, output, limit, kwargs
 
 
 CASE = Case(name="fr", input="France?", expected="Paris", metadata={"topic": "cities"})

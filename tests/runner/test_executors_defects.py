@@ -80,9 +80,9 @@ def test_5_results_survive_a_kill(tmp_path: Path, number: int) -> None:
     command = [sys.executable, str(script), str(tmp_path / "run")]
     killed = subprocess.run([*command, "30", str(int(number))], capture_output=True, check=False, timeout=60)
     assert -number == killed.returncode
-    again = subprocess.run([*command, "0", "0"], capture_output=True, text=True, check=True, timeout=60)
+    resumed = subprocess.run([*command, "0", "0"], capture_output=True, text=True, check=True, timeout=60)
 
-    calls, right, statuses = again.stdout.split(" ", 2)
+    calls, right, statuses = resumed.stdout.split(" ", 2)
     assert ("11", "True", "{'COMPLETED'}\n") == (calls, right, statuses)
 
 

@@ -261,10 +261,10 @@ async def test_outputs_are_the_same_objects() -> None:
     disk = SimulatedDisk()
     created = [Question("why?", 3), ("a", "tuple"), ["a list"]]
     outputs, _ = await execute(Scripted(lambda value, _: Return(created[value])), range(3), disk)
-    again, _ = await execute(Scripted({}), range(3), disk)
+    restored, _ = await execute(Scripted({}), range(3), disk)
 
     assert all(expected is actual for expected, actual in zip(created, outputs, strict=True))
-    assert [{"text": "why?", "level": 3}, ["a", "tuple"], ["a list"]] == again
+    assert [{"text": "why?", "level": 3}, ["a", "tuple"], ["a list"]] == restored
 
 
 async def ask(level: int) -> list[Question]:
@@ -281,18 +281,18 @@ async def test_outputs_are_read_as_the_classes_they_were(function: Any, argument
     """A later process returns objects of the annotated class, or of `output_type`, like the first one."""
     disk = SimulatedDisk()
     first, _ = await execute(function, range(3), disk, **arguments)
-    again, _ = await execute(function, range(3), disk, **arguments)
+    restored, _ = await execute(function, range(3), disk, **arguments)
 
-    assert [[Question("why?", level)] for level in range(3)] == first == again
+    assert [[Question("why?", level)] for level in range(3)] == first == restored
 
 
 async def test_outputs_of_another_class_are_returned_as_json(caplog: pytest.LogCaptureFixture) -> None:
     """If the class has other fields by now, outputs are returned as recorded, with one warning."""
     disk = SimulatedDisk()
     await execute(ask, range(3), disk)
-    again, _ = await execute(ask, range(3), disk, output_type=list[Version])
+    restored, _ = await execute(ask, range(3), disk, output_type=list[Version])
 
-    assert [[{"text": "why?", "level": level}] for level in range(3)] == again
+    assert [[{"text": "why?", "level": level}] for level in range(3)] == restored
     assert ["KeyError: 'number'" in record.getMessage() for record in caplog.records] == [True]
 
 

@@ -68,8 +68,8 @@ async def test_a_fork_at_any_record_ends_like_its_run(tmp_path: Path) -> None:
         assert (at, done) == (forked.seq, {name for name, trial in forked.state.trials.items() if trial.stage in ENDED})
 
         task.calls.clear()
-        again = await arun(defined, new, resume=True, files=files, policy="fixed", **deterministic_options())
-        assert outcome(original.state) == outcome(again.state)
+        resumed = await arun(defined, new, resume=True, files=files, policy="fixed", **deterministic_options())
+        assert outcome(original.state) == outcome(resumed.state)
         assert not done & set(task.calls)
         assert (True, ()) == (verify(new).ok, audit(read(new), rules=session_rules).findings)
     assert verify(old, expect_head=original.head).ok
@@ -214,9 +214,9 @@ async def test_a_fork_inside_a_trajectory_continues_there(tmp_path: Path) -> Non
         completed = {(e.trial, e.output) for e in (r.event for r in records) if isinstance(e, StepCompleted)}
         agent.calls = Counter(dict.fromkeys(agent.calls, 1))  # No rate limits.
         before = Counter(agent.calls)
-        again = await arun(defined, new, resume=True, files=files, policy="fixed", **deterministic_options())
+        resumed = await arun(defined, new, resume=True, files=files, policy="fixed", **deterministic_options())
 
-        assert outcome(original.state) == outcome(again.state)
+        assert outcome(original.state) == outcome(resumed.state)
         assert 2 * STEPS - len(completed) == (agent.calls - before).total()
         assert (True, ()) == (verify(new).ok, audit(read(new), rules=session_rules).findings)
 

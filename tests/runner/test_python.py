@@ -231,9 +231,9 @@ def test_outputs_are_rescored(tmp_path: Path) -> None:
         f"done = runner.rescore(it, {str(path)!r})",
     )
     done, state = names["done"], load(path).state
-    again = runner.rescore(names["it"], path)
+    rescored = runner.rescore(names["it"], path)
 
     assert (3, 0, 0) == (done.outputs, done.current, done.unscored)
     assert (0.0, 3) == (state.scores["right"].mean, len(state.latencies))
-    assert (0, 3) == (again.outputs, again.current)
+    assert (0, 3) == (rescored.outputs, rescored.current)
     assert 3 == runner.rescore(names["it"], path, all_outputs=True).outputs

@@ -142,7 +142,7 @@ SEEDS = [*range(12), *(pytest.param(seed, marks=pytest.mark.exhaustive) for seed
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_kills_change_nothing(seed: int) -> None:
-    """The output is that of an agent that was never killed, no completed call is made again, and the audit passes."""
+    """The output is that of an agent that was never killed, no completed call is repeated, and the audit passes."""
     chance = random.Random(seed)
     program, errors = random_program(chance), chance.choice([0.0, 0.1])
     kills = [chance.uniform(0.5, 12.0) for _ in range(chance.randint(1, 8))]

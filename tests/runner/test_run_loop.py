@@ -11,14 +11,14 @@ THREADS, CALLS = 4, 500
 
 def test_calls_from_threads_are_all_made_in_order() -> None:
     """One wake-up serves many calls; none is lost or overtakes an earlier one of its thread."""
-    made: list[tuple[int, int]] = []
+    calls: list[tuple[int, int]] = []
 
     async def main() -> None:
         loop, all_made = RunLoop(), trio.Event()
 
         def make(thread: int, number: int) -> None:
-            made.append((thread, number))
-            if len(made) == THREADS * CALLS:
+            calls.append((thread, number))
+            if len(calls) == THREADS * CALLS:
                 all_made.set()
 
         def call(thread: int) -> None:
@@ -36,16 +36,16 @@ def test_calls_from_threads_are_all_made_in_order() -> None:
     trio.run(main)
 
     for thread in range(THREADS):
-        assert [number for origin, number in made if origin == thread] == list(range(CALLS))
+        assert [number for origin, number in calls if origin == thread] == list(range(CALLS))
 
 
 def test_a_call_in_the_thread_of_the_loop_is_made_immediately() -> None:
     """It does not wait for a tick."""
-    made: list[int] = []
+    calls: list[int] = []
 
     async def main() -> None:
-        RunLoop().call(made.append, 1)
-        assert made == [1]
+        RunLoop().call(calls.append, 1)
+        assert calls == [1]
         await trio.lowlevel.checkpoint()
 
     trio.run(main)

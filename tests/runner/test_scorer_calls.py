@@ -159,11 +159,11 @@ async def test_rescoring_goes_through_the_executor(tmp_path: Path) -> None:
         return bool(output == case.expected)
 
     done = await rescore(tmp_path / "run", list(defined.scorers.values()), slots=5, in_thread=inline)
-    again = await rescore(tmp_path / "run", list(defined.scorers.values()), in_thread=inline)
+    repeated = await rescore(tmp_path / "run", list(defined.scorers.values()), in_thread=inline)
     result = audit(read(tmp_path / "run"), rules=session_rules)
 
     assert (20, 0, "") == (done.outputs, done.unscored, done.outcome.stopped)
-    assert (0, 20) == (again.outputs, again.current)
+    assert (0, 20) == (repeated.outputs, repeated.current)
     assert 5 == max_in_flight
     assert 20 == sum(isinstance(event, AttemptStarted) for event in events_of(tmp_path / "run"))
     assert ((), 2) == (result.findings, result.decisions_reproduced)

@@ -92,13 +92,13 @@ async def test_a_run_of_a_shard_records_it_and_keeps_it(path: Path) -> None:
     """The shard is recorded, the default slots are divided, and a resumed run keeps it; another one is rejected."""
     defined, files = define(echo, numbered_cases(30)), FastDisk()
     first = await arun(defined, path, shard="2/8", files=files, **deterministic_options())
-    again = await arun(defined, path, resume=True, adopt=True, files=files, **deterministic_options())
+    resumed = await arun(defined, path, resume=True, adopt=True, files=files, **deterministic_options())
     with pytest.raises(UsageError, match="is shard 2/8") as raised:
         await arun(defined, path, resume=True, adopt=True, shard="3/8", files=files, **deterministic_options())
 
     assert first.state.started is not None
     assert ("2/8", 100 // 8) == (first.state.started.shard, first.state.settings["slots"])
-    assert sorted(names(numbered_cases(30), "2/8")) == sorted(first.state.trials) == sorted(again.state.trials)
+    assert sorted(names(numbered_cases(30), "2/8")) == sorted(first.state.trials) == sorted(resumed.state.trials)
     assert len(first.state.trials) == first.state.planned
     assert "shard" == raised.value.setting
 

@@ -166,11 +166,11 @@ def test_a_killed_run_continues_inside_its_trials() -> None:
         await run_virtual(define_agent(agent, "abc", slots=3), disk_after_kill, resume=True)
         return disk_after_kill
 
-    found = trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    resumed_disk = trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
 
     assert {(case, n): 1 + (n == 4) for case in "abc" for n in range(1, STEPS + 1)} == agent.calls
-    assert 9 == len(events(found, StepReused))
-    assert verified(found)
+    assert 9 == len(events(resumed_disk, StepReused))
+    assert verified(resumed_disk)
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.exhaustive) for seed in range(1, 20))])
@@ -187,16 +187,16 @@ def test_power_failure_at_every_record(seed: int) -> None:
         is_there = image.is_directory(str(PATH)) and any(n.startswith("journal-") for n in image.list_directory(str(PATH)))
         if not is_there:
             continue
-        kept = Counter((e.trial, e.name) for e in events(image, StepCompleted))
+        recorded_steps = Counter((e.trial, e.name) for e in events(image, StepCompleted))
         before = Counter(agent.calls)
         agent.errors = {}
-        again = define_agent(agent, "ab", slots=2, retry=Retry(errors=3))
+        resumed_agent = define_agent(agent, "ab", slots=2, retry=Retry(errors=3))
         trio.run(
-            functools.partial(run_virtual, again, image, resume=True),
+            functools.partial(run_virtual, resumed_agent, image, resume=True),
             clock=trio.testing.MockClock(autojump_threshold=0),
         )
         called = agent.calls - before
-        expected = {(case, n): 1 for case in "ab" for n in range(1, STEPS + 1) if not kept[case, f"turn {n}"]}
+        expected = {(case, n): 1 for case in "ab" for n in range(1, STEPS + 1) if not recorded_steps[case, f"turn {n}"]}
         assert expected == dict(called), f"after record {seq}"
         assert verified(image)
     assert seq > 40
@@ -459,9 +459,9 @@ def test_a_changed_task_reuses_nothing() -> None:
         await run_virtual(define_agent(second), disk_after_kill, resume=True, adopt=True)
         return disk_after_kill
 
-    found = trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    resumed_disk = trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
 
-    assert [] == events(found, StepReused)
+    assert [] == events(resumed_disk, StepReused)
     assert [1] * STEPS == [second.calls["a", n] for n in range(1, STEPS + 1)]
 
 
@@ -685,8 +685,8 @@ def test_a_conversation_is_recorded_once() -> None:
 
     assert [(1, 0, 0), (2, 0, 1), (3, 2, 1), (3, 2, 1), (4, 3, 1), (5, 4, 1), (6, 5, 1)] == recorded
     first = [(n, 0, replies[: n - 1]) for n in range(1, 4)]
-    again = [(n, 0 if n > 2 else 1, replies[: n - 1]) for n in range(1, STEPS + 1)]
-    assert [*first, *again] == complete
+    reused = [(n, 0 if n > 2 else 1, replies[: n - 1]) for n in range(1, STEPS + 1)]
+    assert [*first, *reused] == complete
 
 
 def test_what_a_step_changes_in_its_arguments_is_not_recorded() -> None:

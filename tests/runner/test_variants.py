@@ -268,14 +268,14 @@ async def test_variants_are_added_to_a_run_of_some() -> None:
 async def test_a_session_of_some_variants() -> None:
     """A session may resume only some variants; the others stay open, and the next session runs them."""
     disk = await run_killed(Calls().define(FOUR), SimulatedDisk(), after=1.5)
-    calls, rest = Calls(), Calls()
+    calls, remaining_calls = Calls(), Calls()
     outcome = await run_virtual(calls.define(FOUR), disk, resume=True, only_variants="mini")
 
     assert ({"mini"}, "interrupted") == (set(calls.by_model()), outcome.stopped)
     assert (6, 24) == (outcome.state.variants["mini"].done, outcome.state.planned)
     assert "interrupted" == events(disk, RunStopped)[-1].reason
-    last = await run_virtual(rest.define(FOUR), disk, resume=True)
-    assert ({"nano", "medium", "large"}, 24, "") == (set(rest.by_model()), last.state.completed, last.stopped)
+    last = await run_virtual(remaining_calls.define(FOUR), disk, resume=True)
+    assert ({"nano", "medium", "large"}, 24, "") == (set(remaining_calls.by_model()), last.state.completed, last.stopped)
     assert is_audited(disk)
 
 
@@ -357,11 +357,11 @@ def run_with_changes(seed: int) -> None:
     trio.run(session, calls, last, None, clock=clock(autojump_threshold=0))
 
     definition = calls.define(last).definition["variants"]
-    kept = {name for name in last if recorded.get(name) == definition[name]["fingerprint"]}
+    unchanged_names = {name for name in last if recorded.get(name) == definition[name]["fingerprint"]}
     done = {
         (trial.case, last[trial.variant]["model"])
         for trial in before.trials.values()
-        if trial.variant in kept and trial.output_location is not None and trial.stage in {"scoring", "completed"}
+        if trial.variant in unchanged_names and trial.output_location is not None and trial.stage in {"scoring", "completed"}
         if not before.variants.is_outdated(trial)
     }
     cells = {(f"case-{number}", parameters["model"]) for number in range(4) for parameters in last.values()}

@@ -190,7 +190,7 @@ async def test_neighbors_of_a_dead_worker_lose_nothing_and_run_alone() -> None:
     outcome = await run_in(pool, define(deadly, numbered_cases(10), slots=10, retry=attrs.evolve(RETRY, deaths=1)), disk)
 
     assert (9, 1) == (outcome.state.completed, outcome.state.failed)
-    lost, died = (sorted(name for name, reason in ends(disk) if reason == wanted) for wanted in ("worker_lost", "worker_died"))
+    lost, died = (sorted(name for name, reason in ends(disk) if reason == cause) for cause in ("worker_lost", "worker_died"))
     assert ["case-3"] * 2 == died
     assert 5 == len(lost) == len(set(lost))
     assert 2 >= max(alone[5:])  # One in each worker.

@@ -44,12 +44,12 @@ def task() -> None:
 def test_a_run_is_stopped_and_resumed() -> None:
     """A run ends with exit code 3 and the command to resume it with a larger budget, which finishes it."""
     stopped = invoke("run priced.py --budget cost=0.05 --budget output_tokens=2M")
-    again = invoke("resume")
+    resumed = invoke("resume")
 
-    assert (3, 3) == (stopped.exit_code, again.exit_code)
+    assert (3, 3) == (stopped.exit_code, resumed.exit_code)
     (command,) = re.findall(r"^next: evaljournal (.*)$", stopped.stdout, re.MULTILINE)
     assert command.endswith("--budget cost=0.09")
-    assert command in again.stdout
+    assert command in resumed.stdout
     assert 0 == invoke(command).exit_code
     assert {"cost": 0.09, "output_tokens": 2e6} == limits()
 

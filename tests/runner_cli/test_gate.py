@@ -183,8 +183,8 @@ def test_a_wrong_rule_is_an_error(tmp_path: Path, text: str, problem: str) -> No
 
 def test_an_unfinished_run_is_not_compared(tmp_path: Path) -> None:
     """Its cases may differ from those of the baseline in more than chance."""
-    unfinished, whole = run(tmp_path / "b", 50, ending=RunStopped(reason="interrupted")), run(tmp_path / "a", 50)
-    result, swapped = gate(unfinished, "--baseline", whole), gate(whole, "--baseline", unfinished)
+    unfinished, finished_run = run(tmp_path / "b", 50, ending=RunStopped(reason="interrupted")), run(tmp_path / "a", 50)
+    result, swapped = gate(unfinished, "--baseline", finished_run), gate(finished_run, "--baseline", unfinished)
 
     assert (2, True) == (result.exit_code, "the run is not finished" in result.stderr)
     assert (2, True) == (swapped.exit_code, "the baseline is not finished" in swapped.stderr)

@@ -17,9 +17,9 @@ def test_init_writes_a_file_that_runs() -> None:
     """`init --command` writes a short file that runs as it is; a file is never overwritten."""
     result = evaljournal("init", "--command")
     text = Path("eval.toml").read_text()
-    again = evaljournal("init")
+    repeated = evaljournal("init")
 
-    assert (0, 2) == (result.exit_code, again.exit_code)
+    assert (0, 2) == (result.exit_code, repeated.exit_code)
     assert text == Path("eval.toml").read_text()
     assert {"data", "command", "score"} == set(tomllib.loads(text))
     assert 0 == evaljournal("run", "--config", "eval.toml").exit_code

@@ -90,12 +90,12 @@ def test_two_runs_never_share_a_file() -> None:
     """A directory with another run's output is rejected before the start, by run and by resume."""
     evaljournal("run", "quick.py", "--nat-output", "nat")
     before = Path("nat/workflow_output.jsonl").read_bytes()
-    again = evaljournal("run", "quick.py", "--nat-output", "nat")
+    repeated = evaljournal("run", "quick.py", "--nat-output", "nat")
     evaljournal("run", "quick.py")
     other = evaljournal("resume", "runs/capitals/0002", "--nat-output", "nat")
 
-    assert (2, 2) == (again.exit_code, other.exit_code)
-    assert "nat holds the output of another run; pass another --nat-output" in again.stderr
+    assert (2, 2) == (repeated.exit_code, other.exit_code)
+    assert "nat holds the output of another run; pass another --nat-output" in repeated.stderr
     assert before == Path("nat/workflow_output.jsonl").read_bytes()
     assert ["0001", "0002"] == sorted(os.listdir("runs/capitals"))
 
@@ -246,9 +246,9 @@ def test_a_retried_trial_is_written_once() -> None:
     """With --retry-failed, a failed trial is not in the file until it has ended again."""
     write_sync(Path("run"), first_session(), clock=minute_clock(0))
     write_sync(Path("run"), second_session(), new=False, clock=minute_clock(10))
-    plain, again = NatOutput(Path("nat")), NatOutput(Path("again"), retry_failed=True)
+    plain, retrying = NatOutput(Path("nat")), NatOutput(Path("again"), retry_failed=True)
     plain._start(Path("run"))
-    again._start(Path("run"))
+    retrying._start(Path("run"))
     before = ids("again")
     answered = AttemptSucceeded(trial="chad", attempt=3, output="N'Djamena", elapsed=0.1)
     started_event = AttemptStarted(trial="chad", attempt=3, slot=0)
@@ -256,7 +256,7 @@ def test_a_retried_trial_is_written_once() -> None:
     done = trial("chad")[-1]
     done.attempts = 3  # type: ignore[misc,union-attr]  # the last event of a trial
     write_sync(Path("run"), [session(3), requested, started_event, answered, done], new=False, clock=minute_clock(20))
-    again._apply(list(read("run", load_blobs=False)))
+    retrying._apply(list(read("run", load_blobs=False)))
 
     assert ["peru", "chad", "chad#2", "oslo"] == ids("nat")
     assert ["peru", "chad#2", "oslo"] == before

@@ -70,11 +70,11 @@ def test_rescore_skips_current_scores() -> None:
     before = len(list(read("runs/qa/0001")))
     same = evaljournal("rescore", "runs/qa/0001")
     after = len(list(read("runs/qa/0001")))
-    again = evaljournal("rescore", "runs/qa/0001", "--all")
+    repeated = evaljournal("rescore", "runs/qa/0001", "--all")
 
     assert "0 outputs re-scored by exact; 3 already scored" in same.stderr
     assert before == after
-    assert "3 outputs re-scored by exact" in again.stderr
+    assert "3 outputs re-scored by exact" in repeated.stderr
     assert 6 == len(events("runs/qa/0001", TrialScored))
 
 
@@ -120,9 +120,9 @@ def test_a_rubric_with_the_input_column(server: Server, name: str) -> None:
     Path("fragen.jsonl").write_text('{"id": "peru", "frage": "peru?"}\n')
     judge = ("--judge", "m", "--judge-url", server.url(name, "reply:verdict: correct", "v1"), "--rubric", "{frage} {output}")
     evaljournal("run", "--data", "fragen.jsonl", "--input-key", "frage", "--command", "echo LIMA", *judge)
-    again = evaljournal("rescore", "--all")
+    repeated = evaljournal("rescore", "--all")
 
-    assert 0 == again.exit_code, again.stderr
+    assert 0 == repeated.exit_code, repeated.stderr
     assert 2 == sum("peru?" in request["body"] for request in server.requests(name))
 
 
@@ -131,15 +131,15 @@ def test_an_unauthorized_judge_stops_the_rescoring(server: Server, name: str) ->
     evaljournal(*COMMANDED)
     line = ("rescore", "--judge", "m", "--judge-url", server.url(name, "401,reply:verdict: correct", "v1"), "--slots", 1)
     rejected = evaljournal(*line)
-    again = evaljournal(*line)
+    repeated = evaljournal(*line)
 
     assert 3 == rejected.exit_code
     assert "0 outputs re-scored by judge; 3 not scored; run the same command again" in rejected.stderr
     assert "every other call would fail in the same way: evaljournal.BadStatus: 401" in rejected.stdout
     assert "\n  scorer judge: unauthorized\n" in rejected.stdout
     assert "unauthorized" == events("runs/qa/0001", RunStopped)[-1].reason
-    assert 0 == again.exit_code, again.stderr
-    assert "qa finished: 3 of 3 trials done" in again.stdout
+    assert 0 == repeated.exit_code, repeated.stderr
+    assert "qa finished: 3 of 3 trials done" in repeated.stdout
     assert {"peru": True, "cuba": True, "chile": True} == scores("runs/qa/0001", "judge")
     assert () == tuple(audit(read("runs/qa/0001"), rules=session_rules).findings)
 

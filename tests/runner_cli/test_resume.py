@@ -98,15 +98,15 @@ def test_resume_with_other_settings() -> None:
         "import os\nFAILS = os.environ.get('FAILS')"
         + QUICK.replace("timeout=5, retry=Retry(", "timeout=6, retry=Retry(timeouts=7, ")
     )
-    again = CliRunner(env={"FAILS": "chile"}).invoke(cli, ["resume", "--slots", "2", "--retry-failed"])
+    resumed = CliRunner(env={"FAILS": "chile"}).invoke(cli, ["resume", "--slots", "2", "--retry-failed"])
     result = evaljournal("resume", "--no-fail-fast", "--max-failures", "none")
 
-    assert (3, 1) == (again.exit_code, result.exit_code)
+    assert (3, 1) == (resumed.exit_code, result.exit_code)
     assert [
         "slots: 2 (was 1)",
         "timeout: 6.0 (was 5.0)",
         "retry.timeouts: 7 (was 2)",
-    ] == re.findall(r".* \(was .*", again.stderr)
+    ] == re.findall(r".* \(was .*", resumed.stderr)
     assert ["fail_fast: false (was true)"] == re.findall(r".* \(was .*", result.stderr)
     changes = [event.settings for event in events("runs/capitals/0001", SessionStarted)]
     assert {"fail_fast": False, "overridden": ["slots", "policy", "fail_fast", "max_failures"]} == changes[2]
@@ -149,9 +149,9 @@ def test_resume_after_the_evaluation_was_moved() -> None:
     Path("evals/capitals.py").rename("moved.py")
 
     assert (2, 1) == (evaljournal("resume").exit_code, evaljournal("resume", "--task", "moved.py").exit_code)
-    again = evaljournal("resume", "--retry-failed")
-    assert (1, "moved.py:capitals") == (again.exit_code, load("runs/capitals/0001").summary().task)
-    assert "adopted" not in again.stderr
+    resumed = evaljournal("resume", "--retry-failed")
+    assert (1, "moved.py:capitals") == (resumed.exit_code, load("runs/capitals/0001").summary().task)
+    assert "adopted" not in resumed.stderr
 
 
 def test_resume_of_a_run_started_from_python() -> None:
@@ -163,11 +163,11 @@ def test_resume_of_a_run_started_from_python() -> None:
     cut_tail(segment(Path("r"), 2), 1)
     with segment(Path("r"), 2).open("ab") as file:  # A torn line.
         file.write(b'{"seq":99,"at":"2026-11-15T00:00:00.000000Z","t":0.0,"type":"session_started","session":3')
-    again = evaljournal("resume", "r", "--retry-failed")
+    resumed = evaljournal("resume", "r", "--retry-failed")
 
     assert (2, True) == (without_task.exit_code, "was started from Python" in without_task.stderr)
     assert (1, True) == (message.exit_code, message.stdout.endswith("next: evaljournal resume r --retry-failed\n"))
-    assert (1, True) == (again.exit_code, "1 trial failed" in again.stdout)
+    assert (1, True) == (resumed.exit_code, "1 trial failed" in resumed.stdout)
     assert verify("r").ok
 
 

@@ -182,13 +182,16 @@ def test_a_taken_path_is_rejected() -> None:
     write_sync(Path("half"), complete_run()[:-1])
     write_sync(Path("whole"), complete_run())
     before = content(Path("half")), content(Path("whole"))
-    half, whole = evaljournal("run", "evals/capitals.py", "-o", "half"), evaljournal("run", "evals/capitals.py", "-o", "whole")
+    unfinished, finished = (
+        evaljournal("run", "evals/capitals.py", "-o", "half"),
+        evaljournal("run", "evals/capitals.py", "-o", "whole"),
+    )
 
     assert (2, "Error: half is an unfinished run; continue it with `evaljournal resume half`\n") == (
-        half.exit_code,
-        half.stderr,
+        unfinished.exit_code,
+        unfinished.stderr,
     )
-    assert (2, True) == (whole.exit_code, "whole is a finished run and is never overwritten" in whole.stderr)
+    assert (2, True) == (finished.exit_code, "whole is a finished run and is never overwritten" in finished.stderr)
     assert before == (content(Path("half")), content(Path("whole")))
 
 

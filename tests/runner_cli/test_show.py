@@ -244,7 +244,7 @@ def test_calls_of_scorers() -> None:
         TrialScored(trial="a", scorer="judge", version="1", value=True, elapsed=0.001),
     ]
     write_sync(Path("run"), [started(), session(), *trial_details[:-1], *calls, trial_details[-1]])
-    lines, story = evaljournal("show", "run", "a").stdout.splitlines(), shown("run", "a")
+    lines, details = evaljournal("show", "run", "a").stdout.splitlines(), shown("run", "a")
 
     assert [
         "call 1    judge rate limited after 1 ms  session 1 · seq 9 · waited 1 ms (pace: 4.2 starts/s)",
@@ -254,7 +254,7 @@ def test_calls_of_scorers() -> None:
         "call 2    judge succeeded after 1 ms  session 1 · seq 11 · waited 1 ms (pace: 4.2 starts/s)",
     ] == lines[lines.index("output    Lima") + 1 : -2]
     assert [("rate_limited", "pace"), ("succeeded", "pace")] == [
-        (call["outcome"], call["waits"][0]["reason"]) for call in story["scorer_calls"]
+        (call["outcome"], call["waits"][0]["reason"]) for call in details["scorer_calls"]
     ]
 
 

@@ -178,8 +178,8 @@ def test_nothing_is_done_without_trust(tmp_path: Path) -> None:
         task = ATTACKS[Path(run).name][0]
         assert all(word in result["output"] for word in task.replace("'", "").split()), result["output"]
     for (name, (_, effects)), result in zip(ATTACKS.items(), results[len(without) :], strict=True):
-        seen = {kind: values for kind, values in result.items() if kind not in {"code", "output"}}
-        assert effects == seen, (name, result["output"])
+        observed = {kind: values for kind, values in result.items() if kind not in {"code", "output"}}
+        assert effects == observed, (name, result["output"])
 
 
 def test_other_commands_and_python_use_nothing_that_a_journal_names(tmp_path: Path) -> None:

@@ -92,14 +92,14 @@ def test_any_value_is_masked(value: str, before: bytes) -> None:
 def test_an_echoed_key_is_masked_and_that_is_recorded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reply that repeats what the run sent is recorded without it; scorers get the same text, also when re-scoring."""
     monkeypatch.setenv("OUR_SETTING", VALUE)
-    seen: list[Any] = []
+    scored_outputs: list[Any] = []
     reply = json.dumps({"output": f"your key is {VALUE}, really"}).replace("/", "\\/").encode()
     with replying(reply) as replies:
         defined = define_real(Endpoint(replies.url, headers={"X-Plain": "$OUR_SETTING"}, output_path="output"))
 
         @defined.score
         def scored(output: str) -> bool:
-            seen.append(output)
+            scored_outputs.append(output)
             return True
 
         run_real(defined, path)
@@ -107,7 +107,7 @@ def test_an_echoed_key_is_masked_and_that_is_recorded(path: Path, monkeypatch: p
 
     assert VALUE == replies.requests[0]["x-plain"]
     assert ["your key is ***, really"] == outputs(path)
-    assert ["your key is ***, really"] * 2 == seen
+    assert ["your key is ***, really"] * 2 == scored_outputs
     assert [{"output": True}] == [event.value for event in events(path, Noted) if event.name == MASKED]
     assert VALUE.encode() not in written(path)
 
@@ -380,8 +380,8 @@ def test_a_key_in_a_text_is_masked_with_a_warning(arguments: tuple[str, ...], se
     Path("text").write_text(f"{arguments[-1]}\n" if arguments[-2] == "--body" else arguments[-1])
     (run,) = events(Path("run"), RunStarted)
     recorded = re.sub(rf"{arguments[-2]} ('.*'|\S+)", f"{arguments[-2]} @text", run.task)
-    again = CliRunner().invoke(cli, ["resume", "run", "--retry-failed", "--task", recorded])
-    assert 3 == again.exit_code, again.output
+    retried = CliRunner().invoke(cli, ["resume", "run", "--retry-failed", "--task", recorded])
+    assert 3 == retried.exit_code, retried.output
     assert secret in json.dumps(server.requests(name)[-1]["body"])
     assert 2 <= len(server.requests(name))
 
