@@ -54,6 +54,11 @@ class MergedShards:
         index = bisect.bisect_left(self._ends, number)
         return self.shards[index] if index < len(self.shards) else None
 
+    @property
+    def sessions(self) -> int:
+        """Sessions of all shards."""
+        return self._ends[-1] if self._ends else 0
+
     def is_first(self, number: int) -> bool:
         """Whether a session is the first of its shard, or the first after all shards."""
         return number - 1 in {0, *self._ends}
@@ -80,6 +85,19 @@ def _valid_entries(entries: object) -> Iterator[tuple[Shard, int, Any]]:
         except ValueError:
             continue
         yield shard, max(0, sessions) if sessions.__class__ is int else 0, members.get("forked_from")
+
+
+def first_shards(merged_from: Any, sessions: int) -> Any:
+    """Return `merged_from` of a run that contains only the first sessions of a merged run."""
+    if not isinstance(merged_from, list):
+        return merged_from
+    entries, before = [], 0
+    for entry in merged_from:
+        count = next((count for _, count, _ in _valid_entries([entry])), 0)
+        if before < sessions:
+            entries.append(entry if before + count <= sessions else {**entry, "sessions": sessions - before})
+        before += count
+    return entries or None
 
 
 def missing_shards(shards: list[Shard]) -> list[Shard]:

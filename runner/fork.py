@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 
 from journal import Event, JournalError, writing
-from journal.events import FileEvent, JournalRecovered, RunFinished, RunStarted, SegmentOpened
+from journal.events import FileEvent, JournalRecovered, RunFinished, RunStarted, RunStopped, SegmentOpened
 from journal.files import DISK, Files
 from journal.lifecycle import Lifecycle
 from journal.ownership import SignatureCopier
@@ -17,6 +17,7 @@ from journal.staging import check_target, staged_run
 from journal.step_references import StepReferences
 from journal.threads import InThread, run_in_thread
 from replay import LoadedRun, RunState, load
+from replay.shards import first_shards
 
 
 @attrs.frozen
@@ -49,7 +50,7 @@ async def fork(
             if isinstance(record.event, FileEvent | JournalRecovered):
                 continue  # These are about the files of the source.
             current = record
-            copy = journal.append(_adapted(references.adapted(record.event), origin, journal.head), key=key)
+            copy = journal.append(_adapted(references.adapted(record.event), source_run, origin, journal.head), key=key)
             references.add(record, copy)
             state.apply(copy)
             await journal.wait_room()
@@ -77,11 +78,17 @@ def _check(source: Path, target: Path, at: int | None, files: Files) -> tuple[Lo
     return source_run, origin if previous_fork is None else {**origin, "forked_from": previous_fork}
 
 
-def _adapted(event: Event, origin: dict[str, Any], head: str) -> Event:
-    """Return an event with references to its journal adapted to the new one."""
+def _adapted(event: Event, source_run: LoadedRun, origin: dict[str, Any], head: str) -> Event:
+    """Return an event with references to its journal adapted to the new one.
+
+    If that has fewer shards than the source, it is not finished when they are.
+    """
     match event:
         case RunStarted():
-            return attrs.evolve(event, forked_from=origin)  # type: ignore[misc]  # a fact is an attrs class
+            shards = first_shards(event.merged_from, len(source_run.state.sessions))
+            return attrs.evolve(event, forked_from=origin, merged_from=shards)  # type: ignore[misc]  # a fact is an attrs class
+        case RunFinished() if source_run.state.merged.sessions > len(source_run.state.sessions):
+            return RunStopped(reason="interrupted")
         case RunFinished():
             return attrs.evolve(event, head=head)  # type: ignore[misc]  # the same
         case _:

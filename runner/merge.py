@@ -5,8 +5,6 @@ shard with its head. Nothing that a shard names is executed, and the shards are 
 """
 
 import itertools
-import os
-import socket
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -16,7 +14,6 @@ import attrs
 from journal import Event, Journal, JournalError, Record, events, read, writing
 from journal import verify as verify_journal
 from journal.blobs import with_loaded_blobs
-from journal.clock import system_clock
 from journal.errors import IllegalEvent, InvalidRecord, JournalLocked, KeyUnavailable
 from journal.files import DISK, Files
 from journal.lifecycle import Lifecycle
@@ -103,9 +100,7 @@ async def merge(
         copy.append(journal, started, key=own_key)
         for shard in shards:
             with reject_invalid_record(shard.path, lambda: copy.seq):
-                await copy.add(journal, shard, key if shard.is_own else None)
-        if missing and copy.state.outcome == "finished":
-            copy.end_unfinished(journal, own_key)
+                await copy.add(journal, shard, key if shard.is_own else None, is_complete=not missing)
     return Merged(target, copy.state, journal.head, tuple(shards), tuple(missing))
 
 
@@ -217,9 +212,9 @@ class _Copy:
         self.state.apply(record)
         return record
 
-    async def add(self, journal: Journal, shard: SourceShard, key: bytes | None) -> None:
-        """Verify a shard and copy its sessions."""
-        adapter = _Adapter(journal, self.state, shard)
+    async def add(self, journal: Journal, shard: SourceShard, key: bytes | None, *, is_complete: bool) -> None:
+        """Verify a shard and copy its sessions; `is_complete`: no shard is missing."""
+        adapter = _Adapter(journal, self.state, shard, is_complete=is_complete)
         verifier = Verifier(shard.path, lifecycle=adapter.lifecycle)
         references, append, apply = adapter.references, journal.append, self.state.apply
         for record in verifier:
@@ -239,14 +234,6 @@ class _Copy:
             if verifier.has_blobs or not record.seq % _BATCH:
                 await journal.wait_room()
         _check_unchanged(shard, verifier.result(), adapter.source)
-
-    def end_unfinished(self, journal: Journal, key: bytes | None) -> None:
-        """Record that the run is not finished: the shards so far are, but others are missing."""
-        self._time = system_clock()()[0], 0.0
-        number = journal.lifecycle.sessions + 1
-        started = events.SessionStarted(session=number, pid=os.getpid(), host=socket.gethostname(), boot_id="")
-        self.append(journal, started, key)
-        self.append(journal, events.RunStopped(reason="interrupted"))
 
 
 _ADAPTED: Final = frozenset(
@@ -268,8 +255,8 @@ _ADAPTED: Final = frozenset(
 class _Adapter:
     """Changes the events of a shard that refer to their journal."""
 
-    def __init__(self, journal: Journal, state: RunState, shard: SourceShard) -> None:
-        self._journal = journal
+    def __init__(self, journal: Journal, state: RunState, shard: SourceShard, *, is_complete: bool) -> None:
+        self._journal, self._is_complete = journal, is_complete
         self._state = state
         """The state of the new run."""
         self._shard = shard
@@ -331,14 +318,14 @@ class _Adapter:
         return session
 
     def _finished(self, event: events.RunFinished, record: Record) -> Event:
-        """Return the end of a finished shard with the totals so far, or a stop if trials of an earlier shard are open.
+        """Return the end of a finished shard with the totals so far, or a stop if shards are missing or trials of earlier ones open.
 
         The totals of the shard are replaced, so they are checked first.
         """
         counts, state, journal = self.lifecycle.counts(), self._state, self._journal
         if (event.completed, event.failed, event.withdrawn) != (counts["completed"], counts["failed"], counts["withdrawn"]):
             raise InvalidRecord(self._shard.path, record.seq, "its totals are not those of the trials")
-        if journal.lifecycle.open:
+        if journal.lifecycle.open or not self._is_complete:
             return events.RunStopped(reason="interrupted")
         totals = {"completed": state.completed, "failed": state.failed, "withdrawn": state.stages["withdrawn"]}
         elapsed = None if event.elapsed is None else state.elapsed

@@ -21,7 +21,7 @@ _MAX_TRIES: Final = 100
 _NUMBERED: Final = re.compile(r"([0-9]{1,9})(|-[0-9]+of[0-9]+)", re.ASCII)
 _TAIL: Final = 1 << 16
 """Bytes at the end of a file that are searched for its last records."""
-_FILE_EVENTS: Final = ("segment_opened", "segment_sealed")
+_FILE_EVENTS: Final = ("segment_opened", "segment_sealed", "journal_recovered", "journal_salvaged")
 
 
 def runs_under(directory: Path) -> dict[Path, int]:
@@ -89,7 +89,7 @@ def run_start(path: Path) -> tuple[RunStarted, str] | None:
 
 
 def last_record(path: Path) -> Record | None:
-    """Return the last record that is not about a file; None if the end of the journal is damaged."""
+    """Return the last record that is not about the journal's files; None if the end of the journal is damaged."""
     try:
         for number in reversed(segments.numbers(path, DISK)):
             for offset, line in _last_lines(path / segments.name(number)):

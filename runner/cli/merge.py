@@ -6,7 +6,7 @@ import click
 import trio
 
 from replay.ending import final_report
-from replay.text import plural
+from replay.text import plural, printable
 from runner.cli._common import output_option
 from runner.cli._ending import finish
 from runner.cli._output import echo
@@ -36,7 +36,7 @@ def merge(shards: tuple[Path, ...], target: Path, as_json: bool) -> None:
     state = merged.state
     unfinished = sum(not shard.is_finished for shard in merged.shards)
     counts = f"{plural(len(merged.shards), 'shard')}{f', {unfinished:,} of them not finished' if unfinished else ''}"
-    echo(f"{target}: merged {counts}", err=True)
+    echo(f"{printable(str(target), 500)}: merged {counts}", err=True)
     stopped = "" if state.outcome == "finished" else state.outcome or "interrupted"
     report = [final_report(state, path=target, head=merged.head), *([] if stopped else gate_problems(state))]
     finish(

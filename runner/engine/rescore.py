@@ -168,8 +168,8 @@ def _settings(recorded: Mapping[str, Any]) -> Settings:
 def _is_finished(state: RunState) -> bool:
     """Whether every trial is done, even if a later re-scoring was stopped."""
     own, shards = ([session for session in state.sessions if bool(session.shard) == is_shard] for is_shard in (False, True))
-    ends = own if state.merged.missing else [*own, *shards[-1:]]
-    return any(session.outcome == "finished" for session in ends) and state.done >= max(state.total, state.planned)
+    ends = [session.outcome for session in [*own, *shards[-1:]]]
+    return "finished" in ends and state.done >= max(state.total, state.planned)
 
 
 def _count_outputs(state: RunState, only_variants: Sequence[str]) -> int:

@@ -76,7 +76,7 @@ def test_the_golden_merged_run_has_its_figures() -> None:
 
     assert ["1/3", "1/3", "2/3", ""] == [session.shard for session in state.sessions]
     assert ["3/3"] == [str(shard) for shard in state.merged.missing]
-    assert [RunStopped, RunFinished, RunStopped, RunFinished] == [type(end) for end in ends]
+    assert [RunStopped, RunStopped, RunStopped, RunFinished] == [type(end) for end in ends]
     assert (10, 2, 19, 12, 15.361) == figures
 
 

@@ -106,16 +106,17 @@ async def test_an_existing_target_is_rejected(tmp_path: Path) -> None:
 
 
 class Full(FastDisk):
-    """A disk with space for a number of writes."""
+    """A disk with space for a number of writes, or that fails in another way after them."""
 
-    def __init__(self, writes: int) -> None:
+    def __init__(self, writes: int, failure: BaseException | None = None) -> None:
         self.writes = writes
+        self.failure = failure or OSError(errno.ENOSPC, "no space left")
 
     def write(self, fd: int, data: memoryview) -> int:
         """Write the data, or raise once the space is used up."""
         self.writes -= 1
         if self.writes < 0:
-            raise OSError(errno.ENOSPC, "no space left")
+            raise self.failure
         return super().write(fd, data)
 
 

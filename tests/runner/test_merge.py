@@ -160,6 +160,7 @@ async def test_missing_shards_leave_the_run_unfinished(tmp_path: Path) -> None:
     resumed = await arun(defined, tmp_path / "new", resume=True, files=FILES, **deterministic_options())
 
     assert (["1/3"], "interrupted", 0) == ([str(shard) for shard in result.missing], result.state.outcome, result.state.planned)
+    assert ["2/3", "3/3"] == [session.shard for session in result.state.sessions]
     assert set(load(shards[0]).trials) == set(task.calls)
     assert outcome((await merged(shards, tmp_path / "all")).state) == outcome(resumed.state)
     assert ("finished", 12) == (resumed.state.outcome, resumed.state.planned)
@@ -312,6 +313,7 @@ async def test_a_salvaged_and_a_forked_shard_are_merged(tmp_path: Path) -> None:
     )
     audited = audit(read(tmp_path / "new"), rules=session_rules)
 
+    assert {True} == {shard.is_finished for shard in result.shards}
     assert outcome(undivided.state) == outcome(result.state)
     assert (True, (), True) == (verify(tmp_path / "new").ok, audited.findings, "salvaged" in audited.notes[0])
     with pytest.raises(JournalDamaged):
@@ -392,3 +394,21 @@ async def test_unfinished_shards_are_merged_in_any_state(tmp_path: Path) -> None
 
     assert (None, "interrupted") == (verify(tmp_path / "new").problem, result.state.outcome)
     assert {"a": "queued", "b": "completed", "c": "queued"} == {name: t.stage for name, t in result.state.trials.items()}
+
+
+async def test_a_fork_of_a_merged_run_has_the_shards_up_to_it(tmp_path: Path) -> None:
+    """Forked between two shards, a merged run is not finished; `resume` runs the cases of the others, as its own session."""
+    defined, task = flaky_evaluation(12)
+    result = await merged(await run_shards(defined, tmp_path), tmp_path / "new")
+    second_shard = result.state.sessions[1].seq
+    forked = await fork(tmp_path / "new", tmp_path / "fork", second_shard - 1, files=FILES, in_thread=inline)
+    inside = await fork(tmp_path / "new", tmp_path / "inside", second_shard + 3, files=FILES, in_thread=inline)
+    task.calls.clear()
+    resumed = await arun(defined, tmp_path / "fork", resume=True, files=FILES, **deterministic_options())
+
+    assert ("interrupted", ["2/3", "3/3"]) == (forked.state.outcome, [str(shard) for shard in forked.state.merged.missing])
+    assert ["1/3", "2/3"] == [session.shard for session in inside.state.sessions]
+    assert not set(forked.state.trials) & set(task.calls)
+    assert ["1/3", ""] == [session.shard for session in resumed.state.sessions]
+    assert (outcome(result.state), 12) == (outcome(resumed.state), resumed.state.planned)
+    assert () == audit(read(tmp_path / "fork"), rules=session_rules).findings

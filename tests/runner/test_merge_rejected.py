@@ -13,7 +13,7 @@ import trio
 import trio.testing
 
 from journal import JournalError, read, verify, writing
-from journal.errors import InvalidRecord, JournalExists, JournalLocked
+from journal.errors import DiskFull, InvalidRecord, JournalExists, JournalLocked
 from journal.events import (
     AttemptSucceeded,
     JournalSalvaged,
@@ -31,6 +31,7 @@ from runner.merge import merge
 from runner.testing import inline
 from tests.journal.disk import PowerFailure, SimulatedDisk
 from tests.journal.samples import content, finished, trial, write
+from tests.runner.test_fork import Full
 from tests.runner.test_merge import FILES, run_shards, shard_events, ticking
 from tests.runner.test_shards import echo, evaljournal
 from tests.runs import define, numbered_cases
@@ -151,8 +152,8 @@ async def test_only_the_users_own_shards_are_signed(tmp_path: Path) -> None:
     own = await merge([tmp_path / "1", tmp_path / "2"], tmp_path / "own", files=FILES, in_thread=inline)
     await merge([tmp_path / str(number) for number in (1, 2, 3)], tmp_path / "mixed", files=FILES, in_thread=inline)
 
-    assert 3 == len(own.state.sessions)
-    assert [True] * 4 == [is_signed for _, is_signed in starts(tmp_path / "own", key)]
+    assert 2 == len(own.state.sessions)
+    assert [True] * 3 == [is_signed for _, is_signed in starts(tmp_path / "own", key)]
     assert [False, True, True, False] == [is_signed for _, is_signed in starts(tmp_path / "mixed", key)]
 
 
@@ -205,3 +206,19 @@ async def test_a_shard_that_changes_during_the_merge_is_rejected(tmp_path: Path,
         await merge(shards, tmp_path / "new", files=FILES, in_thread=inline)
 
     assert before == content(tmp_path)
+
+
+@pytest.mark.parametrize("writes", [0, 1, 2])
+@pytest.mark.parametrize(("failure", "expected"), [(None, DiskFull), (KeyboardInterrupt(), KeyboardInterrupt)])
+async def test_a_full_disk_or_a_signal_leaves_nothing(
+    tmp_path: Path, failure: BaseException | None, expected: type[BaseException], writes: int
+) -> None:
+    """A merge that does not fit on the disk, or that is interrupted, leaves no files, and can be repeated."""
+    shards = await run_shards(define(echo, numbered_cases(6)), tmp_path)
+    before = content(tmp_path)
+    with pytest.raises((expected, BaseExceptionGroup)) as raised:
+        await merge(shards, tmp_path / "new", files=Full(writes, failure), in_thread=inline)
+
+    assert isinstance(raised.value, expected) or raised.group_contains(expected)
+    assert before == content(tmp_path)
+    assert verify((await merge(shards, tmp_path / "new", files=FILES, in_thread=inline)).path).ok
