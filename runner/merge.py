@@ -318,7 +318,7 @@ class _Adapter:
         return session
 
     def _finished(self, event: events.RunFinished, record: Record) -> Event:
-        """Return the end of a finished shard with the totals so far, or a stop if shards are missing or trials of earlier ones open.
+        """Return the end of a finished shard with the totals so far; a stop if shards are missing or earlier trials open.
 
         The totals of the shard are replaced, so they are checked first.
         """
