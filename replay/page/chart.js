@@ -50,7 +50,7 @@ const laneHeight = (slots) => Math.min(20 * UNIT, Math.max(2, (300 * UNIT) / Mat
 
 // A bar for each attempt: filled if it succeeded, striped and lettered if it failed, hollow if it was interrupted.
 function drawLanes(canvas, run, view, width) {
-  const slots = Math.max(1, run.lanes.length), rowHeight = laneHeight(slots), height = Math.ceil(slots * rowHeight) + 2;
+  const drawn = run.drawnLanes, rows = Math.max(1, drawn.length), rowHeight = laneHeight(rows), height = Math.ceil(rows * rowHeight) + 2;
   const context = prepare(canvas, width, height);
   const plotWidth = width - GUTTER - EDGE, scale = plotWidth / (view[1] - view[0]);
   const colors = palette(), faint = color("faint");
@@ -58,7 +58,7 @@ function drawLanes(canvas, run, view, width) {
   context.save();
   context.rect(GUTTER, 0, plotWidth, height);
   context.clip();
-  const shade = (from, to, tint, { minWidth = 0, lanes = [0, slots] } = {}) => {
+  const shade = (from, to, tint, { minWidth = 0, lanes = [0, rows] } = {}) => {
     context.fillStyle = color(tint);
     context.fillRect(GUTTER + (from - view[0]) * scale, lanes[0] * rowHeight, Math.max(minWidth, (to - from) * scale), (lanes[1] - lanes[0]) * rowHeight + 2);
   };
@@ -72,16 +72,17 @@ function drawLanes(canvas, run, view, width) {
     context.font = font(10, isShard ? "600" : "normal");
     context.fillText(text, GUTTER - 8, Math.max((lane + 0.5) * rowHeight + 1, 6 * UNIT), GUTTER - 10);
   }
-  for (const { firstLane } of run.shards.slice(1)) {
+  for (const { firstLane } of (run.workerLanes() || run.shards).slice(1)) {
     context.fillStyle = faint;
     context.fillRect(0, firstLane * rowHeight + 0.5, width - EDGE, 1);
   }
-  run.lanes.forEach((lane, index) => drawLane(context, run, lane, { view, scale, plotWidth, top: index * rowHeight + 1, rowHeight, colors, inks }));
+  drawn.forEach((lane, index) => drawLane(context, run, lane, { view, scale, plotWidth, top: index * rowHeight + 1, rowHeight, colors, inks }));
 }
 
 // The numbers of slots, at a distance that leaves room for each; the first slot of a shard has the name of the shard instead.
 function laneLabels(run, rowHeight) {
   const labels = [], every = Math.max(1, Math.ceil((14 * UNIT) / rowHeight));
+  if (run.workerLanes()) return labels; // Their names are text on top of the chart.
   let free = 0; // The first lane with room for a label.
   run.shards.forEach(({ name, firstLane, lanes }) => {
     const label = run.isMerged ? name || "resumed" : "";

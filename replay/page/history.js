@@ -23,7 +23,8 @@ class HistoryView {
   }
 
   build() {
-    this.lanes = el("canvas", { role: "img", "aria-label": "Attempts as bars, one lane for each slot" });
+    this.lanes = el("canvas", { role: "img" });
+    this.workerNames = el("div", { class: "lane-labels" });
     this.upper = el("div", { class: "plot", role: "img", "aria-label": "Attempts in flight, concurrency limit and pace of starts over time" });
     this.lower = el("div", { class: "plot", role: "img", "aria-label": "Trials queued and in backoff over time" });
     this.veil = el("div", { class: "veil" });
@@ -31,7 +32,7 @@ class HistoryView {
     this.line = el("div", { class: "scrub-line" });
     this.tip = el("div", { class: "tip", hidden: true });
     this.area = el("div", { class: "timeline" },
-      (this.lanesLabel = el("div", { class: "chart-label" })), this.lanes,
+      (this.lanesLabel = el("div", { class: "chart-label" })), this.lanes, this.workerNames,
       this.key([["in flight", "flight", "fill"], ["limit", "limit", "line"], ["pace, starts/s (own scale)", "pace", "line"]]), this.upper,
       this.key([["queued", "queue", "fill"], ["in backoff", "backoff", "line"]]), this.lower,
       this.veil, this.laterShards, this.line, this.tip);
@@ -96,13 +97,13 @@ class HistoryView {
 
   // Index of the lane at the pointer; -1 if there is none.
   laneAt(event) {
-    const box = this.lanes.getBoundingClientRect(), count = this.run.lanes.length;
+    const box = this.lanes.getBoundingClientRect(), count = this.run.drawnLanes.length;
     const lane = Math.floor((event.clientY - box.top - 1) / laneHeight(count));
     return event.clientY < box.top || event.clientY > box.bottom || lane >= count ? -1 : Math.max(0, lane);
   }
 
   spanAt(event) {
-    const box = this.lanes.getBoundingClientRect(), { run } = this, lane = run.lanes[this.laneAt(event)];
+    const box = this.lanes.getBoundingClientRect(), { run } = this, lane = run.drawnLanes[this.laneAt(event)];
     if (!lane || event.clientX < box.left + GUTTER) return -1;
     const x = this.xOf(event), near = (2 * (this.view[1] - this.view[0])) / (box.width - GUTTER - EDGE);
     const index = firstSpan(run, lane, x - near);
@@ -202,6 +203,19 @@ class HistoryView {
     this.list();
   }
 
+  labelWorkers(workers) {
+    const height = laneHeight(this.run.drawnLanes.length);
+    let free = 0; // The first pixel with room for a name.
+    this.workerNames.replaceChildren(...workers.flatMap(({ name, firstLane }) => {
+      const top = firstLane * height + 1;
+      if (top < free) return [];
+      free = top + 12 * UNIT;
+      const label = el("span", { text: oneLine(name, 40), title: oneLine(name, 200) });
+      label.style.top = `${this.lanes.offsetTop + top}px`;
+      return [label];
+    }));
+  }
+
   // Dim what is not in the state: everything later. In a merged run, only the lanes: those of the record's shard from its time
   // on, and all of the shards whose records follow.
   placeVeil(left) {
@@ -257,8 +271,11 @@ class HistoryView {
   draw() {
     this.width = Math.floor(this.area.clientWidth);
     if (this.width < GUTTER + EDGE + 20) return;
-    setText(this.lanesLabel, this.run.isMerged ? "slots of each shard" : "slots");
+    const workers = this.run.workerLanes();
+    setText(this.lanesLabel, this.run.isMerged ? "slots of each shard" : workers ? "workers" : "slots");
+    this.lanes.setAttribute("aria-label", `Attempts as bars, one lane for each ${workers ? "attempt that a worker runs at once" : "slot"}`);
     drawLanes(this.lanes, this.run, this.view, this.width);
+    this.labelWorkers(workers || []);
     for (const chart of this.charts) chart.draw(this.run, this.view, this.width);
     this.show();
   }

@@ -1,6 +1,7 @@
 // A run: the columns of its journal, and its state after any record. The data contain what each record changed.
 "use strict";
 
+const MAX_WORKER_LANES = 200; // If workers have more, the chart has a lane for each slot.
 const CHECKPOINT = 512; // Records from one stored state to the next.
 
 const ATTEMPT_COUNTS = ["started", "succeeded", "failed", "timed_out", "interrupted", "repeated_calls", "returned_late"];
@@ -48,6 +49,7 @@ class Run {
     this.stepNames = [];
     this.stepKinds = [];
     this.stepsOmitted = 0;
+    this.workers = undefined; // The lanes of each worker, computed when they are needed; null: the chart has a lane for each slot.
     this.lanes = []; // The attempts in each slot, in order; the slots of one shard follow those of another.
     this.trials = { name: [], case: [], variant: [], repeat: [], fingerprint: [], stage: [], recovered: [], elapsed: [], queue_time: [], backoff_time: [], run_time: [], scoring_time: [], reason: [], input: [], expected: [], metadata: [], output: [], scores: [], score_reasons: [], attempts: [] };
     this.numbers = new Map(); // Name → number of a trial.
@@ -154,11 +156,40 @@ class Run {
         this.trials.attempts[spans.trial[span]].push(span);
       }
     });
+    this.workers = undefined;
     this.lanes = [];
     for (const shard of this.shards) {
       shard.firstLane = this.lanes.length;
       for (let slot = 0; slot < shard.lanes.length; slot++) this.lanes.push((shard.lanes[slot] ||= []));
     }
+  }
+
+  // The lanes of the chart: those of the workers, or one for each slot.
+  get drawnLanes() { return this.workerLanes()?.flatMap(({ lanes }) => lanes) ?? this.lanes; }
+
+  // Name, first lane and lanes of each worker, as many as attempts ran in it at once; null if there are no workers, too many lanes,
+  // or shards. Only the end of an attempt names its worker.
+  workerLanes() {
+    if (this.workers === undefined) this.workers = this.isMerged ? null : this.groupByWorker();
+    return this.workers;
+  }
+
+  groupByWorker() {
+    const groups = new Map(), { details } = this.spans;
+    if (!details.some((members) => members?.worker)) return null;
+    let count = 0;
+    for (let span = 0; span < details.length; span++) {
+      const worker = details[span]?.worker || "";
+      if (!groups.has(worker)) groups.set(worker, []);
+      const lanes = groups.get(worker), lane = lanes.find((candidate) => this.endOf(candidate.at(-1)) <= this.startOf(span));
+      if (lane) lane.push(span);
+      else if (++count > MAX_WORKER_LANES) return null;
+      else lanes.push([span]);
+    }
+    const byName = new Intl.Collator("en", { numeric: true });
+    const sorted = [...groups].sort(([a], [b]) => (a && b ? byName.compare(a, b) : a ? -1 : 1));
+    let firstLane = 0;
+    return sorted.map(([name, lanes]) => ({ name: name || "other", firstLane: (firstLane += lanes.length) - lanes.length, lanes }));
   }
 
   addSteps(columns) {

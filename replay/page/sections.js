@@ -27,10 +27,10 @@ function errorsSection(run, { onTrials, onSeq }) {
 // What each worker has done, those that ended early first.
 function workersTable(workers) {
   if (!workers) return [];
-  const rows = Object.entries(workers).sort(([, a], [, b]) => (b.end ? 1 : 0) - (a.end ? 1 : 0));
+  const rows = Object.entries(workers).sort(([, a], [, b]) => (b.died || b.lost ? 1 : 0) - (a.died || a.lost ? 1 : 0));
   return [el("h3", { text: "Workers" }),
-    table("workers", ["worker", "attempts", "time of attempts", "end"], rows.slice(0, SHOWN_WORKERS).map(([name, { attempts, seconds, end, detail }]) => el("tr", {},
-      el("th", { scope: "row", text: oneLine(name, 40) }), numberCell(grouped(attempts)), numberCell(duration(seconds)), el("td", { text: end ? `${spaced(end)}: ${oneLine(detail, 60)}` : "" })))),
+    table("workers", ["worker", "attempts", "busy", "died", "lost", "last end"], rows.slice(0, SHOWN_WORKERS).map(([name, { attempts, busy, died, lost, detail }]) => el("tr", {},
+      el("th", { scope: "row", text: oneLine(name, 40) }), ...[grouped(attempts), duration(busy), grouped(died), grouped(lost)].map(numberCell), el("td", { text: oneLine(detail, 60) })))),
     rows.length > SHOWN_WORKERS ? el("p", { class: "faint", text: `and ${plural(rows.length - SHOWN_WORKERS, "more worker")}` }) : ""];
 }
 
