@@ -37,7 +37,7 @@ from replay.trial_state import (
 from replay.usage import add, noted_usage, subtract, unpriced_models
 from replay.variant_totals import Variants, VariantTotals
 from replay.version_log import VersionLog
-from replay.worker_totals import WorkerTotals
+from replay.worker_totals import WORKER_ENDED, WorkerTotals
 
 
 def max_unscored_outputs(scorer_limit: int) -> int:
@@ -371,16 +371,16 @@ class RunState:
             self.interrupted_trials.remove(event.trial)
             self.repeated_calls += 1 + repeated
 
-    def _count_worker(self, event: events.AttemptEnd) -> None:
-        totals = self.workers.get(event.worker)
+    def _worker(self, name: str) -> WorkerTotals:
+        totals = self.workers.get(name)
         if totals is None:
-            totals = self.workers[event.worker] = WorkerTotals()
-        totals.count(event)
+            totals = self.workers[name] = WorkerTotals()
+        return totals
 
     def _on_attempt_succeeded(self, event: events.AttemptSucceeded, record: Record) -> None:
         trial = self.trials[event.trial]
         if event.worker:
-            self._count_worker(event)
+            self._worker(event.worker).count(event, record.t, len(self.sessions))
         self._move(event.trial, trial, "scoring")
         self.repeated_error.is_over = True
         self.latencies.append(event.elapsed)
@@ -393,7 +393,7 @@ class RunState:
     def _on_attempt_failed(self, event: events.AttemptFailed | events.AttemptTimedOut, record: Record) -> None:
         trial = self.trials[event.trial]
         if event.worker:
-            self._count_worker(event)
+            self._worker(event.worker).count(event, record.t, len(self.sessions))
         self._move(event.trial, trial, "unsettled")
         history = trial.retry_history = trial.retry_history or RetryHistory()
         if (steps := self.steps.open.get(event.trial)) is not None:
@@ -420,11 +420,11 @@ class RunState:
 
     _on_attempt_timed_out = _on_attempt_failed
 
-    def _on_attempt_interrupted(self, event: events.AttemptInterrupted, _: Record) -> None:
+    def _on_attempt_interrupted(self, event: events.AttemptInterrupted, record: Record) -> None:
         since = self.running[event.trial].since
         trial = self.trials[event.trial]
         if event.worker:
-            self._count_worker(event)
+            self._worker(event.worker).count(event, record.t, len(self.sessions))
         self._move(event.trial, trial, "interrupted")
         if event.reason in WORKER_ENDS:
             history = trial.retry_history = trial.retry_history or RetryHistory()
@@ -561,6 +561,8 @@ class RunState:
         if event.name == _UNAUTHORIZED and isinstance(event.value, dict):
             scorer, message = str(event.value.get("scorer", "")), str(event.value.get("message", ""))
             self.unauthorized_scorer = UnauthorizedScorer(scorer, message[:ERROR_CHARS])
+        elif event.name == WORKER_ENDED and isinstance(event.value, dict):
+            self._worker(str(event.value.get("worker", ""))).count_end(event.value)
         trial = self.trials.get(event.trial) if event.attempt else None
         if trial is None:
             return

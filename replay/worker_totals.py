@@ -1,7 +1,7 @@
-"""What each worker of a run has done: the attempts that ended in it, their time, and how it ended."""
+"""What each worker of a run has done: the attempts that ended in it, the time in which it ran some, and how it ended."""
 
 from collections.abc import Iterator, Mapping
-from typing import Final
+from typing import Any, Final
 
 import attrs
 
@@ -9,8 +9,12 @@ from journal import events
 from replay.text import duration, plural, printable, spaced
 from replay.trial_state import WORKER_ENDS
 
+WORKER_ENDED: Final = f"{events.NOTE_PREFIX}worker_ended"
+"""Name of the note that a worker has ended: `worker`, `reason` (`worker_died` or `worker_lost`) and `detail`."""
 _MAX_WORKERS: Final = 8
 """Maximum number of workers to list; `status --json` has all."""
+_MAX_PERIODS: Final = 64
+"""Periods of a worker that a later attempt can overlap with; the times of older ones are fixed."""
 
 
 @attrs.define
@@ -19,24 +23,52 @@ class WorkerTotals:
 
     attempts: int = 0
     """Attempts that ended in it."""
-    seconds: float = 0.0
-    """Sum of their times; they may have run at once."""
-    end: str = ""
-    """`worker_died` or `worker_lost` if it ended while it ran attempts; empty if it did not."""
+    busy: float = 0.0
+    """Seconds in which it ran one of them or more."""
+    died: int = 0
+    """How often it ended because of what it ran; more than once if several sessions have a worker of this name."""
+    lost: int = 0
+    """How often it ended for another or an unknown reason."""
     detail: str = ""
-    """What is known about its end, such as `signal 11`."""
+    """What is known about its last end, such as `signal 11`."""
+    _session: int = attrs.field(default=0, init=False)
+    _periods: list[tuple[float, float]] = attrs.field(factory=list[tuple[float, float]], init=False)
+    """When it was busy in this session, without overlaps, in order."""
+    _fixed: float = attrs.field(default=0.0, init=False)
+    """Until when its time is fixed."""
 
-    def count(self, event: events.AttemptEnd) -> None:
-        """Count the end of an attempt."""
+    def count(self, event: events.AttemptEnd, t: float, session: int) -> None:
+        """Count the end of an attempt at `t`."""
         self.attempts += 1
-        self.seconds += event.elapsed or 0.0
-        if isinstance(event, events.AttemptInterrupted) and event.reason in WORKER_ENDS:
-            self.end, self.detail = event.reason, event.detail
+        if session != self._session:  # Its times start at 0 again.
+            self._session, self._fixed = session, 0.0
+            self._periods.clear()
+        start, end = max(t - (event.elapsed or 0.0), self._fixed), t
+        while self._periods and self._periods[-1][1] >= start:
+            earlier = self._periods.pop()
+            self.busy -= earlier[1] - earlier[0]
+            start, end = min(start, earlier[0]), max(end, earlier[1])
+        self._periods.append((start, end))
+        self.busy += end - start
+        if len(self._periods) > _MAX_PERIODS:
+            self._fixed = self._periods.pop(0)[1]
+
+    def count_end(self, value: Mapping[str, Any]) -> None:
+        """Count an end of the worker, as it was noted."""
+        self.died += value.get("reason") == "worker_died"
+        self.lost += value.get("reason") == "worker_lost"
+        self.detail = str(value.get("detail", ""))
+
+    @property
+    def ends(self) -> str:
+        """How it ended, in words; empty if it did not."""
+        counts = zip((self.died, self.lost), WORKER_ENDS, strict=True)
+        return ", ".join(f"{spaced(name)}{f' {count:,} times' if count > 1 else ''}" for count, name in counts if count)
 
 
 def ended_workers(workers: Mapping[str, WorkerTotals]) -> Iterator[str]:
-    """Yield how many workers ended while they ran attempts, if any did."""
-    ended = [totals for totals in workers.values() if totals.end]
+    """Yield how many workers ended before the run, if any did."""
+    ended = [totals for totals in workers.values() if totals.ends]
     if ended:
         yield f"{len(ended):,} of {plural(len(workers), 'worker')} ended, last: {printable(ended[-1].detail, 60)}"
 
@@ -45,13 +77,13 @@ def worker_lines(workers: Mapping[str, WorkerTotals]) -> Iterator[str]:
     """Yield the workers of a run, those that ended early first."""
     if not workers:
         return
-    died, lost = (sum(totals.end == end for totals in workers.values()) for end in WORKER_ENDS)
+    died, lost = sum(totals.died for totals in workers.values()), sum(totals.lost for totals in workers.values())
     ends = ", ".join(f"{count:,} {name}" for count, name in ((died, "died"), (lost, "lost")) if count)
     yield f"{plural(len(workers), 'worker')}{f', {ends}' if ends else ''}:"
-    listed = sorted(workers.items(), key=lambda item: not item[1].end)[:_MAX_WORKERS]
+    listed = sorted(workers.items(), key=lambda item: not item[1].ends)[:_MAX_WORKERS]
     width = max(len(printable(name, 40)) for name, _ in listed)
     for name, totals in listed:
-        end = f" · {spaced(totals.end)}: {printable(totals.detail, 60)}" if totals.end else ""
-        yield f"  {printable(name, 40):<{width}}  {plural(totals.attempts, 'attempt')}, {duration(totals.seconds)}{end}"
+        end = f" · {totals.ends}: {printable(totals.detail, 60)}" if totals.ends else ""
+        yield f"  {printable(name, 40):<{width}}  {plural(totals.attempts, 'attempt')}, busy for {duration(totals.busy)}{end}"
     if len(workers) > _MAX_WORKERS:
         yield f"  and {plural(len(workers) - _MAX_WORKERS, 'more worker')}"

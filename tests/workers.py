@@ -3,13 +3,21 @@
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Final
 
 import attrs
 import trio
 
 from runner.worker.calls import Calls, open_evaluation
 from runner.workers.pool import StartWorker, WorkerDied
+
+AGENT: Final = """
+import json, os, sys, urllib.request
+body = json.dumps({"model": "small", "messages": [{"role": "user", "content": sys.stdin.read()}]}).encode()
+with urllib.request.urlopen(os.environ["OPENAI_BASE_URL"] + "/chat/completions", body) as reply:
+    print(json.load(reply)["choices"][0]["message"]["content"])
+"""
+"""An agent that calls a model through the gateway."""
 
 
 class MemoryPipe:
@@ -114,12 +122,16 @@ class MemoryWorkers:
             finally:
                 nursery.cancel_scope.cancel()
 
+    def started(self, pipe: MemoryPipe) -> None:
+        """Called when a worker is ready."""
+
     async def _serve(self, pipe: MemoryPipe, number: int) -> None:
         _pipe.set(pipe)
         with pipe.scope:
             await pipe.opened.wait()
             opened = open_evaluation(WorkerSide(pipe), pipe.sent.pop(0), lambda _: self.evaluation)
             if opened is not None:
+                self.started(pipe)
                 await Calls(WorkerSide(pipe), *opened).run()
         if self.capacity is not None:
             self.capacity.release_on_behalf_of(number)

@@ -13,6 +13,7 @@ from runner.notes import Sink, set_note_sink
 from runner.signals import is_from_signal
 from runner.steps.attempt_steps import AttemptSteps, set_steps
 from runner.tasks import LateOutcome, Task
+from runner.workers.pool import WorkerEnded
 
 
 @fact
@@ -113,10 +114,15 @@ class CallScope:
             outcome = exc.with_traceback(exc.__traceback__ and exc.__traceback__.tb_next)
         if self.is_abandoned:
             late("succeeded" if isinstance(outcome, Returned) else "failed")
-        if self.is_abandoned or (self._is_interrupted and isinstance(outcome, BaseException)):
+        is_lost = isinstance(outcome, WorkerEnded)  # Perhaps because of another call in its worker.
+        if (
+            self.is_abandoned
+            or (self._is_interrupted and isinstance(outcome, BaseException))
+            or (self._is_over_budget and is_lost)
+        ):
             await trio.lowlevel.checkpoint()  # The task shielded itself or replaced the cancellation; it is still cancelled.
         self.due = math.inf
-        if self.is_over and not self._is_interrupted and not self._is_over_budget:
+        if self.is_over and not self._is_interrupted and not self._is_over_budget and not is_lost:
             return TimedOut(late_outcome="succeeded" if isinstance(outcome, Returned) else "failed")
         return outcome
 

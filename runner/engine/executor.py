@@ -5,13 +5,16 @@ A consumer is a trio task. It takes the next job, executes it to its end or its 
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
 import trio
 
-from journal.errors import SegmentLost
+from journal.errors import JournalError, SegmentLost
+from journal.events import Noted
 from journal.threads import InThread
+from replay.worker_totals import WORKER_ENDED
 from runner.concurrency.policy import Policy
 from runner.definition.settings import Settings
 from runner.engine.admission import Admission
@@ -27,6 +30,7 @@ from runner.engine.trial_work import Job, ScorerCall, TrialWork
 from runner.scorers.scorer import OpenScorer
 from runner.tasks import Task
 from runner.workers.driver import Workers
+from runner.workers.pool import WorkerEnd
 
 TURN: Final = 0.01
 """Seconds after which consumers whose tasks never wait yield to others."""
@@ -77,6 +81,7 @@ class Executor:
         if workers is not None:
             workers.is_stopping = lambda: self.shutdown.reason is not None or self.shutdown.is_over
             workers.on_problem = partial(self.shutdown.stop, "interrupted")
+            workers.on_end = self._note_worker_end
         late = LateRecorder(recorder, loop, self.shutdown, self._stop_over_budget)
         self._attempts = (
             Attempts(
@@ -134,6 +139,12 @@ class Executor:
             if self.unresponsive and on_unresponsive is not None:
                 await on_unresponsive()
             nursery.cancel_scope.cancel()
+
+    def _note_worker_end(self, worker: str, reason: WorkerEnd, detail: str) -> None:
+        """Record that a worker has ended, whatever it ran."""
+        if not self.shutdown.is_over:
+            with suppress(JournalError):  # The run ends because of it.
+                self._recorder.record(Noted(name=WORKER_ENDED, value={"worker": worker, "reason": reason, "detail": detail}))
 
     def _start_consumer(self) -> None:
         self._nursery.start_soon(self._consumer)

@@ -27,7 +27,9 @@ from runner.workers.pool import Pipe, StartWorker, WorkerDied, WorkerEnd, Worker
 START_TIMEOUT: Final = 120.0
 """Seconds that a worker gets to import the evaluation."""
 MAX_FAILED_STARTS: Final = 3
-"""Consecutive workers that may end before they are ready."""
+"""Consecutive workers that may end before they run anything; then no more are started."""
+FIRST_SECONDS: Final = 10.0
+"""Seconds after which the end of a worker that has not run anything does not count as a failed start."""
 STOP_GRACE: Final = 0.5
 """Seconds that a call gets to end when the run is stopped; shorter than what the executor waits for it."""
 
@@ -75,6 +77,9 @@ class Worker:
     """Whether it takes no more jobs, because one that must be alone waits for it."""
     detail: str = ""
     """Why it ended."""
+    ready_at: float = attrs.field(factory=trio.current_time)
+    is_used: bool = False
+    """Whether it has run a call."""
 
     @property
     def has_room(self) -> bool:
@@ -111,6 +116,8 @@ class Workers:
         """Called when a job may find a place."""
         self.on_problem: Callable[[str], None] = lambda _: None
         """Called if no worker can be started anymore."""
+        self.on_end: Callable[[str, WorkerEnd, str], None] = lambda *_: None
+        """Called with the name of a worker that has ended, why, and what is known about it."""
         self.is_stopping: Callable[[], bool] = lambda: False
         """Whether the session is being stopped."""
 
@@ -201,7 +208,8 @@ class Workers:
     async def call(self, job: Job, members: dict[str, Any], call: RemoteCall) -> Any:
         """Make a call in the place of a job, and free it; `members` are those of its frame, without its number.
 
-        A call that does not end within the grace period after its cancellation ends with its worker.
+        A call that does not end within the grace period after its cancellation ends with its worker, as `worker_lost` if it is
+        not the only one there.
         """
         worker, number = job.place, next(self._calls)
         assert worker is not None
@@ -210,13 +218,17 @@ class Workers:
             if not worker.is_alive:
                 raise WorkerEnded("worker_lost", worker.detail)
             worker.calls[number] = call
+            if not worker.is_used:
+                worker.is_used, self._failed_starts = True, 0
             kind, *_ = members
             worker.pipe.send(orjson.dumps({kind: number, **members[kind]}))
             try:
                 await call.ended.wait()
             except trio.Cancelled:
                 await self._cancel(worker, number, call)
-                if call.outcome is CANCELLED or isinstance(call.outcome, WorkerEnded):
+                if call.outcome is CANCELLED or (
+                    isinstance(call.outcome, WorkerEnded) and call.outcome.reason == "worker_died"
+                ):
                     raise
         finally:
             worker.calls.pop(number, None)
@@ -234,7 +246,8 @@ class Workers:
         with trio.CancelScope(shield=True), trio.move_on_after(grace):
             await call.ended.wait()
         if not call.ended.is_set():
-            call.end(CANCELLED)
+            if len(worker.calls) == 1:
+                call.end(CANCELLED)  # With others it is not known which one blocks the worker.
             self._end(worker, "killed: an attempt did not respond to its cancellation", reason="worker_lost")
 
     # Workers.
@@ -288,7 +301,6 @@ class Workers:
             self._fail(message if isinstance(message, str) else "a worker did not report that it is ready")
             return None
         self._starting -= 1
-        self._failed_starts = 0
         worker = Worker(pipe.where or str(ready.get("name"))[:200], pipe, self._places)
         if self._begin:
             pipe.send(self._begin)
@@ -330,10 +342,7 @@ class Workers:
         if worker is None:
             self._starting -= 1
             self._failed_starts += 1
-            if self._failed_starts >= MAX_FAILED_STARTS or not self._begin:
-                self._fail(f"a worker ended before it was ready ({detail})")
-            else:
-                self._start()
+            self._start_missing(f"a worker ended before it was ready ({detail})")
         elif worker.is_alive:
             call_is_cause = len(worker.calls) == 1 and not blameless
             self._end(worker, detail, reason="worker_died" if call_is_cause else "worker_lost")
@@ -342,6 +351,7 @@ class Workers:
         """End the calls of a worker, kill it if it is still running, and replace it."""
         worker.is_alive, worker.detail = False, detail
         worker.pipe.kill()
+        self.on_end(worker.name, reason, detail)
         for call in worker.calls.values():
             call.end(WorkerEnded(reason, detail))
         for workers in (self._workers, self._spares):
@@ -349,12 +359,21 @@ class Workers:
                 workers.remove(worker)
         if self._spares and len(self._workers) < self._pool.workers:
             self._workers.append(self._spares.pop())
-        if not self.is_stopping():
+        if not worker.is_used and trio.current_time() < worker.ready_at + FIRST_SECONDS:
+            self._failed_starts += 1
+        self._start_missing(f"a worker ended before it ran anything ({detail})")
+        self._use_room()
+
+    def _start_missing(self, problem: str) -> None:
+        """Replace the workers that have ended; report the problem if the last ones failed to start and none is left."""
+        has_failed = self._failed_starts >= (MAX_FAILED_STARTS if self._begin else 1)
+        if has_failed and not (self._begin and (self._workers or self._starting)):
+            self._fail(problem)
+        elif not has_failed and not self.is_stopping():
             missing = self._pool.workers + self._pool.spares - len(self._workers) - len(self._spares) - self._starting
             for _ in range(missing):
                 self._start()
-        self._grow()
-        self._use_room()
+            self._grow()
 
     def _fail(self, message: str) -> None:
         """Report that a worker cannot run the evaluation."""

@@ -21,15 +21,25 @@ from runner.workers.pool import WorkerDied
 from runner.workers.processes import _processes
 from tests.processes import Process
 from tests.runs import events, outputs
+from tests.server import Server
+from tests.workers import AGENT
 
-TASK = """
-import asyncio, ctypes, os, signal, sys, time
+TASK = '''
+import asyncio, ctypes, os, resource, signal, subprocess, sys, time
 from pathlib import Path
 import trio
 from evaljournal import Case, RateLimited, Retry, evaluation, note
 
 CASES = [Case(name=name, input=name) for name in os.environ["CASES"].split()]
 RETRY = Retry(errors=0, timeouts=0, rate_limits=3, deaths=1, base_delay=0.01, max_delay=0.01)
+LINGERING = """
+import time
+from pathlib import Path
+for _ in range(100):
+    with Path("lingering.txt").open("a") as file:
+        file.write(f"{time.time()}\\\\n")
+    time.sleep(0.05)
+"""
 
 
 class Unpicklable(Exception):
@@ -58,10 +68,20 @@ def act(name):
             error = RateLimited(message="slow down")
             error.headers = {"retry-after": "7"}
             raise error
+        case "memory":
+            limits = resource.getrlimit(resource.RLIMIT_AS)
+            resource.setrlimit(resource.RLIMIT_AS, (1 << 33, limits[1]))
+            try:
+                return len(bytearray(1 << 34))
+            finally:
+                resource.setrlimit(resource.RLIMIT_AS, limits)
         case "print":
             print("printed \\x1b[31m")
         case "variable":
             return str(os.environ["EVALJOURNAL_VALUE"] == "value-of-a-variable")
+        case "linger":
+            line = [sys.executable, "-c", LINGERING]
+            subprocess.Popen(line, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         case "nap":
             time.sleep(0.02)
         case "mark":
@@ -98,7 +118,7 @@ async def on_trio(name):
 @evaluation(cases=CASES, timeout=1.0, grace=0.3, retry=RETRY, slots=8, stop_on_same_error=None, durability="os", policy="fixed")
 def plain(name):
     return act(name)
-"""
+'''
 
 COMMAND = f"sh -c 'exec {sys.executable} -P -m runner.worker'"
 
@@ -128,7 +148,7 @@ def test_a_crash_ends_a_worker_and_not_the_run(monkeypatch: pytest.MonkeyPatch, 
     assert r"printed \x1b[31m" in capfd.readouterr().err
 
 
-ALL = "exit segfault kill hang swallow block unserializable unpicklable limited print a b c"
+ALL = "exit segfault kill hang swallow block unserializable unpicklable limited memory print a b c"
 
 
 @pytest.mark.exhaustive
@@ -147,8 +167,9 @@ def test_every_fault_is_recorded_for_its_trial_only(name: str, monkeypatch: pyte
         "unserializable": ("fatal", None),
         "unpicklable": ("error", None),
         "limited": ("rate_limited", 7.0),
+        "memory": ("error", None),
     } == failed
-    assert {"exit", "segfault", "kill", "limited", "unpicklable"} == {
+    assert {"exit", "segfault", "kill", "limited", "memory", "unpicklable"} == {
         trial for trial, reason in reasons(TrialFailed).items() if reason == "exhausted"
     }
 
@@ -163,10 +184,10 @@ def start(cases: str, *command: str) -> Process:
 RUN = ("run", "it.py:plain", "-o", "run", "--workers", "processes:2")
 
 
-def wait_for_effects(count: int) -> None:
+def wait_for_effects(count: int, file: str = "effects.txt") -> None:
     """Wait until the task has had some effects."""
     deadline = time.monotonic() + 60
-    while not Path("effects.txt").exists() or Path("effects.txt").read_text().count("\n") < count:
+    while not Path(file).exists() or Path(file).read_text().count("\n") < count:
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
@@ -174,28 +195,38 @@ def wait_for_effects(count: int) -> None:
 def wait_for_output(process: Process, count: int) -> None:
     """Wait until a run has some outputs, or its process has ended."""
     deadline = time.monotonic() + 60
-    while process.poll() is None and (not Path("run").exists() or len(outputs(Path("run"))) < count):
+    while process.poll() is None and (not has_journal() or len(outputs(Path("run"))) < count):
         assert time.monotonic() < deadline
         time.sleep(0.02)
 
 
-def last_effect() -> float:
+def has_journal() -> bool:
+    """Whether the run was started."""
+    return Path("run", "journal-000001.jsonl").exists()
+
+
+def last_effect(file: str = "effects.txt") -> float:
     """Return when the task last had an effect."""
-    return float(Path("effects.txt").read_text().splitlines()[-1])
+    return float(Path(file).read_text().splitlines()[-1])
 
 
 @pytest.mark.exhaustive
 def test_workers_end_with_a_killed_session(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A blocked worker has no effect later than a second after its session was killed; the run can be resumed without it."""
-    with start("mark a", *RUN, "--timeout", "60") as process:
+    """A blocked worker has no effect later than a second after its session was killed; the run can be resumed without it.
+
+    A process in a session of its own is the control: its effects are seen later than that.
+    """
+    with start("mark linger a", *RUN, "--timeout", "60") as process:
         wait_for_effects(3)
+        wait_for_effects(3, "lingering.txt")
+        wait_for_output(process, 2)
         process.kill()
         killed_at = time.time()
     time.sleep(1.5)
 
-    assert last_effect() < killed_at + 1.0
-    run_in("plain", "mark a", monkeypatch, workers=None, resume=True, timeout=60)
-    assert {"mark", "a"} == set(outputs(Path("run")))
+    assert last_effect() < killed_at + 1.0 < last_effect("lingering.txt")
+    run_in("plain", "mark linger a", monkeypatch, workers=None, resume=True, timeout=60)
+    assert {"mark", "linger", "a"} == set(outputs(Path("run")))
     assert {"mark": "process_died"} == reasons(AttemptInterrupted)
 
 
@@ -226,14 +257,31 @@ def test_a_command_leads_to_workers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.exhaustive
-def test_a_task_without_code_runs_in_workers() -> None:
+@pytest.mark.parametrize(
+    ("options", "output"),
+    [
+        (("--command", "cat"), '"x"'),
+        (("--endpoint", "{root}/generate"), "X"),
+        (("--chat", "small", "--base-url", "{root}/v1"), "X"),
+        (("--command", f"{sys.executable} agent.py", "--gateway"), '"X"'),
+    ],
+    ids=["command", "endpoint", "chat", "gateway"],
+)
+def test_a_task_without_code_runs_in_workers(
+    options: tuple[str, ...], output: str, server: Server, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its worker builds it from the options of the command line, as `resume` does."""
-    Path("qa.jsonl").write_text('{"id": "a", "input": "x"}\n{"id": "b", "input": "y"}\n')
-    line = ("run", "--data", "qa.jsonl", "--command", "cat", "-o", "run", "--workers", "processes:1")
-    with start("", *line) as process:
+    root = server.url(name, "ok", "").rstrip("/")
+    monkeypatch.setenv("OPENAI_BASE_URL", f"{root}/v1")
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-the-real-key-0123456789")
+    Path("agent.py").write_text(AGENT)
+    Path("qa.jsonl").write_text('{"id": "a", "input": "x"}\n')
+    arguments = [option.format(root=root) for option in options]
+    with start("", "run", "--data", "qa.jsonl", *arguments, "-o", "run", "--workers", "processes:1") as process:
         assert 0 == process.wait()
 
-    assert ['"x"', '"y"'] == sorted(outputs(Path("run")))
+    (recorded,) = outputs(Path("run"))
+    assert output == (recorded["output"] if isinstance(recorded, dict) else recorded).strip()
     assert {"process 1"} == {event.worker for event in events(Path("run"), AttemptSucceeded)}
 
 
@@ -253,8 +301,8 @@ def test_killed_sessions_are_resumed_until_each_trial_is_done_once(monkeypatch: 
     names = " ".join(f"nap-{number}" for number in range(300))
     kills = 0
     for number in range(6):
-        with start(names, *(("resume", "run") if Path("run").exists() else RUN)) as process:
-            started_at = len(outputs(Path("run"))) if Path("run").exists() else 0
+        with start(names, *(("resume", "run") if has_journal() else RUN)) as process:
+            started_at = len(outputs(Path("run"))) if has_journal() else 0
             wait_for_output(process, started_at + 10 * number + 1)
             kills += process.poll() is None
             process.kill()

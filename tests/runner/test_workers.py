@@ -45,6 +45,7 @@ from runner.recompute.rules import session_rules
 from runner.scorers import exact
 from runner.testing import events_of, inline
 from runner.worker.calls import open_evaluation
+from runner.workers.pool import WorkerDied
 from tests import runs
 from tests.journal.disk import SimulatedDisk
 from tests.runs import PATH, AnyEvaluation, define, numbered_cases
@@ -195,8 +196,8 @@ async def test_neighbors_of_a_dead_worker_lose_nothing_and_run_alone() -> None:
     assert 5 == len(lost) == len(set(lost))
     assert 2 >= max(alone[5:])  # One in each worker.
     assert {0.0} == {event.delay for event in runs.events(disk, RetryScheduled) if event.reason == "worker_lost"}
-    ends_of_workers = [totals.end for totals in outcome.state.workers.values() if totals.end]
-    assert ["worker_died", "worker_died", "worker_lost"] == sorted(ends_of_workers)
+    ends_of_workers = [totals.ends for totals in outcome.state.workers.values() if totals.ends]
+    assert ["worker died", "worker died", "worker lost"] == sorted(ends_of_workers)
     assert 5 + 2 + 9 == sum(totals.attempts for totals in outcome.state.workers.values())
     assert f"{len(outcome.state.workers)} workers, 2 died, 1 lost:" in str(outcome)
 
@@ -231,6 +232,32 @@ async def test_a_worker_that_resists_a_timeout_is_killed() -> None:
 
     assert ["case-0"] == [event.trial for event in runs.events(disk, AttemptTimedOut)]
     assert [13.0] == [round(event.elapsed, 1) for event in runs.events(disk, AttemptTimedOut)]
+    assert (1, 1) == (outcome.state.completed, outcome.state.failed)
+
+
+async def test_a_blocked_worker_costs_only_the_trial_that_blocks_it() -> None:
+    """If several attempts do not respond to their timeouts, it is not known which one is the cause; each is repeated alone."""
+    disk, pool = SimulatedDisk(), MemoryWorkers(workers=1)
+    is_blocked = True
+
+    async def blocking(value: str) -> str:
+        with trio.CancelScope(shield=is_blocked or value == "case-0"):
+            await trio.sleep(100 if is_blocked or value == "case-0" else 0.5)
+        return value
+
+    async def unblock() -> None:
+        nonlocal is_blocked
+        await trio.sleep(12)
+        is_blocked = False
+
+    defined = define(blocking, numbered_cases(2), timeout=10, retry=RETRY, grace=3)
+    with trio.fail_after(200):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(unblock)
+            outcome = await run_in(pool, defined, disk)
+
+    assert ["case-0", "case-1"] == sorted(name for name, reason in ends(disk) if reason == "worker_lost")
+    assert ["case-0"] == [event.trial for event in runs.events(disk, AttemptTimedOut)]
     assert (1, 1) == (outcome.state.completed, outcome.state.failed)
 
 
@@ -422,6 +449,37 @@ async def test_workers_that_cannot_be_replaced_stop_the_run() -> None:
     assert ["interrupted"] == [event.reason for event in runs.events(disk, RunStopped)]
 
 
+@attrs.define(eq=False)
+class ShortLived(MemoryWorkers):
+    """A pool whose workers end as soon as they are ready, except for the first one."""
+
+    def started(self, pipe: MemoryPipe) -> None:
+        if len(self.pipes) > 1:
+            pipe.end(WorkerDied("exit code 1"))
+
+
+@pytest.mark.parametrize("deadly", ["", "case-2"])
+async def test_workers_that_end_before_they_run_anything_are_not_replaced_forever(deadly: str) -> None:
+    """The run continues with the others; it is stopped if none is left."""
+
+    async def task(value: str) -> str:
+        await trio.sleep(1)
+        if value == deadly:
+            await die()
+        return value
+
+    disk = SimulatedDisk()
+    defined = define(task, numbered_cases(3), retry=RETRY)
+    outcome = await run_in(ShortLived(workers=1, concurrency=1), defined, disk)
+
+    assert ["exit code 1"] * 3 == [totals.detail for totals in outcome.state.workers.values() if totals.lost]
+    if deadly:
+        assert (2, "interrupted") == (outcome.state.completed, outcome.stopped)
+        assert "a worker ended before it ran anything" in outcome.detail
+    else:
+        assert 3 == outcome.state.completed
+
+
 def test_a_worker_reports_what_it_cannot_load() -> None:
     """The session gets the message as data."""
     pipe = MemoryPipe("")
@@ -455,7 +513,7 @@ async def test_a_scorer_runs_in_a_worker() -> None:
             await die()
         return {"passed": Score(value=True, reason=f"{expected} it did"), "tests": 3}
 
-    await run_in(pool, defined, disk)
+    outcome = await run_in(pool, defined, disk)
 
     scored = {(event.trial, event.scorer): (event.value, event.reason) for event in runs.events(disk, TrialScored)}
     assert {
@@ -467,6 +525,8 @@ async def test_a_scorer_runs_in_a_worker() -> None:
     failed = {(event.trial, event.error) for event in runs.events(disk, ScorerCallFailed)}
     assert {("case-1", "ValueError"), ("case-2", "evaljournal.WorkerEnded")} == failed
     assert ["case-1"] == [event.trial for event in runs.events(disk, ScoringFailed)]
+    assert ["exit code 3"] == [totals.detail for totals in outcome.state.workers.values() if totals.died]
+    assert "1 died" in str(outcome)
 
 
 async def test_a_scorer_runs_in_a_worker_when_a_run_is_scored_again() -> None:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runner.retries.classify import RemoteError
-from runner.workers.driver import RemoteCall, Worker, Workers
+from runner.workers.driver import MAX_FAILED_STARTS, RemoteCall, Worker, Workers
 from runner.workers.pool import StartWorker, WorkerDied, WorkerEnded
 
 GRACE = 2.0
@@ -119,8 +119,14 @@ class Script:
     def __init__(self, pool: ScriptedPool, workers: Workers, nursery: trio.Nursery) -> None:
         self.pool, self.workers, self.nursery = pool, workers, nursery
         self.calls: list[Call] = []
+        self.started: list[Call] = []
+        self.unused = 0
+        """Workers that died before they ran anything."""
+        self.problems: list[str] = []
+        workers.on_problem = self.problems.append
 
     def start(self, call: Call) -> None:
+        self.started.append(call)
         self.nursery.start_soon(call.run, self.workers)
 
     async def act(self, kind: str, index: int) -> None:
@@ -141,7 +147,9 @@ class Script:
             pipe, number = numbers[index % len(numbers)]
             pipe.reply({"note": number, "values": {"a": 1}})
         elif kind in {"die", "lose"} and pipes:
-            pipes[index % len(pipes)].end(WorkerDied("exit code 3", blameless=kind == "lose"))
+            pipe = pipes[index % len(pipes)]
+            self.unused += not pipe.numbers
+            pipe.end(WorkerDied("exit code 3", blameless=kind == "lose"))
         elif kind == "cancel" and self.calls:
             self.calls[index % len(self.calls)].scope.cancel()
         elif kind == "wait":
@@ -165,12 +173,15 @@ class Script:
             await trio.sleep(GRACE + 0.1)
         await trio.testing.wait_all_tasks_blocked()
         self.check()
-        assert [1] * len(self.calls) == [len(call.ends) for call in self.calls]
+        assert [1] * len(self.started) == [len(call.ends) for call in self.started]
         free = 0
         while self.workers.has_room:
             self.workers.reserve(Call())
             free += 1
-        assert free == self.pool.workers * PLACES
+        alive = sum(not pipe.is_dead for pipe in self.pool.pipes)
+        assert free == PLACES * min(alive, self.pool.workers)
+        assert alive == self.pool.workers + self.pool.spares or self.unused >= MAX_FAILED_STARTS
+        assert len(self.started) == len(self.calls) or (self.problems and not alive)
 
 
 @pytest.mark.parametrize("examples", [25, pytest.param(2_000, marks=pytest.mark.exhaustive)])

@@ -1,0 +1,89 @@
+"""Endpoints, chat models and commands in workers: requests, outputs, usage, notes and steps as in the process of the run.
+
+Both sides of the connection are in this process; `test_worker_processes` has real processes.
+"""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+from journal.events import AttemptFailed, AttemptSucceeded, Noted, StepCompleted
+from replay import load
+from runner import Case, Chat, Command, Endpoint, Retry, verify
+from runner.testing import events_of
+from tests.runs import define_real, events, outputs, run_real
+from tests.server import Server
+from tests.workers import AGENT, MemoryWorkers
+
+RETRY = Retry(errors=1, rate_limits=5, base_delay=0.01)
+DIFFERENT = {"elapsed", "delay", "worker", "slot"}
+
+
+def facts(path: Path) -> list[dict[str, Any]]:
+    """Return what the attempts of a run recorded, without times and workers."""
+    kinds = (AttemptSucceeded, AttemptFailed, Noted, StepCompleted)
+    recorded = [attrs.asdict(event) for event in events_of(path) if isinstance(event, kinds)]  # type: ignore[arg-type]
+    return [{name: value for name, value in members.items() if name not in DIFFERENT} for members in recorded]
+
+
+def run_twice(task: Any, path: Path, cases: Any = "lima", **options: Any) -> list[dict[str, Any]]:
+    """Run a task in this process and in a worker; return what the second run recorded, which is the same."""
+    defined = define_real(task, cases, retry=RETRY, seed=1, **options)
+    run_real(defined, path)
+    there = path.with_name("there")
+    run_real(defined, there, task="it.py:it", workers=MemoryWorkers(defined, workers=1))
+    assert facts(path) == facts(there)
+    assert () == verify(there).audit.findings
+    assert {"process 1"} == {event.worker for event in events(there, AttemptSucceeded)}
+    return facts(there)
+
+
+def test_an_endpoint(path: Path, server: Server, name: str) -> None:
+    """A rate limit is classified in the worker, with the wait that its header asks for."""
+    failed, succeeded = run_twice(Endpoint(server.url(name, "429:0,ok,429:0,ok")), path)
+
+    assert ("rate_limited", 0.0) == (failed["category"], failed["retry_after"])
+    assert "LIMA" == succeeded["output"]["output"]
+
+
+def test_a_chat_model(path: Path, server: Server, name: str) -> None:
+    """Its usage and notes are recorded."""
+    recorded = run_twice(Chat("small", base_url=server.url(name, "ok", "v1"), system="s"), path)
+
+    assert ["LIMA"] == outputs(path.with_name("there"))
+    assert load(path.with_name("there")).state.usage == load(path).state.usage != {}
+    assert {"name", "value"} <= recorded[0].keys()
+
+
+def test_turns_of_a_chat_model(path: Path, server: Server, name: str) -> None:
+    """Each turn is a step."""
+    cases = [Case(name="talk", input="lima", metadata={"turns": ["oslo", "rome"]})]
+    recorded = run_twice(Chat("small", base_url=server.url(name, "ok", "v1"), turns="turns"), path, cases)
+
+    assert 2 == sum("step" in members for members in recorded)
+
+
+def test_a_command(path: Path) -> None:
+    """It runs as a process of the worker."""
+    assert "lima" == run_twice(Command("cat"), path)[-1]["output"].strip('"')
+
+
+@pytest.mark.usefixtures("gateway_agent")
+def test_the_gateway(path: Path) -> None:
+    """A command in a worker on this machine calls models through the gateway of the run; its calls are steps with usage."""
+    recorded = run_twice(Command([sys.executable, "agent.py"]), path, gateway=True)
+
+    (completed,) = (members for members in recorded if "step" in members)
+    assert "model" == completed["kind"]
+    assert load(path.with_name("there")).state.usage["input_tokens"] > 0
+
+
+@pytest.fixture
+def gateway_agent(server: Server, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write an agent, and let the test server be its provider."""
+    Path("agent.py").write_text(AGENT)
+    monkeypatch.setenv("OPENAI_BASE_URL", server.url(name, "ok", "v1"))
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-the-real-key-0123456789")
