@@ -151,7 +151,7 @@ class BudgetSummary:
     run: Mapping[str, BudgetUse]
     """By unit; empty if only trials have a budget."""
     more_trials: int | None
-    """How many more trials the rest of the budget buys, at the average of those that are done; None if unknown."""
+    """How many more trials the rest of the budget is enough for, at the average of those that are done; None if unknown."""
     per_trial: Mapping[str, float]
     """Unit → what one trial may use; empty: no limit."""
     trials_exceeded: int

@@ -110,7 +110,7 @@ class Settings(Selection):
     """Which failed attempts are retried."""
     workers: WorkerPool | None = field(default=None, converter=parse_workers, validator=_is_pool)
     """Where attempts run: `ProcessWorkers(8)` or "processes:8" in processes, `CommandWorkers(…)` in workers that a
-    command. None: in this process."""
+    command starts. None: in this process."""
     policy: str = field(default="adaptive", validator=_one_of(*POLICIES))
     """The concurrency policy."""
     grace: float = field(

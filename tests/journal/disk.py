@@ -17,8 +17,8 @@ from journal.files import Files
 
 SECTOR = 512
 
-Fate = Literal["new", "zero", "garbage", "stale"]
-FATES: tuple[Fate, ...] = ("new", "zero", "garbage", "stale")
+SectorOutcome = Literal["new", "zero", "garbage", "stale"]
+SECTOR_OUTCOMES: tuple[SectorOutcome, ...] = ("new", "zero", "garbage", "stale")
 """Possible content of an unsynced sector after a power failure."""
 
 
@@ -236,10 +236,10 @@ def data_after_power_failure(
     written: bytes,
     *,
     rng: random.Random,
-    fates: tuple[Fate, ...] | None = None,
+    outcomes: tuple[SectorOutcome, ...] | None = None,
     stale: bytes = b"",
 ) -> bytes:
-    """Return the content of a file after a power failure: each unsynced sector gets one of the fates.
+    """Return the content of a file after a power failure: each unsynced sector has one of the outcomes.
 
     Synced bytes of a partly synced sector are kept, because disks write complete sectors.
     """
@@ -247,11 +247,11 @@ def data_after_power_failure(
         return rng.choice([synced, written])  # It was truncated or rewritten.
     first = len(synced) // SECTOR
     count = -(-len(written) // SECTOR) - first
-    fates = fates or tuple(rng.choice(FATES) for _ in range(count))
+    outcomes = outcomes or tuple(rng.choice(SECTOR_OUTCOMES) for _ in range(count))
     result = bytearray(written[: first * SECTOR])
-    for number, fate in zip(range(first, first + count), fates, strict=True):
+    for number, outcome in zip(range(first, first + count), outcomes, strict=True):
         begin, end = number * SECTOR, min((number + 1) * SECTOR, len(written))
-        match fate:
+        match outcome:
             case "new":
                 sector = written[begin:end]
             case "zero":

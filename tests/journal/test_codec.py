@@ -49,7 +49,7 @@ def events_of(kind: type[KnownEvent]) -> st.SearchStrategy[KnownEvent]:
     return st.builds(kind, **fields)
 
 
-def rejected(event: Event) -> Unserializable:
+def rejection(event: Event) -> Unserializable:
     """Return the error for an event that cannot be encoded."""
     with pytest.raises(Unserializable) as raised:
         encode(event, 1, "", 0.0)
@@ -198,7 +198,7 @@ def test_fields_in_blobs_are_referenced() -> None:
 )
 def test_nan_and_infinity_are_rejected(number: float, value: Any, path: str) -> None:
     """NaN and infinity are rejected at any depth, because JSON would turn them into null."""
-    error = rejected(success(value(number)))
+    error = rejection(success(value(number)))
 
     assert ("AttemptSucceeded", path) == (error.event, error.member)
     assert f"is {number!r}, which JSON cannot represent" == error.reason
@@ -208,8 +208,8 @@ def test_nan_is_rejected_in_other_fields() -> None:
     """NaN is rejected in fields of the event itself and in extensions."""
     event = AttemptSucceeded(trial="a", attempt=1, output=None, elapsed=math.nan)
 
-    assert "elapsed" == rejected(event).member
-    assert "b[0]" == rejected(Extension(type="x-a", data={"b": [math.inf]})).member
+    assert "elapsed" == rejection(event).member
+    assert "b[0]" == rejection(Extension(type="x-a", data={"b": [math.inf]})).member
 
 
 @dataclasses.dataclass
@@ -258,7 +258,7 @@ class Incomparable:
 )
 def test_what_is_not_json_is_rejected(value: Any, kind: str, shown: str) -> None:
     """A value that is not JSON is rejected with its position, its type and its repr."""
-    error = rejected(success({"a": [0, value]}))
+    error = rejection(success({"a": [0, value]}))
 
     assert ("AttemptSucceeded", "output.a[1]") == (error.event, error.member)
     assert error.reason.startswith(f"cannot be written as JSON: {kind} {shown} (")
@@ -269,12 +269,12 @@ def test_what_is_not_json_is_rejected_in_every_field(value: Any) -> None:
     """The value is rejected in every field for user data, with or without a default."""
     event = TrialEnqueued(trial="a", case="a", repeat=1, input=1, metadata=value, fingerprint="f")
 
-    assert "metadata" == rejected(event).member
+    assert "metadata" == rejection(event).member
 
 
 def test_what_is_not_json_is_rejected_in_extensions() -> None:
     """The data of an extension is checked as well."""
-    error = rejected(Extension(type="x-a", data={"b": {"c": {1}}}))
+    error = rejection(Extension(type="x-a", data={"b": {"c": {1}}}))
 
     assert ("x-a", "b.c") == (error.event, error.member)
 
@@ -284,7 +284,7 @@ def test_cyclic_value_is_rejected() -> None:
     endless: list[Any] = []
     endless.append(endless)
 
-    assert rejected(success(endless)).member.endswith("…")
+    assert rejection(success(endless)).member.endswith("…")
 
 
 def test_too_deep_value_is_rejected() -> None:
@@ -293,7 +293,7 @@ def test_too_deep_value_is_rejected() -> None:
     for _ in range(10_000):
         deep = [deep]
 
-    assert rejected(success(deep)).member.endswith("…")
+    assert rejection(success(deep)).member.endswith("…")
 
 
 @examples(50)
@@ -314,17 +314,17 @@ def test_what_can_be_written_can_be_read(depth: int) -> None:
 
 def test_errors_are_valid_unicode() -> None:
     """The error about a value with a lone surrogate can be encoded."""
-    assert str(rejected(success({"\ud800": {"\udfff": b""}}))).encode()
+    assert str(rejection(success({"\ud800": {"\udfff": b""}}))).encode()
 
 
 def test_extension_types_have_a_prefix() -> None:
     """An extension whose type could be one of this package is rejected."""
-    assert "'noted'" == rejected(Extension(type="noted", data={})).event
+    assert "'noted'" == rejection(Extension(type="noted", data={})).event
 
 
 @pytest.mark.parametrize("member", sorted(RECORD_MEMBERS))
 def test_extension_cannot_use_members_of_the_record(member: str) -> None:
     """An extension with a member of the record is rejected."""
-    error = rejected(Extension(type="x-a", data={member: 1}))
+    error = rejection(Extension(type="x-a", data={member: 1}))
 
     assert ("x-a", member) == (error.event, error.member)

@@ -304,7 +304,7 @@ def test_independent_reader_detects_a_change(tmp_path: Path, byte: int) -> None:
         independent.read(tmp_path / "run")
 
 
-def described() -> dict[str, dict[str, list[str]]]:
+def format_description() -> dict[str, dict[str, list[str]]]:
     """Return event type → member → its kind of value and its default."""
     return {
         name: {field.name: [_value(field), _name(field)] for field in fields_of(kind)}
@@ -314,9 +314,9 @@ def described() -> dict[str, dict[str, list[str]]]:
 
 
 def test_version_1_is_frozen() -> None:
-    """Members may be added, with a default. Anything else would be damage to an older reader, and needs version 2."""
+    """Members with a default may be added. Any other change would break older readers, and needs version 2."""
     frozen: dict[str, dict[str, list[str]]] = orjson.loads(FROZEN.read_bytes())
-    current = described()
+    current = format_description()
 
     assert frozen == {name: {member: current[name].get(member) for member in members} for name, members in frozen.items()}
     assert frozen.keys() == current.keys()

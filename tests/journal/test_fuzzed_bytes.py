@@ -29,7 +29,7 @@ def original() -> tuple[bytes, list[Record]]:
     return disk.read(FILE).read(), list(read(PATH, files=disk))
 
 
-def changed(data: bytes, rng: random.Random) -> bytes:
+def change(data: bytes, rng: random.Random) -> bytes:
     """Return the bytes after some changes: flipped, removed, inserted, repeated or moved."""
     for _ in range(rng.randint(1, 5)):
         start, length = rng.randrange(len(data) + 1), rng.choice((1, 8, 64, 512))
@@ -84,7 +84,7 @@ def test_changed_bytes(number: int) -> None:
     data, _ = original()
     for seed in range(number):
         try:
-            check(changed(data, random.Random(seed)))
+            check(change(data, random.Random(seed)))
         except Exception as exc:
             exc.add_note(f"seed {seed}")
             raise

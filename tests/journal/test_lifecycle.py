@@ -133,7 +133,7 @@ def state_of(lifecycle: Lifecycle) -> tuple[Any, ...]:
     return lifecycle.stage, lifecycle.sessions, lifecycle.open, dict(lifecycle._trials)
 
 
-def rejected(lifecycle: Lifecycle, event: Event) -> IllegalEvent:
+def rejection(lifecycle: Lifecycle, event: Event) -> IllegalEvent:
     """Return the error for an illegal event; check that it changed nothing."""
     before = state_of(lifecycle)
     with pytest.raises(IllegalEvent) as raised:
@@ -166,7 +166,7 @@ def test_legal_event_is_accepted(kind: type[TrialEvent], stage: str) -> None:
 def test_illegal_event_is_rejected(kind: type[TrialEvent], stage: str) -> None:
     """An event that the table does not allow changes nothing, and the error lists the allowed ones."""
     lifecycle = in_session(*EVENTS_TO[stage])
-    error = rejected(lifecycle, event_of(kind, attempts=lifecycle.attempts_of("a")))
+    error = rejection(lifecycle, event_of(kind, attempts=lifecycle.attempts_of("a")))
 
     assert ("a", f"the trial is {stage}") == (error.trial, error.reason)
     assert [kind.__name__ for kind in TRIAL if stage in TRIAL[kind]] == error.allowed
@@ -178,7 +178,7 @@ def test_trials_need_a_session(kind: type[TrialEvent], stage: str) -> None:
     """No event of a trial is allowed outside a session."""
     reason = "the run has not started" if stage == "new" else "no session is open"
 
-    assert reason == rejected(lifecycle_after(*RUN_EVENTS_TO[stage]), event_of(kind)).reason
+    assert reason == rejection(lifecycle_after(*RUN_EVENTS_TO[stage]), event_of(kind)).reason
 
 
 @pytest.mark.parametrize("outcome", [RunStopped(reason="deadline"), JournalRecovered(last_seq=1, bytes=1, file="torn/a")])
@@ -186,7 +186,7 @@ def test_open_trials_continue_in_the_next_session(outcome: Event) -> None:
     """A trial that was open when a session ended continues in the next."""
     lifecycle = in_session(*EVENTS_TO["queued"], outcome)
 
-    assert "no session is open" == rejected(lifecycle, event_of(AttemptStarted)).reason
+    assert "no session is open" == rejection(lifecycle, event_of(AttemptStarted)).reason
     lifecycle.advance(session(2))
     lifecycle.advance(event_of(AttemptStarted))
 
@@ -200,7 +200,7 @@ def test_the_run_has_its_own_table(kind: type[Event], stage: str) -> None:
     lifecycle = lifecycle_after(*RUN_EVENTS_TO[stage])
     event = event_of(kind, sessions=lifecycle.sessions)
     if stage not in RUN[kind]:
-        rejected(lifecycle, event)
+        rejection(lifecycle, event)
         return
     lifecycle.advance(event)
 
@@ -210,7 +210,7 @@ def test_the_run_has_its_own_table(kind: type[Event], stage: str) -> None:
 @pytest.mark.parametrize("kind", [SegmentOpened, SegmentSealed])
 def test_file_events_are_rejected(kind: type[Event]) -> None:
     """Only the journal itself may record that a segment begins or ends."""
-    assert "only the journal itself writes it" == rejected(in_session(), event_of(kind)).reason
+    assert "only the journal itself writes it" == rejection(in_session(), event_of(kind)).reason
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,7 @@ def test_file_events_are_rejected(kind: type[Event]) -> None:
 )
 def test_attempts_are_numbered(stage: str, event: Event, expected: str) -> None:
     """An event with another attempt number than the expected one is rejected."""
-    assert expected == rejected(in_session(*EVENTS_TO[stage]), event).reason
+    assert expected == rejection(in_session(*EVENTS_TO[stage]), event).reason
 
 
 def test_late_return_may_be_of_any_attempt() -> None:
@@ -245,14 +245,14 @@ def test_late_return_needs_a_start(attempt: int) -> None:
     """An attempt that was not started cannot return."""
     late = AttemptReturnedLate(trial="a", attempt=attempt, outcome="succeeded", elapsed=60)
 
-    assert f"attempt {attempt} was never started" == rejected(in_session(*trial("a", retries=2)), late).reason
+    assert f"attempt {attempt} was never started" == rejection(in_session(*trial("a", retries=2)), late).reason
 
 
 def test_attempt_numbers_continue_after_a_withdrawal() -> None:
     """A trial that is withdrawn and enqueued again does not reuse attempt numbers."""
     lifecycle = in_session(*trial("a"), TrialWithdrawn(trial="a", reason="changed"), enqueued("a"))
 
-    assert "expected attempt 2, got attempt 1" == rejected(lifecycle, AttemptStarted(trial="a", attempt=1, slot=0)).reason
+    assert "expected attempt 2, got attempt 1" == rejection(lifecycle, AttemptStarted(trial="a", attempt=1, slot=0)).reason
     lifecycle.advance(AttemptStarted(trial="a", attempt=2, slot=0))
 
 
@@ -267,7 +267,7 @@ def test_failed_trial_can_be_retried() -> None:
 @pytest.mark.parametrize("n", [0, 1, 3, -1])
 def test_sessions_are_numbered(n: int) -> None:
     """The second session is session 2."""
-    assert f"expected session 2, got session {n}" == rejected(in_session(), session(n)).reason
+    assert f"expected session 2, got session {n}" == rejection(in_session(), session(n)).reason
 
 
 def test_session_may_follow_an_interrupted_one() -> None:
@@ -280,7 +280,7 @@ def test_session_may_follow_an_interrupted_one() -> None:
 @pytest.mark.parametrize("stage", [stage for stage in STAGES if stage not in ENDED and stage != "absent"])
 def test_run_with_open_trials_does_not_finish(stage: str) -> None:
     """A run is not finished while a trial is open."""
-    assert "1 trial is open" == rejected(in_session(*EVENTS_TO[stage]), finished(0)).reason
+    assert "1 trial is open" == rejection(in_session(*EVENTS_TO[stage]), finished(0)).reason
 
 
 @pytest.mark.parametrize("stage", ["absent", *sorted(ENDED)])

@@ -14,7 +14,7 @@ from journal.errors import JournalDamaged, JournalError
 from journal.events import JournalRecovered, RunFinished
 from journal.recovery import damage
 from journal.scan import Scan
-from tests.journal.disk import FATES, SECTOR, SimulatedDisk, data_after_power_failure
+from tests.journal.disk import SECTOR, SECTOR_OUTCOMES, SimulatedDisk, data_after_power_failure
 from tests.journal.samples import RUN, complete_run, enqueued, fake_clock, inline, session, started, trial, write_sync
 
 RUN_PATH = Path("/run")
@@ -67,7 +67,7 @@ def history(*, run: str = RUN, unconfirmed: int = 6, padding: int = 0, closed: b
     return trio.run(main)
 
 
-def recovered(data: bytes) -> list[str] | None:
+def recovered_hashes(data: bytes) -> list[str] | None:
     """Open a segment as a writer does: return the hashes of the records that are kept, or None if it is rejected."""
     disk = SimulatedDisk()
     disk.add_file(f"{RUN_PATH}/{segments.name(1)}", data)
@@ -81,7 +81,7 @@ def recovered(data: bytes) -> list[str] | None:
 
 def assert_survives(state: bytes, truth: History) -> None:
     """Assert that a crash is not reported as damage and loses no confirmed record."""
-    hashes = recovered(state)
+    hashes = recovered_hashes(state)
 
     assert hashes is not None, "a crash was reported as damage"
     assert hashes == truth.hashes[: len(hashes)], "a record that was never written was accepted"
@@ -90,14 +90,14 @@ def assert_survives(state: bytes, truth: History) -> None:
 
 def assert_rejected(state: bytes, description: str) -> None:
     """Assert that changed confirmed data is rejected."""
-    assert recovered(state) is None, f"{description}: the loss of confirmed data was not detected"
+    assert recovered_hashes(state) is None, f"{description}: the loss of confirmed data was not detected"
 
 
 def test_a_file_truncated_at_any_byte_keeps_its_complete_lines() -> None:
     """Wherever the file is truncated, its complete lines are kept."""
     truth = history()
     for end in range(len(truth.lines[0]), len(truth.written) + 1):
-        hashes = recovered(truth.written[:end])
+        hashes = recovered_hashes(truth.written[:end])
 
         assert truth.hashes[: truth.written[:end].count(b"\n")] == hashes
 
@@ -110,18 +110,18 @@ def test_a_truncated_first_line_is_damage() -> None:
 
 
 def crashes(stride: int) -> Iterator[tuple[bytes, History]]:
-    """Yield the states after a power failure: every combination of fates, with several positions of the sector boundaries."""
+    """Yield the states after a power failure: all combinations of outcomes, with several positions of the sector boundaries."""
     states = itertools.count()
     for padding in (0, 67, 150, 233, 316, 400):
         truth = history(padding=padding, unconfirmed=15)
         other_runs = [history(run="f" * 32, padding=padding + 31, unconfirmed=15), history(padding=padding + 9, unconfirmed=15)]
         count = -(-len(truth.written) // SECTOR) - len(truth.synced) // SECTOR
-        for fates in itertools.product(FATES, repeat=count):
+        for outcomes in itertools.product(SECTOR_OUTCOMES, repeat=count):
             number = next(states)
             if number % stride == 0:
                 rng = random.Random(number)
                 stale = rng.choice(other_runs).written
-                yield data_after_power_failure(truth.synced, truth.written, rng=rng, fates=fates, stale=stale), truth
+                yield data_after_power_failure(truth.synced, truth.written, rng=rng, outcomes=outcomes, stale=stale), truth
 
 
 @strides
@@ -182,13 +182,13 @@ def test_every_record_of_a_closed_journal_is_protected() -> None:
         assert_rejected(bytes(data), f"byte {byte}")
 
 
-def test_a_damaged_last_seal_costs_no_record() -> None:
+def test_a_damaged_last_seal_loses_no_record() -> None:
     """A journal can be resumed without its last seal."""
     truth = history(closed=True)
     for byte in range(len(truth.written) - len(truth.lines[-1]), len(truth.written)):
         data = bytearray(truth.written)
         data[byte] ^= 0x04
-        hashes = recovered(bytes(data))
+        hashes = recovered_hashes(bytes(data))
 
         assert hashes is None or len(hashes) >= len(truth.lines) - 1
 

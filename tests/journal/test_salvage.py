@@ -189,18 +189,18 @@ def header_bytes() -> list[int]:
     names = ["seq", "at", "t", "type", "format", "version", "run", "segment", "d", "h"]
     line = b'{"seq":1,"at":"2026-11-15T00:00:00.001000Z","t":0.001000,"type":"segment_opened","format":"evaljournal",'
     line += b'"version":"1.0","run":"%b","segment":1,"d":0,"h":"' % RUN.encode()
-    places = [line.index(b'"%b":' % name.encode()) for name in names]
+    starts = [line.index(b'"%b":' % name.encode()) for name in names]
     return [
         0,
-        *places,
-        *(position + 2 for position in places),
-        *(position + len(name) + 4 for position, name in zip(places, names, strict=True)),
+        *starts,
+        *(position + 2 for position in starts),
+        *(position + len(name) + 4 for position, name in zip(starts, names, strict=True)),
     ]
 
 
 @pytest.mark.parametrize("byte", sorted(set(header_bytes())))
 @pytest.mark.parametrize("mask", [1, 0x80])
-async def test_damaged_header_costs_only_itself(tmp_path: Path, byte: int, mask: int) -> None:
+async def test_damaged_header_loses_only_itself(tmp_path: Path, byte: int, mask: int) -> None:
     """If the first line is damaged, the id of the run is found elsewhere, and all other records are kept."""
     await write(tmp_path / "run", complete_run(), roll_at=1000)
     flip(segment(tmp_path / "run"), byte, mask)
@@ -212,7 +212,7 @@ async def test_damaged_header_costs_only_itself(tmp_path: Path, byte: int, mask:
 
 
 @pytest.mark.parametrize("percent", range(0, 101, 5))
-async def test_damaged_later_header_costs_only_itself(tmp_path: Path, percent: int) -> None:
+async def test_damaged_later_header_loses_only_itself(tmp_path: Path, percent: int) -> None:
     """If the first line of a later segment is damaged, all other records are kept."""
     await write(tmp_path / "run", complete_run(4), roll_at=1000)
     header = segment(tmp_path / "run", 2).read_bytes().splitlines()[0]
@@ -223,7 +223,7 @@ async def test_damaged_later_header_costs_only_itself(tmp_path: Path, percent: i
     assert complete_run(4) == facts(tmp_path / "new")[:-1]
 
 
-async def test_missing_segment_costs_only_its_records(tmp_path: Path) -> None:
+async def test_missing_segment_loses_only_its_records(tmp_path: Path) -> None:
     """Complete trials before and after a missing segment are kept."""
     await write(tmp_path / "run", complete_run(6), roll_at=1500)
     lost_records = [record for record in read(tmp_path / "run") if record.segment == 2]
@@ -240,7 +240,7 @@ async def test_missing_segment_costs_only_its_records(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("line_end", [b"\r\n", b"\r", b""])
-async def test_converted_line_ends_cost_nothing(tmp_path: Path, line_end: bytes) -> None:
+async def test_converted_line_ends_lose_nothing(tmp_path: Path, line_end: bytes) -> None:
     """Every record is kept if the line ends of all files were converted or removed."""
     events = [*complete_run(30)[:-1], RunStopped(reason="interrupted")]
     await write(tmp_path / "run", events, roll_at=3_000)
@@ -275,7 +275,7 @@ async def test_zeroed_run_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("sessions", [1, 2])
-async def test_lost_session_does_not_cost_its_trials(tmp_path: Path, sessions: int) -> None:
+async def test_lost_session_does_not_lose_its_trials(tmp_path: Path, sessions: int) -> None:
     """If the record that starts a session is damaged, the outputs of its trials are kept."""
     await write(tmp_path / "run", [started(), session(), *trial("a")])
     await write(tmp_path / "run", [session(2), *trial("b")], new=False)
@@ -311,7 +311,7 @@ async def test_excluded_record_keeps_its_large_value(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("second_lost", [True, False])
-async def test_lost_blob_costs_its_record(tmp_path: Path, *, second_lost: bool) -> None:
+async def test_lost_blob_loses_its_record(tmp_path: Path, *, second_lost: bool) -> None:
     """A record whose blob is missing is lost, and the others are kept."""
     note, other = Noted(name="a", value=LONG), Noted(name="b", value=1)
     await write(tmp_path / "run", [started(), session(), note, other, *trial("a")])

@@ -84,11 +84,11 @@ def test_a_changed_segment_is_detected(path: Path, change: Callable[[Path], None
     if hint == "resume":
         assert intact == len(list(read(path)))
         assert verify(path).ok
-        trio.run(lambda: _resumed(path))
+        trio.run(lambda: _resume(path))
         assert verify(path).ok
 
 
-async def _resumed(path: Path) -> None:
+async def _resume(path: Path) -> None:
     async with writing(path, new=False, clock=fake_clock(), files=UNSYNCED_DISK, in_thread=inline) as journal:
         journal.append(session(2))
 
@@ -101,7 +101,7 @@ def test_a_truncated_segment_that_was_written_again(path: Path, monkeypatch: pyt
         trio.run(write_around, path, truncate_in_a_line, "sync")
     assert (3, "salvage") == (caught.value.durable, caught.value.hint)
     with pytest.raises(JournalDamaged):
-        trio.run(_resumed, path)
+        trio.run(_resume, path)
     saved = trio.run(partial(salvage, path, path.with_name("new"), files=UNSYNCED_DISK))
     assert (3, 2) == (saved.kept, saved.lost)  # Without the record of the file itself.
 

@@ -37,7 +37,7 @@ def damaged_disk() -> SimulatedDisk:
     return disk
 
 
-def salvaged(disk: SimulatedDisk) -> Salvaged:
+def salvage_run(disk: SimulatedDisk) -> Salvaged:
     """Salvage the run."""
 
     async def main() -> Salvaged:
@@ -61,7 +61,7 @@ def test_a_failing_disk_leaves_no_partial_copy(call: str, error: int) -> None:
         disk.on_call = fault = Fault(call, n, error)
         raised: JournalError | None = None
         try:
-            salvaged(disk)
+            salvage_run(disk)
         except JournalError as exc:
             raised = exc
         if not fault.fired:
@@ -70,7 +70,7 @@ def test_a_failing_disk_leaves_no_partial_copy(call: str, error: int) -> None:
             assert before == content(disk), n
             assert (TARGET, "free_space" if isinstance(raised, DiskFull) else "choose_path") == (raised.path, raised.hint), n
             assert error == errno.ENOSPC or not isinstance(raised, DiskFull)
-            salvaged(disk)
+            salvage_run(disk)
         assert verify(TARGET, files=disk).ok, n
     assert n > 1 or call == "ftruncate"
 
@@ -92,7 +92,7 @@ def test_a_power_failure_leaves_no_partial_copy(seed: int) -> None:
         disk.on_call = count
         is_done = False
         try:
-            salvaged(disk)
+            salvage_run(disk)
             is_done = True
         except (PowerFailure, BaseExceptionGroup):
             pass
@@ -100,7 +100,7 @@ def test_a_power_failure_leaves_no_partial_copy(seed: int) -> None:
             is_there = disk_after.exists(str(TARGET))
             assert is_there or not is_done
             if not is_there:
-                salvaged(disk_after)
+                salvage_run(disk_after)
                 assert not disk_after.exists(str(STAGING)), n
             assert verify(TARGET, files=disk_after).ok, n
         if is_done:

@@ -79,7 +79,7 @@ def blob_of(path: Path) -> Path:
     return next(path.glob("blobs/*/*.json"))
 
 
-async def salvaged(path: Path, files: UnsyncedDisk) -> tuple[Path, Any]:
+async def salvage_run(path: Path, files: UnsyncedDisk) -> tuple[Path, Any]:
     target = path.with_name("salvaged")
     return target, await salvage(path, target, files=files, in_thread=inline)
 
@@ -98,11 +98,11 @@ async def test_a_segment_that_cannot_be_opened(path: Path, number: int) -> None:
         list(read(path, files=files))
     if number == 1:
         with pytest.raises(NotSalvageable) as raised:
-            await salvaged(path, files)
+            await salvage_run(path, files)
         assert ((name,), "make_readable") == (raised.value.unreadable, raised.value.hint)
         assert name in str(raised.value)
     else:
-        target, result = await salvaged(path, files)
+        target, result = await salvage_run(path, files)
         lost = len(segment(path, number).read_bytes().splitlines())
         assert verify(target).ok
         assert lost == result.lost or number == 3  # How many the last file had is unknown.
@@ -114,7 +114,7 @@ async def test_a_block_that_cannot_be_read(path: Path) -> None:
     await write_trials(path, 60, roll_at=1 << 20)
     data = segment(path).read_bytes()
     files = FailingDisk(segment(path).name, range(2 * BLOCK, 3 * BLOCK))
-    target, result = await salvaged(path, files)
+    target, result = await salvage_run(path, files)
     bad = range(2 * BLOCK, 3 * BLOCK)
     ends = [end for end, byte in enumerate(data) if byte == 10]
     affected = sum(end >= bad.start and start <= bad.stop for start, end in zip([0, *ends], ends, strict=False))
@@ -136,7 +136,7 @@ async def test_a_blob_that_cannot_be_read(path: Path, monkeypatch: pytest.Monkey
     assert f"blobs/{blob.parent.name}/{blob.name}" == problem.file
     with pytest.raises(BlobUnreadable, match=blob.name):
         list(read(path, files=files))
-    target, result = await salvaged(path, files)
+    target, result = await salvage_run(path, files)
     assert verify(target).ok
     assert (1, 2) == (result.lost, result.excluded)  # The output is lost; its score and its completion depend on it.
     assert isinstance([record.event for record in read(target)][-2], JournalSalvaged)

@@ -137,7 +137,7 @@ def eventful_run(path: Path) -> Path:
     return path
 
 
-def exported(path: Path, name: str, rows: Rows = "trials") -> bytes:
+def export_of(path: Path, name: str, rows: Rows = "trials") -> bytes:
     """Return the export of a run; several files are one JSON object."""
     with Source(path) as source:
         match FORMATS[name]:
@@ -151,7 +151,7 @@ def exported(path: Path, name: str, rows: Rows = "trials") -> bytes:
                 )
 
 
-def exported_files(path: Path, name: str) -> dict[str, str]:
+def export_files(path: Path, name: str) -> dict[str, str]:
     """Return the exported files by name."""
-    contents: dict[str, str] = orjson.loads(exported(path, name))
+    contents: dict[str, str] = orjson.loads(export_of(path, name))
     return contents

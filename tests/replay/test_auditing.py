@@ -59,13 +59,13 @@ def run_virtually(main: Callable[[], Any]) -> Any:
     return trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
-def audited(disk: SimulatedDisk) -> Audit:
+def audit_of(disk: SimulatedDisk) -> Audit:
     """Return the audit of an intact journal on a simulated disk."""
     assert verify(PATH, files=disk).ok
     return audit(read(PATH, files=disk), rules=session_rules)
 
 
-class Difficult:
+class UnreliableTask:
     """A task that is rate limited, unavailable, slow, hung or right, depending on the input and the time."""
 
     __name__ = "difficult"
@@ -75,13 +75,13 @@ class Difficult:
 
     async def __call__(self, value: str) -> str:
         self.calls[value] += 1
-        times, luck = self.calls[value], random.Random(value).random()
-        await trio.sleep(0.05 + luck / 2)
-        if times == 1 and luck < 0.05:
+        times, number = self.calls[value], random.Random(value).random()
+        await trio.sleep(0.05 + number / 2)
+        if times == 1 and number < 0.05:
             await trio.sleep_forever()
-        if times == 1 and luck < 0.15:
+        if times == 1 and number < 0.15:
             raise RateLimited(1.25)
-        if luck > 0.95:
+        if number > 0.95:
             raise Fatal("never")
         if 2 < trio.current_time() < 5:
             raise ConnectionError("unavailable")
@@ -89,9 +89,9 @@ class Difficult:
 
 
 @functools.cache
-def recorded(policy: str = "adaptive", slots: int = 24) -> tuple[Record, ...]:
+def records_of_run(policy: str = "adaptive", slots: int = 24) -> tuple[Record, ...]:
     """Return the records of a run of the difficult task."""
-    evaluation = define(Difficult(), numbered_cases(150), slots=slots, timeout=4)
+    evaluation = define(UnreliableTask(), numbered_cases(150), slots=slots, timeout=4)
 
     @evaluation.score
     async def right(output: str, case: Any) -> bool:
@@ -107,7 +107,7 @@ TimedEvent = tuple[float, Event]
 """The `t` of an event, and the event."""
 
 
-def rewritten(events: Iterable[TimedEvent]) -> list[Record]:
+def rewrite(events: Iterable[TimedEvent]) -> list[Record]:
     """Write the events to a new journal with correct hashes and head, so that only the rules can fail."""
     disk, now = SimulatedDisk(), 0.0
 
@@ -119,37 +119,37 @@ def rewritten(events: Iterable[TimedEvent]) -> list[Record]:
                 is_true = isinstance(event, RunFinished) and event.head in heads
                 journal.append(attrs.evolve(event, head=journal.head) if is_true else event)  # type: ignore[misc]
 
-    heads = {record.h for record in recorded("adaptive")} | {record.h for record in recorded("aimd")}
+    heads = {record.h for record in records_of_run("adaptive")} | {record.h for record in records_of_run("aimd")}
     trio.run(main)
     assert verify(PATH, files=disk).ok
     return list(read(PATH, files=disk))
 
 
 def recorded_events(policy: str = "adaptive") -> list[TimedEvent]:
-    return [(record.t, record.event) for record in recorded(policy)]
+    return [(record.t, record.event) for record in records_of_run(policy)]
 
 
 def index_of(events: list[TimedEvent], kind: type, n: int = 0, **fields: Any) -> int:
     """Return the index of the n-th event of a type with these fields."""
     fits = [
-        at
-        for at, (_, event) in enumerate(events)
+        index
+        for index, (_, event) in enumerate(events)
         if isinstance(event, kind) and all(getattr(event, name) == value for name, value in fields.items())
     ]
     return fits[n]
 
 
-def changed(events: list[TimedEvent], at: int, **fields: Any) -> list[TimedEvent]:
+def change_event(events: list[TimedEvent], index: int, **fields: Any) -> list[TimedEvent]:
     """Replace fields of one event."""
-    t, event = events[at]
-    return [*events[:at], (t, attrs.evolve(event, **fields)), *events[at + 1 :]]  # type: ignore[misc]  # a fact is an attrs class
+    t, event = events[index]
+    return [*events[:index], (t, attrs.evolve(event, **fields)), *events[index + 1 :]]  # type: ignore[misc]  # a fact is an attrs class
 
 
 def end_of(events: list[TimedEvent], trial: str, attempt: int) -> int:
     outcomes = AttemptSucceeded | AttemptFailed | AttemptTimedOut
     return next(
-        at
-        for at, (_, event) in enumerate(events)
+        index
+        for index, (_, event) in enumerate(events)
         if isinstance(event, outcomes) and (event.trial, event.attempt) == (trial, attempt)
     )
 
@@ -158,15 +158,15 @@ def end_of(events: list[TimedEvent], trial: str, attempt: int) -> int:
 def test_every_prefix_passes(policy: str) -> None:
     """Under every policy, a difficult run passes the audit after each of its records."""
     auditor = Auditor(session_rules)
-    for record in recorded(policy):
+    for record in records_of_run(policy):
         auditor.apply(record)
         assert auditor.result().ok
 
     result = auditor.result()
-    kinds = {type(record.event) for record in recorded(policy)}
+    kinds = {type(record.event) for record in records_of_run(policy)}
     assert {LimitChanged, IntakePaused, IntakeResumed, RetryScheduled, TrialFailed, AttemptTimedOut} <= kinds
     decided = LimitChanged | PaceChanged | IntakePaused | IntakeResumed | RetryScheduled | TrialFailed
-    assert sum(isinstance(record.event, decided) for record in recorded(policy)) == result.decisions_reproduced
+    assert sum(isinstance(record.event, decided) for record in records_of_run(policy)) == result.decisions_reproduced
     assert () == result.notes
     assert (150, 150) == (result.totals.enqueued, result.totals.completed + result.totals.failed)
 
@@ -199,7 +199,7 @@ def test_every_run_passes(scripts: list[list[Action]], slots: int, policies: tup
     run_virtually(lambda: arun(evaluation, PATH, **options, policy=policies[0], deadline=stop + 0.001))
     run_virtually(lambda: arun(evaluation, PATH, **options, resume=True, policy=policies[1], slots=slots + 1, deadline=None))
 
-    result = audited(disk)
+    result = audit_of(disk)
     assert ((), ()) == (result.findings, result.notes)
     assert len(scripts) == result.totals.completed + result.totals.failed
 
@@ -214,10 +214,10 @@ def test_runs_after_power_failures_pass(seq: int) -> None:
         disk = disk.after_power_failure(random.Random(seq * 10 + crash))
         is_there = disk.is_directory(str(PATH)) and any(name.startswith("journal-") for name in disk.list_directory(str(PATH)))
         if is_there:
-            assert () == audited(disk).findings
+            assert () == audit_of(disk).findings
         run_until_power_failure(evaluation, disk, seq + 30 * crash if crash < 3 else 10**9, resume=is_there)
 
-    result = audited(disk)
+    result = audit_of(disk)
     assert ((), ()) == (result.findings, result.notes)
     assert 12 == result.totals.completed + result.totals.failed
 
@@ -242,7 +242,7 @@ def test_run_on_a_full_disk_passes() -> None:
             continue
         full += outcome.stopped == "disk_full"
         disk.on_call = lambda _: None
-        assert () == audited(disk).findings
+        assert () == audit_of(disk).findings
 
     assert full > 3
 
@@ -259,7 +259,7 @@ def test_abandoned_attempt_is_a_signal() -> None:
     run_virtually(lambda: arun(evaluation, PATH, **deterministic_options(), files=disk, grace=1))
 
     assert any(isinstance(record.event, AttemptInterrupted) for record in read(PATH, files=disk))
-    assert ((), ()) == (audited(disk).findings, audited(disk).notes)
+    assert ((), ()) == (audit_of(disk).findings, audit_of(disk).notes)
 
 
 @pytest.mark.parametrize("policy", ["adaptive", "aimd", "fixed"])
@@ -278,7 +278,7 @@ def test_each_key_has_its_own_policy(policy: str) -> None:
     options = {**deterministic_options(), "files": disk, "policy": policy, "limit_key": "model"}
     run_virtually(functools.partial(arun, evaluation, PATH, **options, deadline=5.0, grace=0))
     run_virtually(functools.partial(arun, evaluation, PATH, **options, resume=True, deadline=None))
-    result = audited(disk)
+    result = audit_of(disk)
     records = list(read(PATH, files=disk))
     swapped = [
         record._replace(event=attrs.evolve(record.event, key="b"))  # type: ignore[misc]  # a fact is an attrs class
@@ -301,12 +301,12 @@ def test_a_stop_for_the_same_error_is_recomputed() -> None:
     records = list(read(PATH, files=disk))
 
     def with_changed(kind: type, **fields: Any) -> Audit:
-        at = next(at for at, record in enumerate(records) if isinstance(record.event, kind))
-        event: Any = records[at].event
-        changed = records[at]._replace(event=attrs.evolve(event, **fields))
-        return audit([*records[:at], changed, *records[at + 1 :]], rules=session_rules)
+        index = next(index for index, record in enumerate(records) if isinstance(record.event, kind))
+        event: Any = records[index].event
+        changed_record = records[index]._replace(event=attrs.evolve(event, **fields))
+        return audit([*records[:index], changed_record, *records[index + 1 :]], rules=session_rules)
 
-    result, settings = audited(disk), {**fold(records).settings, "stop_on_same_error": 10}
+    result, settings = audit_of(disk), {**fold(records).settings, "stop_on_same_error": 10}
     decided = LimitChanged | PaceChanged | IntakePaused | IntakeResumed | TrialFailed | RunStopped
     assert ((), ()) == (result.findings, result.notes)
     assert sum(isinstance(record.event, decided) for record in records) == result.decisions_reproduced
@@ -317,7 +317,7 @@ def test_a_stop_for_the_same_error_is_recomputed() -> None:
 def test_cancelled_runs_pass() -> None:
     """Attempts that end because their run was cancelled are not signals to the policy."""
     disk = SimulatedDisk()
-    evaluation = define(Difficult(), numbered_cases(60), slots=24, timeout=4)
+    evaluation = define(UnreliableTask(), numbered_cases(60), slots=24, timeout=4)
 
     async def main() -> None:
         for seconds in (1.0, 2.9, 6.0):
@@ -326,7 +326,7 @@ def test_cancelled_runs_pass() -> None:
         await arun(evaluation, PATH, **deterministic_options(), files=disk, resume=True)
 
     run_virtually(main)
-    result = audited(disk)
+    result = audit_of(disk)
     causes = [record.event.reason for record in read(PATH, files=disk) if isinstance(record.event, AttemptInterrupted)]
 
     assert ((), ()) == (result.findings, result.notes)
@@ -345,31 +345,31 @@ def in_an_occupied_slot(events: list[TimedEvent]) -> list[TimedEvent]:
             held[event.trial] = event.slot
         elif isinstance(event, AttemptEnd):
             held.pop(event.trial, None)
-    return changed(events, last, slot=next(iter(held.values())))
+    return change_event(events, last, slot=next(iter(held.values())))
 
 
 def shorter_elapsed(events: list[TimedEvent]) -> list[TimedEvent]:
     """Shorten the last attempt whose duration an earlier record contradicts; no decision follows it."""
-    for at in range(len(events) - 1, 0, -1):
-        t, event = events[at]
-        if isinstance(event, AttemptSucceeded) and events[at - 1][0] - (t - event.elapsed) > 0.02:
-            return changed(events, at, elapsed=0.01)
+    for index in range(len(events) - 1, 0, -1):
+        t, event = events[index]
+        if isinstance(event, AttemptSucceeded) and events[index - 1][0] - (t - event.elapsed) > 0.02:
+            return change_event(events, index, elapsed=0.01)
     raise AssertionError("no attempt can be shortened")
 
 
 def changing(kind: type, n: int = 0, *, values: Mapping[str, Any] | None = None, **fields: Any) -> Change:
     """Replace fields of the n-th event of a type, of those with these values."""
-    return lambda events: changed(events, index_of(events, kind, n, **(values or {})), **fields)
+    return lambda events: change_event(events, index_of(events, kind, n, **(values or {})), **fields)
 
 
 def removing(kind: type, n: int = 0) -> Change:
     """Remove the n-th event of a type."""
-    return lambda events: [*events[: (at := index_of(events, kind, n))], *events[at + 1 :]]
+    return lambda events: [*events[: (index := index_of(events, kind, n))], *events[index + 1 :]]
 
 
 def doubling(kind: type, n: int = 0) -> Change:
     """Write the n-th event of a type twice."""
-    return lambda events: [*events[: (at := index_of(events, kind, n))], events[at], *events[at:]]
+    return lambda events: [*events[: (index := index_of(events, kind, n))], events[index], *events[index:]]
 
 
 CHANGES: dict[str, tuple[str, Change]] = {
@@ -411,7 +411,7 @@ CHANGES: dict[str, tuple[str, Change]] = {
 @pytest.mark.parametrize(("check", "change"), CHANGES.values(), ids=CHANGES.keys())
 def test_each_rule_detects_violations(check: str, change: Change) -> None:
     """A violation in a journal with correct hashes is a finding of its rule."""
-    result = audit(rewritten(change(recorded_events())), rules=session_rules)
+    result = audit(rewrite(change(recorded_events())), rules=session_rules)
 
     assert check in {finding.check for finding in result.findings}
 
@@ -434,8 +434,8 @@ def test_one_change_is_one_finding(name: str) -> None:
     """A change that nothing else depends on is one finding, at its own record."""
     check, change = CHANGES[name]
     events = change(recorded_events())
-    index = next(at for at, (new, old) in enumerate(zip(events, recorded_events(), strict=True)) if new != old)
-    records = rewritten(events)
+    index = next(index for index, (new, old) in enumerate(zip(events, recorded_events(), strict=True)) if new != old)
+    records = rewrite(events)
     result = audit(records, rules=session_rules)
 
     event_records = [record for record in records if not isinstance(record.event, FileEvent)]
@@ -446,23 +446,23 @@ def test_audit_without_rules() -> None:
     """Without `rules`, slots, times, delays and totals are still checked."""
     events = changing(RetryScheduled, delay=1000.0)(recorded_events())
 
-    assert {"delay"} == {finding.check for finding in audit(rewritten(events)).findings}
-    assert audit(rewritten(recorded_events())).ok
+    assert {"delay"} == {finding.check for finding in audit(rewrite(events)).findings}
+    assert audit(rewrite(recorded_events())).ok
 
 
 def test_one_policy_finding_per_session() -> None:
     """After the first decision that differs, the later ones of its session are not compared."""
     events = removing(LimitChanged, 1)(recorded_events())
-    result = audit(rewritten(events), rules=session_rules)
+    result = audit(rewrite(events), rules=session_rules)
 
     assert 1 == sum(finding.check == "policy" for finding in result.findings)
     assert any("decisions of session 1 after record" in note for note in result.notes)
 
 
 def with_settings(events: list[TimedEvent], **settings: Any) -> list[TimedEvent]:
-    at = index_of(events, RunStarted)
-    run_started: Any = events[at][1]
-    return changed(events, at, settings={**run_started.settings, **settings})
+    index = index_of(events, RunStarted)
+    run_started: Any = events[index][1]
+    return change_event(events, index, settings={**run_started.settings, **settings})
 
 
 @pytest.mark.parametrize(
@@ -480,7 +480,7 @@ def with_settings(events: list[TimedEvent], **settings: Any) -> list[TimedEvent]
 )
 def test_unknown_policy_is_a_note(settings: dict[str, Any], text: str) -> None:
     """Decisions that cannot be recomputed are a note, not a finding."""
-    result = audit(rewritten(with_settings(recorded_events(), **settings)), rules=session_rules)
+    result = audit(rewrite(with_settings(recorded_events(), **settings)), rules=session_rules)
 
     assert set() == {finding.check for finding in result.findings} & {"policy", "retry"}
     assert any(note.startswith(text) for note in result.notes)
@@ -499,7 +499,7 @@ def test_custom_policy_is_a_note() -> None:
     disk = SimulatedDisk()
     evaluation = define(Scripted(lambda *_: Return(1, 1)), numbered_cases(4), slots=3)
     run_virtually(functools.partial(arun, evaluation, PATH, **deterministic_options(), files=disk, limits=Careful))
-    result = audited(disk)
+    result = audit_of(disk)
 
     assert () == result.findings
     assert result.notes[0].startswith("decisions of session 1 were not recomputed: policy ")
@@ -510,7 +510,7 @@ def test_other_release_is_a_note() -> None:
     """A decision that differs is a note if another release started the run."""
     events = changing(IntakePaused, evidence="because")(recorded_events())
     events = changing(RunStarted, environment={"evaljournal": "0.0.1"})(events)
-    result = audit(rewritten(events), rules=session_rules)
+    result = audit(rewrite(events), rules=session_rules)
 
     assert () == result.findings
     assert any("the run was started by evaljournal 0.0.1" in note for note in result.notes)
@@ -519,7 +519,7 @@ def test_other_release_is_a_note() -> None:
 def test_settings_of_a_session() -> None:
     """Rules are built from the settings of the session."""
     events = changing(SessionStarted, settings={"policy": "aimd"})(recorded_events())
-    result = audit(rewritten(events), rules=session_rules)
+    result = audit(rewrite(events), rules=session_rules)
 
     assert ["policy"] == [finding.check for finding in result.findings if finding.check == "policy"]
 
@@ -538,19 +538,19 @@ def test_illegal_record_ends_the_audit(tmp_path: Path) -> None:
 def test_totals_are_counted_twice() -> None:
     """Enqueued trials must equal the sum of completed, failed, withdrawn and open ones."""
     auditor = Auditor()
-    for record in recorded("adaptive"):
+    for record in records_of_run("adaptive"):
         auditor.apply(record)
     auditor._lifecycle.open += 1
 
-    finding = Finding(recorded("adaptive")[-1].seq, "totals", "150 trials enqueued, but 151 accounted for")
+    finding = Finding(records_of_run("adaptive")[-1].seq, "totals", "150 trials enqueued, but 151 accounted for")
     assert (finding,) == auditor.result().findings
 
 
 def test_findings_are_limited() -> None:
     """Findings above the maximum are only counted."""
     events = changing(TrialScored, elapsed=1e9)(recorded_events())
-    at = index_of(events, TrialScored)
-    result = audit(rewritten([*events[:at], *[events[at]] * 250, *events[at:]]))
+    index = index_of(events, TrialScored)
+    result = audit(rewrite([*events[:index], *[events[index]] * 250, *events[index:]]))
 
     assert (MAX_FINDINGS, 251) == (len(result.findings), len(result.findings) + result.findings_omitted)
 
@@ -564,15 +564,15 @@ def test_any_number(choices: list[tuple[int, int, float]]) -> None:
     """Any numbers in the records can be audited."""
     events = recorded_events()
     for place, field, number in choices:
-        at = place % len(events)
-        t, event = events[at]
+        index = place % len(events)
+        t, event = events[index]
         kinds = {field.name: field.type for field in fields_of(type(event))}
         names = [name for name, kind in kinds.items() if "float" in str(kind) or kind is int]
         if names:
             name = names[field % len(names)]
             value = int(number) if kinds[name] is int else float(number)
-            events[at] = (t, attrs.evolve(event, **{name: value}))  # type: ignore[misc]
-    records = [record._replace(t=t, event=event) for record, (t, event) in zip(recorded("adaptive"), events, strict=True)]
+            events[index] = (t, attrs.evolve(event, **{name: value}))  # type: ignore[misc]
+    records = [record._replace(t=t, event=event) for record, (t, event) in zip(records_of_run("adaptive"), events, strict=True)]
 
     assert isinstance(audit(records, rules=session_rules), Audit)
 
@@ -584,7 +584,7 @@ async def test_salvaged_journal(tmp_path: Path) -> None:
     file = tmp_path / "run" / "journal-000001.jsonl"
     file.chmod(0o600)
     lines = file.read_bytes().splitlines(keepends=True)
-    middle = next(at for at, line in enumerate(lines) if at > len(lines) // 2 and b"attempt_succeeded" in line)
+    middle = next(index for index, line in enumerate(lines) if index > len(lines) // 2 and b"attempt_succeeded" in line)
     lines[middle] = lines[middle].replace(b'"t":', b'"t":1')
     file.write_bytes(b"".join(lines))
     await salvage(tmp_path / "run", tmp_path / "new")
@@ -599,7 +599,7 @@ async def test_salvaged_journal(tmp_path: Path) -> None:
 
 async def test_forks_pass(tmp_path: Path) -> None:
     """A run forked between an event and its decision passes, and so does its continuation."""
-    await arun(define(Difficult(), numbered_cases(60), slots=24, timeout=4), tmp_path / "run", **deterministic_options())
+    await arun(define(UnreliableTask(), numbered_cases(60), slots=24, timeout=4), tmp_path / "run", **deterministic_options())
     records = list(read(tmp_path / "run"))
     decisions = [record.seq for record in records if isinstance(record.event, LimitChanged | IntakePaused | IntakeResumed)]
     for seq in decisions[::3]:
@@ -607,7 +607,7 @@ async def test_forks_pass(tmp_path: Path) -> None:
 
         assert () == audit(read(tmp_path / str(seq)), rules=session_rules).findings
     last = tmp_path / str(decisions[::3][-1])
-    await arun(define(Difficult(), numbered_cases(60), slots=24, timeout=4), last, **deterministic_options(), resume=True)
+    await arun(define(UnreliableTask(), numbered_cases(60), slots=24, timeout=4), last, **deterministic_options(), resume=True)
     resumed = audit(read(last), rules=session_rules)
     assert ((), 0) == (resumed.findings, resumed.totals.open)
 
@@ -631,19 +631,19 @@ def test_handwritten_journal() -> None:
 
 def test_time_tolerance() -> None:
     """Times may differ by their rounding, and not by more."""
-    events, at = recorded_events(), index_of(recorded_events(), AttemptSucceeded)
-    elapsed: Any = events[at][1]
+    events, index = recorded_events(), index_of(recorded_events(), AttemptSucceeded)
+    elapsed: Any = events[index][1]
 
-    assert audit(rewritten(changed(events, at, elapsed=elapsed.elapsed + TIME_TOLERANCE / 2))).ok
-    assert not audit(rewritten(changed(events, at, elapsed=elapsed.elapsed + TIME_TOLERANCE * 3))).ok
+    assert audit(rewrite(change_event(events, index, elapsed=elapsed.elapsed + TIME_TOLERANCE / 2))).ok
+    assert not audit(rewrite(change_event(events, index, elapsed=elapsed.elapsed + TIME_TOLERANCE * 3))).ok
 
 
 def test_missing_decision_on_a_full_disk() -> None:
     """The last decision may be missing after a full disk, but not after another stop."""
-    at = index_of(recorded_events(), LimitChanged, 2)
-    events = recorded_events()[:at]
-    full = audit(rewritten([*events, (events[-1][0], RunStopped(reason="disk_full"))]), rules=session_rules)
-    stopped = audit(rewritten([*events, (events[-1][0], RunStopped(reason="interrupted"))]), rules=session_rules)
+    index = index_of(recorded_events(), LimitChanged, 2)
+    events = recorded_events()[:index]
+    full = audit(rewrite([*events, (events[-1][0], RunStopped(reason="disk_full"))]), rules=session_rules)
+    stopped = audit(rewrite([*events, (events[-1][0], RunStopped(reason="interrupted"))]), rules=session_rules)
 
     assert () == full.findings
     assert ["policy"] == [finding.check for finding in stopped.findings]
@@ -655,10 +655,10 @@ def test_smallest_run_passes() -> None:
     evaluation = define(Scripted({"a": [Return(1)]}), [Case(name="a", input="a")], slots=1)
     run_virtually(lambda: arun(evaluation, PATH, **deterministic_options(), files=disk))
 
-    assert (True, 1) == (audited(disk).ok, audited(disk).totals.completed)
+    assert (True, 1) == (audit_of(disk).ok, audit_of(disk).totals.completed)
 
 
-class Limited:
+class LimitedEndpoint:
     """An endpoint that accepts five calls per second."""
 
     __name__ = "limited"
@@ -681,24 +681,28 @@ def test_start_ahead_of_its_pace() -> None:
     """An attempt that starts ahead of its pace is a finding."""
     disk = SimulatedDisk()
     run_virtually(
-        functools.partial(arun, define(Limited(), numbered_cases(150), slots=24), PATH, **deterministic_options(7), files=disk)
+        functools.partial(
+            arun, define(LimitedEndpoint(), numbered_cases(150), slots=24), PATH, **deterministic_options(7), files=disk
+        )
     )
     events: list[TimedEvent] = [
         (record.t, record.event) for record in read(PATH, files=disk) if not isinstance(record.event, FileEvent)
     ]
     paced = index_of(events, PaceChanged)
-    at = next(
-        at
-        for at, (t, event) in enumerate(events)
-        if at > paced + 100 and isinstance(event, AttemptStarted) and event.attempt == 1 and t - events[at - 1][0] > 0.02
+    index = next(
+        index
+        for index, (t, event) in enumerate(events)
+        if index > paced + 100 and isinstance(event, AttemptStarted) and event.attempt == 1 and t - events[index - 1][0] > 0.02
     )
-    (t, event), earlier = events[at], events[at - 1][0]
+    (t, event), earlier = events[index], events[index - 1][0]
     assert isinstance(event, AttemptStarted)
     end = end_of(events, event.trial, event.attempt)
     outcome: Any = events[end][1]
-    events = changed([*events[:at], (earlier, event), *events[at + 1 :]], end, elapsed=round(outcome.elapsed + t - earlier, 6))
+    events = change_event(
+        [*events[:index], (earlier, event), *events[index + 1 :]], end, elapsed=round(outcome.elapsed + t - earlier, 6)
+    )
 
-    result = audit(rewritten(events), rules=session_rules)
+    result = audit(rewrite(events), rules=session_rules)
     assert "policy" in {finding.check for finding in result.findings}
 
 

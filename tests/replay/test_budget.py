@@ -37,7 +37,7 @@ from tests.runs import PATH, define, numbered_cases, run_virtual
 
 
 @functools.cache
-def recorded(**options: Any) -> tuple[Record, ...]:
+def records_of_run(**options: Any) -> tuple[Record, ...]:
     """Return the records of a run in which each attempt costs 0.10 dollars."""
 
     async def task(value: str) -> str:
@@ -53,13 +53,13 @@ def recorded(**options: Any) -> tuple[Record, ...]:
     return tuple(read(PATH, files=disk))
 
 
-def changed(kind: type, number: int, change: Callable[[Any], Any], run: tuple[Record, ...]) -> list[Record]:
+def change_event(kind: type, number: int, change: Callable[[Any], Any], run: tuple[Record, ...]) -> list[Record]:
     """Return records of which the n-th event of a type is changed."""
     seq = [record.seq for record in run if isinstance(record.event, kind)][number]
     return [record._replace(event=change(record.event)) if record.seq == seq else record for record in run]
 
 
-def audited(run: list[Record]) -> Audit:
+def audit_of(run: list[Record]) -> Audit:
     """Return the audit of records."""
     return audit(run, rules=session_rules)
 
@@ -79,7 +79,7 @@ STOPPED = {"budget": "cost=0.5"}
 
 def test_a_run_passes() -> None:
     """Every admission, and the stop, is recomputed; the audit has what was spent and the worst possible overshoot."""
-    result = audited(list(recorded(**STOPPED)))
+    result = audit_of(list(records_of_run(**STOPPED)))
     use = result.budget["cost"]
 
     assert ((), 7) == (result.findings, result.decisions_reproduced)  # 5 attempts, the limit of the policy, and the stop.
@@ -102,7 +102,7 @@ def test_a_run_passes() -> None:
 )
 def test_violations(kind: type, number: int, change: Callable[[Any], Any], problem: str) -> None:
     """The audit detects a wrong reserve, a start that the budget does not allow, and a stop without a cause."""
-    result = audited(changed(kind, number, change, recorded(**STOPPED)))
+    result = audit_of(change_event(kind, number, change, records_of_run(**STOPPED)))
 
     assert "budget" == result.findings[0].check
     assert problem in result.findings[0].message
@@ -112,33 +112,33 @@ def test_violations(kind: type, number: int, change: Callable[[Any], Any], probl
     "budget", [{"cost": "5"}, {"cost": float("inf")}, {"cost": -1}, "cost=5", 7, {"other": 1}, [1]], ids=str
 )
 def test_foreign_budgets(budget: Any) -> None:
-    """A budget that no run can have is no budget; nothing fails."""
-    state = fold(changed(RunStarted, 0, lambda event: with_settings(event, budget=budget), recorded(**STOPPED)))
+    """An invalid budget in a foreign journal is ignored."""
+    state = fold(change_event(RunStarted, 0, lambda event: with_settings(event, budget=budget), records_of_run(**STOPPED)))
 
     assert state.budget is not None
     assert ({}, "") == (state.budget.use(), spent_in_words(state))
 
 
 def test_violations_of_the_budget_per_trial() -> None:
-    """The audit detects an output of a trial that has used too much, and a failure by the budget that is none."""
-    run = recorded(budget_per_trial="cost=0.1")
-    exceeded = changed(Noted, 0, lambda event: attrs.evolve(event, value=0.2), run)
+    """The audit detects an output of a trial that exceeded its budget, and a budget failure of a trial that did not."""
+    run = records_of_run(budget_per_trial="cost=0.1")
+    exceeded = change_event(Noted, 0, lambda event: attrs.evolve(event, value=0.2), run)
     succeeded = next(record for record in run if isinstance(record.event, AttemptSucceeded)).event
     assert isinstance(succeeded, AttemptSucceeded)
     failure = AttemptFailed(
         trial=succeeded.trial, attempt=1, error="OverBudget", message="", category="fatal", elapsed=succeeded.elapsed
     )
 
-    assert () == audited(list(run)).findings
+    assert () == audit_of(list(run)).findings
     message = f"{succeeded.trial!r} has an output, but exceeded the budget per trial"
-    assert [message] == [finding.message for finding in audited(exceeded).findings]
+    assert [message] == [finding.message for finding in audit_of(exceeded).findings]
     message = f"{succeeded.trial!r} fails because of the budget per trial, but did not exceed it"
-    assert message == audited(changed(AttemptSucceeded, 0, lambda _: failure, run)).findings[0].message
+    assert message == audit_of(change_event(AttemptSucceeded, 0, lambda _: failure, run)).findings[0].message
 
 
 def test_what_is_shown() -> None:
-    """The screen shows what is spent, the limit, and how many more trials that buys; so does the summary as JSON."""
-    run = recorded(budget="cost=0.75", deadline=2.5)
+    """The screen and the summary as JSON show what is spent, the limit, and how many more trials the budget is enough for."""
+    run = records_of_run(budget="cost=0.75", deadline=2.5)
     state = fold(run)
 
     assert "cost $0.600 of $0.750 · about 1 more trial" == spent_in_words(state)
@@ -153,7 +153,7 @@ def test_what_is_shown() -> None:
 
 def test_an_interrupted_session() -> None:
     """While attempts are in flight, or if their process was killed, their reserves are part of the worst overshoot."""
-    run = [record for record in recorded(**STOPPED) if not isinstance(record.event, RunStopped)]
+    run = [record for record in records_of_run(**STOPPED) if not isinstance(record.event, RunStopped)]
     last = max(record.seq for record in run if isinstance(record.event, AttemptStarted))
     state = fold(record for record in run if record.seq <= last)
 
@@ -163,7 +163,7 @@ def test_an_interrupted_session() -> None:
 
 def test_the_next_command() -> None:
     """A run that was stopped by its budget is resumed with one that is enough for the remaining trials."""
-    state = fold(recorded(**STOPPED))
+    state = fold(records_of_run(**STOPPED))
 
     assert "evaljournal resume runs/a/0001 --budget cost=1.3 --task FILE.py:NAME" == next_command(state, "runs/a/0001")
 
@@ -185,7 +185,7 @@ def test_a_huge_budget() -> None:
 
 
 def test_a_budget_without_trials() -> None:
-    """Before the first trial is done, nothing is known about what the budget buys; a larger one is twice as large."""
+    """Before the first trial is done, no number of further trials is shown; the suggested budget is twice the current one."""
     budget = Budget(limits={"cost": 1.5, "output_tokens": 2e6})
 
     assert (None, {"cost": 3.0, "output_tokens": 4e6}) == (budget.more_trials(0), budget.needed(3, 0))
@@ -220,7 +220,7 @@ def test_late_usage_of_an_earlier_attempt() -> None:
     assert (0.3, 0.1) == (state.budget.spent["cost"], state.budget.held["cost"])
 
 
-def test_completed_trials_are_forgotten() -> None:
+def test_completed_trials_are_removed() -> None:
     """Nothing is kept of a trial that is done, so that memory does not grow."""
     run = with_settings(started(), budget={"cost": 1}, budget_per_trial={"cost": 1})
     events: list[Event] = [

@@ -34,7 +34,10 @@ def side(*trials: list[Event]) -> Side:
 def scored(scorer: str, values: Iterable[Any], **more: Any) -> Side:
     """Return a run with one case per value; None is a failed trial."""
     return side(
-        *(failed(f"c{at}") if value is None else answered(f"c{at}", {scorer: value}, **more) for at, value in enumerate(values))
+        *(
+            failed(f"c{index}") if value is None else answered(f"c{index}", {scorer: value}, **more)
+            for index, value in enumerate(values)
+        )
     )
 
 
@@ -171,8 +174,8 @@ def test_open_trials_are_not_compared() -> None:
 
 def test_significant_difference() -> None:
     """A significant difference is shown with its size, interval and n; failed trials are excluded."""
-    a = [at % 3 == 0 for at in range(143)] + [None, PASS]
-    b = [at % 3 != 2 for at in range(143)] + [PASS, None]
+    a = [index % 3 == 0 for index in range(143)] + [None, PASS]
+    b = [index % 3 != 2 for index in range(143)] + [PASS, None]
     exact = compare(scored("exact", a), scored("exact", b)).scores["exact"]
 
     assert (143, 2, True, 48, 0) == (exact.n, exact.missing, exact.significant, exact.higher, exact.lower)
@@ -183,8 +186,8 @@ def test_significant_difference() -> None:
 
 def test_no_significant_difference() -> None:
     """Two more passes of 143 are not significant, and neither are equal runs."""
-    a = [at > 20 for at in range(143)]
-    b = [at > 18 for at in range(143)]
+    a = [index > 20 for index in range(143)]
+    b = [index > 18 for index in range(143)]
     few, none = compare(scored("exact", a), scored("exact", b)), compare(scored("exact", a), scored("exact", a))
 
     assert "no significant difference (B − A: +1.4 points, 95 % CI -1.3 to 4.1, n = 143)" == sentence(few.scores["exact"])
@@ -222,7 +225,11 @@ def test_repeats() -> None:
     """Cases are paired by the mean over their repeats, which may differ in number."""
     a = side(*(answered(f"c{case}", {"exact": case % 2 == 0}) for case in range(20)))
     b = side(
-        *(answered(f"c{case}", {"exact": case % 2 == 0 or at == 1}, repeat=at) for case in range(20) for at in range(1, 5))
+        *(
+            answered(f"c{case}", {"exact": case % 2 == 0 or repeat == 1}, repeat=repeat)
+            for case in range(20)
+            for repeat in range(1, 5)
+        )
     )
     comparison = compare(a, b)
     exact = comparison.scores["exact"]
@@ -236,8 +243,11 @@ def test_two_variants_of_a_run() -> None:
     facts = records(
         itertools.chain.from_iterable(
             [
-                *(answered("x", {"exact": PASS}, variant="mini", repeat=at) for at in (1, 2)),
-                *(answered("x", {"exact": at == 1}, variant="large", repeat=at, output="Cusco") for at in (1, 2, 3)),
+                *(answered("x", {"exact": PASS}, variant="mini", repeat=repeat) for repeat in (1, 2)),
+                *(
+                    answered("x", {"exact": repeat == 1}, variant="large", repeat=repeat, output="Cusco")
+                    for repeat in (1, 2, 3)
+                ),
                 answered("y", {"exact": PASS}, variant="mini", fingerprint="old"),
                 answered("y", {"exact": FAIL}, variant="large", fingerprint="new"),
                 answered("z", {"exact": PASS}, variant="other"),
@@ -253,14 +263,16 @@ def test_two_variants_of_a_run() -> None:
 
 
 def test_runs_with_variants() -> None:
-    """Whole runs are compared within equal variants; the variants of a case are one case, each with the same weight."""
+    """Runs are compared within equal variants; the variants of a case are one case, each with the same weight."""
 
     def run(passes: dict[str, list[Any]]) -> Side:
-        trials = ((variant, at, value) for variant, values in passes.items() for at, value in enumerate(values))
+        trials = ((variant, index, value) for variant, values in passes.items() for index, value in enumerate(values))
         return side(
             *(
-                failed(f"c{at}", variant=variant) if value is None else answered(f"c{at}", {"exact": value}, variant=variant)
-                for variant, at, value in trials
+                failed(f"c{index}", variant=variant)
+                if value is None
+                else answered(f"c{index}", {"exact": value}, variant=variant)
+                for variant, index, value in trials
             )
         )
 
@@ -275,7 +287,7 @@ def test_runs_with_variants() -> None:
 
 
 def test_a_run_with_variants_and_one_without() -> None:
-    """They have nothing in common, and the error shows how to name a variant."""
+    """A run with variants and one without have nothing in common, and the error shows how to name a variant."""
     variants = side(answered("x", variant="mini"))
 
     with pytest.raises(NothingInCommon, match=r"A has variants: .* take one as RUN@VARIANT"):
@@ -322,13 +334,13 @@ def test_scorer_of_one_run() -> None:
 
 def test_groups() -> None:
     """Scores are also compared within each group."""
-    names = [f"c{at}" for at in range(40)]
+    names = [f"c{index}" for index in range(40)]
 
     def run(passing: int) -> list[list[Event]]:
-        parts = ({"part": "even" if at % 2 == 0 else "odd"} for at in range(40))
+        parts = ({"part": "even" if index % 2 == 0 else "odd"} for index in range(40))
         return [
-            answered(name, {"exact": at % 2 == 0 or at < passing}, metadata=part)
-            for (at, name), part in zip(enumerate(names), parts, strict=True)
+            answered(name, {"exact": index % 2 == 0 or index < passing}, metadata=part)
+            for (index, name), part in zip(enumerate(names), parts, strict=True)
         ]
 
     grouping = Grouping("part")
@@ -344,7 +356,7 @@ def test_groups() -> None:
 
 
 def test_long_lists() -> None:
-    """Of a long list the first are shown, with the number of others, unless all are requested."""
+    """A long list shows the first entries and the number of others, unless all are requested."""
     comparison = compare(scored("exact", [PASS] * 15), scored("exact", [FAIL] * 15))
 
     output = list(lines(comparison, limit=3))
@@ -402,18 +414,18 @@ def test_control_characters() -> None:
 def test_counts_and_symmetry(ends: list[tuple[Any, Any]]) -> None:
     """Each trial is counted exactly once; with the runs swapped, the difference changes its sign."""
 
-    def run(index: int) -> Side:
+    def run(side_number: int) -> Side:
         trials: list[list[Event]] = []
-        for at, end in enumerate(ends_of_trial[index] for ends_of_trial in ends):
+        for index, end in enumerate(ends_of_trial[side_number] for ends_of_trial in ends):
             match end:
                 case "absent":
                     pass
                 case "open":
-                    trials.append([enqueued(f"c{at}")])
+                    trials.append([enqueued(f"c{index}")])
                 case None:
-                    trials.append(failed(f"c{at}"))
+                    trials.append(failed(f"c{index}"))
                 case _:
-                    trials.append(answered(f"c{at}", {"exact": end}))
+                    trials.append(answered(f"c{index}", {"exact": end}))
         return side(*trials, answered("always", {"exact": PASS}), [RunFinished(completed=0, failed=0, withdrawn=0, head="")])
 
     forward, backward = compare(run(0), run(1)), compare(run(1), run(0))

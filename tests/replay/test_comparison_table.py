@@ -31,7 +31,7 @@ def side(*trials: list[Event], variant: str | None = None) -> Side:
 def scored(passes: int, *, first: int = 0, cost: float = 0.01, n: int = N, **more: Any) -> Side:
     """Return a run of `n` cases of which `passes` pass from number `first` on."""
     usage = {"input_tokens": 100, "output_tokens": 20, "cost": cost}
-    return side(*(answered(f"c{at}", {"exact": first <= at < first + passes}, usage=usage, **more) for at in range(n)))
+    return side(*(answered(f"c{index}", {"exact": first <= index < first + passes}, usage=usage, **more) for index in range(n)))
 
 
 def rows(table: ComparisonTable) -> Mapping[str, Row]:
@@ -42,11 +42,14 @@ def rows(table: ComparisonTable) -> Mapping[str, Row]:
 def test_rows() -> None:
     """A row has the scores, failures, quantiles of the latency, tokens and cost of its own trials."""
     events: list[list[Event]] = [
-        *(answered(f"c{at}", {"exact": at < 3}, variant="mini", elapsed=at + 1.0, usage={"cost": 0.5}) for at in range(4)),
+        *(
+            answered(f"c{index}", {"exact": index < 3}, variant="mini", elapsed=index + 1.0, usage={"cost": 0.5})
+            for index in range(4)
+        ),
         failed("c4", variant="mini", usage={"cost": 1.0}),
         *(
-            answered(f"c{at}", {"exact": True}, variant="large", usage={"input_tokens": 7, "output_tokens": 3})
-            for at in range(5)
+            answered(f"c{index}", {"exact": True}, variant="large", usage={"input_tokens": 7, "output_tokens": 3})
+            for index in range(5)
         ),
         [enqueued("c5", variant="large")],
     ]
@@ -81,9 +84,9 @@ def test_rows() -> None:
 
 def test_a_run_without_variants_is_paired_with_a_variant() -> None:
     """Trials are paired by case, repeat and content, whatever their ids are."""
-    run = side(*(answered(f"c{at}", {"exact": False}, repeat=repeat) for at in range(8) for repeat in (1, 2)))
+    run = side(*(answered(f"c{index}", {"exact": False}, repeat=repeat) for index in range(8) for repeat in (1, 2)))
     variants = side(
-        *(answered(f"c{at}", {"exact": True}, variant="mini", repeat=repeat) for at in range(7) for repeat in (1, 2, 3)),
+        *(answered(f"c{index}", {"exact": True}, variant="mini", repeat=repeat) for index in range(7) for repeat in (1, 2, 3)),
         answered("c7", {"exact": True}, variant="mini", fingerprint="changed"),
         variant="mini",
     )
@@ -92,7 +95,7 @@ def test_a_run_without_variants_is_paired_with_a_variant() -> None:
 
     assert overlap is not None
     assert (14, ["c7#2"], ["c7@mini"]) == (overlap.common, list(overlap.only_baseline), list(overlap.different_content))
-    assert [f"c{at}@mini#3" for at in range(7)] == list(overlap.only_row)
+    assert [f"c{index}@mini#3" for index in range(7)] == list(overlap.only_row)
     assert (7, 1.0) == (exact.paired.n, exact.paired.difference)
 
 
@@ -101,14 +104,16 @@ def test_holm() -> None:
 
     def run(passes: tuple[int, int]) -> Side:
         exact, polite = passes
-        return side(*(answered(f"c{at}", {"exact": at < exact, "polite": at < polite, "tone": "kind"}) for at in range(N)))
+        return side(
+            *(answered(f"c{index}", {"exact": index < exact, "polite": index < polite, "tone": "kind"}) for index in range(N))
+        )
 
     passes = {"a": (20, 20), "b": (27, 21), "c": (30, 12), "d": (20, 26)}
     table = compare_all({name: run(counts) for name, counts in passes.items()}, "a")
     differences = [
         difference for row in table.rows for difference in row.differences.values() if difference.p_adjusted is not None
     ]
-    changes = [passes[name][at] - 20 for name in "bcd" for at in (0, 1)]
+    changes = [passes[name][index] - 20 for name in "bcd" for index in (0, 1)]
     p_values = [mcnemar([[0, max(0, change)], [max(0, -change), 0]], exact=True).pvalue for change in changes]
     is_rejected, adjusted, _, _ = multipletests(p_values, 0.05, "holm")
 
@@ -121,7 +126,7 @@ def test_holm() -> None:
 
 
 def test_more_comparisons_need_larger_differences() -> None:
-    """The smallest difference that n cases show grows with the number of comparisons."""
+    """The minimum difference that n cases detect grows with the number of comparisons."""
     sides = {name: scored(20) for name in "abcdef"}
     two = compare_all({name: sides[name] for name in "ab"}, "a").rows[1].differences["exact"].detectable
     six = compare_all(sides, "a").rows[1].differences["exact"].detectable
@@ -139,7 +144,7 @@ def test_front() -> None:
         "good": scored(30, cost=0.05),
         "bad": scored(25, cost=0.06),
         "same": scored(30, cost=0.07),
-        "free": side(*(answered(f"c{at}", {"exact": True}) for at in range(N))),
+        "free": side(*(answered(f"c{index}", {"exact": True}) for index in range(N))),
         "unpriced": scored(35, cost=0.001, failures=0),
     }
     unpriced = sides["unpriced"].state
@@ -154,10 +159,10 @@ def test_front() -> None:
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(1, 5)), min_size=2, max_size=6))
 def test_every_other_row_is_dominated_by_the_front(results: list[tuple[int, int]]) -> None:
     """No row of the front is dominated, and each other row is, by one of the front; the order of rows does not matter."""
-    sides = {f"r{at}": scored(passes, cost=cost / 100, n=4) for at, (passes, cost) in enumerate(results)}
+    sides = {f"r{index}": scored(passes, cost=cost / 100, n=4) for index, (passes, cost) in enumerate(results)}
     table = compare_all(sides, "r0")
     front = {row.name for row in table.rows if row.is_pareto_optimal}
-    amounts = {f"r{at}": (passes, -cost) for at, (passes, cost) in enumerate(results)}
+    amounts = {f"r{index}": (passes, -cost) for index, (passes, cost) in enumerate(results)}
 
     def is_dominated(name: str, others: Iterable[str]) -> bool:
         own = amounts[name]
@@ -169,7 +174,7 @@ def test_every_other_row_is_dominated_by_the_front(results: list[tuple[int, int]
 
 
 def test_the_score_of_the_front() -> None:
-    """It is the first with passes; without one, the first with numbers; without either there is none."""
+    """The score of the Pareto front is the first with passes, otherwise the first with numbers, otherwise none."""
 
     def score(**scores: Any) -> str | None:
         return compare_all({name: side(answered("c", scores)) for name in "ab"}, "a").score
@@ -194,7 +199,7 @@ def test_text() -> None:
 
 
 def test_long_names() -> None:
-    """Of a long name the end is shown, where runs and variants differ."""
+    """A long name is truncated at its start, because runs and variants differ at the end."""
     path = f"runs/{'evaluation-' * 9}/0001"
     output = list(lines(compare_all({f"{path}@{name}": scored(20, n=30) for name in ("mini", "large")}, f"{path}@mini")))
 
@@ -204,8 +209,8 @@ def test_long_names() -> None:
 
 def test_mixed_versions_are_marked() -> None:
     """Scores of two versions in a row, and another version than in the baseline, are noted."""
-    events = [event for at in range(4) for event in answered(f"c{at}", {"exact": True})]
-    scores = [at for at, event in enumerate(events) if isinstance(event, TrialScored)]
+    events = [event for index in range(4) for event in answered(f"c{index}", {"exact": True})]
+    scores = [index for index, event in enumerate(events) if isinstance(event, TrialScored)]
     events[scores[0]] = attrs.evolve(events[scores[0]], version="v0")  # type: ignore[misc]  # a fact is an attrs class
     output = list(lines(compare_all({"a": scored(4, n=4), "b": side(events)}, "a")))
 
@@ -215,7 +220,7 @@ def test_mixed_versions_are_marked() -> None:
 
 def test_many_scores() -> None:
     """Columns that do not fit into 120 characters are in a further table."""
-    scores = {f"score-{at}": True for at in range(9)}
+    scores = {f"score-{index}": True for index in range(9)}
     output = list(lines(compare_all({name: side(answered("c", scores)) for name in ("a", "b")}, "a")))
 
     assert 120 >= max(map(len, output))

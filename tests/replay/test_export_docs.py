@@ -9,7 +9,7 @@ from replay.export.tables import ATTEMPT, STEP, TRIAL
 PAGE = (Path(__file__).parents[2] / "docs" / "export.md").read_text()
 
 
-def generated(name: str) -> str:
+def generated_part(name: str) -> str:
     match = re.search(rf"<!-- {name}: generated -->\n(.*?)\n<!-- /{name} -->", PAGE, re.DOTALL)
     return "" if match is None else match[1]
 
@@ -27,11 +27,11 @@ def test_table_of_formats() -> None:
         )
         rows.append(f"| `{name}` | {format_.description} | {destination} |")
 
-    assert "\n".join(rows) == generated("formats")
+    assert "\n".join(rows) == generated_part("formats")
 
 
 def test_columns() -> None:
     """The page lists every column."""
-    assert ", ".join(f"`{name}`" for name in TRIAL) == generated("trials")
-    assert ", ".join(f"`{name}`" for name in ATTEMPT) == generated("attempts")
-    assert ", ".join(f"`{name}`" for name in STEP) == generated("steps")
+    assert ", ".join(f"`{name}`" for name in TRIAL) == generated_part("trials")
+    assert ", ".join(f"`{name}`" for name in ATTEMPT) == generated_part("attempts")
+    assert ", ".join(f"`{name}`" for name in STEP) == generated_part("steps")

@@ -11,7 +11,7 @@ import pytest
 
 from journal.events import Noted, RunStopped
 from tests.journal.samples import finished, forge, opened, session, started, trial, write_sync
-from tests.replay.eventful_run import FORMULA, LARGE, UNSAFE, eventful_run, exported
+from tests.replay.eventful_run import FORMULA, LARGE, UNSAFE, eventful_run, export_of
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Warnings of Inspect's own imports.
@@ -24,13 +24,13 @@ with warnings.catch_warnings():
 def file(tmp_path: Path) -> str:
     """Export the eventful run."""
     target = tmp_path / "run.eval"
-    target.write_bytes(exported(eventful_run(tmp_path / "run"), "inspect"))
+    target.write_bytes(export_of(eventful_run(tmp_path / "run"), "inspect"))
     return str(target)
 
 
 def read(path: Path) -> EvalLog:
     target = path.with_suffix(".eval")
-    target.write_bytes(exported(path, "inspect"))
+    target.write_bytes(export_of(path, "inspect"))
     return read_eval_log(str(target))
 
 
@@ -87,11 +87,11 @@ def test_a_model(tmp_path: Path) -> None:
     definition = {"task": {"model": "small", "address": "https://api.mistral.ai/v1/chat/completions"}}
     messages = [{"role": "developer", "content": "Be brief."}, {"role": "user", "content": "Peru?"}]
     body = {"model": "small", "messages": messages, "temperature": 0, "max_completion_tokens": 9}
-    life = trial("a", retries=1)
-    life[1] = attrs.evolve(life[1], request=body)  # type: ignore[misc]  # a fact is an attrs class
-    life[-3] = attrs.evolve(life[-3], usage={"input_tokens": 7, "output_tokens": 2})  # type: ignore[misc]  # the same
+    trial_events = trial("a", retries=1)
+    trial_events[1] = attrs.evolve(trial_events[1], request=body)  # type: ignore[misc]  # a fact is an attrs class
+    trial_events[-3] = attrs.evolve(trial_events[-3], usage={"input_tokens": 7, "output_tokens": 2})  # type: ignore[misc]  # the same
     run_started = attrs.evolve(started(), definition=definition)  # type: ignore[misc]  # the same
-    write_sync(tmp_path / "run", [run_started, session(), *life])
+    write_sync(tmp_path / "run", [run_started, session(), *trial_events])
     log = read(tmp_path / "run")
     assert log.samples is not None
     (sample,) = log.samples

@@ -11,11 +11,11 @@ from junitparser import Error, Failure, JUnitXml, Skipped
 
 from journal.events import AttemptFailed, AttemptStarted, TrialFailed
 from tests.journal.samples import enqueued, examples, session, started, trial, write_sync
-from tests.replay.eventful_run import exported, scored
+from tests.replay.eventful_run import export_of, scored
 
 
 def parsed(path: Path) -> JUnitXml:
-    return JUnitXml.fromstring(exported(path, "junit"))
+    return JUnitXml.fromstring(export_of(path, "junit"))
 
 
 def test_parser_reads_the_file(run: Path) -> None:
@@ -56,7 +56,7 @@ ALLOWED = {"testsuite": {"skipped"}, "error": {"message"}, "failure": {"message"
 
 def test_schema(run: Path) -> None:
     """Every required attribute is present, no other is, and a test case has at most one result."""
-    root = ET.fromstring(exported(run, "junit"))  # noqa: S314  # our own
+    root = ET.fromstring(export_of(run, "junit"))  # noqa: S314  # our own
     suite = root[0]
 
     assert ("testsuites", {}, ["testsuite"]) == (root.tag, root.attrib, [child.tag for child in root])
@@ -90,8 +90,8 @@ def test_large_outputs_are_truncated(tmp_path: Path) -> None:
     events[3] = scored("a", "exact", value=False)
     write_sync(tmp_path / "run", [started(), session(), *events])
 
-    assert "… (400,000 characters)" in exported(tmp_path / "run", "junit").decode()
-    assert len(exported(tmp_path / "run", "junit")) < 20_000
+    assert "… (400,000 characters)" in export_of(tmp_path / "run", "junit").decode()
+    assert len(export_of(tmp_path / "run", "junit")) < 20_000
 
 
 def test_exception_without_name_or_message(tmp_path: Path) -> None:

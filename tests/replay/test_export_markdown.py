@@ -18,7 +18,7 @@ from replay.export import Source
 from replay.export.markdown import MAX_CHARS, markdown
 from tests.journal import samples
 from tests.journal.samples import examples, finished, forge, opened, session, started, write_sync
-from tests.replay.eventful_run import exported
+from tests.replay.eventful_run import export_of
 from tests.replay.trial_events import answered, failed
 
 FAILED = False
@@ -33,7 +33,7 @@ def cells(text: str) -> list[list[str]]:
 
 def test_results(run: Path) -> None:
     """The scores, the trials that did not pass, and the head that `verify` prints."""
-    text = exported(run, "markdown").decode()
+    text = export_of(run, "markdown").decode()
     names = [row[0] for row in cells(text) if len(row) == 4]
 
     assert ["<code>chad</code>", "<code>oslo</code>", "<code>chad&#35;2</code>"] == names
@@ -43,11 +43,11 @@ def test_results(run: Path) -> None:
 
 @given(st.text(max_size=300) | st.just(HOSTILE))
 @examples(60)
-def test_no_text_leaves_its_cell(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+def test_text_stays_in_its_cell(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
     """A table has as many columns and rows as before, and no character of a text is markup."""
     path = tmp_path_factory.mktemp("run") / "run"
     write_sync(path, [started(), session(), *answered("a", {"exact": FAILED}, output=text)])
-    rows = cells(exported(path, "markdown").decode())
+    rows = cells(export_of(path, "markdown").decode())
 
     assert [2, 4] == [len(row) for row in rows]
     for cell in rows[1]:
@@ -57,9 +57,9 @@ def test_no_text_leaves_its_cell(tmp_path_factory: pytest.TempPathFactory, text:
 
 def test_size(tmp_path: Path) -> None:
     """As many trials are listed as fit; the others are counted."""
-    trials = [answered(f"t{at}", {"exact": FAILED}, output="|" * 500) for at in range(300)]
+    trials = [answered(f"t{index}", {"exact": FAILED}, output="|" * 500) for index in range(300)]
     write_sync(tmp_path / "run", [started(), session(), *(event for events in trials for event in events)])
-    text = exported(tmp_path / "run", "markdown").decode()
+    text = export_of(tmp_path / "run", "markdown").decode()
     listed = len(cells(text)) - 1
 
     assert 40 < listed < 300
@@ -73,7 +73,7 @@ def write(path: Path, *trials: list[Event], **options: Any) -> Path:
     return path
 
 
-def compared(run: Path, baseline: Path) -> str:
+def compared_markdown(run: Path, baseline: Path) -> str:
     """Return the Markdown of a run compared with a baseline."""
     with Source(run) as source, Source(baseline) as baseline_source:
         return b"".join(markdown(source, baseline_source)).decode()
@@ -111,7 +111,7 @@ def test_broken_and_fixed_trials_have_both_outputs(tmp_path: Path) -> None:
     b = write(
         tmp_path / "b", answered("peru", failing, output="Cusco"), answered("chad", passing, output="N'Djamena"), failed("oslo")
     )
-    text = compared(b, a)
+    text = compared_markdown(b, a)
     _, differences, broken, fixed = tables(text)
 
     assert ["exact", "50.0 %", "50.0 %"] == differences[1][:3]
@@ -130,16 +130,16 @@ def test_trials_of_variants_are_compared_within_their_variant(tmp_path: Path) ->
             answered("peru", {"exact": large}, variant="large", output=f"large says {large}"),
         ]
 
-    text = compared(write(tmp_path / "b", *trials(large=False)), write(tmp_path / "a", *trials(large=True)))
+    text = compared_markdown(write(tmp_path / "b", *trials(large=False)), write(tmp_path / "a", *trials(large=True)))
 
     assert ["variant", "mini", "large"] == [row[0] for row in tables(text)[0]]
     assert [["peru@large", "peru", "", "large says True", "large says False"]] == tables(text)[3][1:]
 
 
 def test_runs_without_a_common_trial(tmp_path: Path) -> None:
-    """They cannot be compared."""
+    """Runs without a common trial cannot be compared."""
     with pytest.raises(NothingInCommon):
-        compared(write(tmp_path / "a", answered("peru")), write(tmp_path / "b", answered("chad")))
+        compared_markdown(write(tmp_path / "a", answered("peru")), write(tmp_path / "b", answered("chad")))
 
 
 HOSTILE_TEXTS = (
@@ -148,12 +148,12 @@ HOSTILE_TEXTS = (
 
 
 def comparison_of(directory: Path, before: str, after: str, name: str) -> str:
-    """Return the comparison of two runs of one trial; its outputs and all names are as given."""
+    """Return the comparison of two runs of one trial; with these outputs and this name for everything."""
     start = attrs.evolve(started(), evaluation=name, scorers={name: "v1"})  # type: ignore[misc]  # a fact is an attrs class
     for path, output, passed in (("a", before, True), ("b", after, False)):
         trial = answered(name, {name: passed}, output=output, usage={name: 1})
         write_sync(directory / path, [start, session(), *trial, finished(1)])
-    return compared(directory / "b", directory / "a")
+    return compared_markdown(directory / "b", directory / "a")
 
 
 @pytest.fixture(scope="module")
@@ -180,9 +180,9 @@ def test_no_text_is_markup_in_a_comparison(
 def test_the_id_of_a_foreign_run_is_not_markup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A journal may be written by any program, with any id."""
     events = [session(), *answered("peru", {"exact": True}), finished(1)]
-    plain = exported(forge(tmp_path / "plain", [opened(), started(), *events]), "markdown").decode()
+    plain = export_of(forge(tmp_path / "plain", [opened(), started(), *events]), "markdown").decode()
     monkeypatch.setattr(samples, "RUN", HOSTILE)
-    hostile = exported(forge(tmp_path / "run", [opened(), started(), *events]), "markdown").decode()
+    hostile = export_of(forge(tmp_path / "run", [opened(), started(), *events]), "markdown").decode()
 
     assert HOSTILE.splitlines()[0] in html.unescape(hostile)
     assert markup(plain) == markup(hostile)
@@ -190,16 +190,16 @@ def test_the_id_of_a_foreign_run_is_not_markup(tmp_path: Path, monkeypatch: pyte
 
 @pytest.mark.parametrize(("trials", "scorers", "units"), [(100, 1, 1), (2, 200, 1), (2, 1, 2_000)])
 def test_size_of_a_comparison(tmp_path: Path, trials: int, scorers: int, units: int) -> None:
-    """It has at most 65,000 characters, however many trials, scorers or units of usage there are; omitted rows are counted."""
+    """A comparison has at most 65,000 characters, however many trials, scorers or units there are; omitted rows are counted."""
     long = "|" * 500
     usage = {f"{unit} tokens {long[:20]}": 1 for unit in range(units)}
 
     def run(path: Path, remainder: int) -> Path:
         names = [f"{scorer}{long}" for scorer in range(scorers)]
-        scores = [dict.fromkeys(names, at % 2 == remainder) for at in range(trials)]
-        return write(path, *(answered(f"t{at}{long}", scores[at], output=long, usage=usage) for at in range(trials)))
+        scores = [dict.fromkeys(names, index % 2 == remainder) for index in range(trials)]
+        return write(path, *(answered(f"t{index}{long}", scores[index], output=long, usage=usage) for index in range(trials)))
 
-    text = compared(run(tmp_path / "b", 0), run(tmp_path / "a", 1))
+    text = compared_markdown(run(tmp_path / "b", 0), run(tmp_path / "a", 1))
     broken, fixed = tables(text)[2:]
     omitted = [int(number) for number in re.findall(r"and (\d+) more", text)]
 

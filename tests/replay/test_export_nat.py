@@ -8,12 +8,12 @@ import pytest
 
 from replay.export.file_names import file_names
 from tests.journal.samples import session, started, trial, write_sync
-from tests.replay.eventful_run import FORMULA, LARGE, UNSAFE, exported_files, scored
+from tests.replay.eventful_run import FORMULA, LARGE, UNSAFE, export_files, scored
 
 
 def test_item(run: Path) -> None:
     """An item has the fields of NAT's items, in their order, and every other field of the dataset."""
-    items = orjson.loads(exported_files(run, "nat")["workflow_output.json"])
+    items = orjson.loads(export_files(run, "nat")["workflow_output.json"])
 
     assert {
         "id": "peru",
@@ -31,21 +31,21 @@ def test_item(run: Path) -> None:
 
 def test_open_and_withdrawn_trials_are_excluded(run: Path) -> None:
     """A running or withdrawn trial is in no file."""
-    items = orjson.loads(exported_files(run, "nat")["workflow_output.json"])
+    items = orjson.loads(export_files(run, "nat")["workflow_output.json"])
 
     assert ["peru", "chad", "chad#2", "oslo"] == [item["id"] for item in items]
 
 
 def test_failed_trial(run: Path) -> None:
     """A failed trial has an error and an empty answer, as NAT writes it."""
-    chad = orjson.loads(exported_files(run, "nat")["workflow_output.json"])[1]
+    chad = orjson.loads(export_files(run, "nat")["workflow_output.json"])[1]
 
     assert ("", "timed_out: timeout: timed out after 30 s") == (chad["generated_answer"], chad["error"])
 
 
 def test_lines(run: Path) -> None:
     """The JSONL file has the objects of the list, in the order in which trials ended."""
-    content = exported_files(run, "nat")
+    content = export_files(run, "nat")
     lines = [orjson.loads(line) for line in content["workflow_output.jsonl"].splitlines()]
 
     assert sorted(orjson.loads(content["workflow_output.json"]), key=lambda item: str(item["id"])) == sorted(
@@ -61,7 +61,7 @@ def test_lines(run: Path) -> None:
 
 def test_scorer_file(run: Path) -> None:
     """A failed trial and a failed scorer have an error and no score, and are excluded from the average."""
-    content = orjson.loads(exported_files(run, "nat")["exact_output.json"])
+    content = orjson.loads(export_files(run, "nat")["exact_output.json"])
 
     assert {
         "average_score": 0.5,
@@ -76,7 +76,7 @@ def test_scorer_file(run: Path) -> None:
 
 def test_labels_have_no_average(run: Path) -> None:
     """Values other than numbers are not averaged."""
-    content = orjson.loads(exported_files(run, "nat")["tone_output.json"])
+    content = orjson.loads(export_files(run, "nat")["tone_output.json"])
 
     assert (None, "polite") == (content["average_score"], content["eval_output_items"][0]["score"])
 
@@ -85,7 +85,7 @@ def test_no_trial_done(tmp_path: Path) -> None:
     """Without a completed or failed trial, the list is empty."""
     write_sync(tmp_path / "run", [started(), session()])
 
-    assert {"workflow_output.json": "[]", "workflow_output.jsonl": ""} == exported_files(tmp_path / "run", "nat")
+    assert {"workflow_output.json": "[]", "workflow_output.jsonl": ""} == export_files(tmp_path / "run", "nat")
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_expected_steps(tmp_path: Path) -> None:
     events[0].metadata = {"expected_intermediate_steps": ["look", "say"]}
     events[3] = scored("a", "exact", value=True)
     write_sync(tmp_path / "run", [started(), session(), *events])
-    item = orjson.loads(exported_files(tmp_path / "run", "nat")["workflow_output.json"])[0]
+    item = orjson.loads(export_files(tmp_path / "run", "nat")["workflow_output.json"])[0]
 
     assert ["look", "say"] == item["expected_intermediate_steps"]
     assert "metadata_expected_intermediate_steps" not in item

@@ -16,7 +16,7 @@ from replay.export import FORMATS, Source
 from replay.export.trial_index import TrialIndex
 from tests.journal.samples import session, started, trial, write_sync
 from tests.replay.agent_run import ANSWER, MODEL, QUESTION, USAGE, agent_run, completed
-from tests.replay.eventful_run import exported, exported_files
+from tests.replay.eventful_run import export_files, export_of
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Warnings of Inspect's own imports.
@@ -49,7 +49,7 @@ def run(tmp_path: Path) -> Path:
 
 def rows(run: Path) -> list[dict[str, Any]]:
     """Return the rows of steps."""
-    return [orjson.loads(line) for line in exported(run, "jsonl", "steps").splitlines()]
+    return [orjson.loads(line) for line in export_of(run, "jsonl", "steps").splitlines()]
 
 
 def test_rows(run: Path) -> None:
@@ -66,8 +66,8 @@ def test_rows(run: Path) -> None:
 
 def test_rows_as_csv_and_parquet(run: Path) -> None:
     """CSV and Parquet have the same rows."""
-    lines = list(csv.DictReader(io.StringIO(exported(run, "csv", "steps").decode())))
-    table = pyarrow.parquet.read_table(io.BytesIO(exported(run, "parquet", "steps"))).to_pylist()
+    lines = list(csv.DictReader(io.StringIO(export_of(run, "csv", "steps").decode())))
+    table = pyarrow.parquet.read_table(io.BytesIO(export_of(run, "parquet", "steps"))).to_pylist()
     names = ("trial", "attempt", "step", "outcome")
 
     assert ROWS == [(line["trial"], int(line["attempt"]), int(line["step"]), line["outcome"]) for line in lines]
@@ -79,13 +79,13 @@ def test_a_run_without_steps_has_no_rows(tmp_path: Path) -> None:
     """Without steps there is only the header."""
     write_sync(tmp_path / "plain", [started(), session(), *trial("a")])
 
-    assert b"" == exported(tmp_path / "plain", "jsonl", "steps")
-    assert 1 == len(exported(tmp_path / "plain", "csv", "steps").splitlines())
+    assert b"" == export_of(tmp_path / "plain", "jsonl", "steps")
+    assert 1 == len(export_of(tmp_path / "plain", "csv", "steps").splitlines())
 
 
 def spans(run: Path) -> list[dict[str, Any]]:
     """Return the exported spans, with their attributes as a dict."""
-    requests = map(orjson.loads, exported(run, "otlp").splitlines())
+    requests = map(orjson.loads, export_of(run, "otlp").splitlines())
     spans = [span for request in requests for span in request["resourceSpans"][0]["scopeSpans"][0]["spans"]]
     for span in spans:
         span["attributes"] = {item["key"]: next(iter(item["value"].values())) for item in span["attributes"]}
@@ -165,7 +165,7 @@ class InvocationNode(_Strict):
 
 
 class EventData(_Strict):
-    """What went into a step, and what came out."""
+    """The input and the output of a step."""
 
     input: Any
     output: Any
@@ -197,7 +197,7 @@ class IntermediateStep(_Strict):
 
 def test_nat(run: Path) -> None:
     """NAT's items have the steps of the last attempt, as its schema defines them."""
-    (item,) = orjson.loads(exported_files(run, "nat")["workflow_output.json"])
+    (item,) = orjson.loads(export_files(run, "nat")["workflow_output.json"])
     steps = [IntermediateStep.model_validate(step) for step in item["intermediate_steps"]]
 
     assert [
@@ -220,7 +220,7 @@ def test_nat(run: Path) -> None:
 @pytest.fixture
 def sample(run: Path, tmp_path: Path) -> EvalSample:
     """Return the sample that Inspect reads from the exported log."""
-    (tmp_path / "run.eval").write_bytes(exported(run, "inspect"))
+    (tmp_path / "run.eval").write_bytes(export_of(run, "inspect"))
     return read_eval_log_sample(str(tmp_path / "run.eval"), "weather", 1)
 
 
@@ -268,7 +268,7 @@ def test_inspect_has_the_conversation(sample: EvalSample) -> None:
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Of pandas, in Inspect's code.
 def test_inspect_data_frames(run: Path, tmp_path: Path) -> None:
     """Inspect's data frame of events has the steps."""
-    (tmp_path / "run.eval").write_bytes(exported(run, "inspect"))
+    (tmp_path / "run.eval").write_bytes(export_of(run, "inspect"))
     events = events_df(str(tmp_path / "run.eval"), quiet=True)
 
     assert (4, 3) == tuple(sum(events["event"] == kind) for kind in ("model", "tool"))
@@ -287,12 +287,12 @@ def test_exports_and_show_have_the_same_attempts(run: Path) -> None:
 
 @pytest.mark.parametrize("amount", [1e308, -1e308, 1.5])
 def test_any_number_of_tokens(tmp_path: Path, amount: float) -> None:
-    """A number that is no count of tokens can be exported in every format."""
+    """Usage with any number of tokens, even an invalid one, can be exported in every format."""
     request = {"model": "m", "messages": [], "max_tokens": amount, "seed": amount}
     step = completed("a", 1, 1, "ask", kind="model", input=request, output="b", usage={"input_tokens": amount})
-    life = trial("a")
-    write_sync(tmp_path / "foreign", [started(), session(), *life[:2], step, *life[2:]])
+    trial_events = trial("a")
+    write_sync(tmp_path / "foreign", [started(), session(), *trial_events[:2], step, *trial_events[2:]])
 
-    assert all(exported(tmp_path / "foreign", name) for name in FORMATS)
-    (tmp_path / "run.eval").write_bytes(exported(tmp_path / "foreign", "inspect"))
+    assert all(export_of(tmp_path / "foreign", name) for name in FORMATS)
+    (tmp_path / "run.eval").write_bytes(export_of(tmp_path / "foreign", "inspect"))
     assert 1 == len(read_eval_log_sample(str(tmp_path / "run.eval"), "a", 1).model_usage)

@@ -20,7 +20,7 @@ from journal import Event
 from journal.events import AttemptStarted, Noted, TrialCompleted, TrialScored
 from replay.export import FORMATS, Rows, Source, TableFile
 from tests.journal.samples import enqueued, lines_of, session, started, trial, write_sync
-from tests.replay.eventful_run import FORMULA, LARGE, UNSAFE, exported, scored
+from tests.replay.eventful_run import FORMULA, LARGE, UNSAFE, export_of, scored
 
 
 @pytest.fixture(autouse=True)
@@ -32,17 +32,17 @@ def _any_size() -> Iterator[None]:
 
 
 def rows_of(path: Path, rows: Rows = "trials") -> list[dict[str, Any]]:
-    return [orjson.loads(line) for line in exported(path, "jsonl", rows).splitlines()]
+    return [orjson.loads(line) for line in export_of(path, "jsonl", rows).splitlines()]
 
 
 def cells_of(path: Path, rows: Rows = "trials") -> list[dict[str, str]]:
     """Read the CSV with Python's reader, and remove the apostrophe as documented."""
-    read = csv.DictReader(io.StringIO(exported(path, "csv", rows).decode(), newline=""))
+    read = csv.DictReader(io.StringIO(export_of(path, "csv", rows).decode(), newline=""))
     return [{name: re.sub(r"(^|[;\t\r\n])'", r"\1", cell) for name, cell in row.items()} for row in read]
 
 
 def columns_of(path: Path, rows: Rows = "trials") -> list[dict[str, Any]]:
-    table: list[dict[str, Any]] = pyarrow.parquet.read_table(io.BytesIO(exported(path, "parquet", rows))).to_pylist()
+    table: list[dict[str, Any]] = pyarrow.parquet.read_table(io.BytesIO(export_of(path, "parquet", rows))).to_pylist()
     return table
 
 
@@ -145,7 +145,7 @@ def test_formulas_are_prefixed(tmp_path: Path, first: str) -> None:
     attempt = AttemptStarted(trial=text, attempt=1, slot=0)
     events: list[Event] = [trial_enqueued, attempt, trial(text, text)[2], score, TrialCompleted(trial=text, attempts=1)]
     write_sync(tmp_path / "run", [started(), session(), *events])
-    table = list(csv.reader(io.StringIO(exported(tmp_path / "run", "csv").decode(), newline="")))
+    table = list(csv.reader(io.StringIO(export_of(tmp_path / "run", "csv").decode(), newline="")))
 
     assert [] == [cell for row in table for cell in row if cell.startswith(tuple(FIRST[:-1]))]
     assert text == cells_of(tmp_path / "run")[0]["output"]
@@ -157,7 +157,7 @@ def test_numbers_are_not_prefixed(tmp_path: Path) -> None:
     events[3] = scored("a", "exact", -0.5)
     write_sync(tmp_path / "run", [started(), session(), *events])
 
-    assert b",-0.5," in exported(tmp_path / "run", "csv")
+    assert b",-0.5," in export_of(tmp_path / "run", "csv")
 
 
 def test_parquet(run: Path) -> None:
@@ -178,9 +178,9 @@ def test_parquet(run: Path) -> None:
 
 def test_requests(tmp_path: Path) -> None:
     """A trial has the request of its last attempt, which is recorded with the first."""
-    life = trial("a", retries=1)
-    life[1] = attrs.evolve(life[1], request={"body": 1})  # type: ignore[misc]  # a fact is an attrs class
-    write_sync(tmp_path / "run", [started(), session(), *life, *trial("b")])
+    trial_events = trial("a", retries=1)
+    trial_events[1] = attrs.evolve(trial_events[1], request={"body": 1})  # type: ignore[misc]  # a fact is an attrs class
+    write_sync(tmp_path / "run", [started(), session(), *trial_events, *trial("b")])
 
     assert [{"body": 1}, None] == [row["request"] for row in rows_of(tmp_path / "run")]
     assert [{"body": 1}, {"body": 1}, None] == [row["request"] for row in rows_of(tmp_path / "run", "attempts")]
@@ -190,13 +190,17 @@ def test_parquet_types(tmp_path: Path) -> None:
     """Times are UTC timestamps; scores and usage that are whole numbers are integers, unless one is too large."""
     usage = [{"tokens": 3, "cost": 1, "large": 1}, {"tokens": 4, "cost": 0.5, "large": 2**63}]
     trials = [trial("a"), trial("b")]
-    for at, life in enumerate(trials):
-        name = "ab"[at]
-        life[2] = attrs.evolve(life[2], usage=usage[at])  # type: ignore[misc]  # a fact is an attrs class
-        life[3:4] = [scored(name, "rank", at), scored(name, "size", 2**63 * at), scored(name, "mean", at + 0.5)]
+    for index, trial_events in enumerate(trials):
+        name = "ab"[index]
+        trial_events[2] = attrs.evolve(trial_events[2], usage=usage[index])  # type: ignore[misc]  # a fact is an attrs class
+        trial_events[3:4] = [
+            scored(name, "rank", index),
+            scored(name, "size", 2**63 * index),
+            scored(name, "mean", index + 0.5),
+        ]
     write_sync(tmp_path / "run", [started(), session(), *trials[0], *trials[1]])
     read = {
-        rows: pyarrow.parquet.read_table(io.BytesIO(exported(tmp_path / "run", "parquet", rows))) for rows in get_args(Rows)
+        rows: pyarrow.parquet.read_table(io.BytesIO(export_of(tmp_path / "run", "parquet", rows))) for rows in get_args(Rows)
     }
     types = {rows: {field.name: str(field.type) for field in table.schema} for rows, table in read.items()}
 
@@ -288,7 +292,7 @@ def test_events_agree_across_formats(run: Path) -> None:
 @pytest.mark.parametrize("name", FORMATS)
 def test_exports_are_deterministic(run: Path, name: str) -> None:
     """Two exports of a run are equal."""
-    assert exported(run, name) == exported(run, name)
+    assert export_of(run, name) == export_of(run, name)
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -297,8 +301,8 @@ def test_run_without_trials(tmp_path: Path, name: str) -> None:
     write_sync(tmp_path / "begun", [started(), session()])
     write_sync(tmp_path / "bare", [])
 
-    assert b"" != exported(tmp_path / "begun", name) or name == "jsonl"
-    assert b"" != exported(tmp_path / "bare", name) or name == "jsonl"
+    assert b"" != export_of(tmp_path / "begun", name) or name == "jsonl"
+    assert b"" != export_of(tmp_path / "bare", name) or name == "jsonl"
 
 
 def peak_of(path: Path, name: str) -> int:

@@ -17,11 +17,11 @@ from replay import load
 from replay.export import Source, otlp_encoding
 from replay.export.otlp import otlp_proto
 from tests.journal.samples import RUN, session, started, trial, write_sync
-from tests.replay.eventful_run import LARGE, UNSAFE, eventful_run, exported
+from tests.replay.eventful_run import LARGE, UNSAFE, eventful_run, export_of
 
 
 def events_of(path: Path, *phases: str) -> list[dict[str, Any]]:
-    return [event for event in orjson.loads(exported(path, "chrome-trace"))["traceEvents"] if event["ph"] in phases]
+    return [event for event in orjson.loads(export_of(path, "chrome-trace"))["traceEvents"] if event["ph"] in phases]
 
 
 def test_sessions_are_processes_and_slots_are_threads(run: Path) -> None:
@@ -86,7 +86,7 @@ def test_limits_pauses_and_retries_are_instants(run: Path) -> None:
 
 def test_trace_events_are_valid(run: Path) -> None:
     """Every event has what Perfetto's importer requires: a process, a name and non-negative integer times."""
-    for event in orjson.loads(exported(run, "chrome-trace"))["traceEvents"]:
+    for event in orjson.loads(export_of(run, "chrome-trace"))["traceEvents"]:
         assert isinstance(event["pid"], int)
         assert isinstance(event["name"], str)
         if event["ph"] != "M":
@@ -98,7 +98,7 @@ def test_trace_events_are_valid(run: Path) -> None:
 
 def request(path: Path) -> Any:
     """Parse the request as a collector does: ids are hexadecimal, and unknown fields are errors."""
-    document = orjson.loads(exported(path, "otlp"))
+    document = orjson.loads(export_of(path, "otlp"))
     for span in document["resourceSpans"][0]["scopeSpans"][0]["spans"]:
         for name in ("traceId", "spanId", "parentSpanId"):
             if name in span:
@@ -216,7 +216,7 @@ def test_ids(run: Path, tmp_path: Path) -> None:
 
     assert [span.span_id for span in spans_of(run)] == [span.span_id for span in spans_of(other)]
     assert RUN == attributes(request(run).resource_spans[0].resource)["evaljournal.run"]
-    assert LARGE in exported(run, "otlp").decode()
+    assert LARGE in export_of(run, "otlp").decode()
 
 
 def protobuf_requests(path: Path) -> list[bytes]:
@@ -236,10 +236,10 @@ def test_protobuf_values(tmp_path: Path) -> None:
     """Negative and large integers, booleans, floats and any text keep their values."""
     metadata = {"text": UNSAFE}
     usage = {"cost": -0.5, "a": -3, "b": 2**63 - 1, "c": 0}
-    life = trial("a")
-    life[0] = attrs.evolve(life[0], metadata=metadata)  # type: ignore[misc]  # a fact is an attrs class
-    life[2] = attrs.evolve(life[2], usage=usage)  # type: ignore[misc]  # the same
-    write_sync(tmp_path / "run", [started(), session(), *life])
+    trial_events = trial("a")
+    trial_events[0] = attrs.evolve(trial_events[0], metadata=metadata)  # type: ignore[misc]  # a fact is an attrs class
+    trial_events[2] = attrs.evolve(trial_events[2], usage=usage)  # type: ignore[misc]  # the same
+    write_sync(tmp_path / "run", [started(), session(), *trial_events])
     (body,) = protobuf_requests(tmp_path / "run")
     parsed = ExportTraceServiceRequest.FromString(body)
     about = attributes(parsed.resource_spans[0].scope_spans[0].spans[1])
@@ -253,7 +253,7 @@ def test_requests_are_split(run: Path, monkeypatch: pytest.MonkeyPatch, limit: i
     """Requests are below the limit, unless one span is larger; together they have all spans."""
     unsplit = spans_of(run)
     monkeypatch.setattr(otlp_encoding, "MAX_BODY", limit)
-    bodies, lines = protobuf_requests(run), exported(run, "otlp").splitlines()
+    bodies, lines = protobuf_requests(run), export_of(run, "otlp").splitlines()
     parsed = [ExportTraceServiceRequest.FromString(body).resource_spans[0] for body in bodies]
     counts = [len(part.scope_spans[0].spans) for part in parsed]
 
@@ -268,11 +268,11 @@ def test_requests_are_split(run: Path, monkeypatch: pytest.MonkeyPatch, limit: i
 
 def model_run(path: Path, definition: Any, request_: Any, usage: Any = None) -> dict[str, Any]:
     """Write a run of one trial with a definition and a request; return the attributes of the attempt."""
-    life = trial("a")
-    life[1] = attrs.evolve(life[1], request=request_)  # type: ignore[misc]  # a fact is an attrs class
-    life[2] = attrs.evolve(life[2], usage=usage)  # type: ignore[misc]  # the same
+    trial_events = trial("a")
+    trial_events[1] = attrs.evolve(trial_events[1], request=request_)  # type: ignore[misc]  # a fact is an attrs class
+    trial_events[2] = attrs.evolve(trial_events[2], usage=usage)  # type: ignore[misc]  # the same
     run_started = attrs.evolve(started(), definition=definition)  # type: ignore[misc]  # the same
-    write_sync(path, [run_started, session(), *life])
+    write_sync(path, [run_started, session(), *trial_events])
     span = spans_of(path)[1]
     return {"name": span.name, "kind": span.kind, **attributes(span)}
 
@@ -347,7 +347,7 @@ def test_the_trial_has_input_and_output(run: Path) -> None:
 
 def test_large_integers_are_text(run: Path) -> None:
     """Integers and times are strings, as the protocol's JSON requires."""
-    spans = orjson.loads(exported(run, "otlp"))["resourceSpans"][0]["scopeSpans"][0]["spans"]
+    spans = orjson.loads(export_of(run, "otlp"))["resourceSpans"][0]["scopeSpans"][0]["spans"]
     values = [attribute["value"] for span in spans for attribute in span["attributes"]]
 
     assert all(isinstance(span["startTimeUnixNano"], str) and isinstance(span["endTimeUnixNano"], str) for span in spans)

@@ -29,18 +29,19 @@ def trials(results: Results, *, data: str = "", version: str = "v1", usage: Any 
     for case, scores in results.items():
         for repeat, value in enumerate(scores if isinstance(scores, list) else [scores], start=1):
             fingerprint = f"{case}-{data}"
-            events += (
-                [attrs.evolve(event, fingerprint=fingerprint) if at == 0 else event for at, event in enumerate(failed(case))]  # type: ignore[misc]  # a fact is an attrs class
-                if value is None
-                else answered(case, {"exact": value}, repeat=repeat, fingerprint=fingerprint, version=version, usage=usage)
-            )
+            if value is None:
+                enqueued, *others = failed(case)
+                events += [attrs.evolve(enqueued, fingerprint=fingerprint), *others]  # type: ignore[misc]  # a fact is an attrs class
+            else:
+                options: Any = {"fingerprint": fingerprint, "version": version, "usage": usage}
+                events += answered(case, {"exact": value}, repeat=repeat, **options)
     return events
 
 
 def entry(
     path: str, results: Results, *, at: str = "", is_finished: bool = True, run: RunStarted | None = None, **options: Any
 ) -> Entry:
-    """Return a run with these results; runs are ordered by their paths, unless `at` is given."""
+    """Return a run with these results; runs are ordered by their paths, unless `at` is passed."""
     events = [*trials(results, **options), *([finished()] if is_finished else [])]
     loaded = LoadedRun(Path(path), fold(records(events, run or started())))
     run_digest, columns = digest(loaded)
@@ -54,7 +55,7 @@ def history(*entries: Entry, **options: Any) -> History:
 
 
 def shares(results: Sequence[bool]) -> dict[str, bool]:
-    return {f"case-{at}": value for at, value in enumerate(results)}
+    return {f"case-{index}": value for index, value in enumerate(results)}
 
 
 def test_the_mean_has_its_interval() -> None:
@@ -98,15 +99,15 @@ def test_cases_count_where_their_content_is_equal() -> None:
 def test_repeats_of_common_cases_are_averaged() -> None:
     """The mean over a part of the cases is clustered by case, as that over all of them."""
     results = {"peru": [True, False], "chad": [True, True], "oslo": [False, False]}
-    whole = history(entry("a", results)).points[0].score
+    complete = history(entry("a", results)).points[0].score
     part = history(entry("a", {**results, "rome": [True, True]}), entry("b", results)).points[0].score
 
-    assert whole is not None
-    assert whole == part
+    assert complete is not None
+    assert complete == part
 
 
 def test_a_run_of_few_cases_is_not_the_reference() -> None:
-    """`--limit 1` after a whole run does not reduce the history to one case."""
+    """`--limit 1` after a complete run does not reduce the history to one case."""
     shown = history(entry("a", shares([True] * 4)), entry("b", shares([False])))
 
     assert ("a", 4, [4, 1]) == (shown.reference, shown.cases, [point.common for point in shown.points])
@@ -116,7 +117,7 @@ def test_a_run_of_few_cases_is_not_the_reference() -> None:
 
 
 def test_an_unfinished_run_is_not_the_reference() -> None:
-    """It is listed with its results; without a finished run, the newest one is the reference."""
+    """An unfinished run is listed with its results; without a finished run, the newest one is the reference."""
     first, second = entry("a", shares([True, True])), entry("b", shares([False, True]), is_finished=False)
 
     assert "a" == history(first, second).reference
@@ -125,11 +126,11 @@ def test_an_unfinished_run_is_not_the_reference() -> None:
 
 
 def test_damaged_and_unreadable_runs_are_listed() -> None:
-    """They have no results and take part in nothing."""
-    whole = entry("b", shares([True, True]))
-    damaged = Entry("a", attrs.evolve(whole.run, status="damaged", outcome="damaged"), whole.columns)
+    """Damaged and unreadable runs are listed without results, and affect no other run."""
+    complete = entry("b", shares([True, True]))
+    damaged = Entry("a", attrs.evolve(complete.run, status="damaged", outcome="damaged"), complete.columns)
     lost = Entry("c", attrs.evolve(unreadable("permission denied"), evaluation="capitals"), [])
-    shown = history(damaged, whole, lost)
+    shown = history(damaged, complete, lost)
 
     assert {"a": 0, "b": 2, "c": 0} == {point.path: point.common for point in shown.points}
     assert ["b"] == shown.runs
@@ -186,7 +187,7 @@ def test_changes_of_a_case(outcomes: str, kind: str, since: int | None) -> None:
 
 
 def test_every_short_sequence_of_outcomes() -> None:
-    """Since a break there is no pass, since a fix only passes and errors; the last result before was the opposite."""
+    """A broken case has no later pass, a fixed one only passes and errors; the result before was the opposite."""
     for length in range(7):
         for letters in itertools.product("pfe-", repeat=length):
             outcomes = "".join(letters)
@@ -283,7 +284,7 @@ def test_a_digest_survives_json() -> None:
 
 
 def _mutations(value: Any) -> list[Any]:
-    """Return a JSON value with one thing in it changed to another type, removed or added, for every place in it."""
+    """Yield the JSON value with one value in it changed to another type, removed or added, for every position."""
     results: list[Any] = [other for other in (None, [], {}, "x", 7, [None], {"x": 1}) if type(other) is not type(value)]
     if isinstance(value, dict):
         results += [{**value, "unexpected": 1}]

@@ -43,7 +43,7 @@ def run(tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-def drawn(run: LoadedRun, now: float) -> str:
+def screen_text(run: LoadedRun, now: float) -> str:
     """Return the screen as text."""
     console = Console(width=100, highlight=False, markup=False, emoji=False)
     with console.capture() as capture:
@@ -186,33 +186,33 @@ def test_trial_with_a_missing_blob(tmp_path: Path) -> None:
 
 def random_step(seed: int) -> Action:
     """Return a random answer, failure or hang."""
-    dice = random.Random(seed)
-    after = dice.uniform(0, 3)
+    rng = random.Random(seed)
+    after = rng.uniform(0, 3)
     steps: list[Action] = [
         Return("yes", after),
         Return("no", after),
         Fail(ConnectionError("down"), after),
-        Fail(RateLimited(dice.choice([None, 2.0])), after),
+        Fail(RateLimited(rng.choice([None, 2.0])), after),
         Fail(Fatal("never"), after),
         Fail(ValueError("odd"), after),
         Hang(),
     ]
-    return dice.choice(steps)
+    return rng.choice(steps)
 
 
-def truncate_randomly(path: Path, dice: random.Random) -> None:
+def truncate_randomly(path: Path, rng: random.Random) -> None:
     """Truncate the journal at a random place in its last session, between two lines or within one; or not at all."""
     last = max(path.glob("journal-*.jsonl"))
     lines = last.read_bytes().splitlines(keepends=True)
-    remaining = len(lines) - dice.choice([0, 2, 3, 5])
+    remaining = len(lines) - rng.choice([0, 2, 3, 5])
     if remaining < len(lines):
-        overwrite(last, b"".join(lines[:remaining]) + dice.choice([b"", lines[remaining][:30]]))
+        overwrite(last, b"".join(lines[:remaining]) + rng.choice([b"", lines[remaining][:30]]))
 
 
 @pytest.mark.parametrize("seed", range(6))
 async def test_replayed_screen_equals_the_live_screen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     """After every record of a run that fails, hangs, is stopped, interrupted and resumed, replay draws what was live."""
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     task = Scripted(lambda name, times: random_step(hash((seed, int(name), times))))
 
     async def ask(name: str) -> Any:
@@ -220,7 +220,7 @@ async def test_replayed_screen_equals_the_live_screen(tmp_path: Path, monkeypatc
 
     cases = [Case(name=f"case-{number}", input=str(number)) for number in range(12)]
     evaluated = evaluation(
-        cases=cases, slots=4, timeout=4, deadline=dice.uniform(3, 12), retry=Retry(base_delay=2.0), loop="trio"
+        cases=cases, slots=4, timeout=4, deadline=rng.uniform(3, 12), retry=Retry(base_delay=2.0), loop="trio"
     )(ask)
 
     @evaluated.score
@@ -238,13 +238,13 @@ async def test_replayed_screen_equals_the_live_screen(tmp_path: Path, monkeypatc
         if isinstance(event, SessionStarted):
             before = self.state.done
         live = LoadedRun(path, self.state, durable=self.journal.durable, done_before=before)
-        live_screens[record_written.seq] = self.clock.now(), drawn(live, self.clock.now())
+        live_screens[record_written.seq] = self.clock.now(), screen_text(live, self.clock.now())
         return record_written
 
     monkeypatch.setattr(Recorder, "record", record)
     for session_number in range(4):
         if session_number:
-            truncate_randomly(path, dice)
+            truncate_randomly(path, rng)
             remaining = sum(line.endswith(b"\n") for line in lines_of(path))
             live_screens = {seq: screen for seq, screen in live_screens.items() if seq <= remaining}  # The others were lost.
         await arun(evaluated, path, resume=bool(session_number), grace=0.5, **deterministic_options(seed))
@@ -254,7 +254,7 @@ async def test_replayed_screen_equals_the_live_screen(tmp_path: Path, monkeypatc
     for written_record in read(path, load_blobs=False):
         replayed.apply(written_record)
         if (seq := written_record.seq) in live_screens:
-            replayed_screens[seq] = live_screens[seq][0], drawn(replayed, live_screens[seq][0])
+            replayed_screens[seq] = live_screens[seq][0], screen_text(replayed, live_screens[seq][0])
     assert live_screens == replayed_screens
 
     timeline = replayed.timeline()

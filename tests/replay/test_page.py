@@ -149,7 +149,7 @@ def _contrast(first: str, second: str) -> float:
     """Return the contrast ratio of two colors as defined by WCAG."""
 
     def luminance(color: str) -> float:
-        parts = [int(color[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+        parts = [int(color[index : index + 2], 16) / 255 for index in (1, 3, 5)]
         red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
         return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
@@ -167,7 +167,7 @@ def test_vendored_files_are_unchanged() -> None:
 
 
 def test_large_values_are_truncated(tmp_path: Path) -> None:
-    """Of a value in a blob a page has the beginning and the length; of a missing blob, only the length."""
+    """A page has the beginning and the length of a value in a blob; only the length if the blob is missing."""
     run = eventful_run(tmp_path / "run")
     report(run, "-o", tmp_path / "report.html")
 
@@ -284,10 +284,10 @@ def test_headline_has_the_scorer_with_passes(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", range(6))
 def test_illegal_events(seed: int, tmp_path: Path) -> None:
     """A journal with correct hashes and illegal events is shown up to the first illegal one."""
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     events = [record.event for record in random_records(seed, 120) if not isinstance(record.event, FileEvent)]
     for _ in range(5):
-        first, second = dice.randrange(len(events)), dice.randrange(len(events))
+        first, second = rng.randrange(len(events)), rng.randrange(len(events))
         events[first], events[second] = events[second], events[first]
     run = forge(tmp_path / "run", [opened(), *events])
 

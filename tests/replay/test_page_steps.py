@@ -44,7 +44,7 @@ def test_columns(tmp_path: Path) -> None:
     assert [0, 0, 1, 2, 2, 0, 3, 0, 0, 0, 3, 2, 0] == steps["outcome"]
     assert [0, 0, 0, 6, 7, 0, 0, 0, 0, 0, 0, 22, 0] == steps["completed_seq"]
     assert ["chat.completions gpt-5-mini", "get_weather", "units", "check", "plan", "walk", "rest"] == steps["names"]
-    assert [0, 1, 0] == [steps["kind"][at] for at in (0, 1, 2)]
+    assert [0, 1, 0] == [steps["kind"][index] for index in (0, 1, 2)]
     assert ([["assistant", 'get_weather({"city":"Lima"})'], ["tool", '{"celsius":21}']], 1) == (
         steps["content"][5]["messages"],
         steps["content"][5]["continues"],
@@ -96,7 +96,7 @@ def test_the_text_of_steps_is_limited(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_long_conversations_are_shortened(tmp_path: Path) -> None:
-    """Of many messages the last ones are shown; each gets its share of the characters."""
+    """A long conversation shows its last messages; each gets a share of the characters."""
     messages = [{"role": "user", "content": "y" * 2_000} for _ in range(80)]
     path = long_run(tmp_path / "run", steps=1, chars=1, kind="model", input=request(*messages))
     (content,) = steps_of(*page_of(path))["content"]
@@ -107,7 +107,7 @@ def test_long_conversations_are_shortened(tmp_path: Path) -> None:
 
 
 def test_large_values_are_truncated(tmp_path: Path) -> None:
-    """Of a value in a blob, the page has the beginning."""
+    """A page has the beginning of a value in a blob."""
     (content,) = steps_of(*page_of(long_run(tmp_path / "run", steps=1, chars=300_000)))["content"]
 
     assert {"beginning": "x" * 16_384, "length": 300_002} == content["output"]

@@ -27,23 +27,23 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_columns_are_lists(seed: int) -> None:
     """A column and values have the content of lists after the same changes, wherever an entry is."""
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     file = Scratch()
     column, values = Column[int]("q", file), Values(file)
     numbers: list[int] = []
     texts: dict[int, str | None] = {}
     for _ in range(400):
-        numbers.append(dice.randrange(-(1 << 40), 1 << 40))
+        numbers.append(rng.randrange(-(1 << 40), 1 << 40))
         column.append(numbers[-1])
-        index = dice.randrange(len(numbers))
-        numbers[index] = column[index] = dice.randrange(1_000)
-        texts[index] = values[index] = dice.choice([None, "x" * dice.randrange(200), "\n"])
+        index = rng.randrange(len(numbers))
+        numbers[index] = column[index] = rng.randrange(1_000)
+        texts[index] = values[index] = rng.choice([None, "x" * rng.randrange(200), "\n"])
         file.trim()
 
-        place = dice.randrange(len(numbers))
-        assert (numbers[place], texts.get(place)) == (column[place], values[place])
-    first, last = sorted(dice.sample(range(len(numbers)), 2))
-    chosen = dice.sample(range(len(numbers)), 50)
+        position = rng.randrange(len(numbers))
+        assert (numbers[position], texts.get(position)) == (column[position], values[position])
+    first, last = sorted(rng.sample(range(len(numbers)), 2))
+    chosen = rng.sample(range(len(numbers)), 50)
     assert (numbers, numbers[first:last]) == (list(column.values()), list(column.select(range(first, last))))
     assert [numbers[index] for index in chosen] == list(column.select(chosen))
     assert file._written > 0

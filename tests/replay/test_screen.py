@@ -61,11 +61,11 @@ def ok(name: str, *scores: bool | float | str) -> list[Event]:
     return answered(name, dict(zip(SCORERS, scores, strict=False)))
 
 
-def drawn(state: RunState, *, now: float = 0.0, total: int | None = None, width: int = 110, before: int = 0) -> list[str]:
+def screen_lines(state: RunState, *, now: float = 0.0, total: int | None = None, width: int = 110, done: int = 0) -> list[str]:
     """Return the lines of the panel, without colors."""
     out = io.StringIO()
     console = Console(file=out, width=width, highlight=False)
-    console.print(panel(state, now=now, durable=state.seq - 1, total=total, width=width, done_before=before, title="runs/1"))
+    console.print(panel(state, now=now, durable=state.seq - 1, total=total, width=width, done_before=done, title="runs/1"))
     return out.getvalue().splitlines()
 
 
@@ -113,12 +113,12 @@ def test_panel() -> None:
         "usage    tokens 1,200 · cost $0.250",
         "longest  slot   1  japan                 attempt 1  2.5 s of 30 s",
         f"journal  seq {state.seq} · on disk to {state.seq - 1}",
-    ] == drawn(state, now=18.0, total=10)
+    ] == screen_lines(state, now=18.0, total=10)
 
 
 def test_unknown_total() -> None:
     """Without a known total there is no percentage and no remaining time."""
-    lines = drawn(run_state([*ok("a"), *ok("b"), *ok("c"), *ok("d"), *queued("e")]), now=10.0)
+    lines = screen_lines(run_state([*ok("a"), *ok("b"), *ok("c"), *ok("d"), *queued("e")]), now=10.0)
 
     assert "4 done of 5 so far; total unknown" == lines[1]
     assert "%" not in "".join(lines)
@@ -128,9 +128,9 @@ def test_rate_of_this_session() -> None:
     """Trials done in earlier sessions do not count in the rate."""
     state = run_state(itertools.chain.from_iterable(ok(f"t{number}") for number in range(8)))
 
-    assert "8 of 10 · 80 % · 0.8/s · about 2 s left" in drawn(state, now=10.0, total=10)[1]
-    assert "8 of 10 · 80 % · 0.3/s · about 7 s left" in drawn(state, now=10.0, total=10, before=5)[1]
-    assert drawn(state, now=10.0, total=10, before=6)[1].endswith("8 of 10 · 80 %")
+    assert "8 of 10 · 80 % · 0.8/s · about 2 s left" in screen_lines(state, now=10.0, total=10)[1]
+    assert "8 of 10 · 80 % · 0.3/s · about 7 s left" in screen_lines(state, now=10.0, total=10, done=5)[1]
+    assert screen_lines(state, now=10.0, total=10, done=6)[1].endswith("8 of 10 · 80 %")
 
 
 def timed_out(name: str, attempt: int = 1) -> Event:
@@ -156,9 +156,9 @@ def test_last_error() -> None:
     state = run_state(errors)
     recovered = run_state([*errors, *ok("c")])
 
-    assert "2 in a row, the last 1 min 59 s ago: timed out after 5 s" == row(drawn(state, now=125.5), "error")
-    assert "2 in a row, the last 3 s ago: timed out after 5 s" == row(drawn(recovered, now=9.5), "error")
-    assert not [line for line in drawn(recovered, now=125.5) if line.startswith("error")]
+    assert "2 in a row, the last 1 min 59 s ago: timed out after 5 s" == row(screen_lines(state, now=125.5), "error")
+    assert "2 in a row, the last 3 s ago: timed out after 5 s" == row(screen_lines(recovered, now=9.5), "error")
+    assert not [line for line in screen_lines(recovered, now=125.5) if line.startswith("error")]
     assert "\n  no output since the last error, 2 in a row: timed out after 5 s\n" in final_report(state, path="r")
     assert "the last error" not in final_report(recovered, path="r")
     assert None is run_state([*errors, SessionStarted(session=2, pid=1, host="here", boot_id="b1")]).last_error
@@ -198,7 +198,7 @@ def test_no_remaining_time_while_stalled(events: list[Event], now: float, text: 
     """While nothing may start or no trial was done for long, that is shown instead of the remaining time."""
     state = run_state([*queued("x"), attempt_started("x"), *DONE, *events])
 
-    assert drawn(state, now=now, total=10)[1].endswith(text)
+    assert screen_lines(state, now=now, total=10)[1].endswith(text)
     assert ("about" in text) == ("about" in line(state, now=now, durable=9, total=10))
 
 
@@ -208,8 +208,8 @@ def test_open_breaker() -> None:
         [*DONE, *queued("x", "y"), attempt_started("x"), *rate_limited("x"), IntakePaused(until=25.0, reason="unavailable")]
     )
 
-    assert "endpoint unavailable; probing, next probe in 2 s" == row(drawn(state, now=23.0, total=10), "waiting")
-    assert "endpoint unavailable; probing" == row(drawn(state, now=99.0, total=10), "waiting")
+    assert "endpoint unavailable; probing, next probe in 2 s" == row(screen_lines(state, now=23.0, total=10), "waiting")
+    assert "endpoint unavailable; probing" == row(screen_lines(state, now=99.0, total=10), "waiting")
     expected = "waiting: endpoint unavailable; probing · no trial done for 1 min 22 s · 1 min 20 s ago: RateLimited: slow down"
     assert expected in line(state, now=99.0, durable=1, total=10)
 
@@ -218,7 +218,7 @@ def test_attempt_over_its_timeout() -> None:
     """An attempt that does not respond to cancellation is marked."""
     state = run_state([*queued("peru"), attempt_started("peru", slot=3)], timeout=5.0)
 
-    assert row(drawn(state, now=60.0), "longest").endswith("58 s, over its timeout; not responding to cancellation")
+    assert row(screen_lines(state, now=60.0), "longest").endswith("58 s, over its timeout; not responding to cancellation")
 
 
 def test_truncated_outputs() -> None:
@@ -227,21 +227,21 @@ def test_truncated_outputs() -> None:
     state = run_state([*queued("peru"), attempt_started("peru"), short, *completed("peru"), *ok("cuba")])
 
     text = "outputs  1 of 2 outputs truncated by the token limit; raise --max-tokens"
-    assert text in drawn(state, now=18.0)
+    assert text in screen_lines(state, now=18.0)
 
 
 def test_attempt_without_timeout() -> None:
     """Without a timeout, only the time so far is shown."""
     state = run_state([*queued("peru"), attempt_started("peru", slot=3)], timeout=None)
 
-    assert row(drawn(state, now=60.0), "longest").endswith("attempt 1  58 s")
+    assert row(screen_lines(state, now=60.0), "longest").endswith("attempt 1  58 s")
 
 
 def test_longest_attempts() -> None:
     """The four attempts that have run longest are shown, the longest first."""
     names = [f"t{number}" for number in range(9)]
-    state = run_state([*queued(*names), *(attempt_started(name, slot=at) for at, name in enumerate(names))])
-    expected = [line.partition("attempt")[0].split()[-1] for line in drawn(state, now=30.0) if " attempt 1 " in line]
+    state = run_state([*queued(*names), *(attempt_started(name, slot=index) for index, name in enumerate(names))])
+    expected = [line.partition("attempt")[0].split()[-1] for line in screen_lines(state, now=30.0) if " attempt 1 " in line]
 
     assert ["t0", "t1", "t2", "t3"] == expected
 
@@ -251,21 +251,21 @@ def test_ended_pause() -> None:
     expired = run_state([IntakePaused(until=5.0, reason="retry_after")])
     lifted = run_state([IntakePaused(until=50.0, reason="retry_after"), IntakeResumed(reason="retry_after")])
 
-    assert "paused" not in drawn(expired, now=6.0, total=9)[1]
-    assert "dataset: 9 cases to come" == row(drawn(expired, now=6.0, total=9), "waiting")
-    assert "dataset: 9 cases to come" == row(drawn(lifted, now=6.0, total=9), "waiting")
+    assert "paused" not in screen_lines(expired, now=6.0, total=9)[1]
+    assert "dataset: 9 cases to come" == row(screen_lines(expired, now=6.0, total=9), "waiting")
+    assert "dataset: 9 cases to come" == row(screen_lines(lifted, now=6.0, total=9), "waiting")
 
 
 def test_limit_before_the_first_decision() -> None:
     """Before the first decision of a policy, the limit is the setting."""
-    assert row(drawn(run_state([], slots=6)), "slots").startswith("0 of 6 busy")
+    assert row(screen_lines(run_state([], slots=6)), "slots").startswith("0 of 6 busy")
 
 
 def test_empty_journal() -> None:
     """An empty journal has a panel and a final report."""
     state = RunState()
 
-    assert "a run that has not started  runs/1" == drawn(state)[0]
+    assert "a run that has not started  runs/1" == screen_lines(state)[0]
     assert "the run ended without a final record (killed, power loss or disk full): 0 trials done" in final_report(
         state, path="r"
     )
@@ -276,7 +276,7 @@ def test_width(width: int) -> None:
     """Every line is truncated to the width."""
     events = [*ok("a" * 300, PASS, 0.5, "label " * 50), *queued("b" * 300), attempt_started("b" * 300)]
 
-    assert width >= max(map(len, drawn(run_state(events), now=9.0, total=3, width=width)))
+    assert width >= max(map(len, screen_lines(run_state(events), now=9.0, total=3, width=width)))
 
 
 def state_with_control_characters() -> RunState:
@@ -432,8 +432,8 @@ def test_withdrawn_trials_do_not_count() -> None:
     """A withdrawn trial is in no denominator; it is counted separately."""
     state = run_state([*ok("a", PASS), *ok("b", FAIL), TrialWithdrawn(trial="b", reason="removed")])
 
-    assert "1 ok of 1 done · 1 withdrawn" == row(drawn(state), "trials")
-    assert "100.0 %  1 of 1 passed" in row(drawn(state), "scores")
+    assert "1 ok of 1 done · 1 withdrawn" == row(screen_lines(state), "trials")
+    assert "100.0 %  1 of 1 passed" in row(screen_lines(state), "scores")
 
 
 def test_failed_scorer() -> None:
@@ -442,7 +442,7 @@ def test_failed_scorer() -> None:
     state = run_state([*ok("a", PASS), *ok("b"), failed])
 
     text = "exact  100.0 %  1 of 1 passed (95 % CI 20.7–100.0 %); excluded: 1 scorer failure (KeyError: x)"
-    assert text == row(drawn(state), "scores")
+    assert text == row(screen_lines(state), "scores")
     assert "details: evaljournal log r --type scoring_failed" in final_report(state, path="r").splitlines()
 
 
@@ -532,7 +532,7 @@ def test_stopping(in_flight: int, reason: str, left: float, text: str) -> None:
     state = run_state([*queued(*names), *(attempt_started(name) for name in names)])
 
     assert text == stopping_in_words(state, reason, left)
-    drawn = panel(state, now=1.0, durable=0, total=9, width=200, stopping=(reason, left))
+    screen = panel(state, now=1.0, durable=0, total=9, width=200, stopping=(reason, left))
     out = io.StringIO()
-    Console(file=out, width=200, highlight=False).print(drawn)
+    Console(file=out, width=200, highlight=False).print(screen)
     assert f"stopping {text}" == out.getvalue().splitlines()[2].rstrip()

@@ -37,7 +37,7 @@ PARTS = st.integers(0, 20).map(lambda number: number / 20)
 TINY = 1e-100
 
 
-def tallied(values: Iterable[tuple[str, object]], *, repeats: bool = True) -> Tally:
+def tally_of(values: Iterable[tuple[str, object]], *, repeats: bool = True) -> Tally:
     """Return a tally of values, each with its case."""
     tally = Tally(by_case={} if repeats else None)
     for case, value in values:
@@ -45,7 +45,7 @@ def tallied(values: Iterable[tuple[str, object]], *, repeats: bool = True) -> Ta
     return tally
 
 
-def estimated(tally: Tally) -> Estimate:
+def estimate_of(tally: Tally) -> Estimate:
     """Return the estimate of a tally that has one."""
     estimate = tally.estimate
     assert estimate is not None
@@ -86,7 +86,7 @@ def test_wilson(counts: tuple[int, int]) -> None:
 )
 def test_proportion(passed: int, total: int, low: float, high: float) -> None:
     """Pass or fail, one trial per case: the values are those of published tables."""
-    estimate = estimated(tallied(((str(at), at < passed) for at in range(total)), repeats=False))
+    estimate = estimate_of(tally_of(((str(index), index < passed) for index in range(total)), repeats=False))
 
     assert (passed / total, low, high) == (estimate.mean, round(estimate.low or 0.0, 4), round(estimate.high or 0.0, 4))
 
@@ -101,7 +101,7 @@ def has_students_interval(values: Iterable[float]) -> bool:
 @given(st.lists(NUMBERS, min_size=2, max_size=40).filter(has_students_interval))
 def test_mean(values: list[float]) -> None:
     """Numbers, one trial per case: mean, standard error and interval are scipy's."""
-    estimate = estimated(tallied(((str(at), value) for at, value in enumerate(values)), repeats=False))
+    estimate = estimate_of(tally_of(((str(index), value) for index, value in enumerate(values)), repeats=False))
     mean, error = np.mean(values), stats.sem(values)
     half = stats.t.ppf(0.975, len(values) - 1) * error
 
@@ -111,9 +111,9 @@ def test_mean(values: list[float]) -> None:
     assert close(float(mean + half), estimate.high, within=1e-5)
 
 
-def clustered(values: list[tuple[str, float]]) -> tuple[float, float]:
-    """Fit a mean with statsmodels, with errors clustered by case."""
-    cases = {case: at for at, case in enumerate(dict.fromkeys(case for case, _ in values))}
+def clustered_fit(values: list[tuple[str, float]]) -> tuple[float, float]:
+    """Return a mean fitted by statsmodels, with errors clustered by case."""
+    cases = {case: index for index, case in enumerate(dict.fromkeys(case for case, _ in values))}
     y = np.array([value for _, value in values])
     fit = sm.OLS(y, np.ones(len(y))).fit(cov_type="cluster", cov_kwds={"groups": [cases[case] for case, _ in values]})
     return float(fit.params[0]), float(fit.bse[0])
@@ -128,9 +128,9 @@ CLUSTERS = st.lists(st.lists(NUMBERS, min_size=1, max_size=4), min_size=2, max_s
 @given(CLUSTERS)
 def test_repeats_are_clustered(cases: list[list[float]]) -> None:
     """With repeats, the error is statsmodels' cluster-robust one, and t has one degree of freedom less than cases."""
-    values = [(str(at), value) for at, case in enumerate(cases) for value in case]
-    estimate = estimated(tallied(values))
-    mean, error = clustered(values)
+    values = [(str(index), value) for index, case in enumerate(cases) for value in case]
+    estimate = estimate_of(tally_of(values))
+    mean, error = clustered_fit(values)
     t = stats.t.ppf(0.975, len(cases) - 1)
     within = 1e-7 * max(
         1.0, *(abs(value) for _, value in values)
@@ -149,8 +149,8 @@ VERDICTS = st.lists(st.lists(st.booleans(), min_size=1, max_size=5), min_size=1,
 @given(VERDICTS)
 def test_proportion_with_repeats(cases: list[list[bool]]) -> None:
     """The interval contains the mean, stays within 0 to 1, and is no narrower than for independent trials."""
-    values = [(str(at), value) for at, case in enumerate(cases) for value in case]
-    estimate = estimated(tallied(values))
+    values = [(str(index), value) for index, case in enumerate(cases) for value in case]
+    estimate = estimate_of(tally_of(values))
     low, high = wilson(estimate.mean, len(values))
 
     assert estimate.low is not None
@@ -163,8 +163,8 @@ def test_proportion_with_repeats(cases: list[list[bool]]) -> None:
 def test_design_effect() -> None:
     """Repeats that always agree count as one trial of each case; others count as more."""
     agreeing = [(str(case), case % 3 > 0) for case in range(30) for _ in range(4)]
-    estimate = estimated(tallied(agreeing))
-    _, error = clustered([(case, float(value)) for case, value in agreeing])
+    estimate = estimate_of(tally_of(agreeing))
+    _, error = clustered_fit([(case, float(value)) for case, value in agreeing])
     effective = (2 / 9) / error**2 * 120 / 119
 
     assert close(error, estimate.standard_error)
@@ -174,15 +174,15 @@ def test_design_effect() -> None:
 
 def test_all_trials_pass() -> None:
     """Ten cases that pass four times out of four are ten passes, not forty."""
-    estimate = estimated(tallied((str(case), True) for case in range(10) for _ in range(4)))
+    estimate = estimate_of(tally_of((str(case), True) for case in range(10) for _ in range(4)))
 
     assert (0.0, *wilson(1.0, 10)) == (estimate.standard_error, estimate.low, estimate.high)
 
 
 def test_single_case() -> None:
     """One case has no standard error, however many repeats it has; its proportion counts as one trial."""
-    number = estimated(tallied(("a", value) for value in (0.2, 0.4, 0.9)))
-    share = estimated(tallied(("a", value) for value in (True, True, False)))
+    number = estimate_of(tally_of(("a", value) for value in (0.2, 0.4, 0.9)))
+    share = estimate_of(tally_of(("a", value) for value in (True, True, False)))
 
     assert Estimate(0.5, None, None, None) == number
     assert share.standard_error is None
@@ -197,9 +197,9 @@ BITS = st.lists(st.lists(st.sampled_from([0, 1]), min_size=1, max_size=4), min_s
 def test_zeros_and_ones(cases: list[list[int]]) -> None:
     """1.0 and 0.0 have the same estimate as true and false."""
     tallies = [
-        tallied((str(at), kind(value)) for at, case in enumerate(cases) for value in case) for kind in (bool, float, int)
+        tally_of((str(index), kind(value)) for index, case in enumerate(cases) for value in case) for kind in (bool, float, int)
     ]
-    verdicts, floats, ints = map(estimated, tallies)
+    verdicts, floats, ints = map(estimate_of, tallies)
 
     assert verdicts == floats == ints
     assert "number" == tallies[1].kind
@@ -209,7 +209,7 @@ def test_zeros_and_ones(cases: list[list[int]]) -> None:
 @given(st.lists(PARTS, min_size=2, max_size=20).filter(lambda values: not {0.0, 1.0} >= set(values)))
 def test_mean_of_numbers_from_0_to_1(values: list[float]) -> None:
     """The interval stays within 0 to 1; if all numbers are equal, it is that of a proportion."""
-    estimate = estimated(tallied(((str(at), value) for at, value in enumerate(values)), repeats=False))
+    estimate = estimate_of(tally_of(((str(index), value) for index, value in enumerate(values)), repeats=False))
     if len(set(values)) == 1:
         assert (0.0, *wilson(values[0], len(values))) == (estimate.standard_error, estimate.low, estimate.high)
         return
@@ -221,12 +221,12 @@ def test_mean_of_numbers_from_0_to_1(values: list[float]) -> None:
 
 def test_equal_numbers() -> None:
     """Equal numbers outside 0 to 1 have no interval, also after other numbers were removed."""
-    tally = tallied([("a", 4.1), ("b", 3.3), ("c", 2.7)], repeats=False)
+    tally = tally_of([("a", 4.1), ("b", 3.3), ("c", 2.7)], repeats=False)
     for case, value in (("a", 4.1), ("b", 3.3), ("c", 2.7)):
         tally.add(5.0, 1, case)
         tally.add(value, -1, case)
 
-    estimate = estimated(tally)
+    estimate = estimate_of(tally)
     assert (0.0, None, None) == (estimate.standard_error, estimate.low, estimate.high)
     assert close(5.0, estimate.mean)
 
@@ -241,8 +241,8 @@ def test_equal_differences(n: int, low: float | None) -> None:
 
 def test_no_estimate() -> None:
     """Labels have no mean, and neither has an empty tally."""
-    assert tallied([]).estimate is None
-    assert tallied([("a", "rude")]).estimate is None
+    assert tally_of([]).estimate is None
+    assert tally_of([("a", "rude")]).estimate is None
 
 
 SCORES = st.tuples(st.sampled_from("abcde"), st.one_of(st.booleans(), NUMBERS, st.sampled_from(["x", "y"]), st.just(math.nan)))
@@ -252,10 +252,10 @@ SCORES = st.tuples(st.sampled_from("abcde"), st.one_of(st.booleans(), NUMBERS, s
 @given(st.lists(SCORES, max_size=25), st.lists(SCORES, max_size=10))
 def test_removed_values(remaining: list[tuple[str, object]], superseded: list[tuple[str, object]]) -> None:
     """A tally from which values were removed equals the tally of the others."""
-    tally = tallied([*superseded, *remaining])
+    tally = tally_of([*superseded, *remaining])
     for case, value in superseded:
         tally.add(value, -1, case=case)
-    alone = tallied(remaining)
+    alone = tally_of(remaining)
 
     assert (alone.kind, alone.scored, alone.numbers, alone.out_of_range, alone.cases) == (
         tally.kind,
@@ -267,7 +267,7 @@ def test_removed_values(remaining: list[tuple[str, object]], superseded: list[tu
     assert +alone.labels == +tally.labels
     assert alone.passes_by_case() == tally.passes_by_case() or alone.kind != "pass"
     if alone.numbers:
-        left, right = estimated(alone), estimated(tally)
+        left, right = estimate_of(alone), estimate_of(tally)
         assert close(left.mean, right.mean, within=1e-6)
         assert (left.standard_error is None) == (right.standard_error is None)
         assert math.isclose(left.standard_error or 0.0, right.standard_error or 0.0, rel_tol=1e-4, abs_tol=0.1)  # Of a million.
@@ -276,8 +276,8 @@ def test_removed_values(remaining: list[tuple[str, object]], superseded: list[tu
 def test_large_mean() -> None:
     """Numbers near 10^12 have the standard error of the same numbers near zero."""
     values = [0.0, 1.0, 2.0, 1.0, 0.0]
-    near = estimated(tallied((str(at), value) for at, value in enumerate(values)))
-    far = estimated(tallied((str(at), 1e12 + value) for at, value in enumerate(values)))
+    near = estimate_of(tally_of((str(index), value) for index, value in enumerate(values)))
+    far = estimate_of(tally_of((str(index), 1e12 + value) for index, value in enumerate(values)))
 
     assert near.standard_error == far.standard_error
 
@@ -285,7 +285,7 @@ def test_large_mean() -> None:
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1e300, -1e300, 10**400, None, [1], {}])
 def test_values_that_cannot_be_summed(value: object) -> None:
     """NaN, infinity and other values are counted, and excluded from the mean."""
-    tally = tallied([("a", 0.25), ("b", value), ("c", 0.75)])
+    tally = tally_of([("a", 0.25), ("b", value), ("c", 0.75)])
 
     assert (3, 2, 1, "number") == (tally.scored, tally.numbers, tally.out_of_range, tally.kind)
     assert 0.5 == tally.mean
@@ -295,8 +295,8 @@ def test_values_that_cannot_be_summed(value: object) -> None:
 
 def test_largest_numbers() -> None:
     """A thousand of the largest accepted numbers leave every result finite."""
-    tally = tallied(((str(at), LARGEST * (-1) ** at) for at in range(1_000)), repeats=False)
-    estimate = estimated(tally)
+    tally = tally_of(((str(index), LARGEST * (-1) ** index) for index in range(1_000)), repeats=False)
+    estimate = estimate_of(tally)
 
     assert all(
         math.isfinite(number)

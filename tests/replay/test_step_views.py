@@ -68,7 +68,7 @@ def test_without_a_cost_the_saved_tokens_are_shown() -> None:
 
 @pytest.mark.parametrize(("reuses", "calls"), [(1, 1), (0, 3)])
 def test_repeated_calls_are_calls(reuses: int, calls: int) -> None:
-    """Of an interrupted attempt, the call in flight and the completed steps that are not reused may be paid for twice."""
+    """The call in flight and the completed steps of an interrupted attempt that are not reused may be paid for twice."""
     state = state_of(
         [
             enqueued("a"),

@@ -206,22 +206,24 @@ def test_truncated_outputs() -> None:
     """Truncated outputs are counted, but not those of failed attempts or withdrawn trials."""
 
     def truncated(events: list[Event], attempt: int) -> list[Event]:
-        place = next(at for at, event in enumerate(events) if isinstance(event, AttemptStarted) and event.attempt == attempt)
-        trial = events[place].trial  # type: ignore[union-attr]  # it was found by its type
+        start = next(
+            index for index, event in enumerate(events) if isinstance(event, AttemptStarted) and event.attempt == attempt
+        )
+        trial = events[start].trial  # type: ignore[union-attr]  # it was found by its type
         return [
-            *events[: place + 1],
+            *events[: start + 1],
             Noted(name="evaljournal.finish_reason", value="length", trial=trial, attempt=attempt),
-            *events[place + 1 :],
+            *events[start + 1 :],
         ]
 
     trials = [
         truncated(answered("short"), 1),
         truncated(answered("short at last", failures=1), 2),
-        truncated(answered("whole at last", failures=1), 1),
+        truncated(answered("complete at last", failures=1), 1),
         truncated(failed("never"), 1),
         [*truncated(answered("gone"), 1), TrialWithdrawn(trial="gone", reason="removed")],
         [*answered("judged"), Noted(name="evaljournal.finish_reason", value="length", trial="judged", attempt=1)],
-        answered("whole"),
+        answered("complete"),
     ]
 
     assert 2 == summary_of(*trials).truncated
@@ -230,7 +232,7 @@ def test_truncated_outputs() -> None:
 
 def test_failures_are_excluded_from_the_mean() -> None:
     """With 81 of 90 trials answered, the mean is of 81, and 9 failures are shown."""
-    trials = [answered(f"a{at}", {"exact": at < 72}) for at in range(81)] + [failed(f"b{at}") for at in range(9)]
+    trials = [answered(f"a{index}", {"exact": index < 72}) for index in range(81)] + [failed(f"b{index}") for index in range(9)]
     summary = summary_of(*trials)
 
     assert (90, 81, 9) == (summary.trials.enqueued, summary.trials.with_output, summary.trials.failed)
@@ -241,7 +243,7 @@ def test_failures_are_excluded_from_the_mean() -> None:
 
 def test_repeats_show_the_number_of_cases() -> None:
     """With repeats, the number of trials and the number of cases are shown."""
-    trials = [answered(case, {"exact": case == "a", "near": 0.5}, repeat=at) for case in "ab" for at in (1, 2)]
+    trials = [answered(case, {"exact": case == "a", "near": 0.5}, repeat=repeat) for case in "ab" for repeat in (1, 2)]
     scores = summary_of(*trials).scores
 
     assert score_in_words(scores["exact"]).startswith("50.0 %  2 of 4 in 2 cases passed")
@@ -259,7 +261,9 @@ def test_no_trial_done() -> None:
 
 def test_scores_that_are_not_finite() -> None:
     """A score that is not finite is counted, and excluded from the mean."""
-    summary = summary_of(*(answered(f"t{at}", {"near": value}) for at, value in enumerate([0.5, math.nan, math.inf, 0.7])))
+    summary = summary_of(
+        *(answered(f"t{index}", {"near": value}) for index, value in enumerate([0.5, math.nan, math.inf, 0.7]))
+    )
     near = summary.scores["near"]
 
     assert (4, 2, 2, 0.6) == (near.scored, near.numbers, near.out_of_range, near.mean)
@@ -268,7 +272,7 @@ def test_scores_that_are_not_finite() -> None:
 
 def test_mixed_scores() -> None:
     """Numbers and labels of one scorer have their own denominators."""
-    trials = [answered(f"t{at}", {"judge": value}) for at, value in enumerate([0.5, 1.0, "refused", PASS])]
+    trials = [answered(f"t{index}", {"judge": value}) for index, value in enumerate([0.5, 1.0, "refused", PASS])]
     judge = summary_of(*trials).scores["judge"]
 
     assert ("mixed", 4, 3, {"refused": 1}) == (judge.kind, judge.scored, judge.numbers, judge.labels)
@@ -279,7 +283,9 @@ def test_pass_at_k() -> None:
     """pass@k and pass^k are means over the cases with at least k trials, with the number of those cases."""
     verdicts = {"a": [PASS, PASS, FAIL], "b": [FAIL, FAIL, FAIL], "c": [PASS, PASS, PASS], "d": [PASS]}
     trials = [
-        answered(case, {"exact": verdict}, repeat=at) for case, all_ in verdicts.items() for at, verdict in enumerate(all_, 1)
+        answered(case, {"exact": verdict}, repeat=repeat)
+        for case, all_ in verdicts.items()
+        for repeat, verdict in enumerate(all_, 1)
     ]
     exact = summary_of(*trials).scores["exact"]
     counts = [(3, 2), (3, 0), (3, 3)]
@@ -294,7 +300,7 @@ def test_pass_at_k() -> None:
 def test_pass_at_1_is_the_mean() -> None:
     """If all cases have the same number of repeats, pass@1 and pass^1 equal the mean, with its interval."""
     verdicts = itertools.product(range(12), range(1, 5))
-    trials = [answered(f"c{case}", {"exact": (case * at) % 5 < 2}, repeat=at) for case, at in verdicts]
+    trials = [answered(f"c{case}", {"exact": (case * repeat) % 5 < 2}, repeat=repeat) for case, repeat in verdicts]
     exact = summary_of(*trials).scores["exact"]
     first = exact.pass_at_k[0]
 
@@ -454,9 +460,13 @@ def test_repeated_calls() -> None:
 
     events = chain(
         [enqueued("at-once"), *interrupted("at-once", 1), *interrupted("at-once", 2)],
-        [enqueued("given-up"), *interrupted("given-up", 1), TrialFailed(trial="given-up", attempts=1, reason="ambiguous")],
-        [RetryScheduled(trial="given-up", attempt=2, delay=0.0, reason="requested")],
-        [AttemptStarted(trial="given-up", attempt=2, slot=0)],
+        [
+            enqueued("retried-later"),
+            *interrupted("retried-later", 1),
+            TrialFailed(trial="retried-later", attempts=1, reason="ambiguous"),
+        ],
+        [RetryScheduled(trial="retried-later", attempt=2, delay=0.0, reason="requested")],
+        [AttemptStarted(trial="retried-later", attempt=2, slot=0)],
         [enqueued("never-again"), *interrupted("never-again", 1)],
     )
     attempts = summary_of(events).attempts
@@ -482,7 +492,7 @@ def test_sessions_and_crashes() -> None:
 
 def test_latency_quantiles() -> None:
     """p50, p95, p99 and the maximum are latencies that occurred."""
-    summary = summary_of(*(answered(f"t{at}", elapsed=at / 10) for at in range(200, 0, -1)))
+    summary = summary_of(*(answered(f"t{index}", elapsed=index / 10) for index in range(200, 0, -1)))
 
     assert (200, 10.0, 19.0, 19.8, 20.0) == (
         summary.latency.count,
@@ -493,7 +503,7 @@ def test_latency_quantiles() -> None:
     )
 
 
-def grouped(trials: list[Event], key: str) -> Summary:
+def summary_by(trials: list[Event], key: str) -> Summary:
     """Return the summary by a metadata key."""
     facts = records(trials)
     grouping = Grouping(key)
@@ -504,7 +514,7 @@ def grouped(trials: list[Event], key: str) -> Summary:
 
 def test_groups_by_metadata() -> None:
     """Each group has its own counts, scores and latencies; trials without the key are a group too."""
-    summary = grouped(
+    summary = summary_by(
         chain(
             answered("a", {"exact": PASS}, metadata={"difficulty": "easy"}),
             answered("b", {"exact": PASS}, failures=1, metadata={"difficulty": "easy"}),
@@ -540,12 +550,12 @@ def test_metadata_in_a_blob(tmp_path: Path) -> None:
     """Metadata in a blob are read."""
     text = orjson.dumps({"kind": "large", "pad": "x" * 99})
     sha = hashlib.sha256(text).hexdigest()
-    place = tmp_path / "blobs" / sha[:2] / f"{sha}.json"
-    place.parent.mkdir(parents=True)
-    place.write_bytes(text)
+    file = tmp_path / "blobs" / sha[:2] / f"{sha}.json"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(text)
     blob = Blob(sha256=sha, bytes=len(text), path=tmp_path)
 
-    groups = grouped(answered("a", {"exact": PASS}, metadata=blob), "kind").groups
+    groups = summary_by(answered("a", {"exact": PASS}, metadata=blob), "kind").groups
     assert groups is not None
     assert ["large"] == list(groups)
 
@@ -565,16 +575,16 @@ TRIALS = st.lists(
 def test_groups_add_up(trials: list[tuple[str, Any]], repeats: int) -> None:
     """In any run, every count is the sum over the groups, and enqueued = completed + failed + open."""
     events: list[Event] = []
-    for at, (kind, value) in enumerate(trials):
-        case, repeat, metadata = f"c{at // repeats}", at % repeats + 1, {"part": at // repeats % 3}
+    for index, (kind, value) in enumerate(trials):
+        case, repeat, metadata = f"c{index // repeats}", index % repeats + 1, {"part": index // repeats % 3}
         match kind:
             case "failed":
                 events += failed(case, repeat=repeat, metadata=metadata)
             case "answered":
-                events += answered(case, {"s": value}, repeat=repeat, failures=at % 2, metadata=metadata)
+                events += answered(case, {"s": value}, repeat=repeat, failures=index % 2, metadata=metadata)
             case _:
                 events.append(enqueued(case, repeat, metadata=metadata))
-    total = grouped(events, "part")
+    total = summary_by(events, "part")
     parts = list((total.groups or {}).values())
 
     for name in ("enqueued", "with_output", "completed", "failed", "recovered", "open"):

@@ -173,7 +173,7 @@ INTERRUPTED = (
 """A run whose process dies at 6 s: `a` is in backoff for another 3 s, `b` in flight, `c` in the queue."""
 
 
-def resumed(at: str) -> Timeline:
+def resumed_timeline(at: str) -> Timeline:
     """Return the timeline of the interrupted run after it was resumed at this time."""
     timeline = timeline_of(*INTERRUPTED)
     remainder: tuple[tuple[float, Event], ...] = (
@@ -188,7 +188,7 @@ def resumed(at: str) -> Timeline:
 
 def test_attempt_of_a_dead_process() -> None:
     """An attempt whose process died lasts to the end of its session, with or without a record of it."""
-    timeline = resumed("2026-11-15T00:01:00.500000Z")
+    timeline = resumed_timeline("2026-11-15T00:01:00.500000Z")
 
     assert (1, 5.0, 6.0, "interrupted", 9, 12) == timeline.spans[1][3:9]
     assert [(0.5, 0, 12)] == timeline.points("in_flight", session=2)
@@ -198,7 +198,7 @@ def test_attempt_of_a_dead_process() -> None:
 
 def test_waits_continue_in_the_next_session() -> None:
     """The remaining delay applies in the next session; the time between sessions does not count."""
-    timeline = resumed("2026-11-15T00:01:00.500000Z")
+    timeline = resumed_timeline("2026-11-15T00:01:00.500000Z")
 
     assert [(0.5, 2, 12), (3.0, 3, 12), (4.0, 4, 13)] == timeline.points("queued", session=2)
     assert Times(queue_time=3.0, backoff_time=2.0 + 2.5, run_time=1.0, scoring_time=0.0, attempts=1) == timeline.times["a"]
@@ -215,14 +215,14 @@ def test_waits_continue_in_the_next_session() -> None:
 )
 def test_sessions_never_overlap(at: str, offset: float) -> None:
     """The wall clock gives the time between sessions; if it went back, they follow each other at once."""
-    timeline = resumed(at)
+    timeline = resumed_timeline(at)
 
     assert [(1, 0.0, 6.0, 0.0), (2, 0.5, 4.0, offset)] == [(s.number, s.start, s.end, s.offset) for s in timeline.sessions]
 
 
 def test_gap_between_sessions() -> None:
     """On the common axis every value is 0 after the end of a session."""
-    timeline = resumed("2026-11-15T00:01:00.500000Z")
+    timeline = resumed_timeline("2026-11-15T00:01:00.500000Z")
 
     assert [(5.0, 1, 9), (6.0, 0, 11), (60.5, 0, 12)] == timeline.points("in_flight")[-3:]
     assert [(0.5, 2, 3), (6.0, 0, 11)] == timeline.points("limit")

@@ -41,12 +41,12 @@ def completed_trials(trials: int) -> Iterator[Record]:
         yield Record(seq, "", seq / 10, event, 0, "", 1, seq * 300)
 
 
-def folded(trials: int) -> RunState:
+def fold_run(trials: int) -> RunState:
     """Fold a run of this many completed trials."""
     return fold(completed_trials(trials))
 
 
-def audited(trials: int) -> Auditor:
+def audit_run(trials: int) -> Auditor:
     """Audit the same run, with recomputed decisions."""
     auditor = Auditor(session_rules)
     for record in completed_trials(trials):
@@ -56,7 +56,7 @@ def audited(trials: int) -> Auditor:
     return auditor
 
 
-@pytest.mark.parametrize(("read", "max_bytes"), [(folded, 300), (audited, 340)])
+@pytest.mark.parametrize(("read", "max_bytes"), [(fold_run, 300), (audit_run, 340)])
 def test_memory_of_a_completed_trial(read: Callable[[int], Any], max_bytes: int) -> None:
     """A completed trial takes at most 300 bytes, its name and its place in a dict included, and 340 in an audit."""
     read(1)  # Imports and caches.

@@ -60,10 +60,10 @@ def test_any_content_has_a_name(value: Any) -> None:
 
 
 @given(st.lists(st.text("ab ", max_size=3), min_size=1), st.randoms())
-def test_names_do_not_depend_on_the_order(inputs: list[str], dice: random.Random) -> None:
+def test_names_do_not_depend_on_the_order(inputs: list[str], rng: random.Random) -> None:
     """Rows can be sorted or inserted: the names stay the same, from a list, a generator and in a shuffled run."""
     before = named(inputs)
-    dice.shuffle(inputs)
+    rng.shuffle(inputs)
 
     assert sorted(before) == sorted(named(inputs)) == sorted(named(iter(inputs)))
     assert sorted(before) == sorted(named(inputs, Selection(shuffle=True)))

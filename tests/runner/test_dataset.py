@@ -392,11 +392,11 @@ def test_unread_rows_are_not_checked(tmp_path: Path) -> None:
     st.integers(),
     st.randoms(),
 )
-def test_shuffling_is_a_permutation(letters: list[str], seed: int, dice: Any) -> None:
+def test_shuffling_is_a_permutation(letters: list[str], seed: int, rng: Any) -> None:
     """Shuffling neither loses nor repeats a case, and the order depends on the seed and the names, not on the file."""
     selection = Selection(shuffle=True, seed=seed)
     order = names(selection, [Case(name=name, input=1) for name in letters])
-    dice.shuffle(letters)
+    rng.shuffle(letters)
 
     assert sorted(letters) == sorted(order)
     assert order == names(selection, [Case(name=name, input=1) for name in letters])

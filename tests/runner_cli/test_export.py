@@ -27,7 +27,7 @@ from tests.journal.samples import (
     trial,
     write_sync,
 )
-from tests.replay.eventful_run import eventful_run, exported
+from tests.replay.eventful_run import eventful_run, export_of
 from tests.runner_cli.commands import COMMAND
 
 
@@ -54,7 +54,7 @@ def test_a_format_goes_to_standard_output(run: Path, name: str) -> None:
     """Without -o, only the bytes of the format are on standard output."""
     result = evaljournal("export", run, "--format", name)
 
-    assert (0, exported(run, name), "") == (result.exit_code, result.stdout_bytes, result.stderr)
+    assert (0, export_of(run, name), "") == (result.exit_code, result.stdout_bytes, result.stderr)
 
 
 @pytest.mark.parametrize("name", [name for name, format_ in FORMATS.items() if not isinstance(format_, Files)])
@@ -64,7 +64,7 @@ def test_a_format_goes_to_a_file(run: Path, tmp_path: Path, name: str) -> None:
     result = evaljournal("export", run, "-f", name, "-o", target)
 
     assert (0, "") == (result.exit_code, result.stdout)
-    assert exported(run, name) == target.read_bytes()
+    assert export_of(run, name) == target.read_bytes()
     assert f"exported {run} as {name} to {target}, up to record {len(lines_of(run))}\n" == result.stderr
     assert ["out", "run"] == sorted(os.listdir(tmp_path))
 
@@ -111,7 +111,7 @@ def test_a_file_is_not_replaced(run: Path, tmp_path: Path) -> None:
 
     assert (2, "mine") == (rejected.exit_code, before)
     assert f"{target} exists; pass --force to replace it" in rejected.stderr
-    assert (0, exported(run, "csv")) == (forced.exit_code, target.read_bytes())
+    assert (0, export_of(run, "csv")) == (forced.exit_code, target.read_bytes())
 
 
 def test_a_directory_is_not_replaced(run: Path, tmp_path: Path) -> None:
@@ -287,7 +287,7 @@ def test_summary_is_appended(run: Path, tmp_path: Path, monkeypatch: pytest.Monk
     results = [evaljournal("export", run, "-f", "markdown", "--summary") for _ in range(2)]
 
     assert [(0, ""), (0, "")] == [(result.exit_code, result.stdout) for result in results]
-    assert b"before\n" + 2 * exported(run, "markdown") == file.read_bytes()
+    assert b"before\n" + 2 * export_of(run, "markdown") == file.read_bytes()
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from runner import Case, UsageError
 from runner.tasks.command import Command
 from runner.tasks.endpoint import Endpoint
 from tests.journal.samples import session, started, trial, write_sync
-from tests.replay.eventful_run import exported
+from tests.replay.eventful_run import export_of
 from tests.runs import define_real, events, run_real
 
 FORMULA = '=HYPERLINK("http://attacker.example")'
@@ -26,7 +26,7 @@ def test_csv_has_no_formula_for_any_delimiter(tmp_path: Path, before: str, delim
     """In some locales, spreadsheets separate cells at semicolons or tabs, and then rows at every line break."""
     text = before + FORMULA
     write_sync(tmp_path / "run", [started(), session(), *trial("a", text)])
-    content = exported(tmp_path / "run", "csv").decode()
+    content = export_of(tmp_path / "run", "csv").decode()
     reader = csv.reader(io.StringIO(content, newline=""), delimiter=delimiter)
     cells = [cell.strip(' "') for row in reader for cell in row]
 
@@ -39,7 +39,7 @@ def test_csv_has_no_formula_for_any_delimiter(tmp_path: Path, before: str, delim
 def test_other_text_in_csv_can_be_restored(tmp_path: Path, text: str) -> None:
     """The documented rule restores text with separators and apostrophes."""
     write_sync(tmp_path / "run", [started(), session(), *trial("a", text)])
-    (row,) = csv.DictReader(io.StringIO(exported(tmp_path / "run", "csv").decode(), newline=""))
+    (row,) = csv.DictReader(io.StringIO(export_of(tmp_path / "run", "csv").decode(), newline=""))
 
     assert text == re.sub(r"(^|[;\t\r\n])'", r"\1", row["output"])
 
@@ -48,7 +48,7 @@ def test_other_text_in_csv_can_be_restored(tmp_path: Path, text: str) -> None:
 def test_files_of_an_inspect_log_stay_in_its_directory(tmp_path: Path, name: str) -> None:
     """A case name cannot place an extracted file outside the directory."""
     write_sync(tmp_path / "run", [started(), session(), *trial(name)])
-    names = zipfile.ZipFile(io.BytesIO(exported(tmp_path / "run", "inspect"))).namelist()
+    names = zipfile.ZipFile(io.BytesIO(export_of(tmp_path / "run", "inspect"))).namelist()
 
     assert [name for name in names if name.startswith("samples/")]
     assert [] == [name for name in names if "\\" in name or {"", ".", ".."} & set(name.split("/"))]
