@@ -94,10 +94,10 @@ class _Shape:
         """Replace what follows the groups of each match, if `is_secret` is true of it."""
 
         def replacement(match: re.Match[str]) -> str:
-            kept = "".join(group for group in match.groups() if group)
-            if match.lastgroup == "unfinished" or (is_secret is not None and not is_secret(match[0][len(kept) :])):
+            visible_part = "".join(group for group in match.groups() if group)
+            if match.lastgroup == "unfinished" or (is_secret is not None and not is_secret(match[0][len(visible_part) :])):
                 return match[0]
-            return f"{kept}{MASK}"
+            return f"{visible_part}{MASK}"
 
         return self.pattern.sub(replacement, text)
 

@@ -24,10 +24,10 @@ from runner.secret_shapes import (
     without_variables,
 )
 
-SHORTEST: Final = 8
+MIN_LENGTH: Final = 8
 """Characters; shorter values occur in texts by chance."""
 
-SHORTEST_IN_OUTPUTS: Final = 12
+MIN_LENGTH_IN_OUTPUTS: Final = 12
 """Characters of a value that is masked in outputs, and of a variable that is secret by its name."""
 
 _VARIABLE_NAME: Final = re.compile(
@@ -105,15 +105,15 @@ sent_secrets: Final = SecretValues()
 
 def add_secret(value: str) -> None:
     """Mask a value that a run sends in all texts from now on; in outputs too, unless it is short."""
-    if len(value) >= SHORTEST:
+    if len(value) >= MIN_LENGTH:
         _all_secrets.add(value)
-    if len(value) >= SHORTEST_IN_OUTPUTS:
+    if len(value) >= MIN_LENGTH_IN_OUTPUTS:
         sent_secrets.add(value)
 
 
 def is_secret_variable(name: str, value: str) -> bool:
     """Whether the value of an environment variable that a run expands is masked; a short one only if its name looks secret."""
-    return is_secret_name(name) or len(value) >= SHORTEST_IN_OUTPUTS
+    return is_secret_name(name) or len(value) >= MIN_LENGTH_IN_OUTPUTS
 
 
 def secret_variables() -> dict[str, str]:
@@ -121,7 +121,7 @@ def secret_variables() -> dict[str, str]:
     return {
         name: value
         for name, value in os.environ.items()
-        if len(value) >= SHORTEST_IN_OUTPUTS and _VARIABLE_NAME.search(name) and not os.path.exists(value)
+        if len(value) >= MIN_LENGTH_IN_OUTPUTS and _VARIABLE_NAME.search(name) and not os.path.exists(value)
     }
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 FRAME: Final = 0.2
 """Seconds between two frames of the live screen."""
-QUIET: Final = 60.0
+MAX_LINE_INTERVAL: Final = 60.0
 """Maximum seconds between two progress lines, so that a slow run does not look stuck."""
 
 
@@ -44,30 +44,32 @@ class ProgressPrinter:
     A run that stalls every few seconds is reported once a minute.
     """
 
-    printed: int | None = None
+    printed_tenth: int | None = None
     """The tenths of the last line."""
-    at: float = 0.0
+    printed_at: float = 0.0
     """Time of the last line, in the seconds of `t`."""
     err: bool = False
     is_stalled: bool = False
     stalled_at: float = -math.inf
 
-    def update(self, state: RunState, *, now: float, durable: int, total: int | None, before: int) -> None:
+    def update(self, state: RunState, *, now: float, durable: int, total: int | None, done_before: int) -> None:
         """Print a line if one is due."""
-        done = tenth(state, total)
-        is_stalled = bool(stall_reason(state, now=now, done_before=before, min_pause=0.0 if self.is_stalled else LONG_PAUSE))
+        tenths = tenth(state, total)
+        is_stalled = bool(
+            stall_reason(state, now=now, done_before=done_before, min_pause=0.0 if self.is_stalled else LONG_PAUSE)
+        )
         continues = self.is_stalled and not is_stalled and not state.outcome
         changed = continues or (is_stalled and not self.is_stalled and not _is_recent(self.stalled_at, now))
-        if done != self.printed or changed or not _is_recent(self.at, now):
+        if tenths != self.printed_tenth or changed or not _is_recent(self.printed_at, now):
             if is_stalled and not self.is_stalled:
                 self.stalled_at = now
-            self.printed, self.at, self.is_stalled = done, now, is_stalled
-            text = line(state, now=now, durable=durable, total=total, done_before=before)
+            self.printed_tenth, self.printed_at, self.is_stalled = tenths, now, is_stalled
+            text = line(state, now=now, durable=durable, total=total, done_before=done_before)
             echo(f"resumed: {text}" if continues else text, err=self.err)
 
 
-def _is_recent(at: float, now: float) -> bool:
-    return 0 <= now - at < QUIET  # Negative after the start of a session, which resets the seconds.
+def _is_recent(time: float, now: float) -> bool:
+    return 0 <= now - time < MAX_LINE_INTERVAL  # Negative after the start of a session, which resets the seconds.
 
 
 Show = Callable[[LoadedRun, float], None]
@@ -85,11 +87,11 @@ def redraw(screen: "Live", frame: "Group") -> None:
     from rich.segment import ControlType  # noqa: PLC0415  # the same
     from rich.text import Text  # noqa: PLC0415  # the same
 
-    before = screen.get_renderable()
-    lines = [line for line in before.renderables if isinstance(line, Text)] if isinstance(before, Group) else []
-    wrapped = sum(max(0, line.cell_len - 1) // screen.console.width for line in lines)
-    if wrapped:
-        screen.console.control(Control(*[(ControlType.ERASE_IN_LINE, 2), (ControlType.CURSOR_UP, 1)] * wrapped))
+    last_frame = screen.get_renderable()
+    lines = [line for line in last_frame.renderables if isinstance(line, Text)] if isinstance(last_frame, Group) else []
+    wrapped_rows = sum(max(0, line.cell_len - 1) // screen.console.width for line in lines)
+    if wrapped_rows:
+        screen.console.control(Control(*[(ControlType.ERASE_IN_LINE, 2), (ControlType.CURSOR_UP, 1)] * wrapped_rows))
     screen.update(frame, refresh=True)
 
 
@@ -98,7 +100,9 @@ def showing(*, transient: bool = False) -> Generator[Show]:
     """Show a run on standard output, as a screen or in lines; the last frame remains unless `transient`."""
     if not is_screen(sys.stdout):
         printer = ProgressPrinter()
-        yield lambda run, now: printer.update(run.state, now=now, durable=run.durable, total=run.total, before=run.done_before)
+        yield lambda run, now: printer.update(
+            run.state, now=now, durable=run.durable, total=run.total, done_before=run.done_before
+        )
         return
     from rich.live import Live  # noqa: PLC0415  # slow to import
 

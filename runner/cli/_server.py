@@ -117,8 +117,8 @@ class _Response:
 class Server:
     """Answers requests for the page and for its events."""
 
-    def __init__(self, live: FollowedRun, port: int, token: str | None = None) -> None:
-        self._live = live
+    def __init__(self, followed_run: FollowedRun, port: int, token: str | None = None) -> None:
+        self._followed_run = followed_run
         self._token = token or secrets.token_urlsafe(24)
         self._port = port
         self._hosts = {f"{name}:{port}".encode() for name in (HOST, "localhost")}
@@ -155,7 +155,7 @@ class Server:
             case []:
                 return _Response(307, "the address ends with a /\n", headers=(("location", f"/{self._token}/"),))
             case [b""]:
-                return _Response(200, live_page(self._live.run.path.name).decode(), "text/html")
+                return _Response(200, live_page(self._followed_run.run.path.name).decode(), "text/html")
             case [b"events"]:
                 return Cursor.parse(headers.get(b"last-event-id", b"").decode("latin-1"))
             case _:
@@ -186,7 +186,7 @@ class Server:
                 nursery.cancel_scope.cancel()
 
             nursery.start_soon(wait_closed)
-            async with aclosing(self._live.messages(cursor)) as messages:
+            async with aclosing(self._followed_run.messages(cursor)) as messages:
                 async for message in messages:
                     await stream.send_all(connection.send(h11.Data(data=message)) or b"")
 
@@ -221,15 +221,15 @@ def _headers(content_type: str) -> list[tuple[str, str]]:
 
 async def serve(path: Path, size: int, port: int, *, ready: Callable[[str], object], token: str | None = None) -> None:
     """Serve a run until cancelled; `ready` is called with the address."""
-    live = FollowedRun(path, size)
+    followed_run = FollowedRun(path, size)
     try:
         (listener,) = await trio.open_tcp_listeners(port, host=HOST)
     except OSError as exc:
         hint = "pass another --port, or none to use a free one"
         raise UsageError(f"cannot listen on port {port}: {exc.strerror}", hint=hint) from exc
-    server = Server(live, listener.socket.getsockname()[1], token)
+    server = Server(followed_run, listener.socket.getsockname()[1], token)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(live.follow)
-        nursery.start_soon(live.watch_lock)
+        nursery.start_soon(followed_run.follow)
+        nursery.start_soon(followed_run.watch_lock)
         ready(server.address)
         await trio.serve_listeners(server.answer, [listener])

@@ -201,7 +201,7 @@ class CommandSession:
             if stopping and not is_stopping:
                 is_stopping = True
                 echo(f"stopping: {stopping_in_words(live.state, *stopping)}", err=True)
-            printer.update(live.state, now=live.now(), durable=live.journal.durable, total=live.total, before=done_before)
+            printer.update(live.state, now=live.now(), durable=live.journal.durable, total=live.total, done_before=done_before)
 
 
 def _changed_settings(live: LiveRun) -> Iterator[str]:

@@ -54,8 +54,8 @@ def _columns(path: Path, run: RunDigest) -> tuple[str, ...]:
     started = cell(run.started_at)[:19].replace("T", " ")
     counts = cell(run.completed), cell(run.failed), cell(run.trials)
     cost = "-" if run.cost is None else money(run.cost)
-    took = "-" if run.elapsed is None else duration(run.elapsed)
-    return printable(str(path), 200), cell(run.evaluation), started, *counts, _score(run), cost, took, cell(run.outcome)
+    elapsed = "-" if run.elapsed is None else duration(run.elapsed)
+    return printable(str(path), 200), cell(run.evaluation), started, *counts, _score(run), cost, elapsed, cell(run.outcome)
 
 
 def _score(run: RunDigest) -> str:

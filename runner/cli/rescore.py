@@ -84,7 +84,7 @@ def rescore(
         done: Rescored = trio.run(call)
     outcome, names = done.outcome, [scorer.name for scorer in scorers]
     text = f"{plural(done.outputs, 'output')} re-scored by {', '.join(names)}"
-    text += f"; {done.current:,} already scored" if done.current else ""
+    text += f"; {done.already_scored:,} already scored" if done.already_scored else ""
     text += f"; {done.unscored:,} not scored; run the same command again" if done.unscored else ""
     echo(text, err=True)
     state = outcome.state

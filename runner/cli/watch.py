@@ -29,7 +29,7 @@ from runner.run_paths import last_record
 from runner.signals import until_signal
 from runner.suggest import command
 
-SILENCE: Final = 1.0
+LOCK_CHECK_AFTER: Final = 1.0
 """Seconds without a record after which the lock of the run is checked."""
 
 
@@ -114,7 +114,7 @@ class RunWatcher:
         now = self._clock.now()
         if self._is_broken:
             return True
-        if now - max(self._checked_at, -math.inf if self.run.state.outcome else self._record_at) < SILENCE:
+        if now - max(self._checked_at, -math.inf if self.run.state.outcome else self._record_at) < LOCK_CHECK_AFTER:
             return False
         self._checked_at = now
         if await trio.to_thread.run_sync(is_held, self.run.path):

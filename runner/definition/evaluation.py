@@ -202,7 +202,7 @@ def _is_redefined(old: object, new: object) -> bool:
     return is_same_name and is_same_place and old_code is not new_code
 
 
-class Define(Protocol):
+class EvaluationDecorator(Protocol):
     """What `@evaluation(…)` returns: it turns the function below it into an evaluation."""
 
     @overload
@@ -242,7 +242,7 @@ def evaluation(
     name: str | None = None,
     variants: VariantOptions | None = None,
     **settings: Unpack[SettingOptions],
-) -> Define:
+) -> EvaluationDecorator:
     """Turn a function that takes a case's input and returns an output into an evaluation.
 
     `cases` is a file's path, an iterable, a function that returns one, or a `Dataset`, which also names the columns. `name`
@@ -264,7 +264,7 @@ def evaluation(
     def define(task: Callable[[Any], Any]) -> Evaluation[Any, Any, Any]:
         return Evaluation(task, cases=dataset, settings=own_settings, name=name, variants=variants)
 
-    return cast("Define", define)
+    return cast("EvaluationDecorator", define)
 
 
 def _variants(

@@ -40,11 +40,11 @@ class Identified(Protocol):
         ...
 
 
-def default_slots(called: Callable[..., Any], shards: int = 1) -> int:
+def default_slots(callee: Callable[..., Any], shards: int = 1) -> int:
     """Return how many calls of a task or a scorer may be in flight in each shard, unless the user sets `slots`."""
-    slots = getattr(called, "default_slots", None)
+    slots = getattr(callee, "default_slots", None)
     if not isinstance(slots, int):
-        slots = ASYNC_SLOTS if is_async(called) else THREAD_SLOTS
+        slots = ASYNC_SLOTS if is_async(callee) else THREAD_SLOTS
     return max(1, slots // shards)
 
 
@@ -114,9 +114,9 @@ def _limit_of(task: object) -> tuple[str, str | None, str]:
     return str(getattr(task, "__name__", "")) if isinstance(task, OpenableTask) else "", _identity(task), _model(task)
 
 
-def _model(called: object) -> str:
+def _model(callee: object) -> str:
     """Return the model of a chat or a judge; empty for others."""
-    return str(getattr(getattr(called, "chat", called), "model", "")) if isinstance(called, Identified) else ""
+    return str(getattr(getattr(callee, "chat", callee), "model", "")) if isinstance(callee, Identified) else ""
 
 
 def _location(task: object) -> str:
@@ -145,8 +145,8 @@ def scorer_keys(scorers: Iterable[Scorer], tasks: TaskKeys | None) -> dict[str, 
     return keys
 
 
-def _identity(called: object) -> str | None:
-    return called.rate_limit_identity if isinstance(called, Identified) else None
+def _identity(callee: object) -> str | None:
+    return callee.rate_limit_identity if isinstance(callee, Identified) else None
 
 
 def scorer_slots(scorers: Mapping[str, Scorer], tasks: TaskKeys | None, slots: int | None, shards: int = 1) -> dict[str, int]:

@@ -47,7 +47,7 @@ class Rescored:
     outcome: Outcome
     outputs: int
     """Outputs that were scored by at least one scorer."""
-    current: int
+    already_scored: int
     """Outputs that already had a score from the current version of every scorer."""
     unscored: int
     """Outputs that were not scored because the re-scoring was stopped."""
@@ -189,8 +189,10 @@ def _unscored(
     for name, trial in state.trials.items():
         if not _has_output(trial, only_variants):
             continue
-        current = {(name.partition(".")[0], version) for name, (version, _) in trial.scores.items()}
-        scored = frozenset(scorer.name for scorer in scorers if not all_outputs and (scorer.name, scorer.version) in current)
+        scored_versions = {(name.partition(".")[0], version) for name, (version, _) in trial.scores.items()}
+        scored = frozenset(
+            scorer.name for scorer in scorers if not all_outputs and (scorer.name, scorer.version) in scored_versions
+        )
         if len(scored) < len(scorers):
             yield name, scored
 

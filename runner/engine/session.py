@@ -172,7 +172,7 @@ class Session:
         if plan is None:
             return self._already_finished(state)
         if plan.settings.workers is None:
-            return await self._write_anywhere(state, plan)
+            return await self._run_at_free_path(state, plan)
         workers = new_workers(plan.settings.workers, self.evaluation, plan.settings, plan.variants, options.task)
         async with workers.open():
             self._preparing = trio.CancelScope()
@@ -180,9 +180,9 @@ class Session:
                 await workers.wait_ready()  # Before anything is written.
             if self._preparing.cancelled_caught or self._interrupts:
                 raise KeyboardInterrupt
-            return await self._write_anywhere(state, plan, workers)
+            return await self._run_at_free_path(state, plan, workers)
 
-    async def _write_anywhere(self, state: RunState, plan: Plan, workers: Workers | None = None) -> Outcome:
+    async def _run_at_free_path(self, state: RunState, plan: Plan, workers: Workers | None = None) -> Outcome:
         """Run the session at its path, or at the next one that no other process takes."""
         clock = Clock(self.options.wall)
         while True:

@@ -26,13 +26,13 @@ from runner.tasks.client import AnyResponse, Client
 from runner.tasks.reply import IncompleteReply, InvalidReply, NoResponse, Redirected, check_values
 from runner.tasks.reply_memory import MAX_BYTES, ReplyMemory, ReplyTooLarge
 
-LAST_REPLY: Final = 1.0
+LAST_REPLY_TIMEOUT: Final = 1.0
 """Seconds in which an agent must read the reply that ends its attempt."""
 
 LONG_STREAM: Final = 16 * 1024 * 1024
 """Bytes of a reply that is read without waiting for others; a stream takes several hundred bytes for each token."""
 
-STREAM_END: Final = 1.0
+STREAM_END_TIMEOUT: Final = 1.0
 """Seconds in which a provider must end a stream after its last event, or its connection is closed."""
 
 _NO_RETRY: Final = (NO_SDK_RETRY[0].encode(), NO_SDK_RETRY[1].encode())
@@ -81,14 +81,14 @@ class Call:
         attempt, connection = self.attempt, self.connection
         try:
             body = await connection.body(MAX_BYTES)
-            question = await self._step_request(body) if self.route.is_recorded else None
+            requested_step = await self._step_request(body) if self.route.is_recorded else None
         except ReplyTooLarge as exc:
             await connection.reject(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, str(exc), _NO_RETRY)
             return
         if attempt.failure is not None:
             await connection.reject(HTTPStatus.SERVICE_UNAVAILABLE, f"the attempt failed: {attempt.failure}", _NO_RETRY)
             return
-        step = None if question is None else attempt.steps.begin(question)
+        step = None if requested_step is None else attempt.steps.begin(requested_step)
         if step is not None and (earlier := attempt.steps.take(step)) is not None:
             await self._replay(earlier.output)
             return
@@ -166,7 +166,7 @@ class Call:
 
     async def _read_to_end(self, stream: AsyncIterator[bytes]) -> None:
         """Read what follows the last event: SDKs disconnect then, but the connection to the provider can be used again."""
-        with trio.move_on_after(STREAM_END, shield=True):
+        with trio.move_on_after(STREAM_END_TIMEOUT, shield=True):
             async for chunk in stream:
                 with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
                     await self.connection.send_chunk(chunk)
@@ -205,7 +205,7 @@ class Call:
         if ends:
             self.attempt.fail(exc)  # Before the agent can read the reply and return.
         try:
-            with trio.move_on_after(LAST_REPLY if ends else float("inf")):
+            with trio.move_on_after(LAST_REPLY_TIMEOUT if ends else float("inf")):
                 if connection.is_started:
                     if not isinstance(exc, IncompleteReply | NoResponse | ReplyTooLarge):
                         await connection.finish()  # The stream contains the error.

@@ -23,7 +23,7 @@ from runner.tasks.reply_memory import LARGE_REPLIES, MAX_BYTES, SMALL
 
 HOST: Final = "127.0.0.1"
 MAX_CONNECTIONS: Final = 2_000
-SWEEP: Final = 10.0
+SWEEP_INTERVAL: Final = 10.0
 """Seconds between two searches for idle connections."""
 CONNECT_TIMEOUT: Final = 10.0
 """Seconds to connect to a provider."""
@@ -73,7 +73,7 @@ class Gateway:
     async def close_idle_connections(self) -> None:
         """Close connections that wait too long for a request, until cancelled."""
         while True:
-            await trio.sleep(SWEEP)
+            await trio.sleep(SWEEP_INTERVAL)
             for connection in self._connections:
                 connection.close_if_idle()
 

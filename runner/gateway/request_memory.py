@@ -6,7 +6,7 @@ from typing import Final
 
 import trio
 
-TOTAL: Final = 512 * 1024 * 1024
+MAX_TOTAL: Final = 512 * 1024 * 1024
 """Bytes of all large bodies together; further ones wait until calls end."""
 
 
@@ -14,7 +14,7 @@ class RequestMemory:
     """The memory for large request bodies; each takes all it needs in one step, so that no two can block each other."""
 
     def __init__(self) -> None:
-        self._free = TOTAL
+        self._free = MAX_TOTAL
         self._changed = trio.lowlevel.ParkingLot()
 
     @asynccontextmanager

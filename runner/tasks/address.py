@@ -20,7 +20,7 @@ import httpcore2
 from runner.data.templates import Fields, Text
 from runner.errors import MissingVariable, UsageError
 from runner.secret_shapes import is_secret_name
-from runner.secrets import SHORTEST, add_secret, is_secret_variable, mask, mask_header
+from runner.secrets import MIN_LENGTH, add_secret, is_secret_variable, mask, mask_header
 
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADER_VALUE: Final = re.compile(r"[\t\x20-\x7e]*")
@@ -118,7 +118,7 @@ class Address:
                 (b"User-Agent", b"evaljournal"),
                 *request_headers,
             ),
-            secrets=frozenset(secret.encode() for secret in secrets if len(secret) >= SHORTEST),
+            secrets=frozenset(secret.encode() for secret in secrets if len(secret) >= MIN_LENGTH),
             proxy=proxy,
         )
 

@@ -111,7 +111,7 @@ class Http11Connection:
         if (reply := _simple_reply(data)) is not None:
             status, headers, self._remaining, self._received = reply
             return Response(self, status, headers, request.read_timeout)
-        self._http = _after(request)
+        self._http = _h11_after(request)
         self._http.receive_data(data)
         while not isinstance(event := await self._next_event(self._http, request.read_timeout), h11.Response):
             pass  # 100 Continue, for example.
@@ -180,7 +180,7 @@ def _simple_reply(data: bytes) -> tuple[int, list[tuple[bytes, bytes]], int, byt
     return None if length is None else (int(head[1]), headers, int(length), data[head.end() :])
 
 
-def _after(request: Request) -> h11.Connection:
+def _h11_after(request: Request) -> h11.Connection:
     """Return the state of h11 after it has sent a request."""
     http = h11.Connection(h11.CLIENT, max_incomplete_event_size=_MAX_HEAD)
     try:

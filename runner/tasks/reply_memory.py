@@ -23,7 +23,7 @@ SMALL: Final = 1024 * 1024
 LARGE_REPLIES: Final = 4
 """Replies of more than `SMALL` bytes that are read at the same time; others wait, and their senders too."""
 
-IN_PLACE: Final = 128 * 1024
+PARSED_IN_LOOP: Final = 128 * 1024
 """Bytes of a reply that the event loop parses itself, because a thread would take longer."""
 
 _places: trio.lowlevel.RunVar[trio.Semaphore] = trio.lowlevel.RunVar("evaljournal_large_replies")
@@ -68,7 +68,7 @@ class ReplyMemory:
 
     async def parse(self, function: Callable[[], T]) -> T:
         """Call a function that parses the reply; if it is large, in a thread, which keeps the place until it ends."""
-        if self._size <= IN_PLACE and self._place is None:
+        if self._size <= PARSED_IN_LOOP and self._place is None:
             return function()
         token, place = trio.lowlevel.current_trio_token(), self._place
         self._place = None

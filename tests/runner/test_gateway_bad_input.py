@@ -154,7 +154,7 @@ def test_a_body_with_too_many_values_is_rejected(path: Path) -> None:
 @pytest.mark.usefixtures("_provider")
 def test_large_bodies_wait_for_each_other(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All are answered, although only a few fit into memory at the same time."""
-    monkeypatch.setattr("runner.gateway.request_memory.TOTAL", 1_500_000)
+    monkeypatch.setattr("runner.gateway.request_memory.MAX_TOTAL", 1_500_000)
 
     def agent(_: Any) -> int:
         url = gateway_address()
@@ -314,7 +314,7 @@ def test_a_thread_that_was_abandoned_gets_no_answer(path: Path) -> None:
 def test_idle_connections_are_closed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Connections with half a request are idle, too; one with a call in flight is not."""
     monkeypatch.setattr(connection, "IDLE_TIMEOUT", 0.05)
-    monkeypatch.setattr(gateway, "SWEEP", 0.01)
+    monkeypatch.setattr(gateway, "SWEEP_INTERVAL", 0.01)
 
     def agent(_: Any) -> list[str]:
         url = gateway_address()

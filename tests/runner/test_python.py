@@ -233,7 +233,7 @@ def test_outputs_are_rescored(tmp_path: Path) -> None:
     done, state = names["done"], load(path).state
     rescored = runner.rescore(names["it"], path)
 
-    assert (3, 0, 0) == (done.outputs, done.current, done.unscored)
+    assert (3, 0, 0) == (done.outputs, done.already_scored, done.unscored)
     assert (0.0, 3) == (state.scores["right"].mean, len(state.latencies))
-    assert (0, 3) == (rescored.outputs, rescored.current)
+    assert (0, 3) == (rescored.outputs, rescored.already_scored)
     assert 3 == runner.rescore(names["it"], path, all_outputs=True).outputs

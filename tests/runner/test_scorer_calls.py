@@ -163,7 +163,7 @@ async def test_rescoring_goes_through_the_executor(tmp_path: Path) -> None:
     result = audit(read(tmp_path / "run"), rules=session_rules)
 
     assert (20, 0, "") == (done.outputs, done.unscored, done.outcome.stopped)
-    assert (0, 20) == (repeated.outputs, repeated.current)
+    assert (0, 20) == (repeated.outputs, repeated.already_scored)
     assert 5 == max_in_flight
     assert 20 == sum(isinstance(event, AttemptStarted) for event in events_of(tmp_path / "run"))
     assert ((), 2) == (result.findings, result.decisions_reproduced)

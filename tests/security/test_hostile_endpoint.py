@@ -37,7 +37,7 @@ EXPECTED_ERRORS: Final = (InvalidReply, ErrorReply, IncompleteReply, ReplyTooLar
 def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make replies of a few kB large ones."""
     monkeypatch.setattr(reply_memory, "SMALL", 10_000)
-    monkeypatch.setattr(reply_memory, "IN_PLACE", 1_000)
+    monkeypatch.setattr(reply_memory, "PARSED_IN_LOOP", 1_000)
     monkeypatch.setattr(reply_memory, "MAX_BYTES", 100_000)
 
 
