@@ -140,7 +140,7 @@ class MemoryWorkers:
 _pipe: ContextVar[MemoryPipe] = ContextVar("tests_pipe")
 
 
-async def die(detail: str = "exit code 3", *, blameless: bool = False) -> None:
+async def die(detail: str = "exit code 3", *, is_external: bool = False) -> None:
     """End the worker that this task runs in."""
-    _pipe.get().end(WorkerDied(detail, blameless=blameless))
+    _pipe.get().end(WorkerDied(detail, is_external=is_external))
     await trio.sleep_forever()

@@ -288,7 +288,7 @@ class Workers:
             raise WorkerDied(f"killed: it was not ready within {START_TIMEOUT:g} s")
         except WorkerDied as exc:
             pipe.kill()
-            self._handle_end(worker, exc.detail, blameless=exc.blameless)
+            self._handle_end(worker, exc.detail, is_external=exc.is_external)
         except InvalidFrame as exc:
             pipe.kill()
             self._handle_end(worker, f"killed: {exc}")
@@ -337,14 +337,14 @@ class Workers:
                 await call.steps.wait_durable()
         worker.pipe.send(orjson.dumps({"synced": number, "request": request}))
 
-    def _handle_end(self, worker: Worker | None, detail: str, *, blameless: bool = False) -> None:
+    def _handle_end(self, worker: Worker | None, detail: str, *, is_external: bool = False) -> None:
         """Handle the end of a worker."""
         if worker is None:
             self._starting -= 1
             self._failed_starts += 1
             self._start_missing(f"a worker ended before it was ready ({detail})")
         elif worker.is_alive:
-            call_is_cause = len(worker.calls) == 1 and not blameless
+            call_is_cause = len(worker.calls) == 1 and not is_external
             self._end(worker, detail, reason="worker_died" if call_is_cause else "worker_lost")
 
     def _end(self, worker: Worker, detail: str, *, reason: WorkerEnd) -> None:

@@ -13,12 +13,12 @@ WorkerEnd = Literal["worker_died", "worker_lost"]
 class WorkerDied(Exception):
     """A worker has ended, or the connection to it."""
 
-    def __init__(self, detail: str, *, blameless: bool = False) -> None:
+    def __init__(self, detail: str, *, is_external: bool = False) -> None:
         super().__init__(detail)
         self.detail = detail
         """What is known, such as `signal 11` or `exit code 3`."""
-        self.blameless = blameless
-        """Whether what it ran is not the cause: the machine or the connection was lost."""
+        self.is_external = is_external
+        """Whether the cause is outside the worker: the machine or the connection was lost."""
 
 
 class WorkerEnded(Exception):

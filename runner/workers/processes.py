@@ -68,7 +68,7 @@ class ProcessPipe:
             self.kill()
             raise WorkerDied("killed: it closed its standard output")
         code = await self._process.wait()
-        raise WorkerDied(exit_in_words(code), blameless=code in self._lost_codes)
+        raise WorkerDied(exit_in_words(code), is_external=code in self._lost_codes)
 
     async def forward_stderr(self) -> None:
         """Print what the worker writes to standard error."""
@@ -106,13 +106,13 @@ class _Processes:
             # In a session of its own: Ctrl-C is for the process of the run, which stops its workers.
             process = await trio.lowlevel.open_process(line, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True)
         except OSError as exc:
-            raise WorkerDied(f"cannot run {line[0]!r}: {exc.strerror}", blameless=True) from exc
+            raise WorkerDied(f"cannot run {line[0]!r}: {exc.strerror}", is_external=True) from exc
         worker = ProcessPipe(process, where, lost_codes=lost_codes)
         try:
             self._nursery.start_soon(self._serve, worker)
         except RuntimeError as exc:  # The session ended while the process was being started, which cannot be cancelled.
             await worker.end()
-            raise WorkerDied("the session has ended", blameless=True) from exc
+            raise WorkerDied("the session has ended", is_external=True) from exc
         return worker
 
     async def _serve(self, worker: ProcessPipe) -> None:

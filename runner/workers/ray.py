@@ -79,9 +79,9 @@ class RayPipe:
         try:
             for message in messages:
                 self._deliver(self._ray.get(message))
-            self._deliver(WorkerDied("its actor ended", blameless=True))
+            self._deliver(WorkerDied("its actor ended", is_external=True))
         except Exception as exc:  # noqa: BLE001  # reported
-            self._deliver(WorkerDied(_reason(exc), blameless=True))
+            self._deliver(WorkerDied(_reason(exc), is_external=True))
         self.release()
 
     def _deliver(self, message: bytes | WorkerDied) -> None:
@@ -106,7 +106,7 @@ class RayPipe:
         """Wait until the process runs."""
         message = await self._receive()
         if not message.startswith(ray_actor.STARTED):
-            raise WorkerDied(message[1:].decode("utf-8", "replace"), blameless=True)
+            raise WorkerDied(message[1:].decode("utf-8", "replace"), is_external=True)
         self.is_started = True
         threading.Thread(target=self._write, name="evaljournal-ray-write", daemon=True).start()
 
@@ -180,7 +180,7 @@ class _Cluster:
                     await pipe.wait_started()
                     return pipe
                 if number <= max(1, self._pool.workers) or not any(pipe.is_started for pipe in self._pipes):
-                    raise WorkerDied(await run_in_thread(self._missing_resources), blameless=True)
+                    raise WorkerDied(await run_in_thread(self._missing_resources), is_external=True)
         except BaseException:
             pipe.release()
             raise

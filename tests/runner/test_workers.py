@@ -207,7 +207,7 @@ async def test_a_lost_machine_costs_nothing_up_to_a_limit() -> None:
     disk = SimulatedDisk()
 
     async def lost(_: str) -> None:
-        await die("exit code 255", blameless=True)
+        await die("exit code 255", is_external=True)
 
     await run_in(MemoryWorkers(), define(lost, numbered_cases(1), retry=attrs.evolve(RETRY, deaths=0)), disk)
 
@@ -381,7 +381,7 @@ async def test_workers_come_and_go() -> None:
             capacity.total_tokens = 4
         if value in lost:
             lost.remove(value)
-            await die("machine lost", blameless=True)
+            await die("machine lost", is_external=True)
         return value
 
     outcome = await run_in(pool, define(task, numbered_cases(60), slots=8, retry=RETRY), disk)

@@ -149,7 +149,7 @@ class Script:
         elif kind in {"die", "lose"} and pipes:
             pipe = pipes[index % len(pipes)]
             self.unused += not pipe.numbers
-            pipe.end(WorkerDied("exit code 3", blameless=kind == "lose"))
+            pipe.end(WorkerDied("exit code 3", is_external=kind == "lose"))
         elif kind == "cancel" and self.calls:
             self.calls[index % len(self.calls)].scope.cancel()
         elif kind == "wait":
