@@ -282,8 +282,9 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
         ),
         Option(
             "--workers WHERE",
-            f"Run attempts in processes ('processes', 'processes:N'), on a Ray cluster ('ray', 'ray:HOST:PORT') or in workers "
-            f"that a command starts ('command:ssh gpu1 …'); '{OFF}' turns it off.",
+            f"Run attempts in N processes, M at once in each ('processes', 'processes:N', 'processes:NxM'), on a Ray cluster "
+            f"('ray', 'ray:HOST:PORT') or in workers that a command starts ('command:ssh gpu1 …', 'command:NxM:docker run …'); "
+            f"'{OFF}' turns it off.",
             "settings",
             '"processes:8"',
             default="this process",

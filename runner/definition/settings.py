@@ -70,7 +70,7 @@ def _budget_per_trial(value: BudgetValue) -> Mapping[str, float] | None:
 
 _is_pool: Final = valid(
     lambda value: value is None or isinstance(value, WorkerPool),
-    "must be 'processes', 'processes:N', 'ray', 'ray:HOST:PORT' or 'command:LINE'",
+    "must be 'processes', 'processes:N', 'processes:NxM', 'ray', 'ray:HOST:PORT', 'command:LINE' or 'command:NxM:LINE'",
 )
 DURATION: Final = "must be a number of seconds above 0"
 _duration: Final = valid(lambda value: value is None or is_duration(value), DURATION, "None turns it off")
@@ -109,8 +109,8 @@ class Settings(Selection):
     retry: Retry = field(factory=Retry, validator=_of_type(Retry))
     """Which failed attempts are retried."""
     workers: WorkerPool | None = field(default=None, converter=parse_workers, validator=_is_pool)
-    """Where attempts run: `ProcessWorkers(8)` or "processes:8" in processes, `CommandWorkers(…)` in workers that a
-    command starts. None: in this process."""
+    """Where attempts run: in processes (`ProcessWorkers(8)` or "processes:8"), on a Ray cluster (`RayWorkers()`), or in workers
+    that a command starts (`CommandWorkers(…)`). None: in this process."""
     policy: str = field(default="adaptive", validator=_one_of(*POLICIES))
     """The concurrency policy."""
     grace: float = field(

@@ -1,27 +1,43 @@
 """The setting `workers`: from text, as the command line and a configuration file have it, and from what a journal records."""
 
+import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from runner.workers.processes import CommandWorkers, ProcessWorkers
 from runner.workers.ray import RayWorkers
 
+_COUNTS: Final = re.compile(r"([0-9]+)(?:x([0-9]+))?")
+"""Number of workers, and of attempts that each runs concurrently: `8`, `8x16`."""
+
 
 def parse_workers(value: Any) -> Any:
-    """Return the pool that a setting describes: `processes:8`, `ray`, `command:ssh …`; `none` and None: no workers.
+    """Return the pool that a setting describes: `processes:8x16`, `ray`, `command:8:ssh …`; `none` and None: no workers.
 
     What a journal records of a pool is parsed, too. Anything else is left to the validator.
     """
     if isinstance(value, Mapping):
         is_processes = value.get("kind") == "processes"  # A journal must not name a command to run, or a cluster to trust.
         return ProcessWorkers(value["workers"], concurrency=value["concurrency"]) if is_processes else value
-    if not isinstance(value, str):
-        return value
-    kind, _, argument = value.partition(":")
-    if value in {"none", "processes"}:
-        return None if value == "none" else ProcessWorkers()
-    if kind == "ray":
-        return RayWorkers(argument if ":" in value else None)
-    if kind == "processes" and argument.isdecimal():
-        return ProcessWorkers(int(argument))
-    return CommandWorkers(argument) if kind == "command" else value
+    return _parse_text(value) if isinstance(value, str) else value
+
+
+def _parse_text(text: str) -> Any:
+    kind, colon, argument = text.partition(":")
+    match kind:
+        case "none" if not colon:
+            return None
+        case "processes":
+            counts = _COUNTS.fullmatch(argument)
+            return ProcessWorkers(**_members(counts)) if counts else text if colon else ProcessWorkers()
+        case "ray":
+            return RayWorkers(argument if colon else None)
+        case "command":
+            head, _, line = argument.partition(":")
+            counts = _COUNTS.fullmatch(head)
+            return CommandWorkers(line, **_members(counts)) if counts else CommandWorkers(argument)
+    return text
+
+
+def _members(counts: re.Match[str]) -> dict[str, Any]:
+    return {"workers": int(counts[1]), "concurrency": int(counts[2]) if counts[2] else None}

@@ -580,6 +580,9 @@ def test_settings_of_workers() -> None:
     setting = Settings().changed
 
     assert ProcessWorkers(3) == setting({"workers": "processes:3"}).workers
+    assert ProcessWorkers(3, concurrency=16) == setting({"workers": "processes:3x16"}).workers
+    assert CommandWorkers("ssh a:b", workers=3) == setting({"workers": "command:3:ssh a:b"}).workers
+    assert CommandWorkers("ssh a:b", workers=3, concurrency=2) == setting({"workers": "command:3x2:ssh a:b"}).workers
     assert CommandWorkers("ssh gpu1 work") == setting({"workers": "command:ssh gpu1 work"}).workers
     assert (RayWorkers(), RayWorkers("head:6379")) == tuple(
         setting({"workers": text}).workers for text in ("ray", "ray:head:6379")
@@ -590,6 +593,11 @@ def test_settings_of_workers() -> None:
     for invalid in (
         "processes:",
         "processes:0",
+        "processes:2x",
+        "processes:2x0",
+        "processes:٣",
+        "command:0:ls",
+        "command:2:",
         "rays",
         {"kind": "ray", "address": "head:6379"},
         "command:",
