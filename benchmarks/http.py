@@ -52,7 +52,7 @@ def _compare(figures: Figures, directory: Path, url: str, slots: int, count: int
     figures.show("… CPU per call", bare_cpu * 1e6, unit="µs")
     figures.show("ours, journaled and synced", rate_of_ours, unit="calls/s")
     figures.show("… CPU per call", ours_cpu * 1e6, unit="µs")
-    pairs = [rate / bare_rate for (bare_rate, _), (rate, _) in rates]  # In pairs: other load on the machine affects both.
+    pairs = [rate / bare_rate for (bare_rate, _), (rate, _) in rates]  # Pairs: other load affects both.
     figures.show("… share of the bare loop's rate, median of five pairs", statistics.median(pairs), minimum=REQUIRED.get(slots))
     figures.show("… share of the bare loop's rate, by CPU time", bare_cpu / ours_cpu)
 

@@ -71,7 +71,7 @@ class Merged:
     head: str
     """Hash of its last record."""
     shards: tuple[SourceShard, ...]
-    """In the order in which they were copied."""
+    """The shards in the order in which they were copied."""
     missing: tuple[Shard, ...]
     """Shards that were not passed; the run is not finished without them."""
 
@@ -125,7 +125,9 @@ def _check(paths: list[Path], target: Path, files: Files) -> list[SourceShard]:
     first, *others = shards.values()
     for other in others:
         _check_same(first, other)
-    return sorted(shards.values(), key=lambda source: (not source.is_finished, source.shard))  # `RunFinished` needs all done.
+    return sorted(
+        shards.values(), key=lambda source: (not source.is_finished, source.shard)
+    )  # `RunFinished` needs all of them.
 
 
 def _describe(path: Path, key: bytes | None) -> SourceShard:

@@ -81,7 +81,7 @@ def _has_marker(folded: str, marker_groups: Mapping[str, tuple[str, ...]]) -> bo
 @attrs.frozen
 class _Shape:
     markers: tuple[str, ...]
-    """In lower case; each match contains one. Most texts have none and need no search."""
+    """Lower-case texts, one of which each match contains. Most texts contain none and need no search."""
     pattern: re.Pattern[str]
     """Its groups, if any, are kept."""
     is_certain: bool = False
@@ -139,7 +139,7 @@ _SHAPES: Final = (
             rf"([^\s\"'\\:]{{0,100}}:)({_QUOTE})?(?!//|(?i:https?:)|{_NUMBER}(?![^\s\"']))(?(2){_INSIDE}|(?(4){_INSIDE}|{_BARE}))"
         ),
     ),
-    # A variable of the environment: PGPASSWORD=…
+    # An environment variable: PGPASSWORD=…
     _Shape(
         tuple(f"{name}=" for name in ("key", "token", "secret", "password", "passwd")),
         re.compile(

@@ -118,7 +118,7 @@ def killed_process(call: Callable[[], object]) -> Iterator[None]:
     try:
         yield
     finally:
-        os.killpg(child, signal.SIGKILL)  # With the commands that it has started.
+        os.killpg(child, signal.SIGKILL)  # The commands that it has started are killed, too.
         os.waitpid(child, 0)
 
 

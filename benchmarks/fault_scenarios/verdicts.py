@@ -37,7 +37,7 @@ def false_findings(directory: Path, runs: int) -> Iterator[str]:
                 run(_evaluation(number), path, durability="os", policy=("fixed", "adaptive", "aimd")[number % 3])
                 code = 0
             finally:
-                os._exit(code)  # Not the parent's clean-up.
+                os._exit(code)  # The parent's clean-up must not run in the child.
         _, status = os.waitpid(child, 0)
         if status:
             yield f"run {number}: exit status {status}"

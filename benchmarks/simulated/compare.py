@@ -27,7 +27,7 @@ class Comparison:
     row: Row
     seed: int
     results: dict[str, Result]
-    """By name of the policy."""
+    """Policy → its result."""
     limit: int | None = None
     """The best fixed limit, where it was searched for."""
 

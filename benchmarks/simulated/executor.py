@@ -236,7 +236,7 @@ class Run:
                 self._complete()
             else:
                 judging = Trial(call.trial.number, judging=True)
-                if self.judge is self.task:  # Before new trials, or all would be scored at the end.
+                if self.judge is self.task:  # It precedes new trials; otherwise all would be scored at the end.
                     self.judge.ready.appendleft(judging)
                 else:
                     self.judge.ready.append(judging)

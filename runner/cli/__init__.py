@@ -116,7 +116,7 @@ class _Commands(click.Group):
             from runner.cli._options import render_error  # noqa: PLC0415  # not needed for `--help`
 
             raise CommandError(render_error(exc), DAMAGED if isinstance(exc, InvalidSetting) else USAGE) from exc
-        except KeyboardInterrupt:  # Before a run has started; a running one handles it itself.
+        except KeyboardInterrupt:  # No run has started; a running one handles the signal itself.
             raise CommandError("interrupted", INTERRUPTED) from None
         except BrokenPipeError:
             sys.exit(OUTPUT_FAILED)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 def open_run(path: Path, at: int | None = None) -> LoadedRun:
     """Read a run, in any status, up to record `at`."""
-    is_live = is_held(path)  # Before reading: if the process ends meanwhile, its last record is read.
+    is_live = is_held(path)  # Checked first: if the process ends meanwhile, its last record is read.
     run = load(path, at)
     run.is_live = is_live if run.is_last else not run.state.outcome
     return run

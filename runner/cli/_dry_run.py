@@ -165,7 +165,7 @@ class _EarlierUsage:
 
     path: Path
     per_trial: dict[str, float]
-    """On average, retries included."""
+    """Average usage of a trial, retries included."""
     per_call: dict[str, float]
     by_variant: Mapping[str, dict[str, float]]
     """Variant → usage per trial."""

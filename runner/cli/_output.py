@@ -53,7 +53,7 @@ def write_data(chunks: Iterable[bytes]) -> None:
     flush_output()
     stream, is_terminal = sys.stdout.buffer, sys.stdout.isatty()
     for chunk in _escaped(chunks) if is_terminal else chunks:
-        with writing_output():  # Not around the iteration: it may read files.
+        with writing_output():  # The iteration is outside, because it may read files.
             stream.write(chunk)
     with writing_output():
         stream.flush()

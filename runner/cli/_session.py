@@ -99,7 +99,7 @@ class CommandSession:
             if not segments.is_run(self._path):
                 raise
             raise CommandError(f"interrupted; continue with {command('resume', self._path)}", UNFINISHED) from None
-        except (OSError, SystemExit, RecordTooLarge) as exc:  # Such as a task that closes all files, the journal's too.
+        except (OSError, SystemExit, RecordTooLarge) as exc:  # A task may close all files, including the journal's.
             if not self._is_started or isinstance(exc, BrokenPipeError):
                 raise
             error = describe(exc)

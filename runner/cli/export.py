@@ -70,7 +70,7 @@ def export(
         try:
             _write(source, format_, target, rows or "trials", baseline=baseline_source, summary_file=summary_file)
         except OSError:
-            raise  # A closed pipe or a full disk: not damage.
+            raise  # A closed pipe or a full disk is not damage.
         except Exception as exc:
             problems = [verify_journal(run).problem for run in (path, baseline) if run is not None]
             problem = next(filter(None, problems), None)

@@ -120,7 +120,7 @@ def _find_seconds(path: Path, time: float) -> tuple[int, float | None]:
 
 
 def _find_wall(path: Path, time: datetime) -> int:
-    text = f"{time:%Y-%m-%dT%H:%M:%S.%f}Z"  # In the journal's format, so that text can be compared.
+    text = f"{time:%Y-%m-%dT%H:%M:%S.%f}Z"  # The format of the journal, so that text can be compared.
     before: Record | None = None
     for record in read(path, load_blobs=False):
         if record.at > text:

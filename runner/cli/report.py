@@ -107,7 +107,7 @@ def _comparison(page_runs: list[PageRun]) -> dict[str, Any] | None:
 
 def read_page_run(path: Path) -> PageRun:
     """Read a run for a page: state, columns and audit in one pass over its journal."""
-    is_live = is_held(path)  # Before reading, as in `open_run`.
+    is_live = is_held(path)  # Checked first, as in `open_run`.
     reader = PageReader(journal_size(path))
     run = load(path, apply=reader.apply)
     run.is_live = is_live

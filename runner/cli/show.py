@@ -248,7 +248,7 @@ def _notes(attempt: AttemptDetails) -> Iterator[str]:
         if not is_mapping:
             yield from _block("", " · ".join(f"{name} {printable(value)}" for name, value in notes))
             continue
-        for name, value in notes:  # Such as a judge's prompt, reply and usage.
+        for name, value in notes:  # A judge's prompt, reply and usage, for example.
             if name == NOT_REUSED:
                 yield f"{_INDENT}{not_reused_in_words(value)}"
                 continue

@@ -105,7 +105,7 @@ def _source_of(function: Callable[..., Any]) -> Callable[..., Any]:
 def _normalized(source: str) -> str:
     """Remove what does not change the meaning of source; strings, such as prompts, stay unchanged."""
     if source[:1].isspace():
-        source = f"if True:\n{source}"  # Not dedented: a multi-line prompt may start at the margin.
+        source = f"if True:\n{source}"  # It is not dedented, because a multi-line prompt may start at the margin.
     definition = ast.parse(source).body[0]
     if isinstance(definition, ast.If):
         definition = definition.body[0]

@@ -13,5 +13,5 @@ def read_toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as exc:
         raise UsageError(f"cannot be read: {exc.strerror}", path=path) from exc
-    except ValueError as exc:  # Not TOML, or not UTF-8.
+    except ValueError as exc:  # The file is not TOML or not UTF-8.
         raise UsageError(f"not valid TOML: {exc}", path=path) from exc

@@ -72,7 +72,7 @@ class Evaluation(Generic[InputT, OutputT, ReturnT]):
         _check_task(task, self.name, settings, has_variants=variants is not None)
         self.task: Callable[Concatenate[InputT, ...], ReturnT] = task
         self.variants = {} if variants is None else _variants(task, variants, self.name)
-        """By name, in the order of the definition; empty if the task has none."""
+        """Variants by name, in the order of the definition; empty if the task has none."""
         is_object = isinstance(task, OpenableTask)
         shared = digest(b"variants") if self.variants and is_object else fingerprint_function(task)
         self.fingerprint = shared
@@ -84,7 +84,7 @@ class Evaluation(Generic[InputT, OutputT, ReturnT]):
             self.cases = _checked(self.cases, checked)
         self.settings = settings
         self.scorers: dict[str, Scorer] = {}
-        """By name, in the order in which they were added."""
+        """Scorers by name, in the order in which they were added."""
         functools.update_wrapper(self, task, updated=())
 
     def __call__(self, value: InputT, /, **parameters: Any) -> ReturnT:
@@ -168,7 +168,7 @@ class Evaluation(Generic[InputT, OutputT, ReturnT]):
             raise UsageError(f"{self.name!r} has a scorer {name!r} already; give this one another name: score(name=…)")
         task: object = function
         if timeout is INHERITED and isinstance(task, OpenableTask):
-            timeout = getattr(task, "timeout", INHERITED)  # A judge's own; functions have none.
+            timeout = getattr(task, "timeout", INHERITED)  # A judge has a timeout of its own; functions have none.
         self.scorers[name] = Scorer(
             name=name,
             function=function,

@@ -133,7 +133,7 @@ def _import_file(path: Path) -> ModuleType:
         assert spec is not None
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module  # Before it runs: dataclasses and pickle look a class's module up by its name.
+        sys.modules[name] = module  # Added before it runs, because dataclasses and pickle look up a class's module by its name.
         _loaded.add(name)
         try:
             spec.loader.exec_module(module)

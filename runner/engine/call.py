@@ -110,7 +110,7 @@ class CallScope:
         except BaseException as exc:
             if is_from_signal(exc) or (self.scope.cancel_called and _is_cancelled(exc)):
                 raise
-            # Without our own frame in its traceback, which would form a reference cycle.
+            # Our own frame in its traceback would form a reference cycle.
             outcome = exc.with_traceback(exc.__traceback__ and exc.__traceback__.tb_next)
         if self.is_abandoned:
             late("succeeded" if isinstance(outcome, Returned) else "failed")

@@ -47,7 +47,7 @@ def effective_settings(own: Settings, overrides: Mapping[str, Any], recorded: Ma
     ):  # A journal must not name a command to run or a cluster to trust.
         kind = "on Ray" if workers.get("kind") == "ray" else "that a command starts"
         raise UsageError(f"the run used workers {kind}", hint="pass them again: --workers, or workers=… in Python")
-    # Of `retry`, only the numbers can be read from a journal: the other fields are functions and classes.
+    # Only the numbers of `retry` can be read from a journal; its other fields are functions and classes.
     retry, recorded_retry = overrides.get("retry", {}), recorded.get("retry")
     numbers: dict[str, Any] = {}
     if isinstance(retry, Mapping) and isinstance(recorded_retry, Mapping):

@@ -203,7 +203,7 @@ class Executor:
     def _end_cancelled(self, job: Job, outcome: TimedOut | OverBudget | Interrupted) -> None:
         if isinstance(job, ScorerCall):
             assert self._scoring is not None
-            assert not isinstance(outcome, OverBudget)  # Only attempts are stopped by it.
+            assert not isinstance(outcome, OverBudget)  # Only attempts are stopped by a budget.
             self._scoring.end(job, outcome)
         elif job.has_output:
             self.scheduler.release()  # The output is scored when the run is resumed.

@@ -76,7 +76,7 @@ class Intake:
                     source.close()
                     break
         except SegmentLost:
-            if shutdown.reason is None:  # Otherwise it waited for room, and the calls in flight have their grace period.
+            if shutdown.reason is None:  # If it waited for room, the calls in flight have their grace period.
                 raise
         except BaseException as exc:
             if isinstance(exc, JournalError | trio.Cancelled) or is_from_signal(exc):
@@ -261,7 +261,7 @@ class PendingTrials:
         return work
 
     def close(self) -> None:
-        """After the last case: withdraw the trials whose cases were removed, or raise if that is not adopted."""
+        """Withdraw the trials whose cases were removed, or raise if that is not adopted; called after the last case."""
         if self._missing and not self._options.adopt:
             removed = f"{plural(len(self._missing), 'trial')} were removed: {examples(sorted(self._missing))}"
             raise self._changed(f"the cases of {removed}", "withdraws them")

@@ -35,7 +35,7 @@ class Lane:
     busy: int = 0
     """Attempts and calls in flight that count against the limit."""
     hung: int = 0
-    """Those that do not count: they started before the endpoint stopped responding."""
+    """Attempts and calls in flight that do not count, because they started before the endpoint stopped responding."""
     epoch: int = 0
     """How many times the endpoint has stopped responding."""
     closed_until: float = 0.0
@@ -89,7 +89,7 @@ class Queues:
 
     def __init__(self) -> None:
         self.lanes: dict[str, Lane] = {}
-        """By rate-limit key; without keys, all attempts use one lane."""
+        """Rate-limit key → its lane; without keys, all attempts use one lane."""
         self.to_score: deque[TrialWork] = deque()
         """Trials that were admitted with an output."""
         self.delayed: list[tuple[float, int, Job]] = []

@@ -36,7 +36,7 @@ class Identified(Protocol):
 
     @property
     def rate_limit_identity(self) -> str:
-        """The same for all calls under one rate limit; it may contain a secret and must not be recorded."""
+        """A value that all calls under one rate limit share; it may contain a secret and must not be recorded."""
         ...
 
 

@@ -159,7 +159,7 @@ class LateRecorder:
             return
         try:
             self.record(event)
-        except (Unserializable, RecursionError) as exc:  # Such as a value that is nested too deeply in the record.
+        except (Unserializable, RecursionError) as exc:  # A value may be nested too deeply in the record.
             self.record(failed_step(event, exc))
 
     async def _wait_durable(self) -> None:

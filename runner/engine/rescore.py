@@ -81,7 +81,7 @@ async def rescore(
             raise UsageError(f"{path} has no variant {name!r}{suggest(name, before.variants)}")
     unscored = [before.trials[trial].case for trial, _ in _unscored(before, scorers, only_variants, all_outputs=all_outputs)]
     for case in unscored:
-        check_name(case)  # Before anything is written: a foreign journal may have any name, and any gate.
+        check_name(case)  # Checked before anything is written: a foreign journal may have any name, and any gate.
     gate_results(before)
     if before.started is not None and not unscored:
         return Rescored(

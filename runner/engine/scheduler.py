@@ -72,7 +72,7 @@ class Scheduler:
             places.on_room = self.wake
         self.queues = Queues()
         self.timer = Timer(recorder.clock, self._fire)
-        """For jobs and policies that wait for a time."""
+        """Fires for jobs and policies that wait for a time."""
         self._fired_at = 0.0
         """The last time for which the timer fired; a rounded clock may be slightly behind it."""
         self.is_open = True

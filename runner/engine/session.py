@@ -143,7 +143,7 @@ class Session:
         self._unhandled_interrupts += 1
         if self._unhandled_interrupts >= _UNHANDLED_SIGNALS:
             if self._executor is not None and trio.lowlevel.in_trio_task():
-                self._executor.shutdown.stop("interrupted")  # Or the next attempt would block the loop as well.
+                self._executor.shutdown.stop("interrupted")  # Otherwise the next attempt would block the loop as well.
             raise KeyboardInterrupt
         if self._token is not None:
             with suppress(trio.RunFinishedError):
@@ -177,7 +177,7 @@ class Session:
         async with workers.open():
             self._preparing = trio.CancelScope()
             with self._preparing:
-                await workers.wait_ready()  # Before anything is written.
+                await workers.wait_ready()  # They are ready before anything is written.
             if self._preparing.cancelled_caught or self._interrupts:
                 raise KeyboardInterrupt
             return await self._run_at_free_path(state, plan, workers)
@@ -386,7 +386,7 @@ class Session:
             sys.stderr.flush()
             self.on_unresponsive(outcome)
             if outcome.stopped:
-                await trio.sleep_forever()  # In a thread of its own, which is abandoned.
+                await trio.sleep_forever()  # It is called in a thread of its own, which is abandoned.
 
     def _durable_state(self) -> RunState:
         """Return the state of the records on disk; the one in memory may be ahead."""

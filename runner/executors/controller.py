@@ -30,7 +30,7 @@ class ConcurrencyController:
     ) -> None:
         """Vary between 1 and `max_concurrency`, starting at `initial_target`; `clock` returns seconds."""
         self.inactive_check_interval = inactive_check_interval
-        """Only for compatibility; nothing is checked at intervals."""
+        """Kept for compatibility; nothing is checked at intervals."""
         self._clock = clock
         self._policy = Aimd(
             max_concurrency,

@@ -151,7 +151,7 @@ class AsyncExecutor(_Executor):
     """
 
     base_priority: int = 0
-    """Only for compatibility; inputs are called in order."""
+    """Kept for compatibility; inputs are called in order."""
 
     def __init__(
         self,

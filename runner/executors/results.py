@@ -88,7 +88,7 @@ class ResultCollector:
         self.raised: dict[str, BaseException] = {}
         """Exceptions of attempts that are not yet recorded."""
         self._inputs = inputs
-        """By trial; removed when the trial is completed in this session."""
+        """Trial → its input; removed when the trial is completed in this session."""
         self._restore = restore
         """Converts an output as recorded to what the function returned."""
         self._buffer: list[Record] | None = []

@@ -72,7 +72,7 @@ class Call:
     """Path and query at the provider."""
     connection: Connection
     places: trio.Semaphore
-    """For large requests and replies."""
+    """The places of large requests and replies."""
     _is_recorded: bool = attrs.field(init=False, default=False)
     """Whether a complete reply was recorded."""
 
@@ -203,7 +203,7 @@ class Call:
         )
         no_retry = [_NO_RETRY] if ends else []
         if ends:
-            self.attempt.fail(exc)  # Before the agent can read the reply and return.
+            self.attempt.fail(exc)  # It is set before the agent can read the reply and return.
         try:
             with trio.move_on_after(LAST_REPLY_TIMEOUT if ends else float("inf")):
                 if connection.is_started:

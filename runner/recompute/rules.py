@@ -69,7 +69,7 @@ class SessionRules:
     def __init__(self, policy: Callable[[str], Policy], retry: Retry, seed: int, caveat: str) -> None:
         self._new_policy = policy
         self._steerings: dict[str, Steering] = {}
-        """By rate-limit key."""
+        """Rate-limit key → its steering."""
         self._last: dict[str, Steering] = {}
         """Trial → the steering of its last attempt, until it succeeds; call → that of the scorer, until it returns."""
         self._retry = retry

@@ -182,7 +182,7 @@ def _classify(exc: BaseException, now: float) -> Failure:
         return Failure(category="fatal" if _is_raised_by_user(exc) else "error")
     if isinstance(exc, _PARSE_ERRORS):
         return Failure(category="parse_error")
-    if not isinstance(exc, Exception) and type(exc).__name__ != "CancelledError":  # asyncio's leaks from some libraries.
+    if not isinstance(exc, Exception) and type(exc).__name__ != "CancelledError":  # It leaks from some libraries.
         return Failure(category="fatal")  # SystemExit and KeyboardInterrupt are intended.
     return Failure(category="error")
 

@@ -146,7 +146,7 @@ def one_of(output: Any, expected: Any) -> Score:
 def json_equal(output: Any, expected: Any) -> Score:
     """Pass if output and expected output are the same JSON value; texts are parsed as JSON."""
     if isinstance(expected, str):
-        with suppress(ValueError):  # Not JSON: compared as text.
+        with suppress(ValueError):  # It is not JSON and is compared as text.
             expected = read_json(expected)
     if isinstance(output, str):
         try:

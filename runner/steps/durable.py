@@ -209,7 +209,7 @@ def _plain_step(definition: _Definition) -> Callable[..., Any]:
             raise
         finally:
             running.leave(outer)
-        if inspect.isawaitable(result):  # Such as the method of an async client, which is a plain function.
+        if inspect.isawaitable(result):  # The method of an async client may be a plain function.
             return _finished(definition, running, result)
         output = definition.recorded(running, result)
         wait_in_thread(steps)

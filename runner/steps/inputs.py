@@ -82,7 +82,7 @@ def _serialized(
         if member[:1] == b"[" and len(member) > _LONG:
             before, hashed = earlier.common(key, member) if earlier is not None else (b"", _NOTHING)
             if len(before) == len(member) - 1:
-                member, new = before, b""  # Not a copy: the list is the same in many steps, such as the tools of an agent.
+                member, new = before, b""  # The list is shared by many steps, such as the tools of an agent.
             else:
                 member = member[:-1]
                 new = member[len(before) :]
@@ -93,7 +93,7 @@ def _serialized(
         elif member[:1] == b"[":
             member = member[:-1]
         if b"null" in new:
-            canonical(value[key], _described(step, key))  # As above.
+            canonical(value[key], _described(step, key))  # It raises if this is NaN.
         members[key] = member
         quoted = orjson.dumps(key)
         parts.append(b"%b:%b" % (quoted, part))

@@ -69,7 +69,7 @@ def step_request(
     key = orjson.dumps([method, url, [headers.get(header) for header in KEY_HEADERS]]) + body
     try:
         recorded = step_input(value, name, key=key, earlier=earlier)
-    except (UsageError, Unserializable):  # Such as a number of more than 64 bits.
+    except (UsageError, Unserializable):  # A number may have more than 64 bits.
         recorded = step_input(_text(body), name, key=key)
     return StepRequest(name, "tool" if endpoint is None else "model", recorded, reusable=True)
 

@@ -275,7 +275,7 @@ async def _communicate(process: trio.Process, stdin: bytes, memory: ReplyMemory)
             nursery.start_soon(_read_end, process.stderr, stderr)
             code = await process.wait()
             _signal(process, _KILL)  # Its children would keep the pipes open.
-            nursery.cancel_scope.deadline = trio.current_time() + GRACE  # So would children that left the group.
+            nursery.cancel_scope.deadline = trio.current_time() + GRACE  # Children that left the group keep them open, too.
     except BaseExceptionGroup as group:
         raise next((exc for exc in group.exceptions if not isinstance(exc, trio.Cancelled)), group) from None
     finally:

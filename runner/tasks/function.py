@@ -66,7 +66,7 @@ class FunctionTask:
         self.call: Callable[[Any, OnLateResult], Awaitable[Any]] = calls[self.loop]
 
     async def _in_trio(self, value: Any, _: OnLateResult) -> Any:
-        # In its own context, as in a thread or in asyncio: the slot's next attempt must not see what this one sets.
+        # It has its own context, as in a thread or in asyncio: what it sets must not affect the slot's next attempt.
         context = contextvars.copy_context()
         try:
             return await _in_context(context.run(self._function, value), context)

@@ -79,7 +79,7 @@ def open_evaluation(
 
 
 def _load(reference: str) -> AnyEvaluation:
-    imports_for_worker.set(True)  # In this context, not in those of the calls.
+    imports_for_worker.set(True)  # It is set in this context, not in those of the calls.
     if reference.startswith("--"):
         from runner.cli._locate import load_reference  # noqa: PLC0415  # only evaluations without code need the command line
 
@@ -124,7 +124,7 @@ class Calls:
         self._scopes: dict[int, trio.CancelScope] = {}
         self._syncs: dict[int, trio.Event] = {}
         self._tasks: dict[str, Task] = {}
-        """By variant."""
+        """Variant → its task."""
         self._scorers: dict[str, OpenScorer] = {}
 
     async def run(self) -> None:

@@ -103,7 +103,7 @@ class Workers:
         self._start_worker: StartWorker
         self._numbers, self._calls = itertools.count(1), itertools.count(1)
         self._workers: list[Worker] = []
-        """Those that take jobs."""
+        """The workers that take jobs."""
         self._spares: list[Worker] = []
         self._alone: deque[tuple[Job, Callable[[], None]]] = deque()
         """Jobs that wait for a worker of their own, and what to call when they have one."""
@@ -153,8 +153,6 @@ class Workers:
         for _ in range(self._pool.spares):
             self._start()
 
-    # Places.
-
     @property
     def has_room(self) -> bool:
         """Whether a job can get a place."""
@@ -203,8 +201,6 @@ class Workers:
             reserved = sum(worker.owner is not None or worker.is_draining for worker in self._workers)
             worker.is_draining = bool(self._alone) and (worker.is_draining or (worker.owner is None and reserved < limit))
 
-    # Calls.
-
     async def call(self, job: Job, members: dict[str, Any], call: RemoteCall) -> Any:
         """Make a call in the place of a job, and free it; `members` are those of its frame, without its number.
 
@@ -249,8 +245,6 @@ class Workers:
             if len(worker.calls) == 1:
                 call.end(CANCELLED)  # With others it is not known which one blocks the worker.
             self._end(worker, "killed: an attempt did not respond to its cancellation", reason="worker_lost")
-
-    # Workers.
 
     def _grow(self) -> None:
         """Start as many workers as there are if all places are taken, and the pool does not limit their number."""

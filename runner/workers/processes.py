@@ -103,7 +103,7 @@ class _Processes:
         """Start a process; raise `WorkerDied` if that is not possible."""
         pipe = subprocess.PIPE
         try:
-            # In a session of its own: Ctrl-C is for the process of the run, which stops its workers.
+            # It has a session of its own, because Ctrl-C is for the process of the run, which stops its workers.
             process = await trio.lowlevel.open_process(line, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True)
         except OSError as exc:
             raise WorkerDied(f"cannot run {line[0]!r}: {exc.strerror}", is_external=True) from exc
@@ -202,7 +202,7 @@ class CommandWorkers:
     workers: int = attrs.field(default=1, validator=_count, kw_only=True)
     """How many times the command is run."""
     concurrency: int | None = attrs.field(default=None, validator=_places, kw_only=True)
-    """As for `ProcessWorkers`."""
+    """Attempts that a worker runs concurrently; see `ProcessWorkers`."""
 
     @property
     def spares(self) -> int:

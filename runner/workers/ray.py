@@ -337,7 +337,7 @@ class RayWorkers:
     workers: int = attrs.field(default=0, validator=_count, kw_only=True)
     """How many workers run attempts. 0: as many as the attempts need and the cluster has room for; nodes may come and go."""
     concurrency: int | None = attrs.field(default=None, validator=_places, kw_only=True)
-    """As for `ProcessWorkers`."""
+    """Attempts that a worker runs concurrently; see `ProcessWorkers`."""
     num_cpus: float = attrs.field(default=1, validator=_amount, kw_only=True)
     """CPUs that Ray reserves for each worker."""
     num_gpus: float = attrs.field(default=0, validator=_amount, kw_only=True)
