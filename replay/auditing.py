@@ -5,17 +5,16 @@ pauses, delays, times, totals, and every decision, recomputed. A finding means t
 damaged. The rules of a session belong to the runner; the caller passes a function that rebuilds them from its settings.
 """
 
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from typing import Final, TypeVar, get_args
+from collections.abc import Iterable, Sequence
+from typing import Final, get_args
 
-from journal import Event, Record, events
-from journal.codec import event_type
+from journal import Record, events
 from journal.errors import IllegalEvent
-from journal.fact import set_fields
 from journal.lifecycle import Lifecycle
 from replay.audit_types import Audit, Finding, Rules, RulesFactory, Settlement, Totals
 from replay.budget_rules import end_problems, start_problems, stop_problems
+from replay.decision_rules import TIME_TOLERANCE, DecisionRules
+from replay.findings import Findings
 from replay.handlers import handlers
 from replay.idle import slots_of
 from replay.in_flight import InFlight
@@ -24,13 +23,6 @@ from replay.state import RunState
 from replay.step_rules import StepRules
 from replay.summary_text import version_notes
 from replay.text import plural
-
-T = TypeVar("T")
-
-TIME_TOLERANCE: Final = 2e-6
-"""Seconds by which two times may differ, since each is rounded to the microsecond."""
-MAX_FINDINGS: Final = 100
-"""Findings that are kept; further ones are only counted."""
 
 
 def audit(records: Iterable[Record], *, rules: RulesFactory | None = None) -> Audit:
@@ -42,7 +34,7 @@ def audit(records: Iterable[Record], *, rules: RulesFactory | None = None) -> Au
 
 
 class Auditor:
-    """An audit in progress: the state so far, the holders of slots, and the decisions that must come next."""
+    """An audit in progress: the state so far, and what occupies each slot."""
 
     def __init__(
         self, rules: RulesFactory | None = None, state: RunState | None = None, lifecycle: Lifecycle | None = None
@@ -51,21 +43,19 @@ class Auditor:
 
         The caller applies each record to `lifecycle` before `apply`, and to `state` after it.
         """
-        self._rules_of_session = rules
+        self._rules_factory = rules
         self._owns_state = state is None
         self._owns_lifecycle = lifecycle is None
         self._lifecycle = Lifecycle() if lifecycle is None else lifecycle
         self._state = RunState() if state is None else state
-        self._findings: list[Finding] = []
-        self._count = 0
-        self._notes: dict[str, None] = {}
+        self._findings = Findings()
+        self._add, self._add_all = self._findings.add, self._findings.add_all
         self._before_run = 1, 0, 0
         """The first record of the run, or of the current shard of a merged one, and the findings kept and counted before it."""
         self._is_over = False
         """Whether a record was invalid; the records after it are not checked."""
         self._open: int | None = None
         """Number of open trials at that record."""
-        self._reproduced = 0
 
         self._t = 0.0
         """`t` of the previous record in this session."""
@@ -82,17 +72,10 @@ class Auditor:
         """Highest concurrency limit of attempts in this session."""
         self._calls: dict[tuple[str, str], int] = {}
         """Trial that is not completed and scorer → number of the last call in this session."""
-        self._shared: set[str] = set()
-        """Rate-limit keys whose policy is shared with another run."""
-        self._shared_trials: set[str] = set()
-        """Trials whose last attempt used one of these keys."""
-        self._not_reproduced = 0
         self._output_times: dict[str, float] = {}
         """Trial that waits for scores → `t` of its output in this session."""
         self._steps = StepRules(self._state)
-        self._rules: Rules | None = None
-        self._due: deque[tuple[int, events.PolicyEvent]] = deque()
-        """Decisions that must come next, each with the record that caused it."""
+        self._decisions = DecisionRules(self._state, self._findings)
 
     def apply(self, record: Record) -> None:
         """Check the next record."""
@@ -129,7 +112,7 @@ class Auditor:
             open=self._lifecycle.open if self._open is None else self._open,
         )
         accounted = totals.completed + totals.failed + totals.withdrawn + totals.open
-        findings, count = list(self._findings), self._count
+        findings, count = list(self._findings.kept), self._findings.count
         if not self._is_over and totals.enqueued != accounted:
             count += 1
             message = f"{plural(totals.enqueued, 'trial')} enqueued, but {accounted:,} accounted for"
@@ -137,10 +120,10 @@ class Auditor:
         return Audit(
             findings=tuple(findings),
             findings_omitted=count - len(findings),
-            notes=(*self._notes, *version_notes(state)),
+            notes=(*self._findings.notes, *version_notes(state)),
             totals=totals,
-            decisions_reproduced=self._reproduced,
-            decisions_not_reproduced=self._not_reproduced,
+            decisions_reproduced=self._decisions.reproduced,
+            decisions_not_reproduced=self._decisions.not_reproduced,
             budget={} if state.budget is None else state.budget.use(),
         )
 
@@ -149,18 +132,9 @@ class Auditor:
 
     _on_step_failed = _on_step_reused = _on_step_completed
 
-    def _add_all(self, record: Record, check: str, messages: Iterable[str]) -> None:
-        for message in messages:
-            self._add(record, check, message)
-
-    def _add(self, record: Record, check: str, message: str) -> None:
-        self._count += 1
-        if len(self._findings) < MAX_FINDINGS:
-            self._findings.append(Finding(record.seq, check, message))
-
     def _stop(self, record: Record, message: str) -> None:
         self._add(record, "lifecycle", message)
-        self._notes[f"nothing after record {record.seq:,} was checked"] = None
+        self._findings.note(f"nothing after record {record.seq:,} was checked")
         self._is_over, self._open = True, self._lifecycle.open
 
     def _check(self, record: Record) -> None:
@@ -181,32 +155,32 @@ class Auditor:
                 self._t_before_notes = self._t
 
     def _begin_session(self, event: events.SessionStarted, record: Record) -> None:
-        self._t, self._t_before_notes, self._highest, self._rules = record.t, record.t, 0, None
-        self._hung = 0
+        self._t, self._t_before_notes, self._highest, self._hung = record.t, record.t, 0, 0
         if self._state.merged and self._state.merged.is_first(event.session):
-            self._before_run = record.seq, len(self._findings), self._count
-        for per_session in (self._slots, self._in_flight, self._calls, self._shared, self._shared_trials, self._output_times):
+            self._before_run = record.seq, len(self._findings.kept), self._findings.count
+        for per_session in (self._slots, self._in_flight, self._calls, self._output_times):
             per_session.clear()
-        self._due.clear()  # Its process crashed; its last decisions may not be on disk.
+        self._decisions.begin_session(self._session_rules(event))
+
+    def _session_rules(self, event: events.SessionStarted) -> Rules | None:
+        """Return the rules of a session; None if decisions are not recomputed."""
         started = self._state.started
-        if self._rules_of_session is None or started is None:
-            return
+        if self._rules_factory is None or started is None:
+            return None
         settings = {**self._state.settings, **(event.settings if isinstance(event.settings, dict) else {})}
-        rules = self._rules_of_session(started, settings, event.trials or self._state.planned)
+        rules = self._rules_factory(started, settings, event.trials or self._state.planned)
         if isinstance(rules, str):
-            self._notes[f"decisions of session {event.session} were not recomputed: {rules}"] = None
-            return
-        self._rules = rules
+            self._findings.note(f"decisions of session {event.session} were not recomputed: {rules}")
+            return None
+        return rules
 
     def _reset(self, event: events.JournalRecovered | events.JournalSalvaged, record: Record) -> None:
-        self._rules = None
-        self._due.clear()
+        self._decisions.stop()
         if isinstance(event, events.JournalSalvaged):
-            first, findings, count = self._before_run
-            del self._findings[findings:]
-            self._count = count
+            first, kept, count = self._before_run
+            self._findings.truncate(kept, count)
             gaps = "were salvaged from a damaged journal, with gaps: only their order was checked"
-            self._notes[f"records {first:,} to {record.seq:,} {gaps}"] = None
+            self._findings.note(f"records {first:,} to {record.seq:,} {gaps}")
 
     @property
     def _is_forked(self) -> bool:
@@ -225,7 +199,7 @@ class Auditor:
     _on_trial_scored = _on_scoring_failed = _check_score
 
     def _on_scorer_call_started(self, event: events.ScorerCallStarted, record: Record) -> None:
-        name, count = (event.trial, event.scorer), self._count
+        name, count = (event.trial, event.scorer), self._findings.count
         subject = f"call of {event.scorer!r} for {event.trial!r}"
         if name in self._in_flight:
             self._add(record, "calls", f"{subject} starts while call {self._calls[name]} is in flight")
@@ -239,8 +213,9 @@ class Auditor:
             self._add(record, "delay", f"{subject} starts at {record.t:.6f} s, before its backoff ends at {due:.6f} s")
         in_flight = self._in_flight.start(name, event.key)
         self._check_room(subject, event.key, in_flight, record)
-        self._check_open(subject, event.key, record, checked=count != self._count)
-        self._inform(record, event.key)
+        if count == self._findings.count:
+            self._decisions.check_start(subject, event.key, record)
+        self._decisions.inform(record, event.key)
 
     def _on_scorer_call_failed(self, event: events.ScorerCallFailed, record: Record) -> None:
         name = event.trial, event.scorer
@@ -253,11 +228,10 @@ class Auditor:
     def _check_call_end(self, name: tuple[str, str], elapsed: float, record: Record) -> None:
         key, since = self._in_flight.end(name), self._state.scorer_calls[name].since
         self._check_elapsed(record, elapsed, self._t_before_notes - since, record.t - since, "the call started")
-        self._inform(record, key)
+        self._decisions.inform(record, key)
 
     def _on_policy_shared(self, event: events.PolicyShared, _: Record) -> None:
-        self._shared.add(event.key)
-        self._due = deque((seq, decision) for seq, decision in self._due if decision.key != event.key)
+        self._decisions.share(event.key)
 
     def _on_trial_completed(self, event: events.TrialCompleted, _: Record) -> None:
         self._output_times.pop(event.trial, None)
@@ -270,8 +244,7 @@ class Auditor:
             return  # It belongs to an earlier session.
         if event.reason == "cancelled" or (self._is_forked and event.elapsed is None):
             self._check_end(event, record)
-            self._rules = None  # The run was cancelled or forked here; the policy did not process it.
-            self._due.clear()
+            self._decisions.stop()  # The run was cancelled or forked here; the policy did not process it.
         else:
             self._check_attempt_end(event, record)
 
@@ -279,12 +252,12 @@ class Auditor:
         key = self._in_flight.key_of(event.trial)
         self._add_all(record, "budget", end_problems(self._state, event) if self._state.budget is not None else ())
         self._check_end(event, record)
-        self._inform(record, key)
+        self._decisions.inform(record, key)
 
     _on_attempt_succeeded = _on_attempt_failed = _on_attempt_timed_out = _check_attempt_end
 
     def _on_attempt_started(self, event: events.AttemptStarted, record: Record) -> None:
-        state, count = self._state, self._count
+        state, count = self._state, self._findings.count
         if state.interrupted_trials and state.trials[event.trial].is_undecided:
             self._add(record, "retry", f"{event.trial!r} starts, although no retry was recorded after its worker ended")
         holder = self._slots.get(event.slot)
@@ -307,14 +280,15 @@ class Auditor:
         if record.t < due - TIME_TOLERANCE:
             message = f"{event.trial!r} starts at {record.t:.6f} s, before its backoff ends at {due:.6f} s"
             self._add(record, "delay", message)
-        self._check_open(subject, event.key, record, checked=count != self._count)
-        (self._shared_trials.add if event.key in self._shared else self._shared_trials.discard)(event.trial)
-        self._inform(record, event.key)
+        if count == self._findings.count:
+            self._decisions.check_start(subject, event.key, record)
+        self._decisions.start(event)
+        self._decisions.inform(record, event.key)
 
     def _check_budget(self, record: Record, problems: Sequence[str]) -> None:
         """Count a decision of the budget that was recomputed."""
         self._add_all(record, "budget", problems)
-        self._reproduced += not problems
+        self._decisions.reproduced += not problems
 
     def _check_room(self, subject: str, key: str, in_flight: int, record: Record) -> bool:
         """Check a start against the limit and the pause of its rate-limit key; return whether it is within the limit."""
@@ -327,15 +301,6 @@ class Auditor:
             self._add(record, "limit", f"{subject} starts with {in_flight} in flight, above the limit of {limit}")
             return False
         return key in self._state.limits
-
-    def _check_open(self, subject: str, key: str, record: Record, *, checked: bool) -> None:
-        """Check whether the policy allows a start, unless there is a finding about it already."""
-        rules = self._rules
-        if checked or rules is None or key in self._shared:
-            return
-        block_reason = self._call_rules(record, lambda: rules.block_reason(key, record.t + TIME_TOLERANCE), "")
-        if block_reason:
-            self._report_decision(record, f"{subject} starts, but the policy does not allow it: {block_reason}")
 
     def _check_end(self, event: events.AttemptEnd, record: Record) -> None:
         _, slot, since, _ = self._state.running[event.trial]
@@ -362,47 +327,9 @@ class Auditor:
             message = f"elapsed is {elapsed:.6f} s, but {max(earliest, 0):.6f} to {latest:.6f} s have passed since {since}"
             self._add(record, "elapsed", message)
 
-    def _inform(self, record: Record, key: str | None) -> None:
-        """Pass a record to the policy of a rate-limit key, unless the policy is shared with another run."""
-        if self._rules is None or key is None or key in self._shared:
-            return
-        self._require_no_due(record)
-        rules = self._rules
-        if rules is not None:
-            self._expect(record, self._call_rules(record, lambda: rules.take(record), ()))
-
-    def _expect(self, record: Record, decisions: Sequence[events.PolicyEvent]) -> None:
-        self._due.extend((record.seq, decision) for decision in decisions)
-
-    def _require_no_due(self, record: Record) -> None:
-        """Report a decision that was due and is missing before this record."""
-        if self._due:
-            seq, expected = self._due[0]
-            self._report_decision(
-                record, f"missing before this record: after record {seq:,} the policy decides {_in_words(expected)}"
-            )
-
     def _check_decision(self, event: events.PolicyEvent, record: Record) -> None:
         self._check_invariants(event, record)
-        rules = self._rules
-        if rules is None:
-            return
-        if event.key in self._shared:
-            self._not_reproduced += 1
-            return
-        if event.key not in self._state.limits:
-            self._expect(record, [self._call_rules(record, lambda: rules.begin(event.key), event)])
-        elif not self._due:
-            self._expect(record, self._call_rules(record, lambda: rules.elapse(event.key, record.t), ()))
-        if not self._due:
-            self._report_decision(record, f"the policy does not decide {_in_words(event)}")
-            return
-        seq, expected = self._due.popleft()
-        if expected == event:
-            self._reproduced += 1
-        else:
-            message = f"the policy decides {_in_words(expected)}, but the record is {_in_words(event)}"
-            self._report_decision(record, f"after record {seq:,} {message}")
+        self._decisions.check_policy(event, record)
 
     _on_limit_changed = _on_pace_changed = _on_intake_paused = _on_intake_resumed = _check_decision
 
@@ -417,7 +344,7 @@ class Auditor:
             if event.before != state.limits.get(event.key, event.before):
                 message = f"it changes a limit of {event.before}, but the limit was {state.limits[event.key]}"
                 self._add(record, "limit", message)
-            is_own = event.key not in self._shared  # A shared policy may use the slots of all runs.
+            is_own = not self._decisions.is_shared(event.key)  # A shared policy may use the slots of all runs.
             if event.after < 1 or (is_own and slots is not None and event.after > slots):
                 self._add(record, "limit", f"it sets a limit of {event.after}, but the settings have slots={slots!r}")
         elif isinstance(event, events.IntakeResumed) and event.key not in state.pauses:
@@ -427,47 +354,14 @@ class Auditor:
             self._hung = len(self._slots)
 
     def _check_settlement(self, event: Settlement, record: Record) -> None:
-        rules, trial = self._rules, self._state.trials[event.trial]
-        if rules is None:
-            return
-        over_budget = self._state.is_over_budget(event.trial)
-        expected = self._call_rules(record, lambda: rules.settle(event, trial, over_budget=over_budget), event)
-        if expected == event:
-            self._reproduced += 1
-        elif event.trial in self._shared_trials:
-            self._not_reproduced += 1  # This journal does not record whether the attempt was a probe.
-        else:
-            message = f"the retry rules decide {_in_words(expected)}, but the record is {_in_words(event)}"
-            self._report_difference(record, "retry", f"after attempt {trial.attempts} of {event.trial!r} {message}")
+        self._decisions.check_settlement(event, record)
 
     _on_retry_scheduled = _on_trial_failed = _check_settlement
-
-    def _call_rules(self, record: Record, call: Callable[[], T], default: T) -> T:
-        try:
-            return call()
-        except Exception as exc:  # noqa: BLE001  # forged values must not end an audit
-            self._report_decision(record, f"the rules cannot process this record ({type(exc).__name__}: {exc})")
-            return default
-
-    def _report_decision(self, record: Record, message: str) -> None:
-        """Report a wrong decision, once per session: every later decision depends on it."""
-        n = len(self._state.sessions)
-        self._report_difference(record, "policy", message)
-        self._notes[f"decisions of session {n} after record {record.seq:,} were not recomputed: they depend on it"] = None
-        self._rules = None
-        self._due.clear()
-
-    def _report_difference(self, record: Record, check: str, message: str) -> None:
-        caveat = self._rules.caveat if self._rules is not None else ""
-        if caveat:
-            self._notes[f"record {record.seq:,}: {message}; but {caveat}"] = None
-        else:
-            self._add(record, check, message)
 
     def _check_same_error(self, event: events.RunStopped, record: Record) -> None:
         if event.reason == "same_error":
             if self._state.repeated_error.stops_run(self._state.settings):
-                self._reproduced += 1
+                self._decisions.reproduced += 1
             else:
                 self._add(record, "stop", "it stops the run for the same error, but the first trials did not fail with one")
 
@@ -480,7 +374,7 @@ class Auditor:
             self._check_same_error(event, record)
             if event.reason == "budget":
                 self._check_budget(record, list(stop_problems(self._state)))
-        self._require_no_due(record)
+        self._decisions.require_no_due(record)
 
     _on_run_stopped = _on_run_finished = _check_end_of_run
 
@@ -494,10 +388,6 @@ class Auditor:
             self._add(record, "totals", f"it has {event.elapsed} s, but the sessions took {state.elapsed} s")
         if event.head not in ("", self._hash):
             self._add(record, "totals", f"its head is {event.head!r}, but the head before it is {self._hash!r}")
-
-
-def _in_words(event: Event) -> str:
-    return " ".join([event_type(event), *(f"{name}={value!r}" for name, value in set_fields(event).items())])
 
 
 _FILE_EVENTS: Final = frozenset(get_args(events.FileEvent))

@@ -40,7 +40,9 @@ from journal.events import (
 from journal.fact import fields_of
 from replay import fold
 from replay.audit_types import Audit, Finding
-from replay.auditing import MAX_FINDINGS, TIME_TOLERANCE, Auditor, audit
+from replay.auditing import Auditor, audit
+from replay.decision_rules import TIME_TOLERANCE
+from replay.findings import MAX_FINDINGS
 from runner import Case, Fatal, RateLimited, Retry
 from runner.api import arun
 from runner.concurrency.fixed import Fixed
