@@ -1,0 +1,30 @@
+"""Trials with three scorers, and the lines of the live screen."""
+
+import io
+
+from rich.console import Console
+
+from journal import Event
+from replay import RunState
+from replay.screen import panel
+from tests.replay.trial_events import answered
+
+SCORERS = ("exact", "closeness", "tone")
+
+
+def ok(name: str, *scores: bool | float | str) -> list[Event]:
+    """Return all events of a trial that completes at once."""
+    return answered(name, dict(zip(SCORERS, scores, strict=False)))
+
+
+def screen_lines(state: RunState, *, now: float = 0.0, total: int | None = None, width: int = 110, done: int = 0) -> list[str]:
+    """Return the lines of the panel, without colors."""
+    out = io.StringIO()
+    console = Console(file=out, width=width, highlight=False)
+    console.print(panel(state, now=now, durable=state.seq - 1, total=total, width=width, done_before=done, title="runs/1"))
+    return out.getvalue().splitlines()
+
+
+def row(lines: list[str], label: str) -> str:
+    """Return the panel's text after a label."""
+    return next(line[9:] for line in lines if line.startswith(f"{label:<9}"))

@@ -1,0 +1,43 @@
+"""Values, numbers and times as short text."""
+
+from pathlib import Path
+
+from journal import Blob
+from replay.summary import score_of
+from replay.summary_text import score_in_words
+from replay.tally import Tally
+from replay.text import digits, duration, number, printable
+
+
+def test_durations() -> None:
+    """Short durations have fractions of a second, long ones minutes or hours."""
+    text = [duration(seconds) for seconds in (-1, 0.0123, 0.0996, 0.5, 9.96, 12.4, 59.6, 200, 7500, 9_000_000)]
+
+    assert ["0 s", "12 ms", "100 ms", "0.5 s", "10 s", "12 s", "1 min", "3 min 20 s", "2 h 5 min", "2,500 h"] == text
+
+
+def test_numbers() -> None:
+    """Integers are shown in full, other numbers with four significant digits."""
+    assert ["1,234,567", "0.01235", "2", "12,346"] == [number(value) for value in (1_234_567, 0.0123456, 2.0, 12345.67)]
+
+
+def test_large_numbers() -> None:
+    """Large means are shown in full; very large ones with an exponent."""
+    tally = Tally()
+    for length in (12_000, 13_000.5):
+        tally.add(length)
+
+    assert score_in_words(score_of(tally)).startswith("12,500  mean of 2 scored")
+    assert ["999", "1,000", "-1,235", "0.00123", "1.2e+15"] == [
+        digits(n, 3) for n in (999.1, 999.9, -1234.5678, 0.00123, 1.2e15)
+    ]
+
+
+def test_printable_text() -> None:
+    """Long values are truncated, blobs are shown by size, control characters are escaped."""
+    blob = Blob(sha256="ab", bytes=300_000, path=Path("x"))
+
+    assert "(300,000 bytes in a blob)" == printable(blob)
+    assert '{"a":[1,2]}' == printable({"a": [1, 2]})
+    assert "\\x1b[31m\\u202ex" == printable("\x1b[31m\u202ex")
+    assert "aaaa…" == printable("a" * 9, 5)
