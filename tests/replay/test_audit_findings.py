@@ -1,0 +1,370 @@
+"""The findings and notes of an audit: each rule detects its violations."""
+
+import functools
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+import trio
+import trio.testing
+from hypothesis import given
+from hypothesis import strategies as st
+
+from journal import read
+from journal.events import (
+    AttemptEnd,
+    AttemptFailed,
+    AttemptStarted,
+    AttemptSucceeded,
+    AttemptTimedOut,
+    FileEvent,
+    IntakePaused,
+    IntakeResumed,
+    LimitChanged,
+    PaceChanged,
+    RetryScheduled,
+    RunFinished,
+    RunStarted,
+    RunStopped,
+    SessionStarted,
+    TrialCompleted,
+    TrialFailed,
+    TrialScored,
+)
+from journal.fact import fields_of
+from replay.audit_types import Audit, Finding
+from replay.auditing import Auditor, audit
+from replay.decision_rules import TIME_TOLERANCE
+from replay.findings import MAX_FINDINGS
+from runner import RateLimited
+from runner.api import arun
+from runner.concurrency.fixed import Fixed
+from runner.recompute.rules import session_rules
+from runner.testing import Return, Scripted, deterministic_options
+from tests.journal.disk import SimulatedDisk
+from tests.journal.samples import enqueued, examples, forge, opened, session, started
+from tests.replay.recorded_run import (
+    TimedEvent,
+    audit_of,
+    change_event,
+    end_of,
+    index_of,
+    recorded_events,
+    records_of_run,
+    rewrite,
+    run_virtually,
+)
+from tests.runs import PATH, define, numbered_cases
+
+Change = Callable[[list[TimedEvent]], list[TimedEvent]]
+
+
+def in_an_occupied_slot(events: list[TimedEvent]) -> list[TimedEvent]:
+    """Move one of the last attempts to an occupied slot; no later start depends on it."""
+    last = index_of(events, AttemptStarted, -3)
+    held: dict[str, int] = {}
+    for _, event in events[:last]:
+        if isinstance(event, AttemptStarted):
+            held[event.trial] = event.slot
+        elif isinstance(event, AttemptEnd):
+            held.pop(event.trial, None)
+    return change_event(events, last, slot=next(iter(held.values())))
+
+
+def shorter_elapsed(events: list[TimedEvent]) -> list[TimedEvent]:
+    """Shorten the last attempt whose duration an earlier record contradicts; no decision follows it."""
+    for index in range(len(events) - 1, 0, -1):
+        t, event = events[index]
+        if isinstance(event, AttemptSucceeded) and events[index - 1][0] - (t - event.elapsed) > 0.02:
+            return change_event(events, index, elapsed=0.01)
+    raise AssertionError("no attempt can be shortened")
+
+
+def changing(kind: type, n: int = 0, *, values: Mapping[str, Any] | None = None, **fields: Any) -> Change:
+    """Replace fields of the n-th event of a type, of those with these values."""
+    return lambda events: change_event(events, index_of(events, kind, n, **(values or {})), **fields)
+
+
+def removing(kind: type, n: int = 0) -> Change:
+    """Remove the n-th event of a type."""
+    return lambda events: [*events[: (index := index_of(events, kind, n))], *events[index + 1 :]]
+
+
+def doubling(kind: type, n: int = 0) -> Change:
+    """Write the n-th event of a type twice."""
+    return lambda events: [*events[: (index := index_of(events, kind, n))], events[index], *events[index:]]
+
+
+CHANGES: dict[str, tuple[str, Change]] = {
+    "occupied slot": ("slots", in_an_occupied_slot),
+    "slot above the limit": ("slots", changing(AttemptStarted, 3, slot=24)),
+    "negative slot": ("slots", changing(AttemptStarted, 3, slot=-1)),
+    "limit below the attempts in flight": ("limit", changing(LimitChanged, after=1)),
+    "limit above the slots": ("limit", changing(LimitChanged, after=25)),
+    "limit of 0": ("limit", changing(LimitChanged, -1, after=0)),
+    "wrong previous limit": ("limit", changing(LimitChanged, 2, before=3)),
+    "start during a pause": ("intake", changing(IntakePaused, values={"reason": "unavailable"}, until=1000.0)),
+    "end of no pause": ("intake", doubling(IntakeResumed)),
+    "early retry": ("delay", changing(RetryScheduled, delay=1000.0)),
+    "shorter attempt": ("elapsed", shorter_elapsed),
+    "longer attempt": ("elapsed", changing(AttemptSucceeded, elapsed=3.0)),
+    "negative duration": ("elapsed", changing(AttemptFailed, elapsed=-1.0)),
+    "other timeout": ("elapsed", changing(AttemptTimedOut, timeout=3.5)),
+    "early timeout": ("elapsed", changing(AttemptTimedOut, timeout=5.0)),
+    "longer scorer call": ("elapsed", changing(TrialScored, -1, elapsed=500.0)),
+    "time goes back": ("time", lambda events: [*events[:9], (events[9][0] - 5, events[9][1]), *events[10:]]),
+    "wrong number completed": ("totals", changing(RunFinished, completed=3)),
+    "wrong number failed": ("totals", changing(RunFinished, failed=0)),
+    "wrong number withdrawn": ("totals", changing(RunFinished, withdrawn=1)),
+    "wrong head": ("totals", changing(RunFinished, head="0" * 32)),
+    "missing initial limit": ("policy", removing(LimitChanged)),
+    "other initial limit": ("policy", changing(LimitChanged, reason="climbing")),
+    "missing limit": ("policy", removing(LimitChanged, 1)),
+    "missing pause": ("policy", removing(IntakePaused)),
+    "repeated pause": ("policy", doubling(IntakePaused, -1)),
+    "other evidence": ("policy", changing(IntakePaused, evidence="because")),
+    "other category": ("policy", changing(AttemptFailed, values={"category": "unavailable"}, category="error")),
+    "other delay": ("retry", changing(RetryScheduled, delay=0.0)),
+    "other cause of a retry": ("retry", changing(RetryScheduled, reason="requested")),
+    "other cause of a failure": ("retry", changing(TrialFailed, reason="exhausted")),
+    "unserializable": ("retry", changing(TrialFailed, reason="unserializable")),
+}
+
+
+@pytest.mark.parametrize(("check", "change"), CHANGES.values(), ids=CHANGES.keys())
+def test_each_rule_detects_violations(check: str, change: Change) -> None:
+    """A violation in a journal with correct hashes is a finding of its rule."""
+    result = audit(rewrite(change(recorded_events())), rules=session_rules)
+
+    assert check in {finding.check for finding in result.findings}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "occupied slot",
+        "slot above the limit",
+        "shorter attempt",
+        "longer scorer call",
+        "wrong number completed",
+        "wrong head",
+        "other evidence",
+        "other cause of a retry",
+        "other cause of a failure",
+    ],
+)
+def test_one_change_is_one_finding(name: str) -> None:
+    """A change that nothing else depends on is one finding, at its own record."""
+    check, change = CHANGES[name]
+    events = change(recorded_events())
+    index = next(index for index, (new, old) in enumerate(zip(events, recorded_events(), strict=True)) if new != old)
+    records = rewrite(events)
+    result = audit(records, rules=session_rules)
+
+    event_records = [record for record in records if not isinstance(record.event, FileEvent)]
+    assert [(event_records[index].seq, check)] == [(finding.seq, finding.check) for finding in result.findings]
+
+
+def test_audit_without_rules() -> None:
+    """Without `rules`, slots, times, delays and totals are still checked."""
+    events = changing(RetryScheduled, delay=1000.0)(recorded_events())
+
+    assert {"delay"} == {finding.check for finding in audit(rewrite(events)).findings}
+    assert audit(rewrite(recorded_events())).ok
+
+
+def test_one_policy_finding_per_session() -> None:
+    """After the first decision that differs, the later ones of its session are not compared."""
+    events = removing(LimitChanged, 1)(recorded_events())
+    result = audit(rewrite(events), rules=session_rules)
+
+    assert 1 == sum(finding.check == "policy" for finding in result.findings)
+    assert any("decisions of session 1 after record" in note for note in result.notes)
+
+
+def with_settings(events: list[TimedEvent], **settings: Any) -> list[TimedEvent]:
+    index = index_of(events, RunStarted)
+    run_started: Any = events[index][1]
+    return change_event(events, index, settings={**run_started.settings, **settings})
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"policy": "bold"}, "decisions of session 1 were not recomputed: policy 'bold' is not a built-in policy"),
+        ({"policy": None}, "decisions of session 1 were not recomputed: the journal does not record the policy and the seed"),
+        ({"seed": "seven"}, "decisions of session 1 were not recomputed: the journal does not record the policy and the seed"),
+        (
+            {"slots": 0},
+            "decisions of session 1 were not recomputed: invalid settings (a policy needs at least one slot, not 0)",
+        ),
+        ({"retry": [1]}, "decisions of session 1 were not recomputed: invalid settings"),
+    ],
+)
+def test_unknown_policy_is_a_note(settings: dict[str, Any], text: str) -> None:
+    """Decisions that cannot be recomputed are a note, not a finding."""
+    result = audit(rewrite(with_settings(recorded_events(), **settings)), rules=session_rules)
+
+    assert set() == {finding.check for finding in result.findings} & {"policy", "retry"}
+    assert any(note.startswith(text) for note in result.notes)
+    assert 0 == result.decisions_reproduced
+
+
+def test_custom_policy_is_a_note() -> None:
+    """A run with a custom policy has a note, and is checked by all other rules."""
+
+    class Careful(Fixed):
+        """One at a time, whatever was allowed."""
+
+        def __init__(self, slots: int) -> None:
+            super().__init__(min(slots, 1))
+
+    disk = SimulatedDisk()
+    evaluation = define(Scripted(lambda *_: Return(1, 1)), numbered_cases(4), slots=3)
+    run_virtually(functools.partial(arun, evaluation, PATH, **deterministic_options(), files=disk, limits=Careful))
+    result = audit_of(disk)
+
+    assert () == result.findings
+    assert result.notes[0].startswith("decisions of session 1 were not recomputed: policy ")
+    assert result.notes[0].endswith("Careful' is not a built-in policy")
+
+
+def test_other_release_is_a_note() -> None:
+    """A decision that differs is a note if another release started the run."""
+    events = changing(IntakePaused, evidence="because")(recorded_events())
+    events = changing(RunStarted, environment={"evaljournal": "0.0.1"})(events)
+    result = audit(rewrite(events), rules=session_rules)
+
+    assert () == result.findings
+    assert any("the run was started by evaljournal 0.0.1" in note for note in result.notes)
+
+
+def test_settings_of_a_session() -> None:
+    """Rules are built from the settings of the session."""
+    events = changing(SessionStarted, settings={"policy": "aimd"})(recorded_events())
+    result = audit(rewrite(events), rules=session_rules)
+
+    assert ["policy"] == [finding.check for finding in result.findings if finding.check == "policy"]
+
+
+def test_illegal_record_ends_the_audit(tmp_path: Path) -> None:
+    """An illegal record is a finding, and nothing after it is checked."""
+    path = forge(
+        tmp_path, [opened(), started(), session(), enqueued("a"), TrialCompleted(trial="a", attempts=0), enqueued("a")]
+    )
+    result = audit(read(path), rules=session_rules)
+
+    assert [(5, "lifecycle")] == [(finding.seq, finding.check) for finding in result.findings]
+    assert "nothing after record 5 was checked" in result.notes
+
+
+def test_totals_are_counted_twice() -> None:
+    """Enqueued trials must equal the sum of completed, failed, withdrawn and open ones."""
+    auditor = Auditor()
+    for record in records_of_run("adaptive"):
+        auditor.apply(record)
+    auditor._lifecycle.open += 1
+
+    finding = Finding(records_of_run("adaptive")[-1].seq, "totals", "150 trials enqueued, but 151 accounted for")
+    assert (finding,) == auditor.result().findings
+
+
+def test_findings_are_limited() -> None:
+    """Findings above the maximum are only counted."""
+    events = changing(TrialScored, elapsed=1e9)(recorded_events())
+    index = index_of(events, TrialScored)
+    result = audit(rewrite([*events[:index], *[events[index]] * 250, *events[index:]]))
+
+    assert (MAX_FINDINGS, 251) == (len(result.findings), len(result.findings) + result.findings_omitted)
+
+
+NUMBERS = st.sampled_from([0, -1, 1, 10**18, -(10**18), 1e300, -1e300, 1e-300, 5e-324, 0.1, 3])
+
+
+@examples(60)
+@given(choices=st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 10), NUMBERS), min_size=1, max_size=5))
+def test_any_number(choices: list[tuple[int, int, float]]) -> None:
+    """Any numbers in the records can be audited."""
+    events = recorded_events()
+    for place, field, number in choices:
+        index = place % len(events)
+        t, event = events[index]
+        kinds = {field.name: field.type for field in fields_of(type(event))}
+        names = [name for name, kind in kinds.items() if "float" in str(kind) or kind is int]
+        if names:
+            name = names[field % len(names)]
+            value = int(number) if kinds[name] is int else float(number)
+            events[index] = (t, attrs.evolve(event, **{name: value}))  # type: ignore[misc]
+    records = [record._replace(t=t, event=event) for record, (t, event) in zip(records_of_run("adaptive"), events, strict=True)]
+
+    assert isinstance(audit(records, rules=session_rules), Audit)
+
+
+def test_time_tolerance() -> None:
+    """Times may differ by their rounding, and not by more."""
+    events, index = recorded_events(), index_of(recorded_events(), AttemptSucceeded)
+    elapsed: Any = events[index][1]
+
+    assert audit(rewrite(change_event(events, index, elapsed=elapsed.elapsed + TIME_TOLERANCE / 2))).ok
+    assert not audit(rewrite(change_event(events, index, elapsed=elapsed.elapsed + TIME_TOLERANCE * 3))).ok
+
+
+def test_missing_decision_on_a_full_disk() -> None:
+    """The last decision may be missing after a full disk, but not after another stop."""
+    index = index_of(recorded_events(), LimitChanged, 2)
+    events = recorded_events()[:index]
+    full = audit(rewrite([*events, (events[-1][0], RunStopped(reason="disk_full"))]), rules=session_rules)
+    stopped = audit(rewrite([*events, (events[-1][0], RunStopped(reason="interrupted"))]), rules=session_rules)
+
+    assert () == full.findings
+    assert ["policy"] == [finding.check for finding in stopped.findings]
+
+
+class LimitedEndpoint:
+    """An endpoint that accepts five calls per second."""
+
+    __name__ = "limited"
+
+    def __init__(self) -> None:
+        self.tokens, self.filled = 5.0, 0.0
+
+    async def __call__(self, value: str) -> str:
+        now = trio.current_time()
+        self.tokens, self.filled = min(5.0, self.tokens + 5 * (now - self.filled)), now
+        granted = self.tokens >= 1
+        self.tokens -= granted
+        await trio.sleep(0.2 if granted else 0.05)
+        if not granted:
+            raise RateLimited(1.0)
+        return value
+
+
+def test_start_ahead_of_its_pace() -> None:
+    """An attempt that starts ahead of its pace is a finding."""
+    disk = SimulatedDisk()
+    run_virtually(
+        functools.partial(
+            arun, define(LimitedEndpoint(), numbered_cases(150), slots=24), PATH, **deterministic_options(7), files=disk
+        )
+    )
+    events: list[TimedEvent] = [
+        (record.t, record.event) for record in read(PATH, files=disk) if not isinstance(record.event, FileEvent)
+    ]
+    paced = index_of(events, PaceChanged)
+    index = next(
+        index
+        for index, (t, event) in enumerate(events)
+        if index > paced + 100 and isinstance(event, AttemptStarted) and event.attempt == 1 and t - events[index - 1][0] > 0.02
+    )
+    (t, event), earlier = events[index], events[index - 1][0]
+    assert isinstance(event, AttemptStarted)
+    end = end_of(events, event.trial, event.attempt)
+    outcome: Any = events[end][1]
+    events = change_event(
+        [*events[:index], (earlier, event), *events[index + 1 :]], end, elapsed=round(outcome.elapsed + t - earlier, 6)
+    )
+
+    result = audit(rewrite(events), rules=session_rules)
+    assert "policy" in {finding.check for finding in result.findings}
