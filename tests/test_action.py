@@ -324,7 +324,7 @@ UNFINISHED: Final = artifact("evaljournal-run-unfinished", branch="feature", run
 
 @pytest.mark.parametrize("event", ["push", "pull_request"])
 def test_an_unfinished_run_is_resumed(tmp_path: Path, files: Path, event: str) -> None:
-    """That of the same repository and branch is downloaded and resumed with --trust; no new run is started."""
+    """The unfinished run of the same repository and branch is downloaded and resumed with --trust; no new run is started."""
     job = Job(tmp_path, {"run": "x.py", "resume": "true"}, event=event, artifacts=[(UNFINISHED, files)]).run()
 
     assert [["resume", "evaljournal-run", "--trust"]] == [call for call in job.calls if call[0] in {"run", "resume"}]
@@ -352,7 +352,7 @@ def test_an_unfinished_run_is_resumed(tmp_path: Path, files: Path, event: str) -
     ],
 )
 def test_no_other_run_is_resumed(listed: dict[str, Any], job: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not one of a fork, another branch or an unknown origin; and a job of a fork or of a privileged event resumes none."""
+    """No run of a fork, another branch or an unknown origin is resumed; jobs of forks and privileged events resume none."""
     variables = {
         "ARTIFACT": "evaljournal-run",
         "BASELINE": "",

@@ -33,8 +33,6 @@ class MemoryPipe:
         """Frames from the session that were not received yet."""
         self._deliver: Callable[[list[bytes] | None], None] | None = None
 
-    # The side of the session.
-
     def send(self, frame: bytes, /) -> None:
         if self._deliver is None:
             self.sent.append(frame)
@@ -55,8 +53,6 @@ class MemoryPipe:
     def received(self) -> bytes | WorkerDied:
         """Return the next frame from the worker, which has arrived already."""
         return self._from_worker.receive_nowait()
-
-    # The side of the worker.
 
     def reply(self, frame: bytes) -> None:
         if not self.is_killed:

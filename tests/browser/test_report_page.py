@@ -244,7 +244,7 @@ def test_hostile_text_in_a_comparison(tmp_path: Path, open_tab: OpenTab) -> None
     assert [address] == tab.requests
 
 
-def test_long_values_are_truncated(tmp_path: Path, open_tab: OpenTab) -> None:
+def test_long_values_are_shortened(tmp_path: Path, open_tab: OpenTab) -> None:
     """Of a value of a megabyte the page has the beginning, its length and the command that shows it in full."""
     tab = open_tab(write_report(tmp_path / "report.html", hostile_run(tmp_path / "run")))
     tab.evaluate("number => page.open(number)", 10)

@@ -24,7 +24,7 @@ NAME = "<b>gpu</b>/4711"
 
 
 def test_workers(tmp_path: Path, open_tab: OpenTab) -> None:
-    """Those that ended early come first; names are text. The drawer has the worker and why it ended."""
+    """Workers that ended early come first; names are text. The drawer has the worker and why it ended."""
     seconds = itertools.count()
     write_sync(
         tmp_path / "run",

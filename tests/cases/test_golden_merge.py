@@ -61,7 +61,7 @@ def test_the_golden_merged_run_is_reproduced(tmp_path: Path) -> None:
 
 
 def test_the_golden_merged_run_verifies() -> None:
-    """Its hash chain is intact, every decision is reproduced, and it is signed by its user."""
+    """The hash chain of the run is intact, every decision is reproduced, and it is signed by its user."""
     audited = audit(read(GOLDEN), rules=session_rules)
 
     assert (True, ()) == (verify(GOLDEN).ok, audited.findings)

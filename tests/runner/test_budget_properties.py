@@ -236,7 +236,7 @@ def test_the_overshoot_is_bounded_and_reported(plan: Plan) -> None:
 @settings(max_examples=1_000, deadline=None, derandomize=True)
 @given(plan=plans(bounded=True))
 def test_a_run_never_exceeds_its_budget_in_many_plans(plan: Plan) -> None:
-    """As above."""
+    """The same holds for many random plans."""
     check_bounded(plan)
 
 
@@ -244,5 +244,5 @@ def test_a_run_never_exceeds_its_budget_in_many_plans(plan: Plan) -> None:
 @settings(max_examples=1_000, deadline=None, derandomize=True)
 @given(plan=plans(bounded=False))
 def test_the_overshoot_is_bounded_and_reported_in_many_plans(plan: Plan) -> None:
-    """As above."""
+    """The same holds for many random plans."""
     check_overshoot(plan)

@@ -363,13 +363,13 @@ def user_task(_: str) -> str:
 
 
 async def user_trio_task(value: str) -> str:
-    """The same, for trio."""
+    """Fail in the user's own code, for trio."""
     await trio.lowlevel.checkpoint()
     return user_task(value)
 
 
 async def user_asyncio_task(value: str) -> str:
-    """The same, for asyncio."""
+    """Fail in the user's own code, for asyncio."""
     await asyncio.sleep(0)
     return user_task(value)
 

@@ -131,7 +131,7 @@ async def answer_in_chunks_after_100(stream: trio.abc.Stream, _: int, __: int, b
 
 
 def test_informational_replies_and_trailers() -> None:
-    """They are skipped, and the connection is used again."""
+    """Informational replies and trailers are skipped, and the connection is used again."""
     assert (NUMBERS, 1) == exchange(answer_in_chunks_after_100)
 
 
@@ -164,7 +164,7 @@ def test_invalid_replies(sent: bytes) -> None:
     ids=["head first", "half a head", "terse", "two lengths", "line feeds", "folded", "close", "HTTP/1.0"],
 )
 def test_forms_of_a_reply(sent: tuple[bytes, ...], connections: int) -> None:
-    """Each is read, and the connection is used again where HTTP allows it."""
+    """Every form of a reply is read, and the connection is used again where HTTP allows it."""
 
     async def handler(stream: trio.abc.Stream, _: int, __: int, body: bytes) -> bool:
         for part in sent:

@@ -40,7 +40,7 @@ async def answer(question: str) -> str:
 
 
 def plain(question: str) -> str:
-    """The same as a plain function."""
+    """Return the capital, as a plain function."""
     return question
 
 

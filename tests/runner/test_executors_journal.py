@@ -215,7 +215,7 @@ class Version:
 
 
 class Strange:
-    """Not JSON, but it can be pickled."""
+    """An object that is not JSON, but can be pickled."""
 
     def __init__(self, value: int) -> None:
         self.value = value

@@ -130,7 +130,7 @@ class _Callable:
 
 
 def test_the_type_of_the_outputs_is_the_return_annotation() -> None:
-    """Of functions, coroutine functions, partials and objects; None if there is none or it is unknown."""
+    """Functions, coroutine functions, partials and objects are supported; None if there is no annotation or it is unknown."""
 
     def unknown(_: int) -> "Missing":  # type: ignore[name-defined]  # noqa: F821
         return None

@@ -105,7 +105,7 @@ def test_keys_stay_in_the_process_of_the_run(
 
 
 def test_headers_that_the_provider_gets(path: Path, server: Server, name: str, provider: Callable[[str], None]) -> None:
-    """Those of the API are forwarded; logins, cookies, telemetry and what belongs to the connection are not."""
+    """Headers of the API are forwarded; logins, cookies, telemetry and what belongs to the connection are not."""
     provider("ok")
 
     def agent(_: Any) -> int:
@@ -151,7 +151,7 @@ def test_a_rate_limit_ends_the_attempt(path: Path, server: Server, name: str, pr
 
 
 def test_an_agent_that_ignores_a_rate_limit_has_no_output(path: Path, provider: Callable[[str], None]) -> None:
-    """Its attempt fails nevertheless: an outage must not become a wrong answer. Further calls are not forwarded."""
+    """The attempt of such an agent fails: an outage must not become a wrong answer. Further calls are not forwarded."""
     provider("429:0.01,ok")
     evaluate(statuses, path, "a", "b")
 

@@ -153,7 +153,7 @@ def test_a_body_with_too_many_values_is_rejected(path: Path) -> None:
 
 @pytest.mark.usefixtures("_provider")
 def test_large_bodies_wait_for_each_other(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All are answered, although only a few fit into memory at the same time."""
+    """All large bodies are answered, although only a few fit into memory at the same time."""
     monkeypatch.setattr("runner.gateway.request_memory.MAX_TOTAL", 1_500_000)
 
     def agent(_: Any) -> int:
@@ -214,7 +214,7 @@ def test_too_many_connections_are_rejected(path: Path, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("sent_first", [b"", STREAM + chunk("data: {}\n\n")], ids=["no reply", "a stream"])
 def test_an_agent_that_disconnects(path: Path, monkeypatch: pytest.MonkeyPatch, sent_first: bytes) -> None:
-    """Its call is cancelled at the provider, and the step has failed; the attempt continues."""
+    """The call of the agent is cancelled at the provider, and the step has failed; the attempt continues."""
     has_request, closed = threading.Event(), threading.Event()
 
     def answer(client: socket.socket, received: bytes) -> None:
@@ -245,7 +245,7 @@ def test_an_agent_that_disconnects(path: Path, monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_a_call_in_flight_ends_with_its_attempt(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is cancelled at the provider; the connection gets 403, and so does a later call with the same address."""
+    """The call is cancelled at the provider; the connection gets 403, and so does a later call with the same address."""
     has_request, closed = threading.Event(), threading.Event()
     late: list[int] = []
     threads: list[threading.Thread] = []

@@ -84,7 +84,7 @@ def client_of(turn: Turn) -> Any:
 def test_an_agent_continues_after_a_rate_limit(  # noqa: PLR0917  # fixtures
     path: Path, server: Server, name: str, provider: Callable[[str], None], turn: Turn, loop: Any
 ) -> None:
-    """Its next attempt gets the recorded replies as the SDK read them before; the SDK itself does not retry."""
+    """The next attempt gets the recorded replies as the SDK read them before; the SDK itself does not retry."""
     ok = "sse" if "streamed" in turn.__name__ else "ok"
     provider(f"{ok},{ok},429:0.05,{ok}")
     agent = Agent(lambda: client_of(turn), turn)
@@ -202,7 +202,7 @@ def test_an_agent_that_disconnects_after_the_last_event(path: Path, monkeypatch:
     ids=["truncated", "code", "overloaded", "flagged"],
 )
 def test_an_incomplete_stream(path: Path, monkeypatch: pytest.MonkeyPatch, end: str, error: str, category: str | None) -> None:
-    """It is passed on up to its end, is a failed step, and ends the attempt if the provider is at fault."""
+    """The stream is passed on up to its end, is a failed step, and ends the attempt if the provider is at fault."""
     parts: list[bytes] = []
 
     def answer(client: socket.socket, _: bytes) -> None:

@@ -78,7 +78,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[None]:
 def test_an_agent_continues_after_a_rate_limit(
     path: Path, server: Server, name: str, waits: list[None], kind: tuple[Turn, Any]
 ) -> None:
-    """Its next attempt gets the recorded replies as the SDK read them before; the SDK itself does not retry."""
+    """The next attempt gets the recorded replies as the SDK read them before; the SDK itself does not retry."""
     turn, loop = kind
     ok = "sse" if "streamed" in turn.__name__ else "ok"
     url = server.url(name, f"{ok},{ok},429:0.05,{ok}", "api")
@@ -150,7 +150,7 @@ def test_what_a_killed_process_leaves(path: Path, server: Server, name: str) -> 
 
 
 def test_equal_concurrent_calls(path: Path, server: Server, name: str) -> None:
-    """Each has its own result, and each result is used once."""
+    """Each call has its own result, and each result is used once."""
     url = server.url(name, "reply:a,reply:b,reply:c,reply:d", "v1/chat/completions")
     attempts: list[list[str]] = []
 
@@ -170,7 +170,7 @@ def test_equal_concurrent_calls(path: Path, server: Server, name: str) -> None:
 
 
 def test_other_requests_pass_through(path: Path, server: Server, name: str) -> None:
-    """They are repeated and not recorded, whatever the client; so are all of a run without the setting."""
+    """Other requests, and all requests without the setting, are repeated and not recorded, whatever the client."""
     url = server.url(name, "ok", "v1/models")
     run_failing_once(path, lambda: httpx.get(url, verify=False).status_code)  # noqa: S501
     run_failing_once(path.with_name("off"), lambda: post(server.url(name, "ok", "v1/chat/completions")).text, durable=())
@@ -265,7 +265,7 @@ def test_a_call_that_fails_is_a_failed_step(path: Path, server: Server, name: st
 
 @pytest.mark.parametrize("coding", ["gzip", "deflate", "deflate:bare"])
 def test_compressed_replies(path: Path, server: Server, name: str, coding: str) -> None:
-    """They are recorded as JSON and replayed uncompressed; no other encoding is requested."""
+    """Compressed replies are recorded as JSON and replayed uncompressed; no other encoding is requested."""
     url = server.url(name, coding, "v1/chat/completions")
     accepted = {"accept-encoding": "gzip, br, zstd"}
     task = run_failing_once(path, lambda: post(url, headers=accepted).json())
@@ -276,7 +276,7 @@ def test_compressed_replies(path: Path, server: Server, name: str, coding: str) 
 
 
 def test_a_key_in_a_prompt_or_a_reply_is_masked(path: Path, server: Server, name: str) -> None:
-    """Also one that is in no environment variable, and that no request had before."""
+    """A key is masked even if it is in no environment variable and in no earlier request."""
     url = server.url(name, "echo", "v1/chat/completions")
     keys = ["a-key-of-this-test-8812", "another-key-of-this-test-8813"]
     headers = {"authorization": f"Bearer {keys[0]}", "api-key": keys[1]}
@@ -288,7 +288,7 @@ def test_a_key_in_a_prompt_or_a_reply_is_masked(path: Path, server: Server, name
 
 
 def test_a_redirect_is_no_step(path: Path, server: Server, name: str) -> None:
-    """It is neither a result nor a failure."""
+    """A redirect is neither a result nor a failure."""
     url = server.url(name, "redirect", "v1/chat/completions")
 
     def call() -> int:
@@ -333,7 +333,7 @@ def test_aiohttp(path: Path, server: Server, name: str) -> None:
 
 @pytest.mark.parametrize("value", ["https", "tools.example", "ftp://tools.example/", "https://tools.example/?q=1", 3])
 def test_an_invalid_address(value: Any) -> None:
-    """It is rejected where the evaluation is defined."""
+    """An invalid address is rejected where the evaluation is defined."""
     with pytest.raises(UsageError, match="durable"):
         define_real(lambda _: None, "lima", name="task", durable=[value])
 
@@ -345,7 +345,7 @@ def test_a_task_without_clients(path: Path) -> None:
 
 
 def test_a_gateway_records_the_same_calls(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One call would be two steps, and its tokens would count twice."""
+    """With both, one call would be two steps, and its tokens would count twice."""
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     with pytest.raises(UsageError, match="durable"):
         run_real(define_real(lambda _: None, "lima", name="task", durable="http", gateway=True), path)

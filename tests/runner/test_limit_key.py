@@ -57,7 +57,7 @@ async def test_a_limited_key_does_not_delay_the_other(policy: str, order: str) -
 
     assert (400, 0) == (outcome.state.completed, outcome.state.failed)
     assert 200 == len(ends(disk, "b"))
-    assert ends(disk, "b")[-1] < (200 / 4) * 0.1 * 1.5  # What it takes alone, and half as much again to find its pace.
+    assert ends(disk, "b")[-1] < (200 / 4) * 0.1 * 1.5  # 1.5 times what it takes alone, to find its pace.
     assert ends(disk, "a")[-1] > 1000
     assert {"a"} == {event.key for event in events_of(PATH, files=disk) if isinstance(event, IntakePaused)}
     assert verify(PATH, files=disk).ok

@@ -98,7 +98,7 @@ async def test_merged_shards_equal_a_run_of_all_cases(tmp_path: Path, cases: int
 def test_random_runs_split_into_shards(
     tmp_path_factory: pytest.TempPathFactory, cases: int, first: int, count: int, repeats: int
 ) -> None:
-    """The same for random runs."""
+    """Random runs that are split into shards give the same results."""
     path = tmp_path_factory.mktemp("shards")
     trio.run(check_equal_to_undivided, path, cases, first, count, repeats, clock=trio.testing.MockClock(autojump_threshold=0))
 

@@ -65,7 +65,7 @@ def salvaged_event() -> Any:
 
 
 async def test_shards_that_do_not_belong_together_are_rejected(tmp_path: Path) -> None:
-    """The same shard twice, another number of shards, evaluation, dataset or seed, a run of all cases, a live run: rejected."""
+    """The same shard twice, another number of shards, evaluation, dataset or seed, a whole run and a live run are rejected."""
     changes: dict[str, Any] = {
         "first": {},
         "same": {},

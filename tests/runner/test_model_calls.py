@@ -105,7 +105,7 @@ def test_other_parts_of_a_request_that_identify_a_step() -> None:
 
 @pytest.mark.parametrize("name", ["q", "key", "token", "page_token", "author", "sig"])
 def test_other_requests_that_differ_in_their_query(name: str) -> None:
-    """They are different steps, whatever the parameter is called; it may not be a secret."""
+    """Other requests with different queries are different steps, whatever the parameter is called; it may not be a secret."""
     first, second = (
         step_request("GET", f"https://tools.example/search?{name}={value}", {}, b"") for value in ("0123456789", "9876543210")
     )
@@ -233,7 +233,7 @@ def test_other_replies_are_replayed_byte_by_byte(headers: dict[str, str], body: 
 @pytest.mark.parametrize("coding", ["gzip", "deflate", "raw"])
 @pytest.mark.parametrize("size", [1, 1000])
 def test_compressed_replies(coding: str, size: int) -> None:
-    """They are recorded as text; one whose compressed data is incomplete is not complete."""
+    """Compressed replies are recorded as text; one whose compressed data is incomplete is not complete."""
     packer = zlib.compressobj(wbits={"gzip": 31, "deflate": 15, "raw": -15}[coding])
     packed = packer.compress(CHAT) + packer.flush()
     chunks = [packed[at : at + size] for at in range(0, len(packed), size)]

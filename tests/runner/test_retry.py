@@ -225,7 +225,7 @@ def test_overriding_keeps_retry_after() -> None:
 
 
 def test_classify_must_return_a_category() -> None:
-    """Another value is a usage error that lists the valid ones."""
+    """An invalid category is a usage error that lists the valid ones."""
     retry = Retry(classify=lambda _: "again")  # type: ignore[arg-type, return-value]  # the mistake under test
 
     with pytest.raises(UsageError, match=r"returned 'again'.*'rate_limited'"):

@@ -40,7 +40,7 @@ def test_calls_from_threads_are_all_made_in_order() -> None:
 
 
 def test_a_call_in_the_thread_of_the_loop_is_made_immediately() -> None:
-    """It does not wait for a tick."""
+    """A call in the thread of the loop does not wait for a tick."""
     calls: list[int] = []
 
     async def main() -> None:

@@ -47,7 +47,7 @@ class Model:
 
 
 class Judging(Model):
-    """The same, called with an output and a case."""
+    """A scripted model that is called with an output and a case."""
 
     async def __call__(self, output: Any, case: Any) -> bool:
         """Answer after a while."""

@@ -386,7 +386,7 @@ def test_usage_that_is_not_json_is_an_error_of_the_task(path: Path, usage: Any) 
 
 @pytest.mark.parametrize("levels", [252, 253, 254])
 def test_values_that_are_nested_too_deeply_for_a_record(path: Path, levels: int) -> None:
-    """They are JSON, but not inside an event; the step is recorded as failed, and the run continues."""
+    """Values that are JSON, but too deep inside an event: the step is recorded as failed, and the run continues."""
     value: Any = json.loads("[" * levels + "]" * levels)
 
     def agent(_: Any) -> int:

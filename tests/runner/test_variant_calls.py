@@ -94,7 +94,7 @@ class Model:
 
     @property
     def rate_limit_identity(self) -> str:
-        """One endpoint and API key for all models."""
+        """Identity of the one endpoint and API key of all models."""
         return "endpoint"
 
     @property
@@ -133,7 +133,7 @@ async def test_a_rate_limited_model_does_not_delay_the_other(policy: str) -> Non
         for variant in "abc"
     }
     assert (36, 0) == (outcome.state.completed, outcome.state.failed)
-    assert ends["c"][-1] < (12 / 4) * 0.1 * 2  # What it takes alone, and as much again to find its pace.
+    assert ends["c"][-1] < (12 / 4) * 0.1 * 2  # Twice what it takes alone, to find its pace.
     assert min(ends["a"][-1], ends["b"][-1]) > 80
     assert {"model limited", "model quick"} == {event.key for event in events(disk, AttemptStarted)}
     assert {"model limited"} == {event.key for event in events(disk, IntakePaused)}

@@ -384,5 +384,5 @@ def test_variants_change_from_session_to_session(seed: int) -> None:
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("seed", range(5, 200))
 def test_variants_change_from_session_to_session_exhaustively(seed: int) -> None:
-    """The same, for many more runs."""
+    """However variants change, the last session calls exactly the open cells, in many more runs."""
     run_with_changes(seed)

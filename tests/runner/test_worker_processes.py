@@ -270,7 +270,7 @@ def test_a_command_leads_to_workers(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_task_without_code_runs_in_workers(
     options: tuple[str, ...], output: str, server: Server, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its worker builds it from the options of the command line, as `resume` does."""
+    """A worker builds the task from the options of the command line, as `resume` does."""
     root = server.url(name, "ok", "").rstrip("/")
     monkeypatch.setenv("OPENAI_BASE_URL", f"{root}/v1")
     monkeypatch.setenv("OPENAI_API_KEY", "sk-the-real-key-0123456789")

@@ -215,8 +215,8 @@ async def test_a_lost_machine_costs_nothing_up_to_a_limit() -> None:
     assert ["exhausted"] == [event.reason for event in runs.events(disk, TrialFailed)]
 
 
-async def test_a_worker_that_resists_a_timeout_is_killed() -> None:
-    """Its attempt has timed out, and its neighbor is repeated."""
+async def test_a_worker_that_does_not_respond_to_a_timeout_is_killed() -> None:
+    """The attempt has timed out, and the other attempts of the worker are repeated."""
     disk, pool = SimulatedDisk(), MemoryWorkers(workers=1)
 
     async def stubborn(value: str) -> str:
@@ -261,8 +261,8 @@ async def test_a_blocked_worker_costs_only_the_trial_that_blocks_it() -> None:
     assert (1, 1) == (outcome.state.completed, outcome.state.failed)
 
 
-async def test_a_cancelled_attempt_cleans_up_and_its_worker_lives() -> None:
-    """Its `finally` runs in the worker, which is not replaced."""
+async def test_a_cancelled_attempt_cleans_up_and_its_worker_continues() -> None:
+    """The `finally` of the task runs in the worker, which is not replaced."""
     disk, pool = SimulatedDisk(), MemoryWorkers(workers=1)
     cleaned_up: list[str] = []
 
@@ -370,7 +370,7 @@ async def test_as_many_workers_as_the_attempts_need() -> None:
 
 
 async def test_workers_come_and_go() -> None:
-    """Those that a pool cannot start wait until it can; those that are lost are replaced."""
+    """Workers that a pool cannot start are started when it can; lost ones are replaced."""
     disk, capacity = SimulatedDisk(), trio.CapacityLimiter(2)
     pool = MemoryWorkers(workers=0, concurrency=1, spares=0, capacity=capacity)
     lost = {"case-4", "case-9", "case-30"}
@@ -492,7 +492,7 @@ def test_a_worker_reports_what_it_cannot_load() -> None:
 
 
 async def test_a_scorer_runs_in_a_worker() -> None:
-    """Its scores, notes and failures are as in the process of the run; one that ends its worker is retried in its own."""
+    """Scores, notes and failures are as in the process of the run; a scorer that ends its worker is retried in its own."""
     disk, pool = SimulatedDisk(), MemoryWorkers(workers=1)
     deaths = 1
 
@@ -576,7 +576,7 @@ async def test_what_cannot_run_in_workers_is_rejected() -> None:
 
 
 def test_settings_of_workers() -> None:
-    """They are parsed from text and from what a journal records; a journal cannot name a command."""
+    """Settings of workers are parsed from text and from what a journal records; a journal cannot name a command."""
     setting = Settings().changed
 
     assert ProcessWorkers(3) == setting({"workers": "processes:3"}).workers

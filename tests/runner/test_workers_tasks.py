@@ -50,7 +50,7 @@ def test_an_endpoint(path: Path, server: Server, name: str) -> None:
 
 
 def test_a_chat_model(path: Path, server: Server, name: str) -> None:
-    """Its usage and notes are recorded."""
+    """The usage and the notes of a chat model are recorded."""
     recorded = run_twice(Chat("small", base_url=server.url(name, "ok", "v1"), system="s"), path)
 
     assert ["LIMA"] == outputs(path.with_name("there"))
@@ -67,7 +67,7 @@ def test_turns_of_a_chat_model(path: Path, server: Server, name: str) -> None:
 
 
 def test_a_command(path: Path) -> None:
-    """It runs as a process of the worker."""
+    """A command runs as a process of the worker."""
     assert "lima" == run_twice(Command("cat"), path)[-1]["output"].strip('"')
 
 

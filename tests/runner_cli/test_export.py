@@ -305,7 +305,7 @@ def test_summary_is_appended(run: Path, tmp_path: Path, monkeypatch: pytest.Monk
 def test_wrong_baseline_or_summary(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], problem: str
 ) -> None:
-    """Exit code 2 and a reason; nothing is written."""
+    """The exit code is 2, the error has the reason, and nothing is written."""
     monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
     write_sync(tmp_path / "other", [started(), session(), *trial("elsewhere")])
     result = evaljournal("export", run, *arguments)
@@ -316,7 +316,7 @@ def test_wrong_baseline_or_summary(
 
 
 def test_comparison_with_a_damaged_baseline(run: Path, tmp_path: Path) -> None:
-    """It is compared up to the damage, with exit code 4."""
+    """A damaged baseline is compared up to the damage, with exit code 4."""
     baseline = tmp_path / "baseline"
     write_sync(baseline, complete_run())
     flip(segment(baseline), list(read(baseline))[9].offset + 60)

@@ -144,7 +144,7 @@ def test_a_regression_outranks_too_little_evidence(tmp_path: Path) -> None:
 
 
 def test_labels_are_not_checked(tmp_path: Path) -> None:
-    """They have no mean; a rule for one is an error."""
+    """Labels have no mean; a rule for one is an error."""
     finished = RunFinished(completed=0, failed=0, withdrawn=0, head="")
     for name, tone in (("a", "kind"), ("b", "rude")):
         trials = [answered(f"case-{at}", {"exact": True, "tone": tone}) for at in range(300)]
@@ -182,7 +182,7 @@ def test_a_wrong_rule_is_an_error(tmp_path: Path, text: str, problem: str) -> No
 
 
 def test_an_unfinished_run_is_not_compared(tmp_path: Path) -> None:
-    """Its cases may differ from those of the baseline in more than chance."""
+    """The cases of an unfinished run may differ from those of the baseline in more than chance."""
     unfinished, finished_run = run(tmp_path / "b", 50, ending=RunStopped(reason="interrupted")), run(tmp_path / "a", 50)
     result, swapped = gate(unfinished, "--baseline", finished_run), gate(finished_run, "--baseline", unfinished)
 

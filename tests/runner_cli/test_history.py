@@ -113,7 +113,7 @@ def test_no_runs() -> None:
 
 
 def test_a_damaged_run_does_not_hide_the_others() -> None:
-    """It is listed as damaged, whether it is damaged in its first record or later; the rest is shown."""
+    """A damaged run is listed as such, whether the damage is in its first record or later; the others are shown."""
     run("capitals/0001", 4)
     flip(segment(run("capitals/0002", 4)), 3_000)
     segment(run("capitals/0003", 4)).write_bytes(b"not a journal\n")
@@ -172,7 +172,7 @@ def test_a_run_is_read_once(opened: list[Path], command: str) -> None:
 
 
 def test_ls_does_not_read_a_large_run(opened: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its counts are in the last record; score and cost are listed once `history` has read it. An unfinished run is read."""
+    """Counts are in the last record; score and cost are listed once `history` has read the run. An unfinished run is read."""
     monkeypatch.setattr(_digests, "_LARGE", 1_000)
     path = run("capitals/0001", 3)
     unfinished = Path("runs/capitals/0002")

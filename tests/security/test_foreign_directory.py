@@ -357,7 +357,7 @@ def test_an_invalid_gate_is_damage(tmp_path: Path, gates: Any) -> None:
 
 @pytest.mark.parametrize(("gates", "code"), [(["exact=0.5"], 0), (["exact=half"], 4), (5, 4)])
 def test_verify_reports_an_invalid_gate(tmp_path: Path, gates: Any, code: int) -> None:
-    """It is the only finding; the records are valid otherwise."""
+    """An invalid gate is the only finding; the records are valid otherwise."""
     start = {**members_of(started()), "settings": {"slots": 1, "fail_under": gates}}
     result = evaljournal("verify", forge(tmp_path / "run", [opened(), start, session()]), "--json")
 

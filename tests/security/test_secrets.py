@@ -430,7 +430,7 @@ def test_keys_of_objects_in_outputs_are_masked() -> None:
     "value", ["abcdefgh12&ijklmnop34567qrstuvwx", "abcdefgh12=ijklmnopqrst", "short&part&s123&abcdefghijkl"]
 )
 def test_a_variable_in_a_url_is_masked_as_a_whole(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
-    """Also if it contains characters that separate parameters."""
+    """A variable is masked even if it contains characters that separate parameters."""
     monkeypatch.setenv("V", value)
     address = Address.parse("http://127.0.0.1:9/x?foo=$V", {})
 
