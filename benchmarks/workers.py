@@ -43,7 +43,7 @@ class Required:
     """MB of large outputs per second."""
     first_worker: float = 1.0
     replacement: float = 1.5
-    """Seconds."""
+    """Seconds from the end of a worker to the next attempt."""
 
 
 POOLS: Final[dict[str, tuple[Callable[[int, int], WorkerPool], Required]]] = {

@@ -1,4 +1,4 @@
-"""Workers in real processes: crashes, hangs, Ctrl-C, the death of the session, and commands that start a worker.
+"""Workers in real processes: crashes, hangs, Ctrl-C, the end of the session, and commands that start a worker.
 
 A small slice runs in every test run; `pytest -m exhaustive` runs the others, which start dozens of processes.
 """
@@ -154,7 +154,7 @@ ALL = "exit segfault kill hang swallow block unserializable unpicklable limited 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["on_asyncio", "on_trio", "plain"])
 def test_every_fault_is_recorded_for_its_trial_only(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Crashes, hangs, tasks that resist and outputs that cannot be sent do not affect other trials."""
+    """Crashes, hangs, ignored cancellations and outputs that cannot be sent do not affect other trials."""
     cases = ALL if name != "plain" else ALL.replace("hang ", "").replace("swallow ", "")
     run_in(name, cases, monkeypatch, workers=ProcessWorkers(2))
 

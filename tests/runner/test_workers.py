@@ -1,4 +1,4 @@
-"""Attempts in workers: what is recorded, what it costs the trial, and that workers behave as the process of the run does."""
+"""Attempts in workers: what is recorded, which retries are used up, and that workers behave as the process of the run does."""
 
 from typing import Any
 
@@ -154,14 +154,14 @@ async def test_an_attempt_ends_in_a_worker_as_it_does_in_the_process_of_the_run(
     assert {"process 1", "process 2"} == {event.worker for event in runs.events(disks[1], AttemptSucceeded)}
 
 
-async def test_a_worker_that_dies_alone_costs_its_trial_a_death() -> None:
+async def test_an_attempt_that_ends_its_worker_uses_up_a_retry() -> None:
     """Two deaths are retried after a backoff; the third fails the trial."""
     disk = SimulatedDisk()
 
-    async def deadly(_: str) -> None:
+    async def ends_worker(_: str) -> None:
         await die("signal 11 (SIGSEGV)")
 
-    await run_in(MemoryWorkers(), define(deadly, numbered_cases(1), retry=RETRY), disk)
+    await run_in(MemoryWorkers(), define(ends_worker, numbered_cases(1), retry=RETRY), disk)
 
     assert [("case-0", "worker_died")] * 3 == ends(disk)
     assert {"signal 11 (SIGSEGV)"} == {event.detail for event in runs.events(disk, AttemptInterrupted)}
@@ -170,13 +170,13 @@ async def test_a_worker_that_dies_alone_costs_its_trial_a_death() -> None:
     assert ["exhausted"] == [event.reason for event in runs.events(disk, TrialFailed)]
 
 
-async def test_neighbors_of_a_dead_worker_lose_nothing_and_run_alone() -> None:
+async def test_other_attempts_of_a_dead_worker_are_repeated_alone() -> None:
     """Only the trial that ends its workers fails; the others are repeated once each, one at a time in their worker."""
     disk, pool = SimulatedDisk(), MemoryWorkers(workers=2, concurrency=5)
     alone: list[int] = []
     in_flight = 0
 
-    async def deadly(value: str) -> str:
+    async def ends_worker(value: str) -> str:
         nonlocal in_flight
         in_flight += 1
         try:
@@ -188,7 +188,7 @@ async def test_neighbors_of_a_dead_worker_lose_nothing_and_run_alone() -> None:
         finally:
             in_flight -= 1
 
-    outcome = await run_in(pool, define(deadly, numbered_cases(10), slots=10, retry=attrs.evolve(RETRY, deaths=1)), disk)
+    outcome = await run_in(pool, define(ends_worker, numbered_cases(10), slots=10, retry=attrs.evolve(RETRY, deaths=1)), disk)
 
     assert (9, 1) == (outcome.state.completed, outcome.state.failed)
     lost, died = (sorted(name for name, reason in ends(disk) if reason == cause) for cause in ("worker_lost", "worker_died"))
@@ -202,7 +202,7 @@ async def test_neighbors_of_a_dead_worker_lose_nothing_and_run_alone() -> None:
     assert f"{len(outcome.state.workers)} workers, 2 died, 1 lost:" in str(outcome)
 
 
-async def test_a_lost_machine_costs_nothing_up_to_a_limit() -> None:
+async def test_lost_machines_use_up_no_retries_up_to_a_limit() -> None:
     """After ten lost workers the trial fails, so that a run ends."""
     disk = SimulatedDisk()
 
@@ -235,7 +235,7 @@ async def test_a_worker_that_does_not_respond_to_a_timeout_is_killed() -> None:
     assert (1, 1) == (outcome.state.completed, outcome.state.failed)
 
 
-async def test_a_blocked_worker_costs_only_the_trial_that_blocks_it() -> None:
+async def test_only_the_trial_that_blocks_a_worker_fails() -> None:
     """If several attempts do not respond to their timeouts, it is not known which one is the cause; each is repeated alone."""
     disk, pool = SimulatedDisk(), MemoryWorkers(workers=1)
     is_blocked = True
@@ -325,10 +325,10 @@ async def test_a_dead_worker_is_ambiguous_where_calls_must_not_be_repeated() -> 
     """With `on_ambiguous="fail"` the trial fails instead of being repeated."""
     disk = SimulatedDisk()
 
-    async def deadly(_: str) -> None:
+    async def ends_worker(_: str) -> None:
         await die()
 
-    await run_in(MemoryWorkers(), define(deadly, numbered_cases(1)), disk, on_ambiguous="fail")
+    await run_in(MemoryWorkers(), define(ends_worker, numbered_cases(1)), disk, on_ambiguous="fail")
 
     assert ["ambiguous"] == [event.reason for event in runs.events(disk, TrialFailed)]
     assert [] == runs.events(disk, RetryScheduled)
@@ -338,14 +338,14 @@ async def test_a_run_can_be_resumed_without_workers_and_with_others() -> None:
     """The pool is a setting of a session; deaths count in later sessions."""
     disk, deaths = SimulatedDisk(), 2
 
-    async def deadly(_: str) -> str:
+    async def ends_worker(_: str) -> str:
         nonlocal deaths
         deaths -= 1
         if deaths >= 0:
             await die()
         return "done"
 
-    defined = define(deadly, numbered_cases(1), retry=attrs.evolve(RETRY, base_delay=100.0, max_delay=100.0))
+    defined = define(ends_worker, numbered_cases(1), retry=attrs.evolve(RETRY, base_delay=100.0, max_delay=100.0))
     await run_in(MemoryWorkers(), defined, disk, deadline=1)
     await run_in(MemoryWorkers(workers=1), defined, disk, resume=True, deadline=300)
     await run_in(None, defined, disk, resume=True, deadline=300)
@@ -369,7 +369,7 @@ async def test_as_many_workers_as_the_attempts_need() -> None:
     assert 5 == len(pool.pipes)
 
 
-async def test_workers_come_and_go() -> None:
+async def test_workers_are_added_and_replaced() -> None:
     """Workers that a pool cannot start are started when it can; lost ones are replaced."""
     disk, capacity = SimulatedDisk(), trio.CapacityLimiter(2)
     pool = MemoryWorkers(workers=0, concurrency=1, spares=0, capacity=capacity)
@@ -459,12 +459,12 @@ class ShortLived(MemoryWorkers):
 
 
 @pytest.mark.parametrize("deadly", ["", "case-2"])
-async def test_workers_that_end_before_they_run_anything_are_not_replaced_forever(deadly: str) -> None:
+async def test_workers_that_end_before_they_run_anything_are_not_replaced_forever(ends_worker: str) -> None:
     """The run continues with the others; it is stopped if none is left."""
 
     async def task(value: str) -> str:
         await trio.sleep(1)
-        if value == deadly:
+        if value == ends_worker:
             await die()
         return value
 
@@ -473,7 +473,7 @@ async def test_workers_that_end_before_they_run_anything_are_not_replaced_foreve
     outcome = await run_in(ShortLived(workers=1, concurrency=1), defined, disk)
 
     assert ["exit code 1"] * 3 == [totals.detail for totals in outcome.state.workers.values() if totals.lost]
-    if deadly:
+    if ends_worker:
         assert (2, "interrupted") == (outcome.state.completed, outcome.stopped)
         assert "a worker ended before it ran anything" in outcome.detail
     else:
@@ -529,7 +529,7 @@ async def test_a_scorer_runs_in_a_worker() -> None:
     assert "1 died" in str(outcome)
 
 
-async def test_a_scorer_runs_in_a_worker_when_a_run_is_scored_again() -> None:
+async def test_a_scorer_runs_in_a_worker_when_a_run_is_re_scored() -> None:
     """Without workers nothing is written; with them, only the scorer is called."""
     disk, pool = SimulatedDisk(), MemoryWorkers(workers=1)
 
@@ -556,7 +556,7 @@ async def test_a_scorer_runs_in_a_worker_when_a_run_is_scored_again() -> None:
 
 
 async def test_what_cannot_run_in_workers_is_rejected() -> None:
-    """A scorer that needs workers, exceptions that they would classify otherwise, and a gateway that they cannot reach."""
+    """Scorers without their workers, other rules for exceptions, and a gateway out of reach are rejected."""
 
     async def task(value: str) -> str:
         return value
