@@ -335,7 +335,7 @@ class RayWorkers:
     address: str | None = attrs.field(default=None, validator=_valid_address)
     """HOST:PORT of the cluster. None: that of RAY_ADDRESS, otherwise the one that runs on this machine."""
     workers: int = attrs.field(default=0, validator=_count, kw_only=True)
-    """How many workers run attempts. 0: as many as the attempts need and the cluster has room for; nodes may be added or lost."""
+    """How many workers run attempts. 0: as many as the attempts need and the cluster has room for; nodes may change."""
     concurrency: int | None = attrs.field(default=None, validator=_places, kw_only=True)
     """Attempts that a worker runs concurrently; see `ProcessWorkers`."""
     num_cpus: float = attrs.field(default=1, validator=_amount, kw_only=True)

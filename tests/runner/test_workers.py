@@ -458,13 +458,13 @@ class ShortLived(MemoryWorkers):
             pipe.end(WorkerDied("exit code 1"))
 
 
-@pytest.mark.parametrize("deadly", ["", "case-2"])
-async def test_workers_that_end_before_they_run_anything_are_not_replaced_forever(ends_worker: str) -> None:
+@pytest.mark.parametrize("ending_case", ["", "case-2"])
+async def test_workers_that_end_before_they_run_anything_are_not_replaced_forever(ending_case: str) -> None:
     """The run continues with the others; it is stopped if none is left."""
 
     async def task(value: str) -> str:
         await trio.sleep(1)
-        if value == ends_worker:
+        if value == ending_case:
             await die()
         return value
 
@@ -473,7 +473,7 @@ async def test_workers_that_end_before_they_run_anything_are_not_replaced_foreve
     outcome = await run_in(ShortLived(workers=1, concurrency=1), defined, disk)
 
     assert ["exit code 1"] * 3 == [totals.detail for totals in outcome.state.workers.values() if totals.lost]
-    if ends_worker:
+    if ending_case:
         assert (2, "interrupted") == (outcome.state.completed, outcome.stopped)
         assert "a worker ended before it ran anything" in outcome.detail
     else:
