@@ -30,10 +30,11 @@ def variant_rows(state: RunState) -> Iterator[tuple[str, str]]:
     """Yield the name and the results of each variant."""
     for name, totals in state.variants.items():
         if totals.total:
-            yield printable(name, 40) or "(no variant)", _in_words(totals)
+            yield printable(name, 40) or "(no variant)", variant_in_words(totals)
 
 
-def _in_words(totals: VariantTotals) -> str:
+def variant_in_words(totals: VariantTotals) -> str:
+    """Return the results of a variant in one line: `60 of 60 done · 2 failed · exact 91.4 % · $0.034`."""
     parts = [f"{totals.done:,} of {totals.total:,} done"]
     if totals.failed:
         parts.append(f"{totals.failed:,} failed")

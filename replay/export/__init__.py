@@ -37,8 +37,8 @@ class File:
     description: str
     write: Callable[[Source], Iterator[bytes]]
     is_text: bool = True
-    compare: Callable[[Source, Source], Iterator[bytes]] | None = None
-    """Write a run compared with a baseline; None if the format has no comparison."""
+    compare: Callable[..., Iterator[bytes]] | None = None
+    """Write a run compared with a baseline, or a `variant` with a `baseline_variant`; None if the format has no comparison."""
     write_variants: Callable[[Source], Iterator[tuple[str, Iterator[bytes]]]] | None = None
     """Returns a file for each variant of a run that has any; None: one file contains all."""
 

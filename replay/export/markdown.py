@@ -14,7 +14,7 @@ from replay.comparison_text import short_verdict
 from replay.ending import ending_in_words, progress_in_words
 from replay.export.source import Source
 from replay.export.trial_index import TrialIndex
-from replay.pairing import Key, PairedDifference
+from replay.pairing import PairedDifference
 from replay.state import RunState
 from replay.summary import summarize
 from replay.summary_text import latency_in_words, score_in_words, trials_in_words, usage_in_words
@@ -70,8 +70,12 @@ class _Document:
         return "".join(f"{line}\n" for line in (*self._lines, *self._last_lines)).encode()
 
 
-def markdown(source: Source, baseline: Source | None = None) -> Iterator[bytes]:
+def markdown(
+    source: Source, baseline: Source | None = None, *, variant: str | None = None, baseline_variant: str | None = None
+) -> Iterator[bytes]:
     """Write the summary of a run; with a baseline, how its scores differ and which trials broke or were fixed.
+
+    With variants, only these are compared.
 
     Raises:
         NothingInCommon: The runs have no trial with the same name and content.
@@ -83,20 +87,23 @@ def markdown(source: Source, baseline: Source | None = None) -> Iterator[bytes]:
         _add_not_passed(document, after)
     else:
         before = TrialIndex.of(baseline)
-        sides = Side(before.state, outputs(baseline.records())), Side(after.state, outputs(source.records()))
-        comparison = compare(*sides)
-        document = _Document(_head("run", after), _head("baseline", before))
+        side_a = Side(before.state, outputs(baseline.records()), baseline_variant)
+        side_b = Side(after.state, outputs(source.records()), variant)
+        comparison = compare(side_a, side_b)
+        document = _Document(_head("run", after, variant), _head("baseline", before, baseline_variant))
+        earlier_ids = {name: side_a.ids[key] for key, name in side_b.ids.items() if key in side_a.ids}
         _add_summary(document, after.state)
         _add_differences(document, comparison)
         for kind, changes, share in (("broken", comparison.broken, 0.7), ("fixed", comparison.fixed, 1.0)):
             columns = ("trial", "input", "expected", "baseline", "run")
-            rows = _changed_trials(changes, before, after, sides[0].ids)
+            rows = _changed_trials(changes, before, after, earlier_ids)
             document.add_table(f"{plural(len(changes), 'trial')} {kind}", columns, rows, len(changes), share)
     yield document.encode()
 
 
-def _head(name: str, index: TrialIndex) -> str:
-    return f"{name} {_cell(index.source.run_id)}, seq {index.state.seq:,}, head `{index.state.head}`"
+def _head(name: str, index: TrialIndex, variant: str | None = None) -> str:
+    only = "" if variant is None else f", variant {_cell(variant)}"
+    return f"{name} {_cell(index.source.run_id)}{only}, seq {index.state.seq:,}, head `{index.state.head}`"
 
 
 def _add_summary(document: _Document, state: RunState) -> None:
@@ -120,9 +127,13 @@ def _add_differences(document: _Document, comparison: Comparison) -> None:
     counts = {"broken": comparison.broken, "fixed": comparison.fixed, "changed": comparison.changed}
     words = ", ".join(f"{len(changes):,} {kind}" for kind, changes in counts.items())
     trials = f"{plural(comparison.compared, 'trial')} compared with the baseline: {words}, {comparison.unchanged:,} unchanged"
-    lists = {"only in the baseline": comparison.only_a, "only in the run": comparison.only_b}
-    lists["with other content"] = comparison.different_content
-    excluded = ", ".join(f"{len(names):,} {where}" for where, names in lists.items() if names)
+    not_compared = {
+        "not done in both": comparison.not_done,
+        "only in the baseline": len(comparison.only_a),
+        "only in the run": len(comparison.only_b),
+        "with other content": len(comparison.different_content),
+    }
+    excluded = ", ".join(f"{count:,} {where}" for where, count in not_compared.items() if count)
     document.add("", _line(f"{trials}; not compared: {excluded}" if excluded else trials))
     rows = [
         *((_cell(scorer), paired, "") for scorer, paired in comparison.scores.items()),
@@ -168,12 +179,11 @@ def _add_not_passed(document: _Document, index: TrialIndex) -> None:
 
 
 def _changed_trials(
-    changes: Iterable[Change], before: TrialIndex, after: TrialIndex, ids_before: Mapping[Key, str]
+    changes: Iterable[Change], before: TrialIndex, after: TrialIndex, earlier_ids: Mapping[str, str]
 ) -> Iterator[Sequence[str]]:
-    """Yield the cells of trials that broke or were fixed, with both outputs."""
+    """Yield the cells of trials that broke or were fixed, with both outputs; `earlier_ids` has their ids in the baseline."""
     for change in changes:
-        state = after.state.trials[change.trial]
-        trial, earlier = after.trial(change.trial), before.trial(ids_before[state.case, state.variant, state.repeat])
+        trial, earlier = after.trial(change.trial), before.trial(earlier_ids[change.trial])
         yield [*map(_cell, (change.trial, trial.input, trial.expected, _result(earlier), _result(trial)))]
 
 

@@ -256,8 +256,8 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
         ),
         Option(
             "--fail-under GATE",
-            "Exit with 1 unless a mean score is reached: exact=0.9, or 'exact>=0.9@lower' for the lower end of its 95 % "
-            "confidence interval; repeatable.",
+            "Exit with 1 unless each variant reaches a mean score: exact=0.9, or 'exact>=0.9@lower' for the lower end of its "
+            "95 % confidence interval; repeatable.",
             "settings",
             '["exact=0.9"]',
             multiple=True,

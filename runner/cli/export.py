@@ -1,5 +1,6 @@
 """The command `evaljournal export`."""
 
+import functools
 import os
 import shlex
 import stat
@@ -8,15 +9,17 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Final
 
+import attrs
 import click
 
 from journal import segments
 from journal import verify as verify_journal
 from replay.export import FORMATS, File, Files, Format, Rows, Source, TableFile
 from runner.atomic_write import write_atomically, write_directory
-from runner.cli._common import RunType, output_option, run_argument
+from runner.cli._common import ReferenceType, RunReference, output_option, reference_argument
 from runner.cli._display import exit_if_damaged, warn_unconfirmed
 from runner.cli._output import echo, write_data
+from runner.cli._sides import check_variant
 from runner.errors import UsageError
 from runner.suggest import suggest
 
@@ -25,7 +28,7 @@ _HELP = "\n".join(["\b", *(f"{name:<13} {format_.description}" for name, format_
 
 
 @click.command(epilog=_HELP)
-@run_argument
+@reference_argument
 @click.option(
     "-f",
     "--format",
@@ -37,16 +40,23 @@ _HELP = "\n".join(["\b", *(f"{name:<13} {format_.description}" for name, format_
 )
 @output_option("PATH", "Output file or directory (default: standard output).")
 @click.option("--rows", type=click.Choice(["trials", "attempts", "steps", "events"]), help="Rows of a table (default: trials).")
-@click.option("--baseline", metavar="RUN", type=RunType(), help="Compare with this run (markdown only).")
+@click.option("--baseline", metavar="RUN", type=ReferenceType(), help="Compare with this run or variant (markdown only).")
 @click.option("--summary", is_flag=True, help=f"Append to the file that ${_SUMMARY} names (markdown only).")
 @click.option("--force", is_flag=True, help="Replace existing files.")
 def export(
-    path: Path, name: str, target: Path | None, rows: Rows | None, *, baseline: Path | None, summary: bool, force: bool
+    run: RunReference,
+    name: str,
+    target: Path | None,
+    rows: Rows | None,
+    *,
+    baseline: RunReference | None,
+    summary: bool,
+    force: bool,
 ) -> None:
     """Export a run to another format; it may be running, stopped, finished or damaged.
 
     A damaged run is exported up to the damage, with exit code 4. Files are replaced atomically, and only with --force. The same
-    records always give the same bytes.
+    records always give the same bytes. With --baseline, one variant of each run can be compared: RUN@VARIANT.
 
     \b
     evaljournal export > trials.jsonl
@@ -57,12 +67,13 @@ def export(
     format_ = FORMATS.get(name)
     if format_ is None:
         raise click.UsageError(f"unknown format {name!r}; use one of {', '.join(FORMATS)}{suggest(name, FORMATS)}")
-    if (baseline is not None or summary) and not (isinstance(format_, File) and format_.compare):
-        option = "--summary" if summary else "--baseline"
-        raise click.UsageError(f"{option} applies to markdown, not to {name}; remove {option} or change --format")
+    _check_comparison(name, format_, run, has_baseline=baseline is not None, summary=summary)
     _check_rows(name, format_, rows)
     summary_file = _summary_file(target) if summary else None
-    with Source(path) as source, nullcontext() if baseline is None else Source(baseline) as baseline_source:
+    path = run.path
+    with Source(path) as source, nullcontext() if baseline is None else Source(baseline.path) as baseline_source:
+        if baseline is not None and baseline_source is not None:
+            format_ = _comparing(format_, (source, run.variant), (baseline_source, baseline.variant))
         if isinstance(format_, File) and format_.write_variants is not None and source.run.state.variants:
             format_ = Files(format_.description, format_.write_variants)
         if summary_file is None:
@@ -72,7 +83,7 @@ def export(
         except OSError:
             raise  # A closed pipe or a full disk is not damage.
         except Exception as exc:
-            problems = [verify_journal(run).problem for run in (path, baseline) if run is not None]
+            problems = [verify_journal(reference.path).problem for reference in (run, baseline) if reference is not None]
             problem = next(filter(None, problems), None)
             if problem is None:
                 raise
@@ -81,6 +92,25 @@ def export(
         echo(f"exported {path} as {name} to {target or summary_file}, up to record {source.run.state.seq:,}", err=True)
     exit_if_damaged(source.problem or (baseline_source.problem if baseline_source is not None else None))
     warn_unconfirmed(source.run.unfinished)
+
+
+def _check_comparison(name: str, format_: Format, run: RunReference, *, has_baseline: bool, summary: bool) -> None:
+    """Reject a comparison or a summary in another format, and a variant without a comparison."""
+    if (has_baseline or summary) and not (isinstance(format_, File) and format_.compare):
+        option = "--summary" if summary else "--baseline"
+        raise click.UsageError(f"{option} applies to markdown, not to {name}; remove {option} or change --format")
+    if run.variant is not None and not has_baseline:
+        raise click.UsageError(f"{run} is one variant, which needs --baseline; pass {run.path}: its export has all variants")
+
+
+def _comparing(format_: Format, run: tuple[Source, str | None], baseline: tuple[Source, str | None]) -> Format:
+    """Return the format with a comparison of these variants; None is a whole run."""
+    for source, variant in (run, baseline):
+        check_variant(source.run, variant)
+    assert isinstance(format_, File)
+    assert format_.compare is not None
+    compare = functools.partial(format_.compare, variant=run[1], baseline_variant=baseline[1])
+    return attrs.evolve(format_, compare=compare)
 
 
 def _summary_file(target: Path | None) -> Path:

@@ -51,6 +51,8 @@ def gate(run: RunReference, baseline: str, rules: Path | None, as_json: bool) ->
     parsed = GateRules() if rules is None else read_rules(rules)
     is_newest = baseline == _NEWEST and not Path(baseline).exists()
     base = RunReference(_newest_other(run.path), run.variant) if is_newest else find_reference(baseline)
+    if base.path.resolve() == run.path.resolve() and base.variant == run.variant:
+        raise UsageError(f"{base} is the run itself", hint="pass another run, or --baseline newest", setting="baseline")
     (view_a, before), (view_b, after) = open_side(base), open_side(run)
     for view in (view_a, view_b):
         exit_if_damaged(view.problem, quiet=as_json)

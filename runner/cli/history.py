@@ -42,7 +42,8 @@ def history(evaluation: str | None, last: int, scorer: str | None, as_json: bool
     evaljournal history capitals --last 50
     evaljournal history /mnt/archive/runs --json
     """
-    entries = _find_entries(evaluation)
+    directory = _directory(evaluation)
+    entries = _find_entries(evaluation, directory)
     selected = histories(entries, last=last, scorer=scorer)
     if scorer is not None:
         _check_scorer(scorer, entries)
@@ -50,7 +51,9 @@ def history(evaluation: str | None, last: int, scorer: str | None, as_json: bool
         print_json([view_json(item) for item in selected])
         return
     if not selected:
-        echo(f"no runs under {RUNS}/; start one with `evaljournal run evals/capitals.py`", err=True)
+        is_empty = not runs_under(directory)
+        hint = "start one with `evaljournal run evals/capitals.py`" if is_empty else "merge them with `evaljournal merge`"
+        echo(f"{'no runs' if is_empty else 'only shards'} under {printable(str(directory), 200)}/; {hint}", err=True)
     for index, item in enumerate(selected):
         if index:
             echo("")
@@ -63,11 +66,15 @@ def read_entries(directory: Path) -> list[Entry]:
         return [entry for path in runs_under(directory) if not (entry := _entry(path, cache)).run.shard]
 
 
-def _find_entries(argument: str | None) -> list[Entry]:
-    """Read the digests of the runs in a directory, under runs/, or of one evaluation."""
-    directory = next((path for path in (Path(argument), RUNS / argument) if path.is_dir()), None) if argument else RUNS
-    entries = read_entries(directory or RUNS)
-    if argument is None or directory is not None:
+def _directory(argument: str | None) -> Path:
+    """Return the directory that contains the runs: that of the argument, or else runs/."""
+    return next((path for path in (Path(argument), RUNS / argument) if path.is_dir()), RUNS) if argument else RUNS
+
+
+def _find_entries(argument: str | None, directory: Path) -> list[Entry]:
+    """Read the digests of the runs in a directory, or of one evaluation under runs/."""
+    entries = read_entries(directory)
+    if argument is None or directory != RUNS or Path(argument).is_dir():
         return entries
     names = {entry.run.evaluation or "": None for entry in entries}
     if argument not in names:

@@ -23,6 +23,7 @@ from runner.cli._option_decorators import (
 from runner.cli._options import overrides
 from runner.cli._output import echo
 from runner.cli._session import CommandSession, nat_output, user_code
+from runner.cli._sides import check_variant
 from runner.definition.gates import check_gates, gate_problems
 from runner.run_paths import last_record
 from runner.suggest import command
@@ -68,6 +69,8 @@ def resume(path: Path, reference: str | None, trust: bool, **options: Any) -> No
     if finished is not None and not options["adopt"] and not (options["retry_failed"] and finished.failed):
         view = open_run(path)
         exit_if_damaged(view.problem)
+        for variant in options["only_variant"]:
+            check_variant(view, variant)
         _use_gates(view.state, options["fail_under"])
         if output is not None:
             output.prepare(path)

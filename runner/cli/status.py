@@ -2,18 +2,21 @@
 
 import shutil
 import time
-from pathlib import Path
 from typing import Final
 
 import click
 
+from replay import LoadedRun
 from replay.ending import final_report
 from replay.summary import summarize
-from replay.summary_text import group_lines
+from replay.summary_text import group_lines, score_lines
 from replay.text import plural, printable
-from runner.cli._common import run_argument
+from replay.variant_text import variant_in_words
+from replay.view_json import view_json
+from runner.cli._common import RunReference, reference_argument
 from runner.cli._display import age, exit_if_damaged, groups_by, open_run, print_json, print_screen, summary_of
 from runner.cli._output import echo
+from runner.cli._sides import check_variant
 
 _GROUPS: Final = 20
 """Maximum groups that are listed; `--json` has all."""
@@ -23,11 +26,11 @@ _NEARLY_FULL: Final = 1 << 20
 
 
 @click.command()
-@run_argument
+@reference_argument
 @click.option("--by", metavar="KEY", help="Also list the trials by this key of their metadata, or by `variant`.")
 @click.option("--json", "as_json", is_flag=True, help="Print a summary as JSON.")
-def status(path: Path, by: str | None, as_json: bool) -> None:
-    """Show the status of a run, while it is running or at any later time.
+def status(run: RunReference, by: str | None, as_json: bool) -> None:
+    """Show the status of a run, or the results of one variant (RUN@VARIANT), while it is running or at any later time.
 
     A damaged run is shown up to the damage, with exit code 4. Nothing is written.
 
@@ -36,7 +39,13 @@ def status(path: Path, by: str | None, as_json: bool) -> None:
     evaljournal status runs/capitals/0001 --by difficulty
     evaljournal status runs/capitals/0001 --json | jq .trials
     """
-    view = open_run(path)
+    view = open_run(run.path)
+    if run.variant is not None:
+        if by is not None:
+            raise click.UsageError(f"--by and {run} are mutually exclusive; pass one of them")
+        _print_variant(view, run.variant, as_json=as_json)
+        exit_if_damaged(view.problem, quiet=as_json)
+        return
     if by is not None and not as_json:
         groups = summarize(view.state, groups=groups_by(view, by)).groups
         echo("\n".join(group_lines(groups or {}, by, limit=_GROUPS)))
@@ -54,3 +63,17 @@ def status(path: Path, by: str | None, as_json: bool) -> None:
         if view.status == "interrupted" and free < _NEARLY_FULL:  # Its final record may be missing for that reason.
             echo(f"its disk has {plural(free, 'byte')} free, which may be the cause; free some space before you resume")
     exit_if_damaged(view.problem, quiet=as_json)
+
+
+def _print_variant(view: LoadedRun, variant: str, *, as_json: bool) -> None:
+    """Print the results of one variant."""
+    check_variant(view, variant)
+    results = (summarize(view.state).variants or {})[variant]
+    if as_json:
+        problem = None if view.problem is None else str(view.problem)
+        facts = {"path": str(view.path), "variant": variant, "status": view.status, "problem": problem}
+        print_json({**facts, **view_json(results)})
+        return
+    echo(f"{printable(f'{view.path}@{variant}', 500)}: {variant_in_words(view.state.variants[variant])}")
+    for line in score_lines(results.scores, failed=results.trials.failed):
+        echo(f"  {line}")

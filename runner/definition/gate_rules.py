@@ -22,7 +22,7 @@ def read_rules(path: Path) -> GateRules:
     table = read_toml(path)
     scores: object = table.pop("score", {})
     if not isinstance(scores, dict):
-        raise UsageError("`score` must be a table of tables: [score.NAME]", path=path)
+        raise UsageError("`score` must be a table for each score; write [score.NAME]", path=path)
     for name in table:
         if name not in LIMITS:
             raise UsageError(f"unknown key {name!r}{suggest(name, ['score', *LIMITS])}", path=path)
@@ -37,6 +37,8 @@ def read_rules(path: Path) -> GateRules:
 
 def _parsed(cls: type[T], rule: object, name: str, path: Path) -> T:
     names = [field.name for field in attrs.fields(cls)]
+    if isinstance(rule, list):
+        raise UsageError(f"[[{name}]] is a list of tables; write [{name}]", path=path)
     if not isinstance(rule, Mapping) or not rule:
         raise UsageError(f"[{name}] needs {' or '.join(names)}", path=path)
     for key, value in cast("Mapping[str, object]", rule).items():

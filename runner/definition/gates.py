@@ -7,8 +7,9 @@ from typing import Final, Literal, Self
 import attrs
 
 from replay import RunState
+from replay.scores import Scores
 from replay.summary import score_of
-from replay.text import plural
+from replay.text import plural, printable
 from runner.errors import InvalidSetting, UsageError
 from runner.suggest import suggest
 
@@ -21,7 +22,7 @@ _GATE: Final = re.compile(
 
 @attrs.frozen
 class Gate:
-    """The minimum of a scorer's mean, or of the lower end of its 95 % confidence interval."""
+    """The minimum of a scorer's mean, or of the lower end of its 95 % confidence interval, in each variant."""
 
     text: str
     scorer: str
@@ -37,11 +38,18 @@ class Gate:
         minimum = float(match["minimum"]) / (100 if match["percent"] else 1)
         return cls(text, match["scorer"], minimum, "lower" if match["bound"] == "lower" else "mean")
 
-    def problem(self, state: RunState) -> str | None:
-        """Return why the gate failed; None if it passed."""
-        tally = state.scores.get(self.scorer)
+    def problem(self, state: RunState) -> str:
+        """Return why the gate did not pass; empty if it passed. Every variant must reach it."""
+        variants = {f"variant {name}: ": state.variants[name].scores for name in state.variants.names}
+        reasons = {where: self._reason(scores) for where, scores in (variants or {"": state.scores}).items()}
+        problems = [f"{printable(where)}{reason}" for where, reason in reasons.items() if reason]
+        return f"{self.text}: {'; '.join(problems)}" if problems else ""
+
+    def _reason(self, scores: Scores) -> str:
+        """Return why these scores do not reach the minimum; empty if they do."""
+        tally = scores.get(self.scorer)
         if tally is None:
-            return f"{self.text}: there is no score {self.scorer!r}"
+            return f"there is no score {self.scorer!r}"
         score = score_of(tally)
         value = score.mean if self.bound == "mean" else score.low
         if value is None:
@@ -51,10 +59,10 @@ class Gate:
             elif score.standard_error == 0:
                 mean = f"{score.mean:.4g}"
                 problem = f"is {mean} for every case, which gives no confidence interval; omit @lower, or score from 0 to 1"
-            return f"{self.text}: {self.scorer} {problem}"
+            return f"{self.scorer} {problem}"
         if value >= self.minimum:
-            return None
-        return f"{self.text}: {'the lower end' if self.bound == 'lower' else 'the mean'} of {self.scorer} is {value:.4g}"
+            return ""
+        return f"{'the lower end' if self.bound == 'lower' else 'the mean'} of {self.scorer} is {value:.4g}"
 
 
 @attrs.frozen
@@ -86,7 +94,7 @@ def gate_results(state: RunState) -> list[GateResult]:
         gates = [Gate.parse(str(text)) for text in texts]
     except UsageError as exc:
         raise InvalidSetting(exc) from exc
-    return [GateResult(gate.text, gate.problem(state) or "") for gate in gates]
+    return [GateResult(gate.text, gate.problem(state)) for gate in gates]
 
 
 def gate_problems(state: RunState) -> list[str]:

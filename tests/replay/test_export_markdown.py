@@ -121,6 +121,15 @@ def test_broken_and_fixed_trials_have_both_outputs(tmp_path: Path) -> None:
     assert [verify(b).head, verify(a).head] == re.findall(r"head `(\w+)`", text)
 
 
+def test_open_trials_are_counted(tmp_path: Path) -> None:
+    """Trials that are open in one of the runs, after damage for example, are counted as not compared."""
+    b = write(tmp_path / "b", answered("peru"), answered("chad"), answered("oslo"))
+    write_sync(tmp_path / "a", [started(), session(), *answered("peru"), *answered("chad")[:2]])
+
+    assert "1 trial compared" in compared_markdown(b, tmp_path / "a")
+    assert "not compared&#58; 1 not done in both, 1 only in the run" in compared_markdown(b, tmp_path / "a")
+
+
 def test_trials_of_variants_are_compared_within_their_variant(tmp_path: Path) -> None:
     """The baseline's output of a trial is that of its variant."""
 

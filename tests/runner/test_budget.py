@@ -1,6 +1,7 @@
 """Budgets: which attempts start, when a run stops and can be resumed, and what one trial may use."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -9,16 +10,19 @@ import trio
 
 from journal import read
 from journal.events import AttemptFailed, AttemptStarted, AttemptSucceeded, AttemptTimedOut, RunStopped, TrialFailed
-from replay import RunState, fold
+from replay import RunState, fold, load
 from replay.auditing import audit
 from replay.idle import reasons
-from runner import Case, Retry, UsageError, durable, note, scorers
+from runner import Case, Retry, UsageError, arun, durable, note, scorers
 from runner.definition.budget import parse_budget
 from runner.engine.options import LiveRun
+from runner.engine.rescore import rescore
 from runner.recompute.rules import session_rules
 from runner.tasks.chat import Chat
 from runner.tasks.recorded_output import RecordedOutput
+from runner.testing import deterministic_options, inline
 from tests.journal.disk import SimulatedDisk
+from tests.runner.test_fork import FastDisk
 from tests.runs import PATH, AnyEvaluation, define, events, numbered_cases, run_killed, run_virtual
 
 COST = 0.1
@@ -244,6 +248,45 @@ async def test_timeouts_of_judges_are_possibly_paid(disk: SimulatedDisk) -> None
     use = state_of(disk).budget.use()["cost"]  # type: ignore[union-attr]  # it has one
 
     assert (3, 1.0, 0.4) == (calls, use.spent, use.possibly_paid)
+
+
+async def test_retries_of_judges_are_part_of_later_reserves(disk: SimulatedDisk) -> None:
+    """A judge's call that failed and was repeated counts as spent, and later attempts reserve as much."""
+    defined, calls = paid_evaluation(Paid(), 20, slots=1, budget={"cost": 20}), 0
+
+    @defined.score
+    async def judge(output: str) -> bool:
+        nonlocal calls
+        calls += 1
+        await trio.sleep(1)
+        note(cost=0.4)
+        if calls == 1:
+            raise ConnectionError("closed")
+        return bool(output)
+
+    await run_virtual(defined, disk)
+    use = state_of(disk).budget.use()["cost"]  # type: ignore[union-attr]  # it has one
+
+    assert (21, 10.4) == (calls, use.spent)
+    assert {"cost": 0.9} == events(disk, AttemptStarted)[-1].reserved
+
+
+async def test_rescoring_is_not_limited(path: Path) -> None:
+    """A run whose budget is used up can be re-scored, and what its judges cost is recorded."""
+    files, run_evaluation = FastDisk(), paid_evaluation(Paid(), 10, slots=1, budget={"cost": 0.5})
+    stopped = await arun(run_evaluation, path, files=files, **deterministic_options())
+    scored = paid_evaluation(Paid())
+
+    @scored.score
+    async def judge(output: str) -> bool:
+        await trio.sleep(1)
+        note(cost=0.2)
+        return bool(output)
+
+    rescored = await rescore(path, list(scored.scorers.values()), files=files, in_thread=inline)
+
+    assert ("budget", 5, 5) == (stopped.stopped, stopped.state.completed, rescored.outputs)
+    assert 1.5 == round(load(path).state.usage["cost"], 9)
 
 
 async def test_a_reused_step_counts_once(disk: SimulatedDisk) -> None:

@@ -164,6 +164,7 @@ def test_labels_are_not_checked(tmp_path: Path) -> None:
     [
         ("", "contains no rule"),
         ("[score]\nexact = 1\n", "[score.exact] needs max_drop or at_least"),
+        ("[[score.exact]]\nmax_drop = 0.1\n", "[[score.exact]] is a list of tables; write [score.exact]"),
         ("[score.exact]\nmax_dorp = 0.2\n", "unknown key 'max_dorp'; did you mean 'max_drop'"),
         ("[costs]\nat_most = 1\n", "unknown key 'costs'; did you mean 'cost'"),
         ("[cost]\nat_most = -1\n", "expected a number that is not negative"),
@@ -242,6 +243,14 @@ def test_newest_is_the_newest_other_finished_run(tmp_path: Path) -> None:
     assert str(expected) == report["baseline"]["path"]
     alone = gate(run(tmp_path / "alone" / "0001", 50), "--baseline", "newest")
     assert (2, True) == (alone.exit_code, "no other finished run of 'capitals'" in alone.stderr)
+
+
+def test_the_run_itself_is_not_its_baseline(tmp_path: Path) -> None:
+    """A directory of runs names its newest run; if that is the run, there is nothing to compare."""
+    newest = run(tmp_path / "runs" / "0001", 50)
+    result = gate(newest, "--baseline", newest.parent)
+
+    assert (2, True) == (result.exit_code, "is the run itself" in result.stderr)
 
 
 def test_the_order_of_records_does_not_matter(tmp_path: Path) -> None:

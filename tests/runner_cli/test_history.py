@@ -112,6 +112,17 @@ def test_no_runs() -> None:
     assert [] == in_json("history")
 
 
+def test_only_shards() -> None:
+    """Shards are not shown, but the hint names the command that merges them."""
+    start = attrs.evolve(started(), shard="1/2")  # type: ignore[misc]  # a fact is an attrs class
+    write_sync(Path("runs/capitals/0001-1of2"), [start, session(), *answered("case-1", {"exact": True}), finished(1)])
+
+    for argument in ((), ("capitals",)):
+        result = evaljournal("history", *argument)
+        assert (0, "", True) == (result.exit_code, result.stdout, "only shards under runs" in result.stderr)
+        assert "evaljournal merge" in result.stderr
+
+
 def test_a_damaged_run_does_not_hide_the_others() -> None:
     """A damaged run is listed as such, whether the damage is in its first record or later; the others are shown."""
     run("capitals/0001", 4)

@@ -12,12 +12,13 @@ from click.testing import CliRunner, Result
 from rich.console import Console
 
 from journal.events import TrialCompleted
-from replay import load, summarize
+from replay import RunState, load, summarize
 from replay.ending import final_report
 from replay.screen import panel
 from replay.variant_text import variant_lines
 from runner import Case, evaluation, note, run, verify
 from runner.cli import cli
+from runner.definition.gates import gate_results
 from tests.journal.samples import session, started, write_sync
 from tests.replay.trial_events import answered, failed, state_of
 
@@ -279,3 +280,56 @@ def test_a_run_without_variants_has_no_column(tmp_path: Path) -> None:
 
     assert {True} == {"variant" not in row for row in rows}
     assert orjson.loads(evaljournal("status", tmp_path / "plain", "--json").stdout)["variants"] is None
+
+
+def test_status_of_one_variant(finished: Path) -> None:
+    """`status RUN@VARIANT` has the results of the variant only."""
+    words = evaljournal("status", f"{finished}@triple").stdout
+    answer = orjson.loads(evaljournal("status", f"{finished}@triple", "--json").stdout)
+
+    assert f"{finished}@triple: 2 of 2 done · 1 failed · right 0.0 % · $1.50" in words
+    assert "double" not in words
+    assert (str(finished), "triple", 1, 0.0) == (
+        answer["path"],
+        answer["variant"],
+        answer["trials"]["failed"],
+        answer["scores"]["right"]["mean"],
+    )
+    assert 2 == evaljournal("status", f"{finished}@unknown").exit_code
+    assert 2 == evaljournal("status", f"{finished}@triple", "--by", "variant").exit_code
+
+
+def test_variants_are_compared_in_markdown(finished: Path) -> None:
+    """`export --baseline` takes one variant of a run, and then so does the run."""
+    options = ("--format", "markdown", "--baseline", f"{finished}@double")
+    result = evaljournal("export", f"{finished}@triple", *options)
+
+    assert 0 == result.exit_code, result.stderr
+    assert "2 trials compared with the baseline&#58; 2 broken" in result.stdout
+    assert ", variant <code>double</code>, seq" in result.stdout
+    assert 2 == evaljournal("export", f"{finished}@unknown", *options).exit_code
+    assert 2 == evaljournal("export", f"{finished}@triple").exit_code
+
+
+def test_an_unknown_variant_of_a_finished_run_is_an_error(finished: Path) -> None:
+    """`resume --only-variant` rejects it before it reports that there is nothing to resume."""
+    unknown = evaljournal("resume", finished, "--only-variant", "unknown")
+
+    assert (2, True) == (unknown.exit_code, "no variant 'unknown'" in unknown.stderr)
+    assert 1 == evaljournal("resume", finished, "--only-variant", "triple").exit_code  # One trial has failed.
+
+
+def test_every_variant_must_reach_a_gate(finished: Path) -> None:
+    """The mean over all variants is 2 of 3, but one variant has none."""
+    result = evaljournal("resume", finished, "--fail-under", "right=0.5", "--json")
+
+    (gate,) = gate_results(load_with_gates(finished, "right=0.5"))
+    assert (1, False, "right=0.5: variant triple: the mean of right is 0") == (result.exit_code, gate.passed, gate.problem)
+    assert gate_results(load_with_gates(finished, "right=0"))[0].passed
+
+
+def load_with_gates(path: Path, *gates: str) -> RunState:
+    """Load a run and set its gates."""
+    state = load(path).state
+    state.settings["fail_under"] = list(gates)
+    return state
