@@ -7,7 +7,8 @@ from pathlib import Path
 import orjson
 import pytest
 
-from tests.journal.samples import complete_run, write_sync
+from journal import read
+from tests.journal.samples import complete_run, fake_clock, flip, segment, write_sync
 from tests.runner_cli.commands import QUICK, ROWS, SLOW, define
 
 
@@ -48,3 +49,17 @@ def dataset() -> Iterator[None]:
     Path("answer.sh").chmod(0o700)
     yield
     sys.path[:] = path
+
+
+@pytest.fixture
+def timed_run(tmp_path: Path) -> Path:
+    """Write a run of two trials with records a second apart, so that all its durations are possible."""
+    write_sync(tmp_path / "run", complete_run(), clock=fake_clock(1.0))
+    return tmp_path / "run"
+
+
+@pytest.fixture
+def damaged_run(timed_run: Path) -> Path:
+    """Write a run of two trials whose tenth record is damaged."""
+    flip(segment(timed_run), list(read(timed_run))[9].offset + 60)
+    return timed_run

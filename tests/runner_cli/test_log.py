@@ -1,0 +1,132 @@
+"""`evaljournal log`."""
+
+import signal
+from pathlib import Path
+
+import orjson
+
+from journal import read
+from journal.events import AttemptSucceeded
+from tests.journal.samples import (
+    complete_run,
+    cut_tail,
+    lines_of,
+    segment,
+    session,
+    write_sync,
+)
+from tests.runner_cli.commands import evaljournal, process, run_process
+
+
+def test_log_prints_one_line_a_record(timed_run: Path) -> None:
+    """Each record is one line: number, time, seconds, type and the fields that differ from their defaults."""
+    result = evaljournal("log", timed_run)
+    lines = result.stdout.splitlines()
+
+    assert (0, "", len(lines_of(timed_run))) == (result.exit_code, result.stderr, len(lines))
+    assert [
+        "6",
+        "00:00:00.006",
+        "6.000",
+        "attempt_succeeded",
+        "trial=case-1",
+        "attempt=1",
+        "output=Lima",
+        "elapsed=0.25",
+    ] == lines[5].split()
+
+
+def test_log_as_json_is_the_file(timed_run: Path) -> None:
+    """With --json, the log is the file, byte for byte."""
+    assert b"".join(lines_of(timed_run)) == evaljournal("log", timed_run, "--json").stdout_bytes
+
+
+def test_log_of_one_trial(timed_run: Path) -> None:
+    """With a trial, only its records are printed."""
+    result = evaljournal("log", timed_run, "case-2", "--json")
+
+    assert [9, 10, 11, 12, 13] == [orjson.loads(line)["seq"] for line in result.stdout.splitlines()]
+
+
+def test_log_of_some_types(timed_run: Path) -> None:
+    """Several types can be combined, and with a trial."""
+    types = ["--type", "run_started", "--type", "trial_completed", "--type", "x-anything"]
+
+    assert [2, 8, 13] == [
+        orjson.loads(line)["seq"] for line in evaljournal("log", timed_run, *types, "--json").stdout.splitlines()
+    ]
+    assert [13] == [
+        orjson.loads(line)["seq"] for line in evaljournal("log", timed_run, "case-2", *types, "--json").stdout.splitlines()
+    ]
+
+
+def test_log_ends_with_4_at_damage(damaged_run: Path) -> None:
+    """The records before the damage are printed, then the damage, with exit code 4."""
+    result = evaljournal("log", damaged_run)
+
+    assert (4, 9) == (result.exit_code, len(result.stdout.splitlines()))
+    assert "is damaged at record 10" in result.stderr
+
+
+def test_log_reports_unconfirmed_bytes(timed_run: Path) -> None:
+    """A torn end is reported on standard error."""
+    cut_tail(segment(timed_run), 1)
+    with segment(timed_run).open("ab") as file:
+        file.write(b'{"seq":')
+    result = evaljournal("log", timed_run)
+
+    assert (0, f"after record {len(complete_run()) + 1}: the line is incomplete\n") == (result.exit_code, result.stderr)
+
+
+def test_follow_ends_quietly_at_an_interrupt(timed_run: Path) -> None:
+    """Ctrl-C ends `log -f` with 0, and every record was printed."""
+    number = len(lines_of(timed_run))
+    with process("log", "-f", timed_run) as following:
+        assert following.stdout is not None
+        assert following.stderr is not None
+        lines = [following.stdout.readline() for _ in range(number)]
+        following.send_signal(signal.SIGINT)
+        code, err = following.wait(timeout=60), following.stderr.read()
+
+    assert (0, "") == (code, err)
+    assert "segment_sealed" in lines[-1]
+
+
+def test_follow_prints_new_records(timed_run: Path) -> None:
+    """`log -f` prints records as another process writes them."""
+    number = len(lines_of(timed_run))
+    with process("log", "-f", "--json", timed_run) as following:
+        assert following.stdout is not None
+        lines = [following.stdout.readline() for _ in range(number)]
+        write_sync(timed_run, [session(2)], new=False)
+        lines += [following.stdout.readline() for _ in range(3)]
+        following.send_signal(signal.SIGINT)
+        code = following.wait(timeout=60)
+
+    assert (0, [line.decode() for line in lines_of(timed_run)]) == (code, lines)
+
+
+def test_follow_ends_with_4_at_damage(damaged_run: Path) -> None:
+    """Damage ends `log -f` with 4."""
+    code, out, err = run_process("log", "-f", damaged_run)
+
+    assert (4, 9) == (code, len(out.splitlines()))
+    assert "is damaged at record 10" in err
+    assert "Traceback" not in err
+
+
+def test_follow_ends_with_2_where_there_is_no_run(tmp_path: Path) -> None:
+    """`log -f` without a run exits with 2."""
+    (tmp_path / "empty").mkdir()
+    code, out, err = run_process("log", "-f", tmp_path / "empty")
+
+    assert (2, "") == (code, out)
+    assert "is not a run" in err
+    assert "Traceback" not in err
+
+
+def test_log_shows_outputs(timed_run: Path) -> None:
+    """The log shows the recorded output."""
+    answers = [record.event.output for record in read(timed_run) if isinstance(record.event, AttemptSucceeded)]
+
+    assert len(answers) == evaljournal("log", timed_run, "--type", "attempt_succeeded").stdout.count(f"output={answers[0]}")
