@@ -12,7 +12,7 @@ const tools = [
   { type: "function", function: { name: "population", parameters: { type: "object", properties: { city: { type: "string" } } } } },
 ];
 
-async function ask(messages) {
+async function complete(messages) {
   const reply = await fetch(`${base}/chat/completions`, {
     method: "POST",
     headers: { "Content-Type": "application/json", Authorization: `Bearer ${process.env.OPENAI_API_KEY}` },
@@ -23,12 +23,12 @@ async function ask(messages) {
 }
 
 const messages = [{ role: "user", content: JSON.parse(readFileSync(0)) }];
-let message = await ask(messages);
+let message = await complete(messages);
 for (let turn = 0; message.tool_calls && turn < 10; turn++) {
   messages.push(message);
   for (const call of message.tool_calls) {
     messages.push({ role: "tool", tool_call_id: call.id, content: JSON.stringify({ population: 1000000 }) });
   }
-  message = await ask(messages);
+  message = await complete(messages);
 }
 console.log(message.content);

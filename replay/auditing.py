@@ -18,7 +18,7 @@ from replay.findings import Findings
 from replay.handlers import handlers
 from replay.idle import slots_of
 from replay.in_flight import InFlight
-from replay.intake import NO_RESPONSE, PROBING, Pause
+from replay.pauses import NO_RESPONSE, PROBING, Pause
 from replay.state import RunState
 from replay.step_rules import StepRules
 from replay.summary_text import version_notes

@@ -111,7 +111,7 @@ def outputs(records: Iterable[Record]) -> dict[str, bytes]:
 
 
 @attrs.frozen
-class Change:
+class TrialChange:
     """What differs in one trial."""
 
     trial: str
@@ -125,7 +125,7 @@ class Change:
 
 
 @attrs.frozen
-class Slower:
+class SlowerTrial:
     """A trial whose output took much longer in B."""
 
     trial: str
@@ -147,13 +147,13 @@ class Comparison:
     """Common trials that are not."""
     unchanged: int
     """Compared trials with the same output and the same scores."""
-    fixed: Sequence[Change]
+    fixed: Sequence[TrialChange]
     """A score went from fail to pass, or a failed trial now completes without a failing score; and nothing broke."""
-    broken: Sequence[Change]
+    broken: Sequence[TrialChange]
     """A score went from pass to fail, or a completed trial now fails."""
-    changed: Sequence[Change]
+    changed: Sequence[TrialChange]
     """Any other difference in output, label, number or error."""
-    slower: Sequence[Slower]
+    slower: Sequence[SlowerTrial]
     """Trials with an output in both that took much longer in B; largest difference first."""
     only_a: Sequence[str]
     only_b: Sequence[str]
@@ -186,7 +186,7 @@ def compare(a: Side, b: Side, *, groups: Mapping[str, str] | None = None) -> Com
         raise _nothing_in_common(a, b, pairing)
     done = [key for key in pairing.common if trials_a[key].stage in DONE and trials_b[key].stage in DONE]
     scorers = common_scorers(a, b)
-    changes: dict[str, list[Change]] = {"fixed": [], "broken": [], "changed": []}
+    changes: dict[str, list[TrialChange]] = {"fixed": [], "broken": [], "changed": []}
     for key in done:
         output_changed = a.outputs.get(ids_a[key]) != b.outputs.get(ids_b[key])
         kind, change = _change(ids_b[key], trials_a[key], trials_b[key], scorers, output_changed=output_changed)
@@ -241,12 +241,12 @@ def _has_same_task(a: Side, b: Side) -> bool:
 
 def _change(
     name: str, a: TrialState, b: TrialState, scorers: Iterable[str], *, output_changed: bool
-) -> tuple[Literal["unchanged", "fixed", "broken", "changed"], Change]:
+) -> tuple[Literal["unchanged", "fixed", "broken", "changed"], TrialChange]:
     """Classify one trial, and return what differs in it."""
     scores = {scorer: (score(a, scorer), score(b, scorer)) for scorer in scorers}
     differing = {scorer: pair for scorer, pair in scores.items() if pair[0] != pair[1]}
     has_outputs = a.output_location is not None and b.output_location is not None
-    change = Change(name, a.stage, b.stage, differing, output_changed and has_outputs)
+    change = TrialChange(name, a.stage, b.stage, differing, output_changed and has_outputs)
     stages = a.stage, b.stage
     if stages == ("completed", "failed") or any(before is True and after is False for before, after in differing.values()):
         return "broken", change
@@ -263,10 +263,10 @@ def _error(trial: TrialState) -> str:
     return _ADDRESS.sub("at 0x…", trial.error)
 
 
-def _slower(pairs: Iterable[tuple[str, TrialState, TrialState]]) -> list[Slower]:
-    slower: list[Slower] = []
+def _slower(pairs: Iterable[tuple[str, TrialState, TrialState]]) -> list[SlowerTrial]:
+    slower: list[SlowerTrial] = []
     for name, a, b in pairs:
         is_slower = b.elapsed >= SLOWER_FACTOR * a.elapsed and b.elapsed - a.elapsed >= SLOWER_SECONDS
         if is_slower and a.output_location and b.output_location:
-            slower.append(Slower(name, a.elapsed, b.elapsed))
+            slower.append(SlowerTrial(name, a.elapsed, b.elapsed))
     return sorted(slower, key=lambda trial: trial.seconds_a - trial.seconds_b)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 
-from replay.comparison import Change, Comparison
+from replay.comparison import Comparison, TrialChange
 from replay.pairing import PairedDifference
 from replay.text import digits, duration, number, plural, printable
 from replay.trial_state import Value
@@ -123,7 +123,7 @@ def _list(title: str, rows: Sequence[str], count: int) -> Iterator[str]:
             yield f"  … and {count - len(rows):,} more (--all lists all)"
 
 
-def _change(change: Change) -> str:
+def _change(change: TrialChange) -> str:
     parts = [f"{change.stage_a} → {change.stage_b}"] if change.stage_a != change.stage_b else []
     parts += [f"{printable(scorer, 24)} {_value(a)} → {_value(b)}" for scorer, (a, b) in change.scores.items()]
     if change.output_changed:

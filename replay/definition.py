@@ -14,27 +14,27 @@ _MAX_DIFF: Final = 60
 """Lines of a diff that are shown."""
 
 
-def load_definition(recorded: Any) -> Any:
+def load_definition(definition: Any) -> Any:
     """Load a definition that is stored as a blob; None if the blob is damaged, which `verify` reports."""
     try:
-        return recorded.load() if isinstance(recorded, Blob) else recorded
+        return definition.load() if isinstance(definition, Blob) else definition
     except BlobDamaged:
         return None
 
 
-def variant_fingerprints(recorded: Any) -> dict[str, str]:
+def variant_fingerprints(definition: Any) -> dict[str, str]:
     """Return variant → fingerprint of a recorded definition; empty if it has no variants."""
-    return {name: str(variant.get("fingerprint", "")) for name, variant in _variants(recorded).items()}
+    return {name: str(variant.get("fingerprint", "")) for name, variant in _variants(definition).items()}
 
 
-def variant_parameters(recorded: Any, variant: str) -> dict[str, Any]:
+def variant_parameters(definition: Any, variant: str) -> dict[str, Any]:
     """Return the parameters of a variant in a recorded definition; empty if they are not recorded."""
-    parameters = _variants(recorded).get(variant, {}).get("parameters")
+    parameters = _variants(definition).get(variant, {}).get("parameters")
     return parameters if isinstance(parameters, dict) else {}
 
 
-def _variants(recorded: Any) -> dict[str, dict[str, Any]]:
-    definition = load_definition(recorded)
+def _variants(definition: Any) -> dict[str, dict[str, Any]]:
+    definition = load_definition(definition)
     variants = definition.get("variants") if isinstance(definition, dict) else None
     if not isinstance(variants, dict):
         return {}

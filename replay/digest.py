@@ -114,7 +114,7 @@ class RunDigest:
     variants: Sequence[VariantDigest]
 
 
-def unreadable(problem: str) -> RunDigest:
+def unreadable_digest(problem: str) -> RunDigest:
     """Return the digest of a run that cannot be read."""
     return RunDigest(
         evaluation=None,

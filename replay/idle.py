@@ -10,7 +10,7 @@ import attrs
 
 from journal.events import SCORER_PREFIX
 from replay.budget_text import block_in_words, reserved_in_words
-from replay.intake import PAUSE_REASONS, PROBING, Pause
+from replay.pauses import PAUSE_REASONS, PROBING, Pause
 from replay.state import RunState
 from replay.text import digits, duration, plural, printable
 

@@ -1,7 +1,7 @@
 """Messages and tool calls in the recorded input and output of a model step.
 
 Requests and replies of OpenAI (chat completions, Responses) and Anthropic are recognized, streamed ones included. They are
-foreign data: any value may have any type, and what is not recognized is omitted.
+untrusted: any value may have any type, and what is not recognized is omitted.
 """
 
 from collections.abc import Iterator, Mapping
@@ -53,11 +53,11 @@ def messages_of(step_input: object) -> list[Message]:
         return []
     request = cast("Mapping[str, Any]", step_input)
     system = request.get("system", request.get("instructions"))
-    first = [Message("system", _text_of(system))] if system else []
+    system_messages = [Message("system", _text_of(system))] if system else []
     messages = request.get("messages", request.get("input"))
     if isinstance(messages, str):
-        return [*first, Message("user", messages)]
-    return [*first, *map(_message, messages)] if isinstance(messages, list) else first
+        return [*system_messages, Message("user", messages)]
+    return [*system_messages, *map(_message, messages)] if isinstance(messages, list) else system_messages
 
 
 def reply_of(step_output: object) -> Message | None:
@@ -81,7 +81,7 @@ def finish_reason_of(step_output: object) -> str:
 def _finish_reason(reply: Mapping[str, Any]) -> str:
     for part in (*_mappings(reply.get("choices")), *_mappings([reply.get("delta"), reply.get("response"), reply])):
         reason = part.get("finish_reason") or part.get("stop_reason")
-        if reason is None and "output" in part:  # Of the Responses API.
+        if reason is None and "output" in part:  # The Responses API.
             is_call = any(item.get("type") == "function_call" for item in _mappings(part.get("output")))
             details = part.get("incomplete_details")
             reason = details.get("reason") if isinstance(details, Mapping) else "tool_use" if is_call else part.get("status")
@@ -101,7 +101,7 @@ def _reply(output: Mapping[str, Any]) -> Message | None:
     for choice in _mappings(output.get("choices")):
         if isinstance(message := choice.get("message"), Mapping):
             return _message(cast("Mapping[str, Any]", message))
-    if items := list(_mappings(output.get("output"))):  # Of the Responses API.
+    if items := list(_mappings(output.get("output"))):  # The Responses API.
         parts = [_message(item) for item in items]
         text = "\n".join(part.text for part in parts if part.role == "assistant" and part.text)
         return Message("assistant", text, tuple(call for part in parts for call in part.tool_calls))
@@ -131,14 +131,14 @@ def _message(value: object) -> Message:
     return Message(role, _text_of(content) or _text_of(message.get("refusal")), tuple(calls))
 
 
-def _call(value: object, identity: object = None) -> ToolCall:
+def _call(value: object, call_id: object = None) -> ToolCall:
     call = cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
     arguments = call.get("input", call.get("arguments"))
     if isinstance(arguments, str):
         with suppress(orjson.JSONDecodeError):
             arguments = orjson.loads(arguments or "{}")
-    name, identity = call.get("name"), identity or call.get("call_id") or call.get("id")
-    return ToolCall(name if isinstance(name, str) else "", arguments, identity if isinstance(identity, str) else "")
+    name, call_id = call.get("name"), call_id or call.get("call_id") or call.get("id")
+    return ToolCall(name if isinstance(name, str) else "", arguments, call_id if isinstance(call_id, str) else "")
 
 
 def _text_of(content: Any) -> str:
@@ -207,9 +207,9 @@ def _streamed(events: list[Mapping[str, Any]]) -> Message | None:
     return Message("assistant", "".join(texts), tuple(map(_call, calls.values())))
 
 
-def _extend(calls: dict[object, dict[str, str]], index: object, piece: object, identity: object = None) -> None:
+def _extend(calls: dict[object, dict[str, str]], index: object, piece: object, call_id: object = None) -> None:
     """Append a piece of a tool call to what was streamed of it before."""
     call = calls.setdefault(index if isinstance(index, int) else len(calls), {"name": "", "arguments": ""})
-    for name, value in {**cast("Mapping[str, Any]", piece if isinstance(piece, Mapping) else {}), "id": identity}.items():
+    for name, value in {**cast("Mapping[str, Any]", piece if isinstance(piece, Mapping) else {}), "id": call_id}.items():
         if isinstance(value, str):
             call[name] = call.get(name, "") + value

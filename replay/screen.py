@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from replay import summary_text
 from replay.budget_text import spent_in_words
 from replay.idle import in_backoff, one_line, reasons
-from replay.intake import PAUSE_REASONS, PROBING
+from replay.pauses import PAUSE_REASONS, PROBING
 from replay.state import RunState
 from replay.summary import latency, score_of, steps_of
 from replay.text import digits, duration, escape_controls, plural, printable

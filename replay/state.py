@@ -18,7 +18,7 @@ from journal import Record, events
 from journal.lifecycle import STAGES
 from replay.budget import OVER_BUDGET, Budget
 from replay.handlers import handlers
-from replay.intake import Pause
+from replay.pauses import Pause
 from replay.scores import Scores
 from replay.session_errors import ERROR_CHARS, LastError, RepeatedError, UnauthorizedScorer
 from replay.sessions import PINNED, Session, WallTime, adopted_changes

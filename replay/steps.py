@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 import attrs
 
 from journal import Record, events
-from replay.trial_state import WORKER_ENDS, TrialState, packed
+from replay.trial_state import WORKER_ENDS, TrialState, pack_location
 from replay.usage import add
 
 Reuse = Literal["transient", "interrupted", "always", "never"]
@@ -169,7 +169,7 @@ class RunSteps:
         locations = self.records.get(event.trial)
         if locations is None:
             locations = self.records[event.trial] = array("q")
-        location = packed(record)
+        location = pack_location(record)
         locations.append(location)
         self.last = record.seq
         return location

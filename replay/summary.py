@@ -116,8 +116,8 @@ def unscored(state: RunState, variant: str | None = None) -> dict[str, int]:
 
     With `variant`, only its trials are counted.
     """
-    declared = state.started.scorers if state.started else {}
-    scorers = set(declared)
+    all_scorers = state.started.scorers if state.started else {}
+    scorers = set(all_scorers)
     sums = state if variant is None else state.variants[variant]
     if not sums.stages["scoring"]:  # A scorer with as many scores as completed trials lacks none.
         scorers -= {name for name, tally in sums.scores.items() if tally.scored == sums.stages["completed"]}
@@ -127,7 +127,7 @@ def unscored(state: RunState, variant: str | None = None) -> dict[str, int]:
         if is_counted and not trial.scores.keys() >= scorers:
             scored = {name.partition(".")[0] for name in trial.scores}
             missing.update(scorer for scorer in scorers if scorer not in scored and scorer not in trial.unscored)
-    return {scorer: missing[scorer] for scorer in declared if missing[scorer]}
+    return {scorer: missing[scorer] for scorer in all_scorers if missing[scorer]}
 
 
 def crashes(state: RunState) -> int:

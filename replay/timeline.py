@@ -14,7 +14,7 @@ from typing import Final, Literal, get_args
 
 from journal import Record, events
 from replay.handlers import handlers
-from replay.intake import PROBING
+from replay.pauses import PROBING
 from replay.scratch import Scratch
 from replay.sessions import seconds_between
 from replay.shards import MergedShards

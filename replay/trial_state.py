@@ -33,13 +33,13 @@ _MAX_SHARED: Final = 4_096
 """Maximum number of scores that trials share; a run exceeds it only if most of its trials have different scores."""
 
 
-def packed(record: Record) -> int:
+def pack_location(record: Record) -> int:
     """Return a record's location as one integer; a tuple takes three times the memory."""
     return record.segment << _OFFSET_BITS | record.offset
 
 
-def unpacked(location: int) -> Location:
-    """Return a location that was packed."""
+def unpack_location(location: int) -> Location:
+    """Return the location that was packed into an integer."""
     return location >> _OFFSET_BITS, location & (1 << _OFFSET_BITS) - 1
 
 
@@ -247,13 +247,13 @@ class TrialState:
     @property
     def input_location(self) -> Location:
         """Location of the record that holds the input."""
-        return unpacked(_FACTS.unpack_from(self._packed)[2])
+        return unpack_location(_FACTS.unpack_from(self._packed)[2])
 
     @property
     def output_location(self) -> Location | None:
         """Location of the record that holds the output; None if there is none."""
         location = _FACTS.unpack_from(self._packed)[0]
-        return None if location == _NO_LOCATION else unpacked(location)
+        return None if location == _NO_LOCATION else unpack_location(location)
 
     @property
     def ended_with_worker(self) -> bool:

@@ -12,7 +12,7 @@ import attrs
 from journal import Record
 from journal.events import AttemptStarted, AttemptSucceeded, ScorerCallFailed, ScorerCallStarted, SessionStarted
 from replay.idle import limit_in_words, pace_in_words, slots_of
-from replay.intake import PAUSE_REASONS
+from replay.pauses import PAUSE_REASONS
 from replay.state import RunState
 from replay.text import printable
 

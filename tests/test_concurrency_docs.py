@@ -10,7 +10,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from replay.idle import IdleReason, limit_in_words, pace_in_words, pause_in_words
-from replay.intake import PAUSE_REASONS, Pause
+from replay.pauses import PAUSE_REASONS, Pause
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "concurrency.md").read_text()

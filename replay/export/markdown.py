@@ -9,7 +9,7 @@ interpret escaped. GitHub shows at most 65,536 characters.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from replay.comparison import Change, Comparison, Side, compare, outputs
+from replay.comparison import Comparison, Side, TrialChange, compare, outputs
 from replay.comparison_text import short_verdict
 from replay.ending import ending_in_words, progress_in_words
 from replay.export.source import Source
@@ -179,7 +179,7 @@ def _add_not_passed(document: _Document, index: TrialIndex) -> None:
 
 
 def _changed_trials(
-    changes: Iterable[Change], before: TrialIndex, after: TrialIndex, earlier_ids: Mapping[str, str]
+    changes: Iterable[TrialChange], before: TrialIndex, after: TrialIndex, earlier_ids: Mapping[str, str]
 ) -> Iterator[Sequence[str]]:
     """Yield the cells of trials that broke or were fixed, with both outputs; `earlier_ids` has their ids in the baseline."""
     for change in changes:

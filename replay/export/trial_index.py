@@ -18,7 +18,7 @@ from replay.scratch import Column, Scratch, Values
 from replay.state import RunState
 from replay.timeline import Timeline
 from replay.trial import TrialDetails
-from replay.trial_state import Value, packed, unpacked
+from replay.trial_state import Value, pack_location, unpack_location
 from replay.usage import is_amount, noted_usage
 from replay.variant_totals import VariantTotals
 
@@ -85,7 +85,7 @@ class TrialIndex:
         if has_details and not isinstance(event, TrialCompleted):
             self._previous.append(self._last[number])
             self._last[number] = len(self._locations)
-            self._locations.append(packed(record))
+            self._locations.append(pack_location(record))
         match event:
             case TrialEnqueued():
                 self._enqueued[0][number], self._enqueued[1][number] = record.seq, record.t
@@ -132,7 +132,7 @@ class TrialIndex:
             index = self._previous[index]
         details = TrialDetails(name)
         for location in reversed(locations):
-            details.apply(self.source.find(unpacked(location)), self.timeline)
+            details.apply(self.source.find(unpack_location(location)), self.timeline)
         details.stage, details.truncated = self.state.trials[name].stage, self.state.is_truncated(name)
         details.ended_at = self._ended_at[number] if self._end_index[number] >= 0 else ""
         if details.stage == "withdrawn":

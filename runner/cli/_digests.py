@@ -19,7 +19,7 @@ from journal.errors import KeyUnavailable
 from journal.events import RunFinished
 from journal.files import DISK
 from journal.ownership import state_directory
-from replay.digest import CaseColumns, RunDigest, columns_from_json, digest, run_from_json, to_json, unreadable
+from replay.digest import CaseColumns, RunDigest, columns_from_json, digest, run_from_json, to_json, unreadable_digest
 from runner.atomic_write import write_atomically
 from runner.cli._display import open_run
 from runner.engine.environment import installed_version
@@ -68,7 +68,7 @@ class DigestCache:
             view = open_run(path)
             result = digest(view)
         except (JournalError, OSError) as exc:  # The other runs are listed.
-            return unreadable(str(exc)), []
+            return unreadable_digest(str(exc)), []
         if key and key == self._key(path) and not view.is_live and view.problem is None:
             with contextlib.suppress(OSError):
                 write_atomically(self._file(path), [key, to_json(*result)], sync=False)
@@ -102,7 +102,7 @@ def _counts_of_large_run(path: Path) -> RunDigest | None:
     start, end = run_start(path), last.event
     started, started_at = start if start is not None else (None, None)
     return attrs.evolve(
-        unreadable("finished"),
+        unreadable_digest("finished"),
         status="finished",
         evaluation=started.evaluation if started is not None else None,
         started_at=started_at,

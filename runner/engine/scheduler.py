@@ -15,7 +15,7 @@ from journal import Record
 from journal.events import IntakePaused, PolicyEvent, PolicyShared, TrialCompleted
 from replay.budget import Block
 from replay.budget_text import block_in_words
-from replay.intake import NO_RESPONSE
+from replay.pauses import NO_RESPONSE
 from runner.concurrency.policy import Policy
 from runner.concurrency.registry import Member
 from runner.concurrency.steering import Steering

@@ -9,7 +9,7 @@ from journal.files import Files
 from journal.reader import Finder
 from replay.steps import RecordedStep
 from replay.trajectory import StepDetails, Trajectory
-from replay.trial_state import unpacked
+from replay.trial_state import unpack_location
 from runner.steps.attempt_steps import Key, RecordedResult
 
 
@@ -18,7 +18,7 @@ def read_results(path: Path, steps: list[RecordedStep], files: Files) -> Iterato
     with Finder(path, files=files) as finder:
         for step in steps:
             try:
-                event = finder.find(*unpacked(step.location)).event
+                event = finder.find(*unpack_location(step.location)).event
             except BlobDamaged as exc:
                 yield (step.name, step.fingerprint), exc
                 continue
@@ -37,7 +37,7 @@ def read_trajectory(path: Path, locations: Iterable[int], attempt: int, files: F
     trajectory, steps = Trajectory(), list[StepDetails]()
     with Finder(path, files=files) as finder:
         for location in locations:
-            record = finder.find(*unpacked(location))
+            record = finder.find(*unpack_location(location))
             step = trajectory.apply(record)
             if step is not None and isinstance(record.event, StepEvent) and record.event.attempt == attempt:
                 steps.append(step)

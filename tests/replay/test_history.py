@@ -12,7 +12,7 @@ import pytest
 from journal import Event
 from journal.events import RunStarted
 from replay import LoadedRun, fold
-from replay.digest import CaseColumns, RunDigest, columns_from_json, digest, run_from_json, to_json, unreadable
+from replay.digest import CaseColumns, RunDigest, columns_from_json, digest, run_from_json, to_json, unreadable_digest
 from replay.history import Entry, History, change, histories
 from replay.history_text import change_lines, sparkline, table, trend_lines
 from replay.statistics import wilson
@@ -129,7 +129,7 @@ def test_damaged_and_unreadable_runs_are_listed() -> None:
     """Damaged and unreadable runs are listed without results, and affect no other run."""
     complete = entry("b", shares([True, True]))
     damaged = Entry("a", attrs.evolve(complete.run, status="damaged", outcome="damaged"), complete.columns)
-    lost = Entry("c", attrs.evolve(unreadable("permission denied"), evaluation="capitals"), [])
+    lost = Entry("c", attrs.evolve(unreadable_digest("permission denied"), evaluation="capitals"), [])
     shown = history(damaged, complete, lost)
 
     assert {"a": 0, "b": 2, "c": 0} == {point.path: point.common for point in shown.points}

@@ -20,7 +20,7 @@ from journal.events import (
 )
 from replay import RunState
 from replay.idle import Reason, one_line, reasons
-from replay.intake import PROBING, Pause
+from replay.pauses import PROBING, Pause
 from tests.replay.trial_events import answered, attempt_started, queued, rate_limited, run_state
 
 NOW = 100.0
