@@ -1,18 +1,13 @@
 """The summary of a run: every denominator is shown, and failures are excluded from means."""
 
-import hashlib
 import itertools
 import math
-from pathlib import Path
-from typing import Any
 
 import attrs
 import orjson
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from journal import Blob, Event, read
+from journal import Event, read
 from journal.events import (
     AttemptInterrupted,
     AttemptReturnedLate,
@@ -25,45 +20,20 @@ from journal.events import (
     RunStopped,
     TrialCompleted,
     TrialFailed,
-    TrialScored,
     TrialWithdrawn,
 )
 from journal.lifecycle import STAGES
 from replay import RunState, fold
 from replay.ending import final_report
-from replay.grouping import NO_GROUP, Grouping
 from replay.statistics import pass_all, pass_at, wilson
 from replay.summary import summarize
-from replay.summary_text import group_lines, score_in_words
-from replay.summary_types import Summary
-from tests.journal.samples import examples, session, started
+from replay.summary_text import score_in_words
+from tests.journal.samples import session
 from tests.journal.test_format import GOLDEN
-from tests.replay.trial_events import answered, enqueued, failed, records, state_of
+from tests.replay.summaries import chain, summary_of
+from tests.replay.trial_events import answered, enqueued, failed, state_of
 
 PASS, FAIL = True, False
-
-
-def chain(*trials: list[Event]) -> list[Event]:
-    """Concatenate lists of events."""
-    return list(itertools.chain.from_iterable(trials))
-
-
-def summary_of(*trials: list[Event]) -> Summary:
-    """Return the summary of a run with these events."""
-    return summarize(state_of(chain(*trials)))
-
-
-def test_scores_are_in_the_order_of_the_definition() -> None:
-    """The order of the scorers is that of `run_started`, whichever scored first; adopted scorers change it."""
-    run_started = attrs.evolve(started(), scorers={"exact": "v1", "judge": "v1", "tone": "v1"})  # type: ignore[misc]  # a fact
-    scored = answered("a", {"tone": "rude", "other": 1, "judge.style": 0.5, "judge.length": 1, "exact": PASS})
-    adopted = attrs.evolve(session(), session=2, adopted={"scorers": {"tone": "v1", "exact": "v1"}})  # type: ignore[misc]  # as above
-    first = list(records(scored))
-    first[0] = first[0]._replace(event=run_started)
-    later = first[-1]._replace(seq=len(first) + 1, event=adopted)
-
-    assert ["exact", "judge.style", "judge.length", "tone", "other"] == list(summarize(fold(first)).scores)
-    assert ["tone", "exact", "judge.style", "judge.length", "other"] == list(summarize(fold([*first, later])).scores)
 
 
 def test_json() -> None:
@@ -324,99 +294,6 @@ def test_repeats_added_on_resume() -> None:
         assert math.isclose(late.scores[scorer].standard_error or 0.0, early.scores[scorer].standard_error or 1.0)
 
 
-def test_replaced_score() -> None:
-    """A later score of the same scorer replaces the first, also one of another kind."""
-    again = [TrialScored(trial=name, scorer="exact", version="v2", value=PASS, elapsed=0.0) for name in ("a", "b")]
-    exact = summary_of(answered("a", {"exact": "good"}), answered("b", {"exact": 0.5}), list(again)).scores["exact"]
-
-    assert ("pass", 2, 2, 1.0, {}) == (exact.kind, exact.scored, exact.passed, exact.mean, exact.labels)
-
-
-SCORED = st.lists(
-    st.tuples(st.integers(0, 3), st.sampled_from(["v1", "v2", "v3", ""]), st.booleans()) | st.integers(0, 3), max_size=20
-)
-"""A trial that is scored by a version, or the number of a trial that is withdrawn."""
-
-
-@examples(200)
-@given(SCORED)
-def test_number_of_scorer_versions(steps: list[Any]) -> None:
-    """After any scores, replacements and withdrawals, the versions counted are those of the current scores."""
-    events = chain(*(answered(str(number), {}) for number in range(4)))
-    last, versions_by_trial = "", dict[int, str]()
-    for step in steps:
-        if isinstance(step, int):
-            if step in versions_by_trial:
-                events += [TrialWithdrawn(trial=str(step), reason="changed"), *answered(str(step), {})]
-                del versions_by_trial[step]
-            continue
-        number, last, value = step
-        versions_by_trial[number] = last
-        events.append(TrialScored(trial=str(number), scorer="exact", version=last, value=value, elapsed=0.0))
-    state = state_of(events)
-    summary = summarize(state, groups={str(number): str(number % 2) for number in range(4)})
-    groups = summary.groups or {}
-
-    for scores, numbers in ((summary.scores, (0, 1, 2, 3)), (groups["0"].scores, (0, 2)), (groups["1"].scores, (1, 3))):
-        versions = [versions_by_trial[number] for number in numbers if number in versions_by_trial]
-        counted = (scores["exact"].versions, scores["exact"].from_older_version) if "exact" in scores else (0, 0)
-        assert (len(set(versions)), sum(version != last for version in versions)) == counted
-
-
-def test_scores_of_several_versions() -> None:
-    """A mean over two versions of a scorer shows how many are from the older one, and the command to re-score."""
-    again: list[Event] = [TrialScored(trial="a", scorer="exact", version="v2", value=PASS, elapsed=0.0)]
-    trials = chain(answered("a", {"exact": FAIL, "near": 1.0}), answered("b", {"exact": PASS}), again)
-    state = state_of(trials)
-    rescored = state_of([*trials, TrialScored(trial="b", scorer="exact", version="v2", value=PASS, elapsed=0.0)])
-
-    text = "100.0 %  2 of 2 passed (95 % CI 34.2–100.0 %)"
-    assert f"{text}; from 2 versions of the scorer, 1 from an older one" == score_in_words(summarize(state).scores["exact"])
-    assert "\nre-score everything with one version of exact: evaljournal rescore 'my run'\n" in final_report(
-        state, path="my run"
-    )
-    assert text == score_in_words(summarize(rescored).scores["exact"])
-    assert "rescore" not in final_report(rescored, path="my run")
-
-
-def test_score_after_a_failed_scorer() -> None:
-    """A failed scorer is no longer counted once the output has its score."""
-    again: list[Event] = [TrialScored(trial="a", scorer="judge.tone", version="v1", value=PASS, elapsed=0.0)]
-    scores = summary_of(answered("a", {"judge": ValueError()}), answered("b", {"judge": ValueError()}), again).scores
-
-    assert (1, 1) == (scores["judge"].failed, scores["judge.tone"].scored)
-
-
-def test_unscored_outputs() -> None:
-    """Outputs that a scorer neither scored nor failed on are counted, and the command to score them is shown."""
-    trials = [
-        answered("lost"),
-        answered("scored", {"exact": PASS}),
-        answered("in parts", {"exact.tone": PASS, "exact.facts": FAIL}),
-        answered("failed at", {"exact": ValueError()}),
-        failed("no output"),
-        [*answered("gone"), TrialWithdrawn(trial="gone", reason="removed")],
-    ]
-
-    assert {"exact": 1} == summary_of(*trials).unscored
-    assert "1 output not scored by exact: evaljournal rescore r\n" in final_report(state_of(chain(*trials)), path="r")
-
-
-def test_withdrawn_trial() -> None:
-    """A withdrawn trial is counted as withdrawn only: in no mean, and not as recovered."""
-    withdrawn = answered("b", {"exact": FAIL, "judge": ValueError()}, failures=1)
-    summary = summary_of(answered("a", {"exact": PASS}), withdrawn, [TrialWithdrawn(trial="b", reason="removed")])
-
-    assert (1, 1, 0, 1) == (
-        summary.trials.enqueued,
-        summary.trials.completed,
-        summary.trials.recovered,
-        summary.trials.withdrawn,
-    )
-    assert (1, 1.0, 0) == (summary.scores["exact"].scored, summary.scores["exact"].mean, summary.scores["judge"].failed)
-    assert (1, 2) == (summary.latency.count, summary.attempts.succeeded)
-
-
 def noted(trial: str, attempt: int, tokens: int) -> Event:
     """Return a note of tokens."""
     return Noted(name="tokens", value=tokens, trial=trial, attempt=attempt)
@@ -501,100 +378,6 @@ def test_latency_quantiles() -> None:
         summary.latency.p99,
         summary.latency.max,
     )
-
-
-def summary_by(trials: list[Event], key: str) -> Summary:
-    """Return the summary by a metadata key."""
-    facts = records(trials)
-    grouping = Grouping(key)
-    for record in facts:
-        grouping.apply(record)
-    return summarize(fold(facts), groups=grouping.groups)
-
-
-def test_groups_by_metadata() -> None:
-    """Each group has its own counts, scores and latencies; trials without the key are a group too."""
-    summary = summary_by(
-        chain(
-            answered("a", {"exact": PASS}, metadata={"difficulty": "easy"}),
-            answered("b", {"exact": PASS}, failures=1, metadata={"difficulty": "easy"}),
-            answered("c", {"exact": FAIL}, elapsed=9.0, metadata={"difficulty": 3}),
-            failed("d", metadata={"difficulty": "easy"}),
-            answered("e", {"exact": FAIL}),
-            [enqueued("f", metadata=["not", "a", "mapping"])],
-        ),
-        "difficulty",
-    )
-    groups = summary.groups
-
-    assert groups is not None
-    assert ["(none)", "3", "easy"] == list(groups)
-    assert (3, 2, 1, 1) == tuple(
-        getattr(groups["easy"].trials, name) for name in ("enqueued", "completed", "failed", "recovered")
-    )
-    assert (1.0, 2) == (groups["easy"].scores["exact"].mean, groups["easy"].scores["exact"].scored)
-    assert 9.0 == groups["3"].latency.p50
-    assert (2, 1) == (groups[NO_GROUP].trials.enqueued, groups[NO_GROUP].trials.open)
-    assert [
-        "by difficulty:",
-        "  (none)  1 ok of 2 trials · 1 open",
-        "    exact  0.0 %  0 of 1 passed (95 % CI 0.0–79.3 %)",
-        "  3  1 ok of 1 trial",
-        "    exact  0.0 %  0 of 1 passed (95 % CI 0.0–79.3 %)",
-        "  … and 1 more group",
-    ] == list(group_lines(groups, "difficulty", limit=2))
-    assert "  easy  2 ok of 3 trials · 1 failed" in list(group_lines(groups, "difficulty"))
-
-
-def test_metadata_in_a_blob(tmp_path: Path) -> None:
-    """Metadata in a blob are read."""
-    text = orjson.dumps({"kind": "large", "pad": "x" * 99})
-    sha = hashlib.sha256(text).hexdigest()
-    file = tmp_path / "blobs" / sha[:2] / f"{sha}.json"
-    file.parent.mkdir(parents=True)
-    file.write_bytes(text)
-    blob = Blob(sha256=sha, bytes=len(text), path=tmp_path)
-
-    groups = summary_by(answered("a", {"exact": PASS}, metadata=blob), "kind").groups
-    assert groups is not None
-    assert ["large"] == list(groups)
-
-
-TRIALS = st.lists(
-    st.one_of(
-        st.tuples(st.just("failed"), st.none()),
-        st.tuples(st.just("answered"), st.one_of(st.booleans(), st.floats(0, 1), st.sampled_from(["x", "y"]))),
-        st.tuples(st.just("open"), st.none()),
-    ),
-    max_size=30,
-)
-
-
-@examples(100)
-@given(TRIALS, st.integers(1, 3))
-def test_groups_add_up(trials: list[tuple[str, Any]], repeats: int) -> None:
-    """In any run, every count is the sum over the groups, and enqueued = completed + failed + open."""
-    events: list[Event] = []
-    for index, (kind, value) in enumerate(trials):
-        case, repeat, metadata = f"c{index // repeats}", index % repeats + 1, {"part": index // repeats % 3}
-        match kind:
-            case "failed":
-                events += failed(case, repeat=repeat, metadata=metadata)
-            case "answered":
-                events += answered(case, {"s": value}, repeat=repeat, failures=index % 2, metadata=metadata)
-            case _:
-                events.append(enqueued(case, repeat, metadata=metadata))
-    total = summary_by(events, "part")
-    parts = list((total.groups or {}).values())
-
-    for name in ("enqueued", "with_output", "completed", "failed", "recovered", "open"):
-        assert getattr(total.trials, name) == sum(getattr(part.trials, name) for part in parts)
-    assert total.trials.enqueued == total.trials.completed + total.trials.failed + total.trials.open
-    scores = [part.scores["s"] for part in parts if "s" in part.scores]
-    if "s" in total.scores:
-        for name in ("scored", "numbers", "cases"):
-            assert getattr(total.scores["s"], name) == sum(getattr(score, name) for score in scores)
-        assert total.scores["s"].labels.get("x", 0) == sum(score.labels.get("x", 0) for score in scores)
 
 
 @pytest.mark.parametrize("at", range(0, 40, 3))
