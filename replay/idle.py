@@ -57,7 +57,8 @@ def reasons(state: RunState, *, now: float, total: int | None = None) -> list[Re
     attempts = list(_attempt_reasons(state, keys, now, ready, total)) if has_idle_slot else []
     if has_idle_slot and ready and not attempts and (text := reserved_in_words(state)):
         attempts = [Reason(reason="budget", text=f"budget: {text}")]  # The estimate for the next attempt is not recorded.
-    if has_idle_slot and ready and not attempts and isinstance(state.settings.get("workers"), dict):
+    workers = state.settings.get("workers")
+    if has_idle_slot and ready and not attempts and isinstance(workers, dict) and workers.get("tasks", True):
         attempts = [Reason(reason="workers", text="all workers are busy")]
     return attempts + list(_scorer_reasons(state, keys, now))
 

@@ -30,6 +30,7 @@ if sys.platform == "win32":  # These need POSIX signals, terminals or commands.
         "runner/test_ray.py",
         "runner/test_executors_*.py",
         "runner/test_signals.py",
+        "runner/test_workers_tasks.py",
         "runner_cli/test_*.py",
         "security/test_foreign_*.py",
         "test_action.py",

@@ -5,11 +5,14 @@ Without one, a test is skipped. With EVALJOURNAL_REQUIRE_PROGRAMS=1 (set in CI) 
 
 import os
 import shutil
+from pathlib import Path
 from typing import Final
 
 import pytest
 
 REQUIRE_PROGRAMS: Final = "EVALJOURNAL_REQUIRE_PROGRAMS"
+STAND_INS: Final = Path(__file__).parent / "stand_ins"
+"""A directory of programs that stand in for others, such as docker."""
 
 
 def find_program(*names: str, package: str) -> str:

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from tests.processes import ROOT
+from tests.programs import STAND_INS
 from tests.server import Server
 
 README = ROOT / "README.md"
@@ -56,7 +57,7 @@ def test_code_blocks_run(page: Path, tmp_path: Path, server: Server) -> None:
     judge = f"{server.root}/{page.stem}-judge/reply:verdict:%20right"
     environment = {
         **os.environ,
-        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
+        "PATH": os.pathsep.join([str(STAND_INS), str(Path(sys.executable).parent), os.environ["PATH"]]),
         "OPENAI_API_KEY": "test",
         "OPENAI_BASE_URL": f"{root}/v1",
         "ANTHROPIC_API_KEY": "test",

@@ -9,12 +9,16 @@ import sys
 import time
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
 
 import pytest
 
+from journal.events import AttemptSucceeded, TrialScored
 from replay import load
+from runner.definition.loading import find
 from tests.processes import ROOT, Process
-from tests.programs import find_program
+from tests.programs import STAND_INS, find_program
+from tests.runs import events
 from tests.server import Server
 
 EXAMPLES: Final = ROOT / "examples"
@@ -117,6 +121,49 @@ def test_an_agent_that_is_killed(tmp_path: Path, server: Server, sdk: str, end: 
     assert 2 == state.completed
     assert 3 + 3 + 1 == len(server.requests(name))
     assert (2 * (3 + 2), 2) == (state.steps.completed, state.steps.reused)
+
+
+@pytest.mark.exhaustive  # It starts six processes; the page about workers runs it, too.
+def test_code_execution(tmp_path: Path, server: Server, name: str) -> None:
+    """The model is called in the process of the run, its programs are executed in containers; docker has a stand-in here."""
+    path = run_example(
+        "code_execution.py",
+        tmp_path,
+        OPENAI_BASE_URL=server.url(name, f"reply:{quote('def solve(n): return n * n', safe='')}", "v1"),
+        OPENAI_API_KEY="test-key-1234",
+        PATH=os.pathsep.join([str(STAND_INS), str(Path(sys.executable).parent), os.environ["PATH"]]),
+    )
+
+    assert {"square": True, "total": False} == {event.trial: event.value for event in events(path, TrialScored)}
+    assert {""} == {event.worker for event in events(path, AttemptSucceeded)}
+
+
+@pytest.mark.parametrize(
+    ("program", "passed", "reason"),
+    [
+        ("def solve(n): return n * n", True, "returned [9, 16]"),
+        ("print([9, 16])\ndef solve(n): return 9", False, "returned [9, 9]"),
+        ("import os; os._exit(3)", False, "exit code 3: "),
+        ("import signal; signal.raise_signal(signal.SIGKILL)", False, "exit code -9: "),
+        ("```python", False, "SyntaxError"),
+    ],
+    ids=["right", "wrong", "exit", "killed", "invalid"],
+)
+def test_programs_that_are_executed(program: str, passed: bool, reason: str) -> None:  # noqa: FBT001  # a parameter of the test
+    """Whatever a program does, it has a score."""
+    unit_tests: Any = find(str(EXAMPLES / "code_execution.py")).evaluation.scorers["unit_tests"].function
+    score = unit_tests(program, metadata={"tests": [[[3], 9], [[-4], 16]]})
+
+    assert passed is score.value
+    assert reason in score.reason
+
+
+def test_the_documented_example() -> None:
+    """The page about workers has the example with containers, word for word."""
+    page = (ROOT / "docs" / "workers.md").read_text(encoding="utf-8")
+
+    for file in (EXAMPLES / "code_execution.py", EXAMPLES / "sandbox" / "Dockerfile"):
+        assert file.read_text(encoding="utf-8").partition('"""\n\n')[2] in page
 
 
 def test_plain_function(tmp_path: Path) -> None:

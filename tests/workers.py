@@ -91,6 +91,7 @@ class MemoryWorkers:
     workers: int = 2
     concurrency: int | None = 2
     spares: int = 1
+    tasks: bool = True
     is_local: bool = True
     environment: tuple[str, ...] = ()
     capacity: trio.CapacityLimiter | None = None
@@ -134,6 +135,12 @@ class MemoryWorkers:
 
 
 _pipe: ContextVar[MemoryPipe] = ContextVar("tests_pipe")
+
+
+def worker_name() -> str:
+    """Return the name of the worker that runs this task; empty: it is the process of the run."""
+    pipe = _pipe.get(None)
+    return "" if pipe is None else pipe.where
 
 
 async def die(detail: str = "exit code 3", *, is_external: bool = False) -> None:

@@ -284,7 +284,7 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
             "--workers WHERE",
             f"Run attempts in N processes, M at once in each ('processes', 'processes:N', 'processes:NxM'), on a Ray cluster "
             f"('ray', 'ray:HOST:PORT') or in workers that a command starts ('command:ssh gpu1 …', 'command:NxM:docker run …'); "
-            f"'{OFF}' turns it off.",
+            f"with 'scorers:' before it, only scorers run there; '{OFF}' turns it off.",
             "settings",
             '"processes:8"',
             default="this process",

@@ -70,7 +70,8 @@ def _budget_per_trial(value: BudgetValue) -> Mapping[str, float] | None:
 
 _is_pool: Final = valid(
     lambda value: value is None or isinstance(value, WorkerPool),
-    "must be 'processes', 'processes:N', 'processes:NxM', 'ray', 'ray:HOST:PORT', 'command:LINE' or 'command:NxM:LINE'",
+    "must be 'processes', 'processes:N', 'processes:NxM', 'ray', 'ray:HOST:PORT', 'command:LINE' or 'command:NxM:LINE', "
+    "with 'scorers:' before it if attempts do not run there",
 )
 DURATION: Final = "must be a number of seconds above 0"
 _duration: Final = valid(lambda value: value is None or is_duration(value), DURATION, "None turns it off")

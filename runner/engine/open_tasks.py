@@ -18,7 +18,7 @@ class TaskOpener:
     def __init__(
         self, stack: AsyncExitStack, run: str, *, grace: float, in_thread: InThread, workers: Workers | None = None
     ) -> None:
-        """With `workers`, the task and the scorers defined with `workers=True` are called there."""
+        """With `workers`, the scorers defined with `workers=True` are called there, and the task unless it is excluded."""
         self._stack = stack
         self._run = run
         self._grace = grace
@@ -29,7 +29,7 @@ class TaskOpener:
     async def tasks(self, tasks: Mapping[str, Any], loop: Loop | None, *, gateway: bool) -> dict[str, Task]:
         """Open the tasks of all variants; with `gateway`, their attempts call models through one."""
         opened: dict[str, Task] = {variant: await self._open(task, task, loop) for variant, task in tasks.items()}
-        if (workers := self._workers) is not None:
+        if (workers := self._workers) is not None and workers.runs_tasks:
             opened = {variant: RemoteTask(task, variant, workers) for variant, task in opened.items()}
         if not gateway:
             return opened

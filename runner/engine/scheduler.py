@@ -25,7 +25,7 @@ from runner.engine.queues import Lane, Queues
 from runner.engine.recorder import Recorder, RunLoop
 from runner.engine.shutdown import Shutdown
 from runner.engine.timer import Timer
-from runner.engine.trial_work import Job, TrialWork
+from runner.engine.trial_work import Job, ScorerCall, TrialWork
 from runner.workers.driver import Workers
 
 READ_AHEAD: Final = 64
@@ -228,9 +228,9 @@ class Scheduler:
                 self._set_aside(lane, self._places)
             if self._has_next(lane):
                 gate = lane.steering.may_start(now)
-                probe = gate.probe and (
-                    self._places is None or self._places.has_room
-                )  # Without room, only the first job has a place.
+                places = self._places
+                # Without room, only the first job has a place.
+                probe = gate.probe and (places is None or places.has_room or not (lane.calls or places.runs_tasks))
                 if gate.open and (self._admission is None or lane.calls or self._is_affordable(lane, probe=probe)):
                     return self._take(lane, probe=probe)
                 if gate.at is not None:
@@ -272,12 +272,12 @@ class Scheduler:
         if places is None:
             return True
         job: Job = lane.calls[0] if lane.calls else lane.trials[0]
-        return not job.needs_place or job.place is not None or places.has_room
+        return not _needs_place(job, places) or job.place is not None or places.has_room
 
     def _set_aside(self, lane: Lane, places: Workers) -> None:
         """Let the jobs at the head of a lane that need a worker of their own wait for one outside the lane."""
         queue: deque[Any]
-        for queue in (lane.calls, lane.trials):
+        for queue in (lane.calls, lane.trials) if places.runs_tasks else (lane.calls,):
             while queue and (job := queue[0]).is_alone and (job.place is None or not job.place.is_alive):
                 queue.popleft()
                 job.place = None
@@ -292,7 +292,7 @@ class Scheduler:
     def _take(self, lane: Lane, *, probe: bool) -> Job:
         """Take the next job out of a lane, and wake a consumer for the one after it."""
         job = lane.take_probe() if probe else lane.calls.popleft() if lane.calls else lane.trials.popleft()
-        if self._places is not None and job.needs_place:
+        if self._places is not None and _needs_place(job, self._places):
             self._places.reserve(job)
         self.queues.waiting -= job.__class__ is TrialWork
         lane.busy += 1
@@ -362,3 +362,8 @@ class Scheduler:
         if self.queues.delayed:
             self.timer.schedule(self.queues.put_due(max(self._now(), at)))
         self.wake(for_probe=True)
+
+
+def _needs_place(job: Job, places: Workers) -> bool:
+    """Whether a job runs in a worker."""
+    return job.needs_place if isinstance(job, ScorerCall) else places.runs_tasks

@@ -27,7 +27,9 @@ def check_workers(evaluation: Evaluation[Any, Any, Any], settings: Settings) -> 
             problem = f"scorer {name!r} runs in workers, but the run has none"
             raise UsageError(problem, hint="--workers processes, or workers=ProcessWorkers() in Python, starts some")
         return
-    if settings.gateway and not (pool.is_local and all(map(_starts_processes, evaluation.tasks.values()))):
+    if not pool.tasks and not any(scorer.workers for scorer in evaluation.scorers.values()):
+        raise UsageError("only scorers run in the workers, but no scorer is defined with workers=True")
+    if settings.gateway and pool.tasks and not (pool.is_local and all(map(_starts_processes, evaluation.tasks.values()))):
         problem = "in workers, only commands on this machine call models through the gateway"
         raise UsageError(problem, setting="gateway", value=True)
     defined, requested = evaluation.settings.retry, settings.retry
@@ -44,6 +46,7 @@ def new_workers(
     reference: str,
 ) -> Workers:
     """Return the workers of a session of these variants; `reference` is where the evaluation is defined; empty: unknown."""
+    variants = variants if pool.tasks else ()
     places = pool.concurrency or min((_default_places(evaluation.tasks[name]) for name in variants), default=1)
     reference = reference or _reference(evaluation)
     opening = {

@@ -1,7 +1,7 @@
 """Jobs of the executor: a trial that is not done, and a scorer's calls with its output."""
 
 from collections.abc import Awaitable, Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import attrs
 
@@ -68,9 +68,6 @@ class TrialWork(_Queued):
         if history is None:
             return False
         return bool(history.errors or history.parse_errors or history.timeouts) or self.is_alone
-
-    needs_place: ClassVar[bool] = True
-    """Whether it runs in a worker, if the session has some."""
 
     @property
     def is_alone(self) -> bool:

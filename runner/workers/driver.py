@@ -95,6 +95,8 @@ class Workers:
     ) -> None:
         """`max_workers`: how many can be in use if the pool does not limit their number."""
         self._pool = pool
+        self.runs_tasks: Final = pool.tasks
+        """Whether attempts run in workers; scorers that ask for it do."""
         self._max_workers = max_workers
         self._opening = orjson.dumps({"open": dict(opening)})
         self._places = places

@@ -4,6 +4,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+import attrs
+
 from runner.workers.processes import CommandWorkers, ProcessWorkers
 from runner.workers.ray import RayWorkers
 
@@ -14,11 +16,13 @@ _COUNTS: Final = re.compile(r"([0-9]+)(?:x([0-9]+))?")
 def parse_workers(value: Any) -> Any:
     """Return the pool that a setting describes: `processes:8x16`, `ray`, `command:8:ssh …`; `none` and None: no workers.
 
-    What a journal records of a pool is parsed, too. Anything else is left to the validator.
+    With `scorers:` before it, only scorers run there. What a journal records of a pool is parsed, too. Anything else is left to
+    the validator.
     """
     if isinstance(value, Mapping):
-        is_processes = value.get("kind") == "processes"  # A journal must not name a command to run, or a cluster to trust.
-        return ProcessWorkers(value["workers"], concurrency=value["concurrency"]) if is_processes else value
+        if value.get("kind") != "processes":  # A journal must not name a command to run, or a cluster to trust.
+            return value
+        return ProcessWorkers(value["workers"], concurrency=value["concurrency"], tasks=value.get("tasks", True))
     return _parse_text(value) if isinstance(value, str) else value
 
 
@@ -27,6 +31,9 @@ def _parse_text(text: str) -> Any:
     match kind:
         case "none" if not colon:
             return None
+        case "scorers":
+            pool = _parse_text(argument)
+            return text if pool is None or isinstance(pool, str) else attrs.evolve(pool, tasks=False)
         case "processes":
             counts = _COUNTS.fullmatch(argument)
             return ProcessWorkers(**_members(counts)) if counts else text if colon else ProcessWorkers()

@@ -71,6 +71,11 @@ class WorkerPool(Protocol):
         ...
 
     @property
+    def tasks(self) -> bool:
+        """Whether attempts run in its workers; if not, only scorers do that are defined with `workers=True`."""
+        ...
+
+    @property
     def spares(self) -> int:
         """Workers that are kept ready to replace one that has ended."""
         ...

@@ -136,6 +136,7 @@ async def _processes() -> AsyncGenerator[_Processes]:
 _COUNT: Final = "must be a whole number, 1 or more"
 _count: Final = valid(lambda value: is_whole(value, 1), _COUNT, prefix="workers.")
 _places: Final = valid(lambda value: value is None or is_whole(value, 1), _COUNT, prefix="workers.")
+_flag: Final = valid(lambda value: isinstance(value, bool), "must be True or False", prefix="workers.")
 
 
 @attrs.frozen
@@ -151,6 +152,8 @@ class ProcessWorkers:
     concurrency: int | None = attrs.field(default=None, validator=_places, kw_only=True)
     """Attempts that a process runs concurrently. None: 1 for plain functions and commands, 16 for async functions,
     endpoints and chat models."""
+    tasks: bool = attrs.field(default=True, validator=_flag, kw_only=True)
+    """Whether attempts run there. False: only scorers that are defined with `workers=True`."""
 
     @property
     def spares(self) -> int:
@@ -169,7 +172,7 @@ class ProcessWorkers:
 
     def describe(self) -> Mapping[str, Any]:
         """Return what the journal records about it."""
-        return {"kind": "processes", "workers": self.workers, "concurrency": self.concurrency}
+        return {"kind": "processes", "workers": self.workers, "concurrency": self.concurrency, "tasks": self.tasks}
 
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[StartWorker]:
@@ -203,6 +206,8 @@ class CommandWorkers:
     """How many times the command is run."""
     concurrency: int | None = attrs.field(default=None, validator=_places, kw_only=True)
     """Attempts that a worker runs concurrently; see `ProcessWorkers`."""
+    tasks: bool = attrs.field(default=True, validator=_flag, kw_only=True)
+    """Whether attempts run there; see `ProcessWorkers`."""
 
     @property
     def spares(self) -> int:
@@ -226,6 +231,7 @@ class CommandWorkers:
             "command": mask(self.command),
             "workers": self.workers,
             "concurrency": self.concurrency,
+            "tasks": self.tasks,
         }
 
     @asynccontextmanager

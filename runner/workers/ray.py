@@ -310,6 +310,7 @@ def _copy(value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _count: Final = valid(lambda value: is_whole(value, 0), "must be a whole number, 0 or more", prefix="workers.")
+_flag: Final = valid(lambda value: isinstance(value, bool), "must be True or False", prefix="workers.")
 _places: Final = valid(
     lambda value: value is None or is_whole(value, 1), "must be a whole number, 1 or more", prefix="workers."
 )
@@ -338,6 +339,8 @@ class RayWorkers:
     """How many workers run attempts. 0: as many as the attempts need and the cluster has room for; nodes may change."""
     concurrency: int | None = attrs.field(default=None, validator=_places, kw_only=True)
     """Attempts that a worker runs concurrently; see `ProcessWorkers`."""
+    tasks: bool = attrs.field(default=True, validator=_flag, kw_only=True)
+    """Whether attempts run there; see `ProcessWorkers`."""
     num_cpus: float = attrs.field(default=1, validator=_amount, kw_only=True)
     """CPUs that Ray reserves for each worker."""
     num_gpus: float = attrs.field(default=0, validator=_amount, kw_only=True)
@@ -376,6 +379,7 @@ class RayWorkers:
             "address": self.address,
             "workers": self.workers,
             "concurrency": self.concurrency,
+            "tasks": self.tasks,
             "num_cpus": self.num_cpus,
             "num_gpus": self.num_gpus,
             "resources": dict(self.resources),

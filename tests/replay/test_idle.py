@@ -222,3 +222,5 @@ def test_a_free_place_in_a_worker() -> None:
     state.settings["workers"] = {"kind": "processes", "workers": 1, "concurrency": 1}
 
     assert ["workers"] == [reason.reason for reason in reasons(state, now=NOW, total=2)]
+    state.settings["workers"]["tasks"] = False
+    assert [] == reasons(state, now=NOW, total=2)

@@ -25,7 +25,7 @@ from tests.server import Server
 from tests.workers import AGENT
 
 TASK = '''
-import asyncio, ctypes, os, resource, signal, subprocess, sys, time
+import asyncio, ctypes, os, signal, subprocess, sys, time
 from pathlib import Path
 import trio
 from evaljournal import Case, RateLimited, Retry, evaluation, note
@@ -69,6 +69,7 @@ def act(name):
             error.headers = {"retry-after": "7"}
             raise error
         case "memory":
+            import resource
             limits = resource.getrlimit(resource.RLIMIT_AS)
             resource.setrlimit(resource.RLIMIT_AS, (1 << 33, limits[1]))
             try:

@@ -49,7 +49,7 @@ from runner.workers.pool import WorkerDied
 from tests import runs
 from tests.journal.disk import SimulatedDisk
 from tests.runs import PATH, AnyEvaluation, define, numbered_cases
-from tests.workers import MemoryPipe, MemoryWorkers, WorkerSide, die
+from tests.workers import MemoryPipe, MemoryWorkers, WorkerSide, die, worker_name
 
 RETRY = Retry(errors=1, timeouts=0, rate_limits=5, base_delay=0.5)
 TIMES = {"elapsed", "delay", "traceback", "worker", "slot"}
@@ -529,6 +529,36 @@ async def test_a_scorer_runs_in_a_worker() -> None:
     assert "1 died" in str(outcome)
 
 
+async def test_only_scorers_run_in_workers() -> None:
+    """Attempts run in the process of the run, also after one that ended with its worker in an earlier session."""
+    disk, pool = SimulatedDisk(), MemoryWorkers(workers=1)
+    places: dict[str, list[str]] = {"task": [], "scorer": []}
+    is_deadly = True
+
+    async def task(value: str) -> str:
+        await trio.sleep(0.1)
+        if is_deadly:
+            await die()
+        places["task"].append(worker_name())
+        return value
+
+    defined = define(task, numbered_cases(3), retry=attrs.evolve(RETRY, base_delay=100.0, max_delay=100.0))
+
+    @defined.score(workers=True)
+    async def unit_tests(output: str) -> bool:
+        await trio.sleep(0.1)
+        places["scorer"].append(worker_name())
+        return bool(output)
+
+    await run_in(pool, defined, disk, deadline=1)
+    is_deadly = False
+    outcome = await run_in(attrs.evolve(pool, tasks=False, pipes=[]), defined, disk, resume=True, deadline=1000)
+
+    assert 3 == outcome.state.completed
+    assert {"task": [""] * 3, "scorer": ["process 1"] * 3} == places
+    assert {""} == {event.worker for event in runs.events(disk, AttemptSucceeded)}
+
+
 async def test_a_scorer_runs_in_a_worker_when_a_run_is_re_scored() -> None:
     """Without workers nothing is written; with them, only the scorer is called."""
     disk, pool = SimulatedDisk(), MemoryWorkers(workers=1)
@@ -572,6 +602,7 @@ async def test_what_cannot_run_in_workers_is_rejected() -> None:
 
     assert "scorer 'unit_tests' runs in workers" in await rejected(scored)
     assert "retry=…" in await rejected(plain, workers=MemoryWorkers(plain), retry=Retry(fail_on=KeyError))
+    assert "no scorer is defined with workers=True" in await rejected(plain, workers=MemoryWorkers(plain, tasks=False))
     assert "gateway" in await rejected(plain, workers=MemoryWorkers(plain), gateway=True)
 
 
@@ -582,18 +613,22 @@ def test_settings_of_workers() -> None:
     assert ProcessWorkers(3) == setting({"workers": "processes:3"}).workers
     assert ProcessWorkers(3, concurrency=16) == setting({"workers": "processes:3x16"}).workers
     assert CommandWorkers("ssh a:b", workers=3) == setting({"workers": "command:3:ssh a:b"}).workers
+    assert CommandWorkers("ssh a", workers=3, tasks=False) == setting({"workers": "scorers:command:3:ssh a"}).workers
     assert CommandWorkers("ssh a:b", workers=3, concurrency=2) == setting({"workers": "command:3x2:ssh a:b"}).workers
     assert CommandWorkers("ssh gpu1 work") == setting({"workers": "command:ssh gpu1 work"}).workers
     assert (RayWorkers(), RayWorkers("head:6379")) == tuple(
         setting({"workers": text}).workers for text in ("ray", "ray:head:6379")
     )
     assert setting({"workers": "none"}).workers is None
-    recorded = setting({"workers": ProcessWorkers(3, concurrency=2)}).facts()["workers"]
-    assert ProcessWorkers(3, concurrency=2) == setting({"workers": recorded}).workers
+    recorded = setting({"workers": ProcessWorkers(3, concurrency=2, tasks=False)}).facts()["workers"]
+    assert ProcessWorkers(3, concurrency=2, tasks=False) == setting({"workers": recorded}).workers
     for invalid in (
         "processes:",
         "processes:0",
         "processes:2x",
+        "scorers:none",
+        "scorers:",
+        {"kind": "processes", "workers": 1, "concurrency": None, "tasks": "no"},
         "processes:2x0",
         "processes:٣",
         "command:0:ls",

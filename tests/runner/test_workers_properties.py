@@ -73,6 +73,7 @@ class ScriptedPool:
     workers: int = 3
     concurrency: int | None = 2
     spares: int = 1
+    tasks: bool = True
     is_local: bool = True
     environment: tuple[str, ...] = ()
     pipes: list[ScriptedPipe] = attrs.field(factory=list[ScriptedPipe])
