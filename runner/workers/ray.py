@@ -11,8 +11,8 @@ import queue
 import socket
 import threading
 from collections import deque
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from functools import partial
 from typing import Any, Final
 
@@ -30,7 +30,7 @@ from runner.workers.streams import EXIT_TIMEOUT, START_CODE, FrameSplitter, Stde
 CONNECT_TIMEOUT: Final = 60.0
 """Seconds that a cluster gets to accept the session; a missing token takes Ray 20 s."""
 _PORT_TIMEOUT: Final = 5.0
-_MAX_DETAIL: Final = 500
+_MAX_DETAIL: Final = 800
 _CLIENT: Final = "a ray:// address leads to a proxy that cannot stream the results of workers"
 _CLIENT_HINT: Final = (
     "start the run on a node of the cluster, for example with `ray job submit`, and pass HOST:6379 or no address"
@@ -147,9 +147,16 @@ class RayPipe:
 
 
 def _reason(exc: BaseException) -> str:
-    """Return what Ray reports, on one line."""
-    lines = [line.strip() for line in str(exc).splitlines() if line.strip()]
-    return printable(f"{type(exc).__name__}: {' '.join(lines)}", _MAX_DETAIL)
+    """Return what Ray reports, on one line, without the stack traces in it."""
+    lines = [line.partition("Traceback (most")[0] for line in str(exc).splitlines() if line[:1].strip()]
+    return printable(f"{type(exc).__name__}: {' '.join(filter(None, lines))}", _MAX_DETAIL)
+
+
+def _print_message(message: Mapping[str, Any], **_: object) -> None:
+    """Print what Ray reports about the cluster, which it would print on standard output, together with a log."""
+    printer = StderrPrinter()
+    for line in message["lines"]:
+        printer.print(f"Ray: {line}".partition("\n")[0].encode()[:_MAX_DETAIL] + b"\n")
 
 
 class _Cluster:
@@ -158,8 +165,8 @@ class _Cluster:
     def __init__(self, pool: "RayWorkers") -> None:
         self._pool = pool
         self._ray: Any = None
-        self._is_own = False
-        """Whether the connection ends with the session."""
+        self._stack = ExitStack()
+        """Ends the connection, if the session has made it."""
         self._lock = trio.Lock()
         self._pipes: list[RayPipe] = []
 
@@ -204,8 +211,7 @@ class _Cluster:
         ray = _import_ray()
         if ray.util.client.ray.is_connected():
             raise UsageError(_CLIENT, hint=_CLIENT_HINT)
-        self._is_own = not ray.is_initialized()
-        if self._is_own:
+        if not ray.is_initialized():
             address = self._pool.address or os.environ.get("RAY_ADDRESS") or "auto"
             _check_address(address)
             is_connected = False
@@ -218,6 +224,8 @@ class _Cluster:
                     atexit.unregister(ray.shutdown)  # It would wait for the thread that still tries to connect.
             if not is_connected:
                 raise UsageError(f"the Ray cluster {printable(address)} did not answer within {CONNECT_TIMEOUT:g} s")
+            self._stack.callback(ray.shutdown)
+            self._stack.enter_context(_replaced(ray._private.worker, "print_to_stdstream", _print_message))  # noqa: SLF001
         reinstall_handlers()
         self._ray = ray
 
@@ -247,8 +255,16 @@ class _Cluster:
             self._ray.wait(closed, num_returns=len(closed), timeout=EXIT_TIMEOUT + 1.0)
         for pipe in self._pipes:
             pipe.release()
-        if self._is_own:
-            self._ray.shutdown()
+        self._stack.close()
+
+
+@contextmanager
+def _replaced(module: Any, name: str, value: object) -> Generator[None]:
+    """Replace a function of Ray; another version of it may have no such function."""
+    original = getattr(module, name, None)
+    setattr(module, name, value)
+    yield
+    setattr(module, name, original)
 
 
 def _import_ray() -> Any:

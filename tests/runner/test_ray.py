@@ -6,6 +6,9 @@ The tests with a cluster share one.
 import os
 import signal
 import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
@@ -13,11 +16,11 @@ from typing import Any
 import pytest
 import trio
 
-from journal.events import AttemptInterrupted, AttemptSucceeded, RunStarted
+from journal.events import AttemptInterrupted, AttemptSucceeded, RunStarted, RunStopped
 from runner import RayWorkers, Settings, UsageError
 from runner.engine.changes import effective_settings
-from tests.ray_cluster import RayCluster
-from tests.runner.test_worker_processes import run_in
+from tests.ray_cluster import RayCluster, ray_cluster
+from tests.runner.test_worker_processes import RUN, run_in, start
 from tests.runs import events, outputs
 
 
@@ -70,24 +73,24 @@ def test_ray_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray.util.client", None)
 
     with pytest.raises(UsageError, match=r"evaljournal\[ray\]"):
-        run_in("plain", "a", monkeypatch, workers=RayWorkers("127.0.0.1:9"))
+        run_in("plain", "a", workers=RayWorkers("127.0.0.1:9"))
 
     assert not Path("run").exists()
 
 
-def test_a_variable_that_is_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_variable_that_is_not_set() -> None:
     """Workers that would run without it are not started."""
     with pytest.raises(UsageError, match="EVALJOURNAL_NOT_SET"):
-        run_in("plain", "a", monkeypatch, workers=RayWorkers("127.0.0.1:9", environment=("EVALJOURNAL_NOT_SET",)))
+        run_in("plain", "a", workers=RayWorkers("127.0.0.1:9", environment=("EVALJOURNAL_NOT_SET",)))
 
     assert not Path("run").exists()
 
 
-def test_a_cluster_that_does_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_that_does_not_run() -> None:
     """Ray would retry for minutes; the session reports it at once, and nothing is written."""
     pytest.importorskip("ray")
     with pytest.raises(UsageError, match="refused"):
-        run_in("plain", "a", monkeypatch, workers=RayWorkers("127.0.0.1:9"))
+        run_in("plain", "a", workers=RayWorkers("127.0.0.1:9"))
 
     assert not Path("run").exists()
 
@@ -98,9 +101,9 @@ def test_attempts_run_on_a_cluster(
     """A crash ends a worker with its exit code; prints are escaped; values of variables reach the task, not the journal."""
     handler = signal.signal(signal.SIGTERM, signal.default_int_handler)
     monkeypatch.setenv("EVALJOURNAL_VALUE", "value-of-a-variable")
-    pool = RayWorkers(cluster.address, workers=1, environment=("CASES", "EVALJOURNAL_VALUE"))
+    pool = RayWorkers(cluster.address, workers=1, environment=("EVALJOURNAL_VALUE",))
 
-    outcome = run_in("on_asyncio", "print exit variable a b c", monkeypatch, workers=pool, retry={"deaths": 0})
+    outcome = run_in("on_asyncio", "print exit variable a b c", workers=pool, retry={"deaths": 0})
     handler = signal.signal(signal.SIGTERM, handler)
 
     assert (5, 1) == (outcome.state.completed, outcome.state.failed)
@@ -112,16 +115,16 @@ def test_attempts_run_on_a_cluster(
     assert signal.default_int_handler is handler
     assert r"printed \x1b[31m" in capfd.readouterr().err
     (started,) = events(Path("run"), RunStarted)
-    assert ["CASES", "EVALJOURNAL_VALUE"] == started.settings["workers"]["environment"]
+    assert ["EVALJOURNAL_VALUE"] == started.settings["workers"]["environment"]
     assert "value-of-a-variable" not in "".join(file.read_text() for file in Path("run").rglob("*.jsonl"))
 
 
-def test_a_resource_that_no_node_has(cluster: RayCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_resource_that_no_node_has(cluster: RayCluster) -> None:
     """Ray would wait for it without end; it is named after a while, and nothing is written."""
-    pool = RayWorkers(cluster.address, resources={"fpga": 2}, environment=("CASES",), start_timeout=0.3)
+    pool = RayWorkers(cluster.address, resources={"fpga": 2}, start_timeout=0.3)
 
     with pytest.raises(UsageError, match=r"no node of the Ray cluster has fpga 2; waited 0\.3 s"):
-        run_in("plain", "a", monkeypatch, workers=pool)
+        run_in("plain", "a", workers=pool)
 
     assert not Path("run").exists()
 
@@ -151,3 +154,76 @@ def test_frames_keep_their_order(cluster: RayCluster, monkeypatch: pytest.Monkey
         return received
 
     assert sent == trio.run(exchange)
+
+
+@pytest.mark.exhaustive
+def test_nodes_come_and_go(cluster: RayCluster, capfd: pytest.CaptureFixture[str]) -> None:
+    """Workers on an added node take attempts; those of a lost node cost their trials nothing, and every trial is done.
+
+    What Ray reports about the cluster is printed on standard error, a line each.
+    """
+    names = " ".join(f"sleep-{number}" for number in range(60))
+    pool = RayWorkers(cluster.address, resources={"extra": 1}, concurrency=1, start_timeout=60)
+
+    def change_nodes() -> None:
+        cluster.order("add")  # The run waits for it.
+        cluster.order("add")
+        wait_until(lambda: number_of_workers() > 2)
+        cluster.order("remove")
+
+    with ThreadPoolExecutor(1) as thread:
+        changes = thread.submit(change_nodes)
+        outcome = run_in("plain", names, workers=pool, slots=4, timeout=30, grace=5)
+        changes.result(timeout=60)
+    cluster.order("remove")
+
+    assert 60 == outcome.state.completed
+    lost = events(Path("run"), AttemptInterrupted)
+    assert {"worker_lost"} == {event.reason for event in lost}
+    assert 1 <= len(lost) <= 2
+    printed = capfd.readouterr()
+    assert ("", True) == (printed.out, all(line.startswith("Ray: ") for line in printed.err.splitlines()))
+
+
+@pytest.mark.exhaustive
+def test_sigterm_is_handled_by_the_run(cluster: RayCluster) -> None:
+    """Ray installs a handler that prints a stack trace; that of the run is installed after it."""
+    with start("mark a", *RUN, "--workers", f"ray:{cluster.address}", "--timeout", "60", "--grace", "0.2") as process:
+        wait_until(Path("effects.txt").exists)
+        process.terminate()
+        assert 3 == process.wait()
+
+    assert "SIGTERM received" not in Path("stderr.txt").read_text()
+    assert ["interrupted"] == [event.reason for event in events(Path("run"), RunStopped)]
+
+
+@pytest.mark.exhaustive
+def test_a_cluster_that_rejects_the_token_of_the_run(tmp_path: Path) -> None:
+    """The error has Ray's explanation; nothing is written without the token, and the token is not recorded."""
+    token = "0123456789abcdef" * 4
+    with ray_cluster({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}) as cluster:
+        line = (*RUN, "--workers", f"ray:{cluster.address}")
+        with start("a", *line, RAY_AUTH_MODE="token", RAY_AUTH_TOKEN="wrong" + token) as process:
+            code = process.wait()
+        is_written = Path("run").exists()
+        with start("a", *line, RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=token) as process:
+            assert 0 == process.wait()
+
+    assert (2, False) == (code, is_written)
+    assert "token" in Path("stderr.txt").read_text().partition("Error: ")[2]
+    texts = [file.read_text() for file in (Path("stderr.txt"), *Path("run").rglob("*.jsonl"))]
+    assert not any(token in text for text in texts)
+
+
+def wait_until(is_true: Callable[[], bool]) -> None:
+    """Wait for a condition, up to a minute."""
+    deadline = time.monotonic() + 60
+    while not is_true():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def number_of_workers() -> int:
+    """Return how many workers have completed an attempt."""
+    is_started = Path("run", "journal-000001.jsonl").exists()
+    return len({event.worker for event in events(Path("run"), AttemptSucceeded)}) if is_started else 0

@@ -30,7 +30,7 @@ from pathlib import Path
 import trio
 from evaljournal import Case, RateLimited, Retry, evaluation, note
 
-CASES = [Case(name=name, input=name) for name in os.environ["CASES"].split()]
+CASES = [Case(name=name, input=name) for name in Path("cases.txt").read_text().split()]
 RETRY = Retry(errors=0, timeouts=0, rate_limits=3, deaths=1, base_delay=0.01, max_delay=0.01)
 LINGERING = """
 import time
@@ -85,8 +85,12 @@ def act(name):
             subprocess.Popen(line, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         case "nap":
             time.sleep(0.02)
+        case "sleep":
+            time.sleep(0.6)
         case "mark":
-            for _ in range(100):
+            for _ in range(1_000):
+                if Path("enough.txt").exists():
+                    break
                 with Path("effects.txt").open("a") as file:
                     file.write(f"{time.time()}\\n")
                 time.sleep(0.05)
@@ -124,9 +128,9 @@ def plain(name):
 COMMAND = f"sh -c 'exec {sys.executable} -P -m runner.worker'"
 
 
-def run_in(name: str, cases: str, monkeypatch: pytest.MonkeyPatch, **options: Any) -> Outcome:
+def run_in(name: str, cases: str, **options: Any) -> Outcome:
     """Run an evaluation of `TASK` in workers."""
-    monkeypatch.setenv("CASES", cases)
+    Path("cases.txt").write_text(cases)
     Path("it.py").write_text(TASK)
     loaded = find(f"it.py:{name}")
     outcome = run(loaded.evaluation, "run", task=loaded.reference, quiet=True, **{"workers": ProcessWorkers(1), **options})
@@ -139,9 +143,9 @@ def reasons(kind: type[Any]) -> dict[str, str]:
     return {event.trial: event.reason for event in events(Path("run"), kind)}
 
 
-def test_a_crash_ends_a_worker_and_not_the_run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_crash_ends_a_worker_and_not_the_run(capfd: pytest.CaptureFixture[str]) -> None:
     """What a task prints is escaped and printed; a process that has ended is replaced."""
-    outcome = run_in("plain", "print exit", monkeypatch, retry={"deaths": 0})
+    outcome = run_in("plain", "print exit", retry={"deaths": 0})
 
     assert (1, 1) == (outcome.state.completed, outcome.state.failed)
     assert {"exit code 3"} == {event.detail for event in events(Path("run"), AttemptInterrupted)}
@@ -154,10 +158,10 @@ ALL = "exit segfault kill hang swallow block unserializable unpicklable limited 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["on_asyncio", "on_trio", "plain"])
-def test_every_fault_is_recorded_for_its_trial_only(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_fault_is_recorded_for_its_trial_only(name: str, workers: str) -> None:
     """Crashes, hangs, ignored cancellations and outputs that cannot be sent do not affect other trials."""
     cases = ALL if name != "plain" else ALL.replace("hang ", "").replace("swallow ", "")
-    run_in(name, cases, monkeypatch, workers=ProcessWorkers(2))
+    run_in(name, cases, workers=workers)
 
     assert {"print", "a", "b", "c"} == set(outputs(Path("run")))
     details = {event.trial: event.detail for event in events(Path("run"), AttemptInterrupted) if event.reason == "worker_died"}
@@ -175,14 +179,22 @@ def test_every_fault_is_recorded_for_its_trial_only(name: str, monkeypatch: pyte
     }
 
 
-def start(cases: str, *command: str) -> Process:
+def start(cases: str, *command: str, **variables: str) -> Process:
     """Start a command in another process."""
+    Path("cases.txt").write_text(cases)
     Path("it.py").write_text(TASK)
     line = [sys.executable, "-m", "evaljournal", *command, "--plain"]
-    return Process(line, env={**os.environ, "CASES": cases}, stdout=DEVNULL, stderr=DEVNULL)
+    with Path("stderr.txt").open("a") as stderr:
+        return Process(line, env={**os.environ, **variables}, stdout=DEVNULL, stderr=stderr)
 
 
-RUN = ("run", "it.py:plain", "-o", "run", "--workers", "processes:2")
+@pytest.fixture(params=["processes:2", "ray"])
+def workers(request: pytest.FixtureRequest) -> str:
+    """Where attempts run, as the command line has it."""
+    return request.param if request.param != "ray" else f"ray:{request.getfixturevalue('cluster').address}"
+
+
+RUN = ("run", "it.py:plain", "-o", "run")
 
 
 def wait_for_effects(count: int, file: str = "effects.txt") -> None:
@@ -212,12 +224,12 @@ def last_effect(file: str = "effects.txt") -> float:
 
 
 @pytest.mark.exhaustive
-def test_workers_end_with_a_killed_session(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_end_with_a_killed_session(workers: str) -> None:
     """A blocked worker has no effect later than a second after its session was killed; the run can be resumed without it.
 
     A process in a session of its own is the control: its effects are seen later than that.
     """
-    with start("mark linger a", *RUN, "--timeout", "60") as process:
+    with start("mark linger a", *RUN, "--workers", workers, "--timeout", "60") as process:
         wait_for_effects(3)
         wait_for_effects(3, "lingering.txt")
         wait_for_output(process, 2)
@@ -226,15 +238,16 @@ def test_workers_end_with_a_killed_session(monkeypatch: pytest.MonkeyPatch) -> N
     time.sleep(1.5)
 
     assert last_effect() < killed_at + 1.0 < last_effect("lingering.txt")
-    run_in("plain", "mark linger a", monkeypatch, workers=None, resume=True, timeout=60)
+    Path("enough.txt").touch()
+    run_in("plain", "mark linger a", workers=None, resume=True, timeout=60)
     assert {"mark", "linger", "a"} == set(outputs(Path("run")))
     assert {"mark": "process_died"} == reasons(AttemptInterrupted)
 
 
 @pytest.mark.exhaustive
-def test_ctrl_c_stops_the_run_and_its_workers() -> None:
+def test_ctrl_c_stops_the_run_and_its_workers(workers: str) -> None:
     """The session records the end, and no worker outlives it."""
-    with start("mark a", *RUN, "--timeout", "60", "--grace", "0.2") as process:
+    with start("mark a", *RUN, "--workers", workers, "--timeout", "60", "--grace", "0.2") as process:
         wait_for_effects(3)
         os.kill(process.pid, signal.SIGINT)
         assert 3 == process.wait()
@@ -247,9 +260,9 @@ def test_ctrl_c_stops_the_run_and_its_workers() -> None:
 
 
 @pytest.mark.exhaustive
-def test_a_command_leads_to_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_leads_to_workers() -> None:
     """Any command whose standard streams are those of a worker can be used; its exit code is that of the worker."""
-    outcome = run_in("plain", "a exit b", monkeypatch, workers=CommandWorkers(COMMAND, workers=2))
+    outcome = run_in("plain", "a exit b", workers=CommandWorkers(COMMAND, workers=2))
 
     assert (2, 1) == (outcome.state.completed, outcome.state.failed)
     assert {"exit code 3"} == {event.detail for event in events(Path("run"), AttemptInterrupted)}
@@ -286,28 +299,28 @@ def test_a_task_without_code_runs_in_workers(
     assert {"process 1"} == {event.worker for event in events(Path("run"), AttemptSucceeded)}
 
 
-def test_a_command_that_is_no_worker_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_that_is_no_worker_is_rejected() -> None:
     """Nothing is written, and the exit code is reported."""
     with pytest.raises(UsageError, match=r"ended before it was ready \(exit code 7\)"):
-        run_in("plain", "a", monkeypatch, workers=CommandWorkers("sh -c 'exit 7'"))
+        run_in("plain", "a", workers=CommandWorkers("sh -c 'exit 7'"))
     with pytest.raises(UsageError, match="not JSON"):
-        run_in("plain", "a", monkeypatch, workers=CommandWorkers("echo Welcome"))
+        run_in("plain", "a", workers=CommandWorkers("echo Welcome"))
 
     assert not Path("run").exists()
 
 
 @pytest.mark.exhaustive
-def test_killed_sessions_are_resumed_until_each_trial_is_done_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_killed_sessions_are_resumed_until_each_trial_is_done_once(workers: str) -> None:
     """Whenever the session is killed, no output is lost or recorded twice."""
     names = " ".join(f"nap-{number}" for number in range(300))
     kills = 0
     for number in range(6):
-        with start(names, *(("resume", "run") if has_journal() else RUN)) as process:
+        with start(names, *(("resume", "run") if has_journal() else RUN), "--workers", workers) as process:
             started_at = len(outputs(Path("run"))) if has_journal() else 0
             wait_for_output(process, started_at + 10 * number + 1)
             kills += process.poll() is None
             process.kill()
-    run_in("plain", names, monkeypatch, workers=None, resume=True)
+    run_in("plain", names, workers=None, resume=True)
 
     assert kills > 3
     assert sorted(names.split()) == sorted(outputs(Path("run")))
