@@ -109,7 +109,7 @@ def _shared(from_file: Mapping[str, Any], table: Mapping[str, Any]) -> dict[str,
 
 
 def _single_values(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of the options with which variants are made as single values, as a task takes them."""
+    """Return the values as a task takes them: those of options that make variants are single values."""
     varying = {option.name for option in OPTIONS if option.varies}
     return {name: value[0] if name in varying and isinstance(value, tuple) else value for name, value in values.items()}
 
@@ -225,8 +225,8 @@ def _json_object(text: str) -> dict[str, Any]:
 
 def _pairs(texts: Iterable[str], separator: str, name: str, form: str) -> Iterator[tuple[str, str]]:
     for text in texts:
-        key, matched, value = text.partition(separator)
-        if not matched or not key.strip():
+        key, delimiter, value = text.partition(separator)
+        if not delimiter or not key.strip():
             raise UsageError(f"--{name} {text!r}: expected {form}")
         yield key.strip(), value.strip()
 

@@ -16,7 +16,7 @@ from runner.cli._display import exit_if_damaged, groups_by, print_json
 from runner.cli._output import echo
 from runner.cli._sides import open_side
 
-_LISTED: Final = 10
+_MAX_LISTED: Final = 10
 """Maximum trials of a kind that are listed without --all."""
 
 
@@ -53,7 +53,7 @@ def diff(a: RunReference, b: RunReference, by: str | None, show_all: bool, as_js
     else:
         for name, reference, view, side in (("A", a, run_a, side_a), ("B", b, run_b, side_b)):
             echo(f"{name}  {printable(str(reference), 200)}: {_describe(view, side)}")
-        for line in lines(comparison, limit=None if show_all else _LISTED):
+        for line in lines(comparison, limit=None if show_all else _MAX_LISTED):
             echo(line)
     for view in (run_a, run_b):
         exit_if_damaged(view.problem, quiet=as_json)

@@ -17,7 +17,7 @@ from runner.errors import UsageError
 from runner.run_paths import RUNS, runs_under
 from runner.suggest import suggest
 
-_LAST: Final = 20
+_DEFAULT_LAST: Final = 20
 
 
 @click.command()
@@ -26,8 +26,8 @@ _LAST: Final = 20
     "--last",
     metavar="K",
     type=click.IntRange(min=1),
-    default=_LAST,
-    help=f"Number of newest runs to show of each evaluation (default: {_LAST}).",
+    default=_DEFAULT_LAST,
+    help=f"Number of newest runs to show of each evaluation (default: {_DEFAULT_LAST}).",
 )
 @click.option("--score", "scorer", metavar="NAME", help="The score to show (default: the first).")
 @click.option("--json", "as_json", is_flag=True, help="Print a list of evaluations as JSON.")

@@ -27,13 +27,13 @@ from runner.cli._output import echo
 from runner.errors import UsageError
 from runner.suggest import suggest
 
-_LINES: Final = 40
+_MAX_LINES: Final = 40
 """Maximum lines of a value; `--json` has all."""
-_LINE: Final = 500
-_INPUT: Final = 40
+_MAX_LINE: Final = 500
+_MAX_INPUT: Final = 40
 """Maximum characters of an input in the list."""
 _INDENT: Final = " " * 10
-_LAST: Final = 12
+_TRACEBACK_LINES: Final = 12
 """Last lines of a traceback that are shown."""
 
 
@@ -107,7 +107,7 @@ def _definition(view: LoadedRun, *, as_json: bool) -> None:
 
 
 def _matching(view: LoadedRun, trial: str) -> list[str]:
-    """Return the trial with this id, or else the trials of the case with this name."""
+    """Return the trial with this id, otherwise the trials of the case with this name."""
     trials = view.state.trials
     return [trial] if trial in trials else [name for name, state in trials.items() if state.case == trial]
 
@@ -146,7 +146,7 @@ def _columns(name: str, trial: TrialState, value: Any, scorers: Sequence[str]) -
     values = [_cell(trial, scorer) for scorer in scorers]
     reason = f" ({spaced(trial.reason)})" if trial.stage == "failed" and trial.reason else ""
     elapsed = duration(trial.elapsed) if trial.output_location is not None else "–"
-    text = printable(value, _INPUT) if isinstance(value, Blob) else one_line(as_text(value), _INPUT)
+    text = printable(value, _MAX_INPUT) if isinstance(value, Blob) else one_line(as_text(value), _MAX_INPUT)
     return (printable(name, 60), text, f"{printable(trial.stage)}{reason}", str(trial.attempts), elapsed, *values)
 
 
@@ -159,12 +159,12 @@ def _cell(trial: TrialState, scorer: str) -> str:
 
 def _in_json(trial_details: TrialDetails) -> dict[str, Any]:
     details = attrs.asdict(trial_details, filter=attrs.filters.exclude("problem", "_trajectory"), value_serializer=_plain)
-    for attempt, source in zip(details["attempts"], trial_details.attempts, strict=True):
+    for attempt, attempt_details in zip(details["attempts"], trial_details.attempts, strict=True):
         span, fields = attempt.pop("span"), dict(attempt)
         del span["trial"], fields["output"]
-        for step, its_source in zip(fields["steps"], source.steps, strict=True):
-            step["outcome"] = its_source.outcome
-        reuse = {"reused_steps": source.reused_steps, "diverged_at": source.diverged_at}
+        for step, step_details in zip(fields["steps"], attempt_details.steps, strict=True):
+            step["outcome"] = step_details.outcome
+        reuse = {"reused_steps": attempt_details.reused_steps, "diverged_at": attempt_details.diverged_at}
         attempt.clear()
         attempt |= {**span, "run_time": span["end"] - span["start"], **reuse, **fields}
     return details
@@ -183,7 +183,7 @@ def _in_words(trial_details: TrialDetails, sessions: Sequence[Session], *, full:
     attempts = plural(len(trial_details.attempts), "attempt")
     count = sum(len(attempt.steps) - attempt.reused_steps for attempt in trial_details.attempts)
     steps = f", {plural(count, 'step')}" if count else ""
-    yield f"{printable(trial_details.trial, _LINE)}  {trial_details.stage}{reason}, {attempts}{steps}"
+    yield f"{printable(trial_details.trial, _MAX_LINE)}  {trial_details.stage}{reason}, {attempts}{steps}"
     yield (
         f"queued at {printable(trial_details.enqueued_at)} · waited {duration(times.queue_time)} · "
         f"backoff {duration(times.backoff_time)} · attempts {duration(times.run_time)} · scoring {duration(times.scoring_time)}"
@@ -231,7 +231,7 @@ def _attempt(attempt: AttemptDetails, session: str, new_request: Any, *, full: b
     yield from (f"{_INDENT}{line}" for line in trajectory_lines(attempt, full=full))
     if attempt.category not in {"", "timed_out", "interrupted"}:
         yield from _block("", f"{attempt.error}: {attempt.message}")
-        yield from _block("", "\n".join(attempt.traceback.splitlines()[-_LAST:])) if attempt.traceback else ()
+        yield from _block("", "\n".join(attempt.traceback.splitlines()[-_TRACEBACK_LINES:])) if attempt.traceback else ()
     if attempt.retry_after is not None:
         yield f"{_INDENT}Retry-After: {duration(attempt.retry_after)}"
     if attempt.usage is not None:
@@ -289,10 +289,10 @@ def _block(label: str, value: Any) -> Iterator[str]:
         text = f"(missing blob of {value.bytes:,} bytes)"
     else:
         text = as_text(value)
-        if len(text) > _LINE and not isinstance(value, str):
+        if len(text) > _MAX_LINE and not isinstance(value, str):
             text = orjson.dumps(value, option=orjson.OPT_INDENT_2).decode()
     lines = text.splitlines() or [""]
-    for at, line in enumerate(lines[:_LINES]):
-        yield f"{label if not at else '':<{len(_INDENT)}}{printable(line.expandtabs(), _LINE)}".rstrip()
-    if len(lines) > _LINES:
-        yield f"{_INDENT}… {plural(len(lines) - _LINES, 'more line')}; --json has all"
+    for at, line in enumerate(lines[:_MAX_LINES]):
+        yield f"{label if not at else '':<{len(_INDENT)}}{printable(line.expandtabs(), _MAX_LINE)}".rstrip()
+    if len(lines) > _MAX_LINES:
+        yield f"{_INDENT}… {plural(len(lines) - _MAX_LINES, 'more line')}; --json has all"

@@ -18,7 +18,7 @@ from runner.cli._display import age, exit_if_damaged, groups_by, open_run, print
 from runner.cli._output import echo
 from runner.cli._sides import check_variant
 
-_GROUPS: Final = 20
+_MAX_GROUPS: Final = 20
 """Maximum groups that are listed; `--json` has all."""
 
 _NEARLY_FULL: Final = 1 << 20
@@ -48,7 +48,7 @@ def status(run: RunReference, by: str | None, as_json: bool) -> None:
         return
     if by is not None and not as_json:
         groups = summarize(view.state, groups=groups_by(view, by)).groups
-        echo("\n".join(group_lines(groups or {}, by, limit=_GROUPS)))
+        echo("\n".join(group_lines(groups or {}, by, limit=_MAX_GROUPS)))
     if as_json:
         print_json(summary_of(view, by))
     elif view.is_live or view.problem is not None:

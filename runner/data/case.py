@@ -131,7 +131,7 @@ class ContentNames:
         """Return a case with a unique name; a name that the user chose is kept."""
         fingerprint = case.fingerprint
         name = case.name
-        if fingerprint[:_DIGITS] not in name or name != content_name(case.input, fingerprint):  # The first is faster.
+        if fingerprint[:_DIGITS] not in name or name != content_name(case.input, fingerprint):  # The first check is faster.
             return case
         if name in self._ambiguous or self._first_fingerprint(name, fingerprint) != fingerprint:
             self.collisions.add(name)

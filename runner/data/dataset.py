@@ -68,7 +68,7 @@ class Selection:
         return (not self.only or _matches(name, self.only)) and not (self.skip and _matches(name, self.skip))
 
     def rank(self, name: str) -> bytes:
-        """Position in the shuffled order: a digest, so that a new row does not move the others."""
+        """Return the position in the shuffled order: a digest, so that a new row does not move the others."""
         return hashlib.sha256(f"{self.seed}\0{name}".encode()).digest()
 
 
@@ -125,7 +125,7 @@ class Dataset:
         return Trials(self, selection or Selection(), repeats, tuple(variants), shard)
 
     @property
-    def rereadable(self) -> bool:
+    def is_rereadable(self) -> bool:
         """Whether it can be read twice: a file, or anything with a length."""
         return isinstance(self.source, Path) or (isinstance(self.source, Sized) and not callable(self.source))
 
@@ -220,14 +220,16 @@ class Trials:
         """Names of equal cases."""
         self._names = ContentNames()
         """The names of the last check."""
-        if dataset.rereadable:
+        if dataset.is_rereadable:
             self._check()
 
     def __iter__(self) -> Iterator[Trial]:
-        for case in self._selected_cases(checking=not self._dataset.rereadable):
+        for case in self._selected_cases(checking=not self._dataset.is_rereadable):
             if not is_in_shard(case, self._shard):
                 continue
-            for variant in self._variants:  # All of a case, then the next case: a run that stops compares the same cases.
+            for variant in (
+                self._variants
+            ):  # All variants of a case precede the next one, so that those of a stopped run have the same cases.
                 for repeat in range(1, self._repeats + 1):
                     yield Trial(case=case, variant=variant, repeat=repeat)
 
@@ -285,11 +287,11 @@ class Trials:
             if name in names:
                 raise self._duplicate(position, case)
             names.add(name)
-            clash = name in repeated
+            is_taken = name in repeated
             if self._repeats > 1 and (match := _REPEAT.fullmatch(case.name)) and 1 < int(match["repeat"]) <= self._repeats:
                 repeated.add(match["name"])
-                clash = clash or match["name"] in names
-            if clash:
+                is_taken = is_taken or match["name"] in names
+            if is_taken:
                 raise UsageError(
                     f"{self._dataset.place(position)}: the id {case.name!r} is also the id of a repeat of another case; "
                     "rename one of the two cases"
@@ -301,7 +303,7 @@ class Trials:
 
         This shuffles a file of any size in bounded memory. A source that can be read only once is kept in memory.
         """
-        if not self._dataset.rereadable:
+        if not self._dataset.is_rereadable:
             cases = list(matching_cases())
             matching_cases = lambda: iter(cases)  # noqa: E731
         block = min(_BLOCK, self._selection.limit or _BLOCK)
@@ -317,7 +319,7 @@ class Trials:
     def _duplicate(self, position: int, case: Case) -> UsageError:
         place = self._dataset.place(position)
         first = "an earlier case"
-        if self._dataset.rereadable:
+        if self._dataset.is_rereadable:
             names = ContentNames(self._ambiguous)
             cases = self._dataset.read()
             first = self._dataset.place(next(number for number, earlier in cases if names.unique(earlier).name == case.name))

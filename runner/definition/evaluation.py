@@ -80,8 +80,8 @@ class Evaluation(Generic[InputT, OutputT, ReturnT]):
         an object, such as a chat model, have nothing else in common."""
         self._task_definition = definition_of(task)
         self.cases = cases
-        for checked in self.tasks.values():
-            self.cases = _checked(self.cases, checked)
+        for variant_task in self.tasks.values():
+            self.cases = _checked(self.cases, variant_task)
         self.settings = settings
         self.scorers: dict[str, Scorer] = {}
         """Scorers by name, in the order in which they were added."""
@@ -146,9 +146,9 @@ class Evaluation(Generic[InputT, OutputT, ReturnT]):
     ) -> Callable[..., Any]:
         """Add a scorer; returns it unchanged: `@capitals.score`, or `@capitals.score(name="judge", timeout=60)`.
 
-        Its parameters are passed by name: any of output, expected, input, metadata and case. `timeout` is in seconds for one
-        call (default: a judge's own, otherwise that of the run's attempts; None: no limit). With `workers`, it is called in the
-        workers of the run, because it executes what a model wrote.
+        Its parameters are passed by name: any of output, expected, input, metadata, case and trajectory. `timeout` is in
+        seconds for one call (default: a judge's own, otherwise that of the run's attempts; None: no limit). With `workers`, it
+        is called in the workers of the run, because it executes what a model wrote.
         """
         add = functools.partial(self._add_scorer, name=name, retry=retry, timeout=timeout, workers=workers)
         return add if scorer is None else add(scorer)

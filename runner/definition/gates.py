@@ -41,8 +41,8 @@ class Gate:
     def problem(self, state: RunState) -> str:
         """Return why the gate did not pass; empty if it passed. Every variant must reach it."""
         variants = {f"variant {name}: ": state.variants[name].scores for name in state.variants.names}
-        reasons = {where: self._reason(scores) for where, scores in (variants or {"": state.scores}).items()}
-        problems = [f"{printable(where)}{reason}" for where, reason in reasons.items() if reason]
+        reasons = {prefix: self._reason(scores) for prefix, scores in (variants or {"": state.scores}).items()}
+        problems = [f"{printable(prefix)}{reason}" for prefix, reason in reasons.items() if reason]
         return f"{self.text}: {'; '.join(problems)}" if problems else ""
 
     def _reason(self, scores: Scores) -> str:

@@ -68,7 +68,7 @@ class Attempts:
         self._fail_ambiguous = fail_ambiguous
 
     async def attempt(self, work: TrialWork, scope: CallScope) -> bool:
-        """Make one attempt; return whether it gave an output."""
+        """Make one attempt; return whether it returned an output."""
         trial, number = work.trial, work.state.attempts + 1
         work.slot = self._slots.take()
         task, request_of, request = self._tasks[work.state.variant], self._requests[work.state.variant], None
@@ -127,7 +127,7 @@ class Attempts:
         steps.offer((key, result) for key, result in results if isinstance(result, RecordedResult))
 
     def end(self, work: TrialWork, outcome: CallOutcome | OverBudget | Interrupted) -> bool:
-        """Record how an attempt ended, and what follows; return whether it gave an output."""
+        """Record how an attempt ended, and what follows; return whether it returned an output."""
         trial, number = work.trial, work.state.attempts
         elapsed = self._elapsed(work)
         self._slots.release(work.slot)
@@ -264,7 +264,7 @@ class Attempts:
         self._scheduler.inform_policy(record, work)
         self._scheduler.queues.unscored += 1
         work.has_output = True
-        work.output = json_round_trip(output)  # Scorers see the same value before and after a resume.
+        work.output = json_round_trip(output)  # Scorers get the same value before and after a resume.
         return True
 
     def _failed(self, work: TrialWork, exc: BaseException, elapsed: float) -> None:

@@ -224,7 +224,7 @@ class PendingTrials:
         return TrialWork(trial=trial.id, case=case, state=self._state.trials[trial.id])
 
     def _resume(self, work: TrialWork, state: TrialState) -> TrialWork | None:
-        """Continue with a recorded trial where its last session left it."""
+        """Return what is left to do for a recorded trial, if anything."""
         match state.stage:
             case "scoring":
                 work.has_output = True

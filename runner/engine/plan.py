@@ -38,11 +38,11 @@ class Plan:
     settings: Settings
     trials: Iterable[Trial]
     started: RunStarted
-    """Recorded by a new run, compared with the recorded one by a resumed run."""
+    """What a new run records; a resumed run compares it with the recorded one."""
     scorer_slots: Mapping[str, int]
     """Slots of the scorers that have a rate-limit key of their own, by name."""
     evaluation: Evaluation[Any, Any, Any]
-    """With the variants of this run."""
+    """The evaluation with the variants of this run."""
     keys: TaskKeys
     """Rate-limit keys of the attempts."""
     variants: Sequence[str]

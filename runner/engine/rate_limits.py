@@ -129,7 +129,7 @@ def scorer_keys(scorers: Iterable[Scorer], tasks: TaskKeys | None) -> dict[str, 
     """Return the rate-limit keys of scorers by name.
 
     Scorers that call the same endpoint with the same API key share one: that of the task, or that of the first of them. If
-    several variants call it, a scorer shares the key of its model, or else that of the first.
+    several variants call it, a scorer shares the key of its model, otherwise that of the first.
     """
     shared: dict[str, str] = {}
     keys: dict[str, str] = {}

@@ -265,9 +265,9 @@ class Execution:
         await self._in_thread(self._load_results)
         in_thread = self._config.options.get("in_thread")
         async with AsyncioThread(grace=self._config.options.get("grace", 5.0), loop=self._loop) as thread:
-            new = partial(FunctionTask, asyncio_thread=thread, in_thread=in_thread)
-            function = self._task or new(self._config.function, loop=None)
-            awaiters: dict[Loop, Task] = {loop: new(await_value, loop=loop) for loop in LOOPS}
+            new_task = partial(FunctionTask, asyncio_thread=thread, in_thread=in_thread)
+            function = self._task or new_task(self._config.function, loop=None)
+            awaiters: dict[Loop, Task] = {loop: new_task(await_value, loop=loop) for loop in LOOPS}
             is_journaled = self._config.journal is not None
             yield InputTask(function, awaiters, self._inputs.by_name, self._results, is_journaled)
 

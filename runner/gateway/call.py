@@ -158,7 +158,7 @@ class Call:
             if not self._is_recorded:
                 await self._record(step, reader, memory)
         if not self._is_recorded:
-            await self._end(step, reader.error(route.provider.shown(route.path)), response, b"".join(chunks))
+            await self._end(step, reader.error(route.provider.masked_url(route.path)), response, b"".join(chunks))
         elif connection.is_started:
             await connection.finish()
         else:
@@ -196,16 +196,16 @@ class Call:
         if step is not None:
             self.attempt.steps.fail(step, exc)
         failure = classify(exc, now=time.time())
-        ends = (
+        ends_attempt = (
             failure.category in {"rate_limited", "unavailable"}
             or failure.stop_run
             or isinstance(exc, NoResponse | ReplyTooLarge | Redirected | InvalidReply)
         )
-        no_retry = [_NO_RETRY] if ends else []
-        if ends:
+        no_retry = [_NO_RETRY] if ends_attempt else []
+        if ends_attempt:
             self.attempt.fail(exc)  # It is set before the agent can read the reply and return.
         try:
-            with trio.move_on_after(LAST_REPLY_TIMEOUT if ends else float("inf")):
+            with trio.move_on_after(LAST_REPLY_TIMEOUT if ends_attempt else float("inf")):
                 if connection.is_started:
                     if not isinstance(exc, IncompleteReply | NoResponse | ReplyTooLarge):
                         await connection.finish()  # The stream contains the error.
@@ -216,7 +216,7 @@ class Call:
                     headers = [*_returned(response.headers), *no_retry]
                     await connection.send(response.status, headers, _masked(body))
         finally:
-            if ends:
+            if ends_attempt:
                 self.attempt.end()
 
 

@@ -1,4 +1,4 @@
-"""One HTTP/1.1 connection of an agent to the gateway: requests in, replies out, and whether the agent is still there."""
+"""One HTTP/1.1 connection of an agent to the gateway: requests, replies, and whether the agent is still connected."""
 
 import math
 from collections.abc import Awaitable, Callable, Iterable
@@ -121,7 +121,7 @@ class Connection:
         return data
 
     async def _until(self, end: bytes, limit: int) -> bytes:
-        """Return what is received up to and with `end`."""
+        """Return what is received up to `end`, which is included."""
         searched = 0
         while (position := self._received.find(end, searched)) < 0:
             searched = max(0, len(self._received) - len(end) + 1)

@@ -64,9 +64,9 @@ class Provider:
     needs_key: str = ""
     """The environment variable that must be set before it can be called; empty if nothing is missing."""
 
-    def shown(self, path: str) -> str:
+    def masked_url(self, path: str) -> str:
         """Return the URL of a path with secrets masked."""
-        return f"{self.address.shown.partition('?')[0].rstrip('/')}{path}"
+        return f"{self.address.masked_url.partition('?')[0].rstrip('/')}{path}"
 
 
 @attrs.frozen

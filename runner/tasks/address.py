@@ -50,7 +50,7 @@ def _expand(text: str, label: str, escape: Callable[[str], str] = str) -> tuple[
 class Address:
     """Where calls go, what is sent with each of them, and what is secret."""
 
-    shown: str
+    masked_url: str
     """The URL with secrets masked."""
     origin: httpcore2.Origin
     path: Text
@@ -109,7 +109,7 @@ class Address:
         query = f"?{parts.query}" if parts.query else ""
         host_name = b"[%b]" % host if b":" in host else host  # IPv6
         return cls(
-            shown=mask(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}{query}"),
+            masked_url=mask(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}{query}"),
             origin=httpcore2.Origin(parts.scheme.encode(), host, port),
             path=_quoted(Text.parse(f"{parts.path or '/'}{query}", f"the URL {mask(url)!r}")),
             headers=(

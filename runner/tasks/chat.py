@@ -168,7 +168,7 @@ class Chat:
     @property
     def address(self) -> str:
         """The URL with environment variables replaced and secrets masked."""
-        return self._address.shown
+        return self._address.masked_url
 
     @property
     def fingerprint(self) -> str:

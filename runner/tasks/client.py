@@ -37,7 +37,7 @@ _FAILURES: Final = (httpcore2.NetworkError, httpcore2.TimeoutException, httpcore
 
 @functools.cache
 def _tls() -> ssl.SSLContext:
-    """The TLS context; it is slow to build, so all clients share it."""
+    """Return the TLS context; it is slow to build, so all clients share it."""
     context = httpcore2.default_ssl_context()
     context.set_alpn_protocols(["http/1.1"])
     return context
@@ -211,9 +211,9 @@ class Client:
         if "content-encoding" in reply.headers:
             reply.decompress()
         if reply.status >= HTTPStatus.BAD_REQUEST:
-            raise BadStatus(reply, self._address.shown)
+            raise BadStatus(reply, self._address.masked_url)
         if reply.status >= HTTPStatus.MULTIPLE_CHOICES:
-            raise Redirected(reply, self._address.shown)
+            raise Redirected(reply, self._address.masked_url)
         return read(reply)
 
     @asynccontextmanager
@@ -230,7 +230,7 @@ class Client:
                 await _drop(connection.http)
                 raise
         except _FAILURES as exc:
-            raise NoResponse(exc, self._address.shown) from exc
+            raise NoResponse(exc, self._address.masked_url) from exc
         await self._keep(connection)
 
     def _request(
@@ -252,7 +252,7 @@ class Client:
                 await _drop(connection.http)
                 raise
         except _FAILURES as exc:
-            raise NoResponse(exc, self._address.shown) from exc
+            raise NoResponse(exc, self._address.masked_url) from exc
         await self._keep(connection)
         return response, body, first_byte
 

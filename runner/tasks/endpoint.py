@@ -88,7 +88,7 @@ class Endpoint:
     @property
     def address(self) -> str:
         """The URL with environment variables replaced and secrets masked."""
-        return self._address.shown
+        return self._address.masked_url
 
     @property
     def fingerprint(self) -> str:

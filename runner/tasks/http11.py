@@ -24,7 +24,7 @@ _UNUSUAL: Final = frozenset({b"connection", b"transfer-encoding"})
 
 
 class Request(Protocol):
-    """What is sent."""
+    """A request as it is sent."""
 
     @property
     def method(self) -> bytes:

@@ -434,5 +434,5 @@ def test_a_variable_in_a_url_is_masked_as_a_whole(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("V", value)
     address = Address.parse("http://127.0.0.1:9/x?foo=$V", {})
 
-    assert "http://127.0.0.1:9/x?foo=***" == address.shown
+    assert "http://127.0.0.1:9/x?foo=***" == address.masked_url
     assert "said ***" == mask_output(f"said {value}")
