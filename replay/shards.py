@@ -43,6 +43,7 @@ class MergedShards:
         """In the order of their sessions."""
         self._ends = list(itertools.accumulate(sessions for _, sessions, _ in entries))
         """The last session of each shard."""
+        self._boundaries = frozenset({0, *self._ends})
         self._origins = [origin for _, _, origin in entries]
         """The member `forked_from` of each shard."""
 
@@ -61,7 +62,7 @@ class MergedShards:
 
     def is_first(self, number: int) -> bool:
         """Whether a session is the first of its shard, or the first after all shards."""
-        return number - 1 in {0, *self._ends}
+        return number - 1 in self._boundaries
 
     @property
     def missing(self) -> list[Shard]:
