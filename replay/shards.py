@@ -104,4 +104,5 @@ def first_shards(merged_from: Any, sessions: int) -> Any:
 def missing_shards(shards: list[Shard]) -> list[Shard]:
     """Return the shards that are not among these, which are parts of the same cases."""
     count = shards[0].count if shards else 0
-    return sorted({Shard(number, count) for number in range(1, count + 1)} - set(shards))
+    present = {shard.number for shard in shards if shard.count == count}
+    return [Shard(number, count) for number in range(1, count + 1) if number not in present]
