@@ -8,8 +8,16 @@ from typing import Any, Final
 import attrs
 import trio
 
+from journal import read
+from replay import audit
+from runner import Outcome, Retry
+from runner.recompute.rules import session_rules
 from runner.worker.calls import Calls, open_evaluation
 from runner.workers.pool import StartWorker, WorkerDied
+from tests.journal.disk import SimulatedDisk
+from tests.runs import PATH, AnyEvaluation, run_virtual
+
+RETRY: Final = Retry(errors=1, timeouts=0, rate_limits=5, base_delay=0.5)
 
 AGENT: Final = """
 import json, os, sys, urllib.request
@@ -147,3 +155,12 @@ async def die(detail: str = "exit code 3", *, is_external: bool = False) -> None
     """End the worker that this task runs in."""
     _pipe.get().end(WorkerDied(detail, is_external=is_external))
     await trio.sleep_forever()
+
+
+async def run_in(pool: MemoryWorkers | None, defined: AnyEvaluation, disk: SimulatedDisk, **options: Any) -> Outcome:
+    """Run an evaluation in a pool of workers; its audit has no findings."""
+    if pool is not None:
+        pool.evaluation = defined
+    outcome = await run_virtual(defined, disk, task="it.py:it", workers=pool, policy="fixed", **options)
+    assert () == audit(read(PATH, files=disk), rules=session_rules).findings
+    return outcome

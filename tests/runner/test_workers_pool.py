@@ -1,0 +1,231 @@
+"""The workers of a session: how many are started and replaced, which are rejected, and the setting."""
+
+from typing import Any
+
+import attrs
+import pytest
+import trio
+
+from journal import read
+from journal.events import (
+    AttemptInterrupted,
+    AttemptStarted,
+    RunStopped,
+)
+from runner import (
+    CommandWorkers,
+    ProcessWorkers,
+    RayWorkers,
+    Retry,
+    Settings,
+    UsageError,
+)
+from runner.engine.changes import effective_settings
+from runner.scorers import exact
+from runner.worker.calls import open_evaluation
+from runner.workers.pool import WorkerDied
+from tests import runs
+from tests.journal.disk import SimulatedDisk
+from tests.runs import PATH, AnyEvaluation, define, numbered_cases
+from tests.workers import RETRY, MemoryPipe, MemoryWorkers, WorkerSide, die, run_in
+
+
+async def test_as_many_workers_as_the_attempts_need() -> None:
+    """Without a number, workers are started while all places are taken, and not more than the slots can use."""
+    disk, pool = SimulatedDisk(), MemoryWorkers(workers=0, concurrency=2, spares=0)
+
+    async def slow(value: str) -> str:
+        await trio.sleep(4)
+        return value
+
+    await run_in(pool, define(slow, numbered_cases(20), slots=10, retry=RETRY), disk)
+
+    started = [round(record.t, 1) for record in read(PATH, files=disk) if isinstance(record.event, AttemptStarted)]
+    assert [0.0] * 10 + [4.0] * 10 == started
+    assert 5 == len(pool.pipes)
+
+
+async def test_workers_are_added_and_replaced() -> None:
+    """Workers that a pool cannot start are started when it can; lost ones are replaced."""
+    disk, capacity = SimulatedDisk(), trio.CapacityLimiter(2)
+    pool = MemoryWorkers(workers=0, concurrency=1, spares=0, capacity=capacity)
+    lost = {"case-4", "case-9", "case-30"}
+
+    async def task(value: str) -> str:
+        await trio.sleep(1)
+        if value == "case-20":
+            capacity.total_tokens = 4
+        if value in lost:
+            lost.remove(value)
+            await die("machine lost", is_external=True)
+        return value
+
+    outcome = await run_in(pool, define(task, numbered_cases(60), slots=8, retry=RETRY), disk)
+
+    assert 60 == outcome.state.completed
+    assert {("case-4", "worker_lost"), ("case-9", "worker_lost"), ("case-30", "worker_lost")} == {
+        (event.trial, event.reason) for event in runs.events(disk, AttemptInterrupted)
+    }
+    assert 2 + 3 + 2 <= len(outcome.state.workers)
+    assert 30 > outcome.state.elapsed > 15
+
+
+async def test_a_worker_that_does_not_become_ready_is_killed() -> None:
+    """An import that does not end is reported, and nothing is written."""
+
+    class Silent(MemoryWorkers):
+        async def _serve(self, pipe: MemoryPipe, _: int) -> None:
+            await pipe.opened.wait()
+
+    disk, pool = SimulatedDisk(), Silent(workers=1)
+
+    async def task(value: str) -> str:
+        return value
+
+    with pytest.raises(UsageError, match="not ready within 120 s"):
+        await run_in(pool, define(task, numbered_cases(1)), disk)
+
+    assert [True] == [pipe.is_killed for pipe in pool.pipes]
+    assert not disk.is_directory("/runs")
+
+
+async def test_another_version_in_a_worker_is_rejected_before_anything_is_written() -> None:
+    """The worker names the place where it imports the other version."""
+
+    async def other(value: str) -> str:
+        return f"other {value}"
+
+    async def task(value: str) -> str:
+        return value
+
+    disk, pool = SimulatedDisk(), MemoryWorkers(define(other, numbered_cases(1)))
+
+    with pytest.raises(UsageError, match="another version of the task"):
+        await runs.run_virtual(define(task, numbered_cases(1)), disk, task="it.py:it", workers=pool)
+
+    assert not disk.is_directory("/runs")
+
+
+async def test_workers_that_cannot_be_replaced_stop_the_run() -> None:
+    """A run whose file changes while it runs is stopped, and can be resumed."""
+
+    async def changed(value: str) -> str:
+        return f"changed {value}"
+
+    async def task(value: str) -> str:
+        await trio.sleep(1)
+        pool.evaluation = define(changed, numbered_cases(4))
+        await die()
+        return value
+
+    disk, pool = SimulatedDisk(), MemoryWorkers(workers=1, spares=0)
+
+    outcome = await run_in(pool, define(task, numbered_cases(4), retry=RETRY), disk)
+
+    assert "interrupted" == outcome.stopped
+    assert "another version of the task" in outcome.detail
+    assert ["interrupted"] == [event.reason for event in runs.events(disk, RunStopped)]
+
+
+@attrs.define(eq=False)
+class ShortLived(MemoryWorkers):
+    """A pool whose workers end as soon as they are ready, except for the first one."""
+
+    def started(self, pipe: MemoryPipe) -> None:
+        if len(self.pipes) > 1:
+            pipe.end(WorkerDied("exit code 1"))
+
+
+@pytest.mark.parametrize("ending_case", ["", "case-2"])
+async def test_workers_that_end_before_they_run_anything_are_not_replaced_forever(ending_case: str) -> None:
+    """The run continues with the others; it is stopped if none is left."""
+
+    async def task(value: str) -> str:
+        await trio.sleep(1)
+        if value == ending_case:
+            await die()
+        return value
+
+    disk = SimulatedDisk()
+    defined = define(task, numbered_cases(3), retry=RETRY)
+    outcome = await run_in(ShortLived(workers=1, concurrency=1), defined, disk)
+
+    assert ["exit code 1"] * 3 == [totals.detail for totals in outcome.state.workers.values() if totals.lost]
+    if ending_case:
+        assert (2, "interrupted") == (outcome.state.completed, outcome.stopped)
+        assert "a worker ended before it ran anything" in outcome.detail
+    else:
+        assert 3 == outcome.state.completed
+
+
+def test_a_worker_reports_what_it_cannot_load() -> None:
+    """The session gets the message as data."""
+    pipe = MemoryPipe("")
+
+    def load(reference: str) -> AnyEvaluation:
+        raise UsageError(f"{reference} does not exist")
+
+    assert open_evaluation(WorkerSide(pipe), b'{"open":{"task":"it.py"}}', load) is None
+    assert b'{"rejected":"it.py does not exist"}' == pipe.received()
+
+
+async def test_what_cannot_run_in_workers_is_rejected() -> None:
+    """Scorers without their workers, other rules for exceptions, and a gateway out of reach are rejected."""
+
+    async def task(value: str) -> str:
+        return value
+
+    async def rejected(defined: AnyEvaluation, **options: Any) -> str:
+        with pytest.raises(UsageError) as caught:
+            await runs.run_virtual(defined, SimulatedDisk(), task="it.py:it", **options)
+        return str(caught.value)
+
+    scored = define(task, numbered_cases(1))
+    scored.score(name="unit_tests", workers=True)(exact)
+    plain = define(task, numbered_cases(1))
+
+    assert "scorer 'unit_tests' runs in workers" in await rejected(scored)
+    assert "retry=…" in await rejected(plain, workers=MemoryWorkers(plain), retry=Retry(fail_on=KeyError))
+    assert "no scorer is defined with workers=True" in await rejected(plain, workers=MemoryWorkers(plain, tasks=False))
+    assert "gateway" in await rejected(plain, workers=MemoryWorkers(plain), gateway=True)
+
+
+def test_settings_of_workers() -> None:
+    """Settings of workers are parsed from text and from what a journal records; a journal cannot name a command."""
+    setting = Settings().changed
+
+    assert ProcessWorkers(3) == setting({"workers": "processes:3"}).workers
+    assert ProcessWorkers(3, concurrency=16) == setting({"workers": "processes:3x16"}).workers
+    assert CommandWorkers("ssh a:b", workers=3) == setting({"workers": "command:3:ssh a:b"}).workers
+    assert CommandWorkers("ssh a", workers=3, tasks=False) == setting({"workers": "scorers:command:3:ssh a"}).workers
+    assert CommandWorkers("ssh a:b", workers=3, concurrency=2) == setting({"workers": "command:3x2:ssh a:b"}).workers
+    assert CommandWorkers("ssh gpu1 work") == setting({"workers": "command:ssh gpu1 work"}).workers
+    assert (RayWorkers(), RayWorkers("head:6379")) == tuple(
+        setting({"workers": text}).workers for text in ("ray", "ray:head:6379")
+    )
+    assert setting({"workers": "none"}).workers is None
+    recorded = setting({"workers": ProcessWorkers(3, concurrency=2, tasks=False)}).facts()["workers"]
+    assert ProcessWorkers(3, concurrency=2, tasks=False) == setting({"workers": recorded}).workers
+    for invalid in (
+        "processes:",
+        "processes:0",
+        "processes:2x",
+        "scorers:none",
+        "scorers:",
+        {"kind": "processes", "workers": 1, "concurrency": None, "tasks": "no"},
+        "processes:2x0",
+        "processes:٣",
+        "command:0:ls",
+        "command:2:",
+        "rays",
+        {"kind": "ray", "address": "head:6379"},
+        "command:",
+        {"kind": "command", "command": "ls", "workers": 1},
+        8,
+    ):
+        with pytest.raises(UsageError):
+            setting({"workers": invalid})
+    with pytest.raises(UsageError, match="pass them again"):
+        effective_settings(
+            Settings(), {}, {"overridden": ["workers"], "workers": dict(CommandWorkers("ssh gpu1 work").describe())}
+        )

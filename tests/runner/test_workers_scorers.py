@@ -1,0 +1,120 @@
+"""Scorers in workers: their scores, failures and deaths, with attempts there or in the process of the run."""
+
+from typing import Any
+
+import attrs
+import pytest
+import trio
+
+from journal.events import (
+    AttemptSucceeded,
+    ScorerCallFailed,
+    ScoringFailed,
+    TrialScored,
+)
+from runner import (
+    Score,
+    UsageError,
+    note,
+)
+from runner.engine.rescore import rescore
+from runner.engine.session_workers import scoring_workers
+from runner.testing import inline
+from tests import runs
+from tests.journal.disk import SimulatedDisk
+from tests.runs import PATH, define, numbered_cases
+from tests.workers import RETRY, MemoryWorkers, die, run_in, worker_name
+
+
+async def test_a_scorer_runs_in_a_worker() -> None:
+    """Scores, notes and failures are as in the process of the run; a scorer that ends its worker is retried in its own."""
+    disk, pool = SimulatedDisk(), MemoryWorkers(workers=1)
+    deaths = 1
+
+    async def task(value: str) -> str:
+        await trio.sleep(0.1)
+        return value
+
+    defined = define(task, numbered_cases(3), retry=RETRY)
+
+    @defined.score(workers=True)
+    async def unit_tests(output: str, expected: str) -> dict[str, Any]:
+        nonlocal deaths
+        note(scored=output)
+        if output == "case-1":
+            raise ValueError("does not compile")
+        if output == "case-2" and deaths:
+            deaths -= 1
+            await die()
+        return {"passed": Score(value=True, reason=f"{expected} it did"), "tests": 3}
+
+    outcome = await run_in(pool, defined, disk)
+
+    scored = {(event.trial, event.scorer): (event.value, event.reason) for event in runs.events(disk, TrialScored)}
+    assert {
+        ("case-0", "unit_tests.passed"): (True, "yes it did"),
+        ("case-0", "unit_tests.tests"): (3.0, ""),
+        ("case-2", "unit_tests.passed"): (True, "yes it did"),
+        ("case-2", "unit_tests.tests"): (3.0, ""),
+    } == scored
+    failed = {(event.trial, event.error) for event in runs.events(disk, ScorerCallFailed)}
+    assert {("case-1", "ValueError"), ("case-2", "evaljournal.WorkerEnded")} == failed
+    assert ["case-1"] == [event.trial for event in runs.events(disk, ScoringFailed)]
+    assert ["exit code 3"] == [totals.detail for totals in outcome.state.workers.values() if totals.died]
+    assert "1 died" in str(outcome)
+
+
+async def test_only_scorers_run_in_workers() -> None:
+    """Attempts run in the process of the run, also after one that ended with its worker in an earlier session."""
+    disk, pool = SimulatedDisk(), MemoryWorkers(workers=1)
+    places: dict[str, list[str]] = {"task": [], "scorer": []}
+    is_deadly = True
+
+    async def task(value: str) -> str:
+        await trio.sleep(0.1)
+        if is_deadly:
+            await die()
+        places["task"].append(worker_name())
+        return value
+
+    defined = define(task, numbered_cases(3), retry=attrs.evolve(RETRY, base_delay=100.0, max_delay=100.0))
+
+    @defined.score(workers=True)
+    async def unit_tests(output: str) -> bool:
+        await trio.sleep(0.1)
+        places["scorer"].append(worker_name())
+        return bool(output)
+
+    await run_in(pool, defined, disk, deadline=1)
+    is_deadly = False
+    outcome = await run_in(attrs.evolve(pool, tasks=False, pipes=[]), defined, disk, resume=True, deadline=1000)
+
+    assert 3 == outcome.state.completed
+    assert {"task": [""] * 3, "scorer": ["process 1"] * 3} == places
+    assert {""} == {event.worker for event in runs.events(disk, AttemptSucceeded)}
+
+
+async def test_a_scorer_runs_in_a_worker_when_a_run_is_re_scored() -> None:
+    """Without workers nothing is written; with them, only the scorer is called."""
+    disk, pool = SimulatedDisk(), MemoryWorkers(workers=1)
+
+    async def task(value: str) -> str:
+        await trio.lowlevel.checkpoint()
+        return value
+
+    before = define(task, numbered_cases(2))
+    await run_in(None, before, disk)
+    pool.evaluation = defined = define(task, numbered_cases(2), workers=pool)
+
+    @defined.score(workers=True)
+    async def length(output: str) -> int:
+        await trio.sleep(0.1)
+        return len(output)
+
+    scorers = list(defined.scorers.values())
+    with pytest.raises(UsageError, match="runs in workers"):
+        await rescore(PATH, scorers, files=disk, in_thread=inline)
+    done = await rescore(PATH, scorers, files=disk, in_thread=inline, workers=scoring_workers(defined, "it.py:it"))
+
+    assert 2 == done.outputs
+    assert {6.0} == {event.value for event in runs.events(disk, TrialScored)}
