@@ -219,7 +219,7 @@ class Adaptive:
             t=self._now,
             in_flight=len(self._calls) + 1,
             limit=self.limit,
-            group=self._latency.started(self._started, self.limit),
+            group=self._latency.started(self._started, self.limit, self._in_flight.last_lowered),
             wave=self._wave,
             probe=probe,
         )
@@ -321,9 +321,10 @@ class Adaptive:
         """Raise the limit if it is used and nothing indicates a limit."""
         machine = self._in_flight
         proven = int(GROWTH_PER_PROOF * (self._latency.load or 0))
-        is_in_use = min(start.wave.load, self._latency.latest[0] if self._latency.latest else 0) >= BUSY * self.limit
+        measured = round(self._latency.latest[0]) if self._latency.latest else 0
+        is_in_use = min(start.wave.load, measured) >= BUSY * self.limit
         if machine.is_unchecked and is_in_use and self._started >= machine.check_from:
-            self._measure_lower(lower_load(self.limit), f"testing whether fewer than {self.limit} are as fast")
+            self._measure_lower(lower_load(min(self.limit, measured)), f"testing whether fewer than {self.limit} are as fast")
             return
         was_comparing = machine.is_comparing
         machine.succeeded(start, self._now, proven, patience=12 * (self._latency.mean or 0.0))

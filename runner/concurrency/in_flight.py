@@ -51,6 +51,11 @@ def lower_load(load: int) -> int:
     return max(load - max(load // 3, 1), 1)
 
 
+def higher_load(load: int) -> int:
+    """Return the load to compare with this one: a quarter more, rounded up, because a smaller difference is not compared."""
+    return load + (load + 3) // 4
+
+
 @define(kw_only=True)
 class InFlight:
     """The limit, and the evidence against a higher one."""
@@ -208,8 +213,7 @@ class InFlight:
                 return
             self.phase, self.since = "trying", t
             self.upward = (self.upward or self.known_limit == 1) and self.known_limit < highest
-            higher = min(self.known_limit + max(self.known_limit // 4, 1), highest)
-            self.limit = higher if self.upward else lower_load(self.known_limit)
+            self.limit = min(higher_load(self.known_limit), highest) if self.upward else lower_load(self.known_limit)
 
     def _surely_accepted(self) -> int:
         return self.highest_accepted - max(self.highest_accepted // 16, 1)  # Some were accepted because others had just ended.

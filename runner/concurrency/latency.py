@@ -70,10 +70,10 @@ class Latency:
     latest: tuple[float, float] | None = None
     """Load and latency of the newest group."""
 
-    def started(self, order: int, limit: int) -> Group:
-        """Return the group of a start."""
+    def started(self, order: int, limit: int, last_lowered: int) -> Group:
+        """Return the group of a start; a group that began before the limit was last lowered is not continued."""
         group = self.group
-        if group is None or group.started == group.size:
+        if group is None or group.started == group.size or group.first <= last_lowered:
             group = self.group = Group(first=order, size=min(max(limit, GROUP_SMALLEST), GROUP_LARGEST))
         group.started += 1
         return group

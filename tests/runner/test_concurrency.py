@@ -7,7 +7,7 @@ import pytest
 
 from journal.events import IntakePaused, IntakeResumed, LimitChanged, PaceChanged, PolicyEvent
 from runner.concurrency.adaptive import Adaptive
-from runner.concurrency.constants import FIRST_LIMIT, LONGEST_PAUSE, PROBE_SOONEST, SHORTEST_RUN
+from runner.concurrency.constants import FIRST_LIMIT, LONGEST_PAUSE, OTHER_LOAD, PROBE_SOONEST, SHORTEST_RUN
 from runner.concurrency.policy import Decision, Failed, Signal, Started, Succeeded, TimedOut
 
 Answer = Callable[[float, int], float | None]
@@ -459,6 +459,22 @@ def test_an_idle_limit_is_not_compared_with_a_lower_one() -> None:
 
     assert drive.policy._started > drive.policy._in_flight.check_from > 0
     assert [] == [change.evidence for change in drive.changes() if isinstance(change, LimitChanged)]
+
+
+def test_a_lower_load_is_measured_where_it_can_be_compared() -> None:
+    """The limit may have grown since the load was measured: a third below the limit would be too close to that load."""
+    drive = Drive(100)
+    machine, latency = drive.policy._in_flight, drive.policy._latency
+    machine.limit = machine.threshold = drive.policy.limit = 8
+    machine.check_from = 0
+    latency.latest = (7.0, 1.0)
+    names = drive.fill()
+    drive.wait(1.0)
+    drive.succeed(names[0])
+
+    assert ("trying", 5) == (machine.phase, drive.policy.limit)
+    assert latency.load is not None
+    assert OTHER_LOAD * machine.limit <= latency.load
 
 
 def test_only_the_first_end_counts() -> None:

@@ -5,14 +5,17 @@ import pytest
 from runner.concurrency.constants import (
     CEILING_LATEST,
     CEILING_SOONEST,
+    GROUP_SMALLEST,
     LIMIT_TEST_CALLS,
     LIMIT_TEST_CHEAP,
     LIMIT_TEST_LATEST,
     LIMIT_TEST_TIMEOUT,
     MEASURED_CALLS,
+    OTHER_LOAD,
     TIMEOUT_CUT,
 )
-from runner.concurrency.in_flight import InFlight
+from runner.concurrency.in_flight import InFlight, higher_load, lower_load
+from runner.concurrency.latency import Latency
 from runner.concurrency.start import Group, Start, Wave
 
 
@@ -65,6 +68,23 @@ def test_a_lower_load_that_brings_as_much_is_kept() -> None:
     machine.compared(18.0, 640, is_worth=False)
 
     assert ("holding", 70, False) == (machine.phase, machine.limit, machine.upward)
+
+
+@pytest.mark.parametrize("load", range(2, 65))
+def test_a_load_is_compared_with_one_that_is_clearly_different(load: int) -> None:
+    """At a smaller distance there is no comparison, and the test would be abandoned without a result."""
+    assert higher_load(load) >= OTHER_LOAD * load
+    assert load >= OTHER_LOAD * lower_load(load)
+
+
+def test_a_group_ends_when_the_limit_is_lowered() -> None:
+    """Calls from before are not compared, so a group that contains some would only delay the comparison."""
+    latency = Latency()
+    group = latency.started(1, 32, last_lowered=0)
+
+    assert group is latency.started(2, 32, last_lowered=0)
+    assert (3, GROUP_SMALLEST) == ((lower := latency.started(3, 7, last_lowered=2)).first, lower.size)
+    assert lower is latency.started(4, 7, last_lowered=2)
 
 
 def test_a_comparison_without_a_result_is_abandoned() -> None:
