@@ -287,6 +287,8 @@ class Adaptive:
             is_first = start.order - self._last_429 >= _QUIET and _QUIET * self._background.share < 1
             if is_first or self._pause.is_settling:
                 self._changes += self._pause.settle(self._now, wait)
+            if self._last_429 < 0 and not self._in_flight.is_short:  # Refill the slots slowly: it may be a rate limit.
+                self._pace.fixed = max(FIRST_PACE, FIRST_LIMITED / max(elapsed, 0.001))
             self._last_429 = max(self._last_429, start.order)
         heapq.heappush(self._failures, (self._now + wait, start.order, start, self._now, failure))
         if wait == 0.0:
@@ -300,7 +302,7 @@ class Adaptive:
     def _answered(self, start: Start) -> bool:
         """Record that the endpoint answered; return whether that closed the breaker."""
         self._last_answered = max(self._last_answered, start.order)
-        if not self._background.is_testing:
+        if not self._background.is_testing and start.order > self._last_429:
             self._pace.speed_up()
         self._newest_accepted = max(self._newest_accepted, start.order)
         self._see_accepted(start)

@@ -17,7 +17,8 @@ before a lower load was measured: finding a limit takes longer than the run. Wit
 to 1.6 times as long as with a fixed limit."""
 FIRST_PACE: Final = 20.0
 """Starts per second of a longer run until something has ended: the first 429 is back before all slots of the first limit are
-filled, which halves the 429s of endpoints with a small bucket."""
+filled, which halves the 429s of endpoints with a small bucket. Also after the first 429 of the run: when all free slots were
+filled at once, up to 70 calls were rate limited until the rate limit was known."""
 FIRST_PACE_GROWTH, LAST_FIRST_PACE = 1.25, 100.0
 """Growth of that pace per answered call, and the pace from which on starts are not paced. When the first two answers ended the
 pacing, small limits rejected dozens of calls in the first seconds."""

@@ -116,6 +116,37 @@ def test_the_first_starts_of_a_long_run_are_spread() -> None:
     assert [(119.209, "start"), (None, "no_limit")] == paces[8:]
 
 
+def test_after_the_first_429_of_a_long_run_the_slots_are_filled_slowly() -> None:
+    """If it was a rate limit, few calls are rate limited until that is known; calls from before the 429 do not end the pace."""
+    drive = Drive(100)
+    names = drive.fill()
+    drive.wait(0.15)
+    drive.rate_limit(names.pop())
+    drive.wait(0.5)
+    for name in names[:16]:
+        drive.succeed(name)
+    began = drive.t
+    later = [drive.start() for _ in range(5)]
+
+    assert 0.2 == pytest.approx(drive.t - began)
+    assert 20.0 == drive.policy._pace.fixed
+    for name in later:
+        drive.succeed(name)
+    assert 20.0 * 1.25**5 == pytest.approx(drive.policy._pace.fixed)
+
+
+def test_after_the_first_429_of_a_short_run_the_slots_are_filled_at_once() -> None:
+    """A short run would be over before a rate is measured."""
+    drive = Drive(32, trials=1_000)
+    names = drive.fill()
+    drive.wait(0.15)
+    drive.rate_limit(names.pop())
+    drive.wait(0.5)
+
+    assert 1 == len(drive.fill())
+    assert drive.policy._pace.fixed is None
+
+
 def test_a_shorter_run_is_not_spread() -> None:
     """A run of at most 1,000 trials fills the first limit immediately."""
     assert 32 == len(Drive(trials=1_000, is_spread=True).fill())
@@ -245,7 +276,7 @@ def test_random_429s_do_not_lower_the_limit_again_and_again() -> None:
 
 def test_only_429s_of_close_starts_belong_together() -> None:
     """A second 429 among calls that started together is no reason to wait again, however many have started since."""
-    drive = Drive(200)
+    drive = Drive(200, trials=1_000)
     drive.policy._in_flight.limit = drive.policy.limit = 200
     names = drive.fill()
     drive.wait(0.1)
