@@ -226,6 +226,8 @@ class Adaptive:
         self._pace.started(self._now, self._flow(self.limit))
         if probe:
             self._breaker.probe_started(self._now)
+        if self._started <= self._background.test_to and trial in self._last_limited:
+            self._background.test_to += 1  # Another 429 of this trial would not count, so the test is one start longer.
         if self._started == self._background.test_to:
             self._test_over = self._now + 2 * self._failure_seconds
         return probe
@@ -449,13 +451,13 @@ class Adaptive:
             if self._pace.is_confirmed(start):
                 self._learn_rate(start, arrived, retry_after, in_a_row=False)
         elif may_be_in_flight and self._in_flight.explains(start, self._now):
-            self._over_limit(start, arrived)
+            self._over_limit(start)
         else:
             self._pace.missed += 1
             self._unexplained(start)
 
-    def _over_limit(self, start: Start, arrived: float) -> None:
-        """Lower the limit after enough 429s above it; if they continue clearly below it, a rate limit is the reason."""
+    def _over_limit(self, start: Start) -> None:
+        """Lower the limit after enough 429s above it; if they continue clearly below it, it is not the reason."""
         self._pace.missed += 1
         is_tested = self._in_flight.is_doubtful and self._unexplained(start)
         if is_tested or not self._in_flight.is_shown():
@@ -464,7 +466,6 @@ class Adaptive:
             self._learn_limit(start)
         elif self._in_flight.is_refuted:
             self._in_flight.doubt(self._now)
-            self._learn_rate(start, arrived, None, in_a_row=False)
 
     def _probe_rate_limited(self, start: Start, arrived: float, retry_after: float | None) -> None:
         breaker = self._breaker

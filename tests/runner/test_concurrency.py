@@ -274,6 +274,44 @@ def test_random_429s_do_not_lower_the_limit_again_and_again() -> None:
     assert pytest.approx(0.05, abs=0.03) == drive.policy._background.share
 
 
+def test_a_test_for_random_429s_is_longer_by_the_retries_in_it() -> None:
+    """A second 429 of a trial does not count, so a test of retries alone would always find a rate limit."""
+    drive = Drive(32)
+    names = drive.fill()
+    drive.wait(0.1)
+    drive.rate_limit(names[0])
+    drive.wait(0.5)
+    background = drive.policy._background
+    background.observed = 0.2
+    background.begin_test(drive.policy._started)
+    last = background.test_to
+    drive.start(names[0])
+
+    assert last + 1 == background.test_to
+    drive.succeed(names[1])
+    drive.start()
+    assert last + 1 == background.test_to
+
+
+def test_429s_below_the_limit_are_no_evidence_of_a_rate() -> None:
+    """The limit was wrong, but random 429s do the same: a pace would be lowered by each of them, again and again."""
+    drive = Drive(64, trials=1_000)
+    machine = drive.policy._in_flight
+    machine.limit = drive.policy.limit = 64
+    names = drive.fill()
+    for name in names[:4]:
+        drive.t += 0.5
+        drive.succeed(name)
+    machine.phase, machine.known_limit, machine.first_known, machine.highest_accepted = "holding", 64, 64, 64
+    machine.limited_above, machine.first_limited_above = 5, 55
+    machine.last_limited_above = drive.policy._last_change = 59
+    drive.rate_limit(names[59])
+    drive.wait(1.0)
+
+    assert (0, "climbing") == (machine.known_limit, machine.phase)
+    assert drive.policy._pace.estimate is None
+
+
 def test_only_429s_of_close_starts_belong_together() -> None:
     """A second 429 among calls that started together is no reason to wait again, however many have started since."""
     drive = Drive(200, trials=1_000)
