@@ -25,10 +25,10 @@ from runner.secret_shapes import (
 )
 
 MIN_LENGTH: Final = 8
-"""Characters; shorter values occur in texts by chance."""
+"""Minimum characters of a value that is masked; shorter ones occur in texts by chance."""
 
 MIN_LENGTH_IN_OUTPUTS: Final = 12
-"""Characters of a value that is masked in outputs, and of a variable that is secret by its name."""
+"""Minimum characters of a value that is masked in outputs, and of a variable that is secret by its name."""
 
 _VARIABLE_NAME: Final = re.compile(
     r"(?i)(?:^|_)(?:(?:api)?keys?|tokens?|secrets?|passwords?|passwd|passphrase|credentials?|auth|cookies?|pat)(?:_|$)|_pwd$"
@@ -36,7 +36,7 @@ _VARIABLE_NAME: Final = re.compile(
 _HEADER: Final = re.compile(r"(([\w-]+):\s*(?:(?i:bearer|basic|token)\s+)?)(\S.*)", re.DOTALL)
 _PARTS: Final = re.compile(r"\\+|[^\\]", re.DOTALL)
 _MAX_ESCAPES: Final = 7
-"""Backslashes before a character: JSON inside JSON inside JSON."""
+"""Maximum backslashes before a character: JSON inside JSON inside JSON."""
 
 
 class SecretValues:

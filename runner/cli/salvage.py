@@ -16,7 +16,7 @@ from runner.cli._common import RunType, output_option
 from runner.cli._output import echo
 
 _MAX_PROBLEM: Final = 1_000
-"""Characters of the source's problem that are printed."""
+"""Maximum characters of the source's problem that are printed."""
 
 
 @click.command()

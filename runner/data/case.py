@@ -18,16 +18,16 @@ ExpectedT_co = TypeVar("ExpectedT_co", covariant=True, default=Any)
 
 
 MAX_NAME: Final = 10_000
-"""Characters of a case's name, and of a rate-limit key: every record of a trial contains them."""
+"""Maximum characters of a case's name, and of a rate-limit key: every record of a trial contains them."""
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _MAX_SLUG: Final = 32
-"""Characters of the input in the name of a case without an id."""
+"""Maximum characters of the input in the name of a case without an id."""
 _DIGITS: Final = 6
 _MORE_DIGITS: Final = 10
 """Digits of the fingerprint in a name whose words are only the start of the input, which many rows may share."""
 _WORD: Final = re.compile(r"[A-Za-z0-9]+")
 _MAX_SCANNED: Final = 128
-"""Characters of text in other scripts that are searched for words."""
+"""Maximum characters of text in other scripts that are searched for words."""
 
 
 def content_name(value: Any, fingerprint: str, *, digits: int | None = None) -> str:

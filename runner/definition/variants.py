@@ -27,7 +27,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
 _OTHER: Final = re.compile(r"[^A-Za-z0-9._-]+")
 _MAX_NAME: Final = 200
 _MAX_WORDS: Final = 24
-"""Characters of one value in a derived name."""
+"""Maximum characters of one value in a derived name."""
 _DIGITS: Final = 4
 """Digits of the digest that distinguish values with equal words."""
 

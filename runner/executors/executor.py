@@ -101,9 +101,9 @@ class _Executor:
         self.exit_on_error = exit_on_error
         """Whether the first input that fails stops the run."""
         self.fallback_return_value = fallback_return_value
-        """Output of inputs that have none."""
+        """Output of inputs that failed or did not run."""
         self.termination_signal = termination_signal
-        """Signal that stops the run; None: none does."""
+        """Signal that stops the run; None: no signal does."""
         self._journal = None if journal is None else Path(journal)
         self._output_type = output_type
         self._options = {"policy": self._policy, **(options or {})}

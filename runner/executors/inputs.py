@@ -17,7 +17,7 @@ from runner.data.to_json import to_json
 from runner.errors import UsageError
 
 _MAX_REPR = 1_000
-"""Characters that are recorded of the repr of an input that is not JSON."""
+"""Maximum characters that are recorded of the repr of an input that is not JSON."""
 
 
 class Inputs(Dataset):
@@ -55,7 +55,7 @@ class Inputs(Dataset):
         shard: Shard | None = None,
     ) -> Trials:
         """Return all inputs, once each."""
-        return _Once(self, selection or Selection(), repeats, tuple(variants), shard)
+        return _InputTrials(self, selection or Selection(), repeats, tuple(variants), shard)
 
     def cases(self) -> Iterator[Case]:
         """Return the inputs as cases."""
@@ -81,7 +81,7 @@ class Inputs(Dataset):
         return self._unique(case)
 
 
-class _Once(Trials):
+class _InputTrials(Trials):
     def __init__(self, inputs: Inputs, *arguments: Any) -> None:
         super().__init__(inputs, *arguments)
         self._inputs = inputs
@@ -104,13 +104,13 @@ def _placeholder(position: int, value: Any, exc: UsageError) -> dict[str, str]:
     """Describe an input that is not JSON by its repr and a digest of its pickle."""
     try:
         content = pickle.dumps(value, protocol=4)  # Fixed, because the default may change between Python versions.
-    except Exception as second:
+    except Exception as error:
         raise UsageError(
-            f"input {position} cannot be journaled: it is neither JSON ({exc}) nor can it be pickled ({second}); "
+            f"input {position} cannot be journaled: it is neither JSON ({exc}) nor can it be pickled ({error}); "
             "use plain values or dataclasses, or remove journal="
-        ) from second
+        ) from error
     try:
         text = repr(value)
-    except Exception as second:  # noqa: BLE001  # the user's class may raise anything
-        text = f"(repr raised {type(second).__name__})"
+    except Exception as error:  # noqa: BLE001  # the user's class may raise anything
+        text = f"(repr raised {type(error).__name__})"
     return {"type": type(value).__qualname__, "repr": text[:_MAX_REPR], "content": digest(content)}

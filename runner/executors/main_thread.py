@@ -69,7 +69,7 @@ class MainThreadCaller:
         self.is_abandoned = False
         """Whether the run no longer waits for the current call."""
         self.on_abandon: Callable[[], None] = lambda: None
-        """Called then, in the run's thread."""
+        """Called in the run's thread when it no longer waits for the current call."""
 
     async def call(self, value: Any, on_late: OnLateResult) -> Any:
         """Queue a call and wait for its result."""

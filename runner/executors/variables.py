@@ -25,7 +25,7 @@ from runner.secret_shapes import is_secret_name
 
 _ARGUMENTS: Final = "arguments of the partial"
 _DEPTH: Final = 2
-"""Objects inside one another whose fields count: an evaluator, and its prompt. Deeper ones are clients, pools and clocks."""
+"""Levels of nested objects whose fields count: an evaluator, and its prompt. Deeper ones are clients, pools and clocks."""
 
 
 def variable_digests(function: Any) -> dict[str, str]:
@@ -83,7 +83,7 @@ def _arguments(function: Any) -> Iterator[Any]:
 
 
 def _is_data(value: Any) -> bool:
-    """Whether a value is a text, a container with content, a table or a record."""
+    """Whether a value is a string, a container with content, a table or a record."""
     if isinstance(value, str | bytes | Mapping | list | tuple | AbstractSet):
         return len(cast("Any", value)) > 0
     return not isinstance(value, type) and (_is_record(value) or _table(value) is not None)
@@ -124,7 +124,7 @@ def _json(value: Any) -> str:
 
 
 def _with_pairs(value: Any) -> Any:
-    """Replace dicts, whose keys may not be texts, by lists of their members."""
+    """Replace dicts, whose keys may not be strings, by lists of their members."""
     if isinstance(value, dict):
         return sorted((_json([key]), _with_pairs(item)) for key, item in value.items())
     return [_with_pairs(item) for item in cast("list[Any]", value)] if isinstance(value, list | tuple) else value

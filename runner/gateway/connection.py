@@ -11,14 +11,14 @@ import trio
 from runner.gateway.heads import InvalidRequest, RequestHead, reply_head
 
 MAX_HEAD: Final = 64 * 1024
-"""Bytes of a request's line and headers."""
+"""Maximum bytes of a request's line and headers."""
 IDLE_TIMEOUT: Final = 120.0
 """Seconds without a complete request head after which a connection is closed."""
 LINGER: Final = 1.0
 """Seconds for which what an agent still sends is discarded, so that it can read why it was rejected."""
 _CHUNK: Final = 65_536
 _MAX_LINE: Final = 1024
-"""Bytes of the line before a chunk, or after the last one."""
+"""Maximum bytes of the line before a chunk, or after the last one."""
 _END: Final = b"\r\n\r\n"
 
 

@@ -7,7 +7,7 @@ from typing import Final
 import trio
 
 MAX_TOTAL: Final = 512 * 1024 * 1024
-"""Bytes of all large bodies together; further ones wait until calls end."""
+"""Maximum bytes of all large bodies together; further ones wait until calls end."""
 
 
 class RequestMemory:

@@ -63,9 +63,9 @@ class Description:
     type: str
     """Its class: `ValueError`, `openai.RateLimitError`, or `evaljournal.RateLimited` for one of ours."""
     message: str
-    """Secrets masked, length bounded."""
+    """Its message, with secrets masked and shortened."""
     traceback: str
-    """Secrets masked, length bounded."""
+    """Its traceback, with secrets masked and shortened."""
     location: str = ""
     """The innermost line of the user's own code, as `file:line`; empty if there is none."""
 
@@ -118,7 +118,7 @@ _WRONG_ADDRESS = {"UnsupportedProtocol", "LocalProtocolError", "InvalidURL"}
 """Client errors that mean the request itself is malformed."""
 
 _NETWORK = {errno.ENETDOWN, errno.ENETUNREACH, errno.ENETRESET, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.EADDRNOTAVAIL}
-"""The last means that no local port is left."""
+"""EADDRNOTAVAIL means that no local port is free."""
 
 PROGRAMMING_ERRORS = (TypeError, AttributeError, NameError, ImportError, NotImplementedError, AssertionError)
 """Errors that are fatal where the user's own code raised them: the same line fails in the same way each time.
@@ -133,7 +133,7 @@ _MAX_CAUSES = 20
 """Maximum length of a chain of causes, which may contain a cycle."""
 
 _MAX_MESSAGE, _MAX_TRACEBACK = 2_000, 16_000
-"""Characters that are kept."""
+"""Maximum characters that are kept."""
 
 _OWN_FRAMES = (
     os.path.join(os.path.dirname(os.path.dirname(__file__)), ""),
@@ -190,8 +190,8 @@ def _classify(exc: BaseException, now: float) -> Failure:
 def worst(failures: list[Failure]) -> Failure:
     """Return the worst category of a group with the longest wait in it, and `stop_run` if any of them has it."""
     order: tuple[FailureCategory, ...] = ("fatal", "rate_limited", "unavailable", "parse_error", "error")
-    worst = min(failures, key=lambda failure: (order.index(failure.category), -(failure.retry_after or 0)))
-    return evolve(worst, stop_run=any(failure.stop_run for failure in failures))
+    worst_failure = min(failures, key=lambda failure: (order.index(failure.category), -(failure.retry_after or 0)))
+    return evolve(worst_failure, stop_run=any(failure.stop_run for failure in failures))
 
 
 def describe(exc: BaseException) -> Description:
@@ -300,8 +300,8 @@ def _by_shape(exc: BaseException, now: float) -> Failure | None:
         return _by_status(status, wait)
     if names & _WRONG_ADDRESS or isinstance(exc, ssl.SSLCertVerificationError):
         return Failure(category="fatal")
-    network = isinstance(exc, socket.gaierror | ssl.SSLError) or (isinstance(exc, OSError) and exc.errno in _NETWORK)
-    if network or names & _UNAVAILABLE or code in _OVERLOADED:
+    is_network_error = isinstance(exc, socket.gaierror | ssl.SSLError) or (isinstance(exc, OSError) and exc.errno in _NETWORK)
+    if is_network_error or names & _UNAVAILABLE or code in _OVERLOADED:
         return Failure(category="unavailable", retry_after=wait)
     return None
 

@@ -111,7 +111,7 @@ class Retry:
         """Return the retries of a session from its recorded settings, without functions and classes."""
         recorded: Mapping[str, Any] = settings.get("retry", {})
         try:
-            names = [name for name in NUMBERS if name in recorded or name != "deaths"]  # The first runs did not record it.
+            names = [name for name in NUMBERS if name in recorded or name != "deaths"]  # Older journals lack it.
             numbers = {name: recorded[name] for name in names}
             return OneBudget(**numbers, total=recorded["total"]) if "total" in recorded else Retry(**numbers)
         except (KeyError, TypeError) as exc:

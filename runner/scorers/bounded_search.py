@@ -24,7 +24,7 @@ from runner.scorers.search_process import REPLY, REQUEST
 _QUICK_STEPS: Final = 3_000_000
 """Maximum steps of a search in this process, for the worst text. They take about 30 ms; usual texts take microseconds."""
 _MAX_QUICK_PATTERN: Final = 200
-"""Characters; compiling a long pattern may take long."""
+"""Maximum characters of a pattern that is compiled in this process; a longer one may take long."""
 _UNBOUNDED: Final = re.compile(r"\)[*+?{]|\\[1-9]|\(\?(?:P=|\(|#|[a-zA-Z]*x)")
 """A repeated group, a backreference, a condition, or a comment or space that may hide one: the bound would not hold."""
 

@@ -241,7 +241,7 @@ def _number(value: Any) -> float | None:
 
 @LocalScorer
 def f1(output: Any, expected: Any) -> Score:
-    """F1 of the words in common, from 0 to 1; of a list of expected outputs, the best counts."""
+    """Return the F1 score of the words in common, from 0 to 1; of a list of expected outputs, the best counts."""
     answers = expected if isinstance(expected, list) else [expected]
     return Score(max((_f1(as_text(output), as_text(answer)) for answer in answers), default=0.0))
 

@@ -25,7 +25,7 @@ from runner.tasks.chat import Chat, OpenChat
 from runner.tasks.reply import InvalidReply
 
 _MAX_REASON: Final = 2_000
-"""Characters of the judge's reasoning that are recorded with the score; its note has the whole reply."""
+"""Maximum characters of the judge's reasoning that are recorded with the score; its note has the whole reply."""
 
 _MAX_REPLY: Final = 1_000_000
 """Maximum characters of a judge's reply."""

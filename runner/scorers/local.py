@@ -11,7 +11,7 @@ from runner.retries.classify import Fatal
 from runner.scorers.scorer import Score
 
 _MAX_SHOWN: Final = 80
-"""Characters of a value that a reason quotes."""
+"""Maximum characters of a value that a reason quotes."""
 
 
 class MissingExpected(Fatal):

@@ -14,7 +14,7 @@ from typing import Final
 REQUEST: Final = struct.Struct("<dQQ")
 REPLY: Final = struct.Struct("<Q")
 _MEMORY: Final = 2 * 1024**3
-"""Bytes; backtracking can take far more memory than the text."""
+"""Maximum bytes of memory; backtracking can take far more than the text."""
 
 
 def _limit_memory() -> None:

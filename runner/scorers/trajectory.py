@@ -24,11 +24,11 @@ from runner.scorers.scorer import Score
 
 _COLUMN: Final = re.compile(r"\{([\w. -]+)\}")
 _MAX_VALUE: Final = 4_000
-"""Characters of one message, input or output in the text of a trajectory."""
+"""Maximum characters of one message, input or output in the text of a trajectory."""
 _MAX_STEP: Final = 20_000
-"""Characters of one step."""
+"""Maximum characters of one step."""
 _MAX_TEXT: Final = 60_000
-"""Characters of the text of a trajectory; steps in the middle are omitted."""
+"""Maximum characters of the text of a trajectory; steps in the middle are omitted."""
 
 
 class MissingSteps(Fatal):

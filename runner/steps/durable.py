@@ -210,7 +210,7 @@ def _plain_step(definition: _Definition) -> Callable[..., Any]:
         finally:
             running.leave(outer)
         if inspect.isawaitable(result):  # The method of an async client may be a plain function.
-            return _finished(definition, running, result)
+            return _await_and_record(definition, running, result)
         output = definition.recorded(running, result)
         wait_in_thread(steps)
         return output
@@ -226,12 +226,12 @@ def _async_step(definition: _Definition) -> Callable[..., Any]:
         running = steps.begin(definition.request(steps, args, kwargs))
         if (earlier := steps.take(running)) is not None:
             return earlier.output
-        return await _finished(definition, running, definition.function(*args, **kwargs))
+        return await _await_and_record(definition, running, definition.function(*args, **kwargs))
 
     return call
 
 
-async def _finished(definition: _Definition, running: RunningStep, result: Awaitable[Any]) -> Any:
+async def _await_and_record(definition: _Definition, running: RunningStep, result: Awaitable[Any]) -> Any:
     outer = running.enter()
     try:
         value = await result

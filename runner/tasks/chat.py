@@ -38,7 +38,7 @@ _HEADERS: Final = ((b"Content-Type", b"application/json"), (b"Accept", b"applica
 _COUNTS_REASONING: Final = re.compile(r"o\d|gpt-[5-9]")
 """OpenAI models whose token limit includes reasoning and has another name."""
 _BYTES_PER_TOKEN: Final = 3
-"""Bytes of JSON per token of a prompt, at least: English has 4 to 5 per token, Chinese about 3."""
+"""Minimum bytes of JSON per token of a prompt: English has 4 to 5, Chinese about 3."""
 
 
 @attrs.frozen(kw_only=True)

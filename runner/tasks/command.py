@@ -38,10 +38,10 @@ GRACE: Final = 0.4
 """Seconds between SIGTERM and SIGKILL; shorter than the grace period of the run."""
 
 _MAX_STDERR: Final = 16 * 1024
-"""Bytes kept from the end of stderr, which usually has the reason."""
+"""Maximum bytes kept from the end of stderr, which usually has the reason."""
 
 _MAX_SCRIPT: Final = 1024 * 1024
-"""Bytes; larger files are not considered scripts."""
+"""Maximum bytes of a file that is considered a script."""
 
 _CANNOT_RUN: Final = (126, 127)
 """Exit codes of a shell for a command that is not executable or does not exist."""

@@ -12,7 +12,7 @@ import h11
 import httpcore2
 
 _MAX_HEAD: Final = 100 * 1024
-"""Bytes of a reply's status line and headers."""
+"""Maximum bytes of a reply's status line and headers."""
 _CHUNK: Final = 64 * 1024
 _HEADERS: Final = rb"((?:[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t\x20-\x7e\x80-\xff]*\r\n)*)\r\n"
 _REQUEST_HEAD: Final = re.compile(rb"[A-Z]+ [\x21-\x7e]+ HTTP/1\.1\r\n" + _HEADERS)

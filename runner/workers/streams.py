@@ -9,13 +9,13 @@ from replay.text import printable
 from runner.workers.frames import InvalidFrame
 
 MAX_FRAME: Final = 1 << 30
-"""Bytes of a frame; a worker that sends more is killed."""
+"""Maximum bytes of a frame; a worker that sends more is killed."""
 EXIT_TIMEOUT: Final = 1.0
 """Seconds that a worker gets to exit after its standard input was closed."""
 START_CODE: Final = "import sys; sys.path[:] = sys.argv.pop().split('\\n'); from runner.worker.__main__ import main; main()"
 """Code of a worker's process; its last argument has the lines of `sys.path`."""
 _MAX_LINE: Final = 4_000
-"""Bytes of a line on standard error; longer lines are split."""
+"""Maximum bytes of a line on standard error; longer lines are split."""
 
 
 class FrameSplitter:
