@@ -57,7 +57,7 @@ class RunState:
     seq: int = 0
     at: str = ""
     t: float = 0.0
-    _ended_at: float = 0.0
+    _previous_t: float = 0.0
     """`t` of the previous record; at the start of a session, the last of the previous session."""
     _earlier_seconds: float = 0.0
     """Seconds of the sessions before the current one."""
@@ -160,7 +160,7 @@ class RunState:
 
     def apply(self, record: Record) -> None:
         """Update the state with the next record."""
-        self._ended_at = self.t
+        self._previous_t = self.t
         self.seq, self.at, self.t, event, _, self.head, _, _ = record
         handler = _HANDLERS.get(event.__class__)
         if handler is not None:
@@ -235,8 +235,8 @@ class RunState:
 
     def has_noted_tokens(self, name: str) -> bool:
         """Return whether the attempt in flight at a trial has noted tokens or a cost."""
-        noted = self._usage_in_flight.get(name, ())
-        return any(isinstance(usage, dict) and any("token" in key or "cost" in key for key in usage) for usage in noted)
+        usages = self._usage_in_flight.get(name, ())
+        return any(isinstance(usage, dict) and any("token" in key or "cost" in key for key in usage) for usage in usages)
 
     def is_over_budget(self, name: str, usage: Any = None) -> bool:
         """Return whether the attempts of a trial, with `usage` that is not recorded yet, have used more than one trial may."""
@@ -272,15 +272,15 @@ class RunState:
 
     def _on_session_started(self, event: events.SessionStarted, record: Record) -> None:
         for trial, due in self.backing_off.items():  # `t` restarts; the rest of a backoff still applies.
-            self.backing_off[trial] = max(0.0, due - self._ended_at)
+            self.backing_off[trial] = max(0.0, due - self._previous_t)
         if self.sessions:
-            ended = self._ended_at if self._end_t is None else self._end_t
-            self._earlier_seconds += ended
-            self._wall_time.end(ended)
+            end = self._previous_t if self._end_t is None else self._end_t
+            self._earlier_seconds += end
+            self._wall_time.end(end)
         shard = self.merged.of_session(event.session)
         if self.merged:
             self._wall_time.begin(record.at, record.t)
-        self._end_t, self._previous_end = None, self._ended_at
+        self._end_t, self._previous_end = None, self._previous_t
         self.steps.before_session = self.steps.executed
         session = Session(number=event.session, seq=record.seq, at=record.at, pid=event.pid, host=event.host)
         session.shard = str(shard or "")
@@ -576,7 +576,7 @@ class RunState:
 
     def _on_segment_opened(self, event: events.SegmentOpened | events.JournalRecovered, _: Record) -> None:
         """Ignore `t` of a record that may precede `session_started`: it belongs to the next session's clock."""
-        self.t = self._ended_at
+        self.t = self._previous_t
         self.recoveries += isinstance(event, events.JournalRecovered)
 
     _on_journal_recovered = _on_segment_opened

@@ -132,7 +132,7 @@ class Scoring:
     """Outputs that are not fully scored yet."""
     calls_in_flight: Mapping[str, int]
     """By scorer."""
-    calls_delayed: int
+    calls_in_backoff: int
     """Calls in backoff."""
     calls_started: Mapping[str, int]
     """By scorer, over all sessions."""

@@ -66,7 +66,7 @@ def sample_messages(index: TrialIndex, trial: TrialDetails, call: ModelCall) -> 
     if last is not None and last.succeeded and trial.stage == "completed":
         text = as_text(last.output)
         if not model_steps or (messages[-1]["role"], messages[-1]["content"]) != ("assistant", text):
-            messages.append(answer(index, trial, last))
+            messages.append(output_message(index, trial, last))
     return messages
 
 
@@ -204,7 +204,7 @@ def request_messages(index: TrialIndex, trial: TrialDetails, call: ModelCall) ->
     ]
 
 
-def answer(index: TrialIndex, trial: TrialDetails, attempt: AttemptDetails) -> dict[str, Any]:
+def output_message(index: TrialIndex, trial: TrialDetails, attempt: AttemptDetails) -> dict[str, Any]:
     """Return the output of an attempt as a message."""
     number = str(attempt.span.attempt)
     text = as_text(attempt.output)
@@ -217,7 +217,7 @@ def output_of(index: TrialIndex, trial: TrialDetails, attempt: AttemptDetails, m
     output: dict[str, Any] = {"model": model, "choices": [], "completion": ""} | ({"usage": usage} if usage else {})
     if attempt.succeeded:
         is_truncated = trial.truncated and attempt is trial.attempts[-1]
-        message = answer(index, trial, attempt)
+        message = output_message(index, trial, attempt)
         output["choices"] = [{"message": message, "stop_reason": "max_tokens" if is_truncated else "stop"}]
         output["completion"] = message["content"]
     return output

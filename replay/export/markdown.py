@@ -75,7 +75,7 @@ def markdown(
 ) -> Iterator[bytes]:
     """Write the summary of a run; with a baseline, how its scores differ and which trials broke or were fixed.
 
-    With variants, only these are compared.
+    `variant` and `baseline_variant` restrict the comparison to one variant of each run.
 
     Raises:
         NothingInCommon: The runs have no trial with the same name and content.
@@ -102,8 +102,8 @@ def markdown(
 
 
 def _head(name: str, index: TrialIndex, variant: str | None = None) -> str:
-    only = "" if variant is None else f", variant {_cell(variant)}"
-    return f"{name} {_cell(index.source.run_id)}{only}, seq {index.state.seq:,}, head `{index.state.head}`"
+    variant_text = "" if variant is None else f", variant {_cell(variant)}"
+    return f"{name} {_cell(index.source.run_id)}{variant_text}, seq {index.state.seq:,}, head `{index.state.head}`"
 
 
 def _add_summary(document: _Document, state: RunState) -> None:

@@ -209,8 +209,8 @@ def _model_step(step: StepDetails, call: ModelCall, operation: str) -> dict[str,
         attributes["gen_ai.input.messages"] = as_text([_message(message) for message in messages])
     if reply is not None and operation == "chat":
         reason = finish_reason_of(step.output)
-        answer = _message(reply) | {"role": "assistant", "finish_reason": reason or "stop"}
-        attributes["gen_ai.output.messages"] = as_text([answer])
+        output_message = _message(reply) | {"role": "assistant", "finish_reason": reason or "stop"}
+        attributes["gen_ai.output.messages"] = as_text([output_message])
         attributes["gen_ai.response.finish_reasons"] = [reason] if reason else None
     return attributes
 

@@ -84,8 +84,8 @@ def assert_kept(disk: SimulatedDisk, progress: Progress) -> None:
         assert not confirmed
         return
     assert confirmed.items() <= present.items()
-    genuine = {seq: h for seq, h in present.items() if seq in progress.appended}
-    assert genuine.items() <= progress.appended.items()
+    appended = {seq: h for seq, h in present.items() if seq in progress.appended}
+    assert appended.items() <= progress.appended.items()
     after = Progress().write(disk, [session(_sessions(disk) + 1)], new=False) if _started(disk) else None
     assert after is None or after.error is None
     assert verify(PATH, files=disk).ok

@@ -15,7 +15,7 @@ from journal.segment_file import SegmentFile
 from tests.journal.disk import SimulatedDisk
 from tests.journal.samples import RUN, fake_clock, inline, session, started
 from tests.journal.test_faults import PATH, Fault, Progress, assert_kept, several_segments
-from tests.journal.test_recovery import assert_rejected, history
+from tests.journal.test_recovery import assert_rejected, write_segment
 
 
 @pytest.fixture(autouse=True)
@@ -66,9 +66,9 @@ def write_partially() -> None:
 
 def flip_confirmed() -> None:
     """Flip bits in confirmed data: it must be rejected."""
-    truth = history()
-    for byte in range(0, len(truth.synced), 97):
-        data = bytearray(truth.written)
+    original = write_segment()
+    for byte in range(0, len(original.synced), 97):
+        data = bytearray(original.written)
         data[byte] ^= 1
         assert_rejected(bytes(data), f"byte {byte}")
 
@@ -149,14 +149,14 @@ def test_a_writer_without_a_lock_is_detected(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_reader_that_does_not_check_hashes_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     """Mutant: a line is accepted with any hash."""
-    truth = history()
-    stored = {body[-64:]: h.decode() for body, h in filter(None, (chain.split(line[:-1]) for line in truth.lines))}
+    original = write_segment()
+    stored = {body[-64:]: h.decode() for body, h in filter(None, (chain.split(line[:-1]) for line in original.lines))}
 
     def flip_inside() -> None:
         """Flip a bit in the name of a trial in confirmed lines, where only the hash can detect it."""
-        for line in truth.lines[4 : truth.confirmed - 1]:
-            position = truth.written.index(line)
-            data = bytearray(truth.written)
+        for line in original.lines[4 : original.confirmed - 1]:
+            position = original.written.index(line)
+            data = bytearray(original.written)
             data[position + line.index(b'"trial":"') + 9] ^= 1
             assert_rejected(bytes(data), f"line at {position}")
 

@@ -25,7 +25,7 @@ strides = pytest.mark.parametrize("stride", [SLICE, pytest.param(1, marks=pytest
 
 
 @attrs.frozen
-class History:
+class WrittenSegment:
     """The content of a segment while it is being written."""
 
     synced: bytes
@@ -47,10 +47,10 @@ class History:
         return [line[-35:-3].decode() for line in self.lines]
 
 
-def history(*, run: str = RUN, unconfirmed: int = 6, padding: int = 0, closed: bool = False) -> History:
+def write_segment(*, run: str = RUN, unconfirmed: int = 6, padding: int = 0, closed: bool = False) -> WrittenSegment:
     """Write a run in which some records are confirmed and some are only written."""
 
-    async def main() -> History:
+    async def main() -> WrittenSegment:
         disk = SimulatedDisk()
         async with writing(RUN_PATH, new=True, run=run, clock=fake_clock(), in_thread=inline, files=disk) as journal:
             for event in [started(), session(), *trial("lima", output="x" * padding), *trial("quito", retries=1)]:
@@ -61,8 +61,8 @@ def history(*, run: str = RUN, unconfirmed: int = 6, padding: int = 0, closed: b
             tail = b"".join(line for batch in journal._lines.batches for line in batch.lines)
         if closed:
             data = disk.read(f"{RUN_PATH}/{segments.name(1)}").read()
-            return History(data, data)
-        return History(synced, synced + tail)
+            return WrittenSegment(data, data)
+        return WrittenSegment(synced, synced + tail)
 
     return trio.run(main)
 
@@ -79,13 +79,13 @@ def recovered_hashes(data: bytes) -> list[str] | None:
     return None if damage(scan) else hashes
 
 
-def assert_survives(state: bytes, truth: History) -> None:
+def assert_survives(state: bytes, original: WrittenSegment) -> None:
     """Assert that a crash is not reported as damage and loses no confirmed record."""
     hashes = recovered_hashes(state)
 
     assert hashes is not None, "a crash was reported as damage"
-    assert hashes == truth.hashes[: len(hashes)], "a record that was never written was accepted"
-    assert len(hashes) >= truth.confirmed, "a confirmed record was lost"
+    assert hashes == original.hashes[: len(hashes)], "a record that was never written was accepted"
+    assert len(hashes) >= original.confirmed, "a confirmed record was lost"
 
 
 def assert_rejected(state: bytes, description: str) -> None:
@@ -95,41 +95,47 @@ def assert_rejected(state: bytes, description: str) -> None:
 
 def test_a_file_truncated_at_any_byte_keeps_its_complete_lines() -> None:
     """Wherever the file is truncated, its complete lines are kept."""
-    truth = history()
-    for end in range(len(truth.lines[0]), len(truth.written) + 1):
-        hashes = recovered_hashes(truth.written[:end])
+    original = write_segment()
+    for end in range(len(original.lines[0]), len(original.written) + 1):
+        hashes = recovered_hashes(original.written[:end])
 
-        assert truth.hashes[: truth.written[:end].count(b"\n")] == hashes
+        assert original.hashes[: original.written[:end].count(b"\n")] == hashes
 
 
 def test_a_truncated_first_line_is_damage() -> None:
     """A segment gets its name after its first line is written, so a segment without it is damaged."""
-    truth = history()
-    for end in range(len(truth.lines[0])):
-        assert_rejected(truth.written[:end], f"truncated at {end}")
+    original = write_segment()
+    for end in range(len(original.lines[0])):
+        assert_rejected(original.written[:end], f"truncated at {end}")
 
 
-def crashes(stride: int) -> Iterator[tuple[bytes, History]]:
+def crashes(stride: int) -> Iterator[tuple[bytes, WrittenSegment]]:
     """Yield the states after a power failure: all combinations of outcomes, with several positions of the sector boundaries."""
     states = itertools.count()
     for padding in (0, 67, 150, 233, 316, 400):
-        truth = history(padding=padding, unconfirmed=15)
-        other_runs = [history(run="f" * 32, padding=padding + 31, unconfirmed=15), history(padding=padding + 9, unconfirmed=15)]
-        count = -(-len(truth.written) // SECTOR) - len(truth.synced) // SECTOR
+        original = write_segment(padding=padding, unconfirmed=15)
+        other_runs = [
+            write_segment(run="f" * 32, padding=padding + 31, unconfirmed=15),
+            write_segment(padding=padding + 9, unconfirmed=15),
+        ]
+        count = -(-len(original.written) // SECTOR) - len(original.synced) // SECTOR
         for outcomes in itertools.product(SECTOR_OUTCOMES, repeat=count):
             number = next(states)
             if number % stride == 0:
                 rng = random.Random(number)
                 stale = rng.choice(other_runs).written
-                yield data_after_power_failure(truth.synced, truth.written, rng=rng, outcomes=outcomes, stale=stale), truth
+                yield (
+                    data_after_power_failure(original.synced, original.written, rng=rng, outcomes=outcomes, stale=stale),
+                    original,
+                )
 
 
 @strides
 def test_no_power_failure_is_mistaken_for_damage(stride: int) -> None:
     """Whatever unsynced sectors hold (new data, zeros, garbage, data of another run), the run can be resumed."""
     states = 0
-    for state, truth in crashes(stride):
-        assert_survives(state, truth)
+    for state, original in crashes(stride):
+        assert_survives(state, original)
         states += 1
 
     assert states * stride >= 90_000
@@ -138,10 +144,10 @@ def test_no_power_failure_is_mistaken_for_damage(stride: int) -> None:
 @strides
 def test_a_flipped_bit_in_confirmed_data_is_damage(stride: int) -> None:
     """One changed bit anywhere in confirmed data is damage."""
-    truth = history()
-    for number, (byte, mask) in enumerate(itertools.product(range(len(truth.synced)), (0x01, 0x02, 0x20, 0x80))):
+    original = write_segment()
+    for number, (byte, mask) in enumerate(itertools.product(range(len(original.synced)), (0x01, 0x02, 0x20, 0x80))):
         if number % stride == 0:
-            data = bytearray(truth.written)
+            data = bytearray(original.written)
             data[byte] ^= mask
 
             assert_rejected(bytes(data), f"byte {byte} ^ {mask}")
@@ -150,21 +156,21 @@ def test_a_flipped_bit_in_confirmed_data_is_damage(stride: int) -> None:
 @strides
 def test_zeros_in_confirmed_data_are_damage(stride: int) -> None:
     """A range of zeros in confirmed data is damage, short or long."""
-    truth = history()
-    for number, (begin, length) in enumerate(itertools.product(range(len(truth.synced)), (1, 7, 64, SECTOR))):
+    original = write_segment()
+    for number, (begin, length) in enumerate(itertools.product(range(len(original.synced)), (1, 7, 64, SECTOR))):
         if number % stride == 0:
-            end = min(begin + length, len(truth.synced))
+            end = min(begin + length, len(original.synced))
 
-            assert_rejected(truth.written[:begin] + bytes(end - begin) + truth.written[end:], f"zeros in {begin}-{end}")
+            assert_rejected(original.written[:begin] + bytes(end - begin) + original.written[end:], f"zeros in {begin}-{end}")
 
 
 def test_a_removed_repeated_or_swapped_line_is_damage() -> None:
     """Removing, repeating or swapping confirmed lines is damage."""
-    truth = history()
-    lines = truth.lines
-    for index in range(truth.confirmed):
+    original = write_segment()
+    lines = original.lines
+    for index in range(original.confirmed):
         assert_rejected(b"".join(lines[:index] + lines[index + 1 :]), f"line {index + 1} removed")
-        if index + 1 < truth.confirmed:
+        if index + 1 < original.confirmed:
             swapped = [*lines[:index], lines[index + 1], lines[index], *lines[index + 2 :]]
             assert_rejected(b"".join(swapped), f"lines {index + 1} and {index + 2} swapped")
             assert_rejected(b"".join(lines[: index + 1] + lines[index:]), f"line {index + 1} doubled")
@@ -172,31 +178,31 @@ def test_a_removed_repeated_or_swapped_line_is_damage() -> None:
 
 def test_every_record_of_a_closed_journal_is_protected() -> None:
     """In a closed journal, the loss or change of any line before the seal is detected."""
-    truth = history(closed=True)
-    lines = truth.lines
+    original = write_segment(closed=True)
+    lines = original.lines
     for index in range(len(lines) - 1):
         assert_rejected(b"".join(lines[:index] + lines[index + 1 :]), f"line {index + 1} removed")
-    for byte in range(len(truth.written) - len(lines[-1])):
-        data = bytearray(truth.written)
+    for byte in range(len(original.written) - len(lines[-1])):
+        data = bytearray(original.written)
         data[byte] ^= 0x04
         assert_rejected(bytes(data), f"byte {byte}")
 
 
 def test_a_damaged_last_seal_loses_no_record() -> None:
     """A journal can be resumed without its last seal."""
-    truth = history(closed=True)
-    for byte in range(len(truth.written) - len(truth.lines[-1]), len(truth.written)):
-        data = bytearray(truth.written)
+    original = write_segment(closed=True)
+    for byte in range(len(original.written) - len(original.lines[-1]), len(original.written)):
+        data = bytearray(original.written)
         data[byte] ^= 0x04
         hashes = recovered_hashes(bytes(data))
 
-        assert hashes is None or len(hashes) >= len(truth.lines) - 1
+        assert hashes is None or len(hashes) >= len(original.lines) - 1
 
 
 def test_a_torn_tail_is_set_aside_and_recorded() -> None:
     """A torn tail is kept in torn/, and the journal records it."""
-    truth = history(unconfirmed=2)
-    torn = truth.written[:-7]
+    original = write_segment(unconfirmed=2)
+    torn = original.written[:-7]
     disk = SimulatedDisk()
     disk.add_file(f"{RUN_PATH}/{segments.name(1)}", torn)
 
@@ -205,7 +211,7 @@ def test_a_torn_tail_is_set_aside_and_recorded() -> None:
     events = [record.event for record in read(RUN_PATH, files=disk)]
     tail = torn[torn.rindex(b"\n") + 1 :]
     recovery = next(event for event in events if isinstance(event, JournalRecovered))
-    assert (len(truth.lines) - 1, len(tail)) == (recovery.last_seq, recovery.bytes)
+    assert (len(original.lines) - 1, len(tail)) == (recovery.last_seq, recovery.bytes)
     assert tail == disk.read(f"{RUN_PATH}/{recovery.file}").read()
     assert session(2) in events
     assert verify(RUN_PATH, files=disk).ok
@@ -213,9 +219,9 @@ def test_a_torn_tail_is_set_aside_and_recorded() -> None:
 
 def test_damage_is_described_and_nothing_is_changed() -> None:
     """The error has the file, byte, record, check and number of intact records after it; nothing on disk changes."""
-    truth = history()
-    byte = truth.written.index(b"quito")
-    data = bytearray(truth.written)
+    original = write_segment()
+    byte = original.written.index(b"quito")
+    data = bytearray(original.written)
     data[byte] ^= 1
     disk = SimulatedDisk()
     disk.add_file(f"{RUN_PATH}/{segments.name(1)}", bytes(data))
@@ -225,9 +231,9 @@ def test_damage_is_described_and_nothing_is_changed() -> None:
 
     first_bad = bytes(data)[:byte].count(b"\n")
     assert first_bad + 1 == caught.value.seq
-    assert sum(map(len, truth.lines[:first_bad])) == caught.value.byte
+    assert sum(map(len, original.lines[:first_bad])) == caught.value.byte
     assert segments.name(1) == caught.value.file
-    assert len(truth.lines) - first_bad - 1 == caught.value.intact
+    assert len(original.lines) - first_bad - 1 == caught.value.intact
     assert (RUN_PATH, "salvage") == (caught.value.path, caught.value.hint)
     assert bytes(data) == disk.read(f"{RUN_PATH}/{segments.name(1)}").read()
     assert {f"{RUN_PATH}/{segments.name(1)}", f"{RUN_PATH}/LOCK"} == {name for name, _ in disk.files()}
@@ -267,16 +273,16 @@ def test_a_change_in_any_sealed_file_is_damage() -> None:
 
 def test_an_unsealed_file_is_copied() -> None:
     """After a crash the last segment is rewritten: pages of a failed sync cannot be made durable."""
-    truth = history(unconfirmed=0)
+    original = write_segment(unconfirmed=0)
     disk = SimulatedDisk()
-    disk.add_file(f"{RUN_PATH}/{segments.name(1)}", truth.synced)
+    disk.add_file(f"{RUN_PATH}/{segments.name(1)}", original.synced)
     before = dict(disk.files())[f"{RUN_PATH}/{segments.name(1)}"]
 
     write_sync(RUN_PATH, [session(2)], new=False, files=disk)
 
     after = dict(disk.files())[f"{RUN_PATH}/{segments.name(1)}"]
     assert before is not after
-    assert after.shown.startswith(truth.synced)
+    assert after.shown.startswith(original.synced)
 
 
 def test_a_sealed_journal_continues_in_a_new_file() -> None:
@@ -294,9 +300,9 @@ def test_a_sealed_journal_continues_in_a_new_file() -> None:
 
 def test_damage_to_a_stored_hash_is_recognized() -> None:
     """If only the hash of a line was changed, the next line still verifies against the correct hash."""
-    truth = history(unconfirmed=1)
-    end = sum(map(len, truth.lines[: truth.confirmed]))
-    data = bytearray(truth.written)
+    original = write_segment(unconfirmed=1)
+    end = sum(map(len, original.lines[: original.confirmed]))
+    data = bytearray(original.written)
     data[end - 4] ^= 1
     assert chain.split(bytes(data[:end]).splitlines()[-1]) is not None
 

@@ -91,7 +91,7 @@ def test_json() -> None:
         "scoring": {
             "unscored_outputs": 0,
             "calls_in_flight": {},
-            "calls_delayed": 0,
+            "calls_in_backoff": 0,
             "calls_started": {},
             "calls_failed": {},
             "limits": {},
