@@ -19,7 +19,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 OFF: Final = "none"
 """The value that turns a limit off."""
 _MAX_COMPLETED_JOURNAL: Final = 4_000_000
-"""Maximum bytes of a journal up to which trial names are completed; reading a larger one would delay the shell."""
+"""Maximum bytes of a journal whose trial names are completed; reading a larger one would delay the shell."""
 
 
 def newest_run() -> Path:
