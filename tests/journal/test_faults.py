@@ -29,7 +29,7 @@ class Fault:
     n: int
     error: int | None
     """None: a partial write instead of an error."""
-    fired: bool = False
+    has_failed: bool = False
 
     def __call__(self, call: str) -> int | None:
         if call != self.call:
@@ -37,7 +37,7 @@ class Fault:
         self.n -= 1
         if self.n != 0:
             return None
-        self.fired = True
+        self.has_failed = True
         if self.error is None:
             return 3
         raise OSError(self.error, "simulated error")
@@ -133,7 +133,7 @@ def test_a_failing_write_loses_no_confirmed_record(call: str, error: int | None)
         disk = SimulatedDisk()
         disk.on_call = fault = Fault(call, n, error)
         progress = Progress().write(disk, several_segments(), new=True)
-        if not fault.fired:
+        if not fault.has_failed:
             break
         if error in (errno.EINTR, None):
             assert progress.error is None
@@ -155,7 +155,7 @@ def test_a_failing_recovery_loses_nothing(call: str, error: int | None) -> None:
         disk = torn_journal()
         disk.on_call = fault = Fault(call, n, error)
         progress = Progress(confirmed=dict(before), appended=dict(before)).write(disk, [session(2), *trial("sucre")], new=False)
-        if not fault.fired:
+        if not fault.has_failed:
             break
         assert progress.error is None if error in (errno.EINTR, None) else isinstance(progress.error, JournalError)
         assert_kept(disk.after_power_failure(random.Random(n)), progress)

@@ -64,7 +64,7 @@ def test_a_failing_disk_leaves_no_partial_copy(call: str, error: int) -> None:
             salvage_run(disk)
         except JournalError as exc:
             raised = exc
-        if not fault.fired:
+        if not fault.has_failed:
             break
         if raised is not None:
             assert before == content(disk), n

@@ -10,7 +10,7 @@ import attrs
 import trio
 import trio.testing
 
-from journal import Event, Record, read, verify, writing
+from journal import Record, read, verify, writing
 from journal.events import (
     AttemptFailed,
     AttemptSucceeded,
@@ -26,6 +26,7 @@ from runner.recompute.rules import session_rules
 from runner.testing import deterministic_options, inline
 from tests.journal.disk import SimulatedDisk
 from tests.journal.samples import RUN
+from tests.replay.trial_events import TimedEvent
 from tests.runs import PATH, define, numbered_cases
 
 
@@ -76,10 +77,6 @@ def records_of_run(policy: str = "adaptive", slots: int = 24) -> tuple[Record, .
     disk = SimulatedDisk()
     run_virtually(functools.partial(arun, evaluation, PATH, **deterministic_options(7), files=disk, policy=policy))
     return tuple(record for record in read(PATH, files=disk) if not isinstance(record.event, FileEvent))
-
-
-TimedEvent = tuple[float, Event]
-"""The `t` of an event, and the event."""
 
 
 def rewrite(events: Iterable[TimedEvent]) -> list[Record]:

@@ -46,7 +46,6 @@ from runner.testing import Return, Scripted, deterministic_options
 from tests.journal.disk import SimulatedDisk
 from tests.journal.samples import enqueued, examples, forge, opened, session, started
 from tests.replay.recorded_run import (
-    TimedEvent,
     audit_of,
     change_event,
     end_of,
@@ -56,6 +55,7 @@ from tests.replay.recorded_run import (
     rewrite,
     run_virtually,
 )
+from tests.replay.trial_events import TimedEvent
 from tests.runs import PATH, define, numbered_cases
 
 Change = Callable[[list[TimedEvent]], list[TimedEvent]]

@@ -60,9 +60,9 @@ def test_sample(file: str) -> None:
 
 def test_truncated_output(tmp_path: Path) -> None:
     """A truncated output has the stop reason `max_tokens`."""
-    short = Noted(name="evaljournal.finish_reason", value="length", trial="a", attempt=1)
+    truncated = Noted(name="evaljournal.finish_reason", value="length", trial="a", attempt=1)
     events = trial("a")
-    write_sync(tmp_path / "run", [started(), session(), *events[:2], short, *events[2:], *trial("b")])
+    write_sync(tmp_path / "run", [started(), session(), *events[:2], truncated, *events[2:], *trial("b")])
     samples = read(tmp_path / "run").samples or []
 
     assert {"a": "max_tokens", "b": "stop"} == {str(sample.id): sample.output.stop_reason for sample in samples}
@@ -139,10 +139,10 @@ def test_failed_trial(file: str) -> None:
 
 def test_values(file: str) -> None:
     """Values other than text are exported as JSON; control characters and large texts are kept."""
-    again, oslo = read_eval_log_sample(file, "chad", 2), read_eval_log_sample(file, "oslo", 1)
+    repeat, oslo = read_eval_log_sample(file, "chad", 2), read_eval_log_sample(file, "oslo", 1)
 
-    assert ('{"q":"Chad?"}', ["N'Djamena"]) == (again.input, again.target)
-    assert {"answer": UNSAFE} == orjson.loads(again.output.completion)
+    assert ('{"q":"Chad?"}', ["N'Djamena"]) == (repeat.input, repeat.target)
+    assert {"answer": UNSAFE} == orjson.loads(repeat.output.completion)
     assert (FORMULA, LARGE) == (oslo.input, oslo.output.completion)
 
 

@@ -79,9 +79,9 @@ def test_trial_row(run: Path) -> None:
 
 def test_truncated_output(tmp_path: Path) -> None:
     """`truncated` shows whether the token limit ended the output; it is null without an output."""
-    short = Noted(name="evaljournal.finish_reason", value="length", trial="a", attempt=1)
+    truncated = Noted(name="evaljournal.finish_reason", value="length", trial="a", attempt=1)
     events = trial("a")
-    write_sync(tmp_path / "run", [started(), session(), *events[:2], short, *events[2:], *trial("b"), enqueued("c")])
+    write_sync(tmp_path / "run", [started(), session(), *events[:2], truncated, *events[2:], *trial("b"), enqueued("c")])
 
     assert [True, False, None] == [row["truncated"] for row in rows_of(tmp_path / "run")]
     assert ["true", "false", ""] == [row["truncated"] for row in cells_of(tmp_path / "run")]
@@ -122,14 +122,14 @@ def test_large_values(run: Path) -> None:
 
 def test_csv(run: Path) -> None:
     """CSV has the same trials: text unchanged, other values as JSON, null as an empty cell."""
-    peru, chad, again, oslo, *_ = cells_of(run)
+    peru, chad, repeat, oslo, *_ = cells_of(run)
 
     assert ("The capital of Peru?", "Lima", "true", "polite", "+ it says please", "1.0") == tuple(
         peru[name] for name in ("input", "output", "score.exact", "score.tone", "reason.tone", "score.closeness")
     )
     assert {"difficulty": "easy", "id": 7} == orjson.loads(peru["metadata"])
     assert ('{"q":"Chad?"}', "", "") == (chad["input"], chad["output"], chad["score.exact"])
-    assert (UNSAFE, {"answer": UNSAFE}) == (again["reason.exact"], orjson.loads(again["output"]))
+    assert (UNSAFE, {"answer": UNSAFE}) == (repeat["reason.exact"], orjson.loads(repeat["output"]))
     assert (FORMULA, LARGE) == (oslo["input"], oslo["output"])
 
 
@@ -162,13 +162,13 @@ def test_numbers_are_not_prefixed(tmp_path: Path) -> None:
 
 def test_parquet(run: Path) -> None:
     """Parquet has the same trials, with types: a pass is a boolean, a score a number, a label text."""
-    peru, chad, again, oslo, *_ = columns_of(run)
+    peru, chad, repeat, oslo, *_ = columns_of(run)
 
     assert (1, True, "polite", 1.0, 12.0, 0.006) == tuple(
         peru[name] for name in ("repeat", "score.exact", "score.tone", "score.closeness", "usage.tokens", "queue_time")
     )
     assert (None, None, "timed_out") == (chad["output"], chad["score.exact"], chad["reason"])
-    assert UNSAFE == again["reason.exact"]
+    assert UNSAFE == repeat["reason.exact"]
     assert (FORMULA, LARGE, {"exact": "ValueError: no verdict"}) == (
         oslo["input"],
         oslo["output"],

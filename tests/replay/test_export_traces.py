@@ -159,9 +159,9 @@ def test_spans_follow_the_conventions(run: Path) -> None:
 
 def test_truncated_output(tmp_path: Path) -> None:
     """A truncated output has the finish reason `length`."""
-    short = Noted(name="evaljournal.finish_reason", value="length", trial="a", attempt=2)
+    truncated = Noted(name="evaljournal.finish_reason", value="length", trial="a", attempt=2)
     events = trial("a", retries=1)
-    write_sync(tmp_path / "run", [started(), session(), *events[:5], short, *events[5:]])
+    write_sync(tmp_path / "run", [started(), session(), *events[:5], truncated, *events[5:]])
     messages = attributes(spans_of(tmp_path / "run")[-1])["gen_ai.output.messages"]
 
     assert ["length"] == [message["finish_reason"] for message in orjson.loads(messages)]

@@ -50,8 +50,8 @@ def entry(
 
 def history(*entries: Entry, **options: Any) -> History:
     """Return the only history of some runs."""
-    (one,) = histories(entries, **options)
-    return one
+    (history_of_runs,) = histories(entries, **options)
+    return history_of_runs
 
 
 def shares(results: Sequence[bool]) -> dict[str, bool]:
@@ -157,7 +157,9 @@ def test_each_evaluation_has_its_history() -> None:
     rivers = attrs.evolve(started(), evaluation="rivers")  # type: ignore[misc]  # a fact is an attrs class
     shown = histories([entry("a", shares([True]), run=rivers), entry("b", shares([True]))])
 
-    assert [("capitals", ["b"]), ("rivers", ["a"])] == [(one.evaluation, one.runs) for one in shown]
+    assert [("capitals", ["b"]), ("rivers", ["a"])] == [
+        (history_of_runs.evaluation, history_of_runs.runs) for history_of_runs in shown
+    ]
 
 
 @pytest.mark.parametrize(
@@ -309,7 +311,7 @@ def test_an_invalid_digest_is_rejected_or_harmless() -> None:
         except ValueError:
             rejected += 1
             continue
-        for one in histories([Entry("a", changed, changed_columns), Entry("b", run, columns)]):
-            assert table(one)
-            assert all(isinstance(line, str) for line in (*trend_lines(one), *change_lines(one)))
+        for history_of_runs in histories([Entry("a", changed, changed_columns), Entry("b", run, columns)]):
+            assert table(history_of_runs)
+            assert all(isinstance(line, str) for line in (*trend_lines(history_of_runs), *change_lines(history_of_runs)))
     assert rejected > 50

@@ -37,8 +37,8 @@ def test_scores_are_in_the_order_of_the_definition() -> None:
 
 def test_replaced_score() -> None:
     """A later score of the same scorer replaces the first, also one of another kind."""
-    again = [TrialScored(trial=name, scorer="exact", version="v2", value=PASS, elapsed=0.0) for name in ("a", "b")]
-    exact = summary_of(answered("a", {"exact": "good"}), answered("b", {"exact": 0.5}), list(again)).scores["exact"]
+    new_scores = [TrialScored(trial=name, scorer="exact", version="v2", value=PASS, elapsed=0.0) for name in ("a", "b")]
+    exact = summary_of(answered("a", {"exact": "good"}), answered("b", {"exact": 0.5}), list(new_scores)).scores["exact"]
 
     assert ("pass", 2, 2, 1.0, {}) == (exact.kind, exact.scored, exact.passed, exact.mean, exact.labels)
 
@@ -76,8 +76,8 @@ def test_number_of_scorer_versions(steps: list[Any]) -> None:
 
 def test_scores_of_several_versions() -> None:
     """A mean over two versions of a scorer shows how many are from the older one, and the command to re-score."""
-    again: list[Event] = [TrialScored(trial="a", scorer="exact", version="v2", value=PASS, elapsed=0.0)]
-    trials = chain(answered("a", {"exact": FAIL, "near": 1.0}), answered("b", {"exact": PASS}), again)
+    new_scores: list[Event] = [TrialScored(trial="a", scorer="exact", version="v2", value=PASS, elapsed=0.0)]
+    trials = chain(answered("a", {"exact": FAIL, "near": 1.0}), answered("b", {"exact": PASS}), new_scores)
     state = state_of(trials)
     rescored = state_of([*trials, TrialScored(trial="b", scorer="exact", version="v2", value=PASS, elapsed=0.0)])
 
@@ -92,8 +92,8 @@ def test_scores_of_several_versions() -> None:
 
 def test_score_after_a_failed_scorer() -> None:
     """A failed scorer is no longer counted once the output has its score."""
-    again: list[Event] = [TrialScored(trial="a", scorer="judge.tone", version="v1", value=PASS, elapsed=0.0)]
-    scores = summary_of(answered("a", {"judge": ValueError()}), answered("b", {"judge": ValueError()}), again).scores
+    new_scores: list[Event] = [TrialScored(trial="a", scorer="judge.tone", version="v1", value=PASS, elapsed=0.0)]
+    scores = summary_of(answered("a", {"judge": ValueError()}), answered("b", {"judge": ValueError()}), new_scores).scores
 
     assert (1, 1) == (scores["judge"].failed, scores["judge.tone"].scored)
 

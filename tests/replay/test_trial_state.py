@@ -75,8 +75,8 @@ def test_memory_of_a_completed_trial(read: Callable[[int], Any], max_bytes: int)
 def test_equal_scores_are_kept_once() -> None:
     """Trials with the same booleans and labels share them, also after one is re-scored."""
     scores = {"exact": True, "tone": "polite"}
-    again = TrialScored(trial="b", scorer="exact", version="v1", value=True, elapsed=0.0)
-    state = state_of([*answered("a", dict(reversed(scores.items()))), *answered("b", scores), again])
+    new_score = TrialScored(trial="b", scorer="exact", version="v1", value=True, elapsed=0.0)
+    state = state_of([*answered("a", dict(reversed(scores.items()))), *answered("b", scores), new_score])
 
     assert state.trials["a"]._scores is state.trials["b"]._scores
 

@@ -19,21 +19,17 @@ from journal.events import (
 )
 from replay.waits import Wait, WaitLog
 from tests.journal.samples import enqueued, session, started
-from tests.replay.trial_events import attempt_started
+from tests.replay.trial_events import TimedEvent, attempt_started
 
 START = LimitChanged(before=0, after=2, reason="start")
 """A limit of all slots, unless a test has more of them."""
 
 
-Moment = tuple[float, Event]
-"""An event, and when it happens."""
-
-
-def waits(*events: Moment, slots: int = 2) -> list[list[tuple[str, float, str]]]:
+def waits(*events: TimedEvent, slots: int = 2) -> list[list[tuple[str, float, str]]]:
     """Return what each start of trial `a` waited for, the longest first."""
     log, waits_by_start = WaitLog("a"), list[list[Wait]]()
     run_started = attrs.evolve(started(), settings={"slots": slots})  # type: ignore[misc]  # a fact is an attrs class
-    before: list[Moment] = [(0.0, run_started), (0.0, session())]
+    before: list[TimedEvent] = [(0.0, run_started), (0.0, session())]
     for seq, (t, event) in enumerate([*before, *events], start=1):
         waited = log.apply(Record(seq, "2026-11-15T00:00:00.000000Z", t, event, 0, "", 1, 0))
         if isinstance(event, AttemptStarted | ScorerCallStarted) and event.trial == "a":
@@ -57,7 +53,7 @@ def test_waits_for_the_policy(decision: Event, wait: tuple[str, float, str]) -> 
 
 def test_busy_slots() -> None:
     """When the limit is reached, a trial waits for a slot; if the limit is lower than the slots, for the limit."""
-    moments: list[Moment] = [
+    timed_events: list[TimedEvent] = [
         (1.0, START),
         *((1.0, enqueued(name)) for name in "bca"),
         (1.0, attempt_started("b")),
@@ -65,13 +61,13 @@ def test_busy_slots() -> None:
         (4.0, attempt_started("a")),
     ]
 
-    assert [[("limit", 3.0, "all 2 slots busy")]] == waits(*moments)
-    assert [[("limit", 3.0, "concurrency limit 2 of 8")]] == waits(*moments, slots=8)
+    assert [[("limit", 3.0, "all 2 slots busy")]] == waits(*timed_events)
+    assert [[("limit", 3.0, "concurrency limit 2 of 8")]] == waits(*timed_events, slots=8)
 
 
 def test_pause_that_ends_by_itself() -> None:
     """Between two records, only the time until the end of a pause counts as the pause."""
-    paused: list[Moment] = [
+    paused: list[TimedEvent] = [
         (1.0, IntakePaused(until=3.0, reason="retry_after")),
         (1.0, PaceChanged(after=1.0, reason="rate_limit")),
     ]
@@ -83,24 +79,30 @@ def test_pause_that_ends_by_itself() -> None:
 def test_backoff_is_no_wait() -> None:
     """Only the time after the delay counts as waiting."""
     failed = AttemptFailed(trial="a", attempt=1, error="E", message="", category="rate_limited", elapsed=1.0)
-    again = RetryScheduled(trial="a", attempt=2, delay=5.0, reason="rate_limited")
-    moments: list[Moment] = [(1.0, START), (1.0, enqueued("a")), (1.0, attempt_started("a")), (2.0, failed), (2.0, again)]
-    moments += [(2.0, IntakePaused(until=30.0, reason="retry_after")), (9.0, attempt_started("a", 2))]
+    retry = RetryScheduled(trial="a", attempt=2, delay=5.0, reason="rate_limited")
+    timed_events: list[TimedEvent] = [
+        (1.0, START),
+        (1.0, enqueued("a")),
+        (1.0, attempt_started("a")),
+        (2.0, failed),
+        (2.0, retry),
+    ]
+    timed_events += [(2.0, IntakePaused(until=30.0, reason="retry_after")), (9.0, attempt_started("a", 2))]
 
-    assert [[], [("pause", 2.0, "Retry-After")]] == waits(*moments)
+    assert [[], [("pause", 2.0, "Retry-After")]] == waits(*timed_events)
 
 
 def test_other_keys_do_not_count() -> None:
     """Waits for other rate-limit keys do not count."""
-    paused: list[Moment] = [(1.0, IntakePaused(until=9.0, reason="retry_after", key=key)) for key in ("x", "y")]
-    moments: list[Moment] = [(1.0, enqueued("a")), *paused, (2.0, IntakeResumed(reason="retry_after", key="x"))]
+    paused: list[TimedEvent] = [(1.0, IntakePaused(until=9.0, reason="retry_after", key=key)) for key in ("x", "y")]
+    timed_events: list[TimedEvent] = [(1.0, enqueued("a")), *paused, (2.0, IntakeResumed(reason="retry_after", key="x"))]
 
-    assert [[("pause", 1.0, "Retry-After")]] == waits(*moments, (5.0, attempt_started("a", key="x")))
+    assert [[("pause", 1.0, "Retry-After")]] == waits(*timed_events, (5.0, attempt_started("a", key="x")))
 
 
 def test_waits_start_over_in_a_new_session() -> None:
     """The time between sessions, and decisions of the previous policy, do not count."""
-    moments: list[Moment] = [
+    timed_events: list[TimedEvent] = [
         (1.0, IntakePaused(until=9.0, reason="retry_after")),
         (1.0, enqueued("a")),
         (4.0, enqueued("b")),
@@ -108,7 +110,7 @@ def test_waits_start_over_in_a_new_session() -> None:
     ]
 
     assert [[("pause", 3.0, "Retry-After"), ("pace", 2.0, "pace: 3 starts/s")]] == waits(
-        *moments, (1.0, PaceChanged(after=3.0, reason="rate_limit")), (3.0, attempt_started("a"))
+        *timed_events, (1.0, PaceChanged(after=3.0, reason="rate_limit")), (3.0, attempt_started("a"))
     )
 
 
@@ -118,7 +120,7 @@ def test_scorer_calls() -> None:
     failed = ScorerCallFailed(
         trial="a", scorer="judge", call=1, error="E", message="", category="rate_limited", elapsed=1.0, delay=2.0
     )
-    moments: list[Moment] = [
+    timed_events: list[TimedEvent] = [
         (0.0, START),
         (1.0, enqueued("a")),
         (1.0, attempt_started("a")),
@@ -131,4 +133,4 @@ def test_scorer_calls() -> None:
         (13.0, TrialCompleted(trial="a", attempts=1)),
     ]
 
-    assert [[], [("pace", 3.0, "pace: 0.5 starts/s")], [("pause", 4.0, "Retry-After")]] == waits(*moments)
+    assert [[], [("pace", 3.0, "pace: 0.5 starts/s")], [("pause", 4.0, "Retry-After")]] == waits(*timed_events)

@@ -24,6 +24,9 @@ from tests.journal.samples import session, started
 Scores = Mapping[str, Any]
 """Scorer → value, or the exception that it raised."""
 
+TimedEvent = tuple[float, Event]
+"""`t` of an event, and the event."""
+
 
 def records(events: Iterable[Event], run: RunStarted | None = None) -> list[Record]:
     """Return the records of a run with these events, half a second apart."""
