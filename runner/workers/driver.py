@@ -109,6 +109,8 @@ class Workers:
         self._spares: list[Worker] = []
         self._alone: deque[tuple[Job, Callable[[], None]]] = deque()
         """Jobs that wait for a worker of their own, and what to call when they have one."""
+        self._is_draining = False
+        """Whether workers may be draining for such jobs."""
         self._starting = 0
         self._failed_starts = 0
         self._begin = b""
@@ -190,6 +192,8 @@ class Workers:
 
     def _assign_alone(self) -> None:
         """Give free workers to jobs that must be alone, or drain some for them; at most half of all workers."""
+        if not self._alone and not self._is_draining:
+            return
         limit = max(1, len(self._workers) // 2)
         while self._alone and sum(worker.owner is not None for worker in self._workers) < limit:
             worker = next((worker for worker in self._workers if not worker.used), None)
@@ -202,6 +206,7 @@ class Workers:
         for worker in sorted(self._workers, key=lambda worker: worker.used):
             reserved = sum(worker.owner is not None or worker.is_draining for worker in self._workers)
             worker.is_draining = bool(self._alone) and (worker.is_draining or (worker.owner is None and reserved < limit))
+        self._is_draining = bool(self._alone)
 
     async def call(self, job: Job, members: dict[str, Any], call: RemoteCall) -> Any:
         """Make a call in the place of a job, and free it; `members` are those of its frame, without its number.
