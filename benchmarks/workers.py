@@ -1,15 +1,17 @@
-"""Cost of workers: trials per second and CPU of the driver, in process and in processes.
+"""Cost of workers: trials per second and CPU of the driver, in process, in processes and on Ray.
 
 A run is measured from the first case that it reads, when its workers are ready; their start is measured by itself.
 """
 
 import argparse
 import gc
+import importlib.util
 import os
 import shutil
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,9 +22,10 @@ from benchmarks import _worker_tasks as tasks
 from benchmarks._figures import Figures, machine
 from journal import read
 from journal.events import AttemptInterrupted, AttemptStarted
-from runner import ProcessWorkers, run
+from runner import ProcessWorkers, RayWorkers, run
 from runner.engine.session_workers import new_workers
 from runner.workers.pool import WorkerPool
+from tests.ray_cluster import ENVIRONMENT, ray_cluster
 
 IN_FLIGHT: Final = (4, 64, 1000)
 MAX_IN_PROCESS: Final = 120
@@ -41,15 +44,20 @@ class Required:
     """Attempts in flight → CPU of the driver per trial in µs."""
     megabytes: float
     """MB of large outputs per second."""
-    first_worker: float = 1.0
-    replacement: float = 1.5
-    """Seconds from the end of a worker to the next attempt."""
+    first_worker: float | None = 1.0
+    """Seconds until it is ready; None: not limited."""
+    replacement: float | None = 1.5
+    """Seconds from the end of a worker to the next attempt if no spare is ready; None: not limited."""
 
 
 POOLS: Final[dict[str, tuple[Callable[[int, int], WorkerPool], Required]]] = {
     "processes": (
         lambda workers, concurrency: ProcessWorkers(workers, concurrency=concurrency),
         Required(rate={64: 2_000}, cpu={64: 250}, megabytes=50),
+    ),
+    "ray": (
+        lambda workers, concurrency: RayWorkers(workers=workers, concurrency=concurrency),
+        Required(rate={64: 1_000, 1000: 2_000}, cpu={}, megabytes=30, first_worker=None, replacement=None),
     ),
 }
 """Name → a pool with a number of workers and attempts per worker, and what it must reach."""
@@ -64,11 +72,14 @@ def main(argv: list[str]) -> int:
     options = parser.parse_args(argv)
     print(machine())
     figures = Figures()
-    names = options.pool or list(POOLS)
-    with tempfile.TemporaryDirectory() as directory:
+    names = options.pool or [name for name in POOLS if name != "ray" or importlib.util.find_spec("ray")]
+    with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
         path = Path(directory, "run")
         os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
         os.environ["PYTHONPYCACHEPREFIX"] = str(Path(directory, "bytecode"))  # Installed modules are compiled, too.
+        if "ray" in names:
+            os.environ |= ENVIRONMENT
+            os.environ["RAY_ADDRESS"] = stack.enter_context(ray_cluster()).address
         for in_flight in IN_FLIGHT:
             _no_op(figures, path, names, in_flight, options.trials)
         _large(figures, path, names, options.large)

@@ -10,8 +10,9 @@ import os
 import queue
 import socket
 import threading
+import time
 from collections import deque
-from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from functools import partial
 from typing import Any, Final
@@ -30,6 +31,7 @@ from runner.workers.streams import EXIT_TIMEOUT, START_CODE, FrameSplitter, Stde
 CONNECT_TIMEOUT: Final = 60.0
 """Seconds that a cluster gets to accept the session; a missing token takes Ray 20 s."""
 _PORT_TIMEOUT: Final = 5.0
+_JOIN_TIMEOUT: Final = 5.0
 _MAX_DETAIL: Final = 800
 _CLIENT: Final = "a ray:// address leads to a proxy that cannot stream the results of workers"
 _CLIENT_HINT: Final = (
@@ -53,8 +55,12 @@ class RayPipe:
         self._printer = StderrPrinter()
         self.is_started = False
         self.is_released = False
-        messages = actor.read.options(num_returns="streaming").remote()
-        threading.Thread(target=self._read, args=(messages,), name="evaljournal-ray-read", daemon=True).start()
+        self._threads: list[threading.Thread] = []
+        self._start_thread(partial(self._read, actor.read.options(num_returns="streaming").remote()))
+
+    def _start_thread(self, target: Callable[[], None]) -> None:
+        self._threads.append(threading.Thread(target=target, name="evaljournal-ray", daemon=True))
+        self._threads[-1].start()
 
     def send(self, frame: bytes, /) -> None:
         """Send a frame."""
@@ -108,7 +114,7 @@ class RayPipe:
         if not message.startswith(ray_actor.STARTED):
             raise WorkerDied(message[1:].decode("utf-8", "replace"), is_external=True)
         self.is_started = True
-        threading.Thread(target=self._write, name="evaljournal-ray-write", daemon=True).start()
+        self._start_thread(self._write)
 
     async def frames(self) -> AsyncGenerator[list[bytes]]:
         """Yield the frames that arrive."""
@@ -128,10 +134,10 @@ class RayPipe:
 
     def kill(self) -> None:
         """End the process and its group, then the actor."""
-        if self.is_started:
-            self._actor.kill.remote()
-        else:
+        if not self.is_started:
             self.release()
+        elif not self.is_released:
+            self._actor.kill.remote()
 
     def close(self) -> Any:
         """Let the worker exit; return the reference of a call that ends when it has."""
@@ -144,6 +150,16 @@ class RayPipe:
             self._frames.put(None)
             with suppress(Exception):  # The connection to the cluster may be lost.
                 self._ray.kill(self._actor)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it makes no more calls of Ray."""
+        return not any(thread.is_alive() for thread in self._threads)
+
+    def join(self, deadline: float) -> None:
+        """Wait until the threads have ended: a call of Ray after the end of the connection would make a new one."""
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
 
 
 def _reason(exc: BaseException) -> str:
@@ -179,14 +195,16 @@ class _Cluster:
             if self._ray is None:
                 await self._connect()
         pipe = RayPipe(self._ray, self._new_actor())
-        self._pipes = [pipe for pipe in self._pipes if not pipe.is_released]
+        self._pipes = [pipe for pipe in self._pipes if not pipe.has_ended]
         self._pipes.append(pipe)
         try:
             while True:
                 with trio.move_on_after(self._pool.start_timeout):
                     await pipe.wait_started()
                     return pipe
-                if number <= max(1, self._pool.workers) or not any(pipe.is_started for pipe in self._pipes):
+                if number <= max(1, self._pool.workers) or not any(
+                    pipe.is_started and not pipe.is_released for pipe in self._pipes
+                ):
                     raise WorkerDied(await run_in_thread(self._missing_resources), is_external=True)
         except BaseException:
             pipe.release()
@@ -255,6 +273,9 @@ class _Cluster:
             self._ray.wait(closed, num_returns=len(closed), timeout=EXIT_TIMEOUT + 1.0)
         for pipe in self._pipes:
             pipe.release()
+        deadline = time.monotonic() + _JOIN_TIMEOUT
+        for pipe in self._pipes:
+            pipe.join(deadline)
         self._stack.close()
 
 

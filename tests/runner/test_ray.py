@@ -6,6 +6,7 @@ The tests with a cluster share one.
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +20,9 @@ import trio
 from journal.events import AttemptInterrupted, AttemptSucceeded, RunStarted, RunStopped
 from runner import RayWorkers, Settings, UsageError
 from runner.engine.changes import effective_settings
+from runner.workers.pool import WorkerDied
+from runner.workers.ray import RayPipe
+from runner.workers.ray_actor import EXITED
 from tests.ray_cluster import RayCluster, ray_cluster
 from tests.runner.test_worker_processes import RUN, run_in, start
 from tests.runs import events, outputs
@@ -129,13 +133,13 @@ def test_a_resource_that_no_node_has(cluster: RayCluster) -> None:
     assert not Path("run").exists()
 
 
-ECHO = "import sys; sys.stdout.writelines(iter(sys.stdin.readline, ''))"
+ECHO = "import sys, time; time.sleep(0.3); sys.stdout.writelines(iter(sys.stdin.readline, ''))"
 
 
 def test_frames_keep_their_order(cluster: RayCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Methods of an actor that runs several at once do not; frames that are sent while others are written form a batch."""
+    """Methods of an actor that runs several at once do not; a frame waits until those before it are written."""
     monkeypatch.setattr("runner.workers.ray.START_CODE", ECHO)
-    sent = [b"%d" % number for number in range(3_000)]
+    sent = [b"large" * 600_000, *(b"%d" % number for number in range(1_000))]
 
     async def exchange() -> list[bytes]:
         received: list[bytes] = []
@@ -144,8 +148,8 @@ def test_frames_keep_their_order(cluster: RayCluster, monkeypatch: pytest.Monkey
                 pipe = await start(1)
                 for number, frame in enumerate(sent):
                     pipe.send(frame)
-                    if number % 100 == 0:
-                        await trio.sleep(0.002)
+                    if number % 250 == 0:
+                        await trio.sleep(0.02)
                 async with aclosing(pipe.frames()) as batches:
                     async for batch in batches:
                         received += batch
@@ -153,7 +157,29 @@ def test_frames_keep_their_order(cluster: RayCluster, monkeypatch: pytest.Monkey
                             break
         return received
 
-    assert sent == trio.run(exchange)
+    received = trio.run(exchange)
+    assert [len(frame) for frame in sent] == [len(frame) for frame in received]
+    assert sent == received
+
+
+def test_no_thread_outlives_the_connection(cluster: RayCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call of Ray after the end of the connection would make a new one, or start a cluster."""
+    deliver = RayPipe._deliver
+
+    def deliver_late(pipe: RayPipe, message: bytes | WorkerDied) -> None:
+        if isinstance(message, WorkerDied) or message.startswith(EXITED):
+            time.sleep(0.3)
+        deliver(pipe, message)
+
+    async def start_and_end() -> None:
+        async with RayWorkers(cluster.address, workers=1).open() as start:
+            await start(1)
+
+    monkeypatch.setattr("runner.workers.ray.START_CODE", ECHO)
+    monkeypatch.setattr(RayPipe, "_deliver", deliver_late)
+    trio.run(start_and_end)
+
+    assert "evaljournal-ray" not in {thread.name for thread in threading.enumerate()}
 
 
 @pytest.mark.exhaustive
