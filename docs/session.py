@@ -85,7 +85,7 @@ Press Ctrl-C. In-flight attempts get a few seconds to finish, the journal is syn
 ```
 
 `evaljournal resume` continues in the same journal; completed trials are not called again (exit code {resumed_code}). It works
-the same way after `kill -9` or a power loss.
+the same way after `kill -9` or a power failure.
 
 ```
 $ evaljournal resume
