@@ -127,7 +127,7 @@ class CommandSession:
                 await show(live)
                 return
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(output.keep, live.journal.path)
+                nursery.start_soon(output.update_until_cancelled, live.journal.path)
                 nursery.start_soon(show, live)
 
         return observe

@@ -165,8 +165,6 @@ class Adaptive:
     def _decision(self, *, probe: bool = False) -> Decision:
         return Decision(limit=self.limit, probe=probe, changes=tuple(self._changes))
 
-    # Time.
-
     def _advance(self, until: float) -> None:
         """Process everything that is due by `until`, each at its own time."""
         while True:
@@ -204,8 +202,6 @@ class Adaptive:
         self._calls.clear()
         self._breaker.begin("no_response", self._last_ending, self._now, self._started, probe_at=self._now)
         self._suspend(evidence)
-
-    # Starts and ends.
 
     def _start(self, trial: str) -> bool:
         self._started += 1
@@ -361,8 +357,6 @@ class Adaptive:
             self._latency.refresh()
             self._in_flight.measure_lower(self._now, self._started, limit)
             self._show_limit("trying", evidence)
-
-    # Failures, processed a moment after they arrived.
 
     def _process_failure(self, start: Start, arrived: float, failure: Failed | TimedOut) -> None:
         self._see_survivors()
@@ -536,8 +530,6 @@ class Adaptive:
         if self._background.is_testing:
             self._background.cancel_test(self._started)
             self._pace.fixed, self._test_over = None, _NEVER
-
-    # Recorded changes.
 
     def _show_limit(self, reason: str, evidence: str, *, coarse: bool = False) -> None:
         before, after = self.limit, min(max(self._in_flight.limit, 1), self._in_flight.slots)

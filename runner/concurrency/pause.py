@@ -34,7 +34,7 @@ class Pause:
         """
         if not self.is_settling and self.earliest(t) >= t + wait:
             return []
-        paused = IntakePaused(until=t + wait, reason="rate_limited", evidence="first 429 for a while: do others follow?")
+        paused = IntakePaused(until=t + wait, reason="rate_limited", evidence="first 429 for a while; waiting for others")
         changes: list[PolicyEvent] = [] if self.is_settling else [paused]
         self.current, self.is_settling = paused, True
         return changes

@@ -73,7 +73,7 @@ class NatOutput:
         owner = self.directory / OWNER
         return not run or not owner.is_file() or owner.read_text().strip() != run
 
-    async def keep(self, run: Path) -> None:
+    async def update_until_cancelled(self, run: Path) -> None:
         """Append each trial that is done, until cancelled."""
         limiter = trio.CapacityLimiter(1)  # Threads of the user must not delay it.
         try:

@@ -30,7 +30,7 @@ class RequestHead:
     target: str
     """Path and query, or another form that the gateway does not answer."""
     headers: Headers
-    """With lower-case names."""
+    """Headers, with lower-case names."""
     length: int | None
     """Bytes of the body; None if it is sent in chunks."""
     is_chunkable: bool

@@ -57,12 +57,12 @@ class TrialScript:
     """The recorded attempts of a trial."""
 
     actions: list[Action] = attrs.field(factory=list)
-    """The attempts since the user last asked to retry it, as actions of the simulated task."""
+    """The attempts since the user last requested a retry, as actions of the simulated task."""
     calls: int = 0
     """All attempts, interrupted ones included."""
     rate_limited: int = 0
     key: str = ""
-    calls_of: defaultdict[str, list[Action]] = attrs.field(factory=lambda: defaultdict(list))
+    scorer_calls: defaultdict[str, list[Action]] = attrs.field(factory=lambda: defaultdict(list))
     """The recorded calls of each scorer."""
 
 
@@ -116,14 +116,14 @@ class Recording:
                 self._open_calls.discard((event.trial, event.scorer))
                 if event.category == "timed_out":
                     self._longest_call_timeouts[event.scorer] = max(self._longest_call_timeouts[event.scorer], event.elapsed)
-                    script.calls_of[event.scorer].append(Hang())
+                    script.scorer_calls[event.scorer].append(Hang())
                 else:
-                    script.calls_of[event.scorer].append(_failed(event.category, event))
+                    script.scorer_calls[event.scorer].append(_failed(event.category, event))
             case events.TrialScored() | events.ScoringFailed():
                 scorer = event.scorer.partition(".")[0]
                 if (event.trial, scorer) in self._open_calls:
                     self._open_calls.discard((event.trial, scorer))
-                    script.calls_of[scorer].append(Return(output=True, after=event.elapsed))
+                    script.scorer_calls[scorer].append(Return(output=True, after=event.elapsed))
 
     def _add_attempt(self, event: events.TrialEvent, script: TrialScript) -> None:
         match event:
@@ -143,7 +143,7 @@ class Recording:
                 script.actions.clear()
 
     @property
-    def ended(self) -> dict[str, TrialScript]:
+    def done_trials(self) -> dict[str, TrialScript]:
         """The trials that are done and have recorded attempts, in the order of enqueueing."""
         trials = self._state.trials
         return {name: script for name, script in self._scripts.items() if script.actions and trials[name].stage in DONE}
@@ -151,12 +151,12 @@ class Recording:
     @property
     def excluded(self) -> int:
         """Number of trials that cannot be simulated: not done, or without recorded attempts."""
-        return self._state.total - len(self.ended)
+        return self._state.total - len(self.done_trials)
 
     @property
     def figures(self) -> Figures:
         """The recorded figures; excluded trials count for the duration only."""
-        scripts = self.ended
+        scripts = self.done_trials
         slots = self._state.settings.get("slots")
         failed = sum(self._state.trials[name].stage == "failed" for name in scripts)
         return Figures(
@@ -172,7 +172,7 @@ class Recording:
 
     def simulate(self, *, policy: str | None = None, slots: int | None = None) -> Figures:
         """Run the recording on a virtual clock, with another policy or number of slots."""
-        scripts, settings = self.ended, self._state.settings
+        scripts, settings = self.done_trials, self._state.settings
         if not scripts:
             raise UsageError("no trial of this run is done; there is nothing to simulate")
         figures = self.figures
@@ -222,7 +222,7 @@ class Recording:
         scorer_slots = settings.get("scorer_slots")
         for scorer, key in self._scorer_keys.items():
             slots = scorer_slots.get(scorer) if isinstance(scorer_slots, dict) else None
-            calls = {name: script.calls_of.get(scorer, _NO_CALL) for name, script in scripts.items()}
+            calls = {name: script.scorer_calls.get(scorer, _NO_CALL) for name, script in scripts.items()}
             scorer_task = _RecordedScorer(calls, slots, "" if key else task.rate_limit_identity)
             simulated.score(name=scorer, timeout=self._longest_call_timeouts.get(scorer))(scorer_task)
         return simulated
@@ -272,7 +272,7 @@ class _RecordedScorer:
 
 
 class _NullFiles(NullFiles):
-    """Takes no real time either."""
+    """A file system that discards everything and takes no real time."""
 
     def pause(self) -> None:
         pass

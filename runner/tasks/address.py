@@ -24,7 +24,7 @@ from runner.secrets import MIN_LENGTH, add_secret, is_secret_variable, mask, mas
 
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADER_VALUE: Final = re.compile(r"[\t\x20-\x7e]*")
-_PROCESS: Final = os.urandom(32)
+_DIGEST_KEY: Final = os.urandom(32)
 """Key of the digests in this process, so that no secret can be recognized by its digest."""
 _PORTS: Final = {"http": 80, "https": 443}
 _DOTS: Final = frozenset({".", ".."})
@@ -70,11 +70,11 @@ class Address:
     def rate_limit_identity(self) -> str:
         """A digest of the base URL and the API key, meaningless outside this process and never recorded."""
         base = f"{self.origin}{self.target.partition('?')[0]}".rstrip("/").removesuffix("/chat/completions")
-        keyed = hashlib.blake2b(base.encode(), key=_PROCESS)
+        hashed = hashlib.blake2b(base.encode(), key=_DIGEST_KEY)
         keys = {value for name, value in self.headers if is_secret_name(name.decode())}
         for secret in sorted({*self.secrets, *keys}):
-            keyed.update(b"\0" + secret)
-        return keyed.hexdigest()
+            hashed.update(b"\0" + secret)
+        return hashed.hexdigest()
 
     def target_for(self, fields: Fields) -> str:
         """Return path and query for a case; values are escaped, so that none can change the path."""

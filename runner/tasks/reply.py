@@ -108,7 +108,7 @@ class Reply:
 
     status: int
     headers: dict[str, str]
-    """With lower-case names."""
+    """Headers, with lower-case names."""
     body: bytes
     first_byte: float
     """Seconds from the call to the first byte of the body, or to its end if it is empty."""

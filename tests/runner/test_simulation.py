@@ -162,7 +162,7 @@ def test_unfinished_trials_are_excluded() -> None:
     """Of a stopped run, only trials that are done are simulated."""
     recording = recorded(steady(10), {"policy": "fixed", "slots": 2, "deadline": 2.5, "grace": 0})
 
-    assert (4, 6) == (len(recording.ended), recording.excluded)
+    assert (4, 6) == (len(recording.done_trials), recording.excluded)
     assert (4, 1.0) == (recording.simulate(slots=4).completed, recording.simulate(slots=4).duration)
 
 
