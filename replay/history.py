@@ -1,7 +1,7 @@
 """The history of an evaluation: its results run by run, and the cases that broke, were fixed or are flaky.
 
-Runs are joined by case. A case of a run counts if its name and content are those of the reference, the newest finished run, so
-runs on different data are compared on their common cases. Pure functions of digests.
+Runs are joined by case. A case of a run counts if its name and content are those of the reference, usually the newest finished
+run, so runs on different data are compared on their common cases. Pure functions of digests.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,7 +25,8 @@ from replay.tally import Tally
 
 _UNUSABLE: Final = frozenset(("damaged", "unreadable"))
 _MIN_SHARE: Final = 0.5
-"""A run with a smaller share of the cases (`--limit 1`) is not the reference, and not part of the trend."""
+"""A run with a smaller share of the cases of the largest run (`--limit 1`) is not the reference; one with a smaller share of
+the cases of the reference is not part of the trend."""
 
 
 class Entry(NamedTuple):
@@ -50,6 +51,7 @@ class Point:
     status: str
     """`running`, `finished`, `stopped`, `interrupted`, `damaged` or `unreadable`; the last two have no results."""
     outcome: str
+    """How the run ended, in a few words."""
     cases: int
     """All cases of the run."""
     common: int
@@ -96,12 +98,12 @@ class History:
     cases: int
     """Cases of the reference."""
     runs: Sequence[str]
-    """The runs of `outcomes`."""
+    """Paths of the usable runs, oldest first; each letter of `CaseHistory.outcomes` belongs to one."""
     points: Sequence[Point]
     broken: Sequence[CaseHistory]
     """Cases that passed in an earlier run and no longer do."""
     fixed: Sequence[CaseHistory]
-    """Cases that did not pass in an earlier run and do now."""
+    """Cases with a false score in an earlier run that pass now."""
     flaky: Sequence[CaseHistory]
     """Cases that changed more than once, or whose repeats differ."""
 
@@ -117,17 +119,17 @@ def histories(entries: Iterable[Entry], *, last: int | None = None, scorer: str 
 def _history(evaluation: str, entries: Sequence[Entry], scorer: str | None) -> History:
     usable = [entry for entry in entries if entry.run.status not in _UNUSABLE]
     reference = _reference(usable)
-    contents = {} if reference is None else _contents(reference)
+    fingerprints = {} if reference is None else _fingerprints(reference)
     if reference is not None and scorer is None:
         scorer = next(filter(None, map(first_score, reference.run.variants)), None)
     version = None if reference is None or scorer is None else _version(reference, scorer)
-    points = [point for entry in entries for point in _points(entry, contents, scorer, version)]
-    changes = _changes(usable, contents)
+    points = [point for entry in entries for point in _points(entry, fingerprints, scorer, version)]
+    changes = _changes(usable, fingerprints)
     return History(
         evaluation=evaluation,
         scorer=scorer,
         reference=None if reference is None else reference.path,
-        cases=len(contents),
+        cases=len(fingerprints),
         runs=[entry.path for entry in usable],
         points=points,
         broken=changes["broken"],
@@ -140,24 +142,24 @@ def _reference(entries: Sequence[Entry]) -> Entry | None:
     """Return the newest finished run, or the newest run if none is finished; runs of very few cases are skipped."""
     with_cases = [entry for entry in entries if any(columns.cases for columns in entry.columns)]
     candidates = [entry for entry in with_cases if entry.run.status == "finished"] or with_cases
-    sizes = [len(_contents(entry)) for entry in candidates]
+    sizes = [len(_fingerprints(entry)) for entry in candidates]
     large = [entry for entry, size in zip(candidates, sizes, strict=True) if size >= _MIN_SHARE * max(sizes)]
     return large[-1] if large else None
 
 
-def _contents(entry: Entry) -> dict[str, str]:
-    """Return the cases of all variants of a run with their content."""
-    contents: dict[str, str] = {}
+def _fingerprints(entry: Entry) -> dict[str, str]:
+    """Return the fingerprint of each case, over all variants of a run."""
+    fingerprints: dict[str, str] = {}
     for columns in entry.columns:
-        contents.update(zip(columns.cases, columns.fingerprints, strict=True))
-    return contents
+        fingerprints.update(zip(columns.cases, columns.fingerprints, strict=True))
+    return fingerprints
 
 
 def _version(entry: Entry, scorer: str) -> str | None:
     return next((variant.scores[scorer].version for variant in entry.run.variants if scorer in variant.scores), None)
 
 
-def _points(entry: Entry, contents: Mapping[str, str], scorer: str | None, version: str | None) -> Iterator[Point]:
+def _points(entry: Entry, fingerprints: Mapping[str, str], scorer: str | None, version: str | None) -> Iterator[Point]:
     """Yield the results of each variant of a run."""
     run = entry.run
     is_usable = run.status not in _UNUSABLE and run.variants
@@ -165,14 +167,17 @@ def _points(entry: Entry, contents: Mapping[str, str], scorer: str | None, versi
         variant="", completed=0, failed=0, p95=None, cost=None, unpriced_calls=0, scores=dict[str, ScoreDigest]()
     )
     no_cases = CaseColumns(cases=[], fingerprints=[], outcomes="", values={})
-    variants, columns = (run.variants, entry.columns) if is_usable else ([no_results], [no_cases])
-    for variant, cases in zip(variants, columns, strict=True):
+    variants, all_columns = (run.variants, entry.columns) if is_usable else ([no_results], [no_cases])
+    for variant, columns in zip(variants, all_columns, strict=True):
         common = (
-            [True] * len(contents)
-            if _has_same_cases(cases, contents)
-            else [contents.get(case) == content for case, content in zip(cases.cases, cases.fingerprints, strict=True)]
+            [True] * len(fingerprints)
+            if _has_same_cases(columns, fingerprints)
+            else [
+                fingerprints.get(case) == fingerprint
+                for case, fingerprint in zip(columns.cases, columns.fingerprints, strict=True)
+            ]
         )
-        score = _score(variant, cases, common, scorer)
+        score = _score(variant, columns, common, scorer)
         yield Point(
             path=entry.path,
             variant=variant.variant,
@@ -181,10 +186,10 @@ def _points(entry: Entry, contents: Mapping[str, str], scorer: str | None, versi
             head=run.head,
             status=run.status,
             outcome=run.outcome,
-            cases=len(cases.cases),
+            cases=len(columns.cases),
             common=sum(common),
             has_other_data=not all(common),
-            is_partial=sum(common) < _MIN_SHARE * len(contents),
+            is_partial=sum(common) < _MIN_SHARE * len(fingerprints),
             score=score,
             scorer_changed=score is not None and score.version != version,
             failed=variant.failed,
@@ -194,14 +199,14 @@ def _points(entry: Entry, contents: Mapping[str, str], scorer: str | None, versi
         )
 
 
-def _score(variant: VariantDigest, cases: CaseColumns, common: Sequence[bool], scorer: str | None) -> ScoreDigest | None:
+def _score(variant: VariantDigest, columns: CaseColumns, common: Sequence[bool], scorer: str | None) -> ScoreDigest | None:
     """Return the mean of a scorer over the common cases."""
     score = None if scorer is None else variant.scores.get(scorer)
     if score is None or scorer is None or all(common):
         return score
-    values = cases.values[scorer]
+    values = columns.values[scorer]
     tally = Tally(by_case={} if any(isinstance(value, list) for value in values) else None)
-    for case, value, is_common in zip(cases.cases, values, common, strict=True):
+    for case, value, is_common in zip(columns.cases, values, common, strict=True):
         if is_common and value is not None:
             for number in value if isinstance(value, list) else (value,):
                 tally.add(number, 1, case)
@@ -209,16 +214,16 @@ def _score(variant: VariantDigest, cases: CaseColumns, common: Sequence[bool], s
     return None if common_score is None else attrs.evolve(common_score, version=score.version)
 
 
-def _changes(entries: Sequence[Entry], contents: Mapping[str, str]) -> dict[str, list[CaseHistory]]:
+def _changes(entries: Sequence[Entry], fingerprints: Mapping[str, str]) -> dict[str, list[CaseHistory]]:
     """Return the cases of the reference that changed, by kind of change."""
-    missing = OPEN * len(contents)
+    missing = OPEN * len(fingerprints)
     rows: dict[str, list[str]] = {}
-    for index, (_, run, parts) in enumerate(entries):
-        for variant, columns in zip(run.variants, parts, strict=True):
-            rows.setdefault(variant.variant, [missing] * len(entries))[index] = _outcomes(columns, contents)
+    for index, (_, run, all_columns) in enumerate(entries):
+        for variant, columns in zip(run.variants, all_columns, strict=True):
+            rows.setdefault(variant.variant, [missing] * len(entries))[index] = _outcomes(columns, fingerprints)
     changes: dict[str, list[CaseHistory]] = {"broken": [], "fixed": [], "flaky": []}
     for name, by_run in rows.items():
-        for case, letters in zip(contents, zip(*by_run, strict=True), strict=True):
+        for case, letters in zip(fingerprints, zip(*by_run, strict=True), strict=True):
             kind, since = change("".join(letters))
             if kind != "unchanged":
                 path = None if since is None else entries[since].path
@@ -226,23 +231,23 @@ def _changes(entries: Sequence[Entry], contents: Mapping[str, str]) -> dict[str,
     return changes
 
 
-def _outcomes(columns: CaseColumns, contents: Mapping[str, str]) -> str:
+def _outcomes(columns: CaseColumns, fingerprints: Mapping[str, str]) -> str:
     """Return the outcomes of the cases of the reference, in their order."""
-    if _has_same_cases(columns, contents):
+    if _has_same_cases(columns, fingerprints):
         return columns.outcomes
     cases = zip(columns.cases, columns.fingerprints, columns.outcomes, strict=True)
-    outcomes = {case: outcome for case, content, outcome in cases if contents.get(case) == content}
-    return "".join(outcomes.get(case, OPEN) for case in contents)
+    outcomes = {case: outcome for case, fingerprint, outcome in cases if fingerprints.get(case) == fingerprint}
+    return "".join(outcomes.get(case, OPEN) for case in fingerprints)
 
 
-def _has_same_cases(columns: CaseColumns, contents: Mapping[str, str]) -> bool:
-    return columns.cases == [*contents] and columns.fingerprints == [*contents.values()]
+def _has_same_cases(columns: CaseColumns, fingerprints: Mapping[str, str]) -> bool:
+    return columns.cases == [*fingerprints] and columns.fingerprints == [*fingerprints.values()]
 
 
 def change(outcomes: str) -> tuple[Literal["unchanged", "broken", "fixed", "flaky"], int | None]:
-    """Return how a case changed over some runs, and the run since which it is broken or fixed.
+    """Return how a case changed over some runs, and the index of the run since which it is broken or fixed (None otherwise).
 
-    An error between two results does not count, so that an outage makes no case flaky. An error at the end counts.
+    An error before a later result does not count, so that an outage makes no case flaky. An error at the end counts.
     """
     if len({*outcomes} - {OPEN, ERROR}) <= 1 and not outcomes.endswith((ERROR, OPEN, MIXED)):
         return "unchanged", None

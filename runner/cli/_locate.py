@@ -56,16 +56,16 @@ def load_reference(reference: str) -> LoadedEvaluation:
 
 
 def _recorded_reference(path: Path, verb: str, *, trust: bool) -> str:
-    """Return the last recorded location of the evaluation; reject one that another user or machine has recorded."""
+    """Return the last recorded reference of the evaluation; reject one that another user or machine has recorded."""
     key, problem = _key()
     is_own = True
     for event, is_signed in starts(path, key):
         is_own = is_own and is_signed  # A later session that is not the user's own may have changed settings.
-        task: object = event.task if isinstance(event, RunStarted) else _adopted_task(event)
-        if isinstance(task, str) and task:
+        reference: object = event.task if isinstance(event, RunStarted) else _adopted_reference(event)
+        if isinstance(reference, str) and reference:
             if not (is_own or trust):
-                raise _foreign_run(path, verb, task, problem)
-            return task
+                raise _foreign_run(path, verb, reference, problem)
+            return reference
     raise _no_reference(path, verb)
 
 
@@ -77,10 +77,10 @@ def _key() -> tuple[bytes | None, str]:
         return None, exc.message
 
 
-def _adopted_task(event: SessionStarted) -> str:
-    """Return the location of the evaluation that a session recorded; empty if it did not change."""
-    task = event.adopted.get("task") if isinstance(event.adopted, dict) else None
-    return task if isinstance(task, str) else ""
+def _adopted_reference(event: SessionStarted) -> str:
+    """Return the reference of the evaluation that a session recorded; empty if it did not change."""
+    reference = event.adopted.get("task") if isinstance(event.adopted, dict) else None
+    return reference if isinstance(reference, str) else ""
 
 
 def _no_reference(path: Path, verb: str) -> UsageError:
@@ -93,11 +93,11 @@ def _no_reference(path: Path, verb: str) -> UsageError:
     return UsageError(f"{path} was started from Python, with {name!r}; use `{call}` there, or pass its location: {locate}")
 
 
-def _foreign_run(path: Path, verb: str, task: str, problem: str) -> UsageError:
+def _foreign_run(path: Path, verb: str, reference: str, problem: str) -> UsageError:
     """Return the error that shows what a run of another user or machine would execute."""
-    lines = [printable(_BLANKS.sub(_count_blanks, line), _MAX_ESCAPED) for line in _option_lines(task[:_MAX_SHOWN])]
-    if len(task) > _MAX_SHOWN:
-        lines.append(f"… and {len(task) - _MAX_SHOWN:,} more characters; {command('log', path, ' --json')} prints them")
+    lines = [printable(_BLANKS.sub(_count_blanks, line), _MAX_ESCAPED) for line in _option_lines(reference[:_MAX_SHOWN])]
+    if len(reference) > _MAX_SHOWN:
+        lines.append(f"… and {len(reference) - _MAX_SHOWN:,} more characters; {command('log', path, ' --json')} prints them")
     origin = (
         f"cannot be recognized as your own ({problem})" if problem else "was not started or last resumed by you on this machine"
     )
@@ -112,14 +112,14 @@ def _count_blanks(blanks: re.Match[str]) -> str:
     return f" ({len(blanks[0]):,} blanks) "
 
 
-def _option_lines(task: str) -> list[str]:
+def _option_lines(reference: str) -> list[str]:
     """Return a recorded reference, one option per line."""
-    if not is_option_reference(task):
-        return [task]
+    if not is_option_reference(reference):
+        return [reference]
     try:
-        words = shlex.split(task)
+        words = shlex.split(reference)
     except ValueError:
-        return [task]
+        return [reference]
     lines: list[str] = []
     for word in words:
         if word.startswith("--") or not lines:

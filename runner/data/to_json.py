@@ -1,4 +1,4 @@
-"""Conversion of a task's output to JSON values, and whether one is large."""
+"""Convert Python values to JSON values, and check whether a value is large."""
 
 import contextlib
 import dataclasses
@@ -15,7 +15,7 @@ _MAX_VALUES: Final = 1_000
 
 
 def to_json(value: Any) -> Any:
-    """Convert dataclasses, attrs classes, pydantic models, mappings and sequences to JSON values.
+    """Convert dataclasses, attrs classes, pydantic models, mappings, lists and tuples to JSON values.
 
     Anything else is returned unchanged; the journal rejects what it cannot store. Whatever the value's class raises becomes an
     `Unserializable`.
@@ -49,7 +49,7 @@ def _to_json(value: Any) -> Any:  # noqa: PLR0911  # one return for each kind of
 
 
 def is_large(value: Any, characters: int) -> bool:
-    """Whether a value may have more than this many characters of text; at most `_MAX_VALUES` values inside it are examined."""
+    """Whether the strings in a value, without keys, may be longer than this in total; `_MAX_VALUES` values are examined."""
     if isinstance(value, str):
         return len(value) > characters
     if not isinstance(value, dict | list):
@@ -57,7 +57,6 @@ def is_large(value: Any, characters: int) -> bool:
     remaining_values, remaining_characters, pending = _MAX_VALUES, characters, [value]
     while pending:
         item = pending.pop()
-        remaining_values -= 1
         if isinstance(item, str):
             remaining_characters -= len(item)
         elif isinstance(item, dict | list):

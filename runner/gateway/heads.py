@@ -1,4 +1,7 @@
-"""Heads of HTTP/1.1 requests and replies, checked with one search; h11 takes several times as long, and every call waits."""
+"""Heads of HTTP/1.1 requests and replies, checked with regular expressions.
+
+h11 takes several times as long, which would delay every call.
+"""
 
 import re
 from http import HTTPStatus
@@ -28,7 +31,7 @@ class RequestHead:
 
     method: str
     target: str
-    """Path and query, or another form that the gateway does not answer."""
+    """Path and query, or another form, which the gateway rejects."""
     headers: Headers
     """Headers, with lower-case names."""
     length: int | None
@@ -53,8 +56,8 @@ class RequestHead:
             name, _, value = text.partition(b":")
             headers.append((name.lower(), value.strip(b" \t")))
         values = dict(headers)
-        is_current = line[3] == b"1"
-        if is_current and b"host" not in values:
+        is_http_1_1 = line[3] == b"1"
+        if is_http_1_1 and b"host" not in values:
             raise InvalidRequest("the header Host is missing")
         options = values.get(b"connection", b"").lower()
         return cls(
@@ -62,9 +65,9 @@ class RequestHead:
             target=line[2].decode("ascii"),
             headers=headers,
             length=_length(headers, values),
-            is_chunkable=is_current,
-            keeps_alive=is_current and b"close" not in options,
-            expects_continue=is_current and values.get(b"expect", b"").lower() == b"100-continue",
+            is_chunkable=is_http_1_1,
+            keeps_alive=is_http_1_1 and b"close" not in options,
+            expects_continue=is_http_1_1 and values.get(b"expect", b"").lower() == b"100-continue",
         )
 
 
