@@ -47,8 +47,8 @@ def outputs(variables: Mapping[str, str]) -> dict[str, str]:
     resumes = variables["RESUME"] == "true" and bool(branch)
     finished = _list(repository, name) if base or resumes else []
     unfinished = newest(_list(repository, f"{name}-unfinished"), branch) if resumes else None
-    later = newest(finished, branch)
-    if unfinished is not None and later is not None and later["created_at"] > unfinished["created_at"]:
+    newest_finished = newest(finished, branch)
+    if unfinished is not None and newest_finished is not None and newest_finished["created_at"] > unfinished["created_at"]:
         unfinished = None  # It was resumed and has finished.
     return {"unfinished": _run_id(unfinished), "baseline": _run_id(newest(finished, base) if base else None)}
 
@@ -69,11 +69,11 @@ def _list(repository: str, name: str) -> list[Any]:
         "-F",
         "per_page=100",
     ]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)  # noqa: S603  # no shell
-    if ended.returncode:
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)  # noqa: S603  # no shell
+    if result.returncode:
         sys.stderr.write("::warning::artifacts cannot be listed; the job needs `permissions: actions: read`\n")
         return []
-    artifacts = json.loads(ended.stdout)["artifacts"]
+    artifacts = json.loads(result.stdout)["artifacts"]
     return [artifact for artifact in artifacts if artifact.get("name") == name]
 
 

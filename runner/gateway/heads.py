@@ -27,7 +27,7 @@ class InvalidRequest(Exception):
 
 @attrs.frozen
 class RequestHead:
-    """What a request asks for, and how its body is sent."""
+    """The first line and the headers of a request, and how its body is sent."""
 
     method: str
     target: str
