@@ -34,16 +34,16 @@ class WorkerTotals:
     _session: int = attrs.field(default=0, init=False)
     _periods: list[tuple[float, float]] = attrs.field(factory=list[tuple[float, float]], init=False)
     """When it was busy in this session, without overlaps, in order."""
-    _fixed: float = attrs.field(default=0.0, init=False)
-    """Until when its time is fixed."""
+    _fixed_until: float = attrs.field(default=0.0, init=False)
+    """End of the last period whose time is fixed."""
 
     def count(self, event: events.AttemptEnd, t: float, session: int) -> None:
         """Count the end of an attempt at `t`."""
         self.attempts += 1
         if session != self._session:  # Its times start at 0 again.
-            self._session, self._fixed = session, 0.0
+            self._session, self._fixed_until = session, 0.0
             self._periods.clear()
-        start, end = max(t - (event.elapsed or 0.0), self._fixed), t
+        start, end = max(t - (event.elapsed or 0.0), self._fixed_until), t
         while self._periods and self._periods[-1][1] >= start:
             earlier = self._periods.pop()
             self.busy -= earlier[1] - earlier[0]
@@ -51,7 +51,7 @@ class WorkerTotals:
         self._periods.append((start, end))
         self.busy += end - start
         if len(self._periods) > _MAX_PERIODS:
-            self._fixed = self._periods.pop(0)[1]
+            self._fixed_until = self._periods.pop(0)[1]
 
     def count_end(self, value: Mapping[str, Any]) -> None:
         """Count an end of the worker, as it was noted."""
