@@ -1,4 +1,4 @@
-"""Suggestions for mistyped words."""
+"""Suggestions for mistyped words, and commands to copy."""
 
 import difflib
 import shlex

@@ -45,7 +45,7 @@ class RecordedOutput:
         """Nothing is called, so there is no price."""
 
     def estimate(self, _: Case, __: float | None = None, /) -> dict[str, float]:
-        """Return that nothing is used."""
+        """Return zero usage: nothing is called."""
         return {"cost": 0, "input_tokens": 0, "output_tokens": 0}
 
     def output(self, case: Case) -> Any:

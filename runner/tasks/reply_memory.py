@@ -21,7 +21,7 @@ SMALL: Final = 1024 * 1024
 """Bytes of a reply that are read without waiting for other replies."""
 
 LARGE_REPLIES: Final = 4
-"""Replies of more than `SMALL` bytes that are read at the same time; others wait, and their senders too."""
+"""Replies of more than `SMALL` bytes that are read at the same time; others wait."""
 
 PARSED_IN_LOOP: Final = 128 * 1024
 """Bytes of a reply that the event loop parses itself, because a thread would take longer."""
