@@ -201,7 +201,7 @@ class AttemptInterrupted:
 
 @fact
 class AttemptReturnedLate:
-    """An abandoned attempt ended after all; its result was discarded."""
+    """An abandoned attempt ended later; its result was discarded."""
 
     trial: str
     attempt: int

@@ -1,6 +1,6 @@
 """The source of an export: a loaded run whose large values are read from disk one at a time.
 
-The run may be live or damaged. Every pass over it sees the same records; the first problem is kept for the caller to report.
+The run may be live or damaged. Every pass reads the same records; the first problem is kept for the caller to report.
 """
 
 from collections.abc import Iterator

@@ -22,7 +22,7 @@ from tests.replay.eventful_run import export_of
 from tests.replay.trial_events import answered, failed
 
 FAILED = False
-HOSTILE = "| x | <b>x</b> [a](javascript:b) ![i](http://e/i.png) @octocat #1 `c` **d**\n\n# h\n| a |\n<!-- & \\| www.e"
+UNSAFE = "| x | <b>x</b> [a](javascript:b) ![i](http://e/i.png) @octocat #1 `c` **d**\n\n# h\n| a |\n<!-- & \\| www.e"
 
 
 def cells(text: str) -> list[list[str]]:
@@ -41,7 +41,7 @@ def test_results(run: Path) -> None:
     assert f"head `{verify(run).head}`" in text
 
 
-@given(st.text(max_size=300) | st.just(HOSTILE))
+@given(st.text(max_size=300) | st.just(UNSAFE))
 @examples(60)
 def test_text_stays_in_its_cell(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
     """A table has as many columns and rows as before, and no character of a text is markup."""
@@ -151,9 +151,7 @@ def test_runs_without_a_common_trial(tmp_path: Path) -> None:
         compared_markdown(write(tmp_path / "a", answered("peru")), write(tmp_path / "b", answered("chad")))
 
 
-HOSTILE_TEXTS = (
-    st.text(max_size=200) | st.text("|`\\<>&[]()!*_#~-=+:@.\n\r\t\x0b\x85\u2028 $ah1", max_size=80) | st.just(HOSTILE)
-)
+UNSAFE_TEXTS = st.text(max_size=200) | st.text("|`\\<>&[]()!*_#~-=+:@.\n\r\t\x0b\x85\u2028 $ah1", max_size=80) | st.just(UNSAFE)
 
 
 def comparison_of(directory: Path, before: str, after: str, name: str) -> str:
@@ -171,30 +169,28 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> str:
     return comparison_of(tmp_path_factory.mktemp("plain"), "Lima", "Cusco", "peru")
 
 
-@given(HOSTILE_TEXTS, HOSTILE_TEXTS, HOSTILE_TEXTS.filter(str.strip))
+@given(UNSAFE_TEXTS, UNSAFE_TEXTS, UNSAFE_TEXTS.filter(str.strip))
 @examples(25)
 def test_no_text_is_markup_in_a_comparison(
     tmp_path_factory: pytest.TempPathFactory, plain: str, before: str, after: str, name: str
 ) -> None:
     """Whatever the names and outputs are, a parser finds the elements that it finds with plain ones."""
-    hostile = comparison_of(tmp_path_factory.mktemp("runs"), before, after, name)
+    unsafe = comparison_of(tmp_path_factory.mktemp("runs"), before, after, name)
     missing = (not before) + (not after)  # An empty cell has no <code>.
 
-    assert markup(plain) - Counter({"<code>": missing, "</code>": missing}) == markup(hostile)
-    assert [[len(row) for row in table] for table in tables(plain)] == [
-        [len(row) for row in table] for table in tables(hostile)
-    ]
+    assert markup(plain) - Counter({"<code>": missing, "</code>": missing}) == markup(unsafe)
+    assert [[len(row) for row in table] for table in tables(plain)] == [[len(row) for row in table] for table in tables(unsafe)]
 
 
 def test_the_id_of_a_foreign_run_is_not_markup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A journal may be written by any program, with any id."""
     events = [session(), *answered("peru", {"exact": True}), finished(1)]
     plain = export_of(forge(tmp_path / "plain", [opened(), started(), *events]), "markdown").decode()
-    monkeypatch.setattr(samples, "RUN", HOSTILE)
-    hostile = export_of(forge(tmp_path / "run", [opened(), started(), *events]), "markdown").decode()
+    monkeypatch.setattr(samples, "RUN", UNSAFE)
+    unsafe = export_of(forge(tmp_path / "run", [opened(), started(), *events]), "markdown").decode()
 
-    assert HOSTILE.splitlines()[0] in html.unescape(hostile)
-    assert markup(plain) == markup(hostile)
+    assert UNSAFE.splitlines()[0] in html.unescape(unsafe)
+    assert markup(plain) == markup(unsafe)
 
 
 @pytest.mark.parametrize(("trials", "scorers", "units"), [(100, 1, 1), (2, 200, 1), (2, 1, 2_000)])

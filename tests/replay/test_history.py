@@ -266,11 +266,11 @@ def test_a_line_for_each_variant() -> None:
     assert ["exact@mini  █▁  50.0 % to 100.0 %"] == list(trend_lines(shown))
 
 
-def test_hostile_names_are_escaped() -> None:
+def test_unsafe_names_are_escaped() -> None:
     """Names of runs, evaluations, cases and scorers cannot control a terminal or break a line."""
-    hostile = "\x1b[2J\n\u202eevil"
-    run = attrs.evolve(started(), evaluation=hostile, environment={"git": hostile})  # type: ignore[misc]  # a fact is an attrs class
-    shown = history(entry("a", {hostile: True}, run=run), entry(f"b{hostile}", {hostile: False}, run=run))
+    unsafe = "\x1b[2J\n\u202eevil"
+    run = attrs.evolve(started(), evaluation=unsafe, environment={"git": unsafe})  # type: ignore[misc]  # a fact is an attrs class
+    shown = history(entry("a", {unsafe: True}, run=run), entry(f"b{unsafe}", {unsafe: False}, run=run))
     lines = [cell for row in table(shown) for cell in row] + [*trend_lines(shown), *change_lines(shown)]
 
     assert all(line.isprintable() for line in lines), lines

@@ -75,7 +75,7 @@ SYSTEMS = [(50, 0.0), (50, 0.3), (300, 0.02), (300, 0.1), (1000, 0.02), (1000, 0
     ],
 )
 def test_gates_on_passes(n: int, differing: float, tolerated: float, pairs: int) -> None:
-    """Equal systems rarely regress; at the printed drop about 80 % do, at twice of it nearly all."""
+    """Equal systems rarely regress; at the printed drop about 80 % do, at twice that drop nearly all."""
     rng, counts = np.random.default_rng([n, round(1000 * differing), round(1000 * tolerated)]), Counter[str]()
     for _ in range(pairs):
         check = check_drop("exact", simulated(rng, n, differing), tolerated)
@@ -92,7 +92,7 @@ def test_gates_on_passes(n: int, differing: float, tolerated: float, pairs: int)
 @pytest.mark.parametrize("pairs", [SLICE, pytest.param(EXHAUSTIVE, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("n", [20, 300])
 def test_gates_on_numbers(n: int, pairs: int) -> None:
-    """Equal means rarely regress; at the printed drop about 80 % do, at twice of it nearly all."""
+    """Equal means rarely regress; at the printed drop about 80 % do, at twice that drop nearly all."""
     rng, counts = np.random.default_rng(n), Counter[str]()
     for _ in range(pairs):
         check = check_drop("near", simulated_numbers(rng, n), 0.0)

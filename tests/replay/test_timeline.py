@@ -283,9 +283,9 @@ def test_timeline_agrees_with_state(seed: int) -> None:
         assert len(spans) == last.get("in_flight", 0)
         assert len(spans) == len({span.slot for span in spans})
         stages = Counter(trial.stage for trial in state.trials.values())
-        dead = stages["running"] - len(spans)  # Their process died, which is not recorded yet.
-        assert 0 <= dead
-        waiting = stages["queued"] + stages["interrupted"] + stages["backing_off"] + dead
+        interrupted = stages["running"] - len(spans)  # Their process died, which is not recorded yet.
+        assert 0 <= interrupted
+        waiting = stages["queued"] + stages["interrupted"] + stages["backing_off"] + interrupted
         assert waiting == last.get("queued", 0) + last.get("backing_off", 0)
         assert record.seq == timeline.seq
 
