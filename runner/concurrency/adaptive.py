@@ -295,7 +295,8 @@ class Adaptive:
     def _see_accepted(self, start: Start) -> None:
         if not start.is_accepted:
             start.is_accepted = True
-            self._in_flight.accept(start.in_flight)
+            if start.order > self._in_flight.last_lowered or not self._in_flight.is_certain:
+                self._in_flight.accept(start.in_flight)
 
     def _answered(self, start: Start) -> bool:
         """Record that the endpoint answered; return whether that closed the breaker."""
@@ -433,7 +434,7 @@ class Adaptive:
             self._learn_limit(start)
         elif mostly_limited:
             if may_be_in_flight and self._in_flight.is_above(latest[0], self._now):
-                self._learn_limit(latest[0])
+                self._learn_limit(start if self._in_flight.is_certain else latest[0])
                 return
             if may_be_in_flight:
                 self._in_flight.doubt(self._now)

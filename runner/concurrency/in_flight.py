@@ -70,6 +70,8 @@ class InFlight:
     """The limit that is known to be good, while holding or trying."""
     first_known: int = 0
     """The limit when it was found; it may have been lowered since."""
+    is_confirmed: bool = False
+    """Whether a test of a higher limit ended with a 429 after the limit was found."""
     by_latency: bool = False
     """Whether latency, not a 429, is the evidence against a higher limit."""
     upward: bool = True
@@ -125,6 +127,11 @@ class InFlight:
     def is_doubtful(self) -> bool:
         """Whether fewer than half of the starts were rate limited when the limit was found: the 429s may have been random."""
         return self.known_limit > 0 and self.limited_share < SURE_SHARE
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether the number in flight is certainly what the endpoint limits, so that more 429s mean a lower limit."""
+        return self.is_confirmed and self.phase != "climbing" and not self.by_latency
 
     def accept(self, in_flight: int) -> None:
         """Record that a call was accepted with this many in flight."""
@@ -230,8 +237,9 @@ class InFlight:
         self.limited_above = 0
 
     def is_above(self, start: Start, t: float) -> bool:
-        """Return whether a start had at least as many in flight as were ever accepted."""
-        return t >= self.doubt_until and start.in_flight > max(self.highest_accepted - 1, LARGEST_UNSHOWN)
+        """Return whether a start had at least as many in flight as were ever accepted, or the limit is certain."""
+        accepted = 0 if self.is_certain else self.highest_accepted - 1
+        return t >= self.doubt_until and start.in_flight > max(accepted, LARGEST_UNSHOWN)
 
     def explains(self, start: Start, t: float) -> bool:
         """Return whether too many in flight may explain a 429: as many were never accepted, or nearly as many are held."""
@@ -259,6 +267,7 @@ class InFlight:
         return (
             self.phase == "holding"
             and not self.by_latency
+            and not self.is_certain
             and start.in_flight <= self.first_known - max(1, self.first_known // 16)
         )
 
@@ -286,6 +295,8 @@ class InFlight:
     def limited(self, start: Start, t: float, newest: int) -> str:
         """Hold the limit just below what was rate limited; return the evidence."""
         limit = max(min(start.in_flight - 1, self.limit), 1)
+        is_test = self.phase == "trying" and not self.by_latency and not self.is_doubtful
+        self.is_confirmed = is_test or (self.is_confirmed and self.phase == "holding")
         self.limited_share = self._share if self.limited_above >= LIMITED_ABOVE else 1.0
         self._hold(limit, t, newest)
         return f"429 at {start.in_flight} in flight, {self.highest_accepted} accepted before"

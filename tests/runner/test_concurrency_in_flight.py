@@ -24,6 +24,18 @@ def _start(order: int, in_flight: int, limit: int = 64) -> Start:
     return Start(trial=str(order), order=order, t=0.0, in_flight=in_flight, limit=limit, group=group, wave=wave)
 
 
+@pytest.mark.parametrize(("share", "is_certain"), [(1.0, True), (0.3, False)])
+def test_a_limit_is_certain_when_a_test_confirms_it(share: float, *, is_certain: bool) -> None:
+    """From then on 429s at any load mean a lower limit; not if the 429s that showed the limit may have been random."""
+    machine = InFlight(slots=100, limit=33, phase="trying", known_limit=32, highest_accepted=32, limited_share=share)
+    machine.limited(_start(40, 33), 10.0, newest=40)
+
+    assert (32, is_certain) == (machine.limit, machine.is_certain)
+    assert is_certain == machine.is_above(_start(50, 20), 11.0)
+    machine.doubt(12.0)
+    assert not machine.is_certain
+
+
 def test_one_call_beyond_the_limit_may_have_been_accepted() -> None:
     """A call that starts just before another end is seen may be accepted; the 429s at the same load still show the limit."""
     machine = InFlight(slots=100, limit=32)
