@@ -62,13 +62,15 @@ class Caller:
     """A task, or a judge, that calls a simulated endpoint."""
 
     server: Server
+    first: int = 0
+    """Added to the number of each attempt: a judge's calls have other latencies than the task's, as in the simulation."""
     attempts: Counter[int] = field(factory=Counter[int])
     answers: list[Answer] = field(factory=list[Answer])
 
     async def call(self, number: int) -> int:
         """Make one call for a trial."""
         self.attempts[number] += 1
-        answer = self.server.call(trio.current_time(), number, self.attempts[number])
+        answer = self.server.call(trio.current_time(), number, self.first + self.attempts[number])
         if answer.seconds > self.server.timeout:  # The executor cancels it here.
             self.answers.append(Answer("hung", answer.seconds))
         await trio.sleep(answer.seconds)
@@ -91,7 +93,7 @@ class Caller:
 def measure_real(row: Row, policy: str = "adaptive", seed: int = 0) -> Result:
     """Run a row with the real executor, with a built-in policy."""
     task = Caller(Server(row.endpoint, seed, row.timeout))
-    judge = Caller(Server(row.judge, seed + 1000, row.timeout)) if isinstance(row.judge, Endpoint) else None
+    judge = Caller(Server(row.judge, seed + 1000, row.timeout), first=1000) if isinstance(row.judge, Endpoint) else None
 
     def endless() -> Iterator[Case[int, None]]:
         return map(_case, itertools.count(1))
