@@ -452,14 +452,15 @@ class Adaptive:
             self._unexplained(start)
 
     def _over_limit(self, start: Start) -> None:
-        """Lower the limit after enough 429s above it; if they continue clearly below it, it is not the reason."""
+        """Lower the limit after enough 429s above it; if most calls clearly below it are rate limited, it is wrong, unless certain."""
         self._pace.missed += 1
         is_tested = self._in_flight.is_doubtful and self._unexplained(start)
         if is_tested or not self._in_flight.is_shown():
             return
-        if not self._in_flight.is_below(start):
+        is_refuted = self._in_flight.is_refuted
+        if not self._in_flight.is_below(start) or (is_refuted and self._in_flight.is_certain):
             self._learn_limit(start)
-        elif self._in_flight.is_refuted:
+        elif is_refuted:
             self._in_flight.doubt(self._now)
 
     def _probe_rate_limited(self, start: Start, arrived: float, retry_after: float | None) -> None:

@@ -267,7 +267,6 @@ class InFlight:
         return (
             self.phase == "holding"
             and not self.by_latency
-            and not self.is_certain
             and start.in_flight <= self.first_known - max(1, self.first_known // 16)
         )
 
