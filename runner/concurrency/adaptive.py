@@ -452,7 +452,7 @@ class Adaptive:
             self._unexplained(start)
 
     def _over_limit(self, start: Start) -> None:
-        """Lower the limit after enough 429s above it; if most calls clearly below it are rate limited, it is wrong, unless certain."""
+        """Lower the limit after enough 429s above it; if most calls clearly below it fail, discard it, unless it is certain."""
         self._pace.missed += 1
         is_tested = self._in_flight.is_doubtful and self._unexplained(start)
         if is_tested or not self._in_flight.is_shown():
