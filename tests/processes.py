@@ -106,6 +106,14 @@ class Forked:
             self.end()
 
 
+def is_alive(pid: int) -> bool:
+    """Return whether a process is running; a zombie is not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
 def forked_arguments() -> list[str]:
     """Fork for each request of `Forks`, and return its arguments in the new process; call it after the imports."""
     server = socket.socket(fileno=0)

@@ -60,8 +60,8 @@ def new_workers(
         "environment": _environment(pool.environment),
     }
     is_limited = settings.slots is not None and settings.limit_key is None and not opening["scorers"]
-    max_workers = math.ceil((settings.slots or 0) / places) if is_limited else math.inf
-    return Workers(pool, opening, places=places, grace=settings.grace, max_workers=max_workers)
+    slots = settings.slots if is_limited and settings.slots is not None else math.inf
+    return Workers(pool, opening, places=places, grace=settings.grace, slots=slots)
 
 
 def _environment(names: Sequence[str]) -> dict[str, str]:

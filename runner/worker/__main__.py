@@ -87,10 +87,12 @@ class Connection:
 
 
 def _exit() -> NoReturn:
-    """Exit without waiting for threads."""
+    """Exit without waiting for threads, with the processes that the task has started."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):  # The task may have closed or replaced it.
             stream.flush()
+    if sys.platform != "win32" and os.getpgrp() == os.getpid():  # Not a group that the user's command belongs to, too.
+        os.killpg(0, signal.SIGKILL)
     os._exit(0)
 
 

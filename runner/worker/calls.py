@@ -72,10 +72,14 @@ def open_evaluation(
 
             watch_clients()
     except UsageError as exc:
-        connection.send(orjson.dumps({"rejected": str(exc)}))
+        connection.send(orjson.dumps({"rejected": f"worker {_name()} in {os.getcwd()}: {exc}"}))
         return None
-    connection.send(orjson.dumps({"ready": {"name": f"{platform.node()}/{os.getpid()}"}}))
+    connection.send(orjson.dumps({"ready": {"name": _name()}}))
     return evaluation, members
+
+
+def _name() -> str:
+    return f"{platform.node()}/{os.getpid()}"
 
 
 def _load(reference: str) -> AnyEvaluation:

@@ -91,13 +91,15 @@ class Workers:
     """The workers of a session."""
 
     def __init__(
-        self, pool: WorkerPool, opening: Mapping[str, Any], *, places: int, grace: float, max_workers: float = math.inf
+        self, pool: WorkerPool, opening: Mapping[str, Any], *, places: int, grace: float, slots: float = math.inf
     ) -> None:
-        """`max_workers`: how many can be in use if the pool does not limit their number."""
+        """`slots`: how many jobs can be in flight."""
         self._pool = pool
+        self._size = min(pool.workers, slots)
+        """Number of workers; 0: as many as the pool can provide."""
         self.runs_tasks: Final = pool.tasks
         """Whether attempts run in workers; scorers that ask for it do."""
-        self._max_workers = max_workers
+        self._max_workers = math.ceil(slots / places) if slots < math.inf else slots
         self._opening = orjson.dumps({"open": dict(opening)})
         self._places = places
         self._grace = grace
@@ -141,9 +143,9 @@ class Workers:
     async def wait_ready(self) -> None:
         """Start the workers, and wait until all are ready; raise a `UsageError` if one is not."""
         self._grow()
-        for _ in range(self._pool.workers):
+        for _ in range(int(self._size)):
             self._start()
-        while len(self._workers) < max(1, self._pool.workers) and self._problem is None:
+        while len(self._workers) < max(1, self._size) and self._problem is None:
             self._changed = trio.Event()
             await self._changed.wait()
         if self._problem is not None:
@@ -255,7 +257,7 @@ class Workers:
 
     def _grow(self) -> None:
         """Start as many workers as there are if all places are taken, and the pool does not limit their number."""
-        if self._pool.workers == 0 and not self.has_room and not self.is_stopping():
+        if self._size == 0 and not self.has_room and not self.is_stopping():
             count = len(self._workers)
             for _ in range(int(min(max(1, count), self._max_workers - count)) - self._starting):
                 self._start()
@@ -299,13 +301,13 @@ class Workers:
         ready = members.get("ready")
         if not isinstance(ready, dict):
             message = members.get("rejected")
-            self._fail(message if isinstance(message, str) else "a worker did not report that it is ready")
+            self._fail(message if isinstance(message, str) else self._not_started("a worker did not report that it is ready"))
             return None
         self._starting -= 1
         worker = Worker(pipe.where or str(ready.get("name"))[:200], pipe, self._places)
         if self._begin:
             pipe.send(self._begin)
-        is_spare = 0 < self._pool.workers <= len(self._workers)
+        is_spare = 0 < self._size <= len(self._workers)
         (self._spares if is_spare else self._workers).append(worker)
         self._changed.set()
         self._use_room()
@@ -343,7 +345,7 @@ class Workers:
         if worker is None:
             self._starting -= 1
             self._failed_starts += 1
-            self._start_missing(f"a worker ended before it was ready ({detail})")
+            self._start_missing(self._not_started(f"a worker ended before it was ready ({detail})"))
         elif worker.is_alive:
             call_is_cause = len(worker.calls) == 1 and not is_external
             self._end(worker, detail, reason="worker_died" if call_is_cause else "worker_lost")
@@ -358,7 +360,7 @@ class Workers:
         for workers in (self._workers, self._spares):
             if worker in workers:
                 workers.remove(worker)
-        if self._spares and len(self._workers) < self._pool.workers:
+        if self._spares and len(self._workers) < self._size:
             self._workers.append(self._spares.pop())
         if not worker.is_used and trio.current_time() < worker.ready_at + FIRST_SECONDS:
             self._failed_starts += 1
@@ -371,10 +373,16 @@ class Workers:
         if has_failed and not (self._begin and (self._workers or self._starting)):
             self._fail(problem)
         elif not has_failed and not self.is_stopping():
-            missing = self._pool.workers + self._pool.spares - len(self._workers) - len(self._spares) - self._starting
+            missing = int(self._size) + self._pool.spares - len(self._workers) - len(self._spares) - self._starting
             for _ in range(missing):
                 self._start()
             self._grow()
+
+    def _not_started(self, problem: str) -> str:
+        """Add to a problem what a user's command must do."""
+        command = self._pool.describe().get("command")
+        advice = "connect its standard input and output to `python -m runner.worker`, and print nothing else there"
+        return problem if command is None else f"{problem}; the command must {advice}: {command}"
 
     def _fail(self, message: str) -> None:
         """Report that a worker cannot run the evaluation."""

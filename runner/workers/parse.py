@@ -38,7 +38,7 @@ def _parse_text(text: str) -> Any:
             counts = _COUNTS.fullmatch(argument)
             return ProcessWorkers(**_members(counts)) if counts else text if colon else ProcessWorkers()
         case "ray":
-            return RayWorkers(argument if colon else None)
+            return RayWorkers((text if argument.startswith("//") else argument) if colon else None)
         case "command":
             head, _, line = argument.partition(":")
             counts = _COUNTS.fullmatch(head)

@@ -18,6 +18,8 @@ from runner.workers.pool import StartWorker, WorkerDied
 from runner.workers.streams import EXIT_TIMEOUT, START_CODE, FrameSplitter, StderrPrinter, exit_in_words
 
 _CHUNK: Final = 1 << 18
+_DRAINED: Final = 0.5
+"""Seconds without a chunk after which everything that a process had sent before it exited was read."""
 _CONNECTION_LOST: Final = 255
 """Exit code of ssh if the connection failed; that of the worker otherwise."""
 
@@ -31,6 +33,8 @@ class ProcessPipe:
         self._lost_codes = lost_codes
         self._pending: list[bytes] = []
         self._has_pending = trio.Event()
+        self._chunks = 0
+        """Chunks that were read."""
 
     def send(self, frame: bytes, /) -> None:
         """Send a frame."""
@@ -39,10 +43,24 @@ class ProcessPipe:
 
     def kill(self) -> None:
         """End the process and its group."""
-        if self._process.returncode is not None:
-            return
+        if self._process.returncode is None:
+            self._kill_group()
+
+    def _kill_group(self) -> None:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL) if sys.platform != "win32" else self._process.kill()
+
+    async def wait_ended(self) -> None:
+        """Wait until the process has exited and everything it sent was read, then kill the processes that it has started.
+
+        One of them may have left the group, and keep the pipe open.
+        """
+        await self._process.wait()
+        self._kill_group()
+        read = -1
+        while read != self._chunks:
+            read = self._chunks
+            await trio.sleep(_DRAINED)
 
     async def write(self) -> None:
         """Write the frames that were sent, until the process has ended."""
@@ -60,6 +78,7 @@ class ProcessPipe:
         splitter = FrameSplitter()
         with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
             while chunk := await self._process.stdout.receive_some(_CHUNK):
+                self._chunks += 1
                 if lines := splitter.split(bytes(chunk)):
                     yield lines
         with trio.move_on_after(EXIT_TIMEOUT) as timeout:
@@ -119,7 +138,9 @@ class _Processes:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(worker.forward_stderr)
-                await worker.write()
+                nursery.start_soon(worker.write)
+                await worker.wait_ended()
+                nursery.cancel_scope.cancel()
         finally:
             await worker.end()
 

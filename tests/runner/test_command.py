@@ -15,7 +15,7 @@ import trio
 from journal.events import AttemptFailed, AttemptInterrupted, AttemptReturnedLate, AttemptTimedOut
 from runner import Case, UsageError
 from runner.tasks.command import Command
-from tests.processes import Process
+from tests.processes import Process, is_alive
 from tests.runs import define_real, events, outputs, run_real
 
 PYTHON = sys.executable
@@ -25,14 +25,6 @@ def failure(path: Path) -> AttemptFailed:
     """Return the only failure."""
     (failed,) = events(path, AttemptFailed)
     return failed
-
-
-def is_alive(pid: int) -> bool:
-    """Return whether a process is running; a zombie is not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def wait_until(condition: Callable[[], bool]) -> bool:

@@ -19,7 +19,7 @@ from runner import CommandWorkers, Outcome, ProcessWorkers, UsageError, run, ver
 from runner.definition.loading import find
 from runner.workers.pool import WorkerDied
 from runner.workers.processes import _processes
-from tests.processes import Process
+from tests.processes import Process, is_alive
 from tests.runs import events, outputs
 from tests.server import Server
 from tests.workers import AGENT
@@ -83,6 +83,13 @@ def act(name):
         case "linger":
             line = [sys.executable, "-c", LINGERING]
             subprocess.Popen(line, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        case "children":
+            Path("group.txt").write_text(str(subprocess.Popen(["sleep", "60"]).pid))
+            if os.fork() == 0:  # It keeps the pipe of the worker open.
+                os.setsid()
+                time.sleep(20)
+                os._exit(0)
+            os.kill(os.getpid(), signal.SIGKILL)
         case "nap":
             time.sleep(0.02)
         case "sleep":
@@ -151,6 +158,16 @@ def test_a_crash_ends_a_worker_and_not_the_run(capfd: pytest.CaptureFixture[str]
     assert {"exit code 3"} == {event.detail for event in events(Path("run"), AttemptInterrupted)}
     assert {"exit": "exhausted"} == reasons(TrialFailed)
     assert r"printed \x1b[31m" in capfd.readouterr().err
+
+
+def test_children_of_a_worker_do_not_hide_its_end() -> None:
+    """Its death is noticed while a process that it has forked has its pipe; those in its group end with it."""
+    started_at = time.monotonic()
+    run_in("plain", "children", retry={"deaths": 0}, timeout=None)
+
+    assert time.monotonic() < started_at + 15
+    assert {"signal 9 (SIGKILL)"} == {event.detail for event in events(Path("run"), AttemptInterrupted)}
+    assert not is_alive(int(Path("group.txt").read_text()))
 
 
 ALL = "exit segfault kill hang swallow block unserializable unpicklable limited memory print a b c"

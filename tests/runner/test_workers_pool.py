@@ -1,8 +1,10 @@
 """The workers of a session: how many are started and replaced, which are rejected, and the setting."""
 
+from pathlib import Path
 from typing import Any
 
 import attrs
+import orjson
 import pytest
 import trio
 
@@ -43,6 +45,18 @@ async def test_as_many_workers_as_the_attempts_need() -> None:
     started = [round(record.t, 1) for record in read(PATH, files=disk) if isinstance(record.event, AttemptStarted)]
     assert [0.0] * 10 + [4.0] * 10 == started
     assert 5 == len(pool.pipes)
+
+
+async def test_no_more_workers_than_slots() -> None:
+    """A worker that no attempt can use is not started."""
+    disk, pool = SimulatedDisk(), MemoryWorkers(workers=1_000, concurrency=2, spares=0)
+
+    async def task(value: str) -> str:
+        return value
+
+    await run_in(pool, define(task, numbered_cases(5), slots=3, retry=RETRY), disk)
+
+    assert 3 == len(pool.pipes)
 
 
 async def test_workers_are_added_and_replaced() -> None:
@@ -166,7 +180,9 @@ def test_a_worker_reports_what_it_cannot_load() -> None:
         raise UsageError(f"{reference} does not exist")
 
     assert open_evaluation(WorkerSide(pipe), b'{"open":{"task":"it.py"}}', load) is None
-    assert b'{"rejected":"it.py does not exist"}' == pipe.received()
+    received = pipe.received()
+    assert isinstance(received, bytes)
+    assert orjson.loads(received)["rejected"].endswith(f" in {Path.cwd()}: it.py does not exist")
 
 
 async def test_what_cannot_run_in_workers_is_rejected() -> None:
