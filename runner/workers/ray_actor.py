@@ -21,6 +21,8 @@ STDERR: Final = b"e"
 EXITED: Final = b"x"
 """The first byte of each message from `read`; the others are a reason, what the process has written, or its exit code."""
 CHUNK: Final = 1 << 20
+POLL_INTERVAL: Final = 0.5
+"""Seconds without output after which it is checked whether the process has exited."""
 
 
 class RayActor:
@@ -55,10 +57,12 @@ class RayActor:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(self._exit_timeout)
         self.kill()
-        yield EXITED + str(process.wait()).encode()
+        code = process.wait()
+        self._kill_group(process)
+        yield EXITED + str(code).encode()
 
     def _messages(self, process: subprocess.Popen[bytes]) -> Iterator[bytes]:
-        """Yield what the process writes, until it closes its standard output; a process that it started may keep the other."""
+        """Yield what the process writes, until it closes its standard output or has exited; its children may keep both open."""
         assert process.stdout is not None
         assert process.stderr is not None
         output, error = process.stdout.fileno(), process.stderr.fileno()
@@ -68,7 +72,9 @@ class RayActor:
                 selector.register(number, selectors.EVENT_READ)
             is_open = True
             while is_open:
-                ready = {key.fd for key, _ in selector.select()}
+                ready = {key.fd for key, _ in selector.select(POLL_INTERVAL)}
+                if not ready and process.poll() is not None:
+                    return
                 if output in ready:
                     is_open = bool(chunk := _read(output))
                     if chunk:
@@ -100,8 +106,12 @@ class RayActor:
     def kill(self) -> None:
         """End the process and its group."""
         if self._process is not None and self._process.poll() is None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+            self._kill_group(self._process)
+
+    @staticmethod
+    def _kill_group(process: "subprocess.Popen[bytes]") -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def _read(number: int) -> bytes:

@@ -22,7 +22,7 @@ from runner import RayWorkers, Settings, UsageError
 from runner.engine.changes import effective_settings
 from runner.workers.pool import WorkerDied
 from runner.workers.ray import RayPipe
-from runner.workers.ray_actor import EXITED
+from runner.workers.ray_actor import EXITED, STARTED, RayActor
 from tests.ray_cluster import RayCluster, ray_cluster
 from tests.runner.test_worker_processes import RUN, run_in, start
 from tests.runs import events, outputs
@@ -57,6 +57,15 @@ def test_options_are_checked(setting: str, options: dict[str, Any]) -> None:
 
     assert f"workers.{setting}" == caught.value.setting
     assert "secret" not in str(caught.value)
+
+
+def test_children_of_a_worker_do_not_hide_its_end() -> None:
+    """The actor notices that its process has died while a process that it has forked has its streams."""
+    forks = "import os, time\nif os.fork() == 0:\n    os.setsid()\n    time.sleep(20)\n    os._exit(0)\nos._exit(5)"
+    started_at = time.monotonic()
+
+    assert [STARTED, EXITED + b"5"] == [*RayActor(forks, None, 1.0).read()]
+    assert time.monotonic() < started_at + 15
 
 
 def test_what_a_journal_records_names_no_cluster_to_trust() -> None:
