@@ -31,7 +31,13 @@ from runner.workers.streams import EXIT_TIMEOUT, START_CODE, FrameSplitter, Stde
 CONNECT_TIMEOUT: Final = 60.0
 """Seconds that a cluster gets to accept the session; a missing token takes Ray 20 s."""
 _PORT_TIMEOUT: Final = 5.0
+_ANSWER_TIMEOUT: Final = 5.0
 _JOIN_TIMEOUT: Final = 5.0
+_CLOSE_TIMEOUT: Final = 15.0
+CHECK_INTERVAL: Final = 5.0
+LOST_TIMEOUT: Final = 25.0
+"""Seconds after which a cluster that does not answer is lost; after 60 s without its head, Ray ends the process."""
+_LOST: Final = "the Ray cluster does not answer"
 _MAX_DETAIL: Final = 800
 _CLIENT: Final = "a ray:// address leads to a proxy that cannot stream the results of workers"
 _CLIENT_HINT: Final = (
@@ -44,7 +50,7 @@ class RayPipe:
 
     where: str = ""
 
-    def __init__(self, ray: Any, actor: Any) -> None:
+    def __init__(self, ray: Any, actor: Any, messages: Any) -> None:
         self._ray = ray
         self._actor = actor
         self._token = trio.lowlevel.current_trio_token()
@@ -56,7 +62,7 @@ class RayPipe:
         self.is_started = False
         self.is_released = False
         self._threads: list[threading.Thread] = []
-        self._start_thread(partial(self._read, actor.read.options(num_returns="streaming").remote()))
+        self._start_thread(partial(self._read, messages))
 
     def _start_thread(self, target: Callable[[], None]) -> None:
         self._threads.append(threading.Thread(target=target, name="evaljournal-ray", daemon=True))
@@ -97,6 +103,12 @@ class RayPipe:
     def _put(self, message: bytes | WorkerDied) -> None:
         self._messages.append(message)
         self._has_messages.set()
+
+    def lose(self, reason: str) -> None:
+        """End the pipe: the cluster does not answer. No more calls of Ray are made."""
+        self.is_released = True
+        self._frames.put(None)
+        self._put(WorkerDied(reason, is_external=True))
 
     async def _receive(self) -> bytes:
         """Return the next message of the actor."""
@@ -184,6 +196,10 @@ class _Cluster:
         self._stack = ExitStack()
         """Ends the connection, if the session has made it."""
         self._lock = trio.Lock()
+        self._is_connected = trio.Event()
+        self._is_lost = False
+        self._new_scopes: set[trio.CancelScope] = set()
+        """Those of the actors that are being created, which needs an answer of the cluster."""
         self._pipes: list[RayPipe] = []
 
     async def start(self, number: int) -> Pipe:
@@ -194,7 +210,16 @@ class _Cluster:
         async with self._lock:
             if self._ray is None:
                 await self._connect()
-        pipe = RayPipe(self._ray, self._new_actor())
+        actor = messages = None
+        with trio.CancelScope() as scope:
+            if self._is_lost:
+                scope.cancel()
+            self._new_scopes.add(scope)
+            actor, messages = await run_in_thread(self._new_actor, abandon_on_cancel=True)
+        self._new_scopes.discard(scope)
+        if scope.cancelled_caught:
+            raise WorkerDied(_LOST, is_external=True)
+        pipe = RayPipe(self._ray, actor, messages)
         self._pipes = [pipe for pipe in self._pipes if not pipe.has_ended]
         self._pipes.append(pipe)
         try:
@@ -205,12 +230,13 @@ class _Cluster:
                 if number <= max(1, self._pool.workers) or not any(
                     pipe.is_started and not pipe.is_released for pipe in self._pipes
                 ):
-                    raise WorkerDied(await run_in_thread(self._missing_resources), is_external=True)
+                    raise WorkerDied(await self._missing_resources(), is_external=True)
         except BaseException:
             pipe.release()
             raise
 
-    def _new_actor(self) -> Any:
+    def _new_actor(self) -> tuple[Any, Any]:
+        """Create an actor; return it and the messages that it sends."""
         pool = self._pool
         actor_class = self._ray.remote(ray_actor.RayActor).options(
             num_cpus=pool.num_cpus,
@@ -222,7 +248,8 @@ class _Cluster:
             max_concurrency=4,  # Threads: one for each method.
         )
         directory = None if "working_dir" in pool.runtime_env else os.getcwd()
-        return actor_class.remote(START_CODE, directory, EXIT_TIMEOUT)
+        actor = actor_class.remote(START_CODE, directory, EXIT_TIMEOUT)
+        return actor, actor.read.options(num_returns="streaming").remote()
 
     async def _connect(self) -> None:
         """Connect to the cluster, or use the connection that this process has."""
@@ -246,9 +273,28 @@ class _Cluster:
             self._stack.enter_context(_replaced(ray._private.worker, "print_to_stdstream", _print_message))  # noqa: SLF001
         reinstall_handlers()
         self._ray = ray
+        self._is_connected.set()
 
-    def _missing_resources(self) -> str:
+    async def watch(self) -> None:
+        """End all workers if the cluster does not answer: Ray does not report them, and ends the process after a while."""
+        await self._is_connected.wait()
+        while not self._is_lost:
+            await trio.sleep(CHECK_INTERVAL)
+            with trio.move_on_after(LOST_TIMEOUT) as answer:
+                await run_in_thread(self._ray.nodes, abandon_on_cancel=True)
+            self._is_lost = answer.cancelled_caught
+        for pipe in self._pipes:
+            pipe.lose(_LOST)
+        for scope in self._new_scopes:
+            scope.cancel()
+
+    async def _missing_resources(self) -> str:
         """Return why no node has started a worker."""
+        with trio.move_on_after(_ANSWER_TIMEOUT):
+            return await run_in_thread(self._compare_resources, abandon_on_cancel=True)
+        return _LOST
+
+    def _compare_resources(self) -> str:
         pool = self._pool
         needed = {"CPU": pool.num_cpus, "GPU": pool.num_gpus, **pool.resources}
         nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
@@ -263,9 +309,13 @@ class _Cluster:
 
     async def close(self) -> None:
         """End the workers, and the connection if the session made it."""
-        if self._ray is not None:
-            with trio.CancelScope(shield=True):
-                await run_in_thread(self._close)
+        if self._ray is None:
+            return
+        with trio.move_on_after(_CLOSE_TIMEOUT) as scope:
+            scope.shield = True
+            await run_in_thread(self._close, abandon_on_cancel=True)
+        if scope.cancelled_caught:
+            atexit.unregister(self._ray.shutdown)  # It would wait for a cluster that does not answer.
 
     def _close(self) -> None:
         closed = [pipe.close() for pipe in self._pipes if pipe.is_started and not pipe.is_released]
@@ -428,7 +478,10 @@ class RayWorkers:
     async def open(self) -> AsyncGenerator[StartWorker]:
         """Open the pool for a session; it connects when its first worker starts."""
         cluster = _Cluster(self)
-        try:
-            yield cluster.start
-        finally:
-            await cluster.close()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(cluster.watch)
+            try:
+                yield cluster.start
+            finally:
+                nursery.cancel_scope.cancel()
+                await cluster.close()

@@ -250,6 +250,22 @@ def test_a_cluster_that_rejects_the_token_of_the_run(tmp_path: Path) -> None:
     assert not any(token in text for text in texts)
 
 
+@pytest.mark.exhaustive
+def test_a_lost_cluster_stops_the_run() -> None:
+    """Ray may report no worker, and ends the process after a minute; the end of the run is recorded before that.
+
+    The exit code is not checked: Ray may crash while the interpreter exits.
+    """
+    with ray_cluster() as cluster:
+        process = start("mark a", *RUN, "--workers", f"ray:{cluster.address}", "--timeout", "600", "--grace", "0.2")
+        wait_until(Path("effects.txt").exists)
+    with process:
+        process.wait()
+
+    assert ["interrupted"] == [event.reason for event in events(Path("run"), RunStopped)]
+    assert {"worker_lost"} == {event.reason for event in events(Path("run"), AttemptInterrupted)}
+
+
 def wait_until(is_true: Callable[[], bool]) -> None:
     """Wait for a condition, up to a minute."""
     deadline = time.monotonic() + 60

@@ -1,5 +1,7 @@
 """The workers of a session: how many are started and replaced, which are rejected, and the setting."""
 
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,7 @@ from runner import (
 from runner.engine.changes import effective_settings
 from runner.scorers import exact
 from runner.worker.calls import open_evaluation
-from runner.workers.pool import WorkerDied
+from runner.workers.pool import Pipe, StartWorker, WorkerDied
 from tests import runs
 from tests.journal.disk import SimulatedDisk
 from tests.runs import PATH, AnyEvaluation, define, numbered_cases
@@ -82,6 +84,36 @@ async def test_workers_are_added_and_replaced() -> None:
     }
     assert 2 + 3 + 2 <= len(outcome.state.workers)
     assert 30 > outcome.state.elapsed > 15
+
+
+async def test_a_pool_without_workers_stops_the_run() -> None:
+    """If the only worker is lost, and no other can be started, the run stops, and can be resumed."""
+
+    class Lost(MemoryWorkers):
+        @asynccontextmanager
+        async def open(self) -> AsyncGenerator[StartWorker]:
+            async with super().open() as start_first:
+
+                async def start(number: int) -> Pipe:
+                    if number > 1:
+                        await trio.sleep(30)
+                        raise WorkerDied("no node has room")
+                    return await start_first(number)
+
+                yield start
+
+    async def task(value: str) -> str:
+        await trio.sleep(1)
+        if value == "case-2":
+            await die("machine lost")
+        return value
+
+    disk = SimulatedDisk()
+    outcome = await run_in(Lost(workers=0, concurrency=1, spares=0), define(task, numbered_cases(5), slots=1), disk)
+
+    assert ("interrupted", 2) == (outcome.stopped, outcome.state.completed)
+    assert "no node has room" in outcome.detail
+    assert 100 > outcome.state.elapsed > 90
 
 
 async def test_a_worker_that_does_not_become_ready_is_killed() -> None:
