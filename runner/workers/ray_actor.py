@@ -66,7 +66,7 @@ class RayActor:
         assert process.stdout is not None
         assert process.stderr is not None
         output, error = process.stdout.fileno(), process.stderr.fileno()
-        with selectors.DefaultSelector() as selector:
+        with process.stdout, process.stderr, selectors.DefaultSelector() as selector:
             for number in (output, error):
                 os.set_blocking(number, False)
                 selector.register(number, selectors.EVENT_READ)

@@ -64,7 +64,11 @@ def test_children_of_a_worker_do_not_hide_its_end() -> None:
     forks = "import os, time\nif os.fork() == 0:\n    os.setsid()\n    time.sleep(20)\n    os._exit(0)\nos._exit(5)"
     started_at = time.monotonic()
 
-    assert [STARTED, EXITED + b"5"] == [*RayActor(forks, None, 1.0).read()]
+    actor = RayActor(forks, None, 1.0)
+    messages = [*actor.read()]
+    actor.close()
+
+    assert [STARTED, EXITED + b"5"] == messages
     assert time.monotonic() < started_at + 15
 
 
