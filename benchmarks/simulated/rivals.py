@@ -5,10 +5,10 @@ None of them pauses a run for a Retry-After: the executor delays only the trial 
 
 import math
 
-from runner.concurrency.policy import Decision, Failed, Gate, Signal, Started, Succeeded, TimedOut
+from runner.concurrency.policy import Decision, Failed, Signal, Started, StartPermit, Succeeded, TimedOut
 
-_OPEN = Gate(open=True)
-_FULL = Gate(open=False)
+_OPEN = StartPermit(open=True)
+_FULL = StartPermit(open=False)
 
 
 class Fixed:
@@ -38,7 +38,7 @@ class Fixed:
         """Ignore time that passes without an end of a call."""
         return Decision(limit=self.limit)
 
-    def may_start(self, t: float) -> Gate:  # noqa: ARG002  # others pace their starts
+    def may_start(self, t: float) -> StartPermit:  # noqa: ARG002  # others pace their starts
         """Open while fewer than the limit are in flight."""
         return _OPEN if self.in_flight < self.limit else _FULL
 
@@ -104,7 +104,7 @@ class Aws(Fixed):
         self._max_rate = 0.0
         self._throttled = 0.0
 
-    def may_start(self, t: float) -> Gate:
+    def may_start(self, t: float) -> StartPermit:
         """Open while a slot is free and the bucket holds a token."""
         if self.in_flight >= self.slots:
             return _FULL
@@ -112,7 +112,7 @@ class Aws(Fixed):
             return _OPEN
         tokens = min(self._tokens + (t - self._filled) * self._fill, self._capacity)
         # Slightly less than a token is enough; otherwise rounding could make the wait endless.
-        return _OPEN if tokens > 1 - 1e-9 else Gate(open=False, at=t + max((1 - tokens) / self._fill, 1e-6))
+        return _OPEN if tokens > 1 - 1e-9 else StartPermit(open=False, at=t + max((1 - tokens) / self._fill, 1e-6))
 
     def learn(self, signal: Signal) -> None:
         """Take a token at each start; set the rate after each answer."""

@@ -22,7 +22,7 @@ from journal.events import IntakePaused, IntakeResumed, LimitChanged, PaceChange
 from runner.concurrency.background import Background
 from runner.concurrency.breaker import Breaker
 from runner.concurrency.constants import (
-    BUSY,
+    BUSY_SHARE,
     COARSE,
     FIRST_LIMIT,
     FIRST_LIMITED,
@@ -35,14 +35,14 @@ from runner.concurrency.constants import (
     LATEST_LIMITED,
     LATEST_SHARE,
     LONGEST_PAUSE,
-    POISONED,
-    SETTLE,
+    SAME_TRIAL_LIMITED,
+    SETTLE_SHARE,
     SHORT_RUN,
     SHORT_TEST,
     SHORTEST_RUN,
     SMOOTHING,
     TEST_PACE,
-    WAVE,
+    WAVE_SHARE,
 )
 from runner.concurrency.in_flight import InFlight, lower_load
 from runner.concurrency.latency import Latency
@@ -54,10 +54,10 @@ from runner.concurrency.policy import (
     PROBE,
     Decision,
     Failed,
-    Gate,
     Interrupted,
     Signal,
     Started,
+    StartPermit,
     Succeeded,
     TimedOut,
 )
@@ -146,21 +146,21 @@ class Adaptive:
         self._advance(t)
         return self._decision()
 
-    def may_start(self, t: float) -> Gate:
+    def may_start(self, t: float) -> StartPermit:
         """Return whether an attempt may start at `t`."""
         breaker = self._breaker
         if breaker.open:
             # Probes may start even if hung calls fill the limit; otherwise the run could not recover.
             if t >= breaker.next_probe:
                 return PROBE
-            return Gate(open=False, at=min(breaker.next_probe, self._failures[0][0] if self._failures else _NEVER))
+            return StartPermit(open=False, at=min(breaker.next_probe, self._failures[0][0] if self._failures else _NEVER))
         if len(self._calls) >= self.limit:
             hung_at = self._hung_at()
-            return FULL if hung_at == _NEVER else Gate(open=False, at=max(hung_at, t))
+            return FULL if hung_at == _NEVER else StartPermit(open=False, at=max(hung_at, t))
         at = self._pause.earliest(t)
         if self._shown_pace is not None:
             at = max(at, self._pace.next_start)
-        return OPEN if t >= at else Gate(open=False, at=at)
+        return OPEN if t >= at else StartPermit(open=False, at=at)
 
     def _decision(self, *, probe: bool = False) -> Decision:
         return Decision(limit=self.limit, probe=probe, changes=tuple(self._changes))
@@ -206,7 +206,7 @@ class Adaptive:
     def _start(self, trial: str) -> bool:
         self._started += 1
         probe = self._breaker.open
-        if self._now - self._wave.t > max(WAVE * (self._latency.mean or 0.0), 0.001):
+        if self._now - self._wave.t > max(WAVE_SHARE * (self._latency.mean or 0.0), 0.001):
             self._wave = Wave(self._now)
         self._wave.load = len(self._calls) + 1
         self._calls[trial] = Start(
@@ -268,7 +268,7 @@ class Adaptive:
         start.is_repeated = self._last_limited.get(start.trial, self._newest_accepted) < self._newest_accepted
         if start.order > self._last_change:
             self._last_limited[start.trial] = start.order
-        if self._rate_limits[start.trial] < POISONED and start.order > self._last_change:
+        if self._rate_limits[start.trial] < SAME_TRIAL_LIMITED and start.order > self._last_change:
             self._limited[start.order] = start
             if len(self._limited) > 4 * LATEST:
                 self._limited = {n: other for n, other in self._limited.items() if n > start.order - 2 * LATEST}
@@ -280,7 +280,7 @@ class Adaptive:
             for other in self._calls.values():
                 if other.order > start.order:  # The endpoint did not work on the failed call, so there was one less in flight.
                     other.in_flight -= 1
-        wait = SETTLE * min(elapsed, 1.0) if isinstance(failure, Failed) else 0.0
+        wait = SETTLE_SHARE * min(elapsed, 1.0) if isinstance(failure, Failed) else 0.0
         if isinstance(failure, Failed) and failure.category == "rate_limited":
             is_first = start.order - self._last_429 >= _QUIET and _QUIET * self._background.share < 1
             if is_first or self._pause.is_settling:
@@ -323,7 +323,7 @@ class Adaptive:
         machine = self._in_flight
         proven = int(GROWTH_PER_PROOF * (self._latency.load or 0))
         measured = round(self._latency.latest[0]) if self._latency.latest else 0
-        is_in_use = min(start.wave.load, measured) >= BUSY * self.limit
+        is_in_use = min(start.wave.load, measured) >= BUSY_SHARE * self.limit
         if machine.is_unchecked and is_in_use and self._started >= machine.check_from:
             self._measure_lower(lower_load(min(self.limit, measured)), f"testing whether fewer than {self.limit} are as fast")
             return
@@ -410,7 +410,7 @@ class Adaptive:
         self._all_limited += 1
         if self._breaker.open:
             self._probe_rate_limited(start, arrived, retry_after)
-        elif self._rate_limits[start.trial] >= POISONED:
+        elif self._rate_limits[start.trial] >= SAME_TRIAL_LIMITED:
             self._pace.missed += 1  # The trial may be the reason.
         elif start.order <= self._last_change:
             self._pace.count_earlier_429()

@@ -10,7 +10,7 @@ An overload is a rate limit, an unavailable endpoint or a timeout; an error of t
 
 from journal.events import LimitChanged, PolicyEvent
 from runner.concurrency.pause import Pause
-from runner.concurrency.policy import FULL, OPEN, Decision, Failed, Gate, Signal, Started, Succeeded, TimedOut
+from runner.concurrency.policy import FULL, OPEN, Decision, Failed, Signal, Started, StartPermit, Succeeded, TimedOut
 
 _SMOOTHING = 0.2
 """Weight of the newest latency in the average that is shown."""
@@ -90,12 +90,12 @@ class Aimd:
         """End a pause whose time is over."""
         return Decision(limit=self.limit, changes=tuple(self._pause.end(t)))
 
-    def may_start(self, t: float) -> Gate:
+    def may_start(self, t: float) -> StartPermit:
         """Return whether fewer attempts than the limit are in flight and no pause is in force."""
         if len(self._in_flight) >= self.limit:
             return FULL
         at = self._pause.earliest(t)
-        return OPEN if t >= at else Gate(open=False, at=at)
+        return OPEN if t >= at else StartPermit(open=False, at=at)
 
     def _close_window(self, now: float) -> list[PolicyEvent]:
         """If the window is over, change the target and start the next window."""

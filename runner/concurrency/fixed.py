@@ -2,7 +2,7 @@
 
 from journal.events import PolicyEvent
 from runner.concurrency.pause import Pause
-from runner.concurrency.policy import FULL, OPEN, Decision, Failed, Gate, Signal, Started
+from runner.concurrency.policy import FULL, OPEN, Decision, Failed, Signal, Started, StartPermit
 
 
 class Fixed:
@@ -33,11 +33,11 @@ class Fixed:
         """End a pause whose time is over."""
         return Decision(limit=self.limit, changes=tuple(self._pause.end(t)))
 
-    def may_start(self, t: float) -> Gate:
+    def may_start(self, t: float) -> StartPermit:
         """Return whether fewer than `slots` attempts are in flight and no pause is in force."""
         if len(self._in_flight) >= self.limit:
             return FULL
         if self._pause.current is None:
             return OPEN
         at = self._pause.earliest(t)
-        return OPEN if t >= at else Gate(open=False, at=at)
+        return OPEN if t >= at else StartPermit(open=False, at=at)

@@ -14,14 +14,15 @@ from typing import Literal
 from attrs import define
 
 from runner.concurrency.constants import (
-    BUSY,
+    BUSY_SHARE,
     CEILING_LATEST,
     CEILING_SHARE,
     CEILING_SOONEST,
-    DOUBT,
+    DOUBT_SECONDS,
+    DOUBTFUL_SHARE,
     FAST_GROWTH,
     FIRST_LIMIT,
-    LARGEST_UNSHOWN,
+    LARGEST_NOT_INFERRED,
     LIMIT_TEST_CALLS,
     LIMIT_TEST_CHEAP,
     LIMIT_TEST_LATEST,
@@ -39,7 +40,6 @@ from runner.concurrency.constants import (
     PER_ROUND_TRIP,
     SHORTEST_RUN,
     SMALLEST_COMPARED,
-    SURE_SHARE,
     TIMEOUT_CUT,
     UNPROVEN_LIMIT,
 )
@@ -126,7 +126,7 @@ class InFlight:
     @property
     def is_doubtful(self) -> bool:
         """Whether fewer than half of the starts were rate limited when the limit was found: the 429s may have been random."""
-        return self.known_limit > 0 and self.limited_share < SURE_SHARE
+        return self.known_limit > 0 and self.limited_share < DOUBTFUL_SHARE
 
     @property
     def is_certain(self) -> bool:
@@ -149,7 +149,7 @@ class InFlight:
             self.phase, self.since, self.limit, self.upward = "holding", t, self.known_limit, True
             self.period = min(2 * self.period, LIMIT_TEST_LATEST)
         is_far = self.limit >= UNPROVEN_LIMIT and self.limit > PER_ROUND_TRIP * start.limit
-        if is_far or start.wave.load < BUSY * start.limit or start.in_flight < start.limit // 2:
+        if is_far or start.wave.load < BUSY_SHARE * start.limit or start.in_flight < start.limit // 2:
             return
         if self.phase == "climbing":
             allowed = min(max(proven, self._unproven), self._highest(t))
@@ -239,11 +239,11 @@ class InFlight:
     def is_above(self, start: Start, t: float) -> bool:
         """Return whether a start had at least as many in flight as were ever accepted, or the limit is certain."""
         accepted = 0 if self.is_certain else self.highest_accepted - 1
-        return t >= self.doubt_until and start.in_flight > max(accepted, LARGEST_UNSHOWN)
+        return t >= self.doubt_until and start.in_flight > max(accepted, LARGEST_NOT_INFERRED)
 
     def explains(self, start: Start, t: float) -> bool:
         """Return whether too many in flight may explain a 429: as many were never accepted, or nearly as many are held."""
-        if t < self.doubt_until or start.in_flight <= LARGEST_UNSHOWN:
+        if t < self.doubt_until or start.in_flight <= LARGEST_NOT_INFERRED:
             return False
         is_near = self.known_limit > 0 and not self.by_latency and start.in_flight > NEAR_LIMIT * self.known_limit
         if start.in_flight <= max(self._surely_accepted(), self.known_limit) and not is_near:
@@ -273,7 +273,7 @@ class InFlight:
     @property
     def is_refuted(self) -> bool:
         """Whether so many calls were rate limited below that limit that a rate limit is the reason."""
-        return self.limited_above >= 2 * LIMITED_ABOVE and self._share >= SURE_SHARE
+        return self.limited_above >= 2 * LIMITED_ABOVE and self._share >= DOUBTFUL_SHARE
 
     def follow_pace(self, in_flight: int) -> bool:
         """Lower an unmeasured limit to twice what a pace needs, and return whether it was higher.
@@ -289,7 +289,7 @@ class InFlight:
         """Discard a limit that a rate limit explains better, and attribute no 429 to the number in flight for a while."""
         if self.known_limit and not self.by_latency:
             self.known_limit, self.phase = 0, "climbing"
-        self.doubt_until = t + DOUBT
+        self.doubt_until = t + DOUBT_SECONDS
 
     def limited(self, start: Start, t: float, newest: int) -> str:
         """Hold the limit just below what was rate limited; return the evidence."""

@@ -10,17 +10,17 @@ as much as the load, the higher load adds no throughput. An attempt that timed o
 from attrs import define
 
 from runner.concurrency.constants import (
-    BUSY,
+    BUSY_SHARE,
     DECISIVE,
     GROUP_IGNORED,
     GROUP_LARGEST,
     GROUP_SAMPLES,
     GROUP_SMALLEST,
+    MAX_LATENCY_GROWTH,
     OTHER_LOAD,
     SAME_LOAD,
     SLOWER,
     SMOOTHING,
-    WORTH,
 )
 from runner.concurrency.start import Group, Start
 
@@ -43,7 +43,7 @@ class Comparison:
     @property
     def is_worth(self) -> bool:
         """Whether the higher load raises throughput: latency grew clearly less than the load."""
-        return self.high_seconds <= self.low_seconds * (1 + WORTH * (self.high / self.low - 1))
+        return self.high_seconds <= self.low_seconds * (1 + MAX_LATENCY_GROWTH * (self.high / self.low - 1))
 
     def __str__(self) -> str:
         return f"{self.low_seconds:.2f} s at {self.low:.0f} in flight, {self.high_seconds:.2f} s at {self.high:.0f}"
@@ -105,7 +105,7 @@ class Latency:
             group.is_evaluated
             or group.samples < max(group.size - group.size // GROUP_IGNORED, GROUP_SAMPLES)
             or group.first <= last_lowered
-            or group.load < BUSY * group.limit
+            or group.load < BUSY_SHARE * group.limit
         ):
             return None
         group.is_evaluated = True

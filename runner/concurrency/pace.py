@@ -18,12 +18,11 @@ from attrs import define, field
 
 from runner.concurrency.constants import (
     CONFIRM,
-    CONTAMINATED,
-    FIRST_BELIEF,
     FIRST_PACE_GROWTH,
+    FIRST_RATE_SHARE,
     FLATTEST_SWING,
-    LAST_FIRST_PACE,
-    LATE,
+    LATE_TOLERANCE,
+    MAX_MEASURED_GROWTH,
     MEASURED_CALLS,
     MEASURED_SHORTEST,
     PLATEAU_CALLS,
@@ -35,6 +34,7 @@ from runner.concurrency.constants import (
     SLOWEST,
     STEADY,
     SWING,
+    UNPACED_FROM,
 )
 from runner.concurrency.start import Start
 
@@ -119,8 +119,8 @@ class Pace:
             return
         gap = 1 / pace
         late = t - self.next_start
-        self.next_start = t + gap if late > max(gap, LATE) else self.next_start + gap
-        if late > LATE:
+        self.next_start = t + gap if late > max(gap, LATE_TOLERANCE) else self.next_start + gap
+        if late > LATE_TOLERANCE:
             self.since += late  # There were too few slots or trials: the plateau waits.
         elif self.estimate is None or self.fixed is not None:
             return
@@ -137,7 +137,7 @@ class Pace:
     def speed_up(self) -> None:
         """Start faster after an answer at the beginning of a run, and finally as the slots allow."""
         if self.fixed is not None:
-            self.fixed = FIRST_PACE_GROWTH * self.fixed if self.fixed < LAST_FIRST_PACE else None
+            self.fixed = FIRST_PACE_GROWTH * self.fixed if self.fixed < UNPACED_FROM else None
 
     def count_earlier_429(self) -> None:
         """Count a 429 of an earlier start; it may have used a token, so one start is skipped."""
@@ -165,7 +165,7 @@ class Pace:
         # On some endpoints rejected calls use tokens too, so a short measurement is inexact.
         is_enough = granted >= MEASURED_CALLS and seconds >= MEASURED_SHORTEST
         if self.estimate is None:
-            self._search(FIRST_BELIEF * max(max(granted, 1) / max(seconds + pause, 0.5), flow), t)
+            self._search(FIRST_RATE_SHARE * max(max(granted, 1) / max(seconds + pause, 0.5), flow), t)
         elif not is_measured:
             # The bucket may have overflowed, so this is no measurement; only an estimated pace is lowered.
             self._lower_guess(t)
@@ -209,7 +209,7 @@ class Pace:
 
     def _lower_guess(self, t: float) -> None:
         if self.searching and self.estimate is not None:
-            self._search(FIRST_BELIEF * self.estimate, t)
+            self._search(FIRST_RATE_SHARE * self.estimate, t)
         else:
             self.since = t
 
@@ -219,7 +219,7 @@ class Pace:
     def _settle(self, rate: float, pace: float, t: float) -> None:
         """Begin a plateau around a measured rate; `pace` is the pace at the 429."""
         estimate = self.estimate or rate
-        if self.lowest < rate / 2 or pace > CONTAMINATED * self.lowest:
+        if self.lowest < rate / 2 or pace > MAX_MEASURED_GROWTH * self.lowest:
             # The pace was much lower meanwhile, and the bucket overflowed: the rate is between the two.
             self._search(math.sqrt(rate * pace), t)
             return

@@ -77,7 +77,7 @@ class Decision:
 
 
 @fact
-class Gate:
+class StartPermit:
     """Whether an attempt may start now."""
 
     open: bool
@@ -95,9 +95,9 @@ def evolved(fact: T, **changes: object) -> T:
     return attrs.evolve(fact, **changes)  # type: ignore[misc]  # a fact is an attrs class
 
 
-OPEN = Gate(open=True)
-PROBE = Gate(open=True, probe=True)
-FULL = Gate(open=False)
+OPEN = StartPermit(open=True)
+PROBE = StartPermit(open=True, probe=True)
+FULL = StartPermit(open=False)
 
 
 class Policy(Protocol):
@@ -119,6 +119,6 @@ class Policy(Protocol):
         """Process that time has passed until `t`; called at the time `at` of a closed gate."""
         ...
 
-    def may_start(self, t: float) -> Gate:
+    def may_start(self, t: float) -> StartPermit:
         """Return whether an attempt may start at `t`; changes nothing."""
         ...

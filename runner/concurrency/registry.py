@@ -15,7 +15,7 @@ import attrs
 import trio
 
 from journal.events import IntakePaused, IntakeResumed, LimitChanged, PaceChanged, PolicyEvent
-from runner.concurrency.policy import FULL, Decision, Gate, Interrupted, Policy, Signal, Started, evolved
+from runner.concurrency.policy import FULL, Decision, Interrupted, Policy, Signal, Started, StartPermit, evolved
 
 TURN: Final = 0.1
 """Seconds for which the other runs wait for the run whose turn it is."""
@@ -131,7 +131,7 @@ class Member:
             joined, self.new_runs = self.new_runs, []
         return joined
 
-    def may_start(self, t: float) -> Gate:
+    def may_start(self, t: float) -> StartPermit:
         """Return whether this run may start something at `t`; of several waiting runs, the one with the fewest starts may."""
         shared, now = self._shared, t + self._offset
         with shared.lock:
@@ -144,12 +144,12 @@ class Member:
             if not gate.open:
                 return gate if gate.at is None else evolved(gate, at=gate.at - self._offset)
             if t < self._until:
-                return Gate(open=False, at=self._until)  # The end of the pause is not recorded here yet.
+                return StartPermit(open=False, at=self._until)  # The end of the pause is not recorded here yet.
             first = self._first_in_turn(now)
         if first is self:
             return gate
         first.call()
-        return Gate(open=False, at=t + TURN)
+        return StartPermit(open=False, at=t + TURN)
 
     def leave(self, t: float) -> None:
         """Stop using the policy; what this run has in flight no longer counts."""

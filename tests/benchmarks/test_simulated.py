@@ -14,7 +14,7 @@ from benchmarks.simulated.real import measure_real
 from benchmarks.simulated.rivals import Fixed
 from benchmarks.simulated.rows import Row, best_fixed, measure, ours, simulate
 from benchmarks.simulated.scenarios import SCENARIOS, randoms
-from runner.concurrency.policy import Decision, Gate, Signal, Started
+from runner.concurrency.policy import Decision, Signal, Started, StartPermit
 
 A, X = SCENARIOS["A"][0], SCENARIOS["X"][0]
 
@@ -121,8 +121,10 @@ class Patient:
         self.elapsed.append(t)
         return Decision(limit=1)
 
-    def may_start(self, t: float) -> Gate:
-        return Gate(open=True) if self.elapsed and not self.starts else Gate(open=False, at=5.0 if t < 5 else None)
+    def may_start(self, t: float) -> StartPermit:
+        return (
+            StartPermit(open=True) if self.elapsed and not self.starts else StartPermit(open=False, at=5.0 if t < 5 else None)
+        )
 
 
 def test_a_policy_sees_time_pass() -> None:

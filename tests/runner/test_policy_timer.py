@@ -8,7 +8,7 @@ from journal import read
 from journal.events import AttemptStarted, IntakePaused, IntakeResumed, LimitChanged
 from replay.auditing import audit
 from runner import Retry
-from runner.concurrency.policy import Decision, Gate, Policy, Signal, Started
+from runner.concurrency.policy import Decision, Policy, Signal, Started, StartPermit
 from runner.recompute.rules import SessionRules
 from runner.testing import Hang, Return, Scripted, events_of
 from tests.journal.disk import SimulatedDisk
@@ -39,12 +39,12 @@ class Patient:
             self._last_end = signal.t
         return Decision(limit=self.limit, changes=changes)
 
-    def may_start(self, t: float) -> Gate:
+    def may_start(self, t: float) -> StartPermit:
         if self._until is not None and t < self._until:
-            return Gate(open=False, at=self._until)
+            return StartPermit(open=False, at=self._until)
         if len(self._in_flight) < self.limit:
-            return Gate(open=True)
-        return Gate(open=False, at=self._last_end + SILENCE)
+            return StartPermit(open=True)
+        return StartPermit(open=False, at=self._last_end + SILENCE)
 
     def elapse(self, t: float) -> Decision:
         if len(self._in_flight) < self.limit or t < self._last_end + SILENCE:
