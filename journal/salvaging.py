@@ -99,7 +99,7 @@ def _adapted(event: events.Event, journal: Journal) -> events.Event:
     counts = journal.lifecycle.counts()
     if (event.completed, event.failed, event.withdrawn) != (counts["completed"], counts["failed"], counts["withdrawn"]):
         raise IllegalEvent("RunFinished", "it counts trials that are lost")
-    return attrs.evolve(event, head=journal.head if event.head else "")  # type: ignore[misc]  # a fact is an attrs class
+    return attrs.evolve(event, head=journal.head if event.head else "")  # type: ignore[misc]  # an event is an attrs class
 
 
 def _lost_sessions(event: events.Event, lifecycle: Lifecycle) -> range:

@@ -24,7 +24,7 @@ class StepReferences:
         copy = self._copies.get(event.trial, {}).get(event.completed_seq)
         if copy is None:
             raise IllegalEvent("StepReused", "the step that it reuses is lost")
-        return attrs.evolve(event, completed_seq=copy)  # type: ignore[misc]  # a fact is an attrs class
+        return attrs.evolve(event, completed_seq=copy)  # type: ignore[misc]  # an event is an attrs class
 
     def add(self, source: Record, copy: Record) -> None:
         """Keep the number of a record that was copied, if a later one may refer to it."""

@@ -316,7 +316,7 @@ class RunState:
             return
         before, changes = self.started, {name: adopted[name] for name in (*PINNED, "task") if name in adopted}
         changes["definition"] = before.definition if definition is None else definition
-        now = self.started = attrs.evolve(before, **changes)  # type: ignore[misc]  # a fact is an attrs class
+        now = self.started = attrs.evolve(before, **changes)  # type: ignore[misc]  # an event is an attrs class
         self.sessions[-1].adopted = tuple(adopted_changes(before, now))
         self.scores.set_versions(now.scorers)
         location = record.segment, record.offset

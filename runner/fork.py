@@ -86,7 +86,7 @@ def _adapted(event: Event, source_run: LoadedRun, origin: dict[str, Any], head: 
     match event:
         case RunStarted():
             shards = first_shards(event.merged_from, len(source_run.state.sessions))
-            return attrs.evolve(event, forked_from=origin, merged_from=shards)  # type: ignore[misc]  # a fact is an attrs class
+            return attrs.evolve(event, forked_from=origin, merged_from=shards)  # type: ignore[misc]  # an event is an attrs class
         case RunFinished() if source_run.state.merged.sessions > len(source_run.state.sessions):
             return RunStopped(reason="interrupted")
         case RunFinished():

@@ -162,7 +162,7 @@ def _describe(path: Path, key: bytes | None) -> SourceShard:
         is_finished=finished is not None,
         is_own=key is not None and all(is_signed for _, is_signed in signed_starts),
         start=start,
-        started=attrs.evolve(state.started, settings=state.settings),  # type: ignore[misc]  # a fact is an attrs class
+        started=attrs.evolve(state.started, settings=state.settings),  # type: ignore[misc]  # an event is an attrs class
     )
 
 
@@ -172,7 +172,7 @@ def _check_same(first: SourceShard, other: SourceShard) -> None:
         shards = f"{first.path} is shard {first.shard}, and {other.path} is shard {other.shard}"
         raise UsageError(f"the shards are not parts of one run: {shards}")
     settings: dict[str, Any] = {name: other.started.settings.get(name) for name in EXPERIMENT_SETTINGS}
-    now = attrs.evolve(other.started, settings=settings)  # type: ignore[misc]  # a fact is an attrs class
+    now = attrs.evolve(other.started, settings=settings)  # type: ignore[misc]  # an event is an attrs class
     if changes := differences(first.started, now, first.started.settings):
         raise RunChanged(
             f"{other.path} differs from {first.path}", changes=changes, hint="merge shards of one evaluation and dataset only"
@@ -310,7 +310,7 @@ class _Adapter:
         changed = {name: settings.get(name) for name in {**previous, **settings} if previous.get(name) != settings.get(name)}
         adopted = adopted_changes(before, now)
         session: Event = attrs.evolve(
-            event,  # type: ignore[misc]  # a fact is an attrs class
+            event,  # type: ignore[misc]  # an event is an attrs class
             session=self._journal.lifecycle.sessions + 1,
             settings=changed or None,
             trials=self.source.planned,

@@ -14,7 +14,9 @@ _INTRO: Final = """\
 # Run with: evaljournal run --config {path}
 # The keys are options of `evaljournal run`; flags take precedence. Paths are relative to the working directory.
 """
-_CHOICE: Final = "# Target: pass one of these. `evaljournal init --chat`, --endpoint and --command write a file for one.\n"
+_CHOICE: Final = (
+    "# Target: uncomment one of these, or write a file for one: `evaljournal init --chat`, --endpoint or --command.\n"
+)
 _COMMON: Final = ("slots", "timeout", "max-failures", "fail-under")
 _TARGETS: Final = {
     "chat": ("chat", "prompt", "base-url", "key-env", "temperature"),
@@ -27,10 +29,10 @@ _ACTIVE: Final = {"data", "score", "chat", "prompt", "endpoint", "body", "output
 
 @click.command()
 @click.argument("path", type=click.Path(path_type=Path), default=Path("eval.toml"), metavar="[FILE]")
-@click.option("--chat", "target", flag_value="chat", help="For a chat model.")
-@click.option("--endpoint", "target", flag_value="endpoint", help="For an HTTP endpoint.")
-@click.option("--command", "target", flag_value="command", help="For a command.")
-@click.option("--all", "with_all", is_flag=True, help="Every option of `run`, with its help text.")
+@click.option("--chat", "target", flag_value="chat", help="Write the keys for a chat model.")
+@click.option("--endpoint", "target", flag_value="endpoint", help="Write the keys for an HTTP endpoint.")
+@click.option("--command", "target", flag_value="command", help="Write the keys for a command.")
+@click.option("--all", "with_all", is_flag=True, help="Write all keys, with their help texts.")
 def init(path: Path, target: str | None, with_all: bool) -> None:
     """Write a configuration file for `evaljournal run --config` (default: eval.toml).
 
@@ -48,7 +50,7 @@ def init(path: Path, target: str | None, with_all: bool) -> None:
     except FileExistsError:
         raise UsageError("already exists and is never overwritten; pass another name", path=path) from None
     except OSError as exc:
-        raise UsageError(f"cannot be written: {exc.strerror}", path=path) from exc
+        raise UsageError(f"cannot be written: {exc.strerror}; create its directory or pass another path", path=path) from exc
     edit = f"set data and {target}" if target else "set data and a target"
     echo(f"{path} written; {edit}, then: evaljournal run --config {shlex.quote(str(path))}", err=True)
 
@@ -62,7 +64,7 @@ def _all() -> str:
 
 
 def _short(target: str | None) -> str:
-    """Return the keys of one target, or of all of them, commented out, with the choice explained."""
+    """Return a short file: data, the keys of the target, score and common options; without a target, one key of each kind."""
     options = {option.key: option for option in OPTIONS}
 
     def rows(*keys: str, active: bool = True) -> str:

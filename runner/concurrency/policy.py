@@ -92,7 +92,7 @@ T = TypeVar("T")
 
 def evolved(fact: T, **changes: object) -> T:
     """Return a copy of a fact with these members changed."""
-    return attrs.evolve(fact, **changes)  # type: ignore[misc]  # a fact is an attrs class
+    return attrs.evolve(fact, **changes)  # type: ignore[misc]  # an event is an attrs class
 
 
 OPEN = StartPermit(open=True)

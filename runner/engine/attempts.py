@@ -37,13 +37,13 @@ _LARGE: Final = LIMIT // 6
 
 
 class Attempts:
-    """The tasks of a session, one for each variant, and the slots of their attempts."""
+    """Makes the attempts of a session: calls the tasks, records the outcomes, and retries or fails the trials."""
 
     def __init__(
         self,
         tasks: Mapping[str, Task],
         scheduler: Scheduler,
-        late: LateRecorder,
+        late_recorder: LateRecorder,
         *,
         max_failures: float,
         in_thread: InThread,
@@ -57,7 +57,7 @@ class Attempts:
         }
         """Variant → the function that returns what is sent for a case, if that is recorded."""
         self._scheduler = scheduler
-        self._late = late
+        self._late_recorder = late_recorder
         self._in_thread = in_thread
         self._settings = scheduler.settings
         self._is_step = DurableRequests.parse(durable).includes if (durable := scheduler.settings.durable) else None
@@ -85,13 +85,13 @@ class Attempts:
             spent=spent,
             reserved=work.reserved,
         )
-        started = self._record(event)
+        record = self._record(event)
         work.timeout = remaining_timeout(self._settings.timeout, spent)
-        work.started_at = started.t
-        self._scheduler.inform_policy(started, work)
+        work.started_at = record.t
+        self._scheduler.inform_policy(record, work)
         if self._settings.write_ahead:
-            await self._recorder.journal.wait_durable(started.seq)
-        steps = self._late.steps(work, wait=self._settings.write_ahead, is_step=self._is_step)
+            await self._recorder.journal.wait_durable(record.seq)
+        steps = self._late_recorder.steps(work, wait=self._settings.write_ahead, is_step=self._is_step)
         if reuses:
             await self._offer_results(work, steps)
         outcome = await scope.call(
@@ -99,8 +99,8 @@ class Attempts:
             work if task.takes_trial else work.case.input,
             timeout=work.timeout,
             steps=steps,
-            sink=self._late.sink(work),
-            late=partial(self._returned_late, trial, number, started.t),
+            sink=self._late_recorder.sink(work),
+            on_late=partial(self._returned_late, trial, number, record.t),
         )
         if sent_secrets and isinstance(outcome, Returned):
             outcome = await self._masked(work, outcome)
@@ -116,14 +116,14 @@ class Attempts:
 
     async def _offer_results(self, work: TrialWork, steps: AttemptSteps) -> None:
         """Read the results of completed steps; one that cannot be read is executed again, and that is noted."""
-        journal, recorded = self._recorder.journal, list(self._recorder.state.steps.open[work.trial])
-        if not recorded:
+        journal, recorded_steps = self._recorder.journal, list(self._recorder.state.steps.open[work.trial])
+        if not recorded_steps:
             return
-        await journal.wait_durable(recorded[-1].seq)
-        results = await self._in_thread(lambda: list(read_results(journal.path, recorded, journal.files)))
+        await journal.wait_durable(recorded_steps[-1].seq)
+        results = await self._in_thread(lambda: list(read_results(journal.path, recorded_steps, journal.files)))
         for (name, _), result in results:
             if isinstance(result, BlobDamaged):
-                self._late.sink(work)({NOT_REUSED: {"step": name, "problem": str(result)}})
+                self._late_recorder.sink(work)({NOT_REUSED: {"step": name, "problem": str(result)}})
         steps.offer((key, result) for key, result in results if isinstance(result, RecordedResult))
 
     def end(self, work: TrialWork, outcome: CallOutcome | OverBudget | Interrupted) -> bool:
@@ -132,10 +132,10 @@ class Attempts:
         elapsed = self._elapsed(work)
         self._slots.release(work.slot)
         self._scheduler.queues.lanes[work.key].end(work)
-        late = partial(events.AttemptReturnedLate, trial=trial, attempt=number, elapsed=elapsed)
+        late_event = partial(events.AttemptReturnedLate, trial=trial, attempt=number, elapsed=elapsed)
         if self._scheduler.shutdown.is_over:  # It was abandoned and recorded as interrupted, and has returned after all.
             if not isinstance(outcome, OverBudget | Interrupted):
-                self._record(late(outcome="succeeded" if isinstance(outcome, Returned) else "failed"))
+                self._record(late_event(outcome="succeeded" if isinstance(outcome, Returned) else "failed"))
             return False
         match outcome:
             case Returned():
@@ -148,7 +148,7 @@ class Attempts:
                     work,
                 )
                 if outcome.late_outcome is not None:
-                    self._record(late(outcome=outcome.late_outcome))
+                    self._record(late_event(outcome=outcome.late_outcome))
                 self._settle(work)
             case OverBudget():
                 self._exceed_budget(work, elapsed)
@@ -178,7 +178,7 @@ class Attempts:
     def cancel(self, work: TrialWork) -> None:
         """Record that an attempt was interrupted because the whole run was cancelled."""
         attempt, elapsed = work.state.attempts, self._elapsed(work)
-        self._late.record(
+        self._late_recorder.record(
             events.AttemptInterrupted(
                 trial=work.trial, attempt=attempt, reason="cancelled", elapsed=elapsed, worker=work.worker
             )
@@ -197,11 +197,11 @@ class Attempts:
     async def _masked(self, work: TrialWork, outcome: Returned) -> Returned:
         """Mask the secrets that the run sends in an output, and record that it was changed."""
         output, mask = outcome.output, partial(mask_output, outcome.output)
-        masked = await self._in_thread(mask) if is_large(output, LIMIT) else mask()
-        if masked is output:
+        masked_output = await self._in_thread(mask) if is_large(output, LIMIT) else mask()
+        if masked_output is output:
             return outcome
-        self._late.sink(work)({f"{events.NOTE_PREFIX}masked": {"output": True}})
-        return Returned(output=masked)
+        self._late_recorder.sink(work)({f"{events.NOTE_PREFIX}masked": {"output": True}})
+        return Returned(output=masked_output)
 
     async def _with_blobs(self, work: TrialWork, outcome: Returned) -> Returned:
         """Write a large output before it is recorded, so that no other record waits for a slow disk."""
@@ -246,7 +246,7 @@ class Attempts:
                 if state.is_over_budget(work.trial, usage):
                     self._exceed_budget(work, elapsed, usage)
                     return False
-                record = self._record(attrs.evolve(event, output=output, usage=usage))  # type: ignore[misc]  # a fact is an attrs class
+                record = self._record(attrs.evolve(event, output=output, usage=usage))  # type: ignore[misc]  # an event is an attrs class
         except (Unserializable, RecursionError) as exc:
             number, message = work.state.attempts, describe(exc).message
             failed = events.AttemptFailed(
@@ -317,7 +317,7 @@ class Attempts:
 
     def _returned_late(self, trial: str, attempt: int, started_at: float, outcome: LateOutcome) -> None:
         elapsed = round(self._now() - started_at, 6)
-        self._late.record(events.AttemptReturnedLate(trial=trial, attempt=attempt, outcome=outcome, elapsed=elapsed))
+        self._late_recorder.record(events.AttemptReturnedLate(trial=trial, attempt=attempt, outcome=outcome, elapsed=elapsed))
 
     def _elapsed(self, work: TrialWork) -> float:
         return round(self._now() - work.started_at, 6)

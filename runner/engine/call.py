@@ -94,17 +94,17 @@ class CallScope:
         *,
         timeout: float | None,  # noqa: ASYNC109  # one timer enforces the timeouts of all calls
         sink: Sink,
-        late: Callable[[LateOutcome], None],
+        on_late: Callable[[LateOutcome], None],
         steps: AttemptSteps | None = None,
     ) -> CallOutcome:
-        """Call a task; its notes go to `sink`, its steps to `steps`, and the outcome of an abandoned call to `late`."""
+        """Call a task; its notes go to `sink`, its steps to `steps`, and the outcome of an abandoned call to `on_late`."""
         if timeout is not None:
             self.due = self._timer.schedule_in(timeout)
         set_note_sink(sink)
         set_steps(steps)
         outcome: CallOutcome
         try:
-            outcome = Returned(output=await task.call(value, late))
+            outcome = Returned(output=await task.call(value, on_late))
         except trio.Cancelled:
             raise
         except BaseException as exc:
@@ -113,7 +113,7 @@ class CallScope:
             # Our own frame in its traceback would form a reference cycle.
             outcome = exc.with_traceback(exc.__traceback__ and exc.__traceback__.tb_next)
         if self.is_abandoned:
-            late("succeeded" if isinstance(outcome, Returned) else "failed")
+            on_late("succeeded" if isinstance(outcome, Returned) else "failed")
         is_lost = isinstance(outcome, WorkerEnded)  # Perhaps because of another call in its worker.
         if (
             self.is_abandoned

@@ -1,7 +1,7 @@
 """The recorder of a session, its clock and its loop.
 
-An event is appended to the journal and applied to the live state together, so the two cannot differ. Wall time is only
-displayed; durations are measured with the monotonic clock.
+An event is appended to the journal and applied to the live state together, so the two cannot differ. Wall time is used
+for timestamps and for dates in `Retry-After`; durations are measured with the monotonic clock.
 """
 
 import contextlib
@@ -69,7 +69,7 @@ class RunLoop:
             function(*arguments)
             return
         self._calls.append((function, arguments))
-        if not self._is_woken:  # Waking the loop costs more than a call; one that is woken finds all calls.
+        if not self._is_woken:  # Waking the loop costs more than a call; one wake-up makes all queued calls.
             self._is_woken = True
             with contextlib.suppress(trio.RunFinishedError):
                 self.token.run_sync_soon(self._make_calls)
@@ -130,7 +130,7 @@ class LateRecorder:
     _loop: RunLoop
     _shutdown: Shutdown
     _stop_over_budget: Callable[[str], None]
-    """Called with a trial whose attempts have used more than one trial may."""
+    """Called with a trial that has exceeded the budget per trial."""
 
     def record(self, event: Noted | AttemptReturnedLate | AttemptInterrupted | StepEvent) -> None:
         """Record an event, or discard it; call it in the thread of the loop."""

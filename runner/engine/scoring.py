@@ -113,7 +113,7 @@ class Scoring:
             await scheduler.recorder.journal.wait_durable(started.seq)
         sink = self._late.sink(call.work)
         value = PlacedInput(call, call.input) if call.needs_place else call.input
-        outcome = await scope.call(call.scorer.task, value, timeout=scorer.timeout, sink=sink, late=lambda _: None)
+        outcome = await scope.call(call.scorer.task, value, timeout=scorer.timeout, sink=sink, on_late=lambda _: None)
         call.is_alone = isinstance(outcome, WorkerEnded)
         self.end(call, outcome)
 

@@ -30,8 +30,8 @@ from runner.engine.null_files import NULL_FILES
 from runner.engine.options import LiveRun
 from runner.engine.session import Session
 from runner.errors import RunChanged
+from runner.executors.caller_thread import InputTask, await_value
 from runner.executors.inputs import Inputs
-from runner.executors.main_thread import InputTask, await_value
 from runner.executors.progress import show
 from runner.executors.results import ExecutionDetails, ResultCollector
 from runner.executors.variables import variable_digests

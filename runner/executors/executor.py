@@ -21,8 +21,8 @@ from journal.events import FailureCategory
 from runner.api import in_trio, run_async
 from runner.definition.settings import DURATION
 from runner.errors import UsageError, is_whole
+from runner.executors.caller_thread import CallerThreadTask
 from runner.executors.execution import Execution, ExecutorConfig, ExecutorSettings, Results
-from runner.executors.main_thread import MainThreadCaller
 from runner.retries.classify import PROGRAMMING_ERRORS, Failure
 from runner.retries.retry import OneBudget
 from runner.signals import handle_signals
@@ -237,7 +237,7 @@ class SyncExecutor(_Executor):
 
     def run(self, inputs: Iterable[Any]) -> Results:
         """Call the function for all inputs. The run itself has its own thread, so that a call cannot block it."""
-        caller = MainThreadCaller(self.generate)
+        caller = CallerThreadTask(self.generate)
         execution = Execution(self._configure(), inputs, task=caller)
         stop_handle, context = execution.stop_handle, contextvars.copy_context()
 

@@ -1,6 +1,7 @@
-"""The interface of a pool of workers: it starts workers, and provides a pipe to each. Everything else is written once.
+"""The interface of a pool of workers: it starts workers, and provides a pipe to each.
 
-A frame is one line of JSON. Nothing that a worker sends is unpickled or evaluated: it may have run code that a model wrote.
+All pools share the code that uses the pipes. A frame is one line of JSON. Nothing that a worker sends is unpickled or
+evaluated: it may have run code that a model wrote.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
@@ -22,12 +23,12 @@ class WorkerDied(Exception):
 
 
 class WorkerEnded(Exception):
-    """The worker of a call has ended before the call."""
+    """The worker that ran a call ended before the call was complete."""
 
     def __init__(self, reason: WorkerEnd, detail: str) -> None:
         super().__init__(f"{reason.replace('_', ' ')}: {detail}")
         self.reason: WorkerEnd = reason
-        """`worker_died`: the call is the only one that the worker ran. `worker_lost`: another cause is possible."""
+        """`worker_died`: the call was the only one in flight, and is probably the cause. `worker_lost`: it may not be."""
         self.detail = detail
 
 
@@ -53,7 +54,7 @@ class Pipe(Protocol):
 
 
 StartWorker = Callable[[int], Awaitable[Pipe]]
-"""Starts a worker; its argument counts those of the session from 1. Raises `WorkerDied` if it cannot be started."""
+"""Starts a worker; its argument is its number in the session, from 1. Raises `WorkerDied` if it cannot be started."""
 
 
 @runtime_checkable
@@ -72,7 +73,7 @@ class WorkerPool(Protocol):
 
     @property
     def tasks(self) -> bool:
-        """Whether attempts run in its workers; if not, only scorers do that are defined with `workers=True`."""
+        """Whether attempts run in its workers; if not, only scorers that are defined with `workers=True` do."""
         ...
 
     @property

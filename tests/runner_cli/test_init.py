@@ -23,7 +23,7 @@ def test_init_writes_a_file_that_runs() -> None:
     assert text == Path("eval.toml").read_text()
     assert {"data", "command", "score"} == set(tomllib.loads(text))
     assert 0 == evaljournal("run", "--config", "eval.toml").exit_code
-    assert "Error: no/eval.toml: cannot be written: No such file or directory\n" == evaljournal("init", "no/eval.toml").stderr
+    assert "no/eval.toml: cannot be written: No such file or directory; create" in evaljournal("init", "no/eval.toml").stderr
 
 
 @pytest.mark.parametrize(

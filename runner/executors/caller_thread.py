@@ -54,7 +54,7 @@ class CallAborted(BaseException):
     """Raised inside a function that runs in the main thread when the run no longer waits for it."""
 
 
-class MainThreadCaller:
+class CallerThreadTask:
     """Queues calls of a run in another thread, and makes them in the thread that waits for its results.
 
     A plain function may depend on its thread: a database connection, or a tool's own event loop.
