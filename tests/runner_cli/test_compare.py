@@ -146,7 +146,7 @@ def test_references(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "a@b@c" == str(find_reference("a@b@c"))
     with pytest.raises(UsageError, match="nowhere does not exist"):
         find_reference("nowhere@mini")
-    assert "this command takes a whole run, not its variant 'c'" in invoke("status", "a@c").stderr
+    assert "this command takes a whole run, not its variant 'c'" in invoke("verify", "a@c").stderr
 
 
 def test_diff_of_variants(tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_diff_of_variants(tmp_path: Path) -> None:
     assert 2 == invoke("diff", path, f"{path}@lage").exit_code
 
 
-@pytest.mark.parametrize(("variant", "baseline", "code"), [("large", "mini", 0), ("mini", "large", 1), ("mini", "mini", 5)])
+@pytest.mark.parametrize(("variant", "baseline", "code"), [("large", "mini", 0), ("mini", "large", 1)])
 def test_gate_of_variants(tmp_path: Path, variant: str, baseline: str, code: int) -> None:
     """A variant is checked against another one."""
     path = run(tmp_path / "run", mini=45, large=60)
