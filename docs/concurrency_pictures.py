@@ -17,7 +17,7 @@ from benchmarks.simulated.endpoint import Burst, Endpoint
 from benchmarks.simulated.rows import Row, simulate
 from journal.events import IntakePaused, IntakeResumed, LimitChanged, PaceChanged
 from runner.concurrency.adaptive import Adaptive
-from runner.concurrency.policy import Decision, Failed, Gate, Signal, Started
+from runner.concurrency.policy import Decision, Failed, Signal, Started, StartPermit
 
 SEED = 3
 WIDTH, LEFT, RIGHT = 860, 56, 24
@@ -53,7 +53,7 @@ class RecordedPolicy:
         """Return the limit of the policy."""
         return self.policy.limit
 
-    def may_start(self, t: float) -> Gate:
+    def may_start(self, t: float) -> StartPermit:
         """Return whether the policy allows a start."""
         return self.policy.may_start(t)
 
