@@ -6,7 +6,7 @@ Without one, a test is skipped. With EVALJOURNAL_REQUIRE_PROGRAMS=1 (set in CI) 
 import os
 import shutil
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
 import pytest
 
@@ -19,8 +19,12 @@ def find_program(*names: str, package: str) -> str:
     """Return the path of the first of these programs; without any, skip the test, or fail it if programs are required."""
     path = next(filter(None, map(shutil.which, names)), None)
     if path is None:
-        reason = f"no {' or '.join(names)} on the PATH; install one with `apt-get install {package}`"
-        if os.environ.get(REQUIRE_PROGRAMS) == "1":
-            pytest.fail(reason)
-        pytest.skip(reason)
+        skip_or_fail(f"no {' or '.join(names)} on the PATH; install one with `apt-get install {package}`")
     return path
+
+
+def skip_or_fail(reason: str) -> NoReturn:
+    """Skip a test that needs what is not installed, or fail it if programs are required."""
+    if os.environ.get(REQUIRE_PROGRAMS) == "1":
+        pytest.fail(reason)
+    pytest.skip(reason)

@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import attrs
-import pytest
 
 from tests.processes import ROOT, Process
-from tests.programs import REQUIRE_PROGRAMS
+from tests.programs import skip_or_fail
 
 ENVIRONMENT: Final = {
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # Listen on the loopback address, as on those systems; also for drivers.
@@ -53,10 +52,7 @@ class RayCluster:
 def ray_cluster(variables: Mapping[str, str] | None = None) -> Iterator[RayCluster]:
     """Run a cluster; skip the test without Ray, or fail it if programs are required."""
     if importlib.util.find_spec("ray") is None:
-        reason = "Ray is not installed; install it with `pip install 'evaljournal[ray]'`"
-        if os.environ.get(REQUIRE_PROGRAMS) == "1":
-            pytest.fail(reason)
-        pytest.skip(reason)
+        skip_or_fail("Ray is not installed; install it with `pip install 'evaljournal[ray]'`")
     directory = tempfile.mkdtemp(prefix="ej-ray-")  # A short path: it has sockets.
     Path(directory, "ray").mkdir()
     environment = {**os.environ, **ENVIRONMENT, **_CLUSTER, **(variables or {}), "RAY_TMPDIR": directory}

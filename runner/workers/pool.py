@@ -6,7 +6,9 @@ evaluated: it may have run code that a model wrote.
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Final, Literal, Protocol, runtime_checkable
+
+from runner.errors import is_whole, valid
 
 WorkerEnd = Literal["worker_died", "worker_lost"]
 
@@ -98,3 +100,9 @@ class WorkerPool(Protocol):
     def open(self) -> AbstractAsyncContextManager[StartWorker]:
         """Open the pool for a session; its workers end with it."""
         ...
+
+
+valid_concurrency: Final = valid(
+    lambda value: value is None or is_whole(value, 1), "must be a whole number, 1 or more", prefix="workers."
+)
+valid_tasks: Final = valid(lambda value: isinstance(value, bool), "must be True or False", prefix="workers.")

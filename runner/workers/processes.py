@@ -14,7 +14,7 @@ import trio
 
 from runner.errors import UsageError, is_whole, valid
 from runner.secrets import mask
-from runner.workers.pool import StartWorker, WorkerDied
+from runner.workers.pool import StartWorker, WorkerDied, valid_concurrency, valid_tasks
 from runner.workers.streams import EXIT_TIMEOUT, START_CODE, FrameSplitter, StderrPrinter, exit_in_words
 
 _CHUNK: Final = 1 << 18
@@ -154,10 +154,7 @@ async def _processes() -> AsyncGenerator[_Processes]:
             nursery.cancel_scope.cancel()
 
 
-_COUNT: Final = "must be a whole number, 1 or more"
-_count: Final = valid(lambda value: is_whole(value, 1), _COUNT, prefix="workers.")
-_places: Final = valid(lambda value: value is None or is_whole(value, 1), _COUNT, prefix="workers.")
-_flag: Final = valid(lambda value: isinstance(value, bool), "must be True or False", prefix="workers.")
+_count: Final = valid(lambda value: is_whole(value, 1), "must be a whole number, 1 or more", prefix="workers.")
 
 
 @attrs.frozen
@@ -170,10 +167,10 @@ class ProcessWorkers:
 
     workers: int = attrs.field(factory=lambda: os.cpu_count() or 1, validator=_count)
     """Number of processes (default: the number of CPUs)."""
-    concurrency: int | None = attrs.field(default=None, validator=_places, kw_only=True)
+    concurrency: int | None = attrs.field(default=None, validator=valid_concurrency, kw_only=True)
     """Attempts that a process runs concurrently. None: 1 for plain functions and commands, 16 for async functions,
     endpoints and chat models."""
-    tasks: bool = attrs.field(default=True, validator=_flag, kw_only=True)
+    tasks: bool = attrs.field(default=True, validator=valid_tasks, kw_only=True)
     """Whether attempts run there. False: only scorers that are defined with `workers=True`."""
 
     @property
@@ -225,9 +222,9 @@ class CommandWorkers:
     """It is split like a shell command."""
     workers: int = attrs.field(default=1, validator=_count, kw_only=True)
     """How many times the command is run."""
-    concurrency: int | None = attrs.field(default=None, validator=_places, kw_only=True)
+    concurrency: int | None = attrs.field(default=None, validator=valid_concurrency, kw_only=True)
     """Attempts that a worker runs concurrently; see `ProcessWorkers`."""
-    tasks: bool = attrs.field(default=True, validator=_flag, kw_only=True)
+    tasks: bool = attrs.field(default=True, validator=valid_tasks, kw_only=True)
     """Whether attempts run there; see `ProcessWorkers`."""
 
     @property

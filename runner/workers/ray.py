@@ -25,7 +25,7 @@ from replay.text import printable
 from runner.errors import UsageError, is_whole, valid
 from runner.signals import reinstall_handlers
 from runner.workers import ray_actor
-from runner.workers.pool import Pipe, StartWorker, WorkerDied
+from runner.workers.pool import Pipe, StartWorker, WorkerDied, valid_concurrency, valid_tasks
 from runner.workers.streams import EXIT_TIMEOUT, START_CODE, FrameSplitter, StderrPrinter, exit_in_words
 
 CONNECT_TIMEOUT: Final = 60.0
@@ -397,10 +397,6 @@ def _copy(value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _count: Final = valid(lambda value: is_whole(value, 0), "must be a whole number, 0 or more", prefix="workers.")
-_flag: Final = valid(lambda value: isinstance(value, bool), "must be True or False", prefix="workers.")
-_places: Final = valid(
-    lambda value: value is None or is_whole(value, 1), "must be a whole number, 1 or more", prefix="workers."
-)
 _amount: Final = valid(_is_amount, "must be a number, 0 or more", prefix="workers.")
 _resources: Final = valid(lambda value: all(map(_is_amount, value.values())), "must be numbers by name", prefix="workers.")
 _variables: Final = valid(
@@ -424,9 +420,9 @@ class RayWorkers:
     """HOST:PORT of the cluster. None: that of RAY_ADDRESS, otherwise the one that runs on this machine."""
     workers: int = attrs.field(default=0, validator=_count, kw_only=True)
     """How many workers run attempts. 0: as many as the attempts need and the cluster has room for; nodes may change."""
-    concurrency: int | None = attrs.field(default=None, validator=_places, kw_only=True)
+    concurrency: int | None = attrs.field(default=None, validator=valid_concurrency, kw_only=True)
     """Attempts that a worker runs concurrently; see `ProcessWorkers`."""
-    tasks: bool = attrs.field(default=True, validator=_flag, kw_only=True)
+    tasks: bool = attrs.field(default=True, validator=valid_tasks, kw_only=True)
     """Whether attempts run there; see `ProcessWorkers`."""
     num_cpus: float = attrs.field(default=1, validator=_amount, kw_only=True)
     """CPUs that Ray reserves for each worker."""
