@@ -3,7 +3,7 @@
 This package handles files and bytes; it defines the events of an evaluation and does not interpret them.
 
 - `writing` opens a journal for writing; `read` returns its records, `follow` also waits for new ones.
-- `verify` checks that nothing was changed; `salvage` copies the intact records of a damaged journal.
+- `verify` checks every hash, every blob and the order of events; `salvage` copies the intact records of a damaged journal.
 - `journal.events` defines the events, `journal.errors` the errors.
 """
 

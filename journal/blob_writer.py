@@ -59,7 +59,7 @@ class BlobWriter:
             future.result()
 
     def close(self) -> None:
-        """End the threads."""
+        """Cancel the writes that have not started; the threads end after their current write."""
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
 

@@ -1,6 +1,7 @@
 """The hash chain: each line ends with a hash of the run's id, the previous hash and the line itself.
 
-The hash detects corruption, reordering and tampering. This module handles bytes, not files or events.
+The hash detects corruption and reordering; a rewritten chain is detected only with a hash that was kept elsewhere. This module
+handles bytes, not files or events.
 """
 
 from hashlib import sha256

@@ -61,11 +61,11 @@ class NotAJournal(JournalError):
 
 
 class JournalExists(JournalError):
-    """The path for a new run already exists or cannot be created."""
+    """The path for a new run is in use, or a file is in its way."""
 
 
 class JournalLocked(JournalError):
-    """Another process is writing this journal."""
+    """The journal is already being written."""
 
 
 class KeyUnavailable(JournalError):
@@ -97,7 +97,7 @@ class UnknownEvent(JournalError):
 
 
 class JournalDamaged(JournalError):
-    """Records that were confirmed as durable are missing or changed."""
+    """Records that were confirmed as durable, or read before, are missing or changed."""
 
     def __init__(self, *, path: Path, file: str, byte: int, seq: int | None, check: str, intact: int = 0) -> None:
         self.file = file

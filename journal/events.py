@@ -74,7 +74,7 @@ class RunStarted:
 
 @fact
 class SessionStarted:
-    """A process started or resumed the run; `t` counts from here."""
+    """A process started or resumed the run; `t` counts from the start of each session."""
 
     session: int
     """Number of the session, from 1."""
@@ -102,7 +102,7 @@ class TrialEnqueued:
     """Its id: `name`, `name#3` for the third repeat, `name@variant` and `name@variant#3` with a variant; never parsed."""
     case: str
     variant: str = ""
-    """Name of the variant, if the run has several."""
+    """Name of the variant, if the run has variants."""
     repeat: int
     """From 1."""
     input: Json
@@ -122,7 +122,7 @@ class AttemptStarted:
     slot: int
     """The slot that it occupies until it ends, from 0."""
     key: str = ""
-    """Its rate-limit key, if the run has several."""
+    """Its rate-limit key; empty if all attempts have the same."""
     request: Json = None
     """What was sent, with secrets masked. Null: unknown, or the same as in the previous attempt at the trial."""
     reuses: int = 0
@@ -195,7 +195,7 @@ class AttemptInterrupted:
     detail: str = ""
     """What is known about the cause, such as `signal 11`."""
     elapsed: float | None = None
-    """Seconds; null if the process died or the run was forked."""
+    """Seconds; null if the process died, the run was forked, or the attempt did not respond to its cancellation."""
     worker: str = ""
 
 
@@ -211,7 +211,7 @@ class AttemptReturnedLate:
 
 @fact
 class RetryScheduled:
-    """A failed attempt will be retried."""
+    """A failed or interrupted attempt will be retried."""
 
     trial: str
     attempt: int
@@ -255,12 +255,12 @@ class ScorerCallFailed:
 
 @fact
 class TrialScored:
-    """A scorer returned a score for the trial's output."""
+    """A scorer returned a score for the trial's output; it replaces the scorer's earlier score of this trial."""
 
     trial: str
     scorer: str
     version: str
-    """Fingerprint of the scorer's source; a later score of another version replaces this one."""
+    """Fingerprint of the scorer's source."""
     value: bool | int | float | str
     """Pass or fail, a number, or a label."""
     reason: str = ""
@@ -292,7 +292,7 @@ class TrialCompleted:
 
 @fact
 class TrialFailed:
-    """The trial failed; it has no output and will not be retried."""
+    """The trial failed and has no output; only the user can have it retried, in a later session."""
 
     trial: str
     attempts: int

@@ -62,4 +62,4 @@ class JournalSalvaged:
     lost: int
     """Number of records that could not be read."""
     excluded: int
-    """Number of intact records that were not copied, because earlier records of their trial are lost; see `excluded.jsonl`."""
+    """Number of intact records that were not copied, because records that they depend on are lost; see `excluded.jsonl`."""

@@ -1,6 +1,6 @@
-"""File access: every system call that the journal makes.
+"""File access: every system call on the files of a run.
 
-All calls go through a `Files` object, so that tests can simulate errors, short writes and power failures. A run may be
+The calls go through a `Files` object, so that tests can simulate errors, short writes and power failures. A run may be
 foreign: its files are opened in one function, which follows no symlinks and opens only regular files of a limited size.
 """
 
@@ -30,7 +30,7 @@ _NOT_REGULAR: Final = {errno.ELOOP: "a symlink", errno.EMLINK: "a symlink", errn
 
 
 class NotRegularFile(OSError):
-    """A file of a run is a symlink, a pipe, a device or a directory, or is too large; it was not opened."""
+    """A file of a run is a symlink or below one, a pipe, a device or a directory, or is too large; it is not used."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(errno.EINVAL, reason, path)
@@ -165,9 +165,9 @@ class Files:
         finally:
             os.close(fd)
 
-    def pause(self) -> None:
-        """Sleep for 2 ms."""
-        time.sleep(0.002)
+    def pause(self, seconds: float = 0.002) -> None:
+        """Sleep."""
+        time.sleep(seconds)
 
     def make_read_only(self, path: str) -> None:
         """Make a file read-only, where the file system supports that."""

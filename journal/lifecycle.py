@@ -1,7 +1,7 @@
 """Legal transitions of a run and its trials.
 
-All rules about which event may follow which are in two tables. The writer and `verify` apply them, and the diagram in the
-documentation is drawn from them. No clock, disk or network here.
+Two tables define which event may follow which; `Lifecycle` also checks the numbers of attempts and sessions. The writer and
+`verify` apply these rules. The diagram in the documentation is generated from `TRIAL`. No clock, disk or network here.
 """
 
 from collections import Counter
@@ -28,7 +28,7 @@ STAGES: Final = (
     "failed",
     "withdrawn",
 )
-"""Stages of a trial. `scoring`: has an output, scores are missing; `unsettled`: failed, retry not decided yet."""
+"""Stages of a trial. `scoring`: has an output, scores are missing; `unsettled`: an attempt failed, retry not decided yet."""
 
 ENDED: Final = frozenset({"completed", "failed", "withdrawn"})
 
@@ -147,7 +147,7 @@ class Lifecycle:
             or (transition.number is not None and transition.number(event) != (before >> 4) + transition.ahead)
         ):
             raise self._illegal(event, trial, transition)
-        if isinstance(event, AttemptReturnedLate) and not 1 <= event.attempt <= before >> 4:
+        if type(event) is AttemptReturnedLate and not 1 <= event.attempt <= before >> 4:
             raise IllegalEvent("AttemptReturnedLate", f"attempt {event.attempt} was never started", trial=trial)
         self._trials[trial] = before + change
         self.open += transition.open_change[before & 15]

@@ -40,6 +40,8 @@ class Batch:
     first: int
     """Number of the first record."""
     lines: list[bytes] = attrs.field(factory=list)
+    data: bytes = b""
+    """All lines, joined when the batch was taken."""
     blobs: dict[str, bytes] = attrs.field(factory=dict)
     """SHA-256 → content."""
 
@@ -127,13 +129,14 @@ class LineQueue:
         batch = self.batches.popleft()
         if not self.batches:
             self.batches.append(Batch(batch.segment, self.seq + 1))
+        batch.data = b"".join(batch.lines)
         if batch.segment == self.segment.number:  # Otherwise the segment is sealed and its digest was computed.
-            self.segment.digest.update(b"".join(batch.lines))
+            self.segment.digest.update(batch.data)
         return batch
 
     def mark_written(self, batch: Batch) -> None:
         """Stop counting a batch as pending."""
-        self.pending -= sum(map(len, batch.lines)) + sum(map(len, batch.blobs.values()))
+        self.pending -= len(batch.data) + sum(map(len, batch.blobs.values()))
 
     async def wait_changed(self) -> None:
         """Wait until a line is added or `wake` is called."""

@@ -74,7 +74,7 @@ def _read_key(file: Path) -> bytes:
             raise KeyUnavailable(f"the key {file} belongs to another user; remove it")
         if os.name == "posix" and status.st_mode & _OTHER_USERS:
             raise KeyUnavailable(f"the key {file} is accessible to other users; remove it, and a new one is created")
-        match = _KEY.fullmatch(stream.read(_SIGNATURE_LENGTH))
+        match = _KEY.fullmatch(stream.read(66))  # One byte more than a key has.
     if match is None:
         raise KeyUnavailable(f"the file {file} is not a key of evaljournal; remove it, and a new one is created")
     return bytes.fromhex(match[1].decode())

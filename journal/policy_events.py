@@ -10,7 +10,8 @@ class LimitChanged:
     before: int
     after: int
     reason: str
-    """`start`, `climbing`, `trying`, `in_flight`, `latency`, `timeouts`, `no_response` or `random_429s`; `window` (AIMD)."""
+    """`start`, `climbing` (no limit of the endpoint is known yet), `trying` (another limit is tested), `in_flight`, `latency`,
+    `timeouts`, `no_response`, `rate_limit` or `random_429s`; `window` (AIMD)."""
     evidence: str = ""
     """Observations behind the decision, such as `3 × 429 in 2.1 s at 41 in flight`."""
     key: str = ""
@@ -34,10 +35,10 @@ class PaceChanged:
 
 @fact
 class IntakePaused:
-    """No attempt may start until the time in `until`."""
+    """Attempts and scorer calls may not start before `until`."""
 
     until: float
-    """Time at which the next attempt or probe may start, on the same clock as `t`."""
+    """Time at which the next one may start, on the same clock as `t`; with an open circuit breaker, only as a probe."""
     reason: str
     """`retry_after` or `rate_limited`; with an open circuit breaker `unavailable`, `no_response` or `all_rate_limited`."""
     evidence: str = ""
@@ -47,7 +48,7 @@ class IntakePaused:
 
 @fact
 class IntakeResumed:
-    """Attempts may start again."""
+    """Attempts and scorer calls may start again."""
 
     reason: str
     """Reason of the pause that ended."""

@@ -68,7 +68,7 @@ class _Fragment:
 
 
 def survivors(run: bytes, data: bytes, *, seq: int, h: bytes) -> list[Survivor]:
-    """Return the records in `data` whose hash follows from the stored hash of the previous record.
+    """Return the records in `data` whose hash follows from the hash of the previous record, stored or recomputed.
 
     `seq` and `h` belong to the last valid record. The previous record is looked up both by position and by number, so that
     moved lines are recognized. The number of hashes to compute grows only linearly with the data.

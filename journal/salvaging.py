@@ -1,7 +1,7 @@
 """Salvage: copy the intact records of a damaged journal into a new one.
 
 The records keep their order and times. The new journal is a run of its own, with its own hash chain. A record that cannot be
-appended, because earlier records of its trial are lost, is written to `excluded.jsonl` beside it. The source is only read.
+appended, because records that it depends on are lost, is written to `excluded.jsonl` beside it. The source is only read.
 """
 
 import contextlib
@@ -123,7 +123,7 @@ def _first_record(source: Path, files: Files) -> tuple[events.Record, bytes, Jou
     """Return the `RunStarted` record, the run's id and the problem; raise if the journal cannot or need not be salvaged."""
     problem = verify(source, files=files).problem
     if problem is None:
-        raise JournalError(f"{source} is not damaged", path=source, hint="resume")
+        raise JournalError(f"{source} is not damaged; there is nothing to salvage", path=source)
     scan = Scan(source, files).read_all()
     for run in [scan.cursor.run] if scan.cursor.seq else _possible_runs(scan):
         for record in _intact_records(source, files, run, scan.unreadable):

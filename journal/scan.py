@@ -1,7 +1,7 @@
 """Read lines into records, up to the first line that cannot be trusted.
 
-A `Cursor` has the number, the previous hash and the file that are expected of the next line. All readers (`read`, `follow`,
-recovery, `verify`) use one. What an invalid line means is decided in `journal.recovery`.
+A `Cursor` has the number, the previous hash and the file that are expected of the next line; all readers use one. What an
+invalid line means is decided in `journal.recovery`.
 """
 
 import collections
@@ -100,13 +100,13 @@ class Cursor:
                 except (ValueError, KeyError, TypeError, AttributeError) as exc:
                     raise InvalidRecord(self.path, seq + 1, f"not a record ({_reason(exc)})") from exc
                 if number != seq + 1:
-                    raise InvalidRecord(self.path, seq + 1, f"it has the number {number}")
+                    raise InvalidRecord(self.path, seq + 1, f"expected seq {seq + 1}, got {number}")
                 if self.sealed or not records or event.__class__ is SegmentSealed or event.__class__ is SegmentOpened:
                     self.seq, self.h, self.offset, self.records = seq, h, offset, records
                     self._check_file(event)
                 if check_all:
                     if d > seq:
-                        raise InvalidRecord(self.path, seq + 1, f"d is {d}")
+                        raise InvalidRecord(self.path, seq + 1, f"d is {d}, expected at most {seq}")
                     self._digest.update(line)
                 seq += 1
                 h = next_h
@@ -172,9 +172,11 @@ class Cursor:
                     raise self._invalid("its previous_sha256 is not the SHA-256 of the previous file")
             case SegmentSealed() if self.records and not self.sealed:
                 if (event.run.encode(), event.segment) != (self.run, self.segment):
-                    raise self._invalid(f"it seals segment {event.segment} of run {event.run!r}")
+                    expected = f"segment {self.segment} of run {self.run.decode()!r}"
+                    raise self._invalid(f"it seals segment {event.segment} of run {event.run!r}, expected {expected}")
                 if (event.records, event.bytes) != (self.records, self.offset):
-                    raise self._invalid(f"it seals {event.records} records in {event.bytes} bytes")
+                    expected = f"{self.records} in {self.offset}"
+                    raise self._invalid(f"it seals {event.records} records in {event.bytes} bytes, expected {expected}")
                 if self._check_all and event.sha256 != self._digest.hexdigest():
                     raise self._invalid("its sha256 is not the SHA-256 of the bytes before it")
                 self.sealed = True
@@ -192,9 +194,9 @@ def record_members(members: dict[str, Any]) -> tuple[int, str, float, int]:
     """Return `seq`, `at`, `t` and `d` of a record; raise `ValueError` if one has an invalid value."""
     seq, at, t, d = members["seq"], members["at"], members["t"], members["d"]
     if seq.__class__ is not int or at.__class__ is not str or d.__class__ is not int or d < 0:
-        raise ValueError(f"seq is {seq!r:.80}, at is {at!r:.80}, d is {d!r:.80}")
+        raise ValueError(f"invalid seq, at or d: {seq!r:.80}, {at!r:.80}, {d!r:.80}")
     if (t.__class__ is not float and t.__class__ is not int) or not -MAX_TIME < t < MAX_TIME:
-        raise ValueError(f"t is {t!r:.80}")
+        raise ValueError(f"invalid t: {t!r:.80}")
     return seq, at, t, d
 
 
@@ -212,9 +214,9 @@ def _bad_line(line: bytes) -> BadLine:
     if len(line) >= MAX_LINE:
         return BadLine(f"the line has more than {RECORD_LIMIT:,} bytes")
     if not line.endswith(b"\n"):
-        unfinished = BadLine("the line is incomplete")
-        unfinished.unfinished = line
-        return unfinished
+        error = BadLine("the line is incomplete")
+        error.unfinished = line
+        return error
     if line.endswith(chain.CLOSING + b"\r\n"):
         return BadLine("the line ends with CR LF; if git has converted it, add `*.jsonl -text` to .gitattributes")
     if chain.split(line[:-1]) is None:
@@ -251,7 +253,7 @@ class Scan:
     """One pass over a journal, up to the first byte that cannot be trusted."""
 
     def __init__(self, path: Path, files: Files = DISK, *, check_all: bool = False, lost: "LostRecord | None" = None) -> None:
-        """Read all records, or those before one that is `lost`."""
+        """A `lost` record ends the pass."""
         self.path = path
         self.files = files
         self._lost = lost

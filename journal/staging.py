@@ -1,7 +1,7 @@
-"""Create a run from another one (fork, salvage); it gets its name when it is complete.
+"""Create a run from others (fork, merge, salvage); it gets its name when it is complete.
 
 Until then its directory is beside the target and has a name that starts with a dot. If the copy fails, the directory is
-removed; one that a killed process left is removed by the next attempt.
+removed; one that a killed process left is removed when the same target is created again.
 """
 
 import contextlib

@@ -1,8 +1,7 @@
 """The journal writer: encode, write, sync.
 
 Three numbers show the progress: `appended` ≥ `written` ≥ `durable`. `append` never waits; one task writes lines and one task
-syncs them, each in a thread, so a slow disk delays only callers of `wait_durable`. There is no timer: the records that arrive
-during one sync are the batch of the next.
+syncs them, each in a thread. The records that arrive during one sync are the batch of the next.
 """
 
 import heapq
@@ -44,9 +43,11 @@ T = TypeVar("T")
 
 PENDING_LIMIT: Final = 64 << 20
 """Bytes waiting to be written above which `wait_room` waits."""
+_MAX_ADDED: Final = 64
+"""Bytes by which a body may grow after its length was checked: by its signature, or by a digit if it starts a segment."""
 
 Durability = Literal["sync", "os"]
-"""`sync`: records survive a power failure; `os`: only the death of the process."""
+"""`sync`: records are synced as soon as they are written; `os`: only when their segment is sealed."""
 
 
 class Journal:
@@ -73,8 +74,8 @@ class Journal:
         self.lifecycle: Lifecycle = end.lifecycle
         """Stages of the run and its trials."""
         self.on_segment_lost: Callable[[SegmentLost], None] | None = None
-        """Called if another process deletes or truncates the segment. From then on, records are accepted and discarded, until
-        the block of `writing` ends and raises; without it, the block is cancelled at once."""
+        """Called if writing fails with `SegmentLost`. From then on, records are accepted and discarded, until the block of
+        `writing` ends and raises; without it, the block is cancelled at once."""
         self._clock = clock
         self._durability: Durability = durability
         self._roll_at = roll_at
@@ -91,7 +92,8 @@ class Journal:
         self._segment_lock = trio.Lock()
         """Held during a sync and while moving to the next segment, so that no file is closed during a sync."""
 
-        self._failure: JournalFailed | None = None
+        self.failure: JournalFailed | None = None
+        """Why nothing more is written, if writing failed."""
         self._is_open = True
         self._is_done = False
         self._is_sealed = False
@@ -136,11 +138,6 @@ class Journal:
         """Hash of the last appended record."""
         return self._lines.h.decode()
 
-    @property
-    def failure(self) -> JournalFailed | None:
-        """Why the journal accepts no more records, if writing failed."""
-        return self._failure
-
     @trio.lowlevel.enable_ki_protection
     def append(
         self, event: Event, when: float | None = None, in_blobs: Blobs | None = None, *, key: bytes | None = None
@@ -162,8 +159,8 @@ class Journal:
             if not in_blobs:
                 in_blobs, contents = blobs.large_values(event)
                 body = encode(event, lines.seq + 1, at, t, durable, in_blobs=in_blobs)
-            if len(body) > RECORD_LIMIT:
-                raise RecordTooLarge(type(event).__name__, size=len(body), limit=RECORD_LIMIT)
+            if (size := len(body) + _MAX_ADDED) > RECORD_LIMIT:
+                raise RecordTooLarge(type(event).__name__, size=size, limit=RECORD_LIMIT)
         self.lifecycle.advance(event)  # The last call that may raise; nothing has changed so far.
         if lines.segment.bytes >= self._roll_at:
             lines.seal_segment(at, t, durable)
@@ -201,8 +198,8 @@ class Journal:
             raise
 
     def _closed(self) -> JournalError:
-        if self._failure is not None:
-            return self._failure
+        if self.failure is not None:
+            return self.failure
         if not self._is_open:
             return JournalClosed(f"{self.path} is closed; it accepts no more records", path=self.path)
         return JournalClosed(f"{self.path} accepts records only from the thread and process that opened it", path=self.path)
@@ -219,8 +216,8 @@ class Journal:
         """Wait while too much data is pending, so that a slow disk slows the run down instead of filling the memory."""
         await trio.lowlevel.checkpoint()
         while self._lines.pending > PENDING_LIMIT:
-            if self._failure is not None:
-                raise self._failure
+            if self.failure is not None:
+                raise self.failure
             if self._room.is_set():
                 self._room = trio.Event()
             await self._room.wait()
@@ -263,7 +260,7 @@ class Journal:
         """Seal the journal when everything in it is durable, and end the two tasks."""
         self._is_open = False
         try:
-            if self._failure is None:
+            if self.failure is None:
                 await self._wait_synced()
                 await self._guarded(self._file.check)
                 self._lines.seal_segment(*self._time(), self._durable)  # A seal confirms that everything before it is durable.
@@ -284,7 +281,7 @@ class Journal:
 
     @property
     def _is_ended(self) -> bool:
-        return self._is_done or self._failure is not None
+        return self._is_done or self.failure is not None
 
     def _time(self) -> tuple[str, float]:
         """Read the clock; `t` is rounded to microseconds."""
@@ -295,8 +292,8 @@ class Journal:
 
     async def _wait(self, seq: int) -> None:
         """Wait until the state of this record may have changed; raise if writing failed."""
-        if self._failure is not None:
-            raise self._failure
+        if self.failure is not None:
+            raise self.failure
         changed = trio.Event()
         self._wait_order += 1
         heapq.heappush(self._waiters, (seq, self._wait_order, changed))
@@ -318,6 +315,7 @@ class Journal:
             heapq.heappop(self._waiters)[2].set()
 
     async def _write(self, batch: Batch) -> None:
+        data = batch.data
         if batch.segment != self._file.segment:
             async with self._segment_lock:
                 await self._guarded(self._file.check)
@@ -326,11 +324,8 @@ class Journal:
                 await self._guarded(lambda: self._file.create(batch.segment, batch.lines[0]))
             self._written = batch.first
             self._confirm(batch.first)
-            lines = batch.lines[1:]
-        else:
-            lines = batch.lines
-        data = b"".join(lines)
-        await self._guarded(lambda: self._write_lines(data, batch.blobs))
+            data = data[len(batch.lines[0]) :]
+        await self._guarded(lambda: self._write_lines(data, len(batch.lines), batch.blobs))
         self._written = batch.first + len(batch.lines) - 1
         self._lines.mark_written(batch)
         self._room.set()
@@ -341,26 +336,26 @@ class Journal:
     # These two run in a thread. Starting a thread costs as much as encoding a few lines, so while lines keep coming and no task
     # waits for them, they pause to collect a larger batch.
 
-    def _write_lines(self, data: bytes, contents: Mapping[str, bytes]) -> None:
+    def _write_lines(self, data: bytes, lines: int, contents: Mapping[str, bytes]) -> None:
         self._file.check_if_due()
         self._file.write_blobs(contents)
         self._file.write(data)
         if not (self._lines.is_empty or self._waiters):
-            self._file.pause()
+            self._file.pause(lines)
 
     def _sync(self, target: int) -> None:
         self._file.sync()
         if self._written > target and not self._waiters:
-            self._file.pause()
+            self._file.pause(self._written - target)
 
     async def _guarded(self, call: Callable[[], T]) -> T:
         """Make a call in a thread and translate its errors; raise at once if writing has failed before."""
-        if self._failure is not None:
-            raise self._failure
+        if self.failure is not None:
+            raise self.failure
         try:
             result = await self._in_thread(call)
         except NoSpace as exc:
-            if exc.written is not None and self._failure is None:
+            if exc.written is not None and self.failure is None:
                 await self._truncate(exc.written)
             message = f"no space left for {self.path} ({exc}); it is complete up to record {self._written:,}"
             raise DiskFull(message, path=self.path, hint="free_space_resume", durable=self._durable) from exc
@@ -371,8 +366,8 @@ class Journal:
                 raise self._segment_lost("moved") from exc
             message = f"cannot write {self.path} ({exc}); records up to {self._durable:,} are on disk, later ones may be lost"
             raise WriteFailed(message, path=self.path, hint="check_disk", durable=self._durable) from exc
-        if self._failure is not None:
-            raise self._failure
+        if self.failure is not None:
+            raise self.failure
         return result
 
     def _segment_lost(self, change: Change) -> SegmentLost:
@@ -394,14 +389,14 @@ class Journal:
 
         Return whether the block continues until its caller ends it; otherwise no more records are accepted.
         """
-        is_first, on_segment_lost = self._failure is None, self.on_segment_lost
-        self._is_open = self._is_open and on_segment_lost is not None and isinstance(self._failure or exc, SegmentLost)
-        if self._failure is None:
+        is_first, on_segment_lost = self.failure is None, self.on_segment_lost
+        self._is_open = self._is_open and on_segment_lost is not None and isinstance(self.failure or exc, SegmentLost)
+        if self.failure is None:
             if isinstance(exc, JournalFailed):
-                self._failure = exc
+                self.failure = exc
             else:  # Waiting tasks must not wait for a writer that has ended.
                 message = f"the writer of {self.path} ended with {exc!r}"
-                self._failure = WriteFailed(message, path=self.path, hint="resume", durable=self._durable)
+                self.failure = WriteFailed(message, path=self.path, hint="resume", durable=self._durable)
         self._room.set()
         self._lines.wake()
         self._to_sync.set()
@@ -427,7 +422,7 @@ async def writing(
 
     `clock` returns the times of records (default: the system's clocks). On entry, a torn tail from a crash is set aside, and
     damage raises `JournalDamaged`. On exit, everything is synced and sealed, also after an exception. If writing fails, the
-    block is cancelled and `JournalFailed` is raised.
+    block is cancelled (see `Journal.on_segment_lost` for an exception) and `JournalFailed` is raised.
     """
     path = Path(path)
     if durability not in get_args(Durability):

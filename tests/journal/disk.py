@@ -45,7 +45,7 @@ class Directory:
 
 
 class SimulatedDisk(Files):
-    """A file system in memory. `on_call` is called first in every call; it may raise, or return a limit for a write."""
+    """A file system in memory. `on_call` is called before each change and each open; it may raise, or limit a write."""
 
     idle_check = math.inf
 
@@ -138,7 +138,7 @@ class SimulatedDisk(Files):
         directory = self._directory(path)
         directory.synced = dict(directory.shown)
 
-    def pause(self) -> None:
+    def pause(self, seconds: float = 0.0) -> None:
         pass
 
     def make_read_only(self, path: str) -> None:

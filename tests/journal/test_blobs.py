@@ -95,7 +95,7 @@ def test_small_values_stay_in_the_line(tmp_path: Path) -> None:
 
 
 def test_several_large_values_of_one_event(tmp_path: Path) -> None:
-    """One event may have several large values; several values of half the limit stay in the line."""
+    """One event may have several large values; a value of half the limit stays in the line."""
     half = "h" * (LIMIT // 2)
     event = TrialEnqueued(trial="a", case="a", repeat=1, input=LONG, expected=[LONG], metadata=half, fingerprint="f")
     write_sync(tmp_path / "run", [started(), session(), event])

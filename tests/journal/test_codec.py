@@ -92,7 +92,7 @@ def test_event_types_are_in_snake_case() -> None:
 
 
 def test_order_of_members() -> None:
-    """Members of the record come first, then the type, then the event."""
+    """`seq`, `at` and `t` come first, then the type, then the event, and `d` at the end."""
     line = encode(success("Lima"), 7, "2026-11-15T00:00:00.000000Z", 0.25, 6)
 
     assert line.startswith(b'{"seq":7,"at":"2026-11-15T00:00:00.000000Z","t":0.25,"type":"attempt_succeeded",')
@@ -265,8 +265,8 @@ def test_what_is_not_json_is_rejected(value: Any, kind: str, shown: str) -> None
 
 
 @pytest.mark.parametrize("value", [Point(), b"raw", BrokenRepr(), Incomparable()], ids=lambda value: type(value).__name__)
-def test_what_is_not_json_is_rejected_in_every_field(value: Any) -> None:
-    """The value is rejected in every field for user data, with or without a default."""
+def test_what_is_not_json_is_rejected_in_a_field_with_a_default(value: Any) -> None:
+    """The value is also rejected in a field for user data that has a default, and is not compared with it."""
     event = TrialEnqueued(trial="a", case="a", repeat=1, input=1, metadata=value, fingerprint="f")
 
     assert "metadata" == rejection(event).member

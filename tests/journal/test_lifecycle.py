@@ -318,8 +318,8 @@ def test_open_trials_are_counted(walk: list[tuple[type[Event], str, int]]) -> No
     """After any events the number of open trials is right, rejected events change nothing, and any prefix is legal."""
     lifecycle = in_session()
     history: list[Event] = [started(), session()]
-    for kind, name, off in walk:
-        event = event_of(kind, name, lifecycle.attempts_of(name) + (off if kind in TRIAL else 0), lifecycle.sessions)
+    for kind, name, offset in walk:
+        event = event_of(kind, name, lifecycle.attempts_of(name) + (offset if kind in TRIAL else 0), lifecycle.sessions)
         before = state_of(lifecycle)
         try:
             lifecycle.advance(event)
@@ -348,7 +348,7 @@ def test_table_has_only_known_stages() -> None:
 
 
 def test_diagram_shows_every_stage() -> None:
-    """The diagram has every stage and every event except late returns, which are legal in every stage."""
+    """The diagram has every stage and every event except late returns, which are legal in every stage of an enqueued trial."""
     drawing = diagram()
 
     assert drawing.startswith("stateDiagram-v2\n")

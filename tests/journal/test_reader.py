@@ -94,7 +94,7 @@ def test_other_format_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("version", ["2.0", "17.3", "0.9", "", "one", "-1.0", "²", "1" * 5000])
 def test_other_major_version_is_named(tmp_path: Path, version: str) -> None:
-    """A newer format is rejected with the version that is needed."""
+    """Another major version, or an invalid one, is rejected with the version that is needed."""
     forge(tmp_path, [opened(version=version)])
 
     with pytest.raises(UnknownFormat, match="reads only version 1; upgrade evaljournal") as raised:
@@ -243,7 +243,7 @@ def test_fetch_rejects_another_line(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("number", "offset"), [(1, 7), (1, 1 << 20), (9, 0)])
 def test_fetch_from_a_wrong_offset_is_an_error(tmp_path: Path, number: int, offset: int) -> None:
-    """An offset at which no record starts is a journal error."""
+    """An offset at which no record starts, or a missing segment, is a journal error."""
     write_sync(tmp_path / "run", complete_run())
 
     with pytest.raises(JournalError):

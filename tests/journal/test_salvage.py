@@ -112,7 +112,7 @@ async def test_a_run_that_lost_no_trial_stays_finished(tmp_path: Path) -> None:
 
 
 async def test_the_new_run_has_its_own_id(tmp_path: Path) -> None:
-    """A salvaged run verifies, has another id, names its source, and can be resumed."""
+    """A salvaged run verifies, has another id, and can be resumed."""
     await write(tmp_path / "run", complete_run(3))
     corrupt(tmp_path / "run", trial("case-2")[0])
     await save(tmp_path / "run", tmp_path / "new")
@@ -151,10 +151,10 @@ async def test_counts_add_up(tmp_path: Path, byte: int) -> None:
 
 
 async def test_undamaged_journal_is_not_salvaged(tmp_path: Path) -> None:
-    """Salvage of an intact or interrupted journal is rejected with a hint to resume; nothing is created."""
+    """Salvage of an intact or interrupted journal is rejected; nothing is created."""
     await write(tmp_path / "run", complete_run())
 
-    with pytest.raises(JournalError, match="/run is not damaged; resume the run"):
+    with pytest.raises(JournalError, match="/run is not damaged; there is nothing to salvage"):
         await save(tmp_path / "run", tmp_path / "new")
     cut_tail(segment(tmp_path / "run"), 3)
     with segment(tmp_path / "run").open("ab") as file:

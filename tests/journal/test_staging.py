@@ -97,9 +97,9 @@ def test_a_power_failure_leaves_no_partial_copy(seed: int) -> None:
         except (PowerFailure, BaseExceptionGroup):
             pass
         for disk_after in (disk.after_power_failure(rng), disk.after_kill()):
-            is_there = disk_after.exists(str(TARGET))
-            assert is_there or not is_done
-            if not is_there:
+            exists = disk_after.exists(str(TARGET))
+            assert exists or not is_done
+            if not exists:
                 salvage_run(disk_after)
                 assert not disk_after.exists(str(STAGING)), n
             assert verify(TARGET, files=disk_after).ok, n

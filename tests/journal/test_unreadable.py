@@ -143,7 +143,7 @@ async def test_a_blob_that_cannot_be_read(path: Path, monkeypatch: pytest.Monkey
 
 
 async def test_a_process_without_free_files_finds_no_damage(path: Path) -> None:
-    """Running out of open files or memory is an error of the process, not of the journal."""
+    """Running out of open files is an error of the process, not of the journal."""
     await write_trials(path, 3)
 
     with pytest.raises(OSError, match="Input/output"):

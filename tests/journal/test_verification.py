@@ -94,8 +94,9 @@ def test_zeroed_end_is_reported(tmp_path: Path) -> None:
 def test_unconfirmed_records_are_counted(tmp_path: Path) -> None:
     """Records at the end that no other one confirms are counted; a seal confirms all."""
     write_sync(tmp_path / "run", complete_run())
-    cut_tail(segment(tmp_path / "run"), 1)
 
+    assert 0 == verify(tmp_path / "run").unconfirmed
+    cut_tail(segment(tmp_path / "run"), 1)
     assert 1 == verify(tmp_path / "run").unconfirmed
 
 
@@ -371,7 +372,7 @@ def test_unknown_event_fails(tmp_path: Path) -> None:
 )
 @pytest.mark.parametrize("last", [True, False])
 def test_wrong_types_fail(tmp_path: Path, members: dict[str, Any], *, last: bool) -> None:
-    """A correctly hashed record with a wrong type does not pass."""
+    """A correctly hashed record with a wrong type, or a wrong `d` or `seq`, does not pass."""
     forge(tmp_path, [opened(), started(), session(), {"type": "noted", "name": "a", "value": 1, **members}])
     if not last:
         forge(tmp_path, [Noted(name="a", value=1)], d=4)
@@ -426,7 +427,7 @@ def test_whole_seconds_pass(tmp_path: Path) -> None:
 
 
 def test_copy_passes(tmp_path: Path) -> None:
-    """A moved or copied run passes."""
+    """A copied run passes, with the same head."""
     write_sync(tmp_path / "run", [started(), session(), Noted(name="a", value=LONG)])
     shutil.copytree(tmp_path / "run", tmp_path / "copy")
 

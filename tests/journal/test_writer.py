@@ -1,16 +1,19 @@
 """The writer: appending, durability, and the end of the block."""
 
+import contextlib
 import math
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
+import attrs
 import pytest
 import trio
 import trio.testing
 
 from journal import Journal, read, verify, writing
+from journal.codec import RECORD_LIMIT, encode
 from journal.errors import (
     IllegalEvent,
     JournalClosed,
@@ -71,6 +74,24 @@ class BlockedDisk(Files):
         super().fdatasync(fd)
 
 
+class PausingDisk(Files):
+    """A disk that notes pauses. During each write, `on_write` is called."""
+
+    def __init__(self) -> None:
+        self.pauses: list[float] = []
+        self.on_write: Callable[[], None] = lambda: None
+
+    def write(self, fd: int, data: memoryview) -> int:
+        """Write, then call `on_write`."""
+        size = super().write(fd, data)
+        self.on_write()
+        return size
+
+    def pause(self, seconds: float = 0.0) -> None:
+        """Note a pause."""
+        self.pauses.append(seconds)
+
+
 class Latch:
     """Runs calls only while it is open."""
 
@@ -115,6 +136,27 @@ async def test_durable_follows_written_follows_appended(tmp_path: Path) -> None:
         await journal.wait_durable(record.seq)
 
         assert record.seq == journal.appended == journal.written == journal.durable
+
+
+@pytest.mark.parametrize(("lines", "seconds"), [(1, 0.002), (10, 0.002), (25, 0.005), (1000, 0.01)])
+async def test_pauses_are_longer_if_lines_come_fast(tmp_path: Path, lines: int, seconds: float) -> None:
+    """The writer pauses if more lines have come during a write, and for longer if that write had many lines."""
+    disk = PausingDisk()
+    async with writing(tmp_path / "run", new=True, in_thread=inline, files=disk, durability="os") as journal:
+        for event in (started(), session()):
+            journal.append(event)
+        await journal.wait_durable(journal.appended)
+
+        def append_another() -> None:
+            disk.on_write = lambda: None
+            journal.append(Noted(name="n", value=0))
+
+        disk.on_write = append_another
+        for number in range(lines):
+            journal.append(Noted(name="n", value=number))
+        await trio.testing.wait_all_tasks_blocked()
+
+    assert disk.pauses == [seconds]
 
 
 async def test_append_does_not_wait_for_the_disk(tmp_path: Path) -> None:
@@ -198,8 +240,8 @@ async def test_records_carry_the_watermark(tmp_path: Path) -> None:
     assert [0, 0, 0, 3, 4] == [record.d for record in read(tmp_path / "run")]
 
 
-async def test_os_durability_syncs_at_the_end_only(tmp_path: Path) -> None:
-    """With durability `os`, nothing is synced before the journal is closed, and then everything is."""
+async def test_os_durability_syncs_sealed_segments_only(tmp_path: Path) -> None:
+    """With durability `os`, the lines of a segment are synced only when it is sealed."""
     disk = CountingDisk()
     async with writing(
         tmp_path / "run", new=True, clock=fake_clock(), in_thread=inline, files=disk, durability="os"
@@ -275,6 +317,24 @@ async def test_too_large_record_reports_size_and_limit(tmp_path: Path) -> None:
 
     assert ("Noted", 1 << 20) == (raised.value.event, raised.value.limit)
     assert (1 << 20) < raised.value.size < (1 << 20) + 200
+
+
+@pytest.mark.parametrize("is_signed", [True, False])
+@pytest.mark.parametrize("spare", [0, 20, 80])
+async def test_what_is_accepted_can_be_read(tmp_path: Path, spare: int, *, is_signed: bool) -> None:
+    """A record near the maximum length is rejected, or can be read, also if it is signed or starts a segment."""
+    event: Any = started() if is_signed else Noted(name="", value=1)
+    field, seq = ("evaluation", 2) if is_signed else ("name", 8)
+    length = RECORD_LIMIT - spare - len(encode(attrs.evolve(event, **{field: ""}), seq, *fake_clock()(), 0))
+    event = attrs.evolve(event, **{field: "x" * length})
+    with contextlib.suppress(RecordTooLarge):
+        async with writing(tmp_path / "run", new=True, clock=fake_clock(), roll_at=RECORD_LIMIT if is_signed else 1) as journal:
+            if not is_signed:
+                journal.append(started())
+                journal.append(session())
+            journal.append(event, key=bytes(32) if is_signed else None)
+
+    assert verify(tmp_path / "run").ok
 
 
 async def test_failing_clock_changes_nothing(tmp_path: Path) -> None:
@@ -383,7 +443,7 @@ async def test_block_may_raise_a_group(tmp_path: Path) -> None:
 async def fail_if_never_closed(journal: Journal) -> None:
     """Fail the test if the journal is not closed within an hour of virtual time."""
     await trio.sleep(3600)
-    journal._failure = JournalFailed("the journal was never closed", path=journal.path, hint="resume")
+    journal.failure = JournalFailed("the journal was never closed", path=journal.path, hint="resume")
     journal._wake(math.inf)
 
 

@@ -274,7 +274,7 @@ SPECIAL: dict[str, Callable[[Path], object]] = {
 @pytest.mark.parametrize("kind", SPECIAL)
 @pytest.mark.parametrize("name", ["journal-000001.jsonl", "LOCK", "blob"])
 def test_a_file_that_is_not_regular(foreign: Path, tmp_path: Path, name: str, kind: str) -> None:
-    """A pipe, a device, a socket, a directory or a symlink is never waited for or read; in place of a record it is damage."""
+    """A pipe, a device, a socket, a directory or a symlink is never waited for or read; as a segment or blob it is damage."""
     file = blob_of(foreign) if name == "blob" else foreign / name
     file.unlink()
     SPECIAL[kind](file)
@@ -289,8 +289,8 @@ def test_a_file_that_is_not_regular(foreign: Path, tmp_path: Path, name: str, ki
 @pytest.mark.parametrize(
     "number", ["9" * 400_000 + "x", "1" + " " * 400_000 + "x", "." * 400_000], ids=["digits", "blanks", "points"]
 )
-def test_a_long_gate_takes_no_time(tmp_path: Path, number: str) -> None:
-    """A gate of 400 kB that a run records is rejected immediately."""
+def test_a_long_gate_is_rejected_immediately(tmp_path: Path, number: str) -> None:
+    """Parsing a gate of 400 kB that a run records takes no more time than its length requires."""
     settings = {"slots": 1, "fail_under": [f"exact={number}"]}
     forge(tmp_path / "run", [opened(), {**members_of(started()), "settings": settings}, session(), *trial("a"), finished()])
 

@@ -252,7 +252,7 @@ def test_an_own_run_needs_no_flag(tmp_path: Path) -> None:
         flag = "--adopt" if command == "resume" else "--all"
         result = evaljournal(command, "moved", flag)
         assert 0 == result.exit_code, result.output
-    assert [True] * 4 + [True] == [is_signed for _, is_signed in starts(tmp_path / "moved", user_key())]
+    assert [True] * 5 == [is_signed for _, is_signed in starts(tmp_path / "moved", user_key())]
     assert verify(tmp_path / "moved").ok
 
 
@@ -408,7 +408,7 @@ def test_without_a_key_a_run_works_and_is_foreign(tmp_path: Path, monkeypatch: p
 
 @pytest.mark.parametrize("filler", ["x ", "\x07", "\u202e", '"', "\U000e0001"])
 def test_nothing_hides_what_would_be_executed(tmp_path: Path, filler: str) -> None:
-    """The whole command is shown, however long it is when escaped; many blanks are counted instead of printed."""
+    """A command of 13,000 characters is shown to its end, however long it is when escaped; many blanks are only counted."""
     hidden = f"--command 'echo {' ' * 5_000} touch /canary {filler * (8_000 // len(filler))} touch /second'"
     forged = attrs.evolve(started(), task=hidden)  # type: ignore[misc]  # a fact is an attrs class
     write_sync(tmp_path / "run", [forged, session()])

@@ -224,8 +224,8 @@ def check(forks: Forks, directories: Mapping[Path, object], parts: int) -> Itera
     """Read the run in each directory with every `parts`-th command, in one process; yield its case and the exit codes."""
     before = {}
     for directory in directories:
-        for kept_name in ("home", "out", "evals", "run"):
-            (directory / kept_name).mkdir(exist_ok=True)
+        for name in ("home", "out", "evals", "run"):
+            (directory / name).mkdir(exist_ok=True)
         (directory / "home" / "id_rsa").write_text(SECRET)
         for canary in ("evals", "run"):
             (directory / canary / "capitals.py").write_text("raise SystemExit(99)")

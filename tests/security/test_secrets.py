@@ -244,7 +244,7 @@ def test_a_key_in_an_argument_is_not_recorded(path: Path) -> None:
 
 
 def test_variables_of_a_shell_are_masked(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A shell that prints the variable it was given prints it for the task only."""
+    """The value of a variable that a shell command names is masked in its output, also in base64."""
     monkeypatch.setenv("OUR_SETTING", VALUE)
     run_real(define_real(Command('echo "got $OUR_SETTING"; echo "${OUR_SETTING}" | base64', shell=True)), path)  # noqa: S604  # what is tested
 
@@ -386,8 +386,8 @@ def test_a_key_in_a_text_is_masked_with_a_warning(arguments: tuple[str, ...], se
     assert 2 <= len(server.requests(name))
 
 
-def test_a_prompt_about_passwords_is_recorded(server: Server, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Words after `password:` in a prompt are not a key: the run is resumed from its recorded options."""
+def test_a_prompt_about_passwords_is_recorded(server: Server, name: str) -> None:
+    """Words after `password:` in a prompt are not a key: the prompt is recorded unchanged, without a warning."""
     prompt = "Password: {question} Secret: required. Token *** Authorization: Bearer"
     ended = invoke("--chat", "m", "--base-url", server.url(name, "401", "v1"), "--prompt", prompt)
 
