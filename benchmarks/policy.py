@@ -86,7 +86,7 @@ def main(argv: Sequence[str]) -> int:
     families = [*FAMILIES, "lettered", "random"]
     parser.add_argument("--family", action="append", choices=families, help="family of rows (repeatable; default: all)")
     parser.add_argument("--rows", default="", metavar="REGEX", help="only rows whose name matches")
-    parser.add_argument("--seed", type=int, default=0, help="first seed; it also rolls the random endpoints (default: 0)")
+    parser.add_argument("--seed", type=int, default=0, help="first seed; it also determines the random endpoints (default: 0)")
     parser.add_argument("--seeds", type=int, default=1, help="number of seeds (default: 1)")
     parser.add_argument("--only", choices=NAMES, help="one policy; the best fixed limit is still searched for where needed")
     parser.add_argument("--quick", action="store_true", help="a slice of the rows, ours only; about a minute")

@@ -18,7 +18,7 @@ from runner.concurrency.policy import Decision, Failed, Policy, Started, Succeed
 from runner.retries.retry import jitter
 
 ERRORS, TIMEOUTS, RATE_LIMITS = 4, 2, 600.0
-"""The retry budgets: attempts, attempts, and seconds of waiting."""
+"""The retry budgets: retries, retries, and seconds of waiting."""
 BASE_DELAY, MAX_DELAY = 1.0, 60.0
 PROBES = 3
 """Probes of one outage that do not count against a trial's budget."""
@@ -128,14 +128,12 @@ class Lane:
             self.limit = self._elapse(t).limit
 
     def next(self, *, probe: bool) -> Trial:
-        """Take the first trial; for a probe, the first that has not failed yet."""
-        ready = self.ready
-        if probe:
-            for place, trial in enumerate(ready):
-                if not (trial.errors or trial.timeouts):
-                    del ready[place]
-                    return trial
-        return ready.popleft()
+        """Take the first trial; for a probe, the first with the fewest failures."""
+        if not probe:
+            return self.ready.popleft()
+        trial = min(self.ready, key=lambda trial: trial.errors + trial.timeouts)
+        self.ready.remove(trial)
+        return trial
 
     def counts(self, trial: Trial, t: float, *, probe: bool) -> bool:
         """Return whether an attempt counts against its trial's budget: a breaker's probe does not, within limits."""
@@ -198,21 +196,21 @@ class Run:
                 self._read(lane)
             if not lane.ready:
                 return
-            gate = policy.may_start(now)
-            if not gate.open:
-                if gate.at is not None and (lane.wake is None or gate.at < lane.wake):
-                    lane.wake = gate.at
-                    timeline.at(gate.at, self._woken, lane)
+            permit = policy.may_start(now)
+            if not permit.open:
+                if permit.at is not None and (lane.wake is None or permit.at < lane.wake):
+                    lane.wake = permit.at
+                    timeline.at(permit.at, self._woken, lane)
                 return
-            self._begin(lane, lane.next(probe=gate.probe))
+            self._begin(lane, lane.next(probe=permit.probe))
 
     def _woken(self, lane: Lane) -> None:
         now = self.timeline.now
         if lane.wake != now:
             return
         lane.wake = None
-        gate = lane.policy.may_start(now)
-        if gate.open or gate.at is None or gate.at <= now:
+        permit = lane.policy.may_start(now)
+        if permit.open or permit.at is None or permit.at <= now:
             lane.elapse(now)
         self._pump(lane)
 

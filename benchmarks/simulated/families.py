@@ -1,7 +1,7 @@
-"""Adversarial rows, in families: one or two for each finding of the second study.
+"""Adversarial rows, in families: each family has one kind of difficulty.
 
 Unless a row has other values: 100 slots, 600 s, median latency 2 s (log-normal, sigma 0.5), client timeout 60 s, unlimited
-trials. The number of a family is that of the finding.
+trials.
 """
 
 import random
@@ -18,7 +18,7 @@ CONSTANT = Endpoint(sigma=0.0)
 
 
 def _scoring() -> list[Row]:
-    """1, 14: scoring takes time; a judge has its own endpoint, or shares the task's."""
+    """Scoring takes time; a judge has its own endpoint, or shares the task's."""
 
     def judge(latency: float) -> Endpoint:
         return Endpoint(median=latency)
@@ -47,7 +47,7 @@ def _scoring() -> list[Row]:
 
 
 def _poisoned() -> list[Row]:
-    """2: some cases never succeed, whatever the load."""
+    """Some cases never succeed, whatever the load."""
     kinds = {
         "429 + Retry-After 1": Poison(per_thousand=0, kind="rate_limited", retry_after=1.0),
         "429 + Retry-After 20": Poison(per_thousand=0, kind="rate_limited", retry_after=20.0),
@@ -68,7 +68,7 @@ def _poisoned() -> list[Row]:
 
 
 def _random_429() -> list[Row]:
-    """3: calls are randomly rate limited, in finite runs; measured against the best fixed limit."""
+    """Calls are randomly rate limited, in finite runs; measured against the best fixed limit."""
     return [
         Row(
             name=f"{100 * part:.0f} % 429{'' if wait is None else ' + Retry-After'}, {trials:,} x {latency:g} s, {slots} slots",
@@ -91,7 +91,7 @@ def _random_429() -> list[Row]:
 
 
 def _bursts() -> list[Row]:
-    """4: for a while, every new call is rate limited."""
+    """For a while, every new call is rate limited."""
     rows = [
         Row(
             name=f"429s for {seconds:.0f} s{'' if wait is None else f' + Retry-After {wait:.0f}'}{suffix}",
@@ -111,7 +111,7 @@ def _bursts() -> list[Row]:
 
 
 def _unavailable() -> list[Row]:
-    """5: quick background 5xx, and real outages."""
+    """Quick background 5xx, and real outages."""
     background = [
         Row(name=f"{100 * part:.0f} % background 5xx{suffix}", endpoint=evolve(endpoint, background_5xx=part))
         for endpoint, suffix in ((UNLIMITED, ""), (TWENTY, ", 20/s"), (evolve(UNLIMITED, cap=32), ", cap 32"))
@@ -127,7 +127,7 @@ def _unavailable() -> list[Row]:
 
 
 def _own_errors() -> list[Row]:
-    """6: many cases raise their own error."""
+    """Many cases raise their own error."""
     return [
         Row(
             name=f"{part // 10} % of the cases raise their own error{', at once' if quick else ''}{suffix}",
@@ -140,7 +140,7 @@ def _own_errors() -> list[Row]:
 
 
 def _small() -> list[Row]:
-    """7: small runs without any limit, measured against a fixed limit; and a very large capacity."""
+    """Small runs without any limit, measured against a fixed limit; and a very large capacity."""
     rows = [
         Row(
             name=f"{trials} cases, {latency:g} s {'constant' if not sigma else 'log-normal'}, {slots} slots",
@@ -161,7 +161,7 @@ def _small() -> list[Row]:
 
 
 def _moved() -> list[Row]:
-    """8: a limit changes during the run."""
+    """A limit changes during the run."""
     up, down = Curve(((300.0, 3.0),)), Curve(((300.0, 1 / 3),))
     rows: list[Row] = []
     for wait, suffix in ((True, ""), (False, ", no Retry-After")):
@@ -179,7 +179,7 @@ def _moved() -> list[Row]:
 
 
 def _drift() -> list[Row]:
-    """9: latency changes independently of our load."""
+    """Latency changes independently of our load."""
     curves = {
         "doubles at once": Curve(((200.0, 2.0),)),
         "triples at once": Curve(((200.0, 3.0),)),
@@ -200,7 +200,7 @@ def _drift() -> list[Row]:
 
 
 def _headers() -> list[Row]:
-    """10: rate-limit headers that are wrong."""
+    """Rate-limit headers that are wrong."""
     none = Headers(remaining=0, reset=60.0, limit=100)
     late = Headers(remaining=0, reset=3600.0, limit=100)
     low = Headers(remaining=1, reset=60.0, limit=1)
@@ -216,7 +216,7 @@ def _headers() -> list[Row]:
 
 
 def _overload() -> list[Row]:
-    """11: overload shows only as timeouts."""
+    """Overload shows only as timeouts."""
     return [
         Row(name="calls beyond 32 in flight time out", endpoint=Endpoint(knee=32, overload_hangs="call"), seconds=900.0),
         Row(name="calls beyond 13 in flight time out", endpoint=Endpoint(knee=13, overload_hangs="call"), seconds=900.0),
@@ -232,7 +232,7 @@ def _overload() -> list[Row]:
 
 
 def _hung() -> list[Row]:
-    """12: hung connections with the default timeout of 600 s; more slots than the endpoint needs."""
+    """Hung connections with the default timeout of 600 s; more slots than the endpoint needs."""
     holes = [
         Row(
             name=f"black hole of {seconds:.0f} s{suffix}",
@@ -264,7 +264,7 @@ def _hung() -> list[Row]:
 
 
 def _retry_after() -> list[Row]:
-    """13: Retry-After is far too long."""
+    """Retry-After is far too long."""
     return [
         Row(
             name=f"{rate}/s, every 429 with Retry-After: {wait:.0f}",
@@ -275,7 +275,7 @@ def _retry_after() -> list[Row]:
 
 
 def _tenants() -> list[Row]:
-    """15: other clients use a varying share of the limit; several runs share an endpoint."""
+    """Other clients use a varying share of the limit; several runs share an endpoint."""
 
     def square(period: float, low: float) -> Curve:
         return Curve(tuple((period * k, low if k % 2 else 1.0) for k in range(1, int(600 / period) + 1)))

@@ -1,7 +1,7 @@
 """The same rows with the real executor, on trio's virtual clock, to check the simulation.
 
-The task gets the outcome of each call from the simulated endpoint, waits, and returns or raises. Everything else is the
-product's own: queue, slots, retries, policy, scoring, and a journal that is discarded.
+The task gets the outcome of each call from the simulated endpoint, waits, and returns or raises. Everything else is real:
+queue, slots, retries, policy, scoring, and a journal that is discarded.
 """
 
 import itertools
@@ -53,7 +53,7 @@ def rows() -> list[Row]:
 class NoDisk(NullFiles):
     """A disk that discards everything and takes no time."""
 
-    def pause(self) -> None:
+    def pause(self, seconds: float = 0.0) -> None:
         """Return immediately: the clock is virtual."""
 
 

@@ -82,7 +82,7 @@ def _times(checks: Checks, rows: str, comparisons: Sequence[Comparison], maximum
 
 
 def _lettered(checks: Checks, comparison: Comparison) -> None:
-    """Check the requirements of the first study for each scenario."""
+    """Check the requirements of a scenario of A-X."""
     required, ours = SCENARIOS[comparison.row.name][1], comparison.results[OURS]
     goodput = ours.goodput or 0.0
     requirement = f"{comparison.row.name}: >= {required.goodput:.0f} %, rate limited <= {required.rate_limited:.0f} %, "

@@ -23,7 +23,7 @@ MakePolicy = Callable[["Row"], Policy]
 GRID = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 """Fixed limits that are tried to find the best one."""
 SUFFICIENT = 98.5
-"""Per cent of capacity at which the search ends: a higher limit would only cause more 429s."""
+"""Percent of capacity at which the search ends: a higher limit would only cause more 429s."""
 MAX_RATE_LIMITED = 1000.0
 """Rate-limited calls per completed trial, in percent, at which it ends if the last step brought no improvement."""
 LONGEST = 20_000.0
@@ -75,7 +75,7 @@ class Result:
 
     completed: int
     goodput: float | None = None
-    """Per cent of the capacity; None for a finite run."""
+    """Percent of the capacity; None for a finite run."""
     seconds: float = 0.0
     """Time of a finite run."""
     rate_limited: float = 0.0

@@ -54,7 +54,7 @@ SCENARIOS: dict[str, tuple[Endpoint, Required]] = {
 
 
 def lettered(seconds: float = 1200.0) -> list[Row]:
-    """Return A-X as rows; as many trials are open as slots, as in the first study."""
+    """Return A-X as rows; as many trials are open as there are slots."""
     return [
         Row(name=name, endpoint=endpoint, slots=SLOTS, ahead=1, seconds=seconds) for name, (endpoint, _) in SCENARIOS.items()
     ]

@@ -1,8 +1,8 @@
-"""Additive increase, multiplicative decrease: the rule of the Phoenix evals library, without its defects.
+"""Additive increase, multiplicative decrease, as in the Phoenix evals library.
 
 Time is divided into windows. After a window with successes and no overload, the target grows by a step; after one with overload
-it is multiplied by a ratio below 1; two overloads within a short time reduce it to 1. It is rarely rate limited and recovers
-slowly: from 1 to 100 slots takes a quarter of an hour.
+it is multiplied by a ratio below 1; two overloads within a short time reduce it to 1. Calls are rarely rate limited, but the
+target recovers slowly: from 1 to 100 slots takes a quarter of an hour.
 
 An overload is a rate limit, an unavailable endpoint or a timeout; an error of the task itself is not. The target stays within
 [1, slots].
@@ -19,7 +19,7 @@ AIMD_NUMBERS = ("initial", "window_seconds", "increase_step", "decrease_ratio")
 
 
 class Aimd:
-    """Increases by steps and decreases by halves."""
+    """Increases the target by a step; after overload, multiplies it by a ratio or sets it to 1."""
 
     def __init__(
         self,
@@ -83,7 +83,8 @@ class Aimd:
             ):
                 changes += self._overloaded(now)
             if isinstance(signal, Failed) and signal.retry_after is not None:
-                changes += self._pause.retry_after(now, signal.retry_after, f"429 at {len(self._in_flight) + 1} in flight")
+                evidence = f"{signal.cause} at {len(self._in_flight) + 1} in flight"
+                changes += self._pause.retry_after(now, signal.retry_after, evidence)
         return Decision(limit=self.limit, changes=tuple(changes))
 
     def elapse(self, t: float) -> Decision:
@@ -101,9 +102,9 @@ class Aimd:
         """If the window is over, change the target and start the next window."""
         if self._window is None or now - self._window < self.window_seconds:
             return []
-        successes, overloads = self._successes, self._overloads
+        successes, overloads, elapsed = self._successes, self._overloads, now - self._window
         self._window, self._successes, self._overloads = now, 0, 0
-        evidence = f"{overloads} failed and {successes} succeeded in {self.window_seconds:.6g} s"
+        evidence = f"{overloads} overloads and {successes} successes in {elapsed:.1f} s"
         if overloads:
             return self._move(self.target * self.decrease_ratio, evidence)
         return self._move(self.target + self.increase_step, evidence) if successes else []
@@ -115,7 +116,7 @@ class Aimd:
         self._recent.append(now)
         if len(self._recent) < self.collapse_error_threshold:
             return []
-        evidence = f"{len(self._recent)} failed in {now - self._recent[0]:.1f} s"
+        evidence = f"{len(self._recent)} overloads in {now - self._recent[0]:.1f} s"
         self._recent = []
         # The window starts again: halving 1 at its end would change nothing, but be recorded.
         self._window, self._successes, self._overloads = now, 0, 0

@@ -12,6 +12,7 @@ from attrs import define
 from runner.concurrency.constants import (
     MEASURED_CALLS,
     MEMORY,
+    TEST_ENOUGH,
     TEST_EXPECTED,
     TEST_SHORTEST,
     TEST_SIGNS,
@@ -53,6 +54,11 @@ class Background:
         """Whether a test is in progress."""
         return self.test_from > 0
 
+    @property
+    def is_decided(self) -> bool:
+        """Whether there were enough 429s in the current test."""
+        return self.is_testing and self.limited >= TEST_ENOUGH
+
     def expected(self, starts: int) -> float:
         """Return how many of `starts` may be rate limited at random: the mean and four standard deviations."""
         mean = self.share * starts
@@ -92,13 +98,13 @@ class Background:
         self.test_to = newest + max(int(TEST_EXPECTED / self.observed), TEST_SHORTEST)
         self.signs, self.limited = self.limited, 0
 
-    def end_test(self) -> bool:
-        """End the test; return whether the 429s are random."""
+    def end_test(self, last: int) -> bool:
+        """End the test with the start `last`; return whether the 429s are random."""
         is_random = self.limited > TEST_TOLERATED
         if self.limited:
-            share = self.limited / (self.test_to - self.test_from + 1)
+            share = self.limited / (last - self.test_from + 1)
             self.share = min(max(share, self.observed if is_random else 0.0), 0.9)
-        self.cancel_test(self.test_to)
+        self.cancel_test(last)
         return is_random
 
     def cancel_test(self, newest: int) -> None:

@@ -1,7 +1,7 @@
 """The circuit breaker, for errors that do not depend on the load: 5xx, connection errors, timeouts.
 
-During an outage every call would fail and cost its trial a retry. So only one probe at a time starts, with growing gaps, until
-one is answered.
+During an outage every call would fail and cost its trial a retry. So only single probes start, with growing gaps, until one is
+answered.
 
 The breaker opens after several failures since the last answered call, if they outnumber the calls that have been in flight for
 longer than failures take; sporadic errors do not open it. A trial that failed before, while calls that started later were

@@ -26,7 +26,8 @@ class Fixed:
         else:
             self._in_flight.discard(signal.attempt)
             if isinstance(signal, Failed) and signal.retry_after is not None:
-                changes += pause.retry_after(signal.t, signal.retry_after, f"429 at {len(self._in_flight) + 1} in flight")
+                evidence = f"{signal.cause} at {len(self._in_flight) + 1} in flight"
+                changes += pause.retry_after(signal.t, signal.retry_after, evidence)
         return Decision(limit=self.limit, changes=tuple(changes)) if changes else self._unchanged
 
     def elapse(self, t: float) -> Decision:

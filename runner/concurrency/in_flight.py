@@ -242,10 +242,14 @@ class InFlight:
         return t >= self.doubt_until and start.in_flight > max(accepted, LARGEST_NOT_INFERRED)
 
     def explains(self, start: Start, t: float) -> bool:
-        """Return whether too many in flight may explain a 429: as many were never accepted, or nearly as many are held."""
+        """Return whether too many in flight may explain a 429.
+
+        As many were never accepted, nearly as many are held, or the limit is certain and may have fallen.
+        """
         if t < self.doubt_until or start.in_flight <= LARGEST_NOT_INFERRED:
             return False
         is_near = self.known_limit > 0 and not self.by_latency and start.in_flight > NEAR_LIMIT * self.known_limit
+        is_near = is_near or self.is_certain
         if start.in_flight <= max(self._surely_accepted(), self.known_limit) and not is_near:
             return False
         if not self.limited_above or start.order - self.last_limited_above > max(LIMITED_WITHIN, self.limit // 2):
@@ -294,7 +298,7 @@ class InFlight:
     def limited(self, start: Start, t: float, newest: int) -> str:
         """Hold the limit just below what was rate limited; return the evidence."""
         limit = max(min(start.in_flight - 1, self.limit), 1)
-        is_test = self.phase == "trying" and not self.by_latency and not self.is_doubtful
+        is_test = self.phase == "trying" and self.limit > self.known_limit and not self.is_doubtful
         self.is_confirmed = is_test or (self.is_confirmed and self.phase == "holding")
         self.limited_share = self._share if self.limited_above >= LIMITED_ABOVE else 1.0
         self._hold(limit, t, newest)

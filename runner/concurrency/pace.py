@@ -5,7 +5,7 @@ it has granted exactly what flowed in: calls granted, divided by the time, is it
 
 There are three phases:
     open       no limit is known; starts are not paced
-    searching  the rate is roughly known; the pace grows by 10 % per second until the next 429
+    searching  the rate is roughly known; the pace grows until the next 429, by 10 % per second at first
     plateau    the rate was measured; the pace starts below it, stays near it, and rises above it along a cubic
 
 While measurements agree, plateaus get longer and flatter, so that there are fewer 429s. If a plateau ends without a 429, the
@@ -59,6 +59,8 @@ class Pace:
     """A rate-limited start from which granted calls are counted: the bucket was empty then."""
     missed: int = 0
     """Starts after the anchor that used no token."""
+    granted: int = 0
+    """Calls granted from the anchor to the last 429."""
     lowest: float = 0.0
     """The lowest estimated rate since the anchor."""
     measured: float = 0.0
@@ -68,7 +70,7 @@ class Pace:
     frozen: int = 0
     """Starts during which the pace does not grow, to see whether there is another 429."""
     fixed: float | None = None
-    """A fixed pace, used until the first ending of a run and in a test for random 429s."""
+    """A pace that no 429 measures: at the beginning of a run, where each answer raises it, and in a test for random 429s."""
 
     @property
     def is_steady(self) -> bool:
@@ -169,7 +171,7 @@ class Pace:
         elif not is_measured:
             # The bucket may have overflowed, so this is no measurement; only an estimated pace is lowered.
             self._lower_guess(t)
-        elif granted == 0:
+        elif granted == self.granted:
             self._search(self.estimate / 2, t)
             if self.missed > 1:  # One may be random.
                 return None
@@ -178,7 +180,7 @@ class Pace:
             self._search(min(max(granted / seconds, self.estimate / 2), (granted + 1) / seconds), t)
         else:
             self._settle(granted / seconds, self.at(start.t) or self.estimate, t)
-        self.lowest = min(self.lowest, self.estimate or SLOWEST)
+        self.lowest, self.granted = min(self.lowest, self.estimate or SLOWEST), granted
         if is_enough or not is_measured:
             self._count_from(start)
         return f"429 at {start.in_flight} in flight, after {granted} accepted in {seconds:.1f} s"
@@ -189,7 +191,7 @@ class Pace:
         self._count_from(probe)
 
     def _count_from(self, start: Start) -> None:
-        self.anchor, self.missed, self.lowest = start, 0, self.estimate or SLOWEST
+        self.anchor, self.missed, self.granted, self.lowest = start, 0, 0, self.estimate or SLOWEST
 
     def restart_at(self, start: Start, t: float) -> float:
         """Return when to start again after a 429 without Retry-After: the bucket refills a little first."""

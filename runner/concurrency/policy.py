@@ -2,9 +2,9 @@
 
 Nothing here decides, waits or reads a clock: every time is the `t` of the record that a signal was made from.
 
-To drive a policy, call `may_start(t)` whenever a slot is free and a trial is ready. If the gate is open, start the attempt and
-pass `Started` to `take`; pass each end of an attempt as it is recorded. If the gate is closed, call again at `gate.at`, or, if
-that is None, after the next signal. Each decision contains what is in force from then on and what to record.
+To drive a policy, call `may_start(t)` whenever a slot is free and a trial is ready. If the permit is open, start the attempt
+and pass `Started` to `take`; pass each end of an attempt as it is recorded. If the permit is closed, call again at its `at`,
+or, if that is None, after the next signal. Each decision contains what is in force from then on and what to record.
 """
 
 from typing import Protocol, TypeAlias, TypeVar
@@ -43,6 +43,11 @@ class Failed:
     category: FailureCategory
     retry_after: float | None = None
     """Seconds that the endpoint asked to wait."""
+
+    @property
+    def cause(self) -> str:
+        """The category in a few characters, for evidence."""
+        return "429" if self.category == "rate_limited" else self.category.replace("_", " ")
 
 
 @fact
@@ -116,7 +121,7 @@ class Policy(Protocol):
         ...
 
     def elapse(self, t: float) -> Decision:
-        """Process that time has passed until `t`; called at the time `at` of a closed gate."""
+        """Process that time has passed until `t`; called at the time `at` of a closed permit."""
         ...
 
     def may_start(self, t: float) -> StartPermit:

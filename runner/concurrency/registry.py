@@ -140,14 +140,14 @@ class Member:
                 return FULL
             if not self.is_waiting:
                 self.is_waiting, self.served = True, max(self.served, shared.turn)
-            gate = shared.policy.may_start(now)
-            if not gate.open:
-                return gate if gate.at is None else evolved(gate, at=gate.at - self._offset)
+            permit = shared.policy.may_start(now)
+            if not permit.open:
+                return permit if permit.at is None else evolved(permit, at=permit.at - self._offset)
             if t < self._until:
                 return StartPermit(open=False, at=self._until)  # The end of the pause is not recorded here yet.
             first = self._first_in_turn(now)
         if first is self:
-            return gate
+            return permit
         first.call()
         return StartPermit(open=False, at=t + TURN)
 

@@ -51,7 +51,7 @@ class Steering:
 
         A call that returns several scores ends with the first; do not pass the others.
         """
-        kind = record.event.__class__  # Faster than isinstance; this runs twice per trial.
+        kind = record.event.__class__  # Faster than isinstance; this runs twice per attempt.
         if kind in _CALL_EVENTS:
             name, signal = _call_signal(cast("CallEvent", record.event), record.t)
         else:

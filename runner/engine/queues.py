@@ -73,8 +73,8 @@ class Lane:
 
 
 def _probe_index(queue: deque[J]) -> int:
-    """Return the first job that has not failed, so that the probe tests the endpoint and not the trial; otherwise the first."""
-    return next((index for index, job in enumerate(queue) if not job.has_failed), 0)
+    """Return the first job with the fewest failures: a probe tests the endpoint, and no trial uses up its retries."""
+    return min(enumerate(queue), key=lambda pair: pair[1].failures)[0]
 
 
 def _take_probe(queue: deque[J]) -> J:

@@ -128,20 +128,20 @@ def _location(task: object) -> str:
 def scorer_keys(scorers: Iterable[Scorer], tasks: TaskKeys | None) -> dict[str, str]:
     """Return the rate-limit keys of scorers by name.
 
-    Scorers that call the same endpoint with the same API key share one: that of the task, or that of the first of them. If
-    several variants call it, a scorer shares the key of its model, otherwise that of the first.
+    Scorers that call the same endpoint with the same API key share one: that of the task, unless it has a `limit_key`, or that
+    of the first of them. If several variants call it, a scorer shares the key of its model, otherwise that of the first.
     """
     shared: dict[str, str] = {}
     keys: dict[str, str] = {}
     for scorer in scorers:
-        identity, own = _identity(scorer.function), f"{SCORER_PREFIX}{scorer.name}"
+        identity, own_key = _identity(scorer.function), f"{SCORER_PREFIX}{scorer.name}"
         if identity is None:
-            keys[scorer.name] = own
+            keys[scorer.name] = own_key
         else:
-            of_tasks = {} if tasks is None or tasks.limit_key is not None else tasks.tasks
-            equal = [key for key, task in of_tasks.items() if _identity(task) == identity]
-            same_model = [key for key in equal if _model(of_tasks[key]) == _model(scorer.function)]
-            keys[scorer.name] = [*same_model, *equal][0] if equal else shared.setdefault(identity, own)
+            tasks_by_key = {} if tasks is None or tasks.limit_key is not None else tasks.tasks
+            same_endpoint = [key for key, task in tasks_by_key.items() if _identity(task) == identity]
+            same_model = [key for key in same_endpoint if _model(tasks_by_key[key]) == _model(scorer.function)]
+            keys[scorer.name] = [*same_model, *same_endpoint][0] if same_endpoint else shared.setdefault(identity, own_key)
     return keys
 
 
@@ -194,16 +194,16 @@ def policies(
     slots_by_scorer: Mapping[str, int],
     recorder: Recorder,
     *,
-    limits: Callable[[int], Policy] | None,
+    policy_factory: Callable[[int], Policy] | None,
 ) -> Callable[[str], Policy]:
     """Return a function that makes the policy of a rate-limit key, or joins the one that another run of this process uses."""
-    new = limits or partial(POLICIES[settings.policy], trials=recorder.state.planned or None)
+    new = policy_factory or partial(POLICIES[settings.policy], trials=recorder.state.planned or None)
     slots_by_key = {f"{SCORER_PREFIX}{name}": slots for name, slots in slots_by_scorer.items()}
 
     def policy(key: str) -> Policy:
         slots = slots_by_key.get(key, settings.slots or 0)
         identity = shared_identity(key, tasks, scorers)
-        if identity is None or limits is not None or settings.policy == "fixed":
+        if identity is None or policy_factory is not None or settings.policy == "fixed":
             return new(slots)
         run, now = recorder.journal.run, recorder.clock.now()
         return REGISTRY.join((settings.policy, *identity), run, slots, now, partial(new, slots))

@@ -128,7 +128,7 @@ class Patient:
 
 
 def test_a_policy_sees_time_pass() -> None:
-    """When a closed gate is due, `elapse` is called once, and then `may_start`."""
+    """At the time of a closed permit, `elapse` is called once, and then `may_start`."""
     policies: list[Patient] = []
 
     def make(_: Row) -> Patient:
@@ -160,7 +160,7 @@ def test_several_runs_share_an_endpoint() -> None:
 
 
 def test_a_judge_does_not_hold_a_slot_of_the_task() -> None:
-    """Scoring overlaps with the task: with a judge of the same latency, a run takes hardly longer."""
+    """Scoring overlaps with the task: with a judge of the same latency, a run takes one call of the judge longer."""
     alone = Row(name="", endpoint=Endpoint(sigma=0.0), trials=200, slots=10)
     judged = evolve(alone, judge=Endpoint(sigma=0.0))
     times = [measure(row, lambda row: Fixed(row.slots)).seconds for row in (alone, judged)]

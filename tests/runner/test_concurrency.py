@@ -38,10 +38,10 @@ class Drive:
         self.decisions.append(self.policy.elapse(self.t))
 
     def start(self, trial: str = "") -> str:
-        """Start an attempt as soon as the gate allows it."""
-        while not (gate := self.policy.may_start(self.t)).open:
-            assert gate.at is not None, "every place is taken"
-            self.wait(gate.at - self.t)
+        """Start an attempt as soon as the policy allows it."""
+        while not (permit := self.policy.may_start(self.t)).open:
+            assert permit.at is not None, "the limit is reached"
+            self.wait(permit.at - self.t)
         self.count += 1
         name = trial or f"trial-{self.count}"
         self.in_flight[name] = self.t
@@ -49,7 +49,7 @@ class Drive:
         return name
 
     def fill(self) -> list[str]:
-        """Start attempts until every place is taken."""
+        """Start as many attempts as may start now."""
         names = []
         while self.policy.may_start(self.t).open:
             names.append(self.start())
@@ -67,18 +67,18 @@ class Drive:
         return self.take(Failed(t=self.t, attempt=name, category="unavailable"))
 
     def run(self, until: float, answer: Answer) -> int:
-        """Keep every place busy; return how many calls were rate limited."""
+        """Start attempts whenever the policy allows it; return how many calls were rate limited."""
         ends: list[tuple[float, str, bool]] = []
         limited = 0
         while self.t < until:
-            gate = self.policy.may_start(self.t)
-            if gate.open:
+            permit = self.policy.may_start(self.t)
+            if permit.open:
                 name = self.start()
                 seconds = answer(self.t, 1 + sum(accepted for _, _, accepted in ends))
                 ends.append((self.t + (0.1 if seconds is None else seconds), name, seconds is not None))
                 ends.sort()
-            elif gate.at is not None and (not ends or gate.at < ends[0][0]):
-                self.wait(max(gate.at - self.t, 1e-6))
+            elif permit.at is not None and (not ends or permit.at < ends[0][0]):
+                self.wait(max(permit.at - self.t, 1e-6))
             else:
                 self.t, name, accepted = ends.pop(0)
                 limited += not accepted
@@ -220,8 +220,8 @@ def test_a_rate_limit_without_retry_after_is_not_taken_for_one_on_calls_in_fligh
     assert limited < 60
 
 
-def test_a_lone_429_changes_nothing() -> None:
-    """A single 429 among many successes delays starts briefly, which is recorded, and does not change the limit."""
+def test_a_single_429_does_not_lower_the_limit() -> None:
+    """A single 429 among many successes delays starts briefly, which is published, and does not lower the limit."""
     drive = Drive(20)
     names = drive.fill()
     drive.t += 0.1
@@ -251,6 +251,18 @@ def test_a_small_bucket_is_detected_before_the_first_answer() -> None:
     [pace] = [change.after for change in drive.changes() if isinstance(change, PaceChanged) and change.reason == "rate_limit"]
     assert pace is not None
     assert pace < 1.0
+
+
+def test_later_429s_in_a_row_do_not_show_a_small_bucket() -> None:
+    """The bucket of a limit is empty at the first 429; calls that are accepted after it show that 429s may be random."""
+    drive = Drive(is_spread=True)
+    names = [drive.start() for _ in range(8)]
+    for name in (names[1], *names[5:]):
+        drive.wait(0.05)
+        drive.rate_limit(name, retry_after=2.0)
+    drive.wait(0.3)
+
+    assert drive.policy._pace.estimate is None
 
 
 def test_a_short_run_that_starts_immediately_tolerates_random_429s_in_a_row() -> None:
@@ -291,6 +303,22 @@ def test_a_test_for_random_429s_is_longer_by_the_retries_in_it() -> None:
     drive.succeed(names[1])
     drive.start()
     assert last + 1 == background.test_to
+
+
+@pytest.mark.parametrize(("limited", "is_testing"), [((1, 6, 11, 17), False), ((14, 15, 16, 17), True)])
+def test_four_429s_end_a_test_unless_they_are_in_a_row(limited: tuple[int, ...], *, is_testing: bool) -> None:
+    """Random 429s occur singly; an exceeded limit rejects the latest calls."""
+    drive = Drive(32)
+    drive.policy._background.observed = 0.1
+    drive.policy._background.begin_test(drive.policy._started)
+    for n in range(1, 19):
+        name = drive.start()
+        drive.wait(0.1)
+        drive.rate_limit(name) if n in limited else drive.succeed(name)
+        drive.wait(0.1)
+
+    assert is_testing == drive.policy._background.is_testing
+    assert is_testing == (drive.policy._background.share == 0.0)
 
 
 def test_429s_below_the_limit_are_no_evidence_of_a_rate() -> None:
@@ -337,6 +365,25 @@ def test_only_429s_of_close_starts_belong_together() -> None:
     assert 1 == len(drive.pauses)
 
 
+@pytest.mark.parametrize(("round_trips", "pauses"), [(3, 1), (5, 2)])
+def test_a_429_delays_starts_if_there_was_none_for_four_round_trips(round_trips: int, pauses: int) -> None:
+    """With many in flight, single 429s would otherwise delay starts in every round trip."""
+    drive = Drive(100, trials=1_000)
+    drive.policy._in_flight.limit = drive.policy.limit = 100
+    names = drive.fill()
+    drive.wait(0.1)
+    drive.rate_limit(names.pop())
+    drive.wait(0.3)
+    for _ in range(round_trips):
+        for name in [*drive.in_flight]:
+            drive.succeed(name)
+        drive.fill()
+        drive.wait(0.5)
+    drive.rate_limit([*drive.in_flight].pop())
+
+    assert pauses == len(drive.pauses)
+
+
 def test_expected_random_429s_do_not_delay_starts() -> None:
     """Once 5 % of random 429s were found, the next one is no reason to wait."""
     drive = Drive(20)
@@ -357,13 +404,13 @@ def test_retry_after_pauses_the_key_when_most_calls_are_rate_limited() -> None:
         drive.rate_limit(name, retry_after=7.0)
     drive.wait(0.06)
 
-    gate = drive.policy.may_start(drive.t)
-    assert not gate.open
-    assert gate.at is not None
-    assert gate.at >= 7.1
+    permit = drive.policy.may_start(drive.t)
+    assert not permit.open
+    assert permit.at is not None
+    assert permit.at >= 7.1
     assert "retry_after" == drive.pauses[-1].reason
     assert pytest.approx(7.1) == drive.pauses[-1].until
-    drive.wait(gate.at - drive.t)
+    drive.wait(permit.at - drive.t)
     assert IntakeResumed(reason="retry_after", evidence="pause over") in drive.changes()
     assert drive.policy.may_start(drive.t).open
 
@@ -380,7 +427,7 @@ def test_retry_after_is_limited() -> None:
     assert pytest.approx(LONGEST_PAUSE + 0.1) == drive.pauses[-1].until
 
 
-def test_a_poisoned_trial_changes_nothing() -> None:
+def test_a_poisoned_trial_does_not_pause_the_key() -> None:
     """A trial that is rate limited again and again, while others are accepted, does not pause the key."""
     drive = Drive(10)
     for _ in range(50):
@@ -396,7 +443,7 @@ def test_a_poisoned_trial_changes_nothing() -> None:
     assert [] == [pause for pause in drive.pauses if pause.reason == "retry_after"]
 
 
-def broken(drive: Drive) -> None:
+def open_breaker(drive: Drive) -> None:
     """Let every call fail until the breaker opens."""
     for _ in range(40):
         name = drive.start()
@@ -411,19 +458,19 @@ def broken(drive: Drive) -> None:
 def test_the_breaker_opens_when_every_call_fails() -> None:
     """After several failures in a row only probes start; the limit is not changed."""
     drive = Drive(8)
-    broken(drive)
+    open_breaker(drive)
 
     assert "unavailable" == drive.pauses[-1].reason
     assert 8 == drive.policy.limit
-    gate = drive.policy.may_start(drive.t)
-    assert not gate.open
-    assert gate.at == pytest.approx(drive.t + PROBE_SOONEST, abs=0.1)
+    permit = drive.policy.may_start(drive.t)
+    assert not permit.open
+    assert permit.at == pytest.approx(drive.t + PROBE_SOONEST, abs=0.1)
 
 
 def test_one_probe_at_a_time() -> None:
     """An open breaker lets one attempt start, marked as a probe, and the next one only after its failure and a gap."""
     drive = Drive(8)
-    broken(drive)
+    open_breaker(drive)
     name = drive.start()
 
     assert drive.decisions[-1].probe
@@ -439,7 +486,7 @@ def test_one_probe_at_a_time() -> None:
 def test_an_answered_probe_closes_the_breaker() -> None:
     """Once a probe is answered everything may start again at the limit from before."""
     drive = Drive(8)
-    broken(drive)
+    open_breaker(drive)
     name = drive.start()
     drive.t += 0.05
     drive.succeed(name)
@@ -482,9 +529,9 @@ def test_calls_that_never_end_count_as_no_response() -> None:
         drive.t += 0.1
         drive.succeed(name)
     drive.fill()
-    gate = drive.policy.may_start(drive.t)
-    assert gate.at is not None
-    drive.wait(gate.at - drive.t)
+    permit = drive.policy.may_start(drive.t)
+    assert permit.at is not None
+    drive.wait(permit.at - drive.t)
 
     assert "no_response" == drive.pauses[-1].reason
     assert drive.policy.may_start(drive.t).probe
@@ -506,7 +553,7 @@ def test_many_timeouts_lower_the_limit() -> None:
 
 
 def test_growth_without_throughput_is_undone() -> None:
-    """A server whose latency grows with the square of the load beyond 20 does not stay at 100."""
+    """Against a server whose latency grows with the square of the load beyond 20, the limit does not stay at 100."""
     drive = Drive(100)
     drive.run(400.0, lambda _, busy: 1.0 if busy <= 20 else (busy / 20) ** 2)
 

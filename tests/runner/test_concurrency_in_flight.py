@@ -31,10 +31,18 @@ def test_a_limit_is_certain_when_a_test_confirms_it(share: float, *, is_certain:
     machine.limited(_start(40, 33), 10.0, newest=40)
 
     assert (32, is_certain) == (machine.limit, machine.is_certain)
-    assert is_certain == machine.is_above(_start(50, 20), 11.0)
+    assert is_certain == machine.is_above(_start(50, 20), 11.0) == machine.explains(_start(50, 20), 11.0)
     assert machine.is_below(_start(51, 20))  # A few 429s that may be random do not lower it again and again.
     machine.doubt(12.0)
     assert not machine.is_certain
+
+
+def test_a_429_at_a_higher_load_that_is_compared_confirms_a_limit() -> None:
+    """A higher load is also tried for its latency; a 429 there shows the same."""
+    machine = InFlight(slots=100, limit=40, phase="trying", known_limit=32, highest_accepted=32, by_latency=True)
+    machine.limited(_start(40, 33), 10.0, newest=40)
+
+    assert machine.is_certain
 
 
 def test_one_call_beyond_the_limit_may_have_been_accepted() -> None:
@@ -56,7 +64,7 @@ def test_a_second_overload_at_no_higher_load_is_remembered_for_longer() -> None:
     assert (10.0 + CEILING_SOONEST, 90.0 + CEILING_LATEST) == (first, machine.ceiling_until)
 
 
-def test_timeouts_lower_the_limit_further_than_silence() -> None:
+def test_timeouts_lower_the_limit() -> None:
     """Many timeouts lower the limit to a third of the load."""
     machine = InFlight(slots=100, limit=60)
     evidence = [machine.timed_out(_start(order, 60), 60.0, newest=60) for order in (1, 2, 3)]

@@ -106,8 +106,26 @@ def test_a_test_distinguishes_random_429s_from_a_rate_limit(limited: int, is_ran
     background.limited = limited
 
     assert 100 == background.test_to - background.test_from + 1
-    assert is_random == background.end_test()
+    assert is_random == background.end_test(background.test_to)
     assert share == pytest.approx(background.share)
+
+
+def test_429s_after_a_measurement_do_not_lower_the_pace_forever() -> None:
+    """If nothing was granted since the last 429, only probes start, even if calls were granted since the measurement."""
+    pace = plateau(period=3.0)
+    some_granted = pace.learn(start(104, 10.4), 10.5, flow=10.0, pause=0.0)
+    none_granted = pace.learn(start(105, 11.0), 11.1, flow=10.0, pause=0.0)
+
+    assert some_granted is not None
+    assert none_granted is None
+
+
+def test_the_sixth_unexplained_429_begins_a_test() -> None:
+    """Four or five of 1 % random 429s are often close together, and a test of those finds fewer."""
+    background = Background(longest_test=1e9)
+    begins = [background.count(start(20 * n, float(n)), 1, n) for n in range(1, 7)]
+
+    assert [False] * 5 + [True] == begins
 
 
 def test_a_pace_is_steady_after_three_measurements_that_agree() -> None:

@@ -4,10 +4,10 @@ import random
 
 import pytest
 
-from journal.events import LimitChanged
+from journal.events import FailureCategory, IntakePaused, LimitChanged
 from runner.concurrency.aimd import Aimd
 from runner.concurrency.fixed import Fixed
-from runner.concurrency.policy import Failed, Started, Succeeded, TimedOut
+from runner.concurrency.policy import Failed, Policy, Started, Succeeded, TimedOut
 
 
 def attempt(policy: Aimd, t: float, *, succeeds: bool) -> int:
@@ -19,25 +19,31 @@ def attempt(policy: Aimd, t: float, *, succeeds: bool) -> int:
 
 
 def test_fixed_allows_its_slots_and_no_more() -> None:
-    """A fixed policy opens its gate until every slot is taken, and again when one is free."""
+    """A fixed policy allows starts until every slot is taken, and again when one is free."""
     policy = Fixed(2)
     policy.take(Started(t=0.0, attempt="a"))
     assert policy.may_start(0.0).open
     policy.take(Started(t=0.0, attempt="b"))
 
-    gate = policy.may_start(0.0)
-    assert (gate.open, gate.at) == (False, None)
+    permit = policy.may_start(0.0)
+    assert (permit.open, permit.at) == (False, None)
     assert policy.take(Succeeded(t=1.0, attempt="a", elapsed=1.0)).limit == 2
     assert policy.may_start(1.0).open
 
 
-def test_fixed_honors_retry_after() -> None:
-    """A Retry-After pauses the whole key."""
-    policy = Fixed(2)
-    policy.take(Started(t=0.0, attempt="a"))
-    policy.take(Failed(t=1.0, attempt="a", category="rate_limited", retry_after=30.0))
+@pytest.mark.parametrize("policy", [Fixed(2), Aimd(2)])
+def test_retry_after_is_honored(policy: Policy) -> None:
+    """A Retry-After pauses the whole key; the evidence names the failure."""
+    categories: tuple[FailureCategory, ...] = ("rate_limited", "unavailable")
+    evidence: list[str] = []
+    for t, category in enumerate(categories):
+        policy.take(Started(t=t, attempt="a"))
+        decision = policy.take(Failed(t=t, attempt="a", category=category, retry_after=30.0))
+        evidence += [change.evidence for change in decision.changes if isinstance(change, IntakePaused)]
 
-    assert policy.may_start(1.0).at == 31.0
+        assert policy.may_start(t).at == t + 30.0
+
+    assert ["429 at 1 in flight; Retry-After: 30 s", "unavailable at 1 in flight; Retry-After: 30 s"] == evidence
 
 
 @pytest.mark.parametrize("slots", [0, -1])
@@ -77,7 +83,7 @@ def test_aimd_collapses_after_frequent_failures() -> None:
     decision = policy.take(Failed(t=14.9, attempt="b", category="unavailable"))
 
     assert decision.limit == 1
-    assert decision.changes[-1] == LimitChanged(before=20, after=1, reason="window", evidence="2 failed in 14.9 s")
+    assert decision.changes[-1] == LimitChanged(before=20, after=1, reason="window", evidence="2 overloads in 14.9 s")
 
 
 def test_aimd_does_not_count_a_tasks_own_error() -> None:

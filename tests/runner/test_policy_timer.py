@@ -74,7 +74,7 @@ async def hung_run() -> SimulatedDisk:
         return await script(name)
 
     disk = SimulatedDisk()
-    await run_fixed(evaluation_of(task, 12, slots=2, timeout=60.0, retry=Retry(errors=0)), disk, limits=Patient)
+    await run_fixed(evaluation_of(task, 12, slots=2, timeout=60.0, retry=Retry(errors=0)), disk, policy_factory=Patient)
     return disk
 
 
