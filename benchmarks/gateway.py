@@ -47,7 +47,7 @@ def measure(figures: Figures, calls: int) -> None:
             os.environ.update(before)
     figures.show("a call without the gateway, median", latency["direct"] * 1e3, unit="ms")
     figures.show("… added by the gateway", (latency["gateway"] - latency["direct"]) * 1e3, maximum=MAX_ADDED, unit="ms")
-    figures.show("… in the fastest twentieth of the calls, if the machine is busy", latency["quiet"] * 1e3, unit="ms")
+    figures.show("… at the 5th percentile, for a busy machine", latency["quiet"] * 1e3, unit="ms")
     figures.show("CPU per call, recorded and synced", cpu / calls * 1e6, unit="µs")
     figures.show("… calls per second of one core", calls / cpu, minimum=MIN_RATE, unit="calls/s")
     figures.show("calls per second by the clock, 32 connections", rate["rate"], unit="calls/s")

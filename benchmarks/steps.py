@@ -154,10 +154,10 @@ async def task(number):
     await trio.lowlevel.checkpoint()
     return number
 cases = [Case(name=f"c{number}", input=number) for number in range(5_000)]
-it = evaluation(cases=cases, slots=20, loop="trio", timeout=None, name="plain")(task)
-began = time.process_time()
-run(it, sys.argv[1], policy="fixed")
-print(time.process_time() - began)
+plain = evaluation(cases=cases, slots=20, loop="trio", timeout=None, name="plain")(task)
+start = time.process_time()
+run(plain, sys.argv[1], policy="fixed")
+print(time.process_time() - start)
 """
 
 
@@ -206,7 +206,7 @@ def _kills(figures: Figures, directory: Path, kills: int) -> None:
     total = 0
     with serving() as server:
         for kind in (*KINDS, "sdk", "gateway"):
-            print(f"\n{STEPS}-step agent, {kind}, {SLOTS} slots, killed {kills} times with SIGKILL; once with --write-ahead")
+            print(f"\n{STEPS}-step agent, {kind}, {SLOTS} slots, {kills} kills with SIGKILL, with and without write_ahead")
             for write_ahead in (True, False):
                 repeated = killed_runs(directory, kind, kills, server=server, write_ahead=write_ahead)
                 total += repeated.kills
@@ -221,12 +221,12 @@ def _kills(figures: Figures, directory: Path, kills: int) -> None:
 def killed_runs(
     directory: Path, kind: str, kills: int, *, server: Server, write_ahead: bool, seed: int = 0, cases: int = 12
 ) -> Repeated:
-    """Run agents in processes that are killed at random moments, resume the last one to its end, and count the calls."""
+    """Run agents in processes that are killed at random moments, resume each run to its end, and count the calls."""
     chance = random.Random(seed)
     calls: dict[str, list[int]] = defaultdict(list)
     """Call → the kills before each time it was made."""
-    repeated_calls = number = 0
-    while repeated_calls < kills:
+    kill_count = number = 0
+    while kill_count < kills:
         number += 1
         name = f"{kind}-{write_ahead}-{number}"
         path, log = directory / name, directory / f"{name}.txt"
@@ -238,25 +238,25 @@ def killed_runs(
             command = [sys.executable, "-m", "benchmarks._killed_agent", *arguments]
             process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)  # noqa: S603  # our own program
             before, ended = _calls_so_far(server, name, log), None
-            while repeated_calls < kills and (ended := process.poll()) is None and _calls_so_far(server, name, log) == before:
+            while kill_count < kills and (ended := process.poll()) is None and _calls_so_far(server, name, log) == before:
                 time.sleep(0.005)
-            if repeated_calls < kills and ended is None:
+            if kill_count < kills and ended is None:
                 time.sleep(chance.uniform(0.0, 0.3))
                 process.kill()
             ended = process.wait(120)
             for call in _all_calls(server, name, log)[before:]:
-                calls[f"{name}/{call}"].append(repeated_calls)
+                calls[f"{name}/{call}"].append(kill_count)
             if ended >= 0:
                 break
-            repeated_calls += 1
+            kill_count += 1
         assert ended == 0, f"the run ended with {ended}"
         assert verify(path).ok
-    per_kill = [0] * repeated_calls
+    per_kill = [0] * kill_count
     for when in calls.values():
         for kill in when[:-1]:
             per_kill[kill] += 1
     assert len(calls) == number * cases * STEPS
-    return Repeated(repeated_calls, sum(map(len, calls.values())), tuple(per_kill))
+    return Repeated(kill_count, sum(map(len, calls.values())), tuple(per_kill))
 
 
 def _calls_so_far(server: Server, name: str, log: Path) -> int:

@@ -6,8 +6,8 @@ new call and never gets the result of a different one.
 
 from array import array
 from collections import Counter
-from collections.abc import Iterator
-from typing import Any, Final, Literal
+from collections.abc import Callable, Iterator
+from typing import Any, Final, Literal, NamedTuple
 
 import attrs
 
@@ -16,7 +16,8 @@ from replay.trial_state import WORKER_ENDS, TrialState, pack_location
 from replay.usage import add
 
 Reuse = Literal["transient", "interrupted", "always", "never"]
-"""After which ends of an attempt the next one reuses its steps. `transient`: interrupted, rate limited or unavailable."""
+"""After which ends of an attempt the next one reuses its steps. `transient`: interrupted, rate limited, unavailable, or
+unauthorized."""
 
 REUSES: Final[tuple[Reuse, ...]] = ("transient", "interrupted", "always", "never")
 NOT_REUSED: Final = f"{events.NOTE_PREFIX}step_not_reused"
@@ -46,8 +47,7 @@ def remaining_timeout(timeout: float | None, spent: float) -> float | None:
     return timeout if timeout is None or not spent else round(max(timeout - spent, timeout * _MIN_TIMEOUT), 6)
 
 
-@attrs.define
-class RecordedStep:
+class RecordedStep(NamedTuple):
     """A completed step that may be reused."""
 
     seq: int
@@ -62,6 +62,10 @@ class RecordedStep:
     """Its number in the attempt that executed it."""
     parent: tuple[int, int]
     """The attempt that used it last, and the number of the step there that called it; 0: the task itself."""
+
+
+_new_step: Callable[[type[RecordedStep], tuple[Any, ...]], RecordedStep] = tuple.__new__
+"""Create a recorded step, in half the time of `RecordedStep(…)`."""
 
 
 @attrs.define
@@ -95,21 +99,15 @@ class TrialSteps:
         """Add a step that was completed; `location` is the packed one of its record."""
         self.is_productive = True
         usage = event.usage
-        if (inner := self.inner_usage.pop(event.step, None)) is not None:
+        if self.inner_usage and (inner := self.inner_usage.pop(event.step, None)) is not None:
             add(inner, usage)
             usage = inner
-        self.add_inner_usage(event.parent, usage)
+        if event.parent:
+            self.add_inner_usage(event.parent, usage)
         if event.reusable:
-            self.steps[seq] = RecordedStep(
-                seq,
-                location,
-                event.attempt,
-                event.name,
-                event.fingerprint,
-                usage,
-                event.step,
-                (event.attempt, event.parent),
-            )
+            attempt = event.attempt
+            values = (seq, location, attempt, event.name, event.fingerprint, usage, event.step, (attempt, event.parent))
+            self.steps[seq] = _new_step(RecordedStep, values)
         else:
             self.not_reusable += 1
 
@@ -190,7 +188,7 @@ class RunSteps:
         step = steps.steps.get(event.completed_seq) if steps is not None else None
         if steps is not None and step is not None:
             add(self.usage_saved, step.usage)
-            step.parent = event.attempt, event.parent
+            steps.steps[step.seq] = step._replace(parent=(event.attempt, event.parent))
             steps.add_inner_usage(event.parent, step.usage)
         return step
 

@@ -20,7 +20,7 @@ class GatewayAttempt:
     def __init__(self, steps: AttemptSteps, *, is_cancellable: bool) -> None:
         self.steps = steps
         self.failure: Exception | None = None
-        """Why a provider did not answer. No further call is forwarded."""
+        """Why a call to a provider failed. No further call is forwarded."""
         self.scope: Final = trio.CancelScope()
         """The cancel scope of its task."""
         self._is_cancellable = is_cancellable
@@ -28,7 +28,7 @@ class GatewayAttempt:
         """The calls in flight."""
 
     def fail(self, failure: Exception) -> None:
-        """Let the attempt fail because a provider did not answer, whatever its task returns; the first failure counts."""
+        """Let the attempt fail because a call to a provider failed, whatever its task returns; the first failure counts."""
         self.failure = self.failure or failure
 
     def end(self) -> None:

@@ -1,7 +1,8 @@
 """One call of an agent through the gateway: forwarded to the provider and recorded as a step, or answered from the journal.
 
 A reply that is not a stream is sent to the agent after its step was recorded. A stream is sent as it arrives; its step is
-recorded before its last event is sent. So an agent never acts on a complete reply that is not recorded.
+recorded before its last event is sent. So an agent never acts on a complete reply of a model that is not recorded. Calls of
+other paths, such as `/models`, are only forwarded.
 """
 
 import time
@@ -51,7 +52,7 @@ _NOT_RETURNED: Final = _HOP_BY_HOP | {b"set-cookie", _NO_RETRY[0]}
 
 
 class KeyMissing(Exception):
-    """A provider cannot be called without a key; no other call could succeed."""
+    """The provider cannot be called without a key."""
 
     status_code: Final = int(HTTPStatus.UNAUTHORIZED)
 
@@ -128,7 +129,7 @@ class Call:
         route, connection = self.route, self.connection
         if route.provider.needs_key:
             raise KeyMissing(f"{route.provider.needs_key} is not set in the environment of the run; set it, then resume")
-        sent = [
+        forwarded_headers = [
             header
             for header in self.request.headers
             if header[0] not in _NOT_FORWARDED and not header[0].startswith(_TELEMETRY)
@@ -136,7 +137,7 @@ class Call:
         content = body if route.method == "POST" else None
         chunks: list[bytes] = []
         with ReplyMemory(small=LONG_STREAM, places=self.places) as memory:
-            async with self.client.stream(route.method, content, *sent, target=self.target) as response:
+            async with self.client.stream(route.method, content, *forwarded_headers, target=self.target) as response:
                 headers = list(_returned(response.headers))
                 reader = _reader(response)
                 if reader.is_stream and reader.is_success:

@@ -129,7 +129,8 @@ class Connection:
                 break
             await self._wait_received()
         if position > limit or position < 0:
-            raise InvalidRequest(f"more than {limit:,} bytes", HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+            problem = f"the head of the request, or a line between chunks, has more than {limit:,} bytes"
+            raise InvalidRequest(problem, HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
         return self._take(position + len(end))
 
     async def body(self, limit: int) -> bytes:

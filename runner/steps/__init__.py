@@ -1,1 +1,1 @@
-"""Durable steps: calls inside a task whose results are recorded, and reused by the next attempt after an interruption."""
+"""Durable steps: calls inside a task whose results are recorded, and can be reused by the next attempt at the trial."""

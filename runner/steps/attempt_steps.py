@@ -53,7 +53,7 @@ class AttemptSteps:
         attempt: int,
         *,
         record: Callable[[StepEvent], None],
-        now: Callable[[], float],
+        clock: Callable[[], float],
         token: trio.lowlevel.TrioToken,
         wait_durable: Callable[[], Awaitable[None]] | None = None,
         is_step: Callable[[str, str], bool] | None = None,
@@ -61,7 +61,8 @@ class AttemptSteps:
         self.trial, self.attempt = trial, attempt
         self._record = record
         """Records an event, from any thread."""
-        self._now = now
+        self._clock = clock
+        """Returns seconds; only differences are used."""
         self.token = token
         """The loop of the run."""
         self.wait_durable = wait_durable
@@ -93,11 +94,13 @@ class AttemptSteps:
 
     def begin(self, request: StepRequest) -> "RunningStep":
         """Start a step."""
-        return RunningStep(self, request, next(self._numbers), _parent.get(), self._now())
+        return RunningStep(self, request, next(self._numbers), _parent.get(), self._clock())
 
     def take(self, step: "RunningStep") -> RecordedResult | None:
         """Return the recorded result of a step, and record that it is used again; None if it must be executed."""
-        results = self._results.get((step.request.name, step.request.input.fingerprint)) if step.request.reusable else None
+        if not (self._results and step.request.reusable):
+            return None
+        results = self._results.get((step.request.name, step.request.input.fingerprint))
         try:
             result = results.popleft() if results else None
         except IndexError:  # Another thread was first.
@@ -163,7 +166,7 @@ class AttemptSteps:
             self._with_inner_usage.add(step.parent)
 
     def _elapsed(self, step: "RunningStep") -> float:
-        return int((self._now() - step.started_at) * 1e6 + 0.5) / 1e6  # Microseconds, twice as fast as `round`.
+        return int((self._clock() - step.started_at) * 1e6 + 0.5) / 1e6  # Microseconds, twice as fast as `round`.
 
 
 def failed_step(event: StepEvent, exc: BaseException) -> StepFailed:

@@ -64,7 +64,7 @@ class _Definition:
             output = result if _is_unchanged_by_json(result) else _as_json(result, f"the result of step {self.name!r}")
             if sent_secrets:
                 output = mask_output(output)
-            usage = self._usage_of(step, result, output)
+            usage = self._usage_of(step, result, output) if self.usage is not None or isinstance(output, dict) else None
         except (UsageError, Unserializable) as exc:
             error = StepNotRecordable(f"{exc}; return JSON values from a step, such as the text of a reply")
             step.steps.fail(step, error)
@@ -78,9 +78,7 @@ class _Definition:
     def _usage_of(self, step: RunningStep, result: Any, output: Any) -> Any:
         if self.usage is not None:
             return _as_json(self.usage(result), f"the usage of step {self.name!r}")
-        if not isinstance(output, dict) or step.steps.has_inner_usage(step):
-            return None
-        return usage_of_response(output) or None
+        return None if step.steps.has_inner_usage(step) else usage_of_response(output) or None
 
 
 def _is_unchanged_by_json(value: Any) -> bool:
@@ -105,11 +103,9 @@ def _named(names: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
     """Return the arguments by the names of their parameters; `self` is omitted, others without a name are under `args`."""
     if not args:
         return kwargs
-    if names[:1] == ("self",):
+    if names and names[0] == "self":
         names, args = names[1:], args[1:]
-    named = dict(zip(names, args, strict=False))
-    if kwargs:
-        named |= kwargs
+    named = {**dict(zip(names, args)), **kwargs}  # noqa: B905  # `strict=False` takes time
     return named if len(args) <= len(names) else named | {"args": list(args[len(names) :])}
 
 
@@ -145,8 +141,9 @@ def durable(
 ) -> Any:
     """Make each call of a function a step: `@durable`, or `@durable(kind="tool")`.
 
-    Its result is recorded, and must be JSON. An attempt after an interruption, a rate limit or an outage gets the recorded
-    result of a call with the same arguments instead of calling the function again. Outside an attempt, it is a plain call.
+    Its result is recorded as JSON, and returned in that form: a tuple as a list. An attempt after an interruption, a rate limit
+    or an outage gets the recorded result of a call with the same arguments instead of calling the function again. Outside an
+    attempt, it is a plain call.
 
     - `name`: name of the step (default: name of the function).
     - `kind`: what it calls: `model`, `tool` or `other`.
@@ -175,7 +172,7 @@ def _is_name(name: object) -> bool:
 
 
 def step(name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """Make one call of a function a step; see `durable`, which has more options.
+    """Call a function once, as a step; see `durable`, which has more options.
 
     `await step("plan", ask, question)` calls `ask(question)`; for a plain function, omit `await`.
     """
@@ -241,5 +238,6 @@ async def _await_and_record(definition: _Definition, running: RunningStep, resul
     finally:
         running.leave(outer)
     output = definition.recorded(running, value)
-    await wait_in_loop(running.steps)
+    if running.steps.wait_durable is not None:
+        await wait_in_loop(running.steps)
     return output

@@ -185,7 +185,7 @@ class _Call:
 @functools.cache
 def _stream_class(module: ModuleType) -> Any:
     class RecordedStream(module.SyncByteStream):  # type: ignore[name-defined, misc]  # the module is known at run time
-        """The body of a reply, recorded before the client gets its last part."""
+        """The body of a reply, recorded before the client gets its end."""
 
         def __init__(self, stream: Any, call: _Call) -> None:
             self._stream, self._call = stream, call
@@ -213,7 +213,7 @@ def _stream_class(module: ModuleType) -> Any:
 @functools.cache
 def _async_stream_class(module: ModuleType) -> Any:
     class RecordedStream(module.AsyncByteStream):  # type: ignore[name-defined, misc]  # the module is known at run time
-        """The body of a reply, recorded before the client gets its last part."""
+        """The body of a reply, recorded before the client gets its end."""
 
         def __init__(self, stream: Any, call: _Call) -> None:
             self._stream, self._call = stream, call

@@ -25,9 +25,34 @@ _EMPTY: Final = b"["
 _AFTER_ELEMENT: Final = frozenset({b"", b","})
 _NONE: Final[Mapping[str, Any]] = {}
 _LEAVES: Final = frozenset({str, int, float, bool, type(None)})
-_NOTHING: Final = sha256()
 _LONG: Final = 1_024
 """Bytes from which a list is compared with earlier ones before it is hashed and searched."""
+
+
+@attrs.define(eq=False)
+class _LongList:
+    """A long list in the input of a step."""
+
+    json: bytes
+    """Without its closing bracket."""
+    hash: "_Hash"
+    """Hash of `json`; that of a longer list continues it."""
+    digest: bytes
+    elements: list[Any] | None
+    """A copy if it contains only texts, else None: 1 and True are equal, but their JSON is not."""
+
+    def extended(self, json: bytes, value: Any) -> "_LongList":
+        """Return the list that begins with the elements of this one."""
+        if len(json) == len(self.json):
+            return self
+        hashed = self.hash.copy()
+        hashed.update(json[len(self.json) :])
+        is_copied = self.elements is not None and value.__class__ is list
+        new = _copied(value[len(self.elements or ()) :]) if is_copied else None
+        return _LongList(json, hashed, hashed.hexdigest().encode(), new and [*(self.elements or ()), *new])
+
+
+_NO_LIST: Final = _LongList(b"", sha256(), b"", [])
 
 
 @attrs.define  # Faster to create than a frozen class.
@@ -38,67 +63,76 @@ class StepInput:
     """Its JSON, with a hash in place of each long list."""
     members: Mapping[str, bytes]
     """The JSON of each member, that of a list without its closing bracket; empty if no member is a list or an object."""
-    hashes: "Mapping[str, _Hash]" = attrs.field(eq=False, repr=False)
-    """The hash of each long list, without its closing bracket; that of a longer list continues it."""
+    lists: Mapping[str, _LongList] = attrs.field(eq=False, repr=False)
+    """The members that are long lists."""
     fingerprint: str
     is_plain: bool
-    """Whether nothing in it resembles a secret or NaN."""
+    """Whether it has long lists, and nothing in it resembles a secret or NaN."""
 
 
 def step_input(value: Any, name: str, *, key: bytes | None = None, earlier: "RecordedInputs | None" = None) -> StepInput:
     """Return the input of a step; raise `UsageError` or `Unserializable` if it is not JSON.
 
     `key` identifies it instead of its JSON. What a list has in common with one in `earlier` is neither hashed nor searched for
-    secrets again, which takes longer than everything else.
+    secrets again, and texts are not even serialized, because that takes longer than everything else.
     """
     try:
-        content, members, hashes, new = _serialized(value, name, earlier)
+        content, members, lists, new = _serialized(value, name, earlier)
     except UsageError:
         value = to_json(value)
-        content, members, hashes, new = _serialized(value, name, earlier)
+        content, members, lists, new = _serialized(value, name, earlier)
     is_plain = not may_contain_secrets(new.decode())
     if not is_plain:
-        content, members, hashes, new = _serialized(mask_values(value), name, None)
-    return StepInput(content, members, hashes, digest(content if key is None else key), is_plain and b"null" not in new)
+        content, members, lists, new = _serialized(mask_values(value), name, None)
+    fingerprint = digest(content if key is None else key)
+    return StepInput(content, members, lists, fingerprint, is_plain and bool(lists) and b"null" not in new)
 
 
 def _serialized(
     value: Any, step: str, earlier: "RecordedInputs | None"
-) -> "tuple[bytes, Mapping[str, bytes], Mapping[str, _Hash], bytes]":
-    """Return the content, the members and the hashes of an input, and its JSON without what is in an earlier one."""
+) -> tuple[bytes, Mapping[str, bytes], Mapping[str, _LongList], bytes]:
+    """Return the content, the members and the long lists of an input, and its JSON without what is in an earlier one."""
     if value.__class__ is not dict or _LEAVES.issuperset(map(type, value.values())):
         content = _json(value, step)
-        if b"null" in content:
+        if content.rfind(b"null") >= 0:  # In half the time of `in`.
             canonical(value, _described(step))  # It raises if this is NaN.
         return content, _NONE, _NONE, content
     for key in value:
         if not isinstance(key, str):
             raise UsageError(f"the input of step {step!r} has the key {key!r}; JSON keys must be strings")
     members: dict[str, bytes] = {}
-    hashes: dict[str, _Hash] = {}
+    lists: dict[str, _LongList] = {}
     parts, new_parts = list[bytes](), list[bytes]()
     for key in sorted(value):
-        part = new = member = _json(value[key], step, key)
-        if member[:1] == b"[" and len(member) > _LONG:
-            before, hashed = earlier.common(key, member) if earlier is not None else (b"", _NOTHING)
-            if len(before) == len(member) - 1:
-                member, new = before, b""  # The list is shared by many steps, such as the tools of an agent.
-            else:
-                member = member[:-1]
-                new = member[len(before) :]
-                hashed = hashed.copy()
-                hashed.update(new)
-            hashes[key] = hashed
-            part = hashed.hexdigest().encode()
-        elif member[:1] == b"[":
-            member = member[:-1]
+        member, new, long_list = _serialized_member(value[key], step, key, earlier)
         if b"null" in new:
             canonical(value[key], _described(step, key))  # It raises if this is NaN.
-        members[key] = member
+        members[key], part = member, new
+        if long_list is not None:
+            lists[key], members[key], part = long_list, long_list.json, long_list.digest
+        elif member[:1] == b"[":
+            members[key] = member[:-1]
         quoted = orjson.dumps(key)
         parts.append(b"%b:%b" % (quoted, part))
         new_parts.append(b"%b:%b" % (quoted, new))
-    return b"{%b}" % b",".join(parts), members, hashes, b",".join(new_parts)
+    return b"{%b}" % b",".join(parts), members, lists, b",".join(new_parts)
+
+
+def _serialized_member(
+    value: Any, step: str, key: str, earlier: "RecordedInputs | None"
+) -> tuple[bytes, bytes, _LongList | None]:
+    """Return the JSON of a member, what is new in it, and the long list; the JSON of that has no closing bracket."""
+    known = earlier.beginning_of(key, value) if earlier is not None else None
+    if known is not None:
+        tail = value[len(known.elements or ()) :]
+        member = b"%b,%b" % (known.json, _json(tail, step, key)[1:-1]) if tail else known.json
+    else:
+        member = _json(value, step, key)
+        if member[:1] != b"[" or len(member) <= _LONG:
+            return member, member, None
+        member = member[:-1]
+        known = earlier.beginning_of_json(key, member) if earlier is not None else _NO_LIST
+    return member, member[len(known.json) :], known.extended(member, value)
 
 
 def _json(value: Any, step: str, member: str = "") -> bytes:
@@ -107,6 +141,19 @@ def _json(value: Any, step: str, member: str = "") -> bytes:
         return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
     except TypeError:
         return canonical(value, _described(step, member))  # It raises an error that names the position of the problem.
+
+
+def _copied(value: Any) -> Any:
+    """Return a copy of a value that contains only texts, or None."""
+    if value.__class__ is str:
+        return value
+    if value.__class__ is list:
+        copies = [_copied(item) for item in value]
+        return None if None in copies else copies
+    if value.__class__ is dict:
+        members = {key: _copied(item) for key, item in value.items()}
+        return None if None in members.values() else members
+    return None
 
 
 def _described(step: str, member: str = "") -> str:
@@ -128,12 +175,22 @@ class RecordedInputs:
         self._recent = (*self._recent[1 - _CANDIDATES :], (number, current))
         return {key: orjson.loads(tails.get(key) or _closed(member)) for key, member in current.members.items()}, continues
 
-    def common(self, key: str, member: bytes) -> "tuple[bytes, _Hash]":
-        """Return the list that this one begins with, of an earlier input in which nothing resembles a secret, and its hash."""
+    def beginning_of(self, key: str, value: Any) -> _LongList | None:
+        """Return a list of an earlier input that this one begins with, in which nothing resembles a secret, if it is known."""
+        if value.__class__ is list:
+            for _, earlier in reversed(self._recent):
+                known = earlier.lists.get(key)
+                if known is not None and known.elements and earlier.is_plain and value[: len(known.elements)] == known.elements:
+                    return known
+        return None
+
+    def beginning_of_json(self, key: str, member: bytes) -> _LongList:
+        """Return the same for the JSON of a list, without its closing bracket; an empty list if there is none."""
         for _, earlier in reversed(self._recent):
-            if earlier.is_plain and key in earlier.hashes and member.startswith(earlier.members[key]):
-                return earlier.members[key], earlier.hashes[key]
-        return b"", _NOTHING
+            known = earlier.lists.get(key)
+            if known is not None and earlier.is_plain and member.startswith(known.json):
+                return known
+        return _NO_LIST
 
     def _tails(self, current: StepInput) -> tuple[dict[str, bytes], int]:
         for number, earlier in reversed(self._recent):

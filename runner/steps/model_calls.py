@@ -1,6 +1,6 @@
 """Model calls as steps: which requests they are, what identifies one, what is recorded of its reply, and how it is replayed.
 
-Requests and replies are untrusted. Headers are not recorded, because they contain keys.
+Requests and replies are untrusted. Headers may contain keys; only the type and the encoding of a reply's content are recorded.
 """
 
 import base64

@@ -1,4 +1,4 @@
-"""Waiting, from a thread or an asyncio loop, until the steps of an attempt are on disk; see `Settings.write_ahead`."""
+"""Waiting until the steps of an attempt are on disk, in an async function or a thread; see `Settings.write_ahead`."""
 
 import asyncio
 from contextlib import suppress

@@ -5,7 +5,7 @@ from pathlib import Path
 import attrs
 import pytest
 
-from journal.events import AttemptInterrupted, AttemptStarted
+from journal.events import AttemptInterrupted, AttemptStarted, Event
 from replay import RunState, load
 from replay.ending import final_report
 from replay.screen import line, panel
@@ -66,24 +66,26 @@ def test_without_a_cost_the_saved_tokens_are_shown() -> None:
     assert "  1 step · 2 steps reused, input_tokens 1,200 not paid again" in final_report(state, path="r").splitlines()
 
 
-@pytest.mark.parametrize(("reuses", "calls"), [(1, 1), (0, 3)])
-def test_repeated_calls_are_calls(reuses: int, calls: int) -> None:
-    """The call in flight and the completed steps of an interrupted attempt that are not reused may be paid for twice."""
-    state = state_of(
-        [
-            enqueued("a"),
-            AttemptStarted(trial="a", attempt=1, slot=0),
-            completed("a", 1, 1, "plan", output=1),
-            completed("a", 1, 2, "walk", output=1),
-            session(2),
-            AttemptInterrupted(trial="a", attempt=1, reason="process_died"),
-            AttemptStarted(trial="a", attempt=2, slot=0, reuses=reuses),
-        ]
-    )
-    may = f"up to {calls} call{'s' if calls > 1 else ''} may have been paid for twice"
+@pytest.mark.parametrize(
+    ("reuses", "calls", "text"), [(1, 1, "its calls in flight"), (0, 3, "its calls in flight and 2 completed steps")]
+)
+def test_repeated_calls_are_calls(reuses: int, calls: int, text: str) -> None:
+    """Calls in flight, of which an attempt may have several, and completed steps that are not reused may be paid for twice."""
+    events: list[Event] = [
+        enqueued("a"),
+        AttemptStarted(trial="a", attempt=1, slot=0),
+        completed("a", 1, 1, "plan", output=1),
+        completed("a", 1, 2, "walk", output=1),
+        session(2),
+        AttemptInterrupted(trial="a", attempt=1, reason="process_died"),
+        AttemptStarted(trial="a", attempt=2, slot=0, reuses=reuses),
+    ]
+    state = state_of(events)
 
     assert calls == summarize(state).attempts.repeated_calls
-    assert f"1 attempt was interrupted and repeated; {may}" in final_report(state, path="r")
+    assert f"1 attempt was interrupted and repeated; {text} may have been paid for twice" in final_report(state, path="r")
+    report = final_report(state_of(events[:-1]), path="r")
+    assert "1 attempt was interrupted; if repeated, its calls in flight may be paid for twice" in report
 
 
 def test_screen(state: RunState) -> None:

@@ -169,7 +169,7 @@ def test_large_bodies_wait_for_each_other(path: Path, monkeypatch: pytest.Monkey
 
 @pytest.mark.usefixtures("_provider")
 def test_many_connections(path: Path) -> None:
-    """200 concurrent connections are answered, those without a request are closed with the run, and none is left open."""
+    """200 concurrent connections are answered beside 50 without a request, and none is left open."""
     before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
 
     def agent(_: Any) -> int:
@@ -312,7 +312,7 @@ def test_a_thread_that_was_abandoned_gets_no_answer(path: Path) -> None:
 
 @pytest.mark.usefixtures("_provider")
 def test_idle_connections_are_closed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Connections with half a request are idle, too; one with a call in flight is not."""
+    """A connection without a request, or with a part of one, is closed."""
     monkeypatch.setattr(connection, "IDLE_TIMEOUT", 0.05)
     monkeypatch.setattr(gateway, "SWEEP_INTERVAL", 0.01)
 

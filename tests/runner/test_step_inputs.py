@@ -51,6 +51,37 @@ def test_lists_that_differ_have_different_fingerprints() -> None:
     assert with_earlier[-1] == first.fingerprint
 
 
+@pytest.mark.parametrize(
+    ("before", "changed"),
+    [("a", "b"), (1, True), (1, 1.0), (None, "a"), (["a"], ["b"]), ({"a": "b"}, {"a": "c"}), ([{"a": ["b"]}], [{"a": [1]}])],
+)
+def test_an_element_that_is_changed_in_place_is_noticed(before: Any, changed: Any) -> None:
+    """Equal values, such as 1 and True, are different inputs if their JSON differs."""
+    messages: list[Any] = [{"content": [before]}, *LONG]
+    inputs, first = after(messages)
+    messages[0]["content"][0] = changed
+    request = step_input({"messages": messages}, "ask", earlier=inputs)
+
+    assert request == step_input({"messages": messages}, "ask")
+    assert request.fingerprint != first.fingerprint
+    assert inputs.record(2, request) == ({"messages": messages}, 0)
+
+
+@pytest.mark.parametrize("element", ["a", 1, {"content": ["a", {"b": None}]}, {"content": ["a", {"b": "c"}]}, [], {}])
+def test_each_step_records_only_what_it_adds(element: Any) -> None:
+    """A conversation that grows by an element, whatever it contains, and one that did not grow."""
+    inputs, _ = after(LONG)
+    messages: list[Any] = LONG.copy()
+    for number in range(2, 5):
+        messages.append(element)
+        request = step_input({"messages": messages}, "ask", earlier=inputs)
+        assert request == step_input({"messages": messages}, "ask")
+        assert inputs.record(number, request) == ({"messages": [element]}, number - 1)
+
+    request = step_input({"messages": messages}, "ask", earlier=inputs)
+    assert inputs.record(5, request) == ({"messages": []}, 4)
+
+
 @pytest.mark.parametrize("before", [None, 1.5])
 def test_nan_is_rejected(before: Any) -> None:
     """NaN is written as null; it is found after a common beginning, and in the place of a null."""

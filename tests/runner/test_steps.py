@@ -110,7 +110,7 @@ def test_after_a_rate_limit_only_the_remaining_steps_are_executed(at: int) -> No
 
 
 def verified(disk: SimulatedDisk) -> bool:
-    """Return whether the run in memory passes the audit."""
+    """Assert that the run in memory passes the audit."""
     auditor = Auditor(session_rules)
     for record in read(PATH, files=disk):
         auditor.apply(record)
@@ -144,7 +144,7 @@ class Unauthorized(Exception):
     status_code = 401
 
 
-def test_after_a_401_or_without_credit_a_resumed_run_continues() -> None:
+def test_after_a_401_a_resumed_run_continues() -> None:
     """The run stops immediately; when it is resumed with a valid key, completed steps are not executed again."""
     disk, agent = SimulatedDisk(), Agent({4: [Unauthorized("no key")]})
     assert "unauthorized" == evaluate(agent, disk).stopped
@@ -184,8 +184,8 @@ def test_power_failure_at_every_record(seed: int) -> None:
         if run_until_power_failure(defined, disk, seq) is not None:
             break
         image = disk.after_power_failure(random.Random(seed))
-        is_there = image.is_directory(str(PATH)) and any(n.startswith("journal-") for n in image.list_directory(str(PATH)))
-        if not is_there:
+        has_journal = image.is_directory(str(PATH)) and any(n.startswith("journal-") for n in image.list_directory(str(PATH)))
+        if not has_journal:
             continue
         recorded_steps = Counter((e.trial, e.name) for e in events(image, StepCompleted))
         before = Counter(agent.calls)
@@ -354,7 +354,7 @@ def test_the_first_result_is_what_the_journal_returns() -> None:
     [((object(),), 1), ((1,), object()), ((1,), float("nan")), ((1,), "\ud83d"), ((1,), 10**40), ((10**40,), 1)],
 )
 def test_what_is_not_json_is_an_error_that_is_not_retried(arguments: tuple[Any, ...], result: Any) -> None:
-    """The error names the step and the fix."""
+    """The trial fails as fatal, and the error names the step."""
 
     async def agent(_: Any) -> Any:
         await trio.lowlevel.checkpoint()

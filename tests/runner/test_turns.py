@@ -148,8 +148,11 @@ def test_the_command_line(server: Server, name: str, tmp_path: Path, monkeypatch
     options = ["run", "--data", "talks.jsonl", "--turns", "talk", "--score", "max_steps:3", "--fail-under", "max_steps=1"]
     ended = CliRunner().invoke(cli, [*options, "--chat", "small", "--base-url", server.url(name, "ok", "v1/")])
     wrong = CliRunner().invoke(cli, [*options, "--command", "cat"])
+    missing = CliRunner().invoke(cli, [*options, "--turns", "talks", "--endpoint", "http://127.0.0.1:9"])
 
     assert 0 == ended.exit_code, ended.output
     assert 3 == len(server.requests(name))
     assert 2 == wrong.exit_code
     assert "--turns requires --endpoint or --chat" in wrong.output
+    assert 2 == missing.exit_code
+    assert "'talks' is not a column (--input-key or --turns, input_key in Python); columns: 'id', 'talk'" in missing.output
