@@ -1,4 +1,4 @@
-"""Cost of workers: trials per second and CPU of the driver, in process, in processes and on Ray.
+"""Cost of workers: trials per second and CPU of the process of the run, without workers, in processes and on Ray.
 
 A run is measured from the first case that it reads, when its workers are ready; their start is measured by itself.
 """
@@ -41,7 +41,7 @@ class Required:
     rate: dict[int, float]
     """Attempts in flight → trials per second."""
     cpu: dict[int, float]
-    """Attempts in flight → CPU of the driver per trial in µs."""
+    """Attempts in flight → CPU of the process of the run per trial in µs."""
     megabytes: float
     """MB of large outputs per second."""
     first_worker: float | None = 1.0
@@ -107,10 +107,10 @@ def _no_op(figures: Figures, path: Path, names: list[str], in_flight: int, count
     for name in names:
         new_pool, required = POOLS[name]
         pool = new_pool(WORKERS, -(-in_flight // WORKERS))
-        there, driver = min(_measure(path, tasks.instant, pool, count, slots=in_flight) for _ in range(ROUNDS))
-        figures.show(name, count / there, minimum=required.rate.get(in_flight), unit="trials/s")
-        figures.show("… CPU of the driver per trial", driver / count * 1e6, maximum=required.cpu.get(in_flight), unit="µs")
-        figures.show("… relative to in process", driver / cpu, unit="×")
+        pool_wall, pool_cpu = min(_measure(path, tasks.instant, pool, count, slots=in_flight) for _ in range(ROUNDS))
+        figures.show(name, count / pool_wall, minimum=required.rate.get(in_flight), unit="trials/s")
+        figures.show("… CPU of the run per trial", pool_cpu / count * 1e6, maximum=required.cpu.get(in_flight), unit="µs")
+        figures.show("… relative to in process", pool_cpu / cpu, unit="×")
 
 
 def _large(figures: Figures, path: Path, names: list[str], count: int) -> None:
@@ -123,7 +123,7 @@ def _large(figures: Figures, path: Path, names: list[str], count: int) -> None:
         new_pool, required = POOLS[name]
         wall, cpu = min(_measure(path, tasks.large, new_pool(WORKERS, 1), count) for _ in range(ROUNDS))
         figures.show(name, size / wall, minimum=required.megabytes, unit="MB/s")
-        figures.show("… CPU of the driver per MB", cpu / size * 1e3, unit="ms")
+        figures.show("… CPU of the run per MB", cpu / size * 1e3, unit="ms")
 
 
 def _starts(figures: Figures, path: Path, name: str) -> None:

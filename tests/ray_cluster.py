@@ -1,7 +1,7 @@
 """A Ray cluster for tests, in its own process, on the loopback address only: `python -m tests.ray_cluster` prints its address.
 
-It has one node with four CPUs. A line `add` adds a node with two CPUs and the resource `extra`, `remove` ends the last one at
-once. It reports nothing to the makers of Ray, and needs no token unless RAY_AUTH_MODE asks for one.
+It has one node with four CPUs. A line `add` adds a node with two CPUs and the resource `extra`, `remove` ends the last one
+immediately. It reports nothing to the makers of Ray, and needs no token unless RAY_AUTH_MODE asks for one.
 """
 
 import importlib.util

@@ -31,8 +31,8 @@ with urllib.request.urlopen(os.environ["OPENAI_BASE_URL"] + "/chat/completions",
 class MemoryPipe:
     """A connection in memory to a worker in the same loop."""
 
-    def __init__(self, where: str) -> None:
-        self.where = where
+    def __init__(self, name: str) -> None:
+        self.name = name
         self.is_killed = False
         self.scope = trio.CancelScope()
         self._to_session, self._from_worker = trio.open_memory_channel[bytes | WorkerDied](100_000)
@@ -99,7 +99,7 @@ class MemoryWorkers:
     workers: int = 2
     concurrency: int | None = 2
     spares: int = 1
-    tasks: bool = True
+    runs_tasks: bool = True
     is_local: bool = True
     environment: tuple[str, ...] = ()
     capacity: trio.CapacityLimiter | None = None
@@ -148,7 +148,7 @@ _pipe: ContextVar[MemoryPipe] = ContextVar("tests_pipe")
 def worker_name() -> str:
     """Return the name of the worker that runs this task; empty: it is the process of the run."""
     pipe = _pipe.get(None)
-    return "" if pipe is None else pipe.where
+    return "" if pipe is None else pipe.name
 
 
 async def die(detail: str = "exit code 3", *, is_external: bool = False) -> None:

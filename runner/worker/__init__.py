@@ -1,1 +1,1 @@
-"""The process of a worker: it calls a task for the session of a run, whose side of the connection is `runner.workers`."""
+"""The process of a worker: it calls tasks and scorers for a session, whose side of the connection is `runner.workers`."""

@@ -1,6 +1,6 @@
-"""`python -m runner.worker`: calls the task of an evaluation for the session at the other end of its standard streams.
+"""`python -m runner.worker`: calls tasks and scorers for the session at the other end of its standard streams.
 
-It exits within a second after the session has closed its standard input, whatever the task does.
+It exits within a second after the session has closed its standard input, even if a call has not ended.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ class Connection:
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)
         os.close(null)
-        os.dup2(2, 1)  # What the task prints is forwarded by the session.
+        os.dup2(2, 1)  # What the task prints is forwarded by the session, as standard error.
         os.set_blocking(self._output, True)
         self._write_lock = threading.Lock()
         self._frames: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
@@ -87,11 +87,11 @@ class Connection:
 
 
 def _exit() -> NoReturn:
-    """Exit without waiting for threads, with the processes that the task has started."""
+    """Exit without waiting for threads, and kill the rest of the process group."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):  # The task may have closed or replaced it.
             stream.flush()
-    if sys.platform != "win32" and os.getpgrp() == os.getpid():  # Not a group that the user's command belongs to, too.
+    if sys.platform != "win32" and os.getpgrp() == os.getpid():  # The group of another process may have the user's command.
         os.killpg(0, signal.SIGKILL)
     os._exit(0)
 

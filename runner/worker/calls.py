@@ -1,4 +1,4 @@
-"""The calls in a worker: opens the tasks of an evaluation, calls them as the session requests, and reports how they end."""
+"""The calls in a worker: it opens tasks and scorers, calls them as the session requests, and reports how the calls end."""
 
 import math
 import os
@@ -83,12 +83,15 @@ def _name() -> str:
 
 
 def _load(reference: str) -> AnyEvaluation:
-    imports_for_worker.set(True)  # It is set in this context, not in those of the calls.
-    if reference.startswith("--"):
-        from runner.cli._locate import load_reference  # noqa: PLC0415  # only evaluations without code need the command line
+    token = imports_for_worker.set(True)
+    try:
+        if reference.startswith("--"):
+            from runner.cli._locate import load_reference  # noqa: PLC0415  # only evaluations without code need it
 
-        return load_reference(reference).evaluation
-    return find(reference).evaluation
+            return load_reference(reference).evaluation
+        return find(reference).evaluation
+    finally:
+        imports_for_worker.reset(token)
 
 
 def _check_same(evaluation: AnyEvaluation, members: dict[str, Any]) -> None:
@@ -101,8 +104,7 @@ def _check_same(evaluation: AnyEvaluation, members: dict[str, Any]) -> None:
         if name and (name not in evaluation.variants or evaluation.variants[name].fingerprint != fingerprint):
             changed.append(f"variant {name!r}")
     if changed:
-        where = f"{platform.node()}, {os.getcwd()}"
-        raise UsageError(f"the worker on {where} imports another version of {', '.join(changed)} from {members['task']}")
+        raise UsageError(f"{members['task']} has another version of {', '.join(changed)} than the run")
 
 
 @attrs.frozen
@@ -181,7 +183,7 @@ class Calls:
             members["trial"],
             members["attempt"],
             record=partial(self._record_step, number),
-            now=time.monotonic,
+            clock=time.monotonic,
             token=self._token,
             wait_durable=partial(self._wait_durable, number) if self._opening["write_ahead"] else None,
             is_step=self._is_step,
@@ -198,7 +200,7 @@ class Calls:
         """Call a scorer."""
         opened = self._scorers[members["scorer"]]
         trajectory = [StepDetails(**step) for step in members["trajectory"]]
-        scored = ScorerInput(members["output"], Case(**members["case"]), trajectory)
+        scorer_input = ScorerInput(members["output"], Case(**members["case"]), trajectory)
 
         def encode_scores(_: int, value: Any) -> bytes:
             scores, name = opened.scorer.scores(value), opened.scorer.name
@@ -206,7 +208,7 @@ class Calls:
                 return _end(number, score_members(scores[name]))
             return _end(number, score_members({key.removeprefix(f"{name}."): score for key, score in scores.items()}))
 
-        await self._run_call(number, opened.task, scored, scope, retry=opened.scorer.retry, encode_result=encode_scores)
+        await self._run_call(number, opened.task, scorer_input, scope, retry=opened.scorer.retry, encode_result=encode_scores)
 
     async def _run_call(
         self,

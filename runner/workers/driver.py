@@ -23,13 +23,18 @@ from runner.notes import Sink
 from runner.steps.attempt_steps import AttemptSteps
 from runner.workers.frames import CANCELLED, InvalidFrame, parse_end, parse_frame
 from runner.workers.pool import Pipe, StartWorker, WorkerDied, WorkerEnd, WorkerEnded, WorkerPool
+from runner.workers.streams import print_error
 
 START_TIMEOUT: Final = 120.0
 """Seconds that a worker gets to import the evaluation."""
+FIRST_REPORT: Final = 2.0
+"""Seconds after which it is reported that the first workers are not ready."""
+REPORT_INTERVAL: Final = 30.0
+"""Seconds between two such reports."""
 MAX_FAILED_STARTS: Final = 3
-"""Consecutive workers that may end before they run anything; then no more are started."""
+"""Consecutive workers that may end before they run anything; then those that end are not replaced."""
 FIRST_SECONDS: Final = 10.0
-"""Seconds after which the end of a worker that has not run anything does not count as a failed start."""
+"""Seconds after it was ready within which the end of a worker that has not run anything counts as a failed start."""
 STOP_GRACE: Final = 0.5
 """Seconds that a call gets to end when the run is stopped; shorter than what the executor waits for it."""
 
@@ -38,7 +43,9 @@ class Job(Protocol):
     """What needs a place in a worker."""
 
     place: "Worker | None"
+    """The worker that has a place for it."""
     worker: str
+    """Name of the worker that ran its last call."""
 
 
 @attrs.define(eq=False)
@@ -47,7 +54,7 @@ class RemoteCall:
 
     sink: Sink | None
     steps: AttemptSteps | None
-    offered: frozenset[int]
+    reusable_seqs: frozenset[int]
     """Records of the step results that the worker may reuse."""
     ended: trio.Event = attrs.field(factory=trio.Event)
     outcome: Any = None
@@ -68,7 +75,7 @@ class Worker:
     pipe: Pipe
     places: int
     calls: dict[int, RemoteCall] = attrs.field(factory=dict[int, RemoteCall])
-    used: int = 0
+    places_used: int = 0
     """Places that are reserved or in use."""
     is_alive: bool = True
     owner: Job | None = None
@@ -78,13 +85,13 @@ class Worker:
     detail: str = ""
     """Why it ended."""
     ready_at: float = attrs.field(factory=trio.current_time)
-    is_used: bool = False
+    has_run_call: bool = False
     """Whether it has run a call."""
 
     @property
     def has_room(self) -> bool:
         """Whether it takes another job."""
-        return self.owner is None and not self.is_draining and self.used < self.places
+        return self.owner is None and not self.is_draining and self.places_used < self.places
 
 
 class Workers:
@@ -93,12 +100,12 @@ class Workers:
     def __init__(
         self, pool: WorkerPool, opening: Mapping[str, Any], *, places: int, grace: float, slots: float = math.inf
     ) -> None:
-        """`slots`: how many jobs can be in flight."""
+        """`slots`: how many jobs can be in flight, if that is limited."""
         self._pool = pool
         self._size = min(pool.workers, slots)
-        """Number of workers; 0: as many as the pool can provide."""
-        self.runs_tasks: Final = pool.tasks
-        """Whether attempts run in workers; scorers that ask for it do."""
+        """Number of workers; 0: as many as the jobs need, and the pool can start."""
+        self.runs_tasks: Final = pool.runs_tasks
+        """Whether attempts run in workers; scorers that are defined with `workers=True` always do."""
         self._max_workers = math.ceil(slots / places) if slots < math.inf else slots
         self._opening = orjson.dumps({"open": dict(opening)})
         self._places = places
@@ -109,7 +116,7 @@ class Workers:
         self._workers: list[Worker] = []
         """The workers that take jobs."""
         self._spares: list[Worker] = []
-        self._alone: deque[tuple[Job, Callable[[], None]]] = deque()
+        self._jobs_alone: deque[tuple[Job, Callable[[], None]]] = deque()
         """Jobs that wait for a worker of their own, and what to call when they have one."""
         self._is_draining = False
         """Whether workers may be draining for such jobs."""
@@ -121,9 +128,9 @@ class Workers:
         self.on_room: Callable[[], None] = lambda: None
         """Called when a job may find a place."""
         self.on_problem: Callable[[str], None] = lambda _: None
-        """Called if no worker can be started anymore."""
+        """Called once after `begin`, with the reason, if a worker rejects the evaluation or none can be started anymore."""
         self.on_end: Callable[[str, WorkerEnd, str], None] = lambda *_: None
-        """Called with the name of a worker that has ended, why, and what is known about it."""
+        """Called with the name of a worker that has ended, the reason and its detail."""
         self.is_stopping: Callable[[], bool] = lambda: False
         """Whether the session is being stopped."""
 
@@ -141,18 +148,28 @@ class Workers:
             raise _single(group) from None
 
     async def wait_ready(self) -> None:
-        """Start the workers, and wait until all are ready; raise a `UsageError` if one is not."""
+        """Start the workers, or the first one if their number is not fixed; raise a `UsageError` if one does not get ready.
+
+        There is no journal yet that could have the reason for the wait, so it is printed.
+        """
         self._grow()
         for _ in range(int(self._size)):
             self._start()
-        while len(self._workers) < max(1, self._size) and self._problem is None:
+        started_at = trio.current_time()
+        report_at = started_at + FIRST_REPORT
+        while len(self._workers) < (count := max(1, int(self._size))) and self._problem is None:
             self._changed = trio.Event()
-            await self._changed.wait()
+            with trio.move_on_at(report_at) as wait:
+                await self._changed.wait()
+            if wait.cancelled_caught:
+                seconds, report_at = report_at - started_at, report_at + REPORT_INTERVAL
+                ready = f"{len(self._workers)} of {count} ready after {seconds:g} s"
+                print_error(f"waiting for workers: {ready}; the run starts when all are ready")
         if self._problem is not None:
             raise self._problem
 
     def begin(self, run: str) -> None:
-        """Let the workers open the tasks for a run; called once its journal is open."""
+        """Let the workers open the tasks for a run, and start the spares; called once the journal is open."""
         self._begin = orjson.dumps({"begin": run})
         for worker in self._workers:
             worker.pipe.send(self._begin)
@@ -165,15 +182,15 @@ class Workers:
         return any(worker.has_room for worker in self._workers)
 
     def reserve(self, job: Job) -> None:
-        """Give a job a place in the worker that runs the least; there is room, or it has a worker of its own."""
+        """Give a job a place in the worker with the fewest jobs, unless it has a worker of its own; there must be room."""
         if job.place is None:
-            job.place = min((worker for worker in self._workers if worker.has_room), key=lambda worker: worker.used)
-            job.place.used += 1
+            job.place = min((worker for worker in self._workers if worker.has_room), key=lambda worker: worker.places_used)
+            job.place.places_used += 1
             self._grow()
 
     def reserve_alone(self, job: Job, on_reserved: Callable[[], None]) -> None:
         """Give a job a worker of its own as soon as one runs nothing else; then call `on_reserved`."""
-        self._alone.append((job, on_reserved))
+        self._jobs_alone.append((job, on_reserved))
         self._assign_alone()
 
     def release(self, job: Job) -> None:
@@ -181,7 +198,7 @@ class Workers:
         worker, job.place = job.place, None
         if worker is None or not worker.is_alive:
             return
-        worker.used -= 1
+        worker.places_used -= 1
         if worker.owner is job:
             worker.owner = None
         self._use_room()
@@ -193,25 +210,27 @@ class Workers:
             self.on_room()
 
     def _assign_alone(self) -> None:
-        """Give free workers to jobs that must be alone, or drain some for them; at most half of all workers."""
-        if not self._alone and not self._is_draining:
+        """Give free workers to jobs that must be alone, or drain some for them: one worker, or at most half of them."""
+        if not self._jobs_alone and not self._is_draining:
             return
         limit = max(1, len(self._workers) // 2)
-        while self._alone and sum(worker.owner is not None for worker in self._workers) < limit:
-            worker = next((worker for worker in self._workers if not worker.used), None)
+        while self._jobs_alone and sum(worker.owner is not None for worker in self._workers) < limit:
+            worker = next((worker for worker in self._workers if not worker.places_used), None)
             if worker is None:
                 break
-            job, on_reserved = self._alone.popleft()
+            job, on_reserved = self._jobs_alone.popleft()
             job.place = worker
-            worker.owner, worker.used, worker.is_draining = job, 1, False
+            worker.owner, worker.places_used, worker.is_draining = job, 1, False
             on_reserved()
-        for worker in sorted(self._workers, key=lambda worker: worker.used):
-            reserved = sum(worker.owner is not None or worker.is_draining for worker in self._workers)
-            worker.is_draining = bool(self._alone) and (worker.is_draining or (worker.owner is None and reserved < limit))
-        self._is_draining = bool(self._alone)
+        for worker in sorted(self._workers, key=lambda worker: worker.places_used):
+            reserved_workers = sum(worker.owner is not None or worker.is_draining for worker in self._workers)
+            worker.is_draining = bool(self._jobs_alone) and (
+                worker.is_draining or (worker.owner is None and reserved_workers < limit)
+            )
+        self._is_draining = bool(self._jobs_alone)
 
     async def call(self, job: Job, members: dict[str, Any], call: RemoteCall) -> Any:
-        """Make a call in the place of a job, and free it; `members` are those of its frame, without its number.
+        """Make a call in the place of a job, and free the place; `members`: the kind of its frame → the other members.
 
         A call that does not end within the grace period after its cancellation ends with its worker, as `worker_lost` if it is
         not the only one there.
@@ -223,8 +242,8 @@ class Workers:
             if not worker.is_alive:
                 raise WorkerEnded("worker_lost", worker.detail)
             worker.calls[number] = call
-            if not worker.is_used:
-                worker.is_used, self._failed_starts = True, 0
+            if not worker.has_run_call:
+                worker.has_run_call, self._failed_starts = True, 0
             kind, *_ = members
             worker.pipe.send(orjson.dumps({kind: number, **members[kind]}))
             try:
@@ -253,10 +272,10 @@ class Workers:
         if not call.ended.is_set():
             if len(worker.calls) == 1:
                 call.end(CANCELLED)  # With others it is not known which one blocks the worker.
-            self._end(worker, "killed: an attempt did not respond to its cancellation", reason="worker_lost")
+            self._end(worker, "killed: a call did not respond to its cancellation", reason="worker_lost")
 
     def _grow(self) -> None:
-        """Start as many workers as there are if all places are taken, and the pool does not limit their number."""
+        """Double the workers if all places are taken, up to what the slots need; not if the pool has a fixed number."""
         if self._size == 0 and not self.has_room and not self.is_stopping():
             count = len(self._workers)
             for _ in range(int(min(max(1, count), self._max_workers - count)) - self._starting):
@@ -304,7 +323,7 @@ class Workers:
             self._fail(message if isinstance(message, str) else self._not_started("a worker did not report that it is ready"))
             return None
         self._starting -= 1
-        worker = Worker(pipe.where or str(ready.get("name"))[:200], pipe, self._places)
+        worker = Worker(pipe.name or str(ready.get("name"))[:200], pipe, self._places)
         if self._begin:
             pipe.send(self._begin)
         is_spare = 0 < self._size <= len(self._workers)
@@ -334,14 +353,14 @@ class Workers:
                 raise InvalidFrame(f"it sent a frame of an unknown kind: {kind[:80]!r}")
 
     async def _sync(self, worker: Worker, number: int, request: Any, call: RemoteCall) -> None:
-        """Wait until the steps of a call are on disk."""
+        """Report to the worker when the steps of a call are on disk."""
         if call.steps is not None and call.steps.wait_durable is not None:
             with suppress(JournalError):  # The run ends because of it.
                 await call.steps.wait_durable()
         worker.pipe.send(orjson.dumps({"synced": number, "request": request}))
 
     def _handle_end(self, worker: Worker | None, detail: str, *, is_external: bool = False) -> None:
-        """Handle the end of a worker."""
+        """Handle the end of a worker; None: it was not ready yet."""
         if worker is None:
             self._starting -= 1
             self._failed_starts += 1
@@ -362,13 +381,16 @@ class Workers:
                 workers.remove(worker)
         if self._spares and len(self._workers) < self._size:
             self._workers.append(self._spares.pop())
-        if not worker.is_used and trio.current_time() < worker.ready_at + FIRST_SECONDS:
+        if not worker.has_run_call and trio.current_time() < worker.ready_at + FIRST_SECONDS:
             self._failed_starts += 1
         self._start_missing(f"a worker ended before it ran anything ({detail})")
         self._use_room()
 
     def _start_missing(self, problem: str) -> None:
-        """Replace the workers that have ended; report the problem if the last ones failed to start and none is left."""
+        """Start the missing workers, unless starts have failed.
+
+        The problem is reported at the first failed start before `begin`, and later if no worker is left.
+        """
         has_failed = self._failed_starts >= (MAX_FAILED_STARTS if self._begin else 1)
         if has_failed and not (self._begin and (self._workers or self._starting)):
             self._fail(problem)
@@ -379,13 +401,13 @@ class Workers:
             self._grow()
 
     def _not_started(self, problem: str) -> str:
-        """Add to a problem what a user's command must do."""
+        """Add to a problem what the command of the pool, if it has one, must do."""
         command = self._pool.describe().get("command")
         advice = "connect its standard input and output to `python -m runner.worker`, and print nothing else there"
         return problem if command is None else f"{problem}; the command must {advice}: {command}"
 
     def _fail(self, message: str) -> None:
-        """Report that a worker cannot run the evaluation."""
+        """Report the first problem that keeps workers from running the evaluation."""
         if self._problem is None:
             self._problem = UsageError(message)
             self._changed.set()
@@ -408,6 +430,6 @@ def _record_step(call: RemoteCall, members: Any) -> None:
         event = decode({**members, "trial": call.steps.trial, "attempt": call.steps.attempt})
     except (TypeError, KeyError, ValueError, JournalError) as exc:
         raise InvalidFrame(f"it sent an invalid step ({exc})") from exc
-    if not isinstance(event, StepEvent) or (isinstance(event, StepReused) and event.completed_seq not in call.offered):
+    if not isinstance(event, StepEvent) or (isinstance(event, StepReused) and event.completed_seq not in call.reusable_seqs):
         raise InvalidFrame("it sent an invalid step")
     call.steps.record(event)

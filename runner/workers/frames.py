@@ -1,4 +1,4 @@
-"""The frames between a session and its workers: lines of JSON, each an object whose first member is its kind.
+"""The frames between a session and its workers: lines of JSON, each an object whose first key is its kind.
 
 From the session: `open` (what to import), `begin` (the run), `call` (an attempt) or `score` (a scorer), `cancel`, and `synced`.
 From a worker: `ready` or `rejected`, then for each call any number of `note`, `step` and `sync`, and one `end`.
@@ -15,7 +15,7 @@ from runner.scorers.scorer import Score
 
 
 class InvalidFrame(Exception):
-    """A worker sent something that is not a frame."""
+    """A worker sent something that is not a valid frame."""
 
 
 class Cancelled:

@@ -6,24 +6,33 @@ from typing import Any, Final
 
 import attrs
 
+from runner.errors import UsageError
+from runner.secrets import mask
 from runner.workers.processes import CommandWorkers, ProcessWorkers
 from runner.workers.ray import RayWorkers
 
-_COUNTS: Final = re.compile(r"([0-9]+)(?:x([0-9]+))?")
+_COUNTS: Final = re.compile(r"([0-9]{1,20})(?:x([0-9]{1,20}))?")
 """Number of workers, and of attempts that each runs concurrently: `8`, `8x16`."""
 
 
 def parse_workers(value: Any) -> Any:
     """Return the pool that a setting describes: `processes:8x16`, `ray`, `command:8:ssh …`; `none` and None: no workers.
 
-    With `scorers:` before it, only scorers run there. What a journal records of a pool is parsed, too. Anything else is left to
-    the validator.
+    With `scorers:` before it, only scorers run there. What a journal records of `ProcessWorkers` is parsed, too. Anything else
+    is left to the validator. An error about a part of a text names the whole text.
     """
     if isinstance(value, Mapping):
         if value.get("kind") != "processes":  # A journal must not name a command to run, or a cluster to trust.
             return value
-        return ProcessWorkers(value["workers"], concurrency=value["concurrency"], tasks=value.get("tasks", True))
-    return _parse_text(value) if isinstance(value, str) else value
+        return ProcessWorkers(value["workers"], concurrency=value["concurrency"], runs_tasks=value.get("tasks", True))
+    if not isinstance(value, str):
+        return value
+    try:
+        return _parse_text(value)
+    except UsageError as exc:
+        part = "" if exc.setting is None else f"{exc.setting.removeprefix('workers.')}={exc.value!r}: "
+        hint = f"; {exc.hint}" if exc.hint else ""
+        raise UsageError(f"{part}{exc.message}{hint}", setting="workers", value=mask(value)) from exc
 
 
 def _parse_text(text: str) -> Any:
@@ -33,7 +42,7 @@ def _parse_text(text: str) -> Any:
             return None
         case "scorers":
             pool = _parse_text(argument)
-            return text if pool is None or isinstance(pool, str) else attrs.evolve(pool, tasks=False)
+            return attrs.evolve(pool, runs_tasks=False) if getattr(pool, "runs_tasks", False) else text
         case "processes":
             counts = _COUNTS.fullmatch(argument)
             return ProcessWorkers(**_members(counts)) if counts else text if colon else ProcessWorkers()

@@ -1,20 +1,20 @@
 """The interface of a pool of workers: it starts workers, and provides a pipe to each.
 
-All pools share the code that uses the pipes. A frame is one line of JSON. Nothing that a worker sends is unpickled or
-evaluated: it may have run code that a model wrote.
+All pools share the code that uses the pipes. A frame is one line of JSON. Nothing in a frame is unpickled or evaluated: the
+worker may have run code that a model wrote.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Final, Literal, Protocol, runtime_checkable
 
-from runner.errors import is_whole, valid
+from runner.errors import valid, whole_number
 
 WorkerEnd = Literal["worker_died", "worker_lost"]
 
 
 class WorkerDied(Exception):
-    """A worker has ended, or the connection to it."""
+    """A worker, or the connection to it, has ended or could not be started."""
 
     def __init__(self, detail: str, *, is_external: bool = False) -> None:
         super().__init__(detail)
@@ -30,7 +30,7 @@ class WorkerEnded(Exception):
     def __init__(self, reason: WorkerEnd, detail: str) -> None:
         super().__init__(f"{reason.replace('_', ' ')}: {detail}")
         self.reason: WorkerEnd = reason
-        """`worker_died`: the call was the only one in flight, and is probably the cause. `worker_lost`: it may not be."""
+        """`worker_died`: it was the only call in the worker, and is probably the cause. `worker_lost`: it may not be."""
         self.detail = detail
 
 
@@ -38,8 +38,8 @@ class Pipe(Protocol):
     """A connection to a worker."""
 
     @property
-    def where(self) -> str:
-        """Name of the worker; empty: the host and the process that it reports."""
+    def name(self) -> str:
+        """Name of the worker; empty: the one that it reports, its host and process number."""
         ...
 
     def send(self, frame: bytes, /) -> None:
@@ -47,11 +47,11 @@ class Pipe(Protocol):
         ...
 
     def frames(self) -> AsyncGenerator[list[bytes]]:
-        """Return the frames from the worker, in batches as they arrive; raises `WorkerDied` at the end."""
+        """Yield the frames from the worker, in batches as they arrive; raises `WorkerDied` when it has ended."""
         ...
 
     def kill(self) -> None:
-        """End the worker immediately, with the processes that it has started."""
+        """Kill the worker and its process group."""
         ...
 
 
@@ -65,16 +65,16 @@ class WorkerPool(Protocol):
 
     @property
     def workers(self) -> int:
-        """How many workers run attempts; 0: as many as the attempts need, and the pool can start."""
+        """Number of workers; 0: as many as the attempts need, and the pool can start."""
         ...
 
     @property
     def concurrency(self) -> int | None:
-        """Attempts that a worker runs concurrently; None: 1 for plain functions and commands, 16 for others."""
+        """Attempts that a worker runs concurrently; None: 16 if the tasks mostly wait, otherwise 1."""
         ...
 
     @property
-    def tasks(self) -> bool:
+    def runs_tasks(self) -> bool:
         """Whether attempts run in its workers; if not, only scorers that are defined with `workers=True` do."""
         ...
 
@@ -94,7 +94,7 @@ class WorkerPool(Protocol):
         ...
 
     def describe(self) -> Mapping[str, Any]:
-        """Return what the journal records about it: `kind` and its options, without secrets."""
+        """Return what the journal records about it: `kind` and options, without secrets."""
         ...
 
     def open(self) -> AbstractAsyncContextManager[StartWorker]:
@@ -102,7 +102,5 @@ class WorkerPool(Protocol):
         ...
 
 
-valid_concurrency: Final = valid(
-    lambda value: value is None or is_whole(value, 1), "must be a whole number, 1 or more", prefix="workers."
-)
-valid_tasks: Final = valid(lambda value: isinstance(value, bool), "must be True or False", prefix="workers.")
+valid_concurrency: Final = whole_number(1, prefix="workers.", optional=True)
+valid_runs_tasks: Final = valid(lambda value: isinstance(value, bool), "must be True or False", prefix="workers.")

@@ -12,29 +12,32 @@ from typing import Any, Final
 import attrs
 import trio
 
-from runner.errors import UsageError, is_whole, valid
+from runner.errors import UsageError, whole_number
 from runner.secrets import mask
-from runner.workers.pool import StartWorker, WorkerDied, valid_concurrency, valid_tasks
+from runner.workers.pool import StartWorker, WorkerDied, valid_concurrency, valid_runs_tasks
 from runner.workers.streams import EXIT_TIMEOUT, START_CODE, FrameSplitter, StderrPrinter, exit_in_words
 
 _CHUNK: Final = 1 << 18
 _DRAINED: Final = 0.5
-"""Seconds without a chunk after which everything that a process had sent before it exited was read."""
+"""Seconds without a chunk after which everything that a process sent before it exited has been read."""
+_LAST_LINES: Final = 0.1
+"""Seconds in which the last lines on standard error are read after a process has exited."""
 _CONNECTION_LOST: Final = 255
-"""Exit code of ssh if the connection failed; that of the worker otherwise."""
+"""Exit code of ssh if the connection failed; otherwise ssh exits with the code of the worker."""
 
 
 class ProcessPipe:
     """The standard streams of a process that is a worker, or is connected to one."""
 
-    def __init__(self, process: trio.Process, where: str, *, lost_codes: Sequence[int] = ()) -> None:
-        self.where = where
+    def __init__(self, process: trio.Process, name: str, *, lost_codes: Sequence[int] = ()) -> None:
+        self.name = name
         self._process = process
         self._lost_codes = lost_codes
         self._pending: list[bytes] = []
         self._has_pending = trio.Event()
         self._chunks = 0
         """Chunks that were read."""
+        self._printer = StderrPrinter()
 
     def send(self, frame: bytes, /) -> None:
         """Send a frame."""
@@ -42,7 +45,7 @@ class ProcessPipe:
         self._has_pending.set()
 
     def kill(self) -> None:
-        """End the process and its group."""
+        """Kill the process and its group."""
         if self._process.returncode is None:
             self._kill_group()
 
@@ -51,9 +54,9 @@ class ProcessPipe:
             os.killpg(self._process.pid, signal.SIGKILL) if sys.platform != "win32" else self._process.kill()
 
     async def wait_ended(self) -> None:
-        """Wait until the process has exited and everything it sent was read, then kill the processes that it has started.
+        """Wait until the process has exited, kill the rest of its group, and wait until everything it sent has been read.
 
-        One of them may have left the group, and keep the pipe open.
+        The end of the pipe is no sign of that: a process that has left the group may keep it open.
         """
         await self._process.wait()
         self._kill_group()
@@ -92,11 +95,9 @@ class ProcessPipe:
     async def forward_stderr(self) -> None:
         """Print what the worker writes to standard error."""
         assert self._process.stderr is not None
-        printer = StderrPrinter()
         with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
             async for chunk in self._process.stderr:
-                printer.print(bytes(chunk))
-        printer.end()
+                self._printer.print(bytes(chunk))
 
     async def end(self) -> None:
         """Close the pipe, upon which the worker exits; kill it if it does not."""
@@ -107,6 +108,9 @@ class ProcessPipe:
                 await self._process.wait()
             self.kill()
             await self._process.wait()
+            with trio.move_on_after(_LAST_LINES):  # A process that has left the group may keep it open.
+                await self.forward_stderr()
+            self._printer.end()
             for stream in (self._process.stdout, self._process.stderr):
                 if stream is not None:
                     await stream.aclose()
@@ -118,15 +122,15 @@ class _Processes:
     def __init__(self, nursery: trio.Nursery) -> None:
         self._nursery = nursery
 
-    async def start(self, line: Sequence[str], where: str, *, lost_codes: Sequence[int] = ()) -> ProcessPipe:
+    async def start(self, line: Sequence[str], name: str, *, lost_codes: Sequence[int] = ()) -> ProcessPipe:
         """Start a process; raise `WorkerDied` if that is not possible."""
         pipe = subprocess.PIPE
         try:
-            # It has a session of its own, because Ctrl-C is for the process of the run, which stops its workers.
+            # It has a process group of its own, because Ctrl-C is for the process of the run, which stops its workers.
             process = await trio.lowlevel.open_process(line, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True)
         except OSError as exc:
             raise WorkerDied(f"cannot run {line[0]!r}: {exc.strerror}", is_external=True) from exc
-        worker = ProcessPipe(process, where, lost_codes=lost_codes)
+        worker = ProcessPipe(process, name, lost_codes=lost_codes)
         try:
             self._nursery.start_soon(self._serve, worker)
         except RuntimeError as exc:  # The session ended while the process was being started, which cannot be cancelled.
@@ -154,23 +158,22 @@ async def _processes() -> AsyncGenerator[_Processes]:
             nursery.cancel_scope.cancel()
 
 
-_count: Final = valid(lambda value: is_whole(value, 1), "must be a whole number, 1 or more", prefix="workers.")
+_count: Final = whole_number(1, prefix="workers.")
 
 
 @attrs.frozen
 class ProcessWorkers:
     """Runs attempts in processes on this machine: `@evaluation(…, workers=ProcessWorkers(8))`.
 
-    Each process imports the evaluation from its file. One that crashes, or does not respond to the timeout of an attempt, is
-    replaced.
+    Each process imports the evaluation. One that crashes, or does not respond to the timeout of an attempt, is replaced.
     """
 
     workers: int = attrs.field(factory=lambda: os.cpu_count() or 1, validator=_count)
     """Number of processes (default: the number of CPUs)."""
     concurrency: int | None = attrs.field(default=None, validator=valid_concurrency, kw_only=True)
-    """Attempts that a process runs concurrently. None: 1 for plain functions and commands, 16 for async functions,
-    endpoints and chat models."""
-    tasks: bool = attrs.field(default=True, validator=valid_tasks, kw_only=True)
+    """Attempts that a process runs concurrently. None: 16 for async functions, endpoints and chat models; 1 for plain
+    functions, for commands, and if only scorers run there."""
+    runs_tasks: bool = attrs.field(default=True, validator=valid_runs_tasks, kw_only=True)
     """Whether attempts run there. False: only scorers that are defined with `workers=True`."""
 
     @property
@@ -190,7 +193,7 @@ class ProcessWorkers:
 
     def describe(self) -> Mapping[str, Any]:
         """Return what the journal records about it."""
-        return {"kind": "processes", "workers": self.workers, "concurrency": self.concurrency, "tasks": self.tasks}
+        return {"kind": "processes", "workers": self.workers, "concurrency": self.concurrency, "tasks": self.runs_tasks}
 
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[StartWorker]:
@@ -200,7 +203,7 @@ class ProcessWorkers:
             yield lambda number: processes.start(line, f"process {number}")
 
 
-def _line(command: str) -> str:
+def _valid_command(command: str) -> str:
     try:
         words = shlex.split(command)
     except ValueError as exc:
@@ -218,13 +221,13 @@ class CommandWorkers:
     `python -m runner.worker`, in a directory where the evaluation can be imported.
     """
 
-    command: str = attrs.field(converter=_line, repr=lambda command: repr(mask(command)))
-    """It is split like a shell command."""
+    command: str = attrs.field(converter=_valid_command, repr=lambda command: repr(mask(command)))
+    """It is split into words as a shell would do it."""
     workers: int = attrs.field(default=1, validator=_count, kw_only=True)
-    """How many times the command is run."""
+    """Number of workers."""
     concurrency: int | None = attrs.field(default=None, validator=valid_concurrency, kw_only=True)
     """Attempts that a worker runs concurrently; see `ProcessWorkers`."""
-    tasks: bool = attrs.field(default=True, validator=valid_tasks, kw_only=True)
+    runs_tasks: bool = attrs.field(default=True, validator=valid_runs_tasks, kw_only=True)
     """Whether attempts run there; see `ProcessWorkers`."""
 
     @property
@@ -249,7 +252,7 @@ class CommandWorkers:
             "command": mask(self.command),
             "workers": self.workers,
             "concurrency": self.concurrency,
-            "tasks": self.tasks,
+            "tasks": self.runs_tasks,
         }
 
     @asynccontextmanager

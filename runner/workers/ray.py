@@ -1,7 +1,7 @@
 """Workers on a Ray cluster. Ray is imported when a session starts its first worker.
 
-An attempt is not a task of Ray: a worker is an actor, and frames go to it and come back in batches, so that many attempts cost
-one call of Ray. Retries are those of the run; Ray repeats nothing.
+An attempt is not a Ray task: a worker is an actor, and frames go to it and come back in batches, so that many attempts share
+one Ray call. Retries are those of the run; Ray repeats nothing.
 """
 
 import atexit
@@ -22,24 +22,26 @@ import trio
 
 from journal.threads import run_in_thread
 from replay.text import printable
-from runner.errors import UsageError, is_whole, valid
+from runner.errors import UsageError, valid, whole_number
 from runner.signals import reinstall_handlers
 from runner.workers import ray_actor
-from runner.workers.pool import Pipe, StartWorker, WorkerDied, valid_concurrency, valid_tasks
+from runner.workers.pool import Pipe, StartWorker, WorkerDied, valid_concurrency, valid_runs_tasks
 from runner.workers.streams import EXIT_TIMEOUT, START_CODE, FrameSplitter, StderrPrinter, exit_in_words
 
 CONNECT_TIMEOUT: Final = 60.0
-"""Seconds that a cluster gets to accept the session; a missing token takes Ray 20 s."""
+"""Seconds that a cluster gets to accept the session; Ray needs 20 s to report a missing token."""
 _PORT_TIMEOUT: Final = 5.0
 _ANSWER_TIMEOUT: Final = 5.0
+_LAST_LINES_TIMEOUT: Final = 1.0
+"""Seconds that the last lines of workers that have exited get to arrive."""
 _JOIN_TIMEOUT: Final = 5.0
 _CLOSE_TIMEOUT: Final = 15.0
 CHECK_INTERVAL: Final = 5.0
 LOST_TIMEOUT: Final = 25.0
-"""Seconds after which a cluster that does not answer is lost; after 60 s without its head, Ray ends the process."""
+"""Seconds after which a cluster that does not answer counts as lost; after 60 s without its head, Ray ends the process."""
 _LOST: Final = "the Ray cluster does not answer"
 _MAX_DETAIL: Final = 800
-_CLIENT: Final = "a ray:// address leads to a proxy that cannot stream the results of workers"
+_CLIENT_PROBLEM: Final = "leads to a proxy that cannot stream the results of workers"
 _CLIENT_HINT: Final = (
     "start the run on a node of the cluster, for example with `ray job submit`, and pass HOST:6379 or no address"
 )
@@ -48,7 +50,7 @@ _CLIENT_HINT: Final = (
 class RayPipe:
     """An actor and the streams of its process. Two threads make the blocking calls of Ray: one writes, the other reads."""
 
-    where: str = ""
+    name: str = ""
 
     def __init__(self, ray: Any, actor: Any, messages: Any) -> None:
         self._ray = ray
@@ -101,6 +103,12 @@ class RayPipe:
             self._token.run_sync_soon(self._put, message)
 
     def _put(self, message: bytes | WorkerDied) -> None:
+        """Print what the worker has printed, even if its frames are no longer read; keep other messages for `_receive`."""
+        if isinstance(message, bytes) and message.startswith(ray_actor.STDERR):
+            self._printer.print(message[1:])
+            return
+        if isinstance(message, WorkerDied) or message.startswith(ray_actor.EXITED):
+            self._printer.end()
         self._messages.append(message)
         self._has_messages.set()
 
@@ -131,18 +139,12 @@ class RayPipe:
     async def frames(self) -> AsyncGenerator[list[bytes]]:
         """Yield the frames that arrive."""
         splitter = FrameSplitter()
-        try:
-            while True:
-                message = await self._receive()
-                kind, content = message[:1], message[1:]
-                if kind == ray_actor.EXITED:
-                    raise WorkerDied(exit_in_words(int(content)))
-                if kind == ray_actor.STDERR:
-                    self._printer.print(content)
-                elif lines := splitter.split(content):
-                    yield lines
-        finally:
-            self._printer.end()
+        while True:
+            message = await self._receive()
+            if message.startswith(ray_actor.EXITED):
+                raise WorkerDied(exit_in_words(int(message[1:])))
+            if lines := splitter.split(message[1:]):
+                yield lines
 
     def kill(self) -> None:
         """End the process and its group, then the actor."""
@@ -153,6 +155,7 @@ class RayPipe:
 
     def close(self) -> Any:
         """Let the worker exit; return the reference of a call that ends when it has."""
+        self._frames.put(None)
         return self._actor.close.remote()
 
     def release(self) -> None:
@@ -181,7 +184,7 @@ def _reason(exc: BaseException) -> str:
 
 
 def _print_message(message: Mapping[str, Any], **_: object) -> None:
-    """Print what Ray reports about the cluster, which it would print on standard output, together with a log."""
+    """Print the first line of each message of Ray about the cluster on standard error; Ray would use standard output."""
     printer = StderrPrinter()
     for line in message["lines"]:
         printer.print(f"Ray: {line}".partition("\n")[0].encode()[:_MAX_DETAIL] + b"\n")
@@ -198,14 +201,14 @@ class _Cluster:
         self._lock = trio.Lock()
         self._is_connected = trio.Event()
         self._is_lost = False
-        self._new_scopes: set[trio.CancelScope] = set()
-        """Those of the actors that are being created, which needs an answer of the cluster."""
+        self._creation_scopes: set[trio.CancelScope] = set()
+        """Cancel scopes of the actors that are being created; creating one waits for the cluster."""
         self._pipes: list[RayPipe] = []
 
     async def start(self, number: int) -> Pipe:
-        """Start a worker; wait for a node that has its resources.
+        """Start a worker when a node has its resources.
 
-        Workers that replace others wait as long as others run; the first ones and the only one wait for a limited time.
+        The first workers wait for `start_timeout` at most, later ones as long as another worker runs.
         """
         async with self._lock:
             if self._ray is None:
@@ -214,9 +217,9 @@ class _Cluster:
         with trio.CancelScope() as scope:
             if self._is_lost:
                 scope.cancel()
-            self._new_scopes.add(scope)
+            self._creation_scopes.add(scope)
             actor, messages = await run_in_thread(self._new_actor, abandon_on_cancel=True)
-        self._new_scopes.discard(scope)
+        self._creation_scopes.discard(scope)
         if scope.cancelled_caught:
             raise WorkerDied(_LOST, is_external=True)
         pipe = RayPipe(self._ray, actor, messages)
@@ -230,7 +233,7 @@ class _Cluster:
                 if number <= max(1, self._pool.workers) or not any(
                     pipe.is_started and not pipe.is_released for pipe in self._pipes
                 ):
-                    raise WorkerDied(await self._missing_resources(), is_external=True)
+                    raise WorkerDied(await self._start_failure(), is_external=True)
         except BaseException:
             pipe.release()
             raise
@@ -255,10 +258,10 @@ class _Cluster:
         """Connect to the cluster, or use the connection that this process has."""
         ray = _import_ray()
         if ray.util.client.ray.is_connected():
-            raise UsageError(_CLIENT, hint=_CLIENT_HINT)
+            raise UsageError(f"a ray:// address {_CLIENT_PROBLEM}", hint=_CLIENT_HINT)
         if not ray.is_initialized():
             address = self._pool.address or os.environ.get("RAY_ADDRESS") or "auto"
-            _check_address(address)
+            _check_address(address, "workers.address" if self._pool.address else "RAY_ADDRESS")
             is_connected = False
             try:
                 with trio.move_on_after(CONNECT_TIMEOUT):
@@ -276,36 +279,36 @@ class _Cluster:
         self._is_connected.set()
 
     async def watch(self) -> None:
-        """End all workers if the cluster does not answer: Ray does not report them, and ends the process after a while."""
+        """End all workers if the cluster does not answer: Ray does not report its loss, and ends the process after 60 s."""
         await self._is_connected.wait()
         while not self._is_lost:
             await trio.sleep(CHECK_INTERVAL)
-            with trio.move_on_after(LOST_TIMEOUT) as answer:
+            with trio.move_on_after(LOST_TIMEOUT) as scope:
                 await run_in_thread(self._ray.nodes, abandon_on_cancel=True)
-            self._is_lost = answer.cancelled_caught
+            self._is_lost = scope.cancelled_caught
         for pipe in self._pipes:
             pipe.lose(_LOST)
-        for scope in self._new_scopes:
+        for scope in self._creation_scopes:
             scope.cancel()
 
-    async def _missing_resources(self) -> str:
+    async def _start_failure(self) -> str:
         """Return why no node has started a worker."""
         with trio.move_on_after(_ANSWER_TIMEOUT):
-            return await run_in_thread(self._compare_resources, abandon_on_cancel=True)
+            return await run_in_thread(self._start_failure_of_cluster, abandon_on_cancel=True)
         return _LOST
 
-    def _compare_resources(self) -> str:
+    def _start_failure_of_cluster(self) -> str:
         pool = self._pool
         needed = {"CPU": pool.num_cpus, "GPU": pool.num_gpus, **pool.resources}
         nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
         missing = {name: amount for name, amount in needed.items() if all(node.get(name, 0) < amount for node in nodes)}
         free = self._ray.available_resources()
-        shown = _amounts({name: amount for name, amount in needed.items() if amount})
-        waited = f"waited {pool.start_timeout:g} s"
+        amounts = _amounts_in_words({name: amount for name, amount in needed.items() if amount})
+        wait_text = f"waited {pool.start_timeout:g} s"
         if missing:
-            return f"no node of the Ray cluster has {_amounts(missing)}; {waited}"
-        in_all = _amounts({name: free.get(name, 0) for name in needed})
-        return f"no node of the Ray cluster has {shown} free (free in all: {in_all}); {waited}"
+            return f"no node of the Ray cluster has {_amounts_in_words(missing)}; {wait_text}"
+        total_free = _amounts_in_words({name: free.get(name, 0) for name in needed})
+        return f"no node of the Ray cluster has {amounts} free (free in total: {total_free}); {wait_text}"
 
     async def close(self) -> None:
         """End the workers, and the connection if the session made it."""
@@ -318,20 +321,25 @@ class _Cluster:
             atexit.unregister(self._ray.shutdown)  # It would wait for a cluster that does not answer.
 
     def _close(self) -> None:
-        closed = [pipe.close() for pipe in self._pipes if pipe.is_started and not pipe.is_released]
-        if closed:
-            self._ray.wait(closed, num_returns=len(closed), timeout=EXIT_TIMEOUT + 1.0)
+        close_calls = [pipe.close() for pipe in self._pipes if pipe.is_started and not pipe.is_released]
+        if close_calls:
+            self._ray.wait(close_calls, num_returns=len(close_calls), timeout=EXIT_TIMEOUT + 1.0)
+        _join([pipe for pipe in self._pipes if pipe.is_started], _LAST_LINES_TIMEOUT)
         for pipe in self._pipes:
             pipe.release()
-        deadline = time.monotonic() + _JOIN_TIMEOUT
-        for pipe in self._pipes:
-            pipe.join(deadline)
+        _join(self._pipes, _JOIN_TIMEOUT)
         self._stack.close()
+
+
+def _join(pipes: Sequence[RayPipe], timeout: float) -> None:
+    deadline = time.monotonic() + timeout
+    for pipe in pipes:
+        pipe.join(deadline)
 
 
 @contextmanager
 def _replaced(module: Any, name: str, value: object) -> Generator[None]:
-    """Replace a function of Ray; another version of it may have no such function."""
+    """Replace a function of Ray in the block; not every version of Ray has it."""
     original = getattr(module, name, None)
     setattr(module, name, value)
     yield
@@ -363,30 +371,31 @@ def _connect(ray: Any, address: str) -> None:
         raise UsageError(f"cannot connect to the Ray cluster {printable(address)}: {_reason(cause)}") from exc
 
 
-def _amounts(resources: Mapping[str, float]) -> str:
+def _amounts_in_words(resources: Mapping[str, float]) -> str:
     return ", ".join(f"{printable(name)} {amount:g}" for name, amount in resources.items())
 
 
-def _check_address(address: str | None) -> None:
-    """Raise a `UsageError` if an address is not one of a running cluster."""
-    if address is None:
+def _check_address(address: str | None, setting: str) -> None:
+    """Raise a `UsageError` if an address is neither HOST:PORT nor `auto`, which is the cluster on this machine."""
+    if address is None or address == "auto":
         return
-    if "://" in address:
-        raise UsageError(_CLIENT, setting="workers.address", value=address, hint=_CLIENT_HINT)
-    if not address or address == "local":
+    if address.startswith("ray://"):
+        raise UsageError(_CLIENT_PROBLEM, setting=setting, value=address, hint=_CLIENT_HINT)
+    host, _, port = address.rpartition(":")
+    if not host or "://" in host or not port.isdecimal():
         problem = "must be HOST:PORT of a running cluster; `ray start --head` starts one"
-        raise UsageError(problem, setting="workers.address", value=address)
+        raise UsageError(problem, setting=setting, value=address)
 
 
 def _valid_address(_: object, __: object, address: str | None) -> None:
-    _check_address(address)
+    _check_address(address, "workers.address")
 
 
 def _is_amount(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < float("inf")
 
 
-def _has_no_values(_: object, __: object, value: Mapping[str, Any]) -> None:
+def _has_no_env_vars(_: object, __: object, value: Mapping[str, Any]) -> None:
     if "env_vars" in value:
         problem = "Ray stores the values of env_vars; pass names of variables: environment=(…)"
         raise UsageError(problem, setting="workers.runtime_env")
@@ -396,15 +405,17 @@ def _copy(value: Mapping[str, Any]) -> dict[str, Any]:
     return dict(value)
 
 
-_count: Final = valid(lambda value: is_whole(value, 0), "must be a whole number, 0 or more", prefix="workers.")
-_amount: Final = valid(_is_amount, "must be a number, 0 or more", prefix="workers.")
-_resources: Final = valid(lambda value: all(map(_is_amount, value.values())), "must be numbers by name", prefix="workers.")
-_variables: Final = valid(
+_valid_count: Final = whole_number(0, prefix="workers.")
+_valid_amount: Final = valid(_is_amount, "must be a number, 0 or more", prefix="workers.")
+_valid_resources: Final = valid(
+    lambda value: all(map(_is_amount, value.values())), "must map names of resources to numbers, 0 or more", prefix="workers."
+)
+_valid_variables: Final = valid(
     lambda value: isinstance(value, tuple | list) and all(isinstance(name, str) for name in value),
     "must be a tuple of names",
     prefix="workers.",
 )
-_duration: Final = valid(
+_valid_duration: Final = valid(
     lambda value: _is_amount(value) and value > 0, "must be a number of seconds above 0", prefix="workers."
 )
 
@@ -417,37 +428,40 @@ class RayWorkers:
     """
 
     address: str | None = attrs.field(default=None, validator=_valid_address)
-    """HOST:PORT of the cluster. None: that of RAY_ADDRESS, otherwise the one that runs on this machine."""
-    workers: int = attrs.field(default=0, validator=_count, kw_only=True)
-    """How many workers run attempts. 0: as many as the attempts need and the cluster has room for; nodes may change."""
+    """HOST:PORT of the cluster. None: that of RAY_ADDRESS, otherwise the one that runs on this machine. A connection that the
+    process already has is used instead."""
+    workers: int = attrs.field(default=0, validator=_valid_count, kw_only=True)
+    """Number of workers. 0: as many as the attempts need and the cluster has room for; nodes may be added and removed."""
     concurrency: int | None = attrs.field(default=None, validator=valid_concurrency, kw_only=True)
     """Attempts that a worker runs concurrently; see `ProcessWorkers`."""
-    tasks: bool = attrs.field(default=True, validator=valid_tasks, kw_only=True)
+    runs_tasks: bool = attrs.field(default=True, validator=valid_runs_tasks, kw_only=True)
     """Whether attempts run there; see `ProcessWorkers`."""
-    num_cpus: float = attrs.field(default=1, validator=_amount, kw_only=True)
+    num_cpus: float = attrs.field(default=1, validator=_valid_amount, kw_only=True)
     """CPUs that Ray reserves for each worker."""
-    num_gpus: float = attrs.field(default=0, validator=_amount, kw_only=True)
+    num_gpus: float = attrs.field(default=0, validator=_valid_amount, kw_only=True)
     """GPUs that Ray reserves for each worker."""
-    resources: Mapping[str, float] = attrs.field(factory=dict[str, float], converter=_copy, validator=_resources, kw_only=True)
+    resources: Mapping[str, float] = attrs.field(
+        factory=dict[str, float], converter=_copy, validator=_valid_resources, kw_only=True
+    )
     """Other resources that Ray reserves for each worker."""
     runtime_env: Mapping[str, Any] = attrs.field(
-        factory=dict[str, Any], converter=_copy, validator=_has_no_values, repr=False, kw_only=True
+        factory=dict[str, Any], converter=_copy, validator=_has_no_env_vars, repr=False, kw_only=True
     )
     """Ray's runtime environment, such as `{"working_dir": ".", "pip": ["openai"]}`. Without a `working_dir`, every node must
     have the current directory."""
-    environment: Sequence[str] = attrs.field(default=(), validator=_variables, kw_only=True)
-    """Names of environment variables that the workers get; Ray passes on none. Only the names are recorded."""
-    start_timeout: float = attrs.field(default=30.0, validator=_duration, kw_only=True)
-    """Seconds to wait for a node with these resources; longer if the cluster adds nodes on demand."""
+    environment: Sequence[str] = attrs.field(default=(), validator=_valid_variables, kw_only=True)
+    """Names of environment variables that are sent to the workers; Ray sends none. Only the names are recorded."""
+    start_timeout: float = attrs.field(default=30.0, validator=_valid_duration, kw_only=True)
+    """Seconds that the first workers wait for a node with these resources; raise it if the cluster adds nodes on demand."""
 
     def __attrs_post_init__(self) -> None:
         if not self.workers and not any((self.num_cpus, self.num_gpus, *self.resources.values())):
-            problem = "as many workers as the cluster has room for need a resource that limits them"
+            problem = "without a number of workers, each worker must reserve a resource"
             raise UsageError(problem, setting="workers.num_cpus", value=self.num_cpus, hint="pass workers=…, or num_cpus=1")
 
     @property
     def spares(self) -> int:
-        """Workers that are kept ready to replace one that has ended; none that would reserve a GPU."""
+        """Workers that are kept ready to replace one that has ended; none that would reserve a GPU or one of `resources`."""
         return int(self.workers > 0 and not self.num_gpus and not self.resources)
 
     @property
@@ -462,7 +476,7 @@ class RayWorkers:
             "address": self.address,
             "workers": self.workers,
             "concurrency": self.concurrency,
-            "tasks": self.tasks,
+            "tasks": self.runs_tasks,
             "num_cpus": self.num_cpus,
             "num_gpus": self.num_gpus,
             "resources": dict(self.resources),

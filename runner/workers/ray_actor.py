@@ -19,7 +19,7 @@ NOT_STARTED: Final = b"n"
 STDOUT: Final = b"o"
 STDERR: Final = b"e"
 EXITED: Final = b"x"
-"""The first byte of each message from `read`; the others are a reason, what the process has written, or its exit code."""
+"""The first byte of each message from `read`; the rest is a reason, what the process has written, or its exit code."""
 CHUNK: Final = 1 << 20
 POLL_INTERVAL: Final = 0.5
 """Seconds without output after which it is checked whether the process has exited."""
@@ -29,7 +29,7 @@ class RayActor:
     """A worker's process; `read` starts it, and the methods run in threads."""
 
     def __init__(self, code: str, directory: str | None, exit_timeout: float) -> None:
-        """Start `code` in a directory; None: the one that Ray has prepared."""
+        """The process will run `code` in `directory`; None: the one that Ray has prepared."""
         self._line = [sys.executable, "-P", "-c", code, "\n".join(sys.path)]
         self._directory = directory
         self._exit_timeout = exit_timeout
@@ -62,7 +62,7 @@ class RayActor:
         yield EXITED + str(code).encode()
 
     def _messages(self, process: subprocess.Popen[bytes]) -> Iterator[bytes]:
-        """Yield what the process writes, until it closes its standard output or has exited; its children may keep both open."""
+        """Yield what the process writes, until it closes its standard output or has exited; its children may keep that open."""
         assert process.stdout is not None
         assert process.stderr is not None
         output, error = process.stdout.fileno(), process.stderr.fileno()
@@ -75,15 +75,16 @@ class RayActor:
                 ready = {key.fd for key, _ in selector.select(POLL_INTERVAL)}
                 if not ready and process.poll() is not None:
                     return
-                if output in ready:
-                    is_open = bool(chunk := _read(output))
-                    if chunk:
-                        yield STDOUT + chunk
-                if error in ready or not is_open:
-                    if chunk := _read(error):
-                        yield STDERR + chunk
-                    elif error in selector.get_map():
-                        selector.unregister(error)
+                chunk = _read(output) if output in ready else b""
+                is_open = bool(chunk) or output not in ready
+                # Standard error is read after the frames and yielded before them: nothing that was printed before a frame is
+                # lost, even if that frame is the last of the run.
+                if printed := _read(error):
+                    yield STDERR + printed
+                elif error in ready:
+                    selector.unregister(error)
+                if chunk:
+                    yield STDOUT + chunk
 
     def write(self, data: bytes) -> None:
         """Write to the standard input of the process; an error means that it has ended, which `read` reports."""
@@ -104,7 +105,7 @@ class RayActor:
         self.kill()
 
     def kill(self) -> None:
-        """End the process and its group."""
+        """Kill the process and its group."""
         if self._process is not None and self._process.poll() is None:
             self._kill_group(self._process)
 

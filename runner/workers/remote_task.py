@@ -38,8 +38,8 @@ class RemoteTask:
             members["results"] = [[*key, attrs.asdict(result, recurse=False)] for key, result in results]
         if environment := gateway_env():
             members["gateway_env"] = environment
-        offered = frozenset(result.seq for _, result in results)
-        return await self._workers.call(work, {"call": members}, RemoteCall(note_sink(), steps, offered))
+        reusable_seqs = frozenset(result.seq for _, result in results)
+        return await self._workers.call(work, {"call": members}, RemoteCall(note_sink(), steps, reusable_seqs))
 
 
 def _case_members(case: Case) -> dict[str, Any]:
@@ -71,11 +71,11 @@ class RemoteScorer:
 
     async def call(self, placed: PlacedInput, _: OnLateResult, /) -> Any:
         """Call the scorer, in the place that its job has."""
-        scored = placed.input
+        scorer_input = placed.input
         members = {
             "scorer": self._name,
-            "output": scored.output,
-            "case": _case_members(scored.case),
-            "trajectory": [attrs.asdict(step, recurse=False) for step in scored.trajectory],
+            "output": scorer_input.output,
+            "case": _case_members(scorer_input.case),
+            "trajectory": [attrs.asdict(step, recurse=False) for step in scorer_input.trajectory],
         }
         return await self._workers.call(placed.job, {"score": members}, RemoteCall(note_sink(), None, frozenset()))

@@ -5,15 +5,15 @@ import sys
 from contextlib import suppress
 from typing import Final
 
-from replay.text import printable
+from replay.text import escape_controls
 from runner.workers.frames import InvalidFrame
 
 MAX_FRAME: Final = 1 << 30
 """Maximum bytes of a frame; a worker that sends more is killed."""
 EXIT_TIMEOUT: Final = 1.0
-"""Seconds that a worker gets to exit after its standard input was closed."""
+"""Seconds that a worker gets to exit after its standard input or output was closed."""
 START_CODE: Final = "import sys; sys.path[:] = sys.argv.pop().split('\\n'); from runner.worker.__main__ import main; main()"
-"""Code of a worker's process; its last argument has the lines of `sys.path`."""
+"""Python code of a worker's process; its last argument is `sys.path`, one entry per line."""
 _MAX_LINE: Final = 4_000
 """Maximum bytes of a line on standard error; longer lines are split."""
 
@@ -50,7 +50,7 @@ class StderrPrinter:
         while len(self._line) > _MAX_LINE:
             lines.append(self._line[:_MAX_LINE])
             self._line = self._line[_MAX_LINE:]
-        self._print(lines)
+        self._print([line[at : at + _MAX_LINE] for line in lines for at in range(0, max(1, len(line)), _MAX_LINE)])
 
     def end(self) -> None:
         """Print a last line without a line break."""
@@ -58,10 +58,15 @@ class StderrPrinter:
         self._line = b""
 
     def _print(self, lines: list[bytes]) -> None:
-        if lines and sys.stderr is not None:
-            text = "".join(f"{printable(line.decode('utf-8', 'replace'), _MAX_LINE)}\n" for line in lines)
-            with suppress(OSError, ValueError):  # It may be closed.
-                sys.stderr.write(text)
+        if lines:
+            print_error("\n".join(escape_controls(line.decode("utf-8", "replace")) for line in lines))
+
+
+def print_error(text: str) -> None:
+    """Print lines on standard error, unless it is closed."""
+    if sys.stderr is not None:
+        with suppress(OSError, ValueError):
+            sys.stderr.write(f"{text}\n")
 
 
 def exit_in_words(code: int) -> str:

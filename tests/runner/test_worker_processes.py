@@ -12,6 +12,7 @@ from subprocess import DEVNULL
 from typing import Any
 
 import pytest
+import trio
 
 from journal.events import AttemptFailed, AttemptInterrupted, AttemptSucceeded, AttemptTimedOut, RunStopped, TrialFailed
 from replay import load
@@ -151,7 +152,7 @@ def reasons(kind: type[Any]) -> dict[str, str]:
 
 
 def test_a_crash_ends_a_worker_and_not_the_run(capfd: pytest.CaptureFixture[str]) -> None:
-    """What a task prints is escaped and printed; a process that has ended is replaced."""
+    """A process that ends fails its own trial; what the task prints in another is escaped and printed."""
     outcome = run_in("plain", "print exit", retry={"deaths": 0})
 
     assert (1, 1) == (outcome.state.completed, outcome.state.failed)
@@ -161,7 +162,7 @@ def test_a_crash_ends_a_worker_and_not_the_run(capfd: pytest.CaptureFixture[str]
 
 
 def test_children_of_a_worker_do_not_hide_its_end() -> None:
-    """Its death is noticed while a process that it has forked has its pipe; those in its group end with it."""
+    """Its death is noticed while a process that it has forked keeps its pipe open; those in its group end with it."""
     started_at = time.monotonic()
     run_in("plain", "children", retry={"deaths": 0}, timeout=None)
 
@@ -333,8 +334,8 @@ def test_killed_sessions_are_resumed_until_each_trial_is_done_once(workers: str)
     kills = 0
     for number in range(6):
         with start(names, *(("resume", "run") if has_journal() else RUN), "--workers", workers) as process:
-            started_at = len(outputs(Path("run"))) if has_journal() else 0
-            wait_for_output(process, started_at + 10 * number + 1)
+            before = len(outputs(Path("run"))) if has_journal() else 0
+            wait_for_output(process, before + 10 * number + 1)
             kills += process.poll() is None
             process.kill()
     run_in("plain", names, workers=None, resume=True)
@@ -351,3 +352,15 @@ async def test_a_process_that_starts_after_the_end_of_its_session() -> None:
 
     with pytest.raises(WorkerDied, match="session has ended"):
         await processes.start([sys.executable, "-c", "input()"], "worker")
+
+
+def test_last_lines_of_a_worker_are_printed(capfd: pytest.CaptureFixture[str]) -> None:
+    """What a process prints while it exits is printed, although the session has ended."""
+
+    async def start_and_end() -> None:
+        async with _processes() as processes:
+            await processes.start([sys.executable, "-c", "import sys; sys.stdin.read(); sys.exit('last')"], "worker")
+
+    trio.run(start_and_end)
+
+    assert "last\n" == capfd.readouterr().err

@@ -33,7 +33,8 @@ from tests.journal.disk import SimulatedDisk
 from tests.runs import PATH, define, numbered_cases
 from tests.workers import RETRY, MemoryWorkers, die, run_in
 
-TIMES = {"elapsed", "delay", "traceback", "worker", "slot"}
+MAY_DIFFER = {"elapsed", "delay", "traceback", "worker", "slot"}
+"""Fields of events that are not compared."""
 
 
 def ends(disk: SimulatedDisk) -> list[tuple[str, str]]:
@@ -108,7 +109,7 @@ async def test_an_attempt_ends_in_a_worker_as_it_does_in_the_process_of_the_run(
 
     def facts(disk: SimulatedDisk) -> list[str]:
         recorded = [attrs.asdict(event) for event in events_of(PATH, files=disk) if isinstance(event, kinds)]  # type: ignore[arg-type]
-        return sorted(str({name: value for name, value in members.items() if name not in TIMES}) for members in recorded)
+        return sorted(str({name: value for name, value in members.items() if name not in MAY_DIFFER}) for members in recorded)
 
     disks: list[SimulatedDisk] = []
     for pool in (None, MemoryWorkers()):
@@ -145,7 +146,7 @@ async def test_an_attempt_that_ends_its_worker_uses_up_a_retry() -> None:
 async def test_other_attempts_of_a_dead_worker_are_repeated_alone() -> None:
     """Only the trial that ends its workers fails; the others are repeated once each, one at a time in their worker."""
     disk, pool = SimulatedDisk(), MemoryWorkers(workers=2, concurrency=5)
-    alone: list[int] = []
+    counts: list[int] = []
     in_flight = 0
 
     async def ends_worker(value: str) -> str:
@@ -153,7 +154,7 @@ async def test_other_attempts_of_a_dead_worker_are_repeated_alone() -> None:
         in_flight += 1
         try:
             await trio.sleep(0.5 if value == "case-3" else 1)
-            alone.append(in_flight)
+            counts.append(in_flight)
             if value == "case-3":
                 await die()
             return value
@@ -166,7 +167,7 @@ async def test_other_attempts_of_a_dead_worker_are_repeated_alone() -> None:
     lost, died = (sorted(name for name, reason in ends(disk) if reason == cause) for cause in ("worker_lost", "worker_died"))
     assert ["case-3"] * 2 == died
     assert 5 == len(lost) == len(set(lost))
-    assert 2 >= max(alone[5:])  # One in each worker.
+    assert 2 >= max(counts[5:])  # One in each worker.
     assert {0.0} == {event.delay for event in runs.events(disk, RetryScheduled) if event.reason == "worker_lost"}
     ends_of_workers = [totals.ends for totals in outcome.state.workers.values() if totals.ends]
     assert ["worker died", "worker died", "worker lost"] == sorted(ends_of_workers)
@@ -188,7 +189,7 @@ async def test_lost_machines_use_up_no_retries_up_to_a_limit() -> None:
 
 
 async def test_a_worker_that_does_not_respond_to_a_timeout_is_killed() -> None:
-    """The attempt has timed out, and the other attempts of the worker are repeated."""
+    """The attempt has timed out at the end of the grace period; one that had ended before keeps its output."""
     disk, pool = SimulatedDisk(), MemoryWorkers(workers=1)
 
     async def stubborn(value: str) -> str:
@@ -304,6 +305,20 @@ async def test_a_dead_worker_is_ambiguous_where_calls_must_not_be_repeated() -> 
 
     assert ["ambiguous"] == [event.reason for event in runs.events(disk, TrialFailed)]
     assert [] == runs.events(disk, RetryScheduled)
+
+
+async def test_an_attempt_over_the_budget_names_its_worker() -> None:
+    """The end of every attempt in a worker has the worker's name."""
+    disk = SimulatedDisk()
+
+    async def agent(value: str) -> str:
+        note(usage={"output_tokens": 2})
+        await trio.sleep(5 if value == "case-0" else 0)
+        return value
+
+    await run_in(MemoryWorkers(workers=1), define(agent, numbered_cases(2)), disk, budget_per_trial="output_tokens=1")
+
+    assert ["process 1"] * 2 == [event.worker for event in runs.events(disk, AttemptFailed)]
 
 
 async def test_a_run_can_be_resumed_without_workers_and_with_others() -> None:

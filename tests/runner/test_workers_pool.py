@@ -1,5 +1,6 @@
 """The workers of a session: how many are started and replaced, which are rejected, and the setting."""
 
+import re
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,6 +18,7 @@ from journal.events import (
     RunStopped,
 )
 from runner import (
+    Chat,
     CommandWorkers,
     ProcessWorkers,
     RayWorkers,
@@ -24,10 +26,13 @@ from runner import (
     Settings,
     UsageError,
 )
+from runner.definition.loading import imports_for_worker
 from runner.engine.changes import effective_settings
+from runner.engine.session_workers import new_workers
 from runner.scorers import exact
-from runner.worker.calls import open_evaluation
+from runner.worker.calls import _load, open_evaluation
 from runner.workers.pool import Pipe, StartWorker, WorkerDied
+from runner.workers.streams import StderrPrinter
 from tests import runs
 from tests.journal.disk import SimulatedDisk
 from tests.runs import PATH, AnyEvaluation, define, numbered_cases
@@ -59,6 +64,17 @@ async def test_no_more_workers_than_slots() -> None:
     await run_in(pool, define(task, numbered_cases(5), slots=3, retry=RETRY), disk)
 
     assert 3 == len(pool.pipes)
+
+
+def test_more_workers_than_slots() -> None:
+    """Slots are per rate-limit key, so they do not limit the workers of variants with several keys."""
+    variants = {"a": {}, "b": {"model": "b"}}
+    defined = define(Chat("a", base_url="http://127.0.0.1:9"), numbered_cases(1), loop=None, slots=3, variants=variants)
+
+    assert [8, 3] == [
+        new_workers(ProcessWorkers(8), evaluation, evaluation.settings, list(evaluation.tasks), "it.py:it")._size
+        for evaluation in (defined, defined.with_variants(["a"]))
+    ]
 
 
 async def test_workers_are_added_and_replaced() -> None:
@@ -116,8 +132,8 @@ async def test_a_pool_without_workers_stops_the_run() -> None:
     assert 100 > outcome.state.elapsed > 90
 
 
-async def test_a_worker_that_does_not_become_ready_is_killed() -> None:
-    """An import that does not end is reported, and nothing is written."""
+async def test_a_worker_that_does_not_become_ready_is_killed(capsys: pytest.CaptureFixture[str]) -> None:
+    """An import that does not end is reported while it is waited for, and nothing is written."""
 
     class Silent(MemoryWorkers):
         async def _serve(self, pipe: MemoryPipe, _: int) -> None:
@@ -133,10 +149,29 @@ async def test_a_worker_that_does_not_become_ready_is_killed() -> None:
 
     assert [True] == [pipe.is_killed for pipe in pool.pipes]
     assert not disk.is_directory("/runs")
+    assert ["2", "32", "62", "92"] == re.findall("waiting for workers: 0 of 1 ready after ([0-9]+) s", capsys.readouterr().err)
+
+
+async def test_workers_that_become_ready_late(capsys: pytest.CaptureFixture[str]) -> None:
+    """Only a start that takes longer than usual is reported, with the number of workers that are ready."""
+
+    class Late(MemoryWorkers):
+        async def _serve(self, pipe: MemoryPipe, number: int) -> None:
+            await trio.sleep(number)
+            await super()._serve(pipe, number)
+
+    async def task(value: str) -> str:
+        return value
+
+    await run_in(Late(workers=1, spares=0), define(task, numbered_cases(1)), SimulatedDisk())
+    assert not capsys.readouterr().err
+
+    await run_in(Late(workers=4, spares=0), define(task, numbered_cases(1)), SimulatedDisk())
+    assert ["1 of 4 ready after 2 s"] == re.findall("waiting for workers: (.*);", capsys.readouterr().err)
 
 
 async def test_another_version_in_a_worker_is_rejected_before_anything_is_written() -> None:
-    """The worker names the place where it imports the other version."""
+    """The fingerprint of the task in the worker is not that of the session."""
 
     async def other(value: str) -> str:
         return f"other {value}"
@@ -234,8 +269,38 @@ async def test_what_cannot_run_in_workers_is_rejected() -> None:
 
     assert "scorer 'unit_tests' runs in workers" in await rejected(scored)
     assert "retry=…" in await rejected(plain, workers=MemoryWorkers(plain), retry=Retry(fail_on=KeyError))
-    assert "no scorer is defined with workers=True" in await rejected(plain, workers=MemoryWorkers(plain, tasks=False))
+    assert "no scorer is defined with workers=True" in await rejected(plain, workers=MemoryWorkers(plain, runs_tasks=False))
     assert "gateway" in await rejected(plain, workers=MemoryWorkers(plain), gateway=True)
+
+
+def test_what_a_worker_prints_is_complete(capsys: pytest.CaptureFixture[str]) -> None:
+    """Long lines on a worker's standard error are split, not truncated; control characters are escaped."""
+    printer = StderrPrinter()
+    printer.print(b"a" * 9_000 + b"\n\nlast \x1b")
+    printer.end()
+
+    assert [4_000, 4_000, 1_000, 0, 9] == [len(line) for line in capsys.readouterr().err.split("\n")[:-1]]
+
+
+def test_a_worker_that_has_imported_the_evaluation_may_start_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run is rejected while a worker imports a file, and not in the calls that follow."""
+    monkeypatch.chdir(tmp_path)
+    Path("it.py").write_text(
+        "from evaljournal import Case, evaluation, run\n"
+        "@evaluation(cases=[Case(name='peru', input='Peru')])\n"
+        "async def it(country):\n"
+        "    return country\n"
+        "if not __import__('pathlib').Path('imported').exists():\n"
+        "    run(it)\n"
+    )
+
+    with pytest.raises(UsageError, match="a worker imports this file"):
+        _load("it.py:it")
+    Path("imported").touch()
+    defined = _load("it.py:it")
+
+    assert "it" == defined.name
+    assert not imports_for_worker.get()
 
 
 def test_settings_of_workers() -> None:
@@ -245,20 +310,22 @@ def test_settings_of_workers() -> None:
     assert ProcessWorkers(3) == setting({"workers": "processes:3"}).workers
     assert ProcessWorkers(3, concurrency=16) == setting({"workers": "processes:3x16"}).workers
     assert CommandWorkers("ssh a:b", workers=3) == setting({"workers": "command:3:ssh a:b"}).workers
-    assert CommandWorkers("ssh a", workers=3, tasks=False) == setting({"workers": "scorers:command:3:ssh a"}).workers
+    assert CommandWorkers("ssh a", workers=3, runs_tasks=False) == setting({"workers": "scorers:command:3:ssh a"}).workers
     assert CommandWorkers("ssh a:b", workers=3, concurrency=2) == setting({"workers": "command:3x2:ssh a:b"}).workers
     assert CommandWorkers("ssh gpu1 work") == setting({"workers": "command:ssh gpu1 work"}).workers
     assert (RayWorkers(), RayWorkers("head:6379")) == tuple(
         setting({"workers": text}).workers for text in ("ray", "ray:head:6379")
     )
     assert setting({"workers": "none"}).workers is None
-    recorded = setting({"workers": ProcessWorkers(3, concurrency=2, tasks=False)}).facts()["workers"]
-    assert ProcessWorkers(3, concurrency=2, tasks=False) == setting({"workers": recorded}).workers
+    recorded = setting({"workers": ProcessWorkers(3, concurrency=2, runs_tasks=False)}).facts()["workers"]
+    assert ProcessWorkers(3, concurrency=2, runs_tasks=False) == setting({"workers": recorded}).workers
     for invalid in (
         "processes:",
         "processes:0",
         "processes:2x",
         "scorers:none",
+        "scorers:scorers:processes:2",
+        "ray:127.0.0.1",
         "scorers:",
         {"kind": "processes", "workers": 1, "concurrency": None, "tasks": "no"},
         "processes:2x0",
@@ -271,8 +338,10 @@ def test_settings_of_workers() -> None:
         {"kind": "command", "command": "ls", "workers": 1},
         8,
     ):
-        with pytest.raises(UsageError):
+        with pytest.raises(UsageError) as caught:
             setting({"workers": invalid})
+        if isinstance(invalid, str):  # The error shows what the user wrote, not the part that is wrong.
+            assert ("workers", invalid) == (caught.value.setting, caught.value.value)
     with pytest.raises(UsageError, match="pass them again"):
         effective_settings(
             Settings(), {}, {"overridden": ["workers"], "workers": dict(CommandWorkers("ssh gpu1 work").describe())}

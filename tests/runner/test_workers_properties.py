@@ -34,7 +34,7 @@ actions = st.lists(
 class ScriptedPipe:
     """A pipe to a worker that does only what the script contains."""
 
-    where: str
+    name: str
     is_dead: bool = False
     channel: Any = attrs.field(factory=lambda: trio.open_memory_channel[Any](1_000))
     numbers: list[int] = attrs.field(factory=list[int])
@@ -73,7 +73,7 @@ class ScriptedPool:
     workers: int = 3
     concurrency: int | None = 2
     spares: int = 1
-    tasks: bool = True
+    runs_tasks: bool = True
     is_local: bool = True
     environment: tuple[str, ...] = ()
     pipes: list[ScriptedPipe] = attrs.field(factory=list[ScriptedPipe])
@@ -162,7 +162,7 @@ class Script:
         for place in {id(call.place): call.place for call in self.calls if call.place is not None}.values():
             held = [call for call in self.calls if call.place is place]
             assert place.is_alive  # What runs in a worker ends with it.
-            assert place.used == len(held) <= place.places
+            assert place.places_used == len(held) <= place.places
             assert len(held) == 1 or not any(call.is_alone for call in held)
         assert all(len(call.ends) <= 1 for call in self.calls)
 

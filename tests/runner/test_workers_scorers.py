@@ -87,7 +87,7 @@ async def test_only_scorers_run_in_workers() -> None:
 
     await run_in(pool, defined, disk, deadline=1)
     is_deadly = False
-    outcome = await run_in(attrs.evolve(pool, tasks=False, pipes=[]), defined, disk, resume=True, deadline=1000)
+    outcome = await run_in(attrs.evolve(pool, runs_tasks=False, pipes=[]), defined, disk, resume=True, deadline=1000)
 
     assert 3 == outcome.state.completed
     assert {"task": [""] * 3, "scorer": ["process 1"] * 3} == places

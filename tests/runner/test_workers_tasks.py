@@ -19,14 +19,14 @@ from tests.server import Server
 from tests.workers import AGENT, MemoryWorkers
 
 RETRY = Retry(errors=1, rate_limits=5, base_delay=0.01)
-DIFFERENT = {"elapsed", "delay", "worker", "slot"}
+MAY_DIFFER = {"elapsed", "delay", "worker", "slot"}
 
 
 def facts(path: Path) -> list[dict[str, Any]]:
     """Return what the attempts of a run recorded, without times and workers."""
     kinds = (AttemptSucceeded, AttemptFailed, Noted, StepCompleted)
     recorded = [attrs.asdict(event) for event in events_of(path) if isinstance(event, kinds)]  # type: ignore[arg-type]
-    return [{name: value for name, value in members.items() if name not in DIFFERENT} for members in recorded]
+    return [{name: value for name, value in members.items() if name not in MAY_DIFFER} for members in recorded]
 
 
 def run_twice(task: Any, path: Path, cases: Any = "lima", **options: Any) -> list[dict[str, Any]]:
