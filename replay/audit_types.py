@@ -15,7 +15,7 @@ Settlement = RetryScheduled | TrialFailed
 
 
 class Rules(Protocol):
-    """The policies and retries of one session, rebuilt from its settings; they depend only on the records in `take`."""
+    """The policies and retries of one session, rebuilt from its settings; they depend only on what these methods receive."""
 
     @property
     def caveat(self) -> str:
@@ -53,7 +53,7 @@ class Finding:
 
     seq: int
     check: str
-    """The rule: lifecycle, time, slots, limit, intake, delay, calls, elapsed, budget, policy, retry, stop, totals or
+    """The rule: lifecycle, time, slots, limit, intake, delay, calls, elapsed, steps, budget, policy, retry, stop, totals or
     settings."""
     message: str
 
@@ -82,7 +82,7 @@ class Audit:
     decisions_reproduced: int
     """Recorded decisions that were reproduced."""
     decisions_not_reproduced: int = 0
-    """Decisions of policies shared with another run: not recomputed, but checked against all other rules."""
+    """Decisions that depend on a policy shared with another run: not reproduced, but checked against all other rules."""
     budget: Mapping[str, BudgetUse] = attrs.field(factory=dict[str, BudgetUse])
     """Unit → what was spent of the budget, and the worst possible overshoot; empty without a budget."""
 

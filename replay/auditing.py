@@ -286,7 +286,7 @@ class Auditor:
         self._decisions.inform(record, event.key)
 
     def _check_budget(self, record: Record, problems: Sequence[str]) -> None:
-        """Count a decision of the budget that was recomputed."""
+        """Add the problems of a recomputed decision of the budget; without any, count it as reproduced."""
         self._add_all(record, "budget", problems)
         self._decisions.reproduced += not problems
 

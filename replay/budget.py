@@ -97,9 +97,9 @@ class BudgetUse:
     spent: float
     """Recorded usage: of attempts, steps and judges."""
     possibly_paid: float
-    """Reserves of interrupted and timed-out calls, which may have been paid for without a report."""
+    """Unused reserves of interrupted and timed-out calls, which may have been paid for without a report."""
     reserved: float
-    """Reserves of attempts in flight."""
+    """Unused reserves of attempts in flight and of outputs that are not fully scored."""
     overshoot: float
     """The worst possible overshoot: by how much the sum of the three exceeds the limit."""
 

@@ -99,7 +99,7 @@ def sides_by_variant(state: RunState) -> dict[str, Side]:
 
 
 def outputs(records: Iterable[Record]) -> dict[str, bytes]:
-    """Return a digest of each trial's last output; the order of keys in it does not matter."""
+    """Return a digest of each trial's last output; the order of keys in it does not matter, except in a blob."""
     digests: dict[str, bytes] = {}
     for record in records:
         event = record.event
@@ -146,7 +146,7 @@ class Comparison:
     not_done: int
     """Common trials that are not."""
     unchanged: int
-    """Compared trials with the same output and the same scores."""
+    """Compared trials with the same output and scores, or with the same error."""
     fixed: Sequence[TrialChange]
     """A score went from fail to pass, or a failed trial now completes without a failing score; and nothing broke."""
     broken: Sequence[TrialChange]

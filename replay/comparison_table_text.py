@@ -1,4 +1,4 @@
-"""A comparison table as text, for `evaljournal compare`: columns of at most 120 characters, differences, and notes."""
+"""A comparison table as text, for `evaljournal compare`: its rows, the differences, and notes."""
 
 from collections.abc import Iterator, Sequence
 from itertools import islice

@@ -1,4 +1,4 @@
-"""Digests: the results of a run in a few kilobytes, for lists of runs and histories.
+"""Digests: the results of a run in a compact form, for lists of runs and histories.
 
 A digest has the results of each variant, and the content, the outcome and the scores of each case. It is computed from a
 loaded run and can be kept as JSON, which is checked when it is read: it may be damaged or of another version.

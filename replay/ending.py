@@ -135,6 +135,21 @@ def _summary_lines(state: RunState, summary: Summary) -> Iterator[str]:
     yield from worker_lines(state.workers)
 
 
+def _calls_in_flight(attempts: int) -> str:
+    """Return the words for the calls of attempts with steps, of which several can be in flight."""
+    return f"{'its' if attempts == 1 else 'their'} calls in flight"
+
+
+def _repeated_calls(state: RunState) -> str:
+    """Return which calls of interrupted attempts were repeated."""
+    if not state.steps.completed:
+        return f"up to {plural(state.repeated_calls, 'call')}"
+    attempts = state.repeated_attempts
+    steps = state.repeated_calls - attempts
+    calls = _calls_in_flight(attempts)
+    return f"{calls} and {plural(steps, 'completed step')}" if steps else calls
+
+
 def _events(state: RunState, detail: str) -> Iterator[str]:
     """Yield adoptions, retries, interruptions, errors and crashes."""
     yield from summary_text.adopted_lines(state)
@@ -145,11 +160,11 @@ def _events(state: RunState, detail: str) -> Iterator[str]:
     if state.interrupted:
         verb = "was" if state.interrupted == 1 else "were"
         calls = "its call" if state.interrupted == 1 else "their calls"
+        calls = _calls_in_flight(state.interrupted) if state.steps.completed else calls
         repeated = f"; if repeated, {calls} may be paid for twice"
         if attempts := state.repeated_attempts:
             count = "" if attempts == state.interrupted else f"{attempts:,} "
-            paid = f"up to {plural(state.repeated_calls, 'call')} may have been paid for twice"
-            repeated = f" and {count}repeated; {paid}"
+            repeated = f" and {count}repeated; {_repeated_calls(state)} may have been paid for twice"
         yield f"{plural(state.interrupted, 'attempt')} {verb} interrupted{repeated}"
     if state.outcome == "unauthorized" and (unauthorized := state.unauthorized_scorer) is not None:
         message = f": {one_line(unauthorized.message, 200)}" if unauthorized.message not in detail else ""

@@ -3,7 +3,7 @@
 Pure functions of two runs and some rules, so the same journals always give the same verdict. A score is compared over the cases
 that both runs have, with the 95 % confidence interval of its paired difference:
 
-- *passed* if the lower end of the interval is above the tolerated drop,
+- *passed* if the drop at the lower end of the interval is less than the tolerated one,
 - otherwise *regressed* if the upper end is below 0,
 - otherwise there is *too little evidence*.
 
@@ -46,7 +46,7 @@ class Limit:
     at_most: float | None = None
     """Its maximum, in its own unit."""
     at_most_ratio: float | None = None
-    """Its maximum relative to the baseline, per trial."""
+    """Its maximum relative to the baseline; cost and tokens are compared per trial."""
 
 
 @attrs.frozen
@@ -97,12 +97,18 @@ def gate(baseline: Side, run: Side, rules: GateRules) -> GateReport:
     """Check a run against a baseline.
 
     Raises:
-        NotComparable: A run is not finished or has results of several versions, a scorer differs, or a rule has no values.
+        NotComparable: A run is not finished, lacks scores or prices or has results of several versions, a scorer differs or is
+            missing, or a rule has no values.
         NothingInCommon: The runs have no trial with the same name and content.
     """
     for name, side in (("the baseline", baseline), ("the run", run)):
         _check_uniform(name, side)
     comparison = compare(baseline, run)
+    if rules.scores is None:
+        for name in comparison.scorers_only_a:
+            if baseline.totals.scores[name].kind != "label":
+                problem = f"the run has no scorer {name!r}, which the baseline has"
+                raise NotComparable(f"{problem}; re-score the run, or name the scores to check in a rules file")
     checks = (*_score_checks(comparison, run, rules), *_limit_checks(baseline, run, rules))
     return GateReport(_worst(check.verdict for check in checks), checks, comparison)
 
@@ -114,7 +120,7 @@ def _worst(verdicts: Iterable[Verdict]) -> Verdict:
 
 
 def _check_uniform(name: str, side: Side) -> None:
-    """Reject a run that is not finished, or whose results are of several versions."""
+    """Reject a run that is not finished, lacks scores, or has results of several versions."""
     state = side.state
     if state.outcome != "finished":
         raise NotComparable(f"{name} is not finished")

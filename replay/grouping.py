@@ -13,7 +13,7 @@ NO_GROUP: Final = "(none)"
 
 
 class Grouping:
-    """The group of each trial, from one pass over the records; metadata is only on disk."""
+    """The group of each trial, from one pass over the records, because `RunState` does not keep metadata."""
 
     def __init__(self, key: str) -> None:
         self.key = key

@@ -36,7 +36,7 @@ class Reason:
     seconds: float | None = None
     """Seconds until the next start, if known."""
     number: float | None = None
-    """Starts per second for `pace`, attempts for `limit`, outputs for `scorers`, trials for `backoff`."""
+    """Starts per second for `pace`, attempts for `limit`, outputs for `scorers`, trials for `backoff` and `cases`."""
     evidence: str = ""
     """What the policy observed, as recorded."""
     text: str
@@ -59,7 +59,8 @@ def reasons(state: RunState, *, now: float, total: int | None = None) -> list[Re
         attempts = [Reason(reason="budget", text=f"budget: {text}")]  # The estimate for the next attempt is not recorded.
     workers = state.settings.get("workers")
     if has_idle_slot and ready and not attempts and isinstance(workers, dict) and workers.get("tasks", True):
-        attempts = [Reason(reason="workers", text="all workers are busy")]
+        is_busy = state.running or state.scorer_calls
+        attempts = [Reason(reason="workers", text="all workers are busy" if is_busy else "no worker is ready")]
     return attempts + list(_scorer_reasons(state, keys, now))
 
 
@@ -120,7 +121,7 @@ def _attempt_reasons(state: RunState, keys: list[str], now: float, ready: int, t
         text = f"{plural(count, 'trial')} in backoff, next in {duration(left)}"
         yield Reason(reason="backoff", number=count, seconds=left, text=text)
     if to_come:
-        yield Reason(reason="cases", number=to_come, text=f"dataset: {plural(to_come, 'case')} to come")
+        yield Reason(reason="cases", number=to_come, text=f"dataset: {plural(to_come, 'trial')} to come")
     elif to_come is None:
         yield Reason(reason="cases", text="dataset: cases to come")
     elif not state.backing_off:

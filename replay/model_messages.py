@@ -142,7 +142,7 @@ def _call(value: object, call_id: object = None) -> ToolCall:
 
 
 def _text_of(content: Any) -> str:
-    """Return the text of a message's content; parts without text are named."""
+    """Return the text of a message's content; parts without text are named, except tool calls and thinking."""
     if content is None:
         return ""
     if not isinstance(content, list):

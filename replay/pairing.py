@@ -1,7 +1,7 @@
 """Pairs of trials of two runs or two variants, and the difference of each score over them.
 
 Two trials are a pair if their case, repeat and content are equal, and their variant if runs are compared. Ids do not matter.
-Failures and missing scores are counted next to each difference and are never part of it.
+Failures and missing scores are counted next to the difference of a score and are not part of it.
 """
 
 import math
@@ -170,7 +170,7 @@ def _append_means(a: "array[float]", b: "array[float]", pairs: Sequence[tuple[_N
 def compare_values(
     kind: Literal["pass", "number"], a: _Numbers, b: _Numbers, *, cases: int, scorer_changed: bool, is_share: bool
 ) -> PairedDifference:
-    """Compare two numbers of each of `cases` cases that have both; with `is_share`, they are pass rates."""
+    """Compare the two numbers of each case that has both; `cases` counts all cases; with `is_share`, they are pass rates."""
     differences = [after - before for before, after in zip(a, b, strict=True)]
     n, estimate = len(differences), None
     if n:

@@ -24,7 +24,7 @@ _RECENT: Final = 512
 
 
 class Scratch:
-    """A temporary file without a name, to which data are appended; it is deleted when the process ends."""
+    """A temporary file to which data are appended; it is deleted with this object."""
 
     def __init__(self) -> None:
         self._file: IO[bytes] | None = None

@@ -1,4 +1,4 @@
-"""Errors of a session: the last one, the one that every trial has failed with, and an unauthorized scorer."""
+"""Errors of a session: the last one, the one that the first trials failed with, and an unauthorized scorer."""
 
 from collections.abc import Mapping
 from typing import Any, Final

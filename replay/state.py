@@ -64,7 +64,7 @@ class RunState:
     _wall_time: WallTime = attrs.field(factory=WallTime)
     """Used instead of their sum in a merged run."""
     _end_t: float | None = None
-    """`t` of the record that ended the current session; the file is closed after it."""
+    """`t` of the record that ended the current session; the seal after it does not count."""
     head: str = ""
     """The hash of the last record."""
     started: events.RunStarted | None = None
@@ -141,7 +141,7 @@ class RunState:
 
     last_error: LastError | None = None
     repeated_error: RepeatedError = attrs.field(factory=RepeatedError)
-    """The error that every trial of this session has failed with."""
+    """The error that the first trials of this session failed with."""
     unauthorized_scorer: UnauthorizedScorer | None = None
     """The scorer whose call was unauthorized in the current session."""
     done_at: float = 0.0
@@ -187,7 +187,7 @@ class RunState:
 
     @property
     def failed(self) -> int:
-        """Trials that failed for good."""
+        """Trials that failed."""
         return self.stages["failed"]
 
     @property

@@ -1,6 +1,6 @@
 """Means, shares and paired differences with 95 % confidence intervals and p-values; Holm's correction, pass@k, quantiles.
 
-Pure arithmetic. Every interval has a closed formula and none is sampled, so the same journal always gives the same interval.
+Pure arithmetic. No interval is sampled, so the same journal always gives the same interval.
 """
 
 import math

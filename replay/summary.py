@@ -1,7 +1,6 @@
 """The results of a run in numbers: trials, attempts, scores with confidence intervals, latency, usage.
 
-Computed from a `RunState`, in at most one pass over the trials. Failed, open and unscored trials are never part of a mean; they
-are counted next to it.
+Computed from a `RunState`. Failed and unscored trials are not part of a mean; they are counted next to it.
 """
 
 from array import array

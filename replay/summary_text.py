@@ -1,4 +1,4 @@
-"""Parts of a summary as text: scores, groups, latency, usage, errors. Used by the live screen and the final report."""
+"""Parts of a summary as text: scores, groups, latency, steps, usage, errors."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice

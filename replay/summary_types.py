@@ -20,7 +20,7 @@ class Trials:
     """With an output: completed or being scored."""
     completed: int
     failed: int
-    """Without an output after all retries; excluded from all means."""
+    """Without an output; excluded from all means."""
     recovered: int
     """Completed after a failed attempt."""
     open: int
@@ -80,7 +80,8 @@ class Score:
     from_older_version: int
     """Values of older versions of the scorer; `evaljournal rescore` replaces them."""
     pass_at_k: Sequence[PassK]
-    """For k = 1, 2, 4, … and the largest number of repeats; empty without repeats or with values other than booleans."""
+    """For k = 1, 2, 4, … and the largest number of repeats; empty without repeats, with values other than booleans, and over
+    several variants."""
 
 
 @attrs.frozen
@@ -105,8 +106,8 @@ class Attempts:
     interrupted: int
     """Their calls may or may not have been paid for."""
     repeated_calls: int
-    """Calls of interrupted attempts that were repeated, and may have been paid for twice: of each attempt the call that was in
-    flight, and the completed steps that were not reused."""
+    """Calls of interrupted attempts that were repeated, and may have been paid for twice: of each attempt one call in flight,
+    and the completed steps that were not reused. An attempt may have had more steps in flight; they are not counted."""
     returned_late: int
 
 

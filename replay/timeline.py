@@ -60,14 +60,14 @@ class Timeline:
         self._paces: dict[str, int] = {}
         self._pauses: dict[str, float] = {}
         """Rate-limit key → end of its pause; infinite while the circuit breaker is open."""
-        self._delays: list[tuple[float, int]] = []
+        self._backoff_ends: list[tuple[float, int]] = []
         """Heap of the end of each backoff and its trial; outdated entries are skipped."""
         self._merged = MergedShards()
         self._merged_start = "", 0.0
-        """Times of the start of a merged run; zero of its axis is where `t` was 0 then."""
+        """Wall time and `t` of the start of a merged run; its axis begins where that `t` is 0."""
         self._open: set[int] = set()
         """Trials that are not done."""
-        self._of_other_shards: dict[int, int] = {}
+        self._stages_in_other_shards: dict[int, int] = {}
         """Open trials of the shards before the current one, with their stages; the merged run continues them."""
 
     def apply(self, record: Record) -> None:
@@ -87,7 +87,7 @@ class Timeline:
                 session.end = self.spans.now = self.times.now = t
             else:
                 t = session.end  # `t` of a foreign record may decrease.
-            if self._pauses or (self._delays and self._delays[0][0] <= t):
+            if self._pauses or (self._backoff_ends and self._backoff_ends[0][0] <= t):
                 self._pass_time(t)
             handler = _HANDLERS.get(kind)
             if handler is not None:
@@ -153,8 +153,8 @@ class Timeline:
 
     def _pass_time(self, t: float) -> None:
         """End the backoffs and pauses that have expired."""
-        while self._delays and self._delays[0][0] <= t:
-            due, number = heapq.heappop(self._delays)
+        while self._backoff_ends and self._backoff_ends[0][0] <= t:
+            due, number = heapq.heappop(self._backoff_ends)
             if self.times.stage[number] == BACKING_OFF and self.times.due[number] == due:
                 self._move(number, QUEUED, due, self.seq)
         for until, key in sorted((until, key) for key, until in self._pauses.items() if until <= t):
@@ -223,22 +223,22 @@ class Timeline:
         """Set the open trials of a shard aside until the merged run itself continues them: they do not wait in other shards."""
         times = self.times
         for number in self._open:
-            self._of_other_shards[number] = times.stage[number]
+            self._stages_in_other_shards[number] = times.stage[number]
             times.stage[number] = IDLE
         self._open.clear()
-        self._delays.clear()
+        self._backoff_ends.clear()
         if not session.shard:
-            for number, stage in self._of_other_shards.items():
+            for number, stage in self._stages_in_other_shards.items():
                 self._open.add(number)
                 times.stage[number], times.since[number] = stage, session.start
                 if stage == BACKING_OFF:
-                    heapq.heappush(self._delays, (times.due[number], number))
-            self._of_other_shards.clear()
+                    heapq.heappush(self._backoff_ends, (times.due[number], number))
+            self._stages_in_other_shards.clear()
 
     def _carry_over(self, end: float, t: float, seq: int) -> None:
         """Keep the stage of each open trial when a session follows one that ended at `end`; `t` is the new session's."""
         times, spans = self.times, self.spans
-        self._delays.clear()
+        self._backoff_ends.clear()
         for number in self._open:
             stage = times.stage[number]
             times.spent[stage][number] += end - times.since[number]
@@ -249,7 +249,7 @@ class Timeline:
             elif stage == BACKING_OFF:
                 due = times.due[number] = times.due[number] - end
                 if due > t:
-                    heapq.heappush(self._delays, (due, number))
+                    heapq.heappush(self._backoff_ends, (due, number))
                 else:
                     times.stage[number] = QUEUED
 
@@ -301,7 +301,7 @@ class Timeline:
         self._open.add(number)  # It may have failed before.
         if event.delay > 0:
             due = times.due[number] = t + event.delay
-            heapq.heappush(self._delays, (due, number))
+            heapq.heappush(self._backoff_ends, (due, number))
         self._move(number, BACKING_OFF if event.delay > 0 else QUEUED, t, seq)
 
     def _trial_done(
@@ -343,7 +343,7 @@ class Timeline:
 _HANDLERS: Final = handlers(Timeline)
 _BETWEEN = (events.JournalRecovered, events.JournalSalvaged, events.RunStarted, events.Extension)
 BETWEEN_SESSIONS: Final = frozenset({*get_args(events.FileEvent), *_BETWEEN})
-"""Events that may be recorded between two sessions, with the next session's `t`; they have no position on the axis."""
+"""Events that may be recorded outside a session; they have no position on the axis."""
 
 
 def _bounded(number: float) -> int:

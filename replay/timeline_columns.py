@@ -13,7 +13,7 @@ from journal.events import AttemptStarted
 from replay.scratch import Column, Scratch
 
 Point = tuple[float, int, int]
-"""A time, the value from then on, and the last record before it."""
+"""A time, the value from then on, and the record that changed it; for a backoff or pause that expired, the last one before."""
 
 OUTCOMES: Final = ("", "succeeded", "failed", "rate_limited", "unavailable", "fatal", "timed_out", "interrupted")
 """How an attempt ended: empty while in flight, otherwise the category of its failure. The categories `error` and `parse_error`
@@ -57,7 +57,7 @@ class Times:
     """How a trial spent its time, in seconds; time between sessions does not count."""
 
     queue_time: float
-    """Ready to start, waiting for a slot, a pause or the pace."""
+    """Ready to start."""
     backoff_time: float
     """In backoff."""
     run_time: float

@@ -1,6 +1,7 @@
 """Everything recorded about one trial and its attempts: the one fold that `show`, the exports and the report page use.
 
-`attempt_facts` defines what each event adds to its attempt. `TrialDetails` applies the records of one trial to a timeline.
+`attempt_facts` defines what each event adds to its attempt. `TrialDetails` collects the records of one trial; the times come
+from a timeline.
 """
 
 import itertools

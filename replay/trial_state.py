@@ -64,7 +64,7 @@ class RetryHistory:
     error: str = ""
     """Type and message of the last failure, shortened."""
     error_type: str = ""
-    """Its type; empty after a timeout."""
+    """Its type; empty after a timeout or the end of a worker."""
     location: str = ""
     """The line of the user's code that raised it."""
     reason: str = ""
@@ -83,7 +83,7 @@ class RetryHistory:
             self._count(-1)
 
     def restart(self) -> None:
-        """Restart the retry budgets, after an attempt that got further than the ones before."""
+        """Restart the retry budgets, except those of worker ends, after an attempt that has completed a step."""
         self.errors = self.parse_errors = self.timeouts = self.rate_limit_failures = 0
         self.rate_limit_wait = 0.0
 

@@ -1,4 +1,4 @@
-"""Sums of what attempts use (tokens, cost), as reported with attempts and in notes."""
+"""Sums of what attempts use (tokens, cost), as reported with attempts and steps and in notes."""
 
 from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Any, Final, TypeGuard

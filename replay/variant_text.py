@@ -1,4 +1,4 @@
-"""The variants of a run as text, one line for each, for the screen and the final report."""
+"""The variants of a run as text, one line for each."""
 
 from collections.abc import Iterator
 from itertools import islice

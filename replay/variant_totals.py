@@ -43,7 +43,7 @@ class VariantTotals:
 
     @property
     def failed(self) -> int:
-        """Trials that failed for good."""
+        """Trials that failed."""
         return self.stages["failed"]
 
 

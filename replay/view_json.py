@@ -1,4 +1,4 @@
-"""Views of a run as JSON objects, for `--json` and the report page."""
+"""Views of a run as JSON objects."""
 
 from typing import Any, Final, cast
 

@@ -1,7 +1,7 @@
 """The concurrency history as a trace for Perfetto (ui.perfetto.dev) and chrome://tracing.
 
-A session is a process, a slot is a thread, an attempt is a slice. Attempts in flight, queued, in backoff and the limit are
-counters; changes of limit and pace, pauses and retries are instant events with their reasons.
+A session is a process, a slot is a thread, an attempt is a slice. Attempts in flight, queued trials, trials in backoff and the
+limit are counters; changes of limit and pace, pauses and retries are instant events with their reasons.
 """
 
 from collections.abc import Iterator

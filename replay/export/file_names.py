@@ -9,7 +9,7 @@ _NAME_CHARS: Final = 200
 
 
 def file_names(names: Iterable[str], ending: str, *, used: Iterable[str] = ()) -> dict[str, str]:
-    """Return a unique, safe file name for each name; names in `used` are excluded, and case does not count."""
+    """Return a unique, safe file name for each name, not in `used`; no two differ only in upper and lower case."""
     used_names = {name.casefold() for name in used}
     files: dict[str, str] = {}
     for name in names:

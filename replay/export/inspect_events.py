@@ -1,7 +1,7 @@
 """The events of a sample in an Inspect log: model calls, tool calls and scores.
 
-An attempt without steps is one model call. One with steps is a span that contains a model call or a tool call for each of them;
-a step that calls others, and any other step, is a span too.
+An attempt without steps is one model call. One with steps is a span. In it, a step of kind `model` or
+`tool` is a model call or a tool call; a step that calls others, or is of kind `other`, is a span.
 """
 
 import hashlib
@@ -82,20 +82,20 @@ def _step_events(index: TrialIndex, trial: TrialDetails, attempt: AttemptDetails
         while len(open_spans) > depth + 1:
             yield _span_end(index, trial, *open_spans.pop())
         key = f"{number}/{step.number}"
-        start, ended = (index.session_time(span.session, t) for t in (step.start, step.t))
+        start, step_end = (index.session_time(span.session, t) for t in (step.start, step.t))
         parent = open_spans[-1][0]
         if step.kind not in {"model", "tool"} or step.number in callers:
             identity = uuid_of(index, trial.trial, "span", key)
             facts = {"input": step.input, "output": step.output} if step.kind == "other" else {}
-            names = (identity, parent, step.kind, step.name)
-            yield _span_begin(index, trial, names, start, key, **facts, **_error_of(step))
-            open_spans.append((identity, key, ended))
+            span_members = (identity, parent, step.kind, step.name)
+            yield _span_begin(index, trial, span_members, start, key, **facts, **_error_of(step))
+            open_spans.append((identity, key, step_end))
             parent = identity
         if step.kind in {"model", "tool"}:
             event = {
                 **_event(index, trial, step.kind, start, key),
                 "span_id": parent,
-                "completed": index.iso_time(ended),
+                "completed": index.iso_time(step_end),
                 "working_time": step.elapsed,
                 "metadata": {"evaljournal": {"attempt": span.attempt, "step": step.number, "outcome": step.outcome}},
             }
@@ -108,9 +108,9 @@ def _step_events(index: TrialIndex, trial: TrialDetails, attempt: AttemptDetails
 
 
 def _span_begin(
-    index: TrialIndex, trial: TrialDetails, names: tuple[str, str | None, str, str], at: int, key: str, **facts: Any
+    index: TrialIndex, trial: TrialDetails, members: tuple[str, str | None, str, str], at: int, key: str, **facts: Any
 ) -> dict[str, Any]:
-    identity, parent, kind, name = names
+    identity, parent, kind, name = members
     event = _event(index, trial, "span_begin", at, key)
     event |= {"span_id": identity, "id": identity, "parent_id": parent, "type": kind, "name": name}
     return event | ({"metadata": {"evaljournal": facts}} if facts else {})
@@ -161,7 +161,7 @@ def _tool_step(key: str, step: StepDetails) -> dict[str, Any]:
 
 
 def _step_messages(index: TrialIndex, trial: TrialDetails, messages: list[Message]) -> list[dict[str, Any]]:
-    """Return messages in Inspect's form; a message at the same position in several steps has the same id."""
+    """Return messages in Inspect's form; the same message at the same position in several steps has the same id."""
     return [
         _step_message(uuid_of(index, trial.trial, str(position), message.role, message.text), message)
         for position, message in enumerate(messages)
@@ -245,7 +245,7 @@ def _model_event(index: TrialIndex, trial: TrialDetails, attempt: AttemptDetails
 def _score_event(index: TrialIndex, trial: TrialDetails, score: ScoreDetails) -> dict[str, Any]:
     return {
         **_event(index, trial, "score", index.wall_time(score.seq, score.t), score.scorer),
-        "score": score_value(score),
+        "score": inspect_score(score),
         "target": target_of(trial.expected),
         "scorer": score.scorer,
     }
@@ -261,7 +261,7 @@ def _event(index: TrialIndex, trial: TrialDetails, kind: str, at: int, key: str)
     }
 
 
-def score_value(score: ScoreDetails) -> dict[str, Any]:
+def inspect_score(score: ScoreDetails) -> dict[str, Any]:
     """Return a score; that of a failed scorer is NaN, which means unscored in Inspect, with the error as its reason."""
     if score.value is None:
         return {"value": math.nan, "reason": score.error or "error", "explanation": f"{score.error}: {score.message}"}
@@ -271,11 +271,11 @@ def score_value(score: ScoreDetails) -> dict[str, Any]:
 def usage_of(model: str, usage: Mapping[str, float]) -> dict[str, Any]:
     """Return the tokens and cost of a model under Inspect's names; empty if there are none."""
 
-    def used(*names: str) -> float:
+    def sum_of(*names: str) -> float:
         return sum(usage.get(name, 0) for name in names)
 
-    prompt, completion = used("input_tokens", "prompt_tokens"), used("output_tokens", "completion_tokens")
-    total = used("total_tokens") or used("tokens") or prompt + completion
+    prompt, completion = sum_of("input_tokens", "prompt_tokens"), sum_of("output_tokens", "completion_tokens")
+    total = sum_of("total_tokens") or sum_of("tokens") or prompt + completion
     if not total and "cost" not in usage:
         return {}
     counts = {"input_tokens": prompt, "output_tokens": completion, "total_tokens": total}
@@ -293,7 +293,7 @@ def model_usage(trial: TrialDetails, call: ModelCall) -> dict[str, Any]:
                 add(by_model.setdefault(model_name(call_of_step(step.input)), {}), step.usage)
     for name, value in trial.notes:
         add(by_model.setdefault(model_name(call), {}), noted_usage(name, value))
-    return {name: used for model, sums in by_model.items() for name, used in usage_of(model, sums).items()}
+    return {name: usage for model, sums in by_model.items() for name, usage in usage_of(model, sums).items()}
 
 
 def model_name(call: ModelCall) -> str:

@@ -16,12 +16,12 @@ import orjson
 from replay.definition import variant_parameters
 from replay.export.file_names import file_names
 from replay.export.inspect_events import (
+    inspect_score,
     model_name,
     model_usage,
     output_of,
     sample_events,
     sample_messages,
-    score_value,
     target_of,
     usage_of,
     uuid_of,
@@ -203,7 +203,7 @@ def _sample(index: TrialIndex, trial: TrialDetails, task: TaskModel) -> dict[str
         "store": {},
         "events": sample_events(index, trial, task),
         "attachments": {},
-        "scores": {scorer: score_value(score) for scorer, score in trial.scores.items()},
+        "scores": {scorer: inspect_score(score) for scorer, score in trial.scores.items()},
         "error_retries": [_attempt_error(attempt) for attempt in _retried(trial)] or None,
     }
     call = task.call(trial.request)
@@ -229,7 +229,7 @@ def _summary(index: TrialIndex, trial: TrialDetails, task: TaskModel) -> dict[st
         **_common(index, trial, task),
         "input": as_text(trial.input)[:_SUMMARY_CHARS],
         "target": target[:_SUMMARY_CHARS] if isinstance(target, str) else target,
-        "scores": {scorer: {"value": score_value(score)["value"]} for scorer, score in trial.scores.items()},
+        "scores": {scorer: {"value": inspect_score(score)["value"]} for scorer, score in trial.scores.items()},
         "error": (f"{last.error}: {last.message}" if last else trial.reason) if trial.stage == "failed" else None,
         "retries": len(_retried(trial)) or None,
         "completed": True,

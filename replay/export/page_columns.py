@@ -1,7 +1,7 @@
 """The columns of a page: what a `Content` has collected, in full or since a `Cursor`.
 
-Columns are iterators, so that only a part of one is in memory. Sorted numbers are stored as differences, which compress well.
-Times are in microseconds.
+Columns are iterators, so that only a part of one is in memory. Some have the difference between each number and the one before,
+which compresses well. Times are in microseconds.
 """
 
 import re
@@ -186,7 +186,7 @@ def _variants(state: RunState) -> list[str]:
 
 
 def _series(content: Content, name: SeriesName, first: int) -> dict[str, Any]:
-    """Return a series in the seconds of each session; of several values at one time, only the last."""
+    """Return a series in the times of its sessions; of several values at one time, only the last."""
     scratch = Scratch()
     points = {column: Column[int]("q", scratch) for column in ("t", "value", "session")}
     add = [column.append for column in points.values()]

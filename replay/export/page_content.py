@@ -1,7 +1,7 @@
 """What a page shows of a run, collected record by record: events, attempts, trials and the policy's decisions.
 
-A page can go back to any record without the journal, so each event carries what it changed. Counts, scores and times come from
-the run's state and its timeline; what grows with the run is on disk. `page_columns` turns all of it into JSON.
+A page shows the state after any record without the journal, so each event has what it changed. Counts, scores and times come
+from the run's state and its timeline; most of what grows with the run is on disk. `page_columns` turns all of it into JSON.
 """
 
 import hashlib

@@ -22,7 +22,7 @@ COMPLETED, FAILED, REUSED, NOT_REUSABLE = range(4)
 """How a step ended; the last one is completed, and never reused."""
 
 _SHARE: Final = 128
-"""Part of the remaining characters that one value gets at most."""
+"""One value gets at most 1/128 of the remaining characters."""
 _MIN_CHARS: Final = 40
 _MAX_MESSAGES: Final = 50
 _NAME: Final = 200

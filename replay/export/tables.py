@@ -337,7 +337,7 @@ _EVENT_COLUMNS: Final = [
 
 
 def _events(source: Source) -> Iterator[Row]:
-    """Yield the records as they are on disk, with large values instead of references."""
+    """Yield the members of each record, without its signature, and with large values instead of references."""
     for record in source.records():
         event = record.event
         before = {"seq": record.seq, "at": record.at, "t": record.t, "type": event_type(event)}

@@ -3,7 +3,7 @@
 
 const SHOWN_ERRORS = 30;
 const SHOWN_WORKERS = 50;
-const TIMES = { queue_time: "waiting for a slot", backoff_time: "in backoff", run_time: "in attempts", scoring_time: "being scored" };
+const TIMES = { queue_time: "waiting to start", backoff_time: "in backoff", run_time: "in attempts", scoring_time: "being scored" };
 
 function errorsSection(run, { onTrials, onSeq }) {
   const groups = run.errorGroups.map(([category, error, message], group) => ({ category, error, message, group, attempts: 0, trials: new Set(), last: 0 }));

@@ -16,7 +16,7 @@ function intervalBar({ low, high, mean }) {
 
 function scoreTile(name, score, summary) {
   const isShare = score.passed !== null, unscored = Object.hasOwn(summary.unscored, name) ? summary.unscored[name] : 0;
-  const excluded = countList([[summary.trials.failed, "failed"], [score.failed, score.failed === 1 ? "scorer failure" : "scorer failures"], [score.out_of_range, "not finite"], [unscored, "unscored"]], ", ");
+  const excluded = countList([[summary.trials.failed, "failed"], [score.failed, score.failed === 1 ? "scorer failure" : "scorer failures"], [score.out_of_range, "not finite or too large"], [unscored, "unscored"]], ", ");
   const older = !score.from_older_version ? "" : score.versions === 1 ? "all from an older version of the scorer" : `from ${plural(score.versions, "version")} of the scorer, ${grouped(score.from_older_version)} from an older one`;
   const notes = [excluded ? `excluded: ${excluded}` : "", older].filter(Boolean).join("; ");
   if (score.mean === null) {
@@ -51,11 +51,11 @@ function summaryTiles({ info }) {
   const costs = Object.entries(usage), lost = Object.entries(usage_without_output).filter(([, value]) => value);
   if (costs.length) {
     const first = costs.find(([name]) => name === "cost") || costs.find(([name]) => /cost/i.test(name)) || costs[0];
-    tiles.push(tile(oneLine(spaced(first[0]), 30), /cost/i.test(first[0]) ? money(first[1]) : number(first[1]), usageText(costs.filter(([name]) => name !== first[0]).slice(0, 6), summary.unpriced_models), lost.length ? `of this, failed attempts: ${usageText(lost.slice(0, 3))}` : ""));
+    tiles.push(tile(oneLine(spaced(first[0]), 30), /cost/i.test(first[0]) ? money(first[1]) : number(first[1]), usageText(costs.filter(([name]) => name !== first[0]).slice(0, 6), summary.unpriced_models), lost.length ? `of this, attempts without an output: ${usageText(lost.slice(0, 3))}` : ""));
   }
   if (summary.budget) tiles.push(...budgetTiles(summary.budget));
   tiles.push(tile("attempts", grouped(attempts.started), countList([[attempts.failed, "failed"], [attempts.timed_out, "timed out"], [attempts.interrupted, "interrupted"], [attempts.returned_late, "returned late"]]) || "none failed",
-    attempts.repeated_calls ? `${plural(attempts.repeated_calls, "call")} may have been paid for twice` : ""));
+    attempts.repeated_calls ? `${steps ? "calls in flight" : plural(attempts.repeated_calls, "call")} may have been paid for twice` : ""));
   if (steps) {
     const saved = Object.entries(info.usage_saved).map(([name, value]) => (name === "cost" ? money(value) : amount(name, value)));
     tiles.push(tile("steps", grouped(steps.completed + steps.failed), steps.failed ? `${grouped(steps.failed)} failed` : "none failed",
@@ -92,6 +92,6 @@ function comparisonTable(comparison, [a, b]) {
   const names = new Set([...Object.keys(a.info.usage), ...Object.keys(b.info.usage)]), used = ({ info }, name) => (Object.hasOwn(info.usage, name) ? info.usage[name] : 0);
   rows.push(countRow("failed trials", a.info.summary.trials.failed, b.info.summary.trials.failed));
   for (const name of [...names].slice(0, 5)) rows.push(countRow(oneLine(spaced(name), 30), used(a, name), used(b, name)));
-  const notes = [`${plural(comparison.compared, "trial")} done in both`, countList([[comparison.only_a.length, "only in A"], [comparison.only_b.length, "only in B"], [comparison.different_content.length, "with the same name and different content"]]), comparison.same_task ? "" : "the task's source has changed"];
+  const notes = [`${plural(comparison.compared, "trial")} done in both`, countList([[comparison.only_a.length, "only in A"], [comparison.only_b.length, "only in B"], [comparison.different_content.length, "with the same name and different content"]]), comparison.same_task ? "" : "the task differs"];
   return [sectionHead("compared-title", "B compared with A", notes.filter(Boolean).join(" · ")), table("paired", ["", "A", "B", "difference", "95 % CI", "n", ""], rows)];
 }

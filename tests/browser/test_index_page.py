@@ -25,7 +25,7 @@ def write_index(target: Path, directory: Path) -> str:
 
 
 def run(path: Path, passed: int, *, variants: tuple[str, ...] = ("",), git: str = "8ac6b06f", name: str = "capitals") -> Path:
-    """Write a run of ten cases of which the first pass."""
+    """Write a run of ten cases of which the first `passed` pass."""
     events: list[Event] = [
         event
         for variant in variants

@@ -44,7 +44,7 @@ def audit_of(disk: SimulatedDisk) -> Audit:
 class UnreliableTask:
     """A task that is rate limited, unavailable, slow, hung or right, depending on the input and the time."""
 
-    __name__ = "difficult"
+    __name__ = "unreliable"
 
     def __init__(self) -> None:
         self.calls: Counter[str] = Counter()
@@ -66,7 +66,7 @@ class UnreliableTask:
 
 @functools.cache
 def records_of_run(policy: str = "adaptive", slots: int = 24) -> tuple[Record, ...]:
-    """Return the records of a run of the difficult task."""
+    """Return the records of a run of the unreliable task, without those about files."""
     evaluation = define(UnreliableTask(), numbered_cases(150), slots=slots, timeout=4)
 
     @evaluation.score
@@ -88,8 +88,8 @@ def rewrite(events: Iterable[TimedEvent]) -> list[Record]:
         async with writing(PATH, new=True, clock=lambda: ("now", now), files=disk, in_thread=inline, run=RUN) as journal:
             for t, event in events:
                 now = t
-                is_true = isinstance(event, RunFinished) and event.head in heads
-                journal.append(attrs.evolve(event, head=journal.head) if is_true else event)  # type: ignore[misc]
+                has_correct_head = isinstance(event, RunFinished) and event.head in heads
+                journal.append(attrs.evolve(event, head=journal.head) if has_correct_head else event)  # type: ignore[misc]
 
     heads = {record.h for record in records_of_run("adaptive")} | {record.h for record in records_of_run("aimd")}
     trio.run(main)

@@ -168,7 +168,7 @@ def test_one_change_is_one_finding(name: str) -> None:
 
 
 def test_audit_without_rules() -> None:
-    """Without `rules`, slots, times, delays and totals are still checked."""
+    """Without `rules`, decisions are not recomputed, and a delay is still checked."""
     events = changing(RetryScheduled, delay=1000.0)(recorded_events())
 
     assert {"delay"} == {finding.check for finding in audit(rewrite(events)).findings}
@@ -223,7 +223,7 @@ def test_custom_policy_is_a_note() -> None:
 
     disk = SimulatedDisk()
     evaluation = define(Scripted(lambda *_: Return(1, 1)), numbered_cases(4), slots=3)
-    run_virtually(functools.partial(arun, evaluation, PATH, **deterministic_options(), files=disk, limits=Careful))
+    run_virtually(functools.partial(arun, evaluation, PATH, **deterministic_options(), files=disk, policy_factory=Careful))
     result = audit_of(disk)
 
     assert () == result.findings

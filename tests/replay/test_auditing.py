@@ -107,10 +107,10 @@ def test_runs_after_power_failures_pass(seq: int) -> None:
     run_until_power_failure(evaluation, disk, seq)
     for crash in (1, 2, 3):
         disk = disk.after_power_failure(random.Random(seq * 10 + crash))
-        is_there = disk.is_directory(str(PATH)) and any(name.startswith("journal-") for name in disk.list_directory(str(PATH)))
-        if is_there:
+        has_run = disk.is_directory(str(PATH)) and any(name.startswith("journal-") for name in disk.list_directory(str(PATH)))
+        if has_run:
             assert () == audit_of(disk).findings
-        run_until_power_failure(evaluation, disk, seq + 30 * crash if crash < 3 else 10**9, resume=is_there)
+        run_until_power_failure(evaluation, disk, seq + 30 * crash if crash < 3 else 10**9, resume=has_run)
 
     result = audit_of(disk)
     assert ((), ()) == (result.findings, result.notes)
@@ -272,7 +272,7 @@ def test_golden_run_passes() -> None:
 
 
 def test_handwritten_journal() -> None:
-    """The golden journal was written by hand, so its hashes are correct, but not its times and head."""
+    """The golden journal was written by hand, so its hashes are correct, but not its times, decisions and totals."""
     result = audit(read(GOLDEN), rules=session_rules)
 
     assert verify(GOLDEN).ok

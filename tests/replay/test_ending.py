@@ -116,8 +116,8 @@ def test_reason_of_a_stop() -> None:
     """The reason of a stop is shown with its details, and with the total number of trials."""
     state = run_state([*ok("a"), RunStopped(reason="failed_fast")])
 
-    assert final_report(state, path="r", total=9, detail="401: the\nkey was rate_limited").startswith(
-        "capitals stopped (too many trials failed): 1 of 9 trials done, in r\n  401: the key was rate_limited\n"
+    assert final_report(state, path="r", total=9, detail="401: the\nkey was rejected").startswith(
+        "capitals stopped (too many trials failed): 1 of 9 trials done, in r\n  401: the key was rejected\n"
     )
 
 

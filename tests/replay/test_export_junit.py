@@ -52,10 +52,11 @@ REQUIRED = {
 }
 """Attributes that Ant's schema requires."""
 ALLOWED = {"testsuite": {"skipped"}, "error": {"message"}, "failure": {"message"}}
+"""Other attributes that the export has."""
 
 
 def test_schema(run: Path) -> None:
-    """Every required attribute is present, no other is, and a test case has at most one result."""
+    """Every required attribute is present, and only allowed ones besides; a test case has at most one result."""
     root = ET.fromstring(export_of(run, "junit"))  # noqa: S314  # our own
     suite = root[0]
 

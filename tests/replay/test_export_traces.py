@@ -233,7 +233,7 @@ def test_protobuf_equals_json(run: Path) -> None:
 
 
 def test_protobuf_values(tmp_path: Path) -> None:
-    """Negative and large integers, booleans, floats and any text keep their values."""
+    """Negative and large integers, floats and any text keep their values."""
     metadata = {"text": UNSAFE}
     usage = {"cost": -0.5, "a": -3, "b": 2**63 - 1, "c": 0}
     trial_events = trial("a")

@@ -66,8 +66,8 @@ def test_limit_below_the_slots() -> None:
     assert [] == texts(events, slots=2)
 
 
-def test_initial_limit() -> None:
-    """A limit that has not changed yet is shown as the initial limit, without evidence."""
+def test_first_limit() -> None:
+    """A limit that has not changed yet is shown as the first limit, without evidence."""
     events = [LimitChanged(before=0, after=1, reason="start"), *queued("a", "b"), attempt_started("a")]
 
     assert ["concurrency limit 1 of 8: first limit, rises while calls succeed"] == texts(events)
@@ -118,8 +118,8 @@ def test_trial_after_its_backoff_is_ready() -> None:
 
 
 def test_waiting_for_cases() -> None:
-    """With nothing ready, cases to come are the reason, with their number if it is known."""
-    assert ["dataset: 8 cases to come"] == texts([START, *answered("a")])
+    """With nothing ready, trials to come are the reason, with their number if it is known."""
+    assert ["dataset: 8 trials to come"] == texts([START, *answered("a")])
     assert ["dataset: cases to come"] == texts([START, *answered("a")], total=None)
 
 
@@ -221,6 +221,8 @@ def test_a_free_place_in_a_worker() -> None:
 
     state.settings["workers"] = {"kind": "processes", "workers": 1, "concurrency": 1}
 
-    assert ["workers"] == [reason.reason for reason in reasons(state, now=NOW, total=2)]
+    assert [Reason(reason="workers", text="all workers are busy")] == reasons(state, now=NOW, total=2)
+    state.running.clear()
+    assert [Reason(reason="workers", text="no worker is ready")] == reasons(state, now=NOW, total=2)
     state.settings["workers"]["tasks"] = False
     assert [] == reasons(state, now=NOW, total=2)

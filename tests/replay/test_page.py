@@ -300,15 +300,15 @@ def test_illegal_events(seed: int, tmp_path: Path) -> None:
 
 
 def test_record_that_raises(tmp_path: Path) -> None:
-    """A record at which `take` raises is named as the problem, and loading ends there."""
+    """A record at which `apply` raises is named as the problem, and loading ends there."""
     write_sync(tmp_path / "run", complete_run())
 
-    def take(run: LoadedRun, record: Record) -> None:
+    def apply(run: LoadedRun, record: Record) -> None:
         run.apply(record)
         if record.seq == 7:
             raise KeyError("seven")
 
-    loaded = load(tmp_path / "run", apply=take)
+    loaded = load(tmp_path / "run", apply=apply)
 
     assert isinstance(loaded.problem, InvalidRecord)
     assert "record 7" in str(loaded.problem)

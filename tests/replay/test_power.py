@@ -23,7 +23,7 @@ SLICE = 100
 
 @cache
 def paired_passes(n: int, broken: int, fixed: int) -> PairedDifference:
-    """Return the comparison of two runs of which so many cases are broken and fixed."""
+    """Return the comparison of two runs of `n` cases, of which `broken` are broken and `fixed` are fixed."""
     before = [1.0] * broken + [0.0] * (n - broken)
     after = [0.0] * broken + [1.0] * fixed + [0.0] * (n - broken - fixed)
     return compare_values("pass", before, after, cases=n, scorer_changed=False, is_share=True)

@@ -209,9 +209,9 @@ def test_longest_attempts() -> None:
     """The four attempts that have run longest are shown, the longest first."""
     names = [f"t{number}" for number in range(9)]
     state = run_state([*queued(*names), *(attempt_started(name, slot=index) for index, name in enumerate(names))])
-    expected = [line.partition("attempt")[0].split()[-1] for line in screen_lines(state, now=30.0) if " attempt 1 " in line]
+    shown = [line.partition("attempt")[0].split()[-1] for line in screen_lines(state, now=30.0) if " attempt 1 " in line]
 
-    assert ["t0", "t1", "t2", "t3"] == expected
+    assert ["t0", "t1", "t2", "t3"] == shown
 
 
 def test_ended_pause() -> None:
@@ -220,8 +220,8 @@ def test_ended_pause() -> None:
     lifted = run_state([IntakePaused(until=50.0, reason="retry_after"), IntakeResumed(reason="retry_after")])
 
     assert "paused" not in screen_lines(expired, now=6.0, total=9)[1]
-    assert "dataset: 9 cases to come" == row(screen_lines(expired, now=6.0, total=9), "waiting")
-    assert "dataset: 9 cases to come" == row(screen_lines(lifted, now=6.0, total=9), "waiting")
+    assert "dataset: 9 trials to come" == row(screen_lines(expired, now=6.0, total=9), "waiting")
+    assert "dataset: 9 trials to come" == row(screen_lines(lifted, now=6.0, total=9), "waiting")
 
 
 def test_limit_before_the_first_decision() -> None:
@@ -290,7 +290,7 @@ def test_progress_line() -> None:
 
     assert (
         "3 of 6 (50 %) · 2 ok, 1 failed, 0 recovered · exact 50.0 % · closeness 0.75"
-        " · about 20 s left · waiting: 1 trial in backoff, next in 3.5 s · dataset: 2 cases to come"
+        " · about 20 s left · waiting: 1 trial in backoff, next in 3.5 s · dataset: 2 trials to come"
         f" · seq {state.seq}, on disk to 9"
     ) == line(state, now=20.0, durable=9, total=6)
     assert line(state, now=30.0, durable=9, total=None).startswith("3 done · 2 ok, 1 failed")

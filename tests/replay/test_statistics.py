@@ -284,7 +284,7 @@ def test_large_mean() -> None:
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1e300, -1e300, 10**400, None, [1], {}])
 def test_values_that_cannot_be_summed(value: object) -> None:
-    """NaN, infinity and other values are counted, and excluded from the mean."""
+    """NaN, infinity, very large numbers and values that are no numbers are counted, and excluded from the mean."""
     tally = tally_of([("a", 0.25), ("b", value), ("c", 0.75)])
 
     assert (3, 2, 1, "number") == (tally.scored, tally.numbers, tally.out_of_range, tally.kind)

@@ -382,7 +382,7 @@ def test_latency_quantiles() -> None:
 
 @pytest.mark.parametrize("at", range(0, 40, 3))
 def test_summary_after_any_record(at: int) -> None:
-    """After every record of the golden journal there is a summary, and its counts add up."""
+    """After any record of the golden journal there is a summary, and its counts add up."""
     trials = summarize(fold(read(GOLDEN), at=at)).trials
 
     stages = ("queued", "running", "scoring", "unsettled", "interrupted", "backing_off", "completed", "failed")
