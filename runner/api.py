@@ -1,4 +1,4 @@
-"""The Python API: `run`, `arun`, `rescore` and `verify`.
+"""The Python API: `run`, `arun` and `rescore`.
 
 It decides in which thread a session runs and handles signals; everything else is `runner.engine.session`.
 """
@@ -185,7 +185,7 @@ def _in_new_thread(call: Callable[[Callable[[T], None]], T]) -> T:
 
 
 def is_in_event_loop() -> bool:
-    """Whether an event loop, of asyncio or trio, runs in this thread."""
+    """Return whether an event loop, of asyncio or trio, runs in this thread."""
     import asyncio  # noqa: PLC0415  # a plain script does not need it
 
     try:

@@ -1,4 +1,4 @@
-"""Atomic writes of reports and exports: a reader sees the old file or the new one, never a part of it.
+"""Atomic writes of reports, exports and other files: a reader sees the old file or the new one, never a part of it.
 
 The journal's own files are written by `journal.files`.
 """
@@ -43,7 +43,7 @@ def write_atomically(path: Path, chunks: Iterable[bytes], *, sync: bool = True) 
 
 
 def write_directory(directory: Path, files: Iterator[tuple[str, Iterator[bytes]]]) -> None:
-    """Write several files into a directory, each atomically; other files in it are kept. A name may have one directory."""
+    """Write several files into a directory, each atomically; other files in it are kept. A name may contain one directory."""
     directory.mkdir(exist_ok=True)
     for name, chunks in files:
         (directory / name).parent.mkdir(exist_ok=True)

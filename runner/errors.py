@@ -1,16 +1,18 @@
 """Errors that the user can fix.
 
-A `UsageError` is a mistake in a definition, its settings or its data. What a task raises while it runs is never one of these:
-it is recorded as the failure of an attempt, and classified by `runner.retries.classify`.
+A `UsageError` is a mistake in a definition, its settings or its data. Whatever a task raises while it runs is recorded as the
+failure of an attempt, and classified by `runner.retries.classify`.
 """
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from attrs import Attribute
 
 Validator = Callable[[Any, "Attribute[Any]", Any], None]
+MAX_WHOLE: Final = 2**63 - 1
+"""Largest whole number of a setting."""
 
 
 class UsageError(Exception):
@@ -54,9 +56,22 @@ def valid(is_valid: Callable[[Any], bool], problem: str, hint: str = "", *, pref
     return validate
 
 
+def whole_number(minimum: int, hint: str = "", *, prefix: str = "", optional: bool = False) -> Validator:
+    """Return an attrs validator of whole numbers from `minimum` that a journal can record; with `optional`, None is valid."""
+
+    def validate(_: object, attribute: "Attribute[Any]", value: object) -> None:
+        if is_whole(value, minimum) or (optional and value is None):
+            return
+        is_large = isinstance(value, int) and value > MAX_WHOLE
+        problem = f"must be at most {MAX_WHOLE:,}" if is_large else f"must be a whole number, {minimum:,} or more"
+        raise UsageError(problem, setting=f"{prefix}{attribute.name}", value=value, hint=hint)
+
+    return validate
+
+
 def is_whole(value: object, minimum: int) -> bool:
-    """Whether a value is a whole number, `minimum` or more."""
-    return isinstance(value, int) and not isinstance(value, bool) and value >= minimum
+    """Return whether a value is a whole number, `minimum` or more, that a journal can record."""
+    return isinstance(value, int) and not isinstance(value, bool) and minimum <= value <= MAX_WHOLE
 
 
 class MissingVariable(UsageError):
@@ -85,7 +100,7 @@ class RunFailed(Exception):
 
 
 class RunChanged(UsageError):
-    """The task, the cases, the scorers or the settings differ from those that the run was started with."""
+    """The task, the cases, the scorers, the variants or the settings differ from those that the run was started with."""
 
     def __init__(self, message: str, *, changes: Sequence[str] = (), hint: str = "") -> None:
         super().__init__(message, hint=hint)

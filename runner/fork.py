@@ -1,6 +1,6 @@
 """Fork a run: copy its records up to a point into a new run, which can be resumed from there.
 
-Any prefix of a journal is a valid state. The copy has a hash chain of its own, and its first record names the source.
+Any prefix of a journal is a valid state. The copy has a hash chain of its own, and its `RunStarted` names the source.
 """
 
 from pathlib import Path
@@ -81,7 +81,7 @@ def _check(source: Path, target: Path, at: int | None, files: Files) -> tuple[Lo
 def _adapted(event: Event, source_run: LoadedRun, origin: dict[str, Any], head: str) -> Event:
     """Return an event with references to its journal adapted to the new one.
 
-    If that has fewer shards than the source, it is not finished when they are.
+    If the new run has fewer shards than the source, it is stopped after them, not finished.
     """
     match event:
         case RunStarted():

@@ -1,6 +1,6 @@
 """Merge shards: copy the sessions of the runs of all shards, one shard after the other, into a new run.
 
-Each shard keeps its records, their times and its results. The new run has its own hash chain, and its first record names every
+Each shard keeps its records, their times and its results. The new run has its own hash chain, and its `RunStarted` names every
 shard with its head. Nothing that a shard names is executed, and the shards are only read.
 """
 
@@ -125,13 +125,12 @@ def _check(paths: list[Path], target: Path, files: Files) -> list[SourceShard]:
     first, *others = shards.values()
     for other in others:
         _check_same(first, other)
-    return sorted(
-        shards.values(), key=lambda source: (not source.is_finished, source.shard)
-    )  # `RunFinished` needs all of them.
+    # Unfinished shards come last: their open trials would make the `RunFinished` of a later shard illegal.
+    return sorted(shards.values(), key=lambda source: (not source.is_finished, source.shard))
 
 
 def _describe(path: Path, key: bytes | None) -> SourceShard:
-    """Describe a shard without reading all of it; it is verified while it is copied."""
+    """Describe a shard; its records are verified while they are copied."""
     if is_held(path):
         raise JournalLocked(f"{path} is still running", path=path, hint="watch")
     records = iter(read(path, load_blobs=False))

@@ -1,4 +1,4 @@
-"""Paths of runs: the next free number under `runs/NAME/`, and the newest run of an evaluation."""
+"""Paths of runs, such as the next free number under `runs/NAME/`, and how a run starts and ends."""
 
 import os
 import re
@@ -20,12 +20,12 @@ _MAX_TRIES: Final = 100
 """How many numbers are tried if other processes take them meanwhile."""
 _NUMBERED: Final = re.compile(r"([0-9]{1,9})(|-[0-9]+of[0-9]+)", re.ASCII)
 _TAIL: Final = 1 << 16
-"""Bytes at the end of a file that are searched for its last records."""
+"""Bytes that are first read from the end of a file to find its last lines; more if they contain no whole line."""
 _FILE_EVENTS: Final = ("segment_opened", "segment_sealed", "journal_recovered", "journal_salvaged")
 
 
 def runs_under(directory: Path) -> dict[Path, int]:
-    """Return the runs in a directory, or the directory if it is a run, with the times of the last writes in nanoseconds.
+    """Return the runs up to three levels below a directory, or the directory if it is a run, with times of last writes in ns.
 
     Directories whose name starts with a dot are skipped: they are unfinished copies.
     """
@@ -89,7 +89,7 @@ def run_start(path: Path) -> tuple[RunStarted, str] | None:
 
 
 def last_record(path: Path) -> Record | None:
-    """Return the last record that is not about the journal's files; None if the end of the journal is damaged."""
+    """Return the last record that is not about the journal's files; None if there is none, or the journal's end is damaged."""
     try:
         for number in reversed(segments.numbers(path, DISK)):
             for offset, line in _last_lines(path / segments.name(number)):
@@ -110,13 +110,15 @@ def sealed_head(path: Path) -> str | None:
 
 
 def _last_lines(file: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield the last lines of a file backwards, each with its byte offset."""
+    """Yield the lines of a file from the last to the first, each with its byte offset."""
     with DISK.read(str(file)) as stream:
-        size = stream.seek(0, os.SEEK_END)
-        start = stream.seek(max(0, size - _TAIL))
-        lines = stream.read().splitlines(keepends=True)
-    end = size
-    for index, line in reversed(list(enumerate(lines))):
-        end -= len(line)
-        if index or not start:  # The first may be the end of a longer line.
-            yield end, line
+        end, length = stream.seek(0, os.SEEK_END), _TAIL
+        while end:
+            start = stream.seek(max(0, end - length))
+            lines = stream.read(end - start).splitlines(keepends=True)
+            complete = lines[1:] if start else lines  # The first may be the end of a longer line.
+            for line in reversed(complete):
+                end -= len(line)
+                yield end, line
+            if not complete:
+                length *= 2

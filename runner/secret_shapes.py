@@ -183,12 +183,12 @@ _LIKE_A_KEY = re.compile(r"(?=.{0,200}\d)(?=.{0,200}[A-Za-z])[\w./+=:*~-]{12,}")
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether the name of a header, a parameter or a variable suggests a secret value."""
+    """Return whether the name of a header, a parameter or a variable suggests a secret value."""
     return _SECRET_NAME.search(name) is not None
 
 
 def is_secret_member(name: str, value: str) -> bool:
-    """Whether the name of a JSON member suggests a secret, and the value is not a placeholder."""
+    """Return whether the name of a JSON member suggests a secret, and the value is not a placeholder."""
     return _SECRET_MEMBER.fullmatch(name) is not None and not is_placeholder(value)
 
 
@@ -201,7 +201,7 @@ def mask_after_flag(flag: str, word: str) -> str:
 
 
 def is_placeholder(value: str) -> bool:
-    """Whether a value consists of variables (`Bearer $NAME`) or is a field (`{name}`), or is empty."""
+    """Return whether a value consists of variables (`Bearer $NAME`) or is a field (`{name}`), or is empty."""
     return _SCHEME.fullmatch(without_variables(value)) is not None or (value.startswith("{") and value.endswith("}"))
 
 
@@ -228,7 +228,7 @@ def mask_literals(text: str) -> str:
 
 
 def may_have_shape(text: str) -> bool:
-    """Whether `mask_shapes` could change a text, or a text inside this JSON."""
+    """Return whether `mask_shapes` could change a text, or a text inside this JSON."""
     return _has_marker(text.casefold(), _MARKERS)
 
 
@@ -237,7 +237,7 @@ def _is_like_a_key(value: str) -> bool:
 
 
 def _is_literal(value: str) -> bool:
-    """Whether a value is more than variables with a scheme or a name (`Bearer $NAME`, `user:$NAME`), or a field."""
+    """Return whether a value is more than variables with a scheme or a name (`Bearer $NAME`, `user:$NAME`), or a field."""
     visible = without_variables(value)
     if visible == value:
         return not (value.startswith("{") and value.endswith("}"))

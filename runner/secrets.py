@@ -57,7 +57,7 @@ class SecretValues:
         self._pattern = re.compile("|".join(pattern for _, pattern in forms))
 
     def may_be_in(self, text: str) -> bool:
-        """Whether a text may contain one of the values; false positives are rare."""
+        """Return whether a text may contain one of the values; false positives are rare."""
         for marker in self._markers:  # noqa: SIM110  # a generator expression is slower
             if marker in text:
                 return True
@@ -112,7 +112,7 @@ def add_secret(value: str) -> None:
 
 
 def is_secret_variable(name: str, value: str) -> bool:
-    """Whether the value of an environment variable that a run expands is masked; a short one only if its name looks secret."""
+    """Return whether the value of a variable that a run expands is masked; a short one only if its name looks secret."""
     return is_secret_name(name) or len(value) >= MIN_LENGTH_IN_OUTPUTS
 
 
@@ -188,7 +188,7 @@ def mask_definition(value: Any) -> Any:
 
 
 def _may_have_secrets(value: Any) -> bool:
-    """Whether a value must be searched. Searching its JSON once is faster than searching each of its texts."""
+    """Return whether a value must be searched. Searching its JSON once is faster than searching each of its texts."""
     try:
         text = value if isinstance(value, str) else orjson.dumps(value).decode()
     except TypeError:
@@ -197,7 +197,7 @@ def _may_have_secrets(value: Any) -> bool:
 
 
 def may_contain_secrets(text: str) -> bool:
-    """Whether a text must be searched for secrets; false positives are rare."""
+    """Return whether a text must be searched for secrets; false positives are rare."""
     return _all_secrets.may_be_in(text) or may_have_shape(text)
 
 

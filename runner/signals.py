@@ -66,7 +66,7 @@ def reinstall_handlers() -> None:
 
 
 def is_from_signal(exc: BaseException) -> bool:
-    """Whether an exception is, or contains, a KeyboardInterrupt that a signal handler raised; code may also raise it itself.
+    """Return whether an exception is, or contains, a KeyboardInterrupt of a signal handler; code may also raise it itself.
 
     The handler is then in its traceback. Python's default handler leaves no trace; if it is installed, the result is True.
     """

@@ -83,7 +83,7 @@ class Scripted:
 
 @attrs.define(eq=False, slots=False)
 class SimulatedEndpoint:
-    """An endpoint with latency, a rate limit and a concurrency limit; raises `RateLimited`. Deterministic on trio's clock."""
+    """An endpoint with latency, a rate limit, a concurrency limit and outages. Deterministic on trio's clock."""
 
     __name__ = "simulated_endpoint"
 
@@ -99,13 +99,13 @@ class SimulatedEndpoint:
     )
     _refilled_at: float | None = attrs.field(init=False, default=None)
     down_until: float = attrs.field(init=False, default=0.0)
-    """Time on trio's clock until which every call is unavailable."""
+    """Time on trio's clock until which every call raises a ConnectionError."""
     served: int = attrs.field(init=False, default=0)
     rejected: int = attrs.field(init=False, default=0)
     in_flight: int = attrs.field(init=False, default=0)
 
     async def __call__(self, value: Any) -> Any:
-        """Respond to a call, or reject it."""
+        """Respond to a call, or raise `RateLimited`."""
         now = trio.current_time()
         if now < self.down_until:
             self.rejected += 1

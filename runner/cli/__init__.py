@@ -171,8 +171,8 @@ CONTEXT_SETTINGS: Final[dict[str, Any]] = {"help_option_names": ["-h", "--help"]
 def cli() -> None:
     """Run evaluations that survive a crash, with a record of everything that happened.
 
-    A run is a directory with an append-only journal. RUN is such a directory or the name of an evaluation (its newest run);
-    the default is the newest run under runs/.
+    A run is a directory with an append-only journal. RUN is such a directory; a directory of runs or the name of an
+    evaluation stands for its newest run. The default is the newest run under runs/.
 
     \b
     evaljournal run evals/capitals.py

@@ -1,4 +1,4 @@
-"""Arguments and option types that several commands share: RUN, TRIAL, seconds."""
+"""Arguments and option types that several commands share: RUN, TRIAL, -o, shards, seconds."""
 
 import os
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from runner.suggest import suggest
 F = TypeVar("F", bound=Callable[..., Any])
 
 OFF: Final = "none"
-"""The value that turns a limit off."""
+"""The value that turns a setting off."""
 _MAX_COMPLETED_JOURNAL: Final = 4_000_000
 """Maximum bytes of a journal whose trial names are completed; reading a larger one would delay the shell."""
 
@@ -63,7 +63,7 @@ class RunReference(NamedTuple):
 def find_reference(argument: str | Path) -> RunReference:
     """Return the run or the variant that an argument names: anything that `find_run` takes, or RUN@VARIANT.
 
-    A path that contains an @ comes first. @VARIANT names a variant of the newest run.
+    An existing path that contains an @ takes precedence. @VARIANT names a variant of the newest run.
     """
     run, at, variant = str(argument).rpartition("@")
     if not at or Path(argument).exists() or (RUNS / argument).exists():
@@ -129,7 +129,7 @@ class TrialType(click.ParamType):  # type: ignore[type-arg]  # the same
     name = "trial"
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """Complete runs and trials; where one argument may be either, both."""
+        """Complete trials, and runs where the argument may be one."""
         items = RunType().shell_complete(ctx, param, incomplete) if param.name == "run" else []
         return [item for item in items if item.type != "dir"] + [
             CompletionItem(name)

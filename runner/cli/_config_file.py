@@ -69,11 +69,16 @@ def _values(
 
 def _as_arguments(option: Option, value: Any) -> Any:
     """Convert a TOML value to what the command line would pass."""
+    if isinstance(value, str) and "\0" in value:
+        raise click.BadParameter("contains a null character")
     if option.key in {"body", "more"} and not isinstance(value, str):
-        return orjson.dumps(value).decode()
+        try:
+            return orjson.dumps(value).decode()
+        except TypeError as exc:
+            raise click.BadParameter(f"cannot be sent as JSON: {exc}") from exc
     if not option.multiple:
         is_switch = option.metavar is None
-        if isinstance(value, list | dict) or (isinstance(value, bool) and not is_switch):
+        if is_switch != isinstance(value, bool) or isinstance(value, list | dict):
             raise click.BadParameter("expected true or false" if is_switch else "expected a single value")
         return value if is_switch else str(value)
     parts: list[Any] = value if isinstance(value, list) else [value]

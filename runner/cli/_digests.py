@@ -1,4 +1,4 @@
-"""Digests of runs, with a cache: reading a run takes seconds, its digest a fraction of a millisecond.
+"""Digests of runs, with a cache: reading a large run takes seconds, its digest a fraction of a millisecond.
 
 The cache is in the user's state directory, not beside the runs: nothing is written into a directory of runs, and a foreign run
 cannot contain an entry. It may be deleted at any time. An entry is used only if the files of the run are those it was
@@ -50,7 +50,7 @@ class DigestCache:
                 _remove_oldest(self._directory)
 
     def run(self, path: Path) -> RunDigest:
-        """Return the digest of a run; that of a large run that is not in the cache has no results of its variants."""
+        """Return the digest of a run; that of a large finished run that is not in the cache has no results of its variants."""
         return self._read(path, with_cases=False)[0]
 
     def run_and_cases(self, path: Path) -> tuple[RunDigest, Sequence[CaseColumns]]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import attrs
 
@@ -14,10 +14,11 @@ from replay.usage import add
 from runner.cli._display import open_run, print_json
 from runner.cli._output import echo
 from runner.data.dataset import Trials
+from runner.definition.evaluation import Evaluation
 from runner.definition.loading import LoadedEvaluation
 from runner.definition.settings import Settings
 from runner.definition.variants import Variant
-from runner.engine.rate_limits import default_slots
+from runner.engine.rate_limits import TaskKeys, default_slots
 from runner.run_paths import RUNS, runs_under
 from runner.tasks import Billed
 from runner.tasks.prices import DEFAULT_PRICES, price_of, read_prices
@@ -81,12 +82,13 @@ def print_dry_run(
         echo(f"    {line}")
     calls = plural(calls_per_trial * (1 if max_trials is None else max_trials), "call")
     calls += " for each trial" if max_trials is None else ""
-    echo(f"  at least {'1' if trials is None else f'{trials:,}'}, at most {calls}, plus retries after rate limits")
+    least = "1" if trials is None else f"{trials:,}"
+    echo(f"  at least {least}, at most {calls}, plus retries after rate limits, outages and lost workers")
     echo(
         f"  retries: {retry.errors} after errors, {retry.timeouts} after timeouts, {duration(retry.rate_limits)} on rate limits"
     )
     limit = "none" if settings.timeout is None else duration(settings.timeout)
-    echo(f"  at most {plural(slots, 'slot')} ({settings.policy}), timeout {limit}")
+    echo(f"  at most {plural(slots, 'slot')}{_per_key(evaluation, settings)} ({settings.policy}), timeout {limit}")
     echo(f"  scorers: {', '.join(loaded.evaluation.scorers) or 'none'}")
     if settings.fail_under:
         echo(f"  gates: {', '.join(settings.fail_under)}; exit code 1 if one does not pass")
@@ -95,7 +97,15 @@ def print_dry_run(
     if earlier is None and max_cost is not None:
         echo(f"  cost: at most {money(max_cost)} without retries, by the length of the prompts and --max-tokens")
     else:
-        echo(f"  {_usage_in_words(earlier, trials, calls_per_trial)}")
+        echo(f"  {_usage_in_words(loaded.evaluation.name, earlier, trials, calls_per_trial)}")
+
+
+def _per_key(evaluation: Evaluation[Any, Any, Any], settings: Settings) -> str:
+    """Return what the slots apply to, if there are several rate-limit keys."""
+    keys = TaskKeys.of(evaluation, settings.limit_key)
+    if keys.limit_key is not None:
+        return f" for each {printable(keys.limit_key, 40)}"
+    return f" for each of {len(keys.tasks):,} rate-limit keys" if keys.are_several else ""
 
 
 def _max_cost(task: object, selected: Trials) -> float | None:
@@ -222,8 +232,11 @@ def _scaled(usage: dict[str, float], factor: float) -> dict[str, float]:
     return {name: factor * value for name, value in usage.items()}
 
 
-def _usage_in_words(earlier: _EarlierUsage | None, trials: int | None, calls_per_trial: int) -> str:
+def _usage_in_words(evaluation: str, earlier: _EarlierUsage | None, trials: int | None, calls_per_trial: int) -> str:
     if earlier is None:
+        runs = RUNS / evaluation
+        if not runs_under(runs):
+            return f"cost: unknown; no earlier run in {printable(str(runs))}"
         return f"cost: unknown; none of the last {_EARLIER_RUNS} runs recorded usage (record it with note(tokens=…, cost=…))"
     scope, count = ("per trial", 1) if trials is None else ("in total", trials)
     expected, maximum = _scaled(earlier.per_trial, count), _scaled(earlier.per_call, count * calls_per_trial)

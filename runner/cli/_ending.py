@@ -27,7 +27,10 @@ def finish(
     scorers: Iterable[str] = (),
     **facts: Any,
 ) -> NoReturn:
-    """Print the report of a run, or with `as_json` its summary and `facts` as JSON, and exit with the code of the run."""
+    """Print the report of a run and exit with the code of the run.
+
+    With `as_json`, its summary and `facts` are printed as JSON, and the report goes to standard error.
+    """
     code = exit_code(state, stopped=bool(stopped), scorers=scorers)
     try:
         if report:
@@ -44,7 +47,7 @@ def finish(
 
 
 def exit_code(state: RunState, *, stopped: bool, scorers: Iterable[str] = ()) -> int:
-    """Return the exit code of a run: 1 if trials failed, outputs are unscored or a gate did not pass."""
+    """Return the exit code of a run: 3 if it was stopped, 1 if trials failed, outputs are unscored or a gate did not pass."""
     if stopped:
         return UNFINISHED
     return FAILED if problems(state, scorers) else 0

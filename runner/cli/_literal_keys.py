@@ -1,4 +1,4 @@
-"""Keys on the command line are rejected: other users can see them, and they would be recorded."""
+"""Keys in a header, URL or command on the command line are rejected: other users see them, and they would be recorded."""
 
 import re
 import shlex
@@ -51,7 +51,7 @@ def _literal_key(flag: str, suggestion: str | None) -> UsageError:
 
 
 def _variable(text: str) -> str:
-    """Return the environment variable whose value is in a text: the shell has replaced it outside single quotes."""
+    """Return the variable whose value is in a text, because the shell has replaced it; `$NAME` if there is none."""
     return next((f"${name}" for name, value in secret_variables().items() if value in text), "$NAME")
 
 

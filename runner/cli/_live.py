@@ -39,7 +39,7 @@ def tenth(state: RunState, total: int | None) -> int:
 
 @attrs.define
 class ProgressPrinter:
-    """Prints a line for every tenth, once a minute, and when the run stalls and continues.
+    """Prints a line for every tenth, after a minute without one, and when the run stalls and continues.
 
     A run that stalls every few seconds is reported once a minute.
     """

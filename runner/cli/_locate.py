@@ -50,7 +50,7 @@ def locate_evaluation(
 
 def load_reference(reference: str) -> LoadedEvaluation:
     """Load the evaluation that a reference names: a location in a file, or a command line."""
-    from runner.cli.run import run  # noqa: PLC0415  # it needs this module
+    from runner.cli.run import run  # noqa: PLC0415  # most references name a file
 
     return evaluation_from_reference(reference, run) if is_option_reference(reference) else find(reference)
 

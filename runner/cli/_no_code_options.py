@@ -37,6 +37,7 @@ from runner.suggest import suggest
 DEFINITION: Final = frozenset(["config", *(option.name for option in OPTIONS if is_definition(option))])
 _TEXTS: Final = ("body", "more", "prompt", "system", "rubric")
 """Options whose value may be read from a file: `@prompt.txt`."""
+_CAN_BE_OFF: Final = frozenset(option.name for option in OPTIONS if option.can_be_off)
 _MASKED_KEY: Final = "***masked***"
 """Recorded instead of a key in one of `_TEXTS`."""
 
@@ -210,7 +211,7 @@ def _value(name: str, value: Any) -> Any:
         case "more":
             return _json_object(value)
         case _:
-            return None if value == OFF else value
+            return None if value == OFF and name in _CAN_BE_OFF else value
 
 
 def _json_object(text: str) -> dict[str, Any]:
@@ -245,8 +246,8 @@ def scorers_from_options(values: Mapping[str, Any]) -> Iterator[tuple[str | None
         if own:
             raise UsageError(f"{_flag(own[0])} requires --judge")
         return
-    if "base_url" not in judge and "base_url" in values:
-        judge = {"base_url": values["base_url"], "key_env": values.get("key_env"), **judge}
+    if "base_url" not in judge:
+        judge = {"base_url": values.get("base_url"), "key_env": values.get("key_env"), **judge}
     yield "judge", scorers.judge(judge.pop("model"), **{name: value for name, value in judge.items() if value is not None})
 
 
@@ -278,11 +279,11 @@ def is_option_reference(reference: str) -> bool:
 
 
 def evaluation_from_reference(reference: str, command: click.Command) -> LoadedEvaluation:
-    """Build the evaluation that a recorded command line describes."""
+    """Build the evaluation that the options in a reference describe, recorded or passed to `--task`."""
     try:
         return evaluation_from_options(command.make_context("run", shlex.split(reference), **CONTEXT_SETTINGS))
     except click.ClickException as exc:
-        raise UsageError(f"the recorded options {reference!r} are no longer valid: {exc.format_message()}") from exc
+        raise UsageError(f"the options {reference!r} are invalid: {exc.format_message()}") from exc
     except UsageError as exc:
         if exc.setting is None:
             raise

@@ -64,11 +64,11 @@ def _decorator(is_selected: Callable[[Option], bool], *, defaults: bool = True) 
 
 run_options = _decorator(lambda _: True)
 resume_options = _decorator(lambda option: not option.targets or is_setting(option, experiment=False), defaults=False)
-scorer_options = _decorator(lambda option: option in TABLE["Scoring"] and is_definition(option))
+scorer_options = _decorator(lambda option: option in TABLE["Scoring"] and is_definition(option), defaults=False)
 
 
 def grouped_option(group: str, *flags: str, **arguments: Any) -> Callable[[F], F]:
-    """Add an option that only one command has."""
+    """Add an option under a group of the help."""
     return click.option(*flags, cls=GroupedOption, group=group, **arguments)
 
 

@@ -64,14 +64,14 @@ class Option:
     spec: str
     """The flag and its metavar: `--timeout S`."""
     text: str
-    """Help text; the default of a setting is added to it."""
+    """Help text; the help of `run` adds the default of a setting."""
     targets: str = ""
     """What the value is passed to, separated by spaces: `settings`, or `chat.seed` if the argument has another name there."""
     example: str = ""
     metavar: str | None = _derived(lambda option: option.spec.partition(" ")[2] or None)
     """The placeholder of the value; None for a switch."""
     default: str = attrs.field(default="", kw_only=True)
-    """The default of a setting in the help, if its value does not explain itself."""
+    """The default that the help of `run` shows, if it is not the value of a setting."""
     type: Any = attrs.field(default=attrs.Factory(lambda option: _TYPES.get(option.metavar), takes_self=True), kw_only=True)
     """The click type (default: by the metavar)."""
     varies: bool = attrs.field(default=False, kw_only=True)
@@ -86,7 +86,7 @@ class Option:
     name: str = _derived(lambda option: option.key.replace("-", "_"))
     """The name of the click parameter."""
     can_be_off: bool = _derived(lambda option: option.type in (seconds, failures, count))
-    """Whether the value `none` turns it off."""
+    """Whether its value is a number or `none`, which turns it off."""
 
     @property
     def help(self) -> str:
@@ -152,7 +152,8 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
         Option("--method METHOD", "HTTP method: POST or GET (default: POST).", "endpoint", '"POST"'),
         Option(
             "--body JSON",
-            "Request body with {fields} of the case; @FILE reads it from a file (default: the input).",
+            "Request body with {fields} of the case; @FILE reads it from a file (default: the input if it is an object, "
+            'otherwise {"input": …}).',
             "endpoint",
             '{ question = "{question}" }',
         ),
@@ -194,7 +195,7 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
         Option("--output-format FORMAT", "Output of the command: text or json (default: text).", "command.output", '"text"'),
         Option(
             "--gateway",
-            "Forward the model calls of the command and record each as a step; the command gets no keys.",
+            "Forward the model calls of a command or a function and record each as a step; a command gets no keys.",
             "settings",
         ),
         Option("--output-key COLUMN", "No calls; read the outputs from this column of the dataset.", "output_key", '"output"'),
@@ -219,7 +220,7 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
         Option("--max-tokens N", "Maximum tokens of a reply (default: the model's).", "chat", "500"),
         Option("--model-seed N", "Sampling seed, if the model supports it.", "chat.seed", "1"),
         Option("--schema FILE", "JSON schema of the reply; the output is parsed as JSON.", "chat", '"schema.json"'),
-        Option("--stream", "Stream the reply and record the time to the first token.", "chat"),
+        Option("--stream", "Stream the reply and record the time to its first byte.", "chat"),
         Option("--more JSON", "Further request parameters as JSON; @FILE reads them from a file.", "chat", "{ top_p = 0.9 }"),
         Option("--prices FILE", "TOML file with token prices (default: built-in table).", "chat judge", '"prices.toml"'),
     ),
@@ -247,12 +248,13 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
             "{ good = 1, bad = 0 }",
             multiple=True,
         ),
-        Option("--judge-url URL", "Base URL of the judge (default: --base-url).", "judge.base_url", '"http://localhost/v1"'),
+        Option("--judge-url URL", "Base URL of the judge.", "judge.base_url", '"http://localhost/v1"', default="--base-url"),
         Option(
             "--judge-key-env NAME",
-            "Environment variable with the judge's key (default: --key-env).",
+            "Environment variable with the judge's key.",
             "judge.key_env",
             '"MY_KEY"',
+            default="--key-env, unless --judge-url is set",
         ),
         Option(
             "--fail-under GATE",
@@ -275,10 +277,10 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
     "Concurrency": (
         Option(
             "--slots N",
-            "Maximum concurrent attempts, and concurrent calls per scorer.",
+            "Maximum concurrent attempts per rate-limit key, and concurrent calls per scorer.",
             "settings",
             "8",
-            default="100; plain functions: 32; commands: the number of CPUs, at least 4",
+            default="100; plain functions and --output-key: 32; commands: the number of CPUs, at least 4",
         ),
         Option(
             "--workers WHERE",
@@ -292,7 +294,7 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
         Option("--policy POLICY", f"How concurrency is adjusted: {', '.join(POLICIES)}.", "settings.policy", '"adaptive"'),
         Option(
             "--limit-key FIELD",
-            "Field of the case that holds its rate-limit key; each key has its own slots.",
+            "Field of the case, or parameter of the variant, that holds its rate-limit key; each key has its own slots.",
             "settings",
             '"model"',
         ),
@@ -323,7 +325,7 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
             "20",
             type=count,
         ),
-        Option("--fail-fast/--no-fail-fast", "Stop at the first failed trial (default: --no-fail-fast).", "settings"),
+        Option("--fail-fast/--no-fail-fast", "Stop at the first failed trial.", "settings", default="--no-fail-fast"),
         Option("--grace S", "Seconds that in-flight attempts get to finish when the run is stopped.", "settings", "5"),
     ),
     "Output": (
@@ -356,8 +358,9 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
         ),
         Option(
             "--requests/--no-requests",
-            "Record the rendered request of each attempt (default: --requests).",
+            "Record the rendered request of each attempt.",
             "settings.record_requests",
+            default="--requests",
         ),
         Option("--nat-output DIR", "Also write the files of `nat eval` to DIR, updated with each trial.", example='"nat"'),
         Option("--head-file FILE", "Write the hash of the last record to FILE, for `verify --expect-head`.", in_file=False),
@@ -371,7 +374,7 @@ OPTIONS: Final = tuple(option for options in TABLE.values() for option in option
 
 
 def is_setting(option: Option, *, experiment: bool) -> bool:
-    """Return whether an option is a setting; those that define the experiment cannot be changed by `resume`."""
+    """Return whether an option is a setting; without `experiment`, whether it is one that `resume` can change."""
     names = [*option.arguments("settings"), *option.arguments("retry")]
     return bool(names) and (experiment or names[0] not in EXPERIMENT_SETTINGS)
 

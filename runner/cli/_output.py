@@ -1,4 +1,4 @@
-"""Standard output and standard error of the commands: everything that they print goes through here."""
+"""Standard output and standard error of the commands: escape control characters, and report failed writes."""
 
 import codecs
 import os

@@ -13,7 +13,7 @@ from replay.export.page_content import Content
 from runner.recompute.rules import session_rules
 
 _GROWTH: Final = 1.02
-"""How much a run in progress must grow until its variants are compared again, which takes time for every trial."""
+"""Growth of the records of a run in progress after which its variants are compared again, which reads every trial."""
 
 
 class PageReader:

@@ -53,7 +53,8 @@ def nat_output(options: Mapping[str, Any]) -> "NatOutput | None":
 def user_code() -> Generator[None]:
     """Redirect the prints of the user's code to standard error, and let SIGTERM interrupt it as Ctrl-C does.
 
-    What it does to the standard streams is undone, and its SystemExit does not end the command.
+    File descriptors of standard output and standard error that it closes or replaces are restored, and its SystemExit does not
+    end the command.
     """
     with (
         restore_streams(),
@@ -205,12 +206,18 @@ class CommandSession:
 
 
 def _changed_settings(live: LiveRun) -> Iterator[str]:
-    """Yield the settings that differ from those of the previous session."""
+    """Yield a line for each setting that differs from that of the previous session."""
     for name, (before, now) in live.changed.items():
         if isinstance(before, dict) and isinstance(now, dict):
             parts = [(f"{name}.{part}", before.get(part), value) for part, value in now.items() if before.get(part) != value]
         else:
             parts = [(name, before, now)]
         for part, *values in parts:
-            old, new = (OFF if value is None else printable(value) for value in values)
+            old, new = map(_setting_in_words, values)
             yield f"{part}: {new} (was {old})"
+
+
+def _setting_in_words(value: Any) -> str:
+    if isinstance(value, dict):  # Each member is shortened on its own.
+        return " ".join(f"{name}={printable(member)}" for name, member in value.items() if member not in (None, [], {}))
+    return OFF if value is None else printable(value)

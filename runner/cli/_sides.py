@@ -9,7 +9,7 @@ from runner.errors import UsageError
 
 
 def open_side(reference: RunReference) -> tuple[LoadedRun, Side]:
-    """Read a run, and return the side of a comparison that a reference names, with digests of its outputs."""
+    """Read the run that a reference names; return it, and its side of a comparison with digests of its outputs."""
     view = open_run(reference.path)
     check_variant(view, reference.variant)
     return view, Side(view.state, outputs(view.records()), reference.variant)

@@ -34,7 +34,7 @@ _EXIT_CODES: Final = {"passed": 0, "regressed": 1, "too_little_evidence": 5}
     help="The run to compare with; `newest`: the newest other finished run of the evaluation.",
 )
 @click.option("--rules", metavar="FILE", type=click.Path(path_type=Path), help="TOML file with the rules; see docs/gate.md.")
-@click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON, with the hash of both journals.")
+@click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON, with the heads of both journals.")
 def gate(run: RunReference, baseline: str, rules: Path | None, as_json: bool) -> None:
     """Check whether a run, or one variant of it (RUN@VARIANT), got worse than a baseline.
 
@@ -59,7 +59,7 @@ def gate(run: RunReference, baseline: str, rules: Path | None, as_json: bool) ->
     try:
         report = check_gate(before, after, parsed)
     except (NotComparable, NothingInCommon) as exc:
-        raise UsageError(f"{run} and {base} cannot be compared: {exc}") from exc
+        raise UsageError(f"the baseline {base} (A) and {run} (B) cannot be compared: {exc}") from exc
     heads = {"baseline": (base, view_a.state.head), "run": (run, view_b.state.head)}
     if as_json:
         print_json(_in_json(report, heads))
@@ -141,8 +141,8 @@ def _sentence(check: Check) -> str:
         f"drop tolerated: {digits(check.bound, 4)}"
     )
     if check.verdict == "too_little_evidence":
-        shown = "no drop" if check.detectable is None else f"a drop of {_shown(check.detectable)} or more"
-        words += f"; {plural(check.n or 0, 'case')} would show {shown}"
+        shown = "cannot show a drop" if check.detectable is None else f"would show a drop of {_shown(check.detectable)} or more"
+        words += f"; {plural(check.n or 0, 'case')} {shown}"
     return words
 
 

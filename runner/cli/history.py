@@ -67,7 +67,7 @@ def read_entries(directory: Path) -> list[Entry]:
 
 
 def _directory(argument: str | None) -> Path:
-    """Return the directory that contains the runs: that of the argument, or else runs/."""
+    """Return the directory that contains the runs: that of the argument, otherwise runs/."""
     return next((path for path in (Path(argument), RUNS / argument) if path.is_dir()), RUNS) if argument else RUNS
 
 

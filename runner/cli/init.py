@@ -64,7 +64,7 @@ def _all() -> str:
 
 
 def _short(target: str | None) -> str:
-    """Return a short file: data, the keys of the target, score and common options; without a target, one key of each kind."""
+    """Return a short file: data, the keys of the target, score and common options; without a target, the key of each target."""
     options = {option.key: option for option in OPTIONS}
 
     def rows(*keys: str, active: bool = True) -> str:

@@ -21,9 +21,9 @@ from runner.merge import merge as merge_shards
 def merge(shards: tuple[Path, ...], target: Path, as_json: bool) -> None:
     """Merge the runs of all shards into a new run, NEW.
 
-    Every shard is verified; shards of different evaluations, cases or settings are rejected. NEW is a run like any other: it
-    can be shown, exported, compared and re-scored, and its gates are checked. If shards are missing or not finished, NEW is not
-    finished, either: `resume NEW` runs the missing trials. The shards are not changed.
+    Every shard is verified; shards that differ in the evaluation, the cases or their selection are rejected. NEW is a run like
+    any other: it can be shown, exported, compared and re-scored, and its gates are checked. If shards are missing or not
+    finished, NEW is not finished, either: `resume NEW` runs the missing trials. The shards are not changed.
 
     Exit codes: those of `run`; 3 if shards are missing or not finished, 4 if one is damaged.
 

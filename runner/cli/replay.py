@@ -112,7 +112,7 @@ def _find_seconds(path: Path, time: float) -> tuple[int, float | None]:
             if record.event.__class__ not in BETWEEN_SESSIONS:
                 last = timeline.sessions[-1].offset + timeline.sessions[-1].end
                 if last > time:
-                    # Between two sessions, no time passes.
+                    # Between two sessions, the state does not change.
                     now = time - timeline.sessions[-1].offset if session == len(timeline.sessions) else None
                     return seq or record.seq - 1, now
                 seq = record.seq

@@ -53,10 +53,11 @@ from runner.suggest import command
 def resume(path: Path, reference: str | None, trust: bool, **options: Any) -> None:
     """Resume an interrupted run.
 
-    It continues in the same journal; completed trials are not called again. Settings keep their values unless they are set
-    here. If the task, its cases, scorers or variants have changed, nothing is started without --adopt. A finished run is
-    changed only by --adopt or --retry-failed; --fail-under is checked against it. A run that you did not start on this machine
-    needs --trust: its journal names the file, command or URL to use.
+    It continues in the same journal; completed trials are not called again. Options that were passed before keep their values
+    unless they are passed here; other settings are read from the evaluation again. If the task, its cases, scorers or variants
+    have changed, nothing is started without --adopt. A finished run is changed only by --adopt or --retry-failed; --fail-under
+    is checked against it. A run that you did not start on this machine needs --trust or --task: its journal names the file,
+    command or URL to use.
 
     \b
     evaljournal resume

@@ -57,7 +57,7 @@ def run(ctx: click.Context, /, reference: str | None, path: Path | None, dry_run
     """Run an evaluation.
 
     REFERENCE is file.py, file.py:name or package.module:name. Without it, the options describe the evaluation. Every attempt is
-    recorded under runs/; an interrupted run can be resumed.
+    recorded in the directory of the run; an interrupted run can be resumed.
 
     Exit codes: 0 finished, 1 finished but trials failed, outputs were not scored or a gate did not pass, 2 usage error, 3 not
     finished, 4 the journal was changed by another process.

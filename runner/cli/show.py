@@ -54,8 +54,8 @@ def show(  # noqa: PLR0917  # the options
 ) -> None:
     """Show one TRIAL in full: input, request, output, every attempt with its waits and steps, and the scores.
 
-    TRIAL is the id of a trial, or the name of a case; if it has several trials, they are listed. Without TRIAL, all trials are
-    listed with their inputs. A damaged run is shown up to the damage, with exit code 4.
+    TRIAL is the id of a trial, otherwise the name of a case; if that has several trials, they are listed. Without TRIAL, all
+    trials are listed with their inputs. A damaged run is shown up to the damage, with exit code 4.
 
     \b
     evaljournal show peru

@@ -100,19 +100,19 @@ def _in_words(verification: RunVerification, expect_head: str | None) -> list[st
     trials = audit.totals
     ends = f"{trials.completed:,} completed + {trials.failed:,} failed + {trials.withdrawn:,} withdrawn + {trials.open:,} open"
     counts = ((result.records, "record"), (result.segments, "file"), (result.blobs, "blob"))
-    recomputed = plural(audit.decisions_reproduced, "policy decision")
+    policy_decisions = plural(audit.decisions_reproduced, "policy decision")
     parts = [
         f"{result.path} OK: {', '.join(plural(*count) for count in counts)}; hash chain intact",
         f"head {result.head}",
-        f"audit OK: {plural(trials.enqueued, 'trial')} = {ends}; {recomputed} reproduced",
+        f"audit OK: {plural(trials.enqueued, 'trial')} = {ends}; {policy_decisions} reproduced",
     ]
     if audit.decisions_not_reproduced:
         decisions = plural(audit.decisions_not_reproduced, "decision")
         parts.append(f"{decisions} checked but not reproduced: the policy was shared with another run")
     parts += [f"budget: {line}" for line in use_lines(audit.budget)]
     if expect_head and result.expected_at is not None:
-        since = plural(result.records - result.expected_at, "record")
-        parts.append(f"the expected head is record {result.expected_at:,}; {since} added since")
+        new_records = plural(result.records - result.expected_at, "record")
+        parts.append(f"the expected head is record {result.expected_at:,}; {new_records} added since")
     return parts
 
 

@@ -18,7 +18,7 @@ ExpectedT_co = TypeVar("ExpectedT_co", covariant=True, default=Any)
 
 
 MAX_NAME: Final = 10_000
-"""Maximum characters of a case's name, and of a rate-limit key: every record of a trial contains them."""
+"""Maximum characters of a case's name, which every record of a trial contains, and of a rate-limit key."""
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _MAX_SLUG: Final = 32
 """Maximum characters of the input in the name of a case without an id."""
@@ -27,7 +27,7 @@ _MORE_DIGITS: Final = 10
 """Digits of the fingerprint in a name whose words are only the start of the input, which many rows may share."""
 _WORD: Final = re.compile(r"[A-Za-z0-9]+")
 _MAX_SCANNED: Final = 128
-"""Maximum characters of text in other scripts that are searched for words."""
+"""Maximum characters of a non-ASCII text that are searched for words."""
 
 
 def content_name(value: Any, fingerprint: str, *, digits: int | None = None) -> str:
@@ -111,7 +111,8 @@ class Case(Generic[InputT_co, ExpectedT_co]):
 class ContentNames:
     """Unique names for cases that are named after their content.
 
-    Equal cases are numbered in order: `-2`, `-3`. Different cases with the same name get all digits of their fingerprints.
+    Equal cases are numbered in order: `-2`, `-3`. Different cases with the same name get all digits of their fingerprints; the
+    first of them only if the name is `ambiguous`.
     """
 
     def __init__(self, ambiguous: Collection[str] = (), equal_case_names: Collection[str] | None = None) -> None:

@@ -55,7 +55,8 @@ class Columns:
         if role in self._user_keys:
             key = self._user_keys[role]
             if key not in columns:
-                raise UsageError(f"--{role}-key {key!r} ({role}_key in Python) is not a column; columns: {listed(columns)}")
+                flags = f"--{role}-key{' or --turns' if role == 'input' else ''}, {role}_key in Python"
+                raise UsageError(f"{key!r} is not a column ({flags}); columns: {listed(columns)}")
             return key
         usual = _usual(role, tuple(column for column in columns if column not in self._user_keys.values()))
         if usual is not None and usual != self._recognized.setdefault(role, usual):
@@ -70,7 +71,7 @@ def column_hint(role: Role) -> str:
 
 
 def _usual(role: Role, columns: tuple[str, ...]) -> str | None:
-    """Return the column with a usual name for a role; `id` has precedence over `name`, other duplicates are ambiguous."""
+    """Return the column with a usual name for a role; `id` has precedence, other duplicates are ambiguous."""
     candidates = [column for column in columns if str(column).casefold() in _USUAL[role]]
     if role == "id" and "id" in candidates:
         return "id"

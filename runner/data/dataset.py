@@ -1,7 +1,7 @@
 """Datasets: reading, checking, selecting and shuffling cases.
 
-A file, or anything with a length, is read twice: to check every case before the run, and again lazily during it. A source that
-can be read only once, such as a generator, is checked while it is read. One case at a time is in memory.
+A file, or anything with a length, is read before the run, to check the selected cases, and again lazily during it. A source
+that can be read only once, such as a generator, is checked while it is read. Cases are kept in memory only to shuffle them.
 """
 
 import copy
@@ -23,7 +23,7 @@ from runner.data import readers
 from runner.data.case import Case, ContentNames, Trial
 from runner.data.columns import Columns, column_hint
 from runner.data.shard import is_in_shard
-from runner.errors import UsageError, is_whole, valid
+from runner.errors import MAX_WHOLE, UsageError, valid, whole_number
 
 Source = str | os.PathLike[str] | Iterable[Any] | Callable[[], Iterable[Any]]
 """The path of a file; an iterable of cases, mappings, (input, expected) pairs or inputs; or a function that returns one."""
@@ -45,30 +45,39 @@ def texts(value: str | Iterable[str]) -> tuple[str, ...]:
     return (value,) if isinstance(value, str) else tuple(value)
 
 
-count: Final = valid(lambda value: value is None or is_whole(value, 1), "must be a whole number, 1 or more")
+def _are_utf8(values: tuple[str, ...]) -> bool:
+    try:
+        "".join(values).encode()
+    except (TypeError, UnicodeEncodeError):
+        return False
+    return True
+
+
+count: Final = whole_number(1, optional=True)
+_patterns: Final = valid(_are_utf8, "must be strings that UTF-8 can encode")
 
 
 @frozen(kw_only=True)
 class Selection:
     """Which cases of a dataset are used, and in what order."""
 
-    only: tuple[str, ...] = field(default=(), converter=texts)
+    only: tuple[str, ...] = field(default=(), converter=texts, validator=_patterns)
     """Name patterns with `*`, `?` and `[…]`, case-sensitive. Empty: all."""
-    skip: tuple[str, ...] = field(default=(), converter=texts)
+    skip: tuple[str, ...] = field(default=(), converter=texts, validator=_patterns)
     """Name patterns of cases to exclude; has precedence over `only`."""
     limit: int | None = field(default=None, validator=count)
     """Maximum number of cases, applied last."""
     shuffle: bool = False
     """Whether to shuffle; the order depends only on `seed` and the names."""
-    seed: int = 0
+    seed: int = field(default=0, validator=whole_number(-MAX_WHOLE))
     """Seed of the shuffled order and of the retry jitter."""
 
     def matches(self, name: str) -> bool:
-        """Whether a case of this name is used."""
+        """Return whether a case of this name is used."""
         return (not self.only or _matches(name, self.only)) and not (self.skip and _matches(name, self.skip))
 
     def rank(self, name: str) -> bytes:
-        """Return the position in the shuffled order: a digest, so that a new row does not move the others."""
+        """Return the sort key of the shuffled order: a digest, so that a new row does not move the others."""
         return hashlib.sha256(f"{self.seed}\0{name}".encode()).digest()
 
 
@@ -108,7 +117,7 @@ class Dataset:
         self._checks: tuple[Callable[[Case], object], ...] = ()
 
     def checked(self, check: Callable[[Case], object]) -> "Dataset":
-        """Return the dataset with a check of each case, which raises, before the run."""
+        """Return a copy that calls `check` with each case it reads; `check` raises if the case cannot be used."""
         dataset = copy.copy(self)
         dataset._checks = (*self._checks, check)  # noqa: SLF001  # our own copy
         return dataset
@@ -121,7 +130,7 @@ class Dataset:
         variants: Iterable[str] = ("",),
         shard: Shard | None = None,
     ) -> "Trials":
-        """Check the dataset as far as possible before the run, and return the trials: each case with all variants."""
+        """Check the dataset if it can be read again, and return the trials: each case with all variants and repeats."""
         return Trials(self, selection or Selection(), repeats, tuple(variants), shard)
 
     @property
@@ -227,9 +236,8 @@ class Trials:
         for case in self._selected_cases(checking=not self._dataset.is_rereadable):
             if not is_in_shard(case, self._shard):
                 continue
-            for variant in (
-                self._variants
-            ):  # All variants of a case precede the next one, so that those of a stopped run have the same cases.
+            # All variants of a case precede the next case, so that those of a stopped run have the same cases.
+            for variant in self._variants:
                 for repeat in range(1, self._repeats + 1):
                     yield Trial(case=case, variant=variant, repeat=repeat)
 

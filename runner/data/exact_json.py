@@ -1,6 +1,6 @@
 """JSON parsing that keeps integers of more than 64 bits, which orjson would convert to floats.
 
-Where such a number cannot be stored, as in the journal, it is rejected by name instead of being changed.
+The journal cannot store such a number: it is rejected there, not rounded.
 """
 
 import json
@@ -9,7 +9,7 @@ from typing import Any, Final
 import orjson
 
 _LONG: Final = b"0" * 19
-"""Digits that may be too many for 64 bits, after `_DIGITS`."""
+"""Digits that may be too many for 64 bits, after translation with `_DIGITS`."""
 _DIGITS: Final = bytes(ord("0") if byte in b"0123456789" else ord(" ") for byte in range(256))
 """Maps digits to 0 and all else to spaces; this is ten times faster than a regular expression, which matters for 64 MiB."""
 

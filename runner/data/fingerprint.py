@@ -21,7 +21,7 @@ import orjson
 from runner.errors import UsageError
 
 _LENGTH = 16
-"""Hex digits: 64 bits, so that a dataset of a million cases has a collision with a probability of 1 in 10 million."""
+"""Hex digits: 64 bits, so that two of a million cases have the same fingerprint with a probability of 1 in 37 million."""
 
 _parse_lock = threading.Lock()
 """`ast.parse`, which `inspect.getsource` calls for classes, fails in Python 3.11 if several threads call it concurrently."""
@@ -52,7 +52,7 @@ def fingerprint_function(function: Callable[..., Any]) -> str:
     """Fingerprint a function by its source without comments, blank lines and decorators.
 
     What it calls or reads from its module does not count. Objects such as endpoints have a `fingerprint` of their own. Without
-    source, the compiled code is used.
+    source, the compiled code is used, which differs between versions of Python.
     """
     fingerprint: object = getattr(function, "fingerprint", None)
     if isinstance(fingerprint, str):

@@ -1,7 +1,7 @@
 """Readers of dataset files: JSONL, JSON, CSV, TSV and Parquet.
 
 Each yields rows one at a time with their position, exactly as they are in the file, without converting values: a CSV file has
-only strings. Errors name file and line.
+only strings. Errors name the file and the line or, in Parquet, the row.
 """
 
 import codecs

@@ -16,5 +16,5 @@ def parse_shard(value: Shard | str | None) -> Shard | None:
 
 
 def is_in_shard(case: Case, shard: Shard | None) -> bool:
-    """Whether a case belongs to the shard; all of its variants and repeats do."""
+    """Return whether a case belongs to the shard; all of its variants and repeats do."""
     return shard is None or int(case.fingerprint, 16) % shard.count == shard.number - 1

@@ -1,7 +1,7 @@
 """Templates: strings and JSON values with fields in braces that a case fills, as in `Answer briefly: {question}`.
 
 A field names a column (`{Question text}`), members and list indexes (`{user.name}`, `{turns.0.text}`), never attributes,
-because datasets are untrusted. `{{` and `}}` are literal braces. Missing fields are found before the run starts.
+because datasets are untrusted. `{{` and `}}` are literal braces. Missing fields are found when the cases are checked.
 """
 
 import re
@@ -20,7 +20,7 @@ from runner.suggest import suggest
 _PIECE: Final = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 _FIELD: Final = re.compile(r"(?!\s)[^.{}\n\r]+(?:\.[^.{}\n\r]+)*(?<!\s)")
 _PLAIN_FIELD: Final = re.compile(r"[\w.-]+")
-"""A field name; braces around it are not literal text."""
+"""A name that is probably meant as a field: the error for it does not explain literal braces."""
 _MISSING: Final = object()
 
 
@@ -61,8 +61,9 @@ def _type_of(value: object) -> str:
 class Fields:
     """The fields of one case.
 
-    Lookup order: extra fields (a judge's `{output}`), the members of an object as input, the metadata, and the
-    input itself under any usual name. The expected output is not a field of a task.
+    Lookup order: extra fields (a judge's `{output}`), the members of an object as input, the metadata, the name of the case as
+    `id` or `name`, and the input itself under the name of its column or any usual name. The expected output is not a field of a
+    task.
     """
 
     case: Case

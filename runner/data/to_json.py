@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import inspect
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -45,11 +46,14 @@ def _to_json(value: Any) -> Any:  # noqa: PLR0911  # one return for each kind of
         return {key: _to_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_to_json(item) for item in value]
+    if inspect.iscoroutine(value):
+        value.close()
+        raise TypeError("a coroutine was not awaited; call the async function with `await`, in an `async def`")
     return value
 
 
 def is_large(value: Any, characters: int) -> bool:
-    """Whether the strings in a value, without keys, may be longer than this in total; `_MAX_VALUES` values are examined."""
+    """Return whether a value has more characters than this in its strings, without keys, or at least `_MAX_VALUES` values."""
     if isinstance(value, str):
         return len(value) > characters
     if not isinstance(value, dict | list):

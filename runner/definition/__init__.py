@@ -1,1 +1,1 @@
-"""What an evaluation is: the `@evaluation` decorator, its gates, and loading it from a file."""
+"""What an evaluation is: the `@evaluation` decorator, its settings, variants, budgets and gates, and loading it from a file."""

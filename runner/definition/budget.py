@@ -12,7 +12,7 @@ from runner.suggest import suggest
 OFF: Final = "none"
 """Removes a unit, or the whole budget."""
 
-BudgetValue = Mapping[str, float | str | None] | Iterable[str] | str | None
+BudgetValue = Mapping[str, float | str | None] | list[str] | tuple[str, ...] | str | None
 """A budget as a user may write it: `{"cost": 5}`, `"cost=5"` or several such strings."""
 
 _NUMBER: Final = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(?:e-?\d+)?\s*([kM]?)")

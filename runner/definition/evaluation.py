@@ -10,7 +10,7 @@ import inspect
 import re
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from types import FunctionType
-from typing import Any, Concatenate, Final, Generic, Protocol, cast, overload, runtime_checkable
+from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, Protocol, cast, overload, runtime_checkable
 
 import attrs
 from typing_extensions import TypeVar, Unpack
@@ -76,8 +76,8 @@ class Evaluation(Generic[InputT, OutputT, ReturnT]):
         is_object = isinstance(task, OpenableTask)
         shared = digest(b"variants") if self.variants and is_object else fingerprint_function(task)
         self.fingerprint = shared
-        """Digest of the task's source, computed now because the file may change during a run. Variants have their own; those of
-        an object, such as a chat model, have nothing else in common."""
+        """Fingerprint of the task, computed now because its file may change during a run. Each variant has its own; for
+        variants of an object, such as a chat model, this one is constant."""
         self._task_definition = definition_of(task)
         self.cases = cases
         for variant_task in self.tasks.values():
@@ -101,6 +101,12 @@ class Evaluation(Generic[InputT, OutputT, ReturnT]):
         evaluation = copy.copy(self)
         evaluation.variants = selected_variants(self.variants, names, self.name)
         return evaluation
+
+    if not TYPE_CHECKING:  # Type checkers report an unknown attribute themselves.
+
+        def __getattr__(self, name: str) -> Any:
+            hint = "; write @NAME.score to add a scorer" if name.startswith("scor") else ""
+            raise AttributeError(f"an evaluation has no attribute {name!r}{hint}", name=name, obj=self)
 
     def __repr__(self) -> str:
         return f"<evaluation {self.name!r}, scorers: {', '.join(self.scorers) or 'none'}, {self.settings}>"
@@ -148,7 +154,7 @@ class Evaluation(Generic[InputT, OutputT, ReturnT]):
 
         Its parameters are passed by name: any of output, expected, input, metadata, case and trajectory. `timeout` is in
         seconds for one call (default: a judge's own, otherwise that of the run's attempts; None: no limit). With `workers`, it
-        is called in the workers of the run, because it executes what a model wrote.
+        is called in the workers of the run; use that if it executes what a model wrote.
         """
         add = functools.partial(self._add_scorer, name=name, retry=retry, timeout=timeout, workers=workers)
         return add if scorer is None else add(scorer)
@@ -190,7 +196,7 @@ def _seconds(timeout: float | None) -> float | None:
 
 
 def _is_redefined(old: object, new: object) -> bool:
-    """Whether a function replaces an older version of itself, as when a notebook cell is run again.
+    """Return whether a function replaces an older version of itself, as when a notebook cell is run again.
 
     Two functions with the same name on different lines of a file, or created by the same function, are a mistake.
     """
@@ -246,9 +252,10 @@ def evaluation(
     """Turn a function that takes a case's input and returns an output into an evaluation.
 
     `cases` is a file's path, an iterable, a function that returns one, or a `Dataset`, which also names the columns. `name`
-    defaults to the function's name. `variants` are the sets of parameters that the function is called with: `{"mini": {"model":
-    "gpt-5-mini"}}`, or lists of values for the product of all: `{"model": ["gpt-5", "gpt-5-mini"], "temperature": [0, 1]}`. For
-    all other parameters see `Settings`; `run` can override each of them.
+    defaults to the function's name. `variants` are the sets of parameters that the function is called with:
+    `{"mini": {"model": "gpt-5-mini"}}`, or lists of values for the product of all:
+    `{"model": ["gpt-5", "gpt-5-mini"], "temperature": [0, 1]}`. For all other parameters see `Settings`; `run` can override
+    each of them.
     """
     names = {field.name for field in attrs.fields(Settings)}
     for option in settings:

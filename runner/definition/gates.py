@@ -67,7 +67,7 @@ class Gate:
 
 @attrs.frozen
 class GateResult:
-    """Whether a run reached a gate."""
+    """The result of a gate in a run."""
 
     gate: str
     """The gate as it was written, such as `exact=0.9`."""
@@ -117,7 +117,7 @@ def problems(state: RunState, scorers: Iterable[str] = ()) -> list[str]:
 
 
 def check_gates(gates: Iterable[str], scorers: Iterable[str]) -> None:
-    """Reject a gate on a score that no scorer returns."""
+    """Reject a gate on a score of an unknown scorer."""
     names = list(scorers)
     for gate in gates:
         name = Gate.parse(gate).scorer

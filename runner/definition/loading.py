@@ -34,12 +34,12 @@ imports_for_worker: Final[ContextVar[bool]] = ContextVar("evaljournal_imports_fo
 _REFERENCE: Final = re.compile(r"(?P<module>.+?)(?::(?P<name>[^:/\\]*))?", re.DOTALL)
 _MODULE: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 _loaded: Final[set[str]] = set()
-"""Names of modules that were loaded from a user's file; the next file of that name replaces it."""
+"""Names of modules that were loaded from a user's file; the next file of that name replaces the module."""
 
 
 @frozen
 class LoadedEvaluation:
-    """An evaluation, and the reference that imports it from the same directory."""
+    """An evaluation, and the reference that loads it again from the same working directory."""
 
     evaluation: AnyEvaluation
     reference: str
@@ -169,7 +169,7 @@ def _import_location(path: Path) -> tuple[Path, str]:
 
 
 def _is_taken(name: str, path: Path) -> bool:
-    """Whether another module has the name: a file such as json.py or rich.py must not replace it, loaded or not."""
+    """Return whether another module has the name: a file such as json.py or rich.py must not replace it, loaded or not."""
     module = sys.modules.get(name)
     if module is not None:
         return name not in _loaded and getattr(module, "__file__", None) != str(path)

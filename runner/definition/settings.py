@@ -18,7 +18,7 @@ from runner.data.dataset import Selection, count, texts
 from runner.data.fingerprint import digest, fingerprint_function
 from runner.definition.budget import BudgetValue, parse_budget
 from runner.definition.gates import Gate
-from runner.errors import UsageError, Validator, is_whole, valid
+from runner.errors import UsageError, Validator, is_whole, valid, whole_number
 from runner.retries.retry import NUMBERS, Retry
 from runner.steps.durable_requests import DurableRequests
 from runner.suggest import suggest
@@ -26,7 +26,7 @@ from runner.workers.parse import parse_workers
 from runner.workers.pool import WorkerPool
 
 EXPERIMENT_SETTINGS: Final = ("repeats", "only", "skip", "limit", "shuffle", "seed", "only_variants")
-"""Settings that define the experiment. All others may change from session to session."""
+"""Settings that define the experiment; `resume` can only select variants. All others may change from session to session."""
 
 
 def is_duration(value: object) -> bool:
@@ -34,7 +34,7 @@ def is_duration(value: object) -> bool:
     return isinstance(value, float) and math.isfinite(value) and value > 0
 
 
-def _is_tolerance(value: object) -> bool:
+def _is_failure_limit(value: object) -> bool:
     return value is None or is_whole(value, 0) or (isinstance(value, float) and 0 <= value <= 1)
 
 
@@ -70,8 +70,8 @@ def _budget_per_trial(value: BudgetValue) -> Mapping[str, float] | None:
 
 _is_pool: Final = valid(
     lambda value: value is None or isinstance(value, WorkerPool),
-    "must be 'processes', 'processes:N', 'processes:NxM', 'ray', 'ray:HOST:PORT', 'command:LINE' or 'command:NxM:LINE', "
-    "with 'scorers:' before it if attempts do not run there",
+    "must be 'none', 'processes', 'processes:N', 'processes:NxM', 'ray', 'ray:HOST:PORT', 'command:LINE' or "
+    "'command:NxM:LINE', with 'scorers:' before all but 'none' if attempts do not run there",
 )
 DURATION: Final = "must be a number of seconds above 0"
 _duration: Final = valid(lambda value: value is None or is_duration(value), DURATION, "None turns it off")
@@ -82,20 +82,22 @@ class Settings(Selection):
     """Which cases an evaluation runs on, and how; each can be changed for a single run."""
 
     slots: int | None = field(default=None, validator=count)
-    """Maximum number of concurrent attempts, and of concurrent calls of each scorer. None: 100 for endpoints, chat models and
-    async functions, 32 for plain functions (threads) and recorded outputs, the number of CPUs (at least 4) for commands."""
+    """Maximum number of concurrent attempts per rate-limit key, and of concurrent calls of each scorer. None: 100 for
+    endpoints, chat models and async functions, 32 for plain functions (threads) and recorded outputs, the number of CPUs (at
+    least 4) for commands."""
     timeout: float | None = field(default=600.0, converter=as_float, validator=_duration)
     """Seconds for one attempt. None: no timeout."""
     deadline: float | None = field(default=None, converter=as_float, validator=_duration)
     """Seconds for one session of the run; it then stops, and can be resumed."""
-    repeats: int = field(default=1, validator=valid(lambda value: is_whole(value, 1), "must be a whole number, 1 or more"))
+    repeats: int = field(default=1, validator=whole_number(1))
     """How many trials each case has, with each variant."""
     only_variants: tuple[str, ...] = field(default=(), converter=texts)
     """Names of the variants to run. Empty: all. If a run is resumed, they are those of the session; the others stay open."""
     loop: Literal["trio", "asyncio"] | None = field(default=None, validator=_one_of("trio", "asyncio", None))
-    """The event loop of an `async def` task."""
+    """The event loop of an `async def` task. None: the one that its code uses, otherwise asyncio."""
     write_ahead: bool = field(default=False, validator=_of_type(bool))
-    """Whether the start of each attempt is synced to disk before its call, and the result of a step before it returns."""
+    """Whether the start of each attempt is synced to disk before its call, and the result of a step before it returns. With
+    `durability="os"`, they are only handed to the operating system."""
     record_requests: bool = field(default=True, validator=_of_type(bool))
     """Whether the requests to endpoints, chat models and commands are recorded."""
     reuse_steps: Reuse = field(default="transient", validator=_one_of(*REUSES))
@@ -123,34 +125,33 @@ class Settings(Selection):
     fail_fast: bool = field(default=False, validator=_of_type(bool))
     """Whether the first failed trial stops the run."""
     max_failures: int | float | None = field(
-        default=None, validator=valid(_is_tolerance, "must be a number of trials, or a fraction of all such as 0.05")
+        default=None, validator=valid(_is_failure_limit, "must be a number of trials, or a fraction of all such as 0.05")
     )
     """How many trials (an int), or which fraction of all trials (a float), may fail in a session before the run is stopped."""
     stop_on_same_error: int | None = field(
         default=20,
-        validator=valid(
-            lambda value: value is None or is_whole(value, 1), "must be a whole number, 1 or more", "None turns it off"
-        ),
+        validator=whole_number(1, "None turns it off", optional=True),
     )
     """Number of trials. If the first ones of a session all fail with the same error at the same line, the run is stopped.
     None: never."""
     budget: Mapping[str, float] | None = field(default=None, converter=_budget)
     """What the run may use: `{"cost": 5}` in dollars, `input_tokens` and `output_tokens`, judges and steps included. An attempt
-    starts only if it fits; then the run stops, and can be resumed with a larger budget."""
+    starts only if it fits; otherwise the run stops, and can be resumed with a larger budget."""
     budget_per_trial: Mapping[str, float] | None = field(default=None, converter=_budget_per_trial)
     """What the attempts of one trial may use, in the same units; a trial that exceeds it fails with the reason `budget`."""
     limit_key: str | None = field(
         default=None,
         validator=valid(
             lambda value: value is None or (isinstance(value, str) and bool(value)),
-            "must be the name of a field of the cases, such as 'model'",
+            "must be the name of a field of the cases or of a parameter of the variants, such as 'model'",
         ),
     )
-    """The field of a case that holds its rate-limit key; each key has its own slots, concurrency limit and pauses."""
+    """The field of a case, or the parameter of a variant, that holds its rate-limit key. Each key has its own slots,
+    concurrency limit and pauses."""
     fail_under: tuple[str, ...] = field(default=(), converter=texts, validator=_gates)
     """Gates: `exact=0.9` for a mean, or `exact>=0.9@lower` for the lower end of its 95 % confidence interval."""
     durability: Durability = field(default="sync", validator=_one_of("sync", "os"))
-    """`sync` syncs the journal continuously; `os` only at the end."""
+    """`sync` syncs the journal continuously; `os` only when a segment is sealed (at 64 MiB) and at the end."""
 
     def changed(self, values: Mapping[str, Any]) -> "Settings":
         """Return a copy with these values; `retry` may be a mapping with some of its numbers."""
@@ -189,7 +190,7 @@ class Settings(Selection):
 
 
 def _serialize(_: object, __: object, value: Any) -> Any:
-    """Return the name of a class and the fingerprint of a function; everything else is JSON already."""
+    """Convert a worker pool, a class or a function to JSON; everything else is JSON already."""
     if isinstance(value, WorkerPool):
         return dict(value.describe())
     if isinstance(value, type):

@@ -71,7 +71,7 @@ def variants_of(task: Callable[..., Any], options: VariantOptions, evaluation: s
 
 
 def checked_variants(variants: Iterable[Variant]) -> dict[str, Variant]:
-    """Return variants by name; raise a `UsageError` if a name is invalid or used twice."""
+    """Return variants by name; raise a `UsageError` if a name is invalid, or equal to another one if case is ignored."""
     checked: dict[str, Variant] = {}
     names: dict[str, str] = {}
     for variant in variants:

@@ -115,7 +115,7 @@ class Attempts:
         return (first, round(state.steps.open[work.trial].spent, 6)) if first else (0, 0.0)
 
     async def _offer_results(self, work: TrialWork, steps: AttemptSteps) -> None:
-        """Read the results of completed steps; one that cannot be read is executed again, and that is noted."""
+        """Read the results of completed steps for reuse; a step whose result is damaged is executed again, which is noted."""
         journal, recorded_steps = self._recorder.journal, list(self._recorder.state.steps.open[work.trial])
         if not recorded_steps:
             return
@@ -185,9 +185,12 @@ class Attempts:
         )
 
     def abandon(self, work: TrialWork) -> None:
-        """Record that an attempt was interrupted although it does not respond to its cancellation."""
+        """Record an attempt that does not respond to its cancellation as interrupted."""
         if work.state.stage == "running":
-            self._inform(events.AttemptInterrupted(trial=work.trial, attempt=work.state.attempts, reason="stopped"), work)
+            event = events.AttemptInterrupted(
+                trial=work.trial, attempt=work.state.attempts, reason="stopped", worker=work.worker
+            )
+            self._inform(event, work)
 
     def _inform(
         self, event: events.AttemptFailed | events.AttemptTimedOut | events.AttemptInterrupted, work: TrialWork
@@ -195,7 +198,7 @@ class Attempts:
         self._scheduler.inform_policy(self._record(event), work)
 
     async def _masked(self, work: TrialWork, outcome: Returned) -> Returned:
-        """Mask the secrets that the run sends in an output, and record that it was changed."""
+        """Mask the run's secrets in an output, and note that it was changed."""
         output, mask = outcome.output, partial(mask_output, outcome.output)
         masked_output = await self._in_thread(mask) if is_large(output, LIMIT) else mask()
         if masked_output is output:
@@ -209,7 +212,7 @@ class Attempts:
         try:
             return Returned(output=outcome.output, in_blobs=await self._recorder.journal.write_blobs(event))
         except (Unserializable, RecursionError):
-            return outcome  # Converted or reported below.
+            return outcome  # `_succeeded` converts it, or fails the attempt.
 
     def _exceed_budget(self, work: TrialWork, elapsed: float, usage: Any = None) -> None:
         """Fail an attempt with which its trial has exceeded the budget per trial."""
@@ -224,6 +227,7 @@ class Attempts:
             category="fatal",
             elapsed=elapsed,
             usage=usage,
+            worker=work.worker,
         )
         self._inform(failed, work)
         self._settle(work)
@@ -287,7 +291,7 @@ class Attempts:
             self._scheduler.shutdown.stop_unauthorized(exc)
 
     def _settle(self, work: TrialWork, *, stop_run: bool = False) -> None:
-        """Retry an attempt that failed or timed out, or fail its trial."""
+        """Retry an attempt that failed, timed out or ended with its worker, or fail its trial."""
         state, settings = work.state, self._settings
         is_rate_limited = state.retry_history is not None and state.retry_history.category == "rate_limited"
         work.rate_limits = work.rate_limits + 1 if is_rate_limited else 0

@@ -52,7 +52,7 @@ class CallScope:
 
     A call is made inside `scope`. When it is cancelled, the call unwinds to there, `outcome` is the reason, and a new scope is
     needed. One scope serves many calls, and one timer watches the timeouts of all, because entering a scope and moving its
-    deadline cost more than recording an event.
+    deadline for each call is slow.
     """
 
     def __init__(self, timer: Timer) -> None:

@@ -83,7 +83,7 @@ def adopted_changes(before: RunStarted, now: RunStarted, *, trusted: bool = Fals
 def differences(before: RunStarted, now: RunStarted, settings: Mapping[str, Any]) -> list[str]:
     """Describe the changes, field by field, that make the run another experiment; with a diff of the definition.
 
-    Slots, timeouts, retries and other settings may change from one session to the next.
+    Settings other than `EXPERIMENT_SETTINGS` may change from one session to the next.
     """
     changed = changes(before, now)
     fields = [

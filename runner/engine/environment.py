@@ -1,4 +1,4 @@
-"""The process, the machine and the versions of a session. They are recorded and displayed, and decide nothing."""
+"""The process, the machine, the versions and the user's key of a session."""
 
 import os
 import platform
@@ -16,7 +16,7 @@ from journal.ownership import user_key
 
 @attrs.frozen(kw_only=True)
 class Environment:
-    """What a session records about where it runs; tests pass a fixed one."""
+    """Where a session runs, as its records have it; tests pass a fixed one."""
 
     pid: int
     host: str
@@ -25,7 +25,7 @@ class Environment:
     run: str | None = None
     """Id of a new run; None for a random one."""
     key: bytes | None = attrs.field(default=None, repr=False)
-    """Key that marks the run as the user's own; see `journal.ownership`."""
+    """Key that signs the records that start the run and the session; see `journal.ownership`. It is not recorded."""
     key_problem: str = ""
     """Why there is no key."""
 
@@ -41,7 +41,7 @@ class Environment:
         return cls(pid=os.getpid(), host=host, boot_id=_boot_id(), versions=versions, key=key, key_problem=problem)
 
     def warn_without_key(self) -> None:
-        """Print a warning if the records of this session cannot be signed."""
+        """Print a warning if the start of this session cannot be signed."""
         if self.key_problem:
             sys.stderr.write(f"Warning: {self.key_problem}; `evaljournal resume` of this run will need --trust\n")
 

@@ -1,4 +1,4 @@
-"""The executor of a session: consumers take jobs from the scheduler, make attempts and scorer calls, and record every event.
+"""The executor of a session: consumers execute the jobs of the scheduler; timeouts, budgets and stops cancel their calls.
 
 A consumer is a trio task. It takes the next job, executes it to its end or its next wait, and parks when there is no job.
 """
@@ -46,7 +46,7 @@ class Executor:
         recorder: Recorder,
         tasks: Mapping[str, Task],
         scorers: Sequence[OpenScorer],
-        policy: Callable[[str], Policy],
+        new_policy: Callable[[str], Policy],
         settings: Settings,
         *,
         max_failures: float,
@@ -56,7 +56,7 @@ class Executor:
         workers: Workers | None = None,
         fail_ambiguous: bool = False,
     ) -> None:
-        """Call `policy` with a rate-limit key for the policy of its lane, and `key_of` for the key of a trial.
+        """`new_policy` returns the policy for a rate-limit key, and `key_of` the key of a trial.
 
         `tasks` are those of the variants; without any, outputs are only scored. Without `key_of`, attempts have one key, and
         without `admission` there is no budget.
@@ -70,13 +70,13 @@ class Executor:
         self.scheduler = Scheduler(
             recorder,
             settings,
-            policy,
+            new_policy,
             self.shutdown,
             has_keys=key_of is not None,
             loop=loop,
             start_consumer=self._start_consumer,
             admission=admission,
-            places=workers,
+            workers=workers,
         )
         if workers is not None:
             workers.is_stopping = lambda: self.shutdown.reason is not None or self.shutdown.is_over
@@ -102,7 +102,7 @@ class Executor:
         self._turn_ends = 0.0
         """When consumers must yield, even if their tasks do not wait for anything."""
         self._idle = trio.Event()
-        """Set when nothing is in flight."""
+        """Set when what `_wait_idle` waits for may have happened."""
         self._stuck: list[str] = []
         """Jobs that did not respond to their cancellation when the session was stopped."""
         self._abandoned: dict[CallScope, str] = {}
@@ -221,7 +221,7 @@ class Executor:
         self._timeouts.schedule(min((scope.due for scope in self._in_flight), default=math.inf))
 
     def _abandon(self, scope: CallScope) -> None:
-        """Record a call as timed out although it is still running, and let another consumer replace this one."""
+        """Record the end of a cancelled call that is still running, and let another consumer replace this one."""
         job, outcome = self._in_flight.pop(scope), OverBudget() if scope.outcome == OverBudget() else TimedOut()
         scope.is_abandoned, scope.due = True, math.inf
         self._abandoned[scope] = _name_of(job)

@@ -87,7 +87,7 @@ class Intake:
         scheduler.end_if_done()
 
     async def _read(self, source: TrialSource, limit: int) -> bool:
-        """Read and admit trials, without waiting for all of them; return whether there were any."""
+        """Read trials and admit them, the first ones before the last one is read; return whether there were any."""
         results: list[bool | BaseException] = []
         is_read = trio.Event()
 
@@ -244,7 +244,7 @@ class PendingTrials:
         return self._options.on_ambiguous == "fail" or state.ended_with_worker or self._state.is_over_budget(trial)
 
     def _settle(self, work: TrialWork, state: TrialState) -> TrialWork | None:
-        """Make the decision that the last session did not record, by the same rules."""
+        """Record whether a trial is retried or fails, by the rules of the executor; return what is left to do, if anything."""
         event = settle(
             work.trial,
             state,

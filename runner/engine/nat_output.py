@@ -1,7 +1,7 @@
 """The output files of `nat eval`, kept up to date while a run is in progress.
 
 They are derived from the journal alone and rewritten when a run is resumed, so nothing is lost or duplicated. If they cannot be
-written, the run continues. Files are read and written in a thread.
+written, the run continues. During the run, files are read and written in a thread.
 """
 
 import contextlib
@@ -54,7 +54,7 @@ class NatOutput:
         self._index: TrialIndex | None = None
 
     def prepare(self, run: Path | None = None) -> None:
-        """Create the directory; reject one that cannot be written, or that holds the output of another run."""
+        """Create the directory; raise a `UsageError` if it cannot be used for this run."""
         if inside := segments.enclosing_run(self.directory):
             raise UsageError(f"{self.directory} is inside the run {inside}", hint=_OTHER_DIRECTORY)
         if self.directory.exists() and not self.directory.is_dir():

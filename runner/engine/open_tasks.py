@@ -1,4 +1,4 @@
-"""Opens the task and the scorers of an evaluation for the duration of a session."""
+"""Opens the tasks and the scorers of an evaluation for the duration of a session."""
 
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
@@ -18,7 +18,7 @@ class TaskOpener:
     def __init__(
         self, stack: AsyncExitStack, run: str, *, grace: float, in_thread: InThread, workers: Workers | None = None
     ) -> None:
-        """With `workers`, the scorers defined with `workers=True` are called there, and the task unless it is excluded."""
+        """With `workers`, scorers that are defined with `workers=True` are called there, and tasks if `workers.runs_tasks`."""
         self._stack = stack
         self._run = run
         self._grace = grace
@@ -57,8 +57,8 @@ def _as_task(scorer: Scorer) -> Callable[[Any], Any]:
     """Return a function with one argument that calls a scorer."""
     if scorer.is_async:
 
-        async def call(scored: ScorerInput) -> Any:
-            return await scorer.call(scored)
+        async def call(scorer_input: ScorerInput) -> Any:
+            return await scorer.call(scorer_input)
 
         call.__wrapped__ = scorer.function  # type: ignore[attr-defined]  # its event loop is detected from its own code
         return call

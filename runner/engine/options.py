@@ -47,13 +47,13 @@ class Options:
     task: str = ""
     """Where the evaluation is defined, such as `evals/capitals.py:capitals`."""
     adopt: bool = False
-    """Whether to accept changes to the task, the cases or the scorers."""
+    """Whether to accept changes to the task, the cases, the scorers or the variants."""
     trust: bool = False
     """Whether to record `task` again, so that `evaljournal resume` uses it without --trust if another user started the run."""
     retry_failed: bool = False
     """Whether to retry failed trials."""
     yes: bool = False
-    """Whether to run a product of more than 1,000 variants."""
+    """Whether to run more than 1,000 variants."""
     shard: Shard | None = attrs.field(default=None, converter=parse_shard)
     """The part of the cases to run, such as `3/8`; None: all. A resumed run keeps its own."""
     on_ambiguous: Literal["retry", "fail"] = "retry"
@@ -61,11 +61,12 @@ class Options:
     observer: Callable[[LiveRun], Awaitable[None]] | None = None
     """Started with the run and cancelled at its end."""
     listener: Callable[[Record], None] | None = None
-    """Called with every record; it must neither wait nor raise."""
+    """Called with every record of the session, except those about the journal's files; it must neither wait nor raise."""
     on_unresponsive: Callable[[Any], object] | None = None
-    """Called in the main thread with the recorded outcome if a call does not respond to cancellation; it may end the
-    process. Default: a stopped run exits with 3, and a finished one waits for the call."""
-    limits: Callable[[int], Policy] | None = None
+    """Called with the recorded outcome if a call does not respond to cancellation; it may end the process. Only `run` calls
+    it, if it handles signals and no event loop runs in its thread. Default: a stopped run exits with 3, and a finished one
+    waits for the call."""
+    policy_factory: Callable[[int], Policy] | None = None
     """Returns the policy for a number of slots, instead of the one that the settings name."""
     environment: Callable[[], Environment] = attrs.field(factory=lambda: Environment.current)
     """Returns the versions and the process that are recorded."""
@@ -98,7 +99,7 @@ class RunOptions(SettingOptions, total=False):
     observer: Callable[[LiveRun], Awaitable[None]] | None
     listener: Callable[[Record], None] | None
     on_unresponsive: Callable[[Any], object] | None
-    limits: Callable[[int], Policy] | None
+    policy_factory: Callable[[int], Policy] | None
     environment: Callable[[], Environment]
     files: Files
     in_thread: InThread

@@ -69,7 +69,7 @@ def make_plan(
     path: Path,
     only_variants: Sequence[str] = (),
 ) -> Plan:
-    """Return the plan of a session; raise `RunChanged` if it is not what the run was started with.
+    """Return the plan of a session; raise `RunChanged` if it is not what the run was started with, unless that is adopted.
 
     `only_variants` are those of the session, if it runs only some of the run's.
     """
@@ -99,8 +99,8 @@ def make_plan(
     if settings.slots is None:
         settings = attrs.evolve(settings, slots=min(default_slots(task, shards) for task in evaluation.tasks.values()))
     facts = settings.facts()
-    if options.limits is not None and "aimd" not in facts:  # A custom policy, which an audit cannot recompute.
-        facts["policy"] = getattr(options.limits, "__qualname__", repr(options.limits))
+    if options.policy_factory is not None and "aimd" not in facts:  # A custom policy, which an audit cannot recompute.
+        facts["policy"] = getattr(options.policy_factory, "__qualname__", repr(options.policy_factory))
     source = evaluation.cases.source
     started = RunStarted(
         evaluation=evaluation.name,
@@ -152,7 +152,7 @@ def _check_gateway(task: object) -> None:
 
 
 def _watch_clients(evaluation: Evaluation[Any, Any, Any], settings: Settings) -> None:
-    """Let the HTTP clients of the task record steps; raise a `UsageError` if it has none."""
+    """Let the HTTP clients of the task record steps; raise a `UsageError` if they cannot."""
     from runner.steps.http_clients import watch_clients  # noqa: PLC0415  # an HTTP client is slow to import
 
     problem = ""

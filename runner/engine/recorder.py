@@ -43,14 +43,14 @@ class Clock:
     """The clock of a session: `now` in seconds since its start (`t` of a record), and timestamps for records."""
 
     def __init__(self, wall: Callable[[], float] = time.time) -> None:
-        self._time = trio.lowlevel.current_clock().current_time  # Cheaper than `trio.current_time`.
-        self.start = self._time()
+        self.monotonic = trio.lowlevel.current_clock().current_time  # Cheaper than `trio.current_time`.
+        self.start = self.monotonic()
         self.wall = wall
-        self.read = system_clock(self._time, wall, start=self.start)  # A second reading would be later.
+        self.read = system_clock(self.monotonic, wall, start=self.start)  # A second reading would be later.
 
     def now(self) -> float:
         """Return the seconds since the session started."""
-        return self._time() - self.start
+        return self.monotonic() - self.start
 
 
 class RunLoop:
@@ -134,9 +134,10 @@ class LateRecorder:
 
     def record(self, event: Noted | AttemptReturnedLate | AttemptInterrupted | StepEvent) -> None:
         """Record an event, or discard it; call it in the thread of the loop."""
-        if not self._shutdown.is_over and self._recorder.journal.failure is None:
-            self._recorder.record(event)
-            if self._recorder.state.is_over_budget(event.trial):
+        recorder = self._recorder
+        if not self._shutdown.is_over and recorder.journal.failure is None:
+            recorder.record(event)
+            if recorder.state.budget is not None and recorder.state.is_over_budget(event.trial):
                 self._stop_over_budget(event.trial)
 
     def sink(self, work: TrialWork) -> Sink:
@@ -147,9 +148,14 @@ class LateRecorder:
         """Return the steps of the attempt in flight; with `wait`, each step waits until it is on disk."""
         loop, attempt = self._loop, work.state.attempts
         record = partial(loop.call, self._record_step, work, attempt)
-        now, wait_durable = self._recorder.clock.now, self._wait_durable if wait else None
         return AttemptSteps(
-            work.trial, attempt, record=record, now=now, token=loop.token, wait_durable=wait_durable, is_step=is_step
+            work.trial,
+            attempt,
+            record=record,
+            clock=self._recorder.clock.monotonic,
+            token=loop.token,
+            wait_durable=self._wait_durable if wait else None,
+            is_step=is_step,
         )
 
     def _record_step(self, work: TrialWork, attempt: int, event: StepEvent) -> None:

@@ -46,11 +46,11 @@ class Rescored:
 
     outcome: Outcome
     outputs: int
-    """Outputs that were scored by at least one scorer."""
+    """Outputs for which every missing scorer was called; some may have failed."""
     already_scored: int
     """Outputs that already had a score from the current version of every scorer."""
     unscored: int
-    """Outputs that were not scored because the re-scoring was stopped."""
+    """Outputs that were not scored completely because the re-scoring was stopped."""
 
 
 async def rescore(
@@ -113,9 +113,9 @@ async def rescore(
             if workers is not None:
                 workers.begin(journal.run)
             opener = TaskOpener(stack, journal.run, grace=1.0, in_thread=in_thread, workers=workers)
-            own = [scorer.with_defaults(scorer.retry, settings.timeout) for scorer in scorers]
-            keys = scorer_keys(own, None)
-            opened = [await opener.scorer(scorer, keys[scorer.name]) for scorer in own]
+            scorers = [scorer.with_defaults(scorer.retry, settings.timeout) for scorer in scorers]
+            keys = scorer_keys(scorers, None)
+            opened = [await opener.scorer(scorer, keys[scorer.name]) for scorer in scorers]
             executor = Executor(recorder, {}, opened, policy, settings, max_failures=0, in_thread=in_thread, workers=workers)
             await _execute(executor, outputs, signals=signals)
         scored = executor.scheduler.completed
@@ -209,7 +209,7 @@ class _Outputs:
         files: Files,
         input_name: str,
     ) -> None:
-        """Score these trials; of each, the scorers that need not be called are named."""
+        """`unscored`: the trials to score, each with the scorers that need not be called."""
         self._recorder = recorder
         self._files = files
         self._input_name = input_name

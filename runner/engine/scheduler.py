@@ -29,11 +29,11 @@ from runner.engine.trial_work import Job, ScorerCall, TrialWork
 from runner.workers.driver import Workers
 
 READ_AHEAD: Final = 64
-"""Trials that are read beyond twice the limit: each read takes a turn in a thread."""
+"""Trials that are read beyond twice the limit: reading in batches saves switches to a thread."""
 READ_AHEAD_WITH_KEYS: Final = 10_000
 """Trials that are read if there are rate-limit keys: those of a paused key must not delay the others."""
 TICK: Final = 2e-6
-"""Seconds after a policy's time at which it is called, because times are rounded to the microsecond."""
+"""Seconds added to the time at which a policy asks to be called, because times are rounded to the microsecond."""
 
 
 class Scheduler:
@@ -43,33 +43,33 @@ class Scheduler:
         self,
         recorder: Recorder,
         settings: Settings,
-        policy: Callable[[str], Policy],
+        new_policy: Callable[[str], Policy],
         shutdown: Shutdown,
         *,
         has_keys: bool,
         loop: RunLoop,
         start_consumer: Callable[[], None],
         admission: Admission | None = None,
-        places: Workers | None = None,
+        workers: Workers | None = None,
     ) -> None:
-        """Call `policy` with a rate-limit key for the policy of its lane; `has_keys`: attempts have several.
+        """`new_policy` returns the policy for a rate-limit key; `has_keys`: attempts have several.
 
-        Without `admission` there is no budget. Jobs that run in workers wait for `places`.
+        Without `admission` there is no budget. Jobs that run in workers wait for a place in `workers`.
         """
         self.recorder = recorder
         self.settings = settings
         self.shutdown = shutdown
         self.loop = loop
         self._record, self._now = recorder.record, recorder.clock.now
-        self._new_policy = policy
+        self._new_policy = new_policy
         self.has_keys = has_keys
         self._start_consumer = start_consumer
         self._admission = admission
         self._blocked_lane: Lane | None = None
         """The lane whose next attempt the budget does not allow yet; attempts of other lanes wait for it."""
-        self._places = places
-        if places is not None:
-            places.on_room = self.wake
+        self._workers = workers
+        if workers is not None:
+            workers.on_room = self.wake
         self.queues = Queues()
         self.timer = Timer(recorder.clock, self._fire)
         """Fires for jobs and policies that wait for a time."""
@@ -80,7 +80,7 @@ class Scheduler:
         self._unfinished = 0
         """Trials that were admitted and are neither done nor released."""
         self.completed = 0
-        """Trials that got all their scores in this session."""
+        """Trials whose scorers have all ended in this session."""
         self.is_intake_done = False
         self._is_intake_waiting = False
         self._intake_needed = trio.Event()
@@ -135,7 +135,7 @@ class Scheduler:
 
     @property
     def intake_room(self) -> int:
-        """How many trials to read now; 0 if enough are queued."""
+        """How many trials to read now; 0 if enough are queued, or too many outputs wait for scores."""
         queues = self.queues
         capacity = READ_AHEAD_WITH_KEYS if self.has_keys else 2 * queues.limit + READ_AHEAD
         room = capacity - queues.waiting
@@ -155,7 +155,7 @@ class Scheduler:
             self._intake_needed.set()
 
     def complete(self, work: TrialWork) -> None:
-        """Record that a trial has its output and all its scores."""
+        """Record that a trial is completed: it has an output, and its scorers have all ended."""
         self.queues.unscored -= 1
         self.completed += 1
         if work.completes:
@@ -191,7 +191,7 @@ class Scheduler:
             self.queues.put(job)
 
     def wake(self, *, for_probe: bool = False) -> None:
-        """Let a consumer look for a job, a parked or a new one, if there is a job that may be able to start.
+        """Let a consumer, parked or new, look for a job if there is one that may be able to start.
 
         A breaker's probe may exceed the limit.
         """
@@ -224,18 +224,18 @@ class Scheduler:
             self.wake()
             return work
         for lane in queues.lanes.values():
-            if self._places is not None:
-                self._set_aside(lane, self._places)
+            if self._workers is not None:
+                self._set_aside(lane, self._workers)
             if self._has_next(lane):
-                gate = lane.steering.may_start(now)
-                places = self._places
+                permit = lane.steering.may_start(now)
+                workers = self._workers
                 # Without room, only the first job has a place.
-                probe = gate.probe and (places is None or places.has_room or not (lane.calls or places.runs_tasks))
-                if gate.open and (self._admission is None or lane.calls or self._is_affordable(lane, probe=probe)):
+                probe = permit.probe and (workers is None or workers.has_room or not (lane.calls or workers.runs_tasks))
+                if permit.open and (self._admission is None or lane.calls or self._is_affordable(lane, probe=probe)):
                     return self._take(lane, probe=probe)
-                if gate.at is not None:
-                    lane.closed_until = gate.at
-                    self._call_policy_at(lane, gate.at)
+                if permit.at is not None:
+                    lane.closed_until = permit.at
+                    self._call_policy_at(lane, permit.at)
         return None
 
     def _is_affordable(self, lane: Lane, *, probe: bool) -> bool:
@@ -266,23 +266,23 @@ class Scheduler:
 
     def _has_next(self, lane: Lane) -> bool:
         """Whether a lane has a job that may be taken; if it runs in a worker, there must be a place for it."""
-        queues, places = self.queues, self._places
+        queues, workers = self.queues, self._workers
         if not lane.calls and (not lane.trials or queues.unscored > queues.max_unscored_outputs):
             return False
-        if places is None:
+        if workers is None:
             return True
         job: Job = lane.calls[0] if lane.calls else lane.trials[0]
-        return not _needs_place(job, places) or job.place is not None or places.has_room
+        return not _needs_place(job, workers) or job.place is not None or workers.has_room
 
-    def _set_aside(self, lane: Lane, places: Workers) -> None:
+    def _set_aside(self, lane: Lane, workers: Workers) -> None:
         """Let the jobs at the head of a lane that need a worker of their own wait for one outside the lane."""
         queue: deque[Any]
-        for queue in (lane.calls, lane.trials) if places.runs_tasks else (lane.calls,):
+        for queue in (lane.calls, lane.trials) if workers.runs_tasks else (lane.calls,):
             while queue and (job := queue[0]).is_alone and (job.place is None or not job.place.is_alive):
                 queue.popleft()
                 job.place = None
                 self.queues.waiting -= job.__class__ is TrialWork
-                places.reserve_alone(job, partial(self._put_back, queue, job))
+                workers.reserve_alone(job, partial(self._put_back, queue, job))
 
     def _put_back(self, queue: "deque[Any]", job: Job) -> None:
         queue.appendleft(job)
@@ -292,8 +292,8 @@ class Scheduler:
     def _take(self, lane: Lane, *, probe: bool) -> Job:
         """Take the next job out of a lane, and wake a consumer for the one after it."""
         job = lane.take_probe() if probe else lane.calls.popleft() if lane.calls else lane.trials.popleft()
-        if self._places is not None and _needs_place(job, self._places):
-            self._places.reserve(job)
+        if self._workers is not None and _needs_place(job, self._workers):
+            self._workers.reserve(job)
         self.queues.waiting -= job.__class__ is TrialWork
         lane.busy += 1
         job.epoch, lane.closed_until = lane.epoch, 0.0
@@ -339,9 +339,9 @@ class Scheduler:
     def _set_timer(self, lane: Lane, now: float) -> None:
         """Call the policy again when the passing of time may change its decision, although its limit is reached."""
         if lane.next_check == math.inf and lane.busy >= lane.steering.limit and (lane.trials or lane.calls):
-            gate = lane.steering.may_start(now)
-            if not gate.open and gate.at is not None:
-                self._call_policy_at(lane, gate.at)
+            permit = lane.steering.may_start(now)
+            if not permit.open and permit.at is not None:
+                self._call_policy_at(lane, permit.at)
 
     def _call_policy_at(self, lane: Lane, at: float) -> None:
         lane.next_check = at + TICK
@@ -364,6 +364,6 @@ class Scheduler:
         self.wake(for_probe=True)
 
 
-def _needs_place(job: Job, places: Workers) -> bool:
+def _needs_place(job: Job, workers: Workers) -> bool:
     """Whether a job runs in a worker."""
-    return job.needs_place if isinstance(job, ScorerCall) else places.runs_tasks
+    return job.needs_place if isinstance(job, ScorerCall) else workers.runs_tasks

@@ -50,10 +50,10 @@ class Scoring:
     async def score(self, work: TrialWork) -> None:
         """Score an output with the built-in scorers, then queue a call of every other scorer."""
         trajectory = await self._trajectory(work) if self._with_trajectory else []
-        scored = ScorerInput(work.output, work.case, trajectory)
+        scorer_input = ScorerInput(work.output, work.case, trajectory)
         for scorer in self._local:
             if scorer.name not in work.scored:
-                await self._compute(scorer, work, scored)
+                await self._compute(scorer, work, scorer_input)
         calls = [
             ScorerCall(work=work, scorer=scorer, input=ScorerInput(work.output, work.case, trajectory))
             for scorer in self._called
@@ -81,15 +81,15 @@ class Scoring:
             work.scored |= names
             return []
 
-    async def _compute(self, scorer: Scorer, work: TrialWork, scored: ScorerInput) -> None:
+    async def _compute(self, scorer: Scorer, work: TrialWork, scorer_input: ScorerInput) -> None:
         started_at = self._clock.now()
-        compute: Callable[[], Any] = partial(scorer.call, scored)
+        compute: Callable[[], Any] = partial(scorer.call, scorer_input)
         try:
             is_slow = getattr(scorer.function, "is_slow", None)
             if (
                 is_large(work.output, LARGE)
                 or is_large(work.case.expected, LARGE)
-                or (scored.trajectory and scorer.name in self._with_trajectory)
+                or (scorer_input.trajectory and scorer.name in self._with_trajectory)
                 or (is_slow is not None and is_slow(work.output, work.case.expected))
             ):
                 async with self._threads:

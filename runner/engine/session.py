@@ -65,7 +65,7 @@ class Outcome:
     stopped: str
     """Why the run is not finished; empty if it is."""
     detail: str
-    """Details of the reason."""
+    """Details of the reason, or `already finished`."""
 
     @property
     def gates(self) -> list[GateResult]:
@@ -194,14 +194,14 @@ class Session:
                 self.path = self.options.next_path()  # With the same plan: its cases may be readable only once.
 
     async def _prepare(self) -> tuple[RunState, Plan | None]:
-        """Read the journal and plan the session; nothing is changed."""
+        """Read the journal and plan the session; nothing is written."""
         add_environment()
         self._environment = await self._in_thread(self.options.environment)
         state = await self._in_thread(self._load_state)
         return state, None if is_done(state, self.options) else await self._in_thread(lambda: self._plan(state))
 
     async def _in_thread(self, call: Callable[[], T]) -> T:
-        """Make a call that changes nothing in a thread; it is abandoned if the session is interrupted."""
+        """Make a call in a thread, one that changes nothing; it is abandoned if the session is interrupted."""
         if self.options.in_thread is not run_in_thread:
             return await self.options.in_thread(call)
         return await run_in_thread(call, abandon_on_cancel=True)
@@ -267,7 +267,9 @@ class Session:
             if workers is not None:
                 workers.begin(journal.run)
             tasks, scorers = await self._open_tasks(stack, plan, journal.run, workers)
-            policy = policies(plan.evaluation.scorers, plan.keys, settings, plan.scorer_slots, recorder, limits=options.limits)
+            policy = policies(
+                plan.evaluation.scorers, plan.keys, settings, plan.scorer_slots, recorder, policy_factory=options.policy_factory
+            )
             executor = Executor(
                 recorder,
                 tasks,
@@ -334,8 +336,8 @@ class Session:
         settings = plan.settings
         opener = TaskOpener(stack, run, grace=settings.grace, in_thread=self.options.in_thread, workers=workers)
         scorers = [scorer.with_defaults(settings.retry, settings.timeout) for scorer in self.evaluation.scorers.values()]
-        keys, own = scorer_keys(scorers, plan.keys), {name: plan.evaluation.tasks[name] for name in plan.variants}
-        tasks = await opener.tasks(own, settings.loop, gateway=settings.gateway)
+        keys, tasks_to_open = scorer_keys(scorers, plan.keys), {name: plan.evaluation.tasks[name] for name in plan.variants}
+        tasks = await opener.tasks(tasks_to_open, settings.loop, gateway=settings.gateway)
         return tasks, [await opener.scorer(scorer, keys[scorer.name]) for scorer in scorers]
 
     async def _execute(self, executor: Executor, trials: PendingTrials, recorder: Recorder) -> None:
@@ -386,7 +388,7 @@ class Session:
             sys.stderr.flush()
             self.on_unresponsive(outcome)
             if outcome.stopped:
-                await trio.sleep_forever()  # It is called in a thread of its own, which is abandoned.
+                await trio.sleep_forever()  # Another thread has the outcome now, and this one is abandoned.
 
     def _durable_state(self) -> RunState:
         """Return the state of the records on disk; the one in memory may be ahead."""

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from runner.definition.evaluation import Evaluation
 from runner.definition.settings import Settings
+from runner.engine.rate_limits import TaskKeys
 from runner.errors import MissingVariable, UsageError
 from runner.tasks import OpenableTask, is_async
 from runner.workers.driver import Workers
@@ -27,9 +28,9 @@ def check_workers(evaluation: Evaluation[Any, Any, Any], settings: Settings) -> 
             problem = f"scorer {name!r} runs in workers, but the run has none"
             raise UsageError(problem, hint="--workers processes, or workers=ProcessWorkers() in Python, starts some")
         return
-    if not pool.tasks and not any(scorer.workers for scorer in evaluation.scorers.values()):
+    if not pool.runs_tasks and not any(scorer.workers for scorer in evaluation.scorers.values()):
         raise UsageError("only scorers run in the workers, but no scorer is defined with workers=True")
-    if settings.gateway and pool.tasks and not (pool.is_local and all(map(_starts_processes, evaluation.tasks.values()))):
+    if settings.gateway and pool.runs_tasks and not (pool.is_local and all(map(_starts_processes, evaluation.tasks.values()))):
         problem = "in workers, only commands on this machine call models through the gateway"
         raise UsageError(problem, setting="gateway", value=True)
     defined, requested = evaluation.settings.retry, settings.retry
@@ -46,7 +47,7 @@ def new_workers(
     reference: str,
 ) -> Workers:
     """Return the workers of a session of these variants; `reference` is where the evaluation is defined; empty: unknown."""
-    variants = variants if pool.tasks else ()
+    variants = variants if pool.runs_tasks else ()
     places = pool.concurrency or min((_default_places(evaluation.tasks[name]) for name in variants), default=1)
     reference = reference or _reference(evaluation)
     opening = {
@@ -59,7 +60,8 @@ def new_workers(
         "write_ahead": settings.write_ahead,
         "environment": _environment(pool.environment),
     }
-    is_limited = settings.slots is not None and settings.limit_key is None and not opening["scorers"]
+    has_one_key = not TaskKeys.of(evaluation, settings.limit_key).are_several
+    is_limited = settings.slots is not None and has_one_key and not opening["scorers"]
     slots = settings.slots if is_limited and settings.slots is not None else math.inf
     return Workers(pool, opening, places=places, grace=settings.grace, slots=slots)
 

@@ -9,7 +9,7 @@ from runner.engine.recorder import Clock
 
 
 class Timer:
-    """Calls a function at the earliest of the scheduled times; scheduling costs one comparison."""
+    """Calls a function at the earliest of the scheduled times."""
 
     def __init__(self, clock: Clock, function: Callable[[float], None]) -> None:
         """Call `function` with the scheduled time, even if a rounded clock is slightly behind it."""

@@ -62,12 +62,10 @@ class TrialWork(_Queued):
         return await model_step(name, request, call, usage)
 
     @property
-    def has_failed(self) -> bool:
-        """Whether an attempt ended in an error or a timeout."""
+    def failures(self) -> int:
+        """Attempts that ended in an error or a timeout, or with their worker."""
         history = self.state.retry_history
-        if history is None:
-            return False
-        return bool(history.errors or history.parse_errors or history.timeouts) or self.is_alone
+        return 0 if history is None else history.errors + history.parse_errors + history.timeouts + self.is_alone
 
     @property
     def is_alone(self) -> bool:
@@ -101,9 +99,9 @@ class ScorerCall(_Queued):
         return self.scorer.key
 
     @property
-    def has_failed(self) -> bool:
-        """Whether a call ended in an error or a timeout."""
-        return bool(self.retry_history.errors or self.retry_history.timeouts)
+    def failures(self) -> int:
+        """Calls that ended in an error or a timeout."""
+        return self.retry_history.errors + self.retry_history.timeouts
 
 
 Job = TrialWork | ScorerCall

@@ -1,4 +1,4 @@
-"""Calls of an executor's function: with the input of a trial, and, for plain functions, in the caller's thread."""
+"""Calls of an executor's function: with the input of a trial, and, for `SyncExecutor`, in the caller's thread."""
 
 import contextvars
 from collections.abc import Awaitable, Callable, Mapping

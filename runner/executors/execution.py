@@ -61,7 +61,7 @@ class ExecutorSettings(Settings):
     aimd: Mapping[str, Any] | None = None
 
     @property
-    def limits(self) -> Callable[[int], Policy] | None:
+    def policy_factory(self) -> Callable[[int], Policy] | None:
         """Returns the policy for a number of slots; None: the one that the settings name."""
         return None if self.aimd is None else partial(Aimd, **self.aimd)
 
@@ -185,7 +185,7 @@ class Execution:
             return [], []
         options = {
             **config.options,
-            "limits": config.settings.limits,
+            "policy_factory": config.settings.policy_factory,
             "listener": self._results.apply,
             "observer": self._show_progress,
         }

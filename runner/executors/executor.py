@@ -29,7 +29,7 @@ from runner.signals import handle_signals
 
 JournalPath = str | os.PathLike[str] | None
 
-_RESERVED: Final = ("resume", "listener", "limits", "observer")
+_RESERVED: Final = ("resume", "listener", "policy_factory", "observer")
 """Options of `arun` that the executor sets itself."""
 _AIMD: Final = (5.0, 1, 0.5)
 """Phoenix's defaults: window, step and ratio."""

@@ -34,7 +34,7 @@ class Inputs(Dataset):
         self.names: list[str] = []
         """Names of the inputs read so far, in order."""
         self.by_name: dict[str, Any] = {}
-        """Name → input, until it is completed."""
+        """Name → input, until its trial is done."""
         self.count = len(inputs) if isinstance(inputs, Sized) else None
         self.failure: Exception | None = None
 

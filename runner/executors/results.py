@@ -1,7 +1,7 @@
 """Results of the inputs, collected from the records of earlier sessions and of this one.
 
-They come from the same records as a resumed run, so the two cannot differ. Objects that a record cannot contain, those that the
-function returned or raised, are kept until the record of their attempt is written.
+Objects that a record cannot contain, those that the function returned or raised, are kept until the record of their attempt is
+written.
 """
 
 import time
@@ -88,7 +88,7 @@ class ResultCollector:
         self.raised: dict[str, BaseException] = {}
         """Exceptions of attempts that are not yet recorded."""
         self._inputs = inputs
-        """Trial → its input; removed when the trial is completed in this session."""
+        """Trial → its input; removed when the trial is done in this session."""
         self._restore = restore
         """Converts an output as recorded to what the function returned."""
         self._buffer: list[Record] | None = []

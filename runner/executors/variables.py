@@ -29,11 +29,11 @@ _DEPTH: Final = 2
 
 
 def variable_digests(function: Any) -> dict[str, str]:
-    """Return the digests of the strings, containers and tables that a function reads, by name.
+    """Return the digests of the strings, containers, tables and records that a function reads, by name.
 
-    Arguments of a partial, fields of an object, enclosing and global variables count. Secrets are excluded, and so is what is
-    often a counter, a time or a cache: plain numbers and empty containers. A function with a `fingerprint` defines what it
-    depends on.
+    Arguments of a partial, fields of an object, enclosing and global variables count. Those with the name of a secret are
+    excluded, and so is what is often a counter, a time or a cache: plain numbers and empty containers. A function with a
+    `fingerprint` defines what it depends on.
     """
     arguments = list(_arguments(function))
     function = inspect.unwrap(innermost(function))

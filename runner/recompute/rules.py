@@ -104,10 +104,10 @@ class SessionRules:
         """Return why no attempt or call may start; empty if one may."""
         if key not in self._steerings:
             return "no limit was set before"
-        gate = self._steerings[key].may_start(t)
-        if gate.open:
+        permit = self._steerings[key].may_start(t)
+        if permit.open:
             return ""
-        return "the limit is reached" if gate.at is None else f"the next may start at {gate.at:.6f} s"
+        return "the limit is reached" if permit.at is None else f"the next may start at {permit.at:.6f} s"
 
     def settle(self, event: Settlement, trial: TrialState, *, over_budget: bool) -> Settlement:
         """Return what should have been decided where `event` was recorded."""

@@ -57,7 +57,7 @@ class TrialScript:
     """The recorded attempts of a trial."""
 
     actions: list[Action] = attrs.field(factory=list)
-    """The attempts since the user last requested a retry, as actions of the simulated task."""
+    """The attempts, without interrupted ones, since the last retry with reason `requested` or `stopped`."""
     calls: int = 0
     """All attempts, interrupted ones included."""
     rate_limited: int = 0
@@ -84,7 +84,7 @@ class Recording:
 
     @classmethod
     def of(cls, records: Iterable[Record]) -> "Recording":
-        """Read the records of a run, or those before its damage."""
+        """Read the records of a run."""
         recording = cls()
         for record in records:
             recording.apply(record)
@@ -155,7 +155,7 @@ class Recording:
 
     @property
     def figures(self) -> Figures:
-        """The recorded figures; excluded trials count for the duration only."""
+        """The recorded figures; excluded trials count for `duration` and `max_in_flight` only."""
         scripts = self.done_trials
         slots = self._state.settings.get("slots")
         failed = sum(self._state.trials[name].stage == "failed" for name in scripts)
@@ -274,5 +274,5 @@ class _RecordedScorer:
 class _NullFiles(NullFiles):
     """A file system that discards everything and takes no real time."""
 
-    def pause(self) -> None:
+    def pause(self, seconds: float = 0.0) -> None:
         pass

@@ -27,7 +27,7 @@ class RunVerification:
     journal: Verification
     """Whether the files are as they were written: hash chain, checksums and blobs."""
     audit: Audit
-    """Whether the records follow the rules: slots, pauses, times, totals, and every policy decision recomputed."""
+    """Whether the records follow the rules, and the recomputed policy decisions equal the recorded ones."""
 
     @property
     def verdict(self) -> Literal["ok", "damaged", "invalid"]:

@@ -63,9 +63,9 @@ class Description:
     type: str
     """Its class: `ValueError`, `openai.RateLimitError`, or `evaljournal.RateLimited` for one of ours."""
     message: str
-    """Its message, with secrets masked and shortened."""
+    """Its message, shortened, with secrets masked."""
     traceback: str
-    """Its traceback, with secrets masked and shortened."""
+    """Its traceback, shortened, with secrets masked."""
     location: str = ""
     """The innermost line of the user's own code, as `file:line`; empty if there is none."""
 
@@ -114,7 +114,7 @@ _UNAVAILABLE_BY_LIBRARY = {
     "trio": ("BrokenResourceError", "TooSlowError"),
 }
 _UNAVAILABLE = {name for names in _UNAVAILABLE_BY_LIBRARY.values() for name in names}
-_WRONG_ADDRESS = {"UnsupportedProtocol", "LocalProtocolError", "InvalidURL"}
+_MALFORMED = {"UnsupportedProtocol", "LocalProtocolError", "InvalidURL"}
 """Client errors that mean the request itself is malformed."""
 
 _NETWORK = {errno.ENETDOWN, errno.ENETUNREACH, errno.ENETRESET, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.EADDRNOTAVAIL}
@@ -252,14 +252,14 @@ def _user_line(exc: BaseException) -> str:
 
 
 def _is_raised_by_user(exc: BaseException) -> bool:
-    """Whether the user's own code raised an exception: its innermost frame is neither of a library nor of evaljournal."""
+    """Return whether the user's own code raised an exception: its innermost frame is not in a library or evaljournal."""
     files = [frame.f_code.co_filename for frame, _ in walk_tb(exc.__traceback__)]
     return not files or not _is_library(files[-1])
 
 
 @cache
 def _is_library(file: str) -> bool:
-    """Whether a file belongs to the standard library, an installed package or evaljournal."""
+    """Return whether a file belongs to the standard library, an installed package or evaljournal."""
     if file == _FAKES:
         return False
     return file.startswith(_LIBRARIES) or not _INSTALLED.isdisjoint(file.replace("\\", "/").split("/"))
@@ -298,7 +298,7 @@ def _by_shape(exc: BaseException, now: float) -> Failure | None:
         return _rate_limited(exc, code, _wait(exc, now, rate_limited=True))
     if status is not None:
         return _by_status(status, wait)
-    if names & _WRONG_ADDRESS or isinstance(exc, ssl.SSLCertVerificationError):
+    if names & _MALFORMED or isinstance(exc, ssl.SSLCertVerificationError):
         return Failure(category="fatal")
     is_network_error = isinstance(exc, socket.gaierror | ssl.SSLError) or (isinstance(exc, OSError) and exc.errno in _NETWORK)
     if is_network_error or names & _UNAVAILABLE or code in _OVERLOADED:

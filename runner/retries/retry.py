@@ -13,7 +13,7 @@ from attrs.validators import deep_iterable
 
 from journal.events import FailureCategory
 from replay.trial_state import RetryHistory
-from runner.errors import UsageError, is_whole, valid
+from runner.errors import UsageError, valid, whole_number
 from runner.retries.classify import Description, Failure, RemoteError, classify, describe, leaves, worst
 from runner.signals import is_from_signal
 
@@ -59,7 +59,7 @@ _is_type: Final = valid(
     "must be an exception class or a tuple of them",
     prefix="retry.",
 )
-_count: Final = valid(lambda value: is_whole(value, 0), "must be a whole number, 0 or more", prefix="retry.")
+_count: Final = whole_number(0, prefix="retry.")
 
 
 def _seconds(retry: "Retry", attribute: "Attribute[Any]", value: object) -> None:
@@ -77,7 +77,10 @@ def _invalid(attribute: "Attribute[Any]", value: object, problem: str) -> UsageE
 
 @frozen(kw_only=True)
 class Retry:
-    """Which failed attempts are retried, how often and when. Errors, timeouts and rate limits have separate budgets."""
+    """Which failed attempts are retried, how often and when.
+
+    Errors, parse errors, timeouts, worker deaths and rate limits have separate budgets.
+    """
 
     errors: int = field(default=4, validator=_count)
     """Retries after errors and after calls to an unavailable endpoint."""
@@ -208,7 +211,7 @@ NUMBERS: Final = ("errors", "parse_errors", "timeouts", "deaths", "rate_limits",
 
 @frozen(kw_only=True)
 class OneBudget(Retry):
-    """One budget for errors, timeouts and rate limits together."""
+    """One budget for errors, timeouts, rate limits and worker deaths together."""
 
     total: int = field(validator=_count)
     """Retries per trial; the separate budgets do not count."""

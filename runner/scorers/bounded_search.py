@@ -48,7 +48,7 @@ class SearchFailed(Fatal):
 
 
 def is_quick(pattern: str, length: int) -> bool:
-    """Whether a search takes few steps in the worst text of this length."""
+    """Return whether a search takes few steps in the worst text of this length."""
     return length <= _quick_length(pattern)
 
 
@@ -67,7 +67,7 @@ def _quick_length(pattern: str) -> int:
 
 
 def search(pattern: str, text: str, seconds: float) -> bool:
-    """Return whether a text matches a pattern somewhere; raise `SearchTimedOut` at the limit, `re.error` as `re` does."""
+    """Return whether a text matches a pattern somewhere; raise `SearchTimedOut`, `SearchFailed` or `re.error`."""
     if is_quick(pattern, len(text)):
         return re.search(pattern, text) is not None
     request = pattern.encode("utf-8", "surrogatepass"), text.encode("utf-8", "surrogatepass")

@@ -1,7 +1,7 @@
-"""Built-in scorers that compare an output with the expected output.
+"""Built-in scorers of outputs; most compare with the expected output.
 
-Each returns a reason where the value alone does not explain itself. A case that lacks the expected output of a scorer is an
-error, not a wrong output. Scorers of an agent's steps are in `runner.scorers.trajectory`, the LLM judge is in
+Each returns a reason where the value alone does not explain itself. A case that lacks the expected output is an error, not a
+wrong output. Scorers of an agent's steps are in `runner.scorers.trajectory`, the LLM judge is in
 `runner.scorers.llm_judge`.
 """
 
@@ -68,7 +68,7 @@ __all__ = [
 ]
 
 _WORD: Final = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|\w+")
-"""A word; in scripts without spaces, a character."""
+"""A word; in Chinese, Japanese and Korean, a character."""
 
 _NUMBER: Final = re.compile(
     r"(?<![\d.])[-+−]?(?:(?:\d{1,3}(?:[,\u00a0\u202f]\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?"
@@ -172,7 +172,7 @@ class Regex(LocalScorerWithParameters):
         if self.pattern is not None:
             try:
                 re.compile(self.pattern)
-            except re.error as exc:
+            except (re.error, RecursionError, OverflowError) as exc:
                 raise _invalid(self.pattern, exc) from exc
 
     def with_time_limit(self, seconds: float) -> "Regex":
@@ -180,7 +180,7 @@ class Regex(LocalScorerWithParameters):
         return attrs.evolve(self, seconds=seconds)
 
     def is_slow(self, output: Any, expected: Any) -> bool:
-        """Whether the search runs in another process."""
+        """Return whether the search runs in another process."""
         pattern = expected if self.pattern is None else self.pattern
         return isinstance(pattern, str) and not is_quick(pattern, len(as_text(output)))
 
@@ -194,7 +194,7 @@ class Regex(LocalScorerWithParameters):
         return passed(is_match, "" if is_match else f"no match for {quoted(pattern)}")
 
 
-def _invalid(pattern: str, exc: re.error) -> UsageError:
+def _invalid(pattern: str, exc: Exception) -> UsageError:
     return UsageError(f"regex: {quoted(pattern)} is not a valid regular expression: {exc}")
 
 
@@ -277,7 +277,7 @@ class Similarity(LocalScorerWithParameters):
 
 
 def judge(model: str, **options: Any) -> "Judge":
-    """Return an LLM judge: `rubric`, `choices` and `timeout` are its own options, all others are those of `Chat`."""
+    """Return an LLM judge: `rubric`, `choices` and `timeout` are its own options, others those of `Chat` (temperature: 0)."""
     from runner.scorers.llm_judge import Judge  # noqa: PLC0415  # most scorers need no HTTP client
     from runner.tasks.chat import Chat  # noqa: PLC0415  # the same
 

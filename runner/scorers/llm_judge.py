@@ -78,7 +78,7 @@ class Judge:
 
     chat: Chat
     rubric: str = RUBRIC
-    """The prompt, with `{output}`, `{expected}`, `{input}` and the fields of the case."""
+    """The prompt, with `{output}` or `{trajectory}`, `{expected}`, `{input}` and the fields of the case."""
     choices: Mapping[str, bool | float | str] = attrs.field(factory=lambda: dict(CHOICES), validator=_check_choices)
     """Verdict → score."""
     timeout: float | None = 120.0

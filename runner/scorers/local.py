@@ -32,7 +32,7 @@ def quoted(value: Any) -> str:
 
 
 def passed(is_passed: bool, reason: str) -> Score:  # noqa: FBT001
-    """Return a score that passes or not; only one that does not has a reason."""
+    """Return a bool as a score; only False has a reason."""
     return Score(is_passed, "" if is_passed else reason)
 
 

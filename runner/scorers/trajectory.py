@@ -190,7 +190,10 @@ def _tools(tools: tuple[str, ...]) -> str | tuple[str, ...] | None:
 def tool_args(calls: Any = None) -> ToolArgs:
     """Return a scorer that passes if tools were called with these arguments: `{"search": {"query": "Lima"}}`."""
     if calls is not None and not (isinstance(calls, str) and _COLUMN.fullmatch(calls)):
-        _expected_calls(calls)
+        try:
+            _expected_calls(calls)
+        except MissingExpected as exc:
+            raise UsageError(f"tool_args: {exc}") from exc
     return ToolArgs(calls)
 
 
@@ -203,7 +206,7 @@ NAMES: Final = ("tools_used", "tools_in_order", "tool_args", "max_steps")
 
 
 def scorer_by_name(name: str, argument: str | None) -> Callable[..., Score] | None:
-    """Return a scorer by its name and the text of its argument; None if there is none."""
+    """Return a scorer by its name and the text of its argument; None if the name is unknown."""
     is_column = argument is not None and _COLUMN.fullmatch(argument) is not None
     match name:
         case "tools_used" | "tools_in_order":
@@ -213,7 +216,8 @@ def scorer_by_name(name: str, argument: str | None) -> Callable[..., Score] | No
             return tool_args(argument if is_column else _parsed(argument))
         case "max_steps":
             if argument is None or not argument.isdecimal():
-                raise UsageError(f"max_steps takes a number of steps, such as max_steps:10, not {argument or 'nothing'!r}")
+                other = "" if argument is None else f", not {argument!r}"
+                raise UsageError(f"max_steps takes a number of steps, such as max_steps:10{other}")
             return max_steps(int(argument))
         case _:
             return None

@@ -1,6 +1,8 @@
 """URL, headers and proxy of a task's calls, and which parts of them are secret.
 
-`$NAME` stands for an environment variable. It is read here, before the run starts, and its value is never recorded.
+`$NAME` stands for an environment variable, which is read here, before the run starts. The definition has the name. The value
+is masked, unless it is the host, has fewer than 8 characters, or has fewer than 12 and its name does not look secret. In
+outputs, only values of 12 or more are masked.
 """
 
 import base64
@@ -63,18 +65,18 @@ class Address:
 
     @property
     def target(self) -> str:
-        """Path and query, where they are the same for every case."""
+        """Path and query; a field of the case appears as `{name}`."""
         return "".join(piece if isinstance(piece, str) else f"{{{piece[0]}}}" for piece in self.path.pieces)
 
     @property
     def rate_limit_identity(self) -> str:
         """A digest of the base URL and the API key, meaningless outside this process and never recorded."""
         base = f"{self.origin}{self.target.partition('?')[0]}".rstrip("/").removesuffix("/chat/completions")
-        hashed = hashlib.blake2b(base.encode(), key=_DIGEST_KEY)
+        digest = hashlib.blake2b(base.encode(), key=_DIGEST_KEY)
         keys = {value for name, value in self.headers if is_secret_name(name.decode())}
         for secret in sorted({*self.secrets, *keys}):
-            hashed.update(b"\0" + secret)
-        return hashed.hexdigest()
+            digest.update(b"\0" + secret)
+        return digest.hexdigest()
 
     def target_for(self, fields: Fields) -> str:
         """Return path and query for a case; values are escaped, so that none can change the path."""
@@ -86,10 +88,10 @@ class Address:
     @classmethod
     def parse(cls, url: str, headers: Mapping[str, str]) -> Self:
         """Parse a URL and headers, in which `$NAME` stands for an environment variable."""
-        expanded, variables = _expand(url, f"the URL {mask(url)!r}", _without_braces)
-        parts = urlsplit(expanded)
-        if parts.scheme not in _PORTS or not parts.hostname or not _has_port(parts):
-            raise UsageError(f"{mask(url)!r} is not a URL that starts with http:// or https://")
+        url_text, variables = _expand(url, f"the URL {mask(url)!r}", _without_braces)
+        parts = _split(url_text)
+        if parts.scheme not in _PORTS or not parts.hostname or not _has_valid_port(parts):
+            raise UsageError(f"{mask(url)!r} is not a valid http:// or https:// URL; check its scheme, host and port")
         if "{" in parts.netloc:
             raise UsageError(f"the host of {mask(url)!r} must not contain fields; path and query may")
         try:
@@ -137,15 +139,15 @@ class Proxy:
 
     @classmethod
     def from_environment(cls, scheme: str, host: str, port: int, secrets: set[str]) -> Self | None:
-        """Read HTTP_PROXY, HTTPS_PROXY or ALL_PROXY; None for this machine and for hosts in NO_PROXY."""
+        """Return the proxy of HTTP_PROXY, HTTPS_PROXY or ALL_PROXY; None without one, for this machine and for NO_PROXY."""
         proxies = getproxies_environment()
         url = proxies.get(scheme) or proxies.get("all")
         if not url or _is_local(host) or proxy_bypass(f"{host}:{port}"):
             return None
-        parts = urlsplit(url if "://" in url else f"http://{url}")
-        if parts.scheme not in _PORTS or not parts.hostname or not _has_port(parts):
+        parts = _split(url if "://" in url else f"http://{url}")
+        if parts.scheme not in _PORTS or not parts.hostname or not _has_valid_port(parts):
             raise UsageError(
-                f"the proxy {mask(url)!r} for {scheme}, from the environment, is not an http:// or https:// URL; "
+                f"the proxy {mask(url)!r} for {scheme}, from the environment, is not a valid http:// or https:// URL; "
                 f"change it, or bypass it: NO_PROXY={host}"
             )
         login = None
@@ -157,7 +159,10 @@ class Proxy:
 
 
 def _secrets_in_url(parts: SplitResult, variables: Mapping[str, str]) -> set[str]:
-    """Return what is secret in a URL: the login, parameters with such a name, and variables, but not the host."""
+    """Return what is secret in a URL, except the host.
+
+    These are the password, or a long user name without one, parameters with a secret name, and values of variables.
+    """
     secrets = {unquote(parts.password or "")}
     if parts.password is None and is_secret_variable("", parts.username or ""):
         secrets.add(unquote(parts.username or ""))
@@ -170,7 +175,15 @@ def _secrets_in_url(parts: SplitResult, variables: Mapping[str, str]) -> set[str
     return secrets
 
 
-def _has_port(parts: SplitResult) -> bool:
+def _split(url: str) -> SplitResult:
+    """Split a URL; an invalid one, such as `http://[`, has no parts."""
+    try:
+        return urlsplit(url)
+    except ValueError:
+        return urlsplit("")
+
+
+def _has_valid_port(parts: SplitResult) -> bool:
     """Whether the port, if there is one, is valid."""
     try:
         return parts.port != 0
@@ -196,7 +209,7 @@ def _quoted(path: Text) -> Text:
 
 
 def _expanded_headers(headers: Mapping[str, str], secrets: set[str]) -> list[tuple[bytes, bytes]]:
-    expanded: list[tuple[bytes, bytes]] = []
+    header_pairs: list[tuple[bytes, bytes]] = []
     for name, text in headers.items():
         if not _HEADER_NAME.fullmatch(name):
             raise UsageError(f"{name!r} is not a valid header name")
@@ -206,8 +219,8 @@ def _expanded_headers(headers: Mapping[str, str], secrets: set[str]) -> list[tup
         if is_secret_name(name):
             secrets |= {value, value.rpartition(" ")[2]}
         secrets |= {content for variable, content in variables.items() if is_secret_variable(variable, content)}
-        expanded.append((name.encode(), value.strip().encode()))
-    return expanded
+        header_pairs.append((name.encode(), value.strip().encode()))
+    return header_pairs
 
 
 def masked_headers(headers: Mapping[str, str]) -> dict[str, str]:

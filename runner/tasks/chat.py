@@ -38,7 +38,7 @@ _HEADERS: Final = ((b"Content-Type", b"application/json"), (b"Accept", b"applica
 _COUNTS_REASONING: Final = re.compile(r"o\d|gpt-[5-9]")
 """OpenAI models whose token limit includes reasoning and has another name."""
 _BYTES_PER_TOKEN: Final = 3
-"""Minimum bytes of JSON per token of a prompt: English has 4 to 5, Chinese about 3."""
+"""Bytes of JSON per token of a prompt that an upper estimate assumes: English has 4 to 5, Chinese about 3."""
 
 
 @attrs.frozen(kw_only=True)
@@ -115,7 +115,7 @@ class Chat:
     prompt: str | None = None
     """The user message, with `{fields}` of the case. None, without messages: the input, which may be a list of messages."""
     messages: Any = None
-    """A list of messages with `{fields}`, or the path of a JSON file with one; replaces the prompt."""
+    """A list of messages with `{fields}`, or the path of a JSON file with one; not together with `prompt`."""
     system: str | None = None
     """System prompt, with `{fields}` of the case."""
     temperature: float | None = None
@@ -133,7 +133,8 @@ class Chat:
     headers: Mapping[str, str] = attrs.field(factory=dict[str, str], repr=lambda headers: repr(masked_headers(headers)))
     """Request headers; `$NAME` stands for an environment variable."""
     turns: str | None = None
-    """Column with a list of user messages, sent one after the other, each with the conversation so far; replaces the prompt."""
+    """Column with a list of user messages, sent one after the other, each with the conversation so far; not together with
+    `prompt`."""
     prices: Path | str = DEFAULT_PRICES
     """A TOML file with token prices."""
     connect_timeout: float | None = 10.0

@@ -2,7 +2,7 @@
 
 A call uses the connection that was used last, or opens one, so there are never more connections than concurrent calls. A
 connection with unread bytes is not used again: they would be read as the next reply. Errors are raised, and the run's retries
-decide; only a call on an idle connection that the server had closed is repeated, on a new one.
+decide; only a call that fails without a byte of a reply on a connection that had been idle is repeated, on a new one.
 """
 
 import functools
@@ -236,11 +236,11 @@ class Client:
     def _request(
         self, method: str, content: bytes | None, headers: tuple[tuple[bytes, bytes], ...], target: str | None
     ) -> _Request:
-        sent = [*self._address.headers, *headers]
+        all_headers = [*self._address.headers, *headers]
         if content is not None:
-            sent.append((b"Content-Length", b"%d" % len(content)))
+            all_headers.append((b"Content-Length", b"%d" % len(content)))
         url = self._url if target is None else _Url(self._address.origin, target)
-        return _Request(method, url, sent, content, self._extensions)
+        return _Request(method, url, all_headers, content, self._extensions)
 
     async def _exchange(self, request: _Request, started: float, memory: ReplyMemory) -> tuple[AnyResponse, bytes, float]:
         """Send a request; return the response, its body and the time to its first byte."""
@@ -268,7 +268,7 @@ class Client:
         return connection, await _response(connection, request)
 
     async def _idle_connection(self) -> _Connection | None:
-        """Return the connection that was used last, unless the server has closed it or sent something unsolicited."""
+        """Return the last used connection that the server has not closed or sent something on; None if there is none."""
         while self._idle:
             connection = self._idle.pop()
             if not connection.http.has_expired():

@@ -1,7 +1,7 @@
 """A command as a task: one process per attempt, with the input on stdin or in its arguments and the output on stdout.
 
-Each process leads its own process group. At its end, at its timeout and when the run stops, the whole group is killed, so that
-no child process keeps running.
+Each process leads its own process group. At its end, at its timeout and when the run stops, the whole group is killed; child
+processes that have left it keep running.
 """
 
 import os
@@ -35,7 +35,7 @@ from runner.tasks.reply import InvalidReply, OutputMissing
 from runner.tasks.reply_memory import ReplyMemory
 
 GRACE: Final = 0.4
-"""Seconds between SIGTERM and SIGKILL; shorter than the grace period of the run."""
+"""Seconds between SIGTERM and SIGKILL; shorter than what the executor waits for a cancelled call."""
 
 _MAX_STDERR: Final = 16 * 1024
 """Maximum bytes kept from the end of stderr, which usually has the reason."""

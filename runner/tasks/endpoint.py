@@ -1,6 +1,6 @@
 """An HTTP endpoint as a task: the input is sent as JSON, and the output is read from the reply.
 
-Templates define the request; paths locate the output in the reply. Errors are retried by the run.
+Templates define the request; paths locate the output in the reply.
 """
 
 import hashlib
@@ -26,7 +26,10 @@ from runner.tasks.client import Client
 from runner.tasks.reply import ErrorReply, IncompleteReply, OutputMissing, Reply, error_code
 from runner.tasks.turns import Message, converse, turns_of
 
-_JSON: Final = ((b"Content-Type", b"application/json"), (b"Accept", b"application/json, text/event-stream;q=0.9, */*;q=0.8"))
+_JSON_HEADERS: Final = (
+    (b"Content-Type", b"application/json"),
+    (b"Accept", b"application/json, text/event-stream;q=0.9, */*;q=0.8"),
+)
 
 
 @attrs.frozen(kw_only=True)
@@ -39,8 +42,8 @@ class Endpoint:
     __name__ = "endpoint"
 
     url: str = attrs.field(kw_only=False, repr=lambda url: repr(mask(url)))
-    """`$NAME` stands for an environment variable, here and in the headers; its value is not recorded. Path and query may
-    contain `{fields}` of the case."""
+    """`$NAME` stands for an environment variable, here and in the headers; its name is recorded, and secret values are masked.
+    Path and query may contain `{fields}` of the case."""
     method: Literal["POST", "GET"] = attrs.field(default="POST", validator=attrs.validators.in_(("POST", "GET")))
     """HTTP method."""
     body: Any = attrs.field(default=None)
@@ -49,18 +52,20 @@ class Endpoint:
     headers: Mapping[str, str] = attrs.field(factory=dict[str, str], repr=lambda headers: repr(masked_headers(headers)))
     """Request headers."""
     output_path: str | None = None
-    """Path of the output in the reply, such as `choices.0.text`. None: the whole reply, parsed if its media type is JSON."""
+    """Path of the output in the reply, such as `choices.0.text`. None: the whole reply, parsed if its media type is
+    JSON or `error_path` is set."""
     error_path: str | None = None
     """Path of an error in a reply with a success status; if there is one, the attempt fails. None: not checked, except for
     `error` in the chunks of a stream."""
     done_path: str | None = None
-    """Path of a member, such as `done`, that is true in the last chunk of a stream; a stream without it is incomplete."""
+    """Path of a member, such as `done`, that is true in the last chunk of a stream; a stream with neither it nor
+    `[DONE]` is incomplete."""
     connect_timeout: float | None = 10.0
     """Seconds to connect, within the timeout of the attempt."""
     read_timeout: float | None = None
     """Maximum seconds between two received bytes. None: only the timeout of the attempt applies."""
     idempotency_header: str = "Idempotency-Key"
-    """Header with a value that is the same for all attempts at a trial; empty: not sent."""
+    """Header with a value that is the same for all attempts at a trial, and differs for each turn; empty: not sent."""
     turns: str | None = None
     """Column with a list of user messages, sent one after the other. `{messages}` in the body stands for the conversation so
     far, `{turn}` for the last message. None as the body: `{"messages": …}`."""
@@ -97,11 +102,11 @@ class Endpoint:
 
     @property
     def rate_limit_identity(self) -> str:
-        """Identifies the endpoint and the API key, which share a rate limit; kept in memory only."""
+        """Identifies the endpoint and the API key; calls with the same value share a rate limit. Kept in memory only."""
         return self._address.rate_limit_identity
 
     def check(self, case: Case) -> None:
-        """Raise a UsageError if the case lacks a field of the URL or the body."""
+        """Raise a UsageError if the case lacks a field of the URL or the body, or all turns would send the same request."""
         request = self.request(case)
         if self.turns is not None and request == self.request_with(turn_fields(case, [{"role": "user", "content": ""}])):
             raise UsageError("the body lacks {messages} and {turn}, so all turns would send the same request")
@@ -179,8 +184,10 @@ class _OpenEndpoint:
             query = urlencode({name: as_text(value) for name, value in cast("dict[str, Any]", content).items()})
             path = target or self._address.target
             separator = "" if not query else "&" if "?" in path else "?"
-            return await self._client.call("GET", None, *_JSON[1:], *key, read=self._read, target=f"{path}{separator}{query}")
-        return await self._client.call("POST", orjson.dumps(content), *_JSON, *key, read=self._read, target=target)
+            return await self._client.call(
+                "GET", None, *_JSON_HEADERS[1:], *key, read=self._read, target=f"{path}{separator}{query}"
+            )
+        return await self._client.call("POST", orjson.dumps(content), *_JSON_HEADERS, *key, read=self._read, target=target)
 
     def _read(self, reply: Reply) -> Any:
         return output_of(reply, self._endpoint.output_path, self._endpoint.error_path, self._endpoint.done_path)

@@ -1,7 +1,7 @@
 """A user's function as a task, called in the event loop that it was written for.
 
 An `async def` for trio runs in the run's own loop, one for asyncio on an asyncio loop in its own thread, and a plain `def` in
-a thread. All can be cancelled; a function that ignores cancellation is abandoned.
+a thread. A call that does not respond to its cancellation, such as that of a plain `def`, is abandoned.
 """
 
 import asyncio
@@ -113,7 +113,7 @@ class FunctionTask:
 
 @types.coroutine
 def _in_context(awaitable: Any, context: contextvars.Context) -> Generator[Any, Any, Any]:
-    """Await a coroutine with each of its steps in a context."""
+    """Await a coroutine; all of its code runs in a context."""
     if not isinstance(awaitable, types.CoroutineType):
         return (yield from awaitable.__await__())
     step: Callable[[Any], Any] = awaitable.send

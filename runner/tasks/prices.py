@@ -1,6 +1,6 @@
 """Prices of tokens, from a TOML file that the user can replace.
 
-A model that is not in the file has no cost; an estimate would be added to exact costs.
+The calls of a model that is not in the file have no cost; prices are not guessed.
 """
 
 import functools
@@ -59,7 +59,7 @@ def _price(value: object, label: str, path: Path) -> Price:
     table = cast("dict[str, object]", value) if isinstance(value, dict) else {}
     names = {field.name for field in attrs.fields(Price)}
     if unknown := set(table) - names:
-        raise UsageError(f"{label}: unknown {sorted(unknown)!r}; use input, output and cached", path=path)
+        raise UsageError(f"{label}: unknown keys {sorted(unknown)!r}; use input, output and cached", path=path)
     for name, price in table.items():
         if isinstance(price, bool) or not isinstance(price, int | float) or not (math.isfinite(price) and price >= 0):
             raise UsageError(f"{label}: {name} = {price!r}; expected dollars per million tokens, 0 or more", path=path)

@@ -35,7 +35,7 @@ class RecordedOutput:
     @property
     def fingerprint(self) -> str:
         """Digest of the column's name; the outputs are part of the dataset's fingerprint."""
-        return digest(f"recorded output {self.output_key}".encode())
+        return digest(f"recorded output {self.output_key}".encode(errors="surrogatepass"))
 
     def check(self, case: Case) -> None:
         """Raise a UsageError if the case has no output."""
@@ -59,10 +59,10 @@ class RecordedOutput:
         yield self
 
     async def call(self, trial: TrialInput, _: object, /) -> Any:
-        """Return the output in the case of a trial."""
+        """Return the output that the trial's case contains."""
         return self.output(trial.case)
 
     async def __call__(self, value: Any, /) -> Any:
-        """Return the output in an input."""
+        """Return the output that an input contains."""
         await trio.lowlevel.checkpoint()
         return self.output(Case(input=value))

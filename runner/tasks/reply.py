@@ -131,7 +131,7 @@ class Reply:
 
     @property
     def is_done(self) -> bool:
-        """Whether a stream ends with the usual `[DONE]`."""
+        """Whether a stream has the usual last event, `[DONE]`."""
         return _DONE.search(self.body) is not None
 
     @property
@@ -182,7 +182,7 @@ class Reply:
             yield chunk
 
     def decompress(self) -> None:
-        """Undo the content encoding, which was not requested; the body of an error may be lost."""
+        """Undo the content encoding, which was not requested; the body of an error is dropped if that fails."""
         try:
             for coding in reversed(self.headers["content-encoding"].lower().replace(" ", "").split(",")):
                 if self.body and coding not in {"", "identity"}:
