@@ -13,6 +13,7 @@ import pytest
 REQUIRE_PROGRAMS: Final = "EVALJOURNAL_REQUIRE_PROGRAMS"
 STAND_INS: Final = Path(__file__).parent / "stand_ins"
 """A directory of programs that stand in for others, such as docker."""
+needs_stand_ins: Final = pytest.mark.skipif(os.name != "posix", reason="the stand-ins are shell scripts")
 
 
 def find_program(*names: str, package: str) -> str:

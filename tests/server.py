@@ -14,10 +14,11 @@ tests apart. `/NAME/429:3,500,ok/generate` answers 429, then 500, then normally.
     echo          the request's headers and body
     target        {"output": path and query of the request}
     empty, text, notjson, latin (not UTF-8), big (10 MB), error (with status 200), redirect, nooutput, spent (no credit)
+    charset:NAME  text in Latin-1, with this name as its charset
     number:N      {"output": N}, verbatim
     raw:BODY      that body, as JSON if it begins with a brace, otherwise as a stream
-    gzip          a compressed answer; `gzip:cut`, `gzip:bomb` and `gzip:wrong` are invalid
-    deflate, br   the same with another encoding; `deflate:bare` without a header
+    gzip          a compressed answer; `gzip:cut` is incomplete, `gzip:wrong` not compressed, `gzip:bomb` 2 MB when decompressed
+    deflate, br   the same with another encoding (br: its name only); `deflate:bare` without a header
     sse, ndjson   a stream; `sse:cut` and `ndjson:cut` end half-way; `:error` sends an error event, `:chunk` a chunk with one;
                   `:close` ends by closing the connection; `:torn` closes within a chunk, `:short` before the last one,
                   `:unended` without a line break, `:nothing` immediately
@@ -236,7 +237,7 @@ class Connection(asyncio.Protocol):
             more = {"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "1s500ms"}
         elif argument:
             more = {"retry-after": argument}
-        self._json(status, {"error": {"message": f"no: {status}", "type": "unauthorized"}}, more)
+        self._json(status, {"error": {"message": f"no: {status}", "type": "error"}}, more)
 
     def _stream(self, kind: str, argument: str, end: str, body: bytes) -> None:
         kinds = {"sse": "text/event-stream; charset=utf-8", "ndjson": "application/x-ndjson"}

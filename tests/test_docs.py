@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from tests.processes import ROOT
-from tests.programs import STAND_INS
+from tests.programs import STAND_INS, needs_stand_ins
 from tests.server import Server
 
 README = ROOT / "README.md"
@@ -50,7 +50,10 @@ def comparable(output: str) -> list[str]:
 
 
 @pytest.mark.timeout(400)  # many processes
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, id=page.stem, marks=needs_stand_ins if page.stem == "workers" else ()) for page in PAGES],
+)
 def test_code_blocks_run(page: Path, tmp_path: Path, server: Server) -> None:
     """Every program of the page runs, and every command ends with the exit code that the page states."""
     root = f"{server.root}/{page.stem}/{'tools' if page.stem == 'tutorial-agent' else 'ok'}"

@@ -17,7 +17,7 @@ from journal.events import AttemptSucceeded, TrialScored
 from replay import load
 from runner.definition.loading import find
 from tests.processes import ROOT, Process
-from tests.programs import STAND_INS, find_program
+from tests.programs import STAND_INS, find_program, needs_stand_ins
 from tests.runs import events
 from tests.server import Server
 
@@ -123,6 +123,7 @@ def test_an_agent_that_is_killed(tmp_path: Path, server: Server, sdk: str, end: 
     assert (2 * (3 + 2), 2) == (state.steps.completed, state.steps.reused)
 
 
+@needs_stand_ins
 @pytest.mark.exhaustive  # It starts six processes; the page about workers runs it, too.
 def test_code_execution(tmp_path: Path, server: Server, name: str) -> None:
     """The model is called in the process of the run, its programs are executed in containers; docker has a stand-in here."""

@@ -61,7 +61,7 @@ def working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
 
 
 def write_task(source: str) -> None:
-    """Write an evaluation into `evaluation_.py`."""
+    """Write an evaluation into `task.py`."""
     Path("task.py").write_text(textwrap.dedent(source))
 
 

@@ -341,7 +341,7 @@ async def no_threads_in_asyncio(number):
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_streams_files_and_threads(tmp_path: Path) -> None:
-    """Closed or full standard streams do not change the exit code; without files or threads, it is 3 or 1."""
+    """Closed or full standard streams do not change the exit code; with a closed journal it is 3, without threads 1."""
     (tmp_path / "tasks.py").write_text(TASKS)
     driver = [sys.executable, "-c", DRIVER.format(root=str(ROOT))]
     process = subprocess.run(driver, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
@@ -377,7 +377,7 @@ def deleting(number):
 
 
 def test_a_deleted_journal_stops_the_run(tmp_path: Path) -> None:
-    """A run whose journal is deleted stops with exit code 4 long before its end, and names the file."""
+    """A run whose journal is deleted stops with exit code 4, and names the file."""
     (tmp_path / "deleting.py").write_text(DELETING)
     result = CliRunner().invoke(cli, ["run", "deleting.py", "-o", "run", "--plain"])
 

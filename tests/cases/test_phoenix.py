@@ -192,7 +192,7 @@ async def test_7_a_second_ctrl_c_does_not_wait() -> None:
     assert 9.5 == pytest.approx(trio.current_time() - before, abs=0.1)
 
 
-@pytest.mark.parametrize("outcome", ["finished", "interrupted", "unauthorized"])
+@pytest.mark.parametrize("outcome", ["finished", "interrupted", "rejected"])
 async def test_7_signal_handlers_are_restored(outcome: str) -> None:
     """However a run ends, earlier handlers of SIGINT, SIGTERM and SIGHUP are restored."""
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

@@ -43,7 +43,7 @@ SCRIPT = textwrap.dedent(
 
 
 def wait_calls(log: Path, count: int) -> None:
-    """Wait until the task has been called so often, in all processes together."""
+    """Wait until the task has been called `count` times, in all processes together."""
     until = time.monotonic() + TIMEOUT
     while not log.exists() or log.stat().st_size < count:
         assert time.monotonic() < until, "no call"

@@ -169,7 +169,7 @@ async def test_timeouts_are_possibly_paid(disk: SimulatedDisk) -> None:
 
 
 async def test_killed_attempts_are_possibly_paid(disk: SimulatedDisk) -> None:
-    """Attempts in flight when the process was killed count with their reserve; a budget that came later counts all usage."""
+    """Attempts in flight when the process was killed count with their reserve."""
     task = Paid()
     disk = await run_killed(paid_evaluation(task, slots=3), disk, after=1.5)
     outcome = await run_virtual(paid_evaluation(task, slots=3), disk, resume=True)
@@ -290,7 +290,7 @@ async def test_rescoring_is_not_limited(path: Path) -> None:
 
 
 async def test_a_reused_step_counts_once(disk: SimulatedDisk) -> None:
-    """The usage of a step that is reused is spent once, and what the killed attempt may have paid besides is its reserve."""
+    """The usage of a step that is reused is spent once."""
 
     async def task(value: str) -> str:
         await durable(name="model", kind="model", usage=lambda _: {"cost": 0.2})(answer)(value)
@@ -505,7 +505,7 @@ def test_budgets(value: Any, expected: Any) -> None:
     ids=str,
 )
 def test_invalid_budgets(value: Any) -> None:
-    """Zero, negative and infinite amounts, unknown units, and a unit that is given twice are usage errors."""
+    """Zero, negative and infinite amounts, unknown units, and a unit that is passed twice are usage errors."""
     with pytest.raises(UsageError) as caught:
         parse_budget("budget", value)
     assert "budget" == caught.value.setting

@@ -14,7 +14,7 @@ from journal.events import AttemptFailed, AttemptSucceeded, Noted
 from replay.ending import final_report
 from runner import Case, UsageError
 from runner.tasks.chat import Chat
-from runner.tasks.prices import DEFAULT_PRICES, read_prices
+from runner.tasks.prices import DEFAULT_PRICES, Price, read_prices
 from tests.runs import define_real, events, outputs, run_real
 from tests.server import Server
 
@@ -141,7 +141,7 @@ def test_tokens_have_a_price(server: Server, path: Path, name: str, model: str, 
 
 
 def test_a_price_is_that_of_the_model_in_the_reply(server: Server, path: Path, name: str) -> None:
-    """If the reply names another model than the request, no cost is recorded."""
+    """If the reply names another model than the request, and that has no price, no cost is recorded."""
     run_real(define_real(Chat("gpt-4o", base_url=server.url(name, "reply:another", "v1"))), path)
 
     unpriced = {"unpriced_calls": 1, "unpriced_model": "another"}
@@ -176,7 +176,7 @@ def test_prices_can_be_replaced(server: Server, path: Path, name: str, tmp_path:
     ],
 )
 def test_invalid_prices_are_rejected(tmp_path: Path, text: str, message: str) -> None:
-    """An invalid price table is a usage error, with its place."""
+    """An invalid price table is a usage error that names the file and what is wrong."""
     file = tmp_path / "prices.toml"
     file.write_text(text)
     with pytest.raises(UsageError) as caught:
@@ -205,6 +205,7 @@ def test_cached_tokens_cost_less() -> None:
     assert price is not None
     assert 1.25 == price.cost(input_tokens=1_000_000, output_tokens=0, cached_tokens=1_000_000)
     assert 2.5 == price.cost(input_tokens=1_000_000, output_tokens=0)
+    assert 2.5 == Price(input=2.5, output=10.0).cost(input_tokens=1_000_000, output_tokens=0, cached_tokens=1_000_000)
 
 
 def test_an_empty_reply_is_an_output(server: Server, path: Path, name: str) -> None:
@@ -223,7 +224,7 @@ def test_a_refusal_is_the_output(server: Server, path: Path, name: str) -> None:
 
 
 def test_a_truncated_answer_is_an_output(server: Server, path: Path, name: str) -> None:
-    """An answer truncated by the token limit is an output, and every view counts it as truncated."""
+    """An answer truncated by the token limit is an output; the state and the final report count it as truncated."""
     outcome = run_real(define_real(Chat("small", base_url=server.url(name, "reply:short", "v1"))), path)
 
     assert (["short"], ["length"], 1) == (outputs(path), notes(path, "evaljournal.finish_reason"), outcome.state.truncated)
@@ -269,7 +270,7 @@ def test_failures_are_classified(
         ({"schema": "no/such/file.json"}, "cannot read the"),
         ({"prompt": "{"}, "is not a template"),
         ({"prices": "no/such/prices.toml"}, "cannot be read"),
-        ({"base_url": "api.test/v1"}, "is not a URL"),
+        ({"base_url": "api.test/v1"}, "is not a valid http"),
         ({"base_url": "https://api.openai.com/v1"}, "needs the environment variable OPENAI_API_KEY"),
         ({"key_env": "NO_SUCH_KEY"}, "needs the environment variable NO_SUCH_KEY"),
     ],
@@ -293,7 +294,7 @@ def test_an_unknown_field_is_an_error_before_the_start(path: Path) -> None:
 
 
 def test_the_fingerprint_depends_on_the_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Prompt, model and temperature change the fingerprint; the key does not."""
+    """Prompt, temperature and system message change the fingerprint; the key does not."""
     monkeypatch.setenv("MY_KEY", "first-key-of-all")
     first = Chat("small", base_url="http://h/v1", prompt="a", key_env="MY_KEY").fingerprint
     monkeypatch.setenv("MY_KEY", "second-key-of-all")
@@ -340,7 +341,7 @@ def anthropic_task(url: str) -> Any:
 def test_exceptions_of_sdks_are_classified(
     server: Server, path: Path, name: str, *, loop: Any, sdk: Any, steps: str, expected: tuple[str, float | None]
 ) -> None:
-    """Exceptions of the SDKs are classified in both loops, without importing the SDKs."""
+    """Exceptions of the SDKs are classified in both loops."""
     stops = steps == "401"
     cases = [Case(name=name, input="lima") for name in ("ab" if stops else "a")]  # The second case is not called.
     outcome = run_real(define_real(sdk(server.url(name, steps, "v1")), cases, loop=loop, slots=1), path)

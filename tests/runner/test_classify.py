@@ -64,7 +64,7 @@ def urllib_error(status: int, **headers: str) -> Exception:
     message = email.message.Message()
     for key, value in headers.items():
         message[key.replace("_", "-")] = value
-    return urllib.error.HTTPError("https://x", status, "unauthorized", message, None)
+    return urllib.error.HTTPError("https://x", status, "the reason phrase", message, None)
 
 
 def caused(outer: Exception, inner: BaseException) -> Exception:
@@ -139,7 +139,7 @@ def caused(outer: Exception, inner: BaseException) -> Exception:
     ids=lambda value: repr(value)[:60],
 )
 def test_categories(exc: BaseException, meaning: tuple[str, float | None]) -> None:
-    """Exceptions of every library have one of four categories, and perhaps a wait."""
+    """Exceptions of every library have one of five categories, and perhaps a wait."""
     failure = classify(exc, now=NOW)
 
     assert meaning == (failure.category, failure.retry_after)
@@ -265,24 +265,24 @@ def test_description_is_masked() -> None:
     secret = "sk-Ab12Cd34Ef56"  # noqa: S105 - made up
     with pytest.raises(RateLimited) as raised:
         raise RateLimited(3, f"refused {secret}") from ValueError("api_key=0123")
-    words = describe(raised.value)
+    description = describe(raised.value)
 
-    assert "evaljournal.RateLimited" == words.type
-    assert "refused ***; retry after 3 s" == words.message
-    assert "ValueError: api_key=***" in words.traceback
-    assert "test_classify.py" in words.traceback
-    assert secret not in words.traceback
+    assert "evaljournal.RateLimited" == description.type
+    assert "refused ***; retry after 3 s" == description.message
+    assert "ValueError: api_key=***" in description.traceback
+    assert "test_classify.py" in description.traceback
+    assert secret not in description.traceback
 
 
 def test_description_is_bounded() -> None:
     """A long message keeps both ends."""
-    words = describe(ValueError(f"first {'x' * 5_000_000} last"))
+    description = describe(ValueError(f"first {'x' * 5_000_000} last"))
 
-    assert len(words.message) < 2_100
-    assert words.message.startswith("first")
-    assert words.message.endswith("last")
-    assert "characters omitted" in words.message
-    assert len(words.traceback) < 16_100
+    assert len(description.message) < 2_100
+    assert description.message.startswith("first")
+    assert description.message.endswith("last")
+    assert "characters omitted" in description.message
+    assert len(description.traceback) < 16_100
 
 
 def test_description_can_be_written() -> None:
@@ -306,10 +306,10 @@ def test_description_keeps_no_frames() -> None:
     try:
         fail()
     except ValueError as exc:
-        words = describe(exc)
+        description = describe(exc)
     gc.collect()
 
-    assert "ValueError" == words.type
+    assert "ValueError" == description.type
     assert [None] == [reference() for reference in prompts]
 
 

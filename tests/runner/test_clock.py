@@ -1,4 +1,4 @@
-"""The clock of a session is read at any moment, and preempted between any two readings: a valid run has no findings."""
+"""A process that is preempted before any reading of its clock: a valid run has no findings."""
 
 import functools
 import random

@@ -49,7 +49,7 @@ def script(tmp_path: Path) -> Callable[[str], str]:
 
 
 def test_the_input_is_on_standard_input(path: Path) -> None:
-    """Without fields, the input is JSON on standard input; the output is standard output without the last line break."""
+    """Without fields, the input is JSON on standard input; the output is standard output."""
     cases = [Case(name="a", input={"q": ["é", 1]}), Case(name="b", input="x")]
     run_real(define_real(Command("cat"), cases), path)
 
@@ -100,7 +100,7 @@ def test_no_output_is_an_empty_output(path: Path) -> None:
 
 
 def test_a_command_gets_its_trial(path: Path, script: Callable[[str], str]) -> None:
-    """The environment has the trial and an idempotency key that is the same for all of its attempts."""
+    """The environment has the trial and an idempotency key, which is another one for each trial."""
     line = script('echo "$EVALJOURNAL_TRIAL $EVALJOURNAL_IDEMPOTENCY_KEY"')
     run_real(define_real(Command(line), repeats=2), path)
 

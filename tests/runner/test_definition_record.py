@@ -128,7 +128,7 @@ def test_a_request_is_recorded_once_per_session(server: Server, path: Path, name
     ids=["get", "arguments", "stdin"],
 )
 def test_requests_of_targets(task: Any, request_: Any, server: Server, path: Path, name: str) -> None:
-    """Path and query of a GET, and the arguments and input of a command."""
+    """Path and query of a GET are recorded, and arguments and standard input of a command."""
     url = server.url(name, "ok")
     run_real(define_real(task(url), [Case(name="a", input="lima")]), path)
     if "path" in request_:

@@ -87,7 +87,7 @@ def test_a_body_is_filled_in(server: Server, path: Path, name: str) -> None:
     ],
 )
 def test_an_unknown_field_is_an_error_before_the_start(server: Server, path: Path, name: str, body: Any, message: str) -> None:
-    """A template with a field that a case lacks is rejected with the place and the known fields; nothing is written."""
+    """A template with a field that a case lacks is rejected with the case and the reason; nothing is written."""
     rows = [{"id": "a", "question": "x", "context": [1], "answer": "no"}]
 
     with pytest.raises(UsageError) as caught:
@@ -391,17 +391,17 @@ def test_an_untrusted_certificate_is_reported(secure: tuple[Server, Path], path:
 
 
 @pytest.fixture
-def proxied(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """An environment without a proxy."""
+def environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """The environment, without a proxy."""
     for variable in ("http_proxy", "https_proxy", "all_proxy", "no_proxy", "REQUEST_METHOD"):
         monkeypatch.delenv(variable, raising=False)
         monkeypatch.delenv(variable.upper(), raising=False)
     return monkeypatch
 
 
-def test_a_proxy_from_the_environment_is_used(server: Server, path: Path, name: str, proxied: pytest.MonkeyPatch) -> None:
+def test_a_proxy_from_the_environment_is_used(server: Server, path: Path, name: str, environment: pytest.MonkeyPatch) -> None:
     """The proxy gets the full URL and its password, which is not in the journal."""
-    proxied.setenv("HTTP_PROXY", server.root.replace("http://", "http://me:pass-phrase-2@"))
+    environment.setenv("HTTP_PROXY", server.root.replace("http://", "http://me:pass-phrase-2@"))
     cases = [Case(name=str(n), input="lima") for n in range(3)]
     run_real(define_real(Endpoint(f"http://nowhere.invalid/{name}/echo,ok/x", output_path="output"), cases, slots=1), path)
 
@@ -415,9 +415,9 @@ def test_a_proxy_from_the_environment_is_used(server: Server, path: Path, name: 
     assert b"bWU6cGFzcy" not in written
 
 
-def test_a_rejected_tunnel_is_a_failure(server: Server, path: Path, proxied: pytest.MonkeyPatch) -> None:
+def test_a_rejected_tunnel_is_a_failure(server: Server, path: Path, environment: pytest.MonkeyPatch) -> None:
     """For https a tunnel is requested; if the proxy rejects it, that is the recorded failure."""
-    proxied.setenv("HTTPS_PROXY", server.root)
+    environment.setenv("HTTPS_PROXY", server.root)
     run_real(define_real(Endpoint("https://nowhere.invalid:9/x")), path)
 
     assert "unavailable" == failure(path).category
@@ -425,12 +425,12 @@ def test_a_rejected_tunnel_is_a_failure(server: Server, path: Path, proxied: pyt
 
 
 def test_tls_goes_through_a_tunnel(
-    server: Server, secure: tuple[Server, Path], path: Path, name: str, proxied: pytest.MonkeyPatch
+    server: Server, secure: tuple[Server, Path], path: Path, name: str, environment: pytest.MonkeyPatch
 ) -> None:
     """Through a tunnel, TLS is checked against the host behind it, and the connection is reused."""
     tls_server, trusted = secure
-    proxied.setenv("HTTPS_PROXY", server.root)
-    proxied.setenv("SSL_CERT_FILE", str(trusted))
+    environment.setenv("HTTPS_PROXY", server.root)
+    environment.setenv("SSL_CERT_FILE", str(trusted))
     url = tls_server.url(name, "ok").replace("127.0.0.1", "nowhere.invalid")
     cases = [Case(name=str(n), input="lima") for n in range(3)]
     run_real(define_real(Endpoint(url, output_path="output"), cases, slots=1), path)
@@ -455,22 +455,22 @@ def test_tls_goes_through_a_tunnel(
     ],
 )
 def test_the_environment_names_the_proxy(
-    proxied: pytest.MonkeyPatch, url: str, proxy: str, no_proxy: str, expected: str | None
+    environment: pytest.MonkeyPatch, url: str, proxy: str, no_proxy: str, expected: str | None
 ) -> None:
     """HTTP_PROXY is for http, NO_PROXY lists exceptions, and localhost never uses a proxy."""
-    proxied.setenv("HTTP_PROXY", proxy)
-    proxied.setenv("NO_PROXY", no_proxy)
+    environment.setenv("HTTP_PROXY", proxy)
+    environment.setenv("NO_PROXY", no_proxy)
     selected = Address.parse(url, {}).proxy
 
     assert expected == (selected and selected.url)
 
 
 @pytest.mark.parametrize("proxy", ["socks5://me:pass-phrase-3@p:1080", "http://", "http://p:99999", "p:no"])
-def test_an_unsupported_proxy_is_rejected(proxied: pytest.MonkeyPatch, proxy: str) -> None:
+def test_an_unsupported_proxy_is_rejected(environment: pytest.MonkeyPatch, proxy: str) -> None:
     """SOCKS and invalid URLs are rejected before the start, with what to do."""
-    proxied.setenv("ALL_PROXY", proxy)
+    environment.setenv("ALL_PROXY", proxy)
 
-    with pytest.raises(UsageError, match="is not an http:// or https:// URL; change it, or bypass it: NO_PROXY=h") as caught:
+    with pytest.raises(UsageError, match="valid http:// or https:// URL; change it, or bypass it: NO_PROXY=h") as caught:
         Endpoint("http://h/")
 
     assert "pass-phrase-3" not in str(caught.value)
@@ -478,7 +478,7 @@ def test_an_unsupported_proxy_is_rejected(proxied: pytest.MonkeyPatch, proxy: st
 
 @pytest.mark.parametrize("status", ["401", "402", "403", "407"])
 def test_an_unauthorized_key_stops_the_run(server: Server, path: Path, name: str, status: str) -> None:
-    """An unauthorized key stops the run after the first call, with one message."""
+    """An unauthorized key stops the run: no slot makes a second call, and the report says what to check."""
     cases = [Case(name=str(n), input=n) for n in range(1000)]
     outcome = run_real(define_real(Endpoint(server.url(name, status)), cases, slots=4), path)
 
@@ -491,8 +491,8 @@ def test_an_unauthorized_key_stops_the_run(server: Server, path: Path, name: str
 
 
 @pytest.mark.parametrize("policy", ["fixed", "adaptive"])
-def test_a_fixed_key_is_used_for_all_trials(server: Server, path: Path, name: str, policy: str) -> None:
-    """Trials that met a 401 are repeated with all of their retries when the run is resumed."""
+def test_trials_are_repeated_with_another_key(server: Server, path: Path, name: str, policy: str) -> None:
+    """When the run is resumed, trials that met a 401 are repeated, and still have all of their retries."""
     cases = [Case(name=str(n), input=n) for n in range(8)]
     endpoint = Endpoint(server.url(name, "401,401,401,401,500,ok"))
     defined = define_real(endpoint, cases, slots=4, retry=Retry(errors=1, base_delay=0.01))
@@ -616,10 +616,10 @@ def test_urls_are_normalized(url: str, host: bytes, target: str) -> None:
 @pytest.mark.parametrize(
     ("url", "headers", "message"),
     [
-        ("localhost:80/x", {}, "is not a URL"),
-        ("ftp://localhost/", {}, "is not a URL"),
-        ("http://", {}, "is not a URL"),
-        ("http://h:99999/", {}, "is not a URL"),
+        ("localhost:80/x", {}, "is not a valid http:// or https:// URL"),
+        ("ftp://localhost/", {}, "is not a valid http:// or https:// URL"),
+        ("http://", {}, "is not a valid http:// or https:// URL"),
+        ("http://h:99999/", {}, "is not a valid http:// or https:// URL"),
         ("http://{host}/", {}, "the host of 'http://{host}/' must not contain fields"),
         ("http://h/{", {}, "is not a template"),
         ("http://h/", {"A b": "x"}, "is not a valid header name"),

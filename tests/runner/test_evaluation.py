@@ -1,6 +1,7 @@
 """Definitions of evaluations: settings, tasks, scorers and fingerprints are checked where they are written."""
 
 import contextlib
+import copy
 import functools
 import importlib.util
 import inspect
@@ -103,6 +104,16 @@ def test_invalid_settings_are_rejected(settings: dict[str, Any], message: str) -
     assert message in str(raised.value)
 
 
+def test_an_unknown_attribute_is_reported_with_a_hint() -> None:
+    """`@NAME.scorer` names the right form; other attributes are missing without a hint, also in a copy."""
+    capitals: Any = evaluation(cases=CASES)(plain)
+    with pytest.raises(AttributeError, match=r"no attribute 'scorer'; write @NAME\.score to add a scorer"):
+        capitals.scorer(plain)
+
+    assert not hasattr(copy.copy(capitals), "timeout")
+    assert plain is copy.copy(capitals).task
+
+
 def yields(question: str) -> Iterator[str]:
     """Yield the answer."""
     yield question
@@ -144,12 +155,12 @@ class CallableTask:
 
 
 @pytest.mark.parametrize(
-    ("task", "later"),
+    ("task", "is_async"),
     [(answer, True), (plain, False), (functools.partial(answer), True), (CallableTask(), True), (len, False)],
 )
-def test_async_is_recognized(task: Callable[[str], Any], *, later: bool) -> None:
-    """Coroutine functions are recognized, also bound or as `__call__`."""
-    assert later == evaluation(cases=CASES)(task).is_async
+def test_async_is_recognized(task: Callable[[str], Any], *, is_async: bool) -> None:
+    """Coroutine functions are recognized, also in a `partial` or as `__call__`."""
+    assert is_async == evaluation(cases=CASES)(task).is_async
 
 
 def test_scorers() -> None:

@@ -316,7 +316,7 @@ async def test_inputs_and_outputs_may_be_any_object() -> None:
         created.append((value, threading.Lock()))
         return created[-1]
 
-    arguments = [object(), threading.Lock(), float("nan"), {1, 2}, given_twice := object(), given_twice, lambda: 1]
+    arguments = [object(), threading.Lock(), float("nan"), {1, 2}, repeated := object(), repeated, lambda: 1]
     outputs, _ = await execute(wrap, arguments, concurrency=1)
 
     assert all(expected is output[0] for expected, output in zip(arguments, outputs, strict=True))

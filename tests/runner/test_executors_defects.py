@@ -204,7 +204,7 @@ async def test_7_overlapping_runs_restore_the_handler() -> None:
         await trio.sleep(10)
         signal.raise_signal(signal.SIGINT)
 
-    assert [5.0, 10.0] == [pytest.approx(detail, abs=0.1) for detail in ended]
+    assert [5.0, 10.0] == [pytest.approx(seconds, abs=0.1) for seconds in ended]
     assert before is signal.getsignal(signal.SIGINT)
 
 
@@ -314,8 +314,8 @@ async def test_9_exceptions_keep_no_frames() -> None:
 
     assert 60 == sum(len(details.exceptions) for details in results[1]) == len(watched)
     assert [] == [reference for reference in watched if reference() is not None]
-    chain = results[1][0].exceptions[0]
-    assert (None, None) == (chain.__traceback__, chain.__cause__ and chain.__cause__.__traceback__)
+    exception = results[1][0].exceptions[0]
+    assert (None, None) == (exception.__traceback__, exception.__cause__ and exception.__cause__.__traceback__)
 
 
 @pytest.mark.parametrize("concurrency", [0, -1])

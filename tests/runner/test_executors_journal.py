@@ -176,7 +176,7 @@ async def second_version(value: int) -> int:
 
 
 async def test_another_function_is_rejected() -> None:
-    """A journal of another function is rejected and unchanged."""
+    """A journal of another function is rejected unless that is adopted; then completed calls are not repeated."""
     disk = SimulatedDisk()
     await execute(first_version, [1], disk)
     with pytest.raises(RunChanged, match="outputs of another function, or of an earlier version of 'second_version'"):
@@ -312,7 +312,7 @@ async def test_changed_content_is_detected() -> None:
 
     function = reading("b")
     await execute(function, [0], disk)
-    outputs, _ = await execute(function, [0, 1], disk)  # Now `seen` has content.
+    outputs, _ = await execute(function, [0, 1], disk)  # `read_indexes` is no longer empty.
     assert ["a", "b"] == outputs
     records = len(events_of(PATH, files=disk))
     with pytest.raises(RunChanged, match=r"outputs for other values of 'rows', read by 'read_row'"):

@@ -25,7 +25,7 @@ from tests.journal.samples import UnsyncedDisk, content, flip, segment
 
 SCRIPT: dict[str, list[Action]] = {
     "well": [Return("fine", 1.0)],
-    "unauthorized": [Fail(RateLimited(2.0), 0.5), Return("in the end", 1.0)],
+    "limited": [Fail(RateLimited(2.0), 0.5), Return("in the end", 1.0)],
     "ill": [Fail(ConnectionError("down"), 0.5), Fail(ConnectionError("down"), 0.5), Return("again", 1.0)],
     "wrong": [Fail(Fatal("never"), 0.5)],
     "stuck": [Hang()],
@@ -35,7 +35,7 @@ SCRIPT: dict[str, list[Action]] = {
 class FastDisk(UnsyncedDisk):
     """A disk without syncs and pauses."""
 
-    def pause(self) -> None:
+    def pause(self, seconds: float = 0.0) -> None:
         """Do nothing."""
 
 
@@ -79,20 +79,20 @@ async def test_attempts_in_flight_at_a_fork_are_recorded_as_forked(tmp_path: Pat
     """Attempts that were open at the fork are `forked`; those of a later session of the fork that died are `process_died`."""
     old, new, files = tmp_path / "old", tmp_path / "new", FastDisk()
 
-    def after(path: Path, session: int) -> Record:
+    def first_start(path: Path, session: int) -> Record:
         """Find the first start of an attempt in a session."""
         records = itertools.dropwhile(lambda record: getattr(record.event, "session", 0) != session, read(path))
         return next(record for record in records if isinstance(record.event, AttemptStarted))
 
     await arun(define_two_cases(), old, files=files, **deterministic_options())
-    await fork(old, new, after(old, 1).seq, files=files, in_thread=inline)
+    await fork(old, new, first_start(old, 1).seq, files=files, in_thread=inline)
     await arun(define_two_cases(), new, resume=True, files=files, **deterministic_options())
-    next_record = list(read(new))[after(new, 2).seq]
+    next_record = list(read(new))[first_start(new, 2).seq]
     os.truncate(segment(new, next_record.segment), next_record.offset)
     await arun(define_two_cases(), new, resume=True, files=files, **deterministic_options())
 
-    cut = [record.event.reason for record in read(new) if isinstance(record.event, AttemptInterrupted)]
-    assert ["forked", "process_died"] == cut
+    reasons = [record.event.reason for record in read(new) if isinstance(record.event, AttemptInterrupted)]
+    assert ["forked", "process_died"] == reasons
     assert (True, ()) == (verify(new).ok, audit(read(new), rules=session_rules).findings)
 
 

@@ -120,7 +120,7 @@ async def _points(_: int) -> list[Point]:
     return []
 
 
-def _later(_: int) -> Coroutine[Any, Any, list[Point]]:
+def _coroutine(_: int) -> Coroutine[Any, Any, list[Point]]:
     return _points(1)
 
 
@@ -135,7 +135,7 @@ def test_the_type_of_the_outputs_is_the_return_annotation() -> None:
     def unknown(_: int) -> "Missing":  # type: ignore[name-defined]  # noqa: F821
         return None
 
-    functions = [_point, _points, _later, partial(partial(_point)), _Callable(), lambda value: value, unknown, len]
+    functions = [_point, _points, _coroutine, partial(partial(_point)), _Callable(), lambda value: value, unknown, len]
     expected = [Point, list[Point], list[Point], Point, Point, None, None, None]
 
     assert expected == [return_annotation(function) for function in functions]

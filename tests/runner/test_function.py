@@ -69,7 +69,7 @@ async def wait_until(condition: Callable[[], bool]) -> None:
 
 
 def test_a_plain_function_runs_in_threads(path: Path) -> None:
-    """A `def` task runs in threads, at most one per slot, and never in the run's own thread."""
+    """A `def` task runs in a thread for each slot, and never in the run's own thread."""
     barrier = threading.Barrier(4, timeout=2)
     threads: set[int] = set()
 
@@ -518,7 +518,7 @@ def test_scorers_of_every_kind_are_called_where_they_belong(path: Path, kind: Ki
         return case.name
 
     @defined.score
-    async def by_nothing(output: str, case: Case) -> dict[str, float]:
+    async def in_either_loop(output: str, case: Case) -> dict[str, float]:
         return {"one": 1.0}
 
     outcome = run_and_verify(defined, path)
@@ -528,11 +528,11 @@ def test_scorers_of_every_kind_are_called_where_they_belong(path: Path, kind: Ki
         ("a", "plain"): True,
         ("a", "by_asyncio"): 0.75,
         ("a", "by_trio"): "a",
-        ("a", "by_nothing.one"): 1.0,
+        ("a", "in_either_loop.one"): 1.0,
         ("b", "plain"): True,
         ("b", "by_asyncio"): 0.75,
         ("b", "by_trio"): "b",
-        ("b", "by_nothing.one"): 1.0,
+        ("b", "in_either_loop.one"): 1.0,
     } == scores
     assert 2 == outcome.state.completed
 
@@ -568,7 +568,7 @@ def test_a_stop_ends_every_kind_in_time(path: Path, kind: Kind, released: thread
         _trio: in_trio,
     }
     start = time.monotonic()
-    outcome = run_and_verify(define(tasks[kind], "ab", name="it", slots=1, deadline=0.1), path, grace=0.1)
+    outcome = run_and_verify(define(tasks[kind], "ab", name="task", slots=1, deadline=0.1), path, grace=0.1)
 
     assert time.monotonic() - start < 2
     assert "deadline" == outcome.stopped

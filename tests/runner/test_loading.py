@@ -22,7 +22,7 @@ def {name}(value: str) -> str:
 
 @pytest.fixture(autouse=True)
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Restore `sys.modules` and `sys.path` after the test."""
+    """Work in an empty directory; restore `sys.modules` and `sys.path` after the test."""
     path = list(sys.path)
     monkeypatch.chdir(tmp_path)
     yield tmp_path
@@ -45,7 +45,7 @@ def load(reference: str) -> AnyEvaluation:
 
 
 def error_of(reference: str) -> str:
-    """Return the error of loading a target."""
+    """Return the error of loading a reference."""
     with pytest.raises(UsageError) as caught:
         load(reference)
     return str(caught.value)
@@ -199,7 +199,7 @@ def test_no_evaluation() -> None:
 
 
 def test_not_python() -> None:
-    """A directory, another kind of file and an incomplete target are errors."""
+    """A directory, another kind of file and an incomplete reference are errors."""
     write_module("evals/geo.py", ONE.format(name="capitals"))
     write_module("cases.jsonl", "{}")
 

@@ -168,7 +168,7 @@ async def test_missing_shards_leave_the_run_unfinished(tmp_path: Path) -> None:
 
 
 async def test_steps_refer_to_their_copies(tmp_path: Path) -> None:
-    """Records that name a completed step, name its copy; unfinished bytes and recoveries of a shard are not copied."""
+    """Records that name a completed step name its copy; unfinished bytes and recoveries of a shard are not copied."""
     await interrupted_agent(tmp_path / "agent", StepAgent(), FILES)
     paths = [tmp_path / f"{number}of2" for number in (1, 2)]
     for number, path in enumerate(paths, 1):

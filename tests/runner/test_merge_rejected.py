@@ -187,9 +187,9 @@ def test_a_power_failure_leaves_no_partial_run(tmp_path: Path, seed: int) -> Non
         except (PowerFailure, BaseExceptionGroup):
             pass
         for disk_after in (disk.after_power_failure(rng), disk.after_kill()):
-            is_there = disk_after.exists(str(target))
-            assert is_there or not is_done
-            if not is_there:
+            exists = disk_after.exists(str(target))
+            assert exists or not is_done
+            if not exists:
                 merge_on(disk_after)
             assert verify(target, files=disk_after).ok, n
         if is_done:

@@ -69,8 +69,8 @@ async def test_a_stop_gives_grace_then_cancels() -> None:
     outcome = await run_virtual(defined, disk, observer=stop_soon, grace=5)
 
     assert ("interrupted", 1) == (outcome.stopped, outcome.state.completed)
-    cut = [event for event in events_of(PATH, files=disk) if isinstance(event, AttemptInterrupted)]
-    assert [("case-1", 1, "stopped")] == [(event.trial, event.attempt, event.reason) for event in cut]
+    interrupted = [event for event in events_of(PATH, files=disk) if isinstance(event, AttemptInterrupted)]
+    assert [("case-1", 1, "stopped")] == [(event.trial, event.attempt, event.reason) for event in interrupted]
     assert 6.0 == trio.current_time() - before
     assert RunStopped(reason="interrupted") in events_of(PATH, files=disk)
 
@@ -182,12 +182,12 @@ async def test_a_stop_while_the_journal_is_opened() -> None:
     session = Session(defined, PATH, **deterministic_options(), files=disk)
     interrupted_at: list[str] = []
 
-    def ask_once(call: str) -> None:
+    def interrupt_once(call: str) -> None:
         if not interrupted_at:
             interrupted_at.append(call)
             session.interrupt()
 
-    disk.on_call = ask_once
+    disk.on_call = interrupt_once
     outcome = await session.run()
 
     assert "interrupted" == outcome.stopped
@@ -255,7 +255,7 @@ def results(disk: SimulatedDisk) -> dict[str, Any]:
 
 
 def crash_everywhere(count: int, crashes: int, seed: int = 0) -> int:
-    """Cut the power at every record of a run, up to a few times in one run, and resume it: the results are the same."""
+    """Fail the power at every record of a run, up to `crashes` times in one run, and resume it: the results are the same."""
     defined, _ = flaky_evaluation(count, seed * count)
     complete_disk = SimulatedDisk()
     assert run_until_power_failure(defined, complete_disk, 10**9) is not None
@@ -269,11 +269,11 @@ def crash_everywhere(count: int, crashes: int, seed: int = 0) -> int:
         for crash in range(1, crashes + 1):
             disk = disk.after_power_failure(random.Random(f"{seed} {seq} {crash}"))
             points += 1
-            is_there = disk.is_directory(str(PATH)) and any(n.startswith("journal-") for n in disk.list_directory(str(PATH)))
-            done = [e.trial for e in events_of(PATH, files=disk) if isinstance(e, TrialCompleted)] if is_there else []
+            has_journal = disk.is_directory(str(PATH)) and any(n.startswith("journal-") for n in disk.list_directory(str(PATH)))
+            done = [e.trial for e in events_of(PATH, files=disk) if isinstance(e, TrialCompleted)] if has_journal else []
             before = dict(task.calls)
             outcome = run_until_power_failure(
-                defined, disk, 10**9 if crash == crashes else seq + crash * last // 3, resume=is_there
+                defined, disk, 10**9 if crash == crashes else seq + crash * last // 3, resume=has_journal
             )
             assert all(task.calls[trial] == before.get(trial, 0) for trial in done), "a finished trial was run again"
             if outcome is not None:
@@ -401,8 +401,8 @@ async def test_withdrawn_outputs_of_an_older_task_do_not_count() -> None:
     assert ("task", "cases") == outcome.state.sessions[-1].adopted
 
 
-async def test_changes_of_cases_that_were_not_admitted_are_rejected() -> None:
-    """If only cases have changed that were not admitted yet, the change is rejected as well, without their names."""
+async def test_changes_of_cases_that_were_not_enqueued_are_rejected() -> None:
+    """If only cases have changed that were not enqueued yet, the change is rejected as well, without their names."""
     disk = SimulatedDisk()
     task = Scripted(lambda *_: Return(1, 10))
     await stopped_after(define(task, numbered_cases(200), slots=1), disk, 5)
@@ -519,10 +519,10 @@ def test_an_ambiguous_attempt_is_retried_or_failed(choice: str, failed: int, cal
     task = Scripted(lambda *_: Return(1, 1))
     defined = define(task, numbered_cases(1), write_ahead=True)
     disk = SimulatedDisk()
-    place = itertools.count(1)
+    seqs = itertools.count(1)
     while task.calls["case-0"] == 0:
         disk = SimulatedDisk()
-        run_until_power_failure(defined, disk, next(place))
+        run_until_power_failure(defined, disk, next(seqs))
     disk = disk.after_kill()
     outcome = run_until_power_failure(defined, disk, 10**9, resume=True, on_ambiguous=choice)
 

@@ -35,7 +35,7 @@ Timed = list[tuple[float, Event]]
 
 
 async def judged_run() -> Timed:
-    """Record a run of ten trials, whose judge fails once for one and pauses for another."""
+    """Record a run of ten trials, whose judge fails once for one of them."""
     script = Scripted(
         lambda name, n: Fail(OSError("no"), 0.5) if (name, n) == ("case-3", 1) else Return(output=True, after=1.0)
     )
@@ -52,7 +52,7 @@ async def judged_run() -> Timed:
     return [(record.t, record.event) for record in read(PATH, files=disk)]
 
 
-def judged(timed: Timed) -> set[str]:
+def failed_checks(timed: Timed) -> set[str]:
     records = [Record(seq, "", t, event, 0, "", 1, 0) for seq, (t, event) in enumerate(timed, 1)]
     return {finding.check for finding in audit(records, rules=session_rules).findings}
 
@@ -93,11 +93,11 @@ async def test_an_audit_finds_a_call_that_breaks_a_rule(name: str) -> None:
     """A call above the limit, inside a pause, before its delay, beside another or out of order is found by its rule."""
     check, change = CHANGES[name]
 
-    assert check in judged(change(await judged_run()))
+    assert check in failed_checks(change(await judged_run()))
 
 
 async def test_every_call_has_one_end() -> None:
-    """In a run that finished, every call has failed or was scored, and a trial is completed after its last."""
+    """In a run that finished, every call has failed or returned a score, and every trial is completed."""
     timed = await judged_run()
     starts = sum(isinstance(event, ScorerCallStarted) for _, event in timed)
     ends = sum(isinstance(event, ScorerCallFailed | TrialScored) for _, event in timed)
@@ -134,8 +134,8 @@ def test_a_power_failure_at_any_record_loses_no_score() -> None:
         disk, defined = SimulatedDisk(), judged_twice()
         run_until_power_failure(defined, disk, seq)
         disk = disk.after_power_failure(random.Random(seq))
-        is_there = disk.is_directory(str(PATH)) and any(name.startswith("journal-") for name in disk.list_directory(str(PATH)))
-        outcome = run_until_power_failure(defined, disk, 10**9, resume=is_there)
+        has_run = disk.is_directory(str(PATH)) and any(name.startswith("journal-") for name in disk.list_directory(str(PATH)))
+        outcome = run_until_power_failure(defined, disk, 10**9, resume=has_run)
 
         assert outcome is not None
         assert (4, "") == (outcome.state.completed, outcome.stopped)

@@ -92,7 +92,7 @@ def case(expected: Any, input_: Any = "q") -> Case:
     ],
 )
 def test_an_output_is_scored(scorer: Callable[..., Score], output: Any, expected: Any, value: Any) -> None:
-    """Each scorer returns the expected value, with a reason if it is not full."""
+    """Each scorer returns the expected value, with a reason exactly if it is false."""
     score = scorer(output, expected)
 
     assert value == score.value
@@ -113,7 +113,7 @@ def test_an_output_is_scored(scorer: Callable[..., Score], output: Any, expected
     ],
 )
 def test_reasons(scorer: Callable[..., Score], output: Any, expected: Any, reason: str) -> None:
-    """A score that is not full has a reason with the place."""
+    """The reason of a false score is what differs, and where."""
     assert reason == scorer(output, expected).reason
 
 
@@ -140,7 +140,7 @@ def test_an_unsuitable_expected_output_is_an_error(scorer: Callable[..., Score],
 
 @given(JSON)
 def test_a_value_equals_itself(value: Any) -> None:
-    """Any JSON value that equals the expected one passes, with every scorer."""
+    """Any JSON value except null equals itself, for `exact` and `json_equal`."""
     if value is not None:
         assert scorers.exact(value, value).value
         assert scorers.json_equal({"v": value}, {"v": value}).value
@@ -176,7 +176,7 @@ def test_invalid_arguments_are_rejected(make: Callable[[], Any]) -> None:
 
 
 def test_a_scorer_has_a_version() -> None:
-    """Pattern, tolerance, rubric and choices are part of the version of a scorer."""
+    """Pattern, tolerance, model, rubric and choices are part of the version of a scorer."""
     judges = [
         scorers.judge("m", base_url="http://h/"),
         scorers.judge("n", base_url="http://h/"),
@@ -371,14 +371,14 @@ def test_a_last_line_with_a_choice_is_the_verdict(choice: str, before: str, mark
 
 
 @given(st.text(max_size=40), st.text(max_size=40), st.sampled_from(["not", "partly", "hardly", "isn't", "nicht", "un", "in-"]))
-def test_nothing_else_is_taken_for_a_verdict(before: str, after: str, turn: str) -> None:
+def test_nothing_else_is_taken_for_a_verdict(before: str, after: str, word: str) -> None:
     """A last line with two choices, or with a choice after another word, is not a verdict."""
     assume("verdict" not in f"{before}{after}".casefold())
     judge = scorers.judge("m", base_url="http://h/")
     for reply in (
         f"{before} correct {after} or incorrect",
-        f"{before}\nIt is {turn} correct.",
-        f"{before}\nIt is {turn}correct.",
+        f"{before}\nIt is {word} correct.",
+        f"{before}\nIt is {word}correct.",
     ):
         with pytest.raises(InvalidReply):
             judge.verdict(reply)

@@ -56,7 +56,7 @@ class Judging(Model):
 
 
 def evaluation_of(task: Any, count: int, **options: Any) -> AnyEvaluation:
-    """Return an evaluation of so many cases without retries after errors."""
+    """Return an evaluation of `count` cases without retries after errors."""
     return define(task, options.pop("cases", numbered_cases(count)), **{"retry": Retry(errors=0), **options})
 
 
@@ -76,7 +76,7 @@ async def answer_immediately(_: str) -> str:
 
 
 async def test_a_slow_judge_does_not_hold_slots_of_the_task() -> None:
-    """2,000 trials in 100 slots, 2 s for the task and 2 s for a judge elsewhere, take hardly longer than the task alone."""
+    """2,000 trials in 100 slots, with 2 s for the task and 2 s for a judge elsewhere, take 2 s longer than the task alone."""
     defined = evaluation_of(Model(2.0, "task"), 2_000, slots=100)
     defined.score(name="judge")(Judging(2.0, "judge"))
     outcome = await run_fixed(defined)
@@ -222,17 +222,13 @@ async def test_no_attempt_starts_while_too_many_outputs_wait() -> None:
         return True
 
     max_scoring, is_held = 0, False
-
-    def look(_: Record) -> None:
-        nonlocal max_scoring, is_held
-        max_scoring = max(max_scoring, live.stages["scoring"])
-        is_held = is_held or live.holds_attempts
-
     disk, live = SimulatedDisk(), fold([])
 
     def follow(record: Record) -> None:
+        nonlocal max_scoring, is_held
         live.apply(record)
-        look(record)
+        max_scoring = max(max_scoring, live.stages["scoring"])
+        is_held = is_held or live.holds_attempts
 
     outcome = await run_fixed(defined, disk, listener=follow)
 
@@ -255,7 +251,7 @@ async def test_poisoned_trials_queue_last() -> None:
 
     assert 7 == order.count("case-0")
     assert order.index("case-0", order.index("case-0") + 1) < 10
-    assert "case-0" == order[-1] or order[-3:].count("case-0") >= 1
+    assert "case-0" in order[-3:]
 
 
 async def test_a_stopped_run_scores_the_rest_when_it_is_resumed() -> None:

@@ -20,6 +20,7 @@ from journal.events import (
     AttemptSucceeded,
     AttemptTimedOut,
     LimitChanged,
+    Noted,
     RetryScheduled,
     RunFinished,
     RunStopped,
@@ -162,6 +163,22 @@ async def test_an_unserializable_output_fails_its_trial_only() -> None:
     assert (1, 1) == (outcome.state.completed, outcome.state.failed)
 
 
+async def test_an_output_that_was_not_awaited() -> None:
+    """A missing `await` is named as the cause."""
+
+    async def answer() -> str:
+        return "Lima"
+
+    async def task(_: str) -> Any:
+        return {"answer": answer()}
+
+    disk = SimulatedDisk()
+    await run_virtual(define(task, [Case(name="a", input="?")]), disk)
+    (failed,) = events(disk, AttemptFailed)
+
+    assert ("fatal", True) == (failed.category, "a coroutine was not awaited" in failed.message)
+
+
 async def test_an_output_after_the_timeout_is_discarded() -> None:
     """A task that ignores its cancellation and returns after the timeout is recorded as late, and its output is discarded."""
 
@@ -196,7 +213,7 @@ async def test_a_cancelled_nursery_has_timed_out() -> None:
 
 
 async def test_notes_are_kept_with_their_attempt() -> None:
-    """Notes of a task are recorded, and numbers are added up."""
+    """Notes of a task are recorded with their attempt, and numbers are added up."""
 
     async def task(_: Any) -> int:
         note(tokens=12, model="small")
@@ -207,6 +224,7 @@ async def test_notes_are_kept_with_their_attempt() -> None:
     disk = SimulatedDisk()
     outcome = await run_virtual(define(task, [Case(name="a", input="a")]), disk)
 
+    assert [("a", 1)] * 3 == [(event.trial, event.attempt) for event in events(disk, Noted)]
     assert 15 == outcome.state.usage["tokens"]
 
 
@@ -408,8 +426,8 @@ async def test_a_deadline_stops_the_run() -> None:
     assert ("deadline", 8) == (outcome.stopped, outcome.state.completed)
 
 
-async def test_a_dataset_that_fails_half_way_can_be_resumed() -> None:
-    """If reading the cases fails in the middle, finished trials are kept, and the run can be resumed."""
+async def test_a_dataset_that_fails_half_way_stops_the_run() -> None:
+    """If reading the cases fails in the middle, the run stops with the error, and finished trials are kept."""
 
     def broken() -> Any:
         yield from numbered_cases(30)
@@ -439,22 +457,23 @@ async def test_the_limit_holds() -> None:
 
 
 async def test_nothing_polls() -> None:
-    """One instant trial takes no time, and thirty concurrent ones take no longer than one."""
-    disk = SimulatedDisk()
+    """One instant trial takes no time, and neither do thirty concurrent ones."""
     before = trio.current_time()
-    await run_virtual(define(Scripted(lambda *_: Return(1)), numbered_cases(1)), disk)
+    for cases in (1, 30):
+        await run_virtual(define(Scripted(lambda *_: Return(1)), numbered_cases(cases), slots=30), SimulatedDisk())
 
     assert 0 == trio.current_time() - before
 
 
-async def test_a_second_outage_loses_nothing() -> None:
-    """An outage of one second costs backoff, not trials: all hundred are completed."""
+@pytest.mark.parametrize(("seconds", "cases", "slots"), [(1, 100, 10), (60, 8, 6)])
+async def test_an_outage_loses_nothing(seconds: int, cases: int, slots: int) -> None:
+    """It costs backoff, not trials. The probes of a long one are spread over the trials, so that none uses up its retries."""
     endpoint = SimulatedEndpoint(lambda value: value, latency=0.05)
-    endpoint.down_until = trio.current_time() + 1.0
+    endpoint.down_until = trio.current_time() + seconds
     disk = SimulatedDisk()
-    outcome = await run_virtual(define(endpoint, numbered_cases(100), slots=10), disk)
+    outcome = await run_virtual(define(endpoint, numbered_cases(cases), slots=slots), disk)
 
-    assert (100, 0) == (outcome.state.completed, outcome.state.failed)
+    assert (cases, 0) == (outcome.state.completed, outcome.state.failed)
 
 
 async def test_trials_that_always_fail_do_not_delay_others() -> None:

@@ -128,11 +128,11 @@ def test_run_and_dry_run_of_a_shard() -> None:
     """A dry run prints the totals of all shards; the gates of a shard are not checked, and `resume` cannot change it."""
     Path("ev.py").write_text(PROGRAM)
     dry = orjson.loads(evaljournal("run", "ev.py", "--shard", "1/3", "--dry-run", "--json").stdout)
-    words = evaljournal("run", "ev.py", "--shard", "1/3", "--dry-run").stdout
+    text = evaljournal("run", "ev.py", "--shard", "1/3", "--dry-run").stdout
     result = evaljournal("run", "ev.py", "--shard", "1/3", "--json", "--fail-under", "wrong=1")
 
     assert ("1/3", 40, 10, 30) == tuple(dry[key] for key in ("shard", "cases_of_all_shards", "slots", "slots_of_all_shards"))
-    assert "shard 1/3; all shards: 40 cases, at most 30 slots" in words
+    assert "shard 1/3; all shards: 40 cases, at most 30 slots" in text
     assert (0, "runs/same/0001-1of3") == (result.exit_code, orjson.loads(result.stdout)["path"])
     assert dry["cases"] == orjson.loads(result.stdout)["planned_trials"]
     assert 2 == evaljournal("resume", "runs/same/0001-1of3", "--shard", "2/3").exit_code

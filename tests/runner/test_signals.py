@@ -66,13 +66,13 @@ def test_sharing_handlers_may_end_in_any_order() -> None:
     before = signal.getsignal(signal.SIGINT)
     first = handle_signals(lambda *_: received.append("first"), signal.SIGINT, shares=True)
     second = handle_signals(lambda *_: received.append("second"), signal.SIGINT, shares=True)
-    hears = [first.__enter__(), second.__enter__()]
+    are_installed = [first.__enter__(), second.__enter__()]
     signal.raise_signal(signal.SIGINT)
     first.__exit__(None, None, None)
     signal.raise_signal(signal.SIGINT)
     second.__exit__(None, None, None)
 
-    assert ([True, True], ["second", "first", "second"]) == (hears, received)
+    assert ([True, True], ["second", "first", "second"]) == (are_installed, received)
     assert before is signal.getsignal(signal.SIGINT)
 
 

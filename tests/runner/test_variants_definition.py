@@ -107,7 +107,7 @@ def test_mistakes_are_reported_before_anything_starts(variants: Any, message: st
 
 
 def test_parameters_of_a_function_without_variants() -> None:
-    """Without variants, a task with another required parameter is rejected as before."""
+    """Without variants, a task with another required parameter is rejected."""
     with pytest.raises(UsageError, match="is called with one argument"):
         evaluation(cases=CASES)(answer)
 
@@ -148,8 +148,8 @@ def test_the_task_is_fingerprinted_without_its_variants() -> None:
     assert define({"a": {"model": "1"}}).fingerprint == define({"b": {"model": "2"}}).fingerprint
 
 
-def test_loops_are_detected_behind_parameters() -> None:
-    """A trio function with parameters is recognized as one."""
+def test_async_is_recognized_behind_parameters() -> None:
+    """An async function with parameters is recognized as one."""
 
     async def task(question: str, *, model: str) -> str:
         await trio.lowlevel.checkpoint()

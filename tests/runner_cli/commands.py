@@ -91,15 +91,15 @@ def run_process(*arguments: object) -> tuple[int, str, str]:
     return started_process.returncode, out, err
 
 
-def wait_for(path: Path, words: str, times: int) -> None:
+def wait_for(path: Path, text: str, times: int) -> None:
     """Wait until a journal has a text a number of times."""
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
         with contextlib.suppress(OSError):
-            if segment(path).read_text().count(words) >= times:
+            if segment(path).read_text().count(text) >= times:
                 return
         time.sleep(0.01)
-    raise AssertionError(f"{path} never had {words!r} {times} times")
+    raise AssertionError(f"{path} never had {text!r} {times} times")
 
 
 def run_in_terminal(*arguments: object, until: bytes, environment: dict[str, str] | None = None) -> tuple[int, str]:

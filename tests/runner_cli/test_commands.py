@@ -216,7 +216,7 @@ def test_help_has_an_example(name: str) -> None:
 
 
 def test_help_lists_every_command() -> None:
-    """`--help` lists every command with the first line of its help."""
+    """`--help` lists every command with a description that begins with the same word as its help."""
     result = evaljournal("--help")
 
     assert 0 == result.exit_code

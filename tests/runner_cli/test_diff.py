@@ -84,11 +84,11 @@ def test_a_worse_run_is_no_error(a: Path, b: Path) -> None:
 
 def test_diff_as_json(a: Path, b: Path) -> None:
     """JSON has both paths, every trial and every figure."""
-    message = orjson.loads(evaljournal("diff", a, b, "--json", "--by", "difficulty").stdout)
+    answer = orjson.loads(evaljournal("diff", a, b, "--json", "--by", "difficulty").stdout)
 
-    assert (str(a), str(b), None, None) == (message["a"], message["b"], message["problem_a"], message["problem_b"])
-    assert (["chile"], ["japan"]) == ([change["trial"] for change in message["fixed"]], message["only_b"])
-    assert ["easy", "hard"] == list(message["groups"])
+    assert (str(a), str(b), None, None) == (answer["a"], answer["b"], answer["problem_a"], answer["problem_b"])
+    assert (["chile"], ["japan"]) == ([change["trial"] for change in answer["fixed"]], answer["only_b"])
+    assert ["easy", "hard"] == list(answer["groups"])
 
 
 def test_diff_all(tmp_path: Path) -> None:

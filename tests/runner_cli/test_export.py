@@ -94,7 +94,7 @@ def test_rows_can_be_chosen(run: Path) -> None:
 
 
 def test_an_unknown_format(run: Path) -> None:
-    """An unknown format exits with 2 and a suggestion."""
+    """An unknown format exits with 2 and the list of formats."""
     result = evaljournal("export", run, "--format", "paquet")
 
     assert 2 == result.exit_code
@@ -115,7 +115,7 @@ def test_a_file_is_not_replaced(run: Path, tmp_path: Path) -> None:
 
 
 def test_a_directory_is_not_replaced(run: Path, tmp_path: Path) -> None:
-    """An empty directory is used; with --force, foreign files in it remain."""
+    """A directory with files is used only with --force; foreign files in it remain."""
     target = tmp_path / "nat"
     target.mkdir()
     (target / "notes.txt").write_text("mine")
@@ -268,12 +268,12 @@ def test_a_read_only_target(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error names the target, not the temporary file."""
     original = os.open
 
-    def opened_to_read(path: str, flags: int, mode: int = 0o777, **more: int) -> int:
+    def fail_to_create(path: str, flags: int, mode: int = 0o777, **more: int) -> int:
         if flags & os.O_CREAT:
             raise OSError(errno.EROFS, "Read-only file system", str(path))
         return original(path, flags, mode, **more)
 
-    monkeypatch.setattr(os, "open", opened_to_read)
+    monkeypatch.setattr(os, "open", fail_to_create)
     result = evaljournal("export", run, "-o", run.parent / "trials.jsonl")
 
     assert (2, f"Error: {run.parent / 'trials.jsonl'}: Read-only file system\n") == (result.exit_code, result.stderr)

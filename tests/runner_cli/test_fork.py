@@ -45,7 +45,7 @@ def test_a_fork_copies_the_records(run: Path) -> None:
     result = evaljournal("fork", run, "--at", 10, "-o", "new")
 
     assert (0, "") == (result.exit_code, result.stdout)
-    assert "new: forked from run at record 10; 1 trials done, 2 read so far\nnext: evaljournal resume new\n" == result.stderr
+    assert "new: forked from run at record 10; 1 trial done, 2 read so far\nnext: evaljournal resume new\n" == result.stderr
     assert (before, True) == (content(run), verify("new").ok)
     assert events_of(run)[1:9] == events_of("new")[1:]
     assert {"run": RUN, "seq": 10, "h": list(read(run))[9].h, "session": 1} == forked_from("new")
@@ -109,8 +109,8 @@ def test_a_fork_of_a_fork(run: Path) -> None:
     } == forked_from("second")
 
 
-def test_open_attempts_of_a_fork() -> None:
-    """A fork records its open attempts as 'forked', and those of a dead session as 'process_died'."""
+def test_sessions_of_a_fork() -> None:
+    """`status` names a fork of a running run, and counts the sessions that ended without a final record."""
     events = [started(), session(), session(2), *trial("a")]
     write_sync(Path("old"), events)
     evaljournal("fork", "old", "-o", "new")

@@ -59,8 +59,8 @@ def test_the_verdict_follows_the_interval(tmp_path: Path, passed: int, verdict: 
     assert {32} == {len(report[name]["head"]) for name in ("baseline", "run")}
 
 
-def test_what_so_few_cases_would_show_is_printed(tmp_path: Path) -> None:
-    """Too little evidence names the smallest drop that would have been shown."""
+def test_the_minimum_detectable_drop_is_printed(tmp_path: Path) -> None:
+    """Too little evidence names the minimum detectable drop."""
     result = gate(run(tmp_path / "b", 50), "--baseline", run(tmp_path / "a", 50))
 
     assert 5 == result.exit_code
@@ -193,7 +193,7 @@ def test_an_unfinished_run_is_not_compared(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("change", [{"from_older_task": 1}, {"versions": 2}, {"unscored": 1}])
 def test_results_of_several_versions_are_not_compared(tmp_path: Path, change: dict[str, int]) -> None:
-    """Outputs of an older task, scores of two versions of a scorer, and missing scores."""
+    """Outputs of an older task, scores of two versions of a scorer, and missing scores are errors."""
     start, trials = started(), [answered(f"case-{at}", {"exact": True}) for at in range(3)]
     events = [event for trial in trials for event in trial]
     if "versions" in change:
@@ -212,8 +212,27 @@ def test_results_of_several_versions_are_not_compared(tmp_path: Path, change: di
     assert "the run has" in result.stderr
 
 
+def test_a_scorer_that_one_run_lacks(tmp_path: Path) -> None:
+    """A score of the baseline is not skipped silently; a rules file names what is checked. A new scorer has no baseline."""
+
+    def write(name: str, *scorers: str) -> Path:
+        trials = [answered(f"case-{at}", dict.fromkeys(scorers, True)) for at in range(300)]
+        start = attrs.evolve(started(), scorers={})  # type: ignore[misc]  # a fact is an attrs class
+        end = RunFinished(completed=0, failed=0, withdrawn=0, head="")
+        write_sync(tmp_path / name, [start, session(), *(event for trial in trials for event in trial), end])
+        return tmp_path / name
+
+    old, new = write("old", "exact"), write("new", "exact", "tone")
+    file = rules(tmp_path, "[score.exact]\nmax_drop = 0.05\n")
+    result = gate(old, "--baseline", new)
+
+    assert (2, True) == (result.exit_code, "the run has no scorer 'tone', which the baseline has" in result.stderr)
+    assert 0 == gate(old, "--baseline", new, "--rules", file).exit_code
+    assert 0 == gate(new, "--baseline", old).exit_code
+
+
 def test_no_case_in_common(tmp_path: Path) -> None:
-    """Runs of other cases are not compared."""
+    """Runs of other cases are not compared; the error shows which of the two has which cases."""
     other = tmp_path / "a"
     write_sync(
         other, [started(), session(), *answered("x", {"exact": True}), RunFinished(completed=0, failed=0, withdrawn=0, head="")]
@@ -221,7 +240,8 @@ def test_no_case_in_common(tmp_path: Path) -> None:
     result = gate(run(tmp_path / "b", 5), "--baseline", other)
 
     assert 2 == result.exit_code
-    assert "no trial in common" in result.stderr
+    assert f"the baseline {other} (A) and {tmp_path / 'b'} (B) cannot be compared" in result.stderr
+    assert "no trial in common: 1 trial only in A" in result.stderr
 
 
 def test_a_damaged_baseline(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def in_json(*arguments: object) -> Any:
 
 
 def run(name: str, passed: int, *, n: int = 4, evaluation: str = "capitals") -> Path:
-    """Write a run under runs/ of which the first trials pass."""
+    """Write a run of `n` trials under runs/, of which the first `passed` pass."""
     path = Path("runs") / name
     start = attrs.evolve(started(), evaluation=evaluation)  # type: ignore[misc]  # a fact is an attrs class
     trials = [answered(f"case-{at}", {"exact": at < passed}, usage={"cost": 0.5}) for at in range(n)]
@@ -95,7 +95,7 @@ def test_which_runs_are_shown(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_arguments(arguments: list[str], problem: str) -> None:
-    """A wrong name is an error with a suggestion and exit code 2."""
+    """A wrong argument is an error with exit code 2; a wrong name has a suggestion."""
     run("capitals/0001", 4)
     result = evaljournal("history", *arguments)
 
@@ -287,7 +287,7 @@ def test_nothing_is_written_beside_the_runs() -> None:
 
 
 def test_old_entries_are_removed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The cache keeps a limited number of entries, the newest."""
+    """The cache keeps a limited number of entries."""
     monkeypatch.setattr(_digests, "_MAX_ENTRIES", 2)
     for at in range(3):
         run(f"capitals/000{at}", 4)

@@ -46,7 +46,7 @@ def test_init_writes_a_file_for_a_target(flags: list[str], keys: set[str]) -> No
     assert (len(text.splitlines()) > 100) == (flags == ["--all"])
 
 
-def test_init_for_two_targets() -> None:
+def test_init_of_all_keys_has_no_target() -> None:
     """`--all` together with a target is a usage error."""
     assert 2 == evaljournal("init", "--all", "--chat").exit_code
     assert not Path("eval.toml").exists()

@@ -54,7 +54,7 @@ def test_kill_then_resume(tmp_path: Path) -> None:
     with process("run", "evals/slow.py", hold=True) as first:
         wait_for(tmp_path / "runs/slow/0001", "attempt_started", 10)
         live = orjson.loads(evaljournal("status", "--json").stdout)
-        words = evaljournal("status")
+        status = evaljournal("status")
         in_use = evaljournal("run", "evals/slow.py", "-o", "runs/slow/0001")
         second = evaljournal("resume")
         first.kill()
@@ -62,8 +62,8 @@ def test_kill_then_resume(tmp_path: Path) -> None:
     dead = orjson.loads(evaljournal("status", "--json").stdout)
 
     assert ("running", True, 4) == (live["status"], live["is_live"], live["trials"]["running"])
-    assert f"running in process {first.pid} on " in words.stdout
-    assert "slots    4 of 4 busy" in words.stdout
+    assert f"running in process {first.pid} on " in status.stdout
+    assert "slots    4 of 4 busy" in status.stdout
     assert (2, True) == (in_use.exit_code, "is a run in progress" in in_use.stderr)
     assert (2, True) == (second.exit_code, "is being written by" in second.stderr)
     assert ("interrupted", False) == (dead["status"], dead["is_live"])
@@ -101,9 +101,9 @@ def test_stopping_is_shown() -> None:
     _, screen = run_in_terminal("run", "evals/slow.py", "--grace", "0.5", until=b"4 of 4 busy", environment=hold)
     _, printed = run_in_terminal("run", "evals/slow.py", "--grace", "0.5", "--plain", until=b"6 of 40", environment=hold)
 
-    words = r"stopping.* 4 attempts in flight, 0\.\d+ s left; press Ctrl-C again to interrupt them"
-    assert re.search(words, re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen))
-    assert re.search(words, printed)
+    pattern = r"stopping.* 4 attempts in flight, 0\.\d+ s left; press Ctrl-C again to interrupt them"
+    assert re.search(pattern, re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen))
+    assert re.search(pattern, printed)
 
 
 STUCK = """

@@ -113,16 +113,13 @@ def test_resume_of_a_finished_run_writes_the_files() -> None:
 def test_a_directory_that_cannot_be_created() -> None:
     """A directory that cannot be created is rejected before the start, by run and by resume."""
     Path("file").write_text("")
-    started_event = evaljournal("run", "quick.py", "--nat-output", "file/nat")
+    rejected = evaljournal("run", "quick.py", "--nat-output", "file/nat")
     evaljournal("run", "quick.py", "-o", "one")
     resumed = evaljournal("resume", "one", "--nat-output", "file/nat")
 
-    assert (2, 2) == (started_event.exit_code, resumed.exit_code)
-    assert (
-        started_event.stderr
-        == resumed.stderr
-        == "Error: file/nat cannot be written: Not a directory; pass another --nat-output\n"
-    )
+    assert (2, 2) == (rejected.exit_code, resumed.exit_code)
+    message = "Error: file/nat cannot be written: Not a directory; pass another --nat-output\n"
+    assert message == rejected.stderr == resumed.stderr
     assert not Path("runs").exists()
 
 
@@ -163,7 +160,7 @@ def test_no_file_is_touched_on_the_event_loop(monkeypatch: pytest.MonkeyPatch) -
 
 
 def start_output(path: Path, events: list[Event], **options: bool) -> tuple[NatOutput, list[Record]]:
-    """Start to update the files of a new run; return the coming records too."""
+    """Start to update the files of a new run, and record events in it; return all records too."""
     write_sync(path, [started(), session()])
     output = NatOutput(Path("nat"), **options)
     output._start(path)
@@ -175,12 +172,12 @@ def test_it_grows_with_every_batch() -> None:
     """A trial is written when its end was read."""
     output, records = start_output(Path("run"), [session(2), *trial("a"), *trial("b")])
     ends = [number for number, record in enumerate(records) if type(record.event).__name__ == "TrialCompleted"]
-    lengths = [ids()]
+    written = [ids()]
     for batch in (records[: ends[0]], records[ends[0] : ends[0] + 1], records[ends[0] + 1 :]):
         output._apply(batch)
-        lengths.append(ids())
+        written.append(ids())
 
-    assert [[], [], ["a"], ["a", "b"]] == lengths
+    assert [[], [], ["a"], ["a", "b"]] == written
 
 
 def test_a_failed_write_is_repeated(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
@@ -190,12 +187,12 @@ def test_a_failed_write_is_repeated(monkeypatch: pytest.MonkeyPatch, caplog: pyt
     output._apply(records[: ends[0] + 1])
     append = NatOutput._append
 
-    def half(self: NatOutput, data: bytes) -> None:
+    def append_part(self: NatOutput, data: bytes) -> None:
         with Path("nat/workflow_output.jsonl").open("ab") as file:
             file.write(data[:20])
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(NatOutput, "_append", half)
+    monkeypatch.setattr(NatOutput, "_append", append_part)
     output._apply(records[ends[0] + 1 : ends[1] + 1])
     output._apply(records[ends[1] + 1 : ends[2] + 1])
     monkeypatch.setattr(NatOutput, "_append", append)
@@ -227,12 +224,12 @@ def test_a_removed_file_is_written_again() -> None:
 def test_an_error_in_one_trial(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """An error is logged with the trial's name; the others are written."""
 
-    def printed(result: TrialDetails) -> bytes:
+    def line_or_error(result: TrialDetails) -> bytes:
         if result.trial == "a":
             raise JournalError("its line is gone")
         return line(result)
 
-    monkeypatch.setattr("runner.engine.nat_output.line", printed)
+    monkeypatch.setattr("runner.engine.nat_output.line", line_or_error)
     output, records = start_output(Path("run"), [session(2), *trial("a"), *trial("b")])
     output._apply(records)
 

@@ -15,6 +15,8 @@ from journal.events import (
     TrialEnqueued,
 )
 from replay.auditing import audit
+from runner import Chat
+from runner.cli._no_code_options import scorers_from_options
 from runner.recompute.rules import session_rules
 from tests.runner_cli.commands import COMMANDED, evaljournal, scores
 from tests.runs import events
@@ -130,6 +132,12 @@ def test_scorers_may_be_functions() -> None:
         ("--data qa.jsonl --command cat --score exact:1", "exact takes no argument"),
         ("--data qa.jsonl --command cat --score no.py:f", "no.py does not exist"),
         ("--data qa.jsonl --command cat --score 'regex:('", "is not a valid regular expression"),
+        (f"--data qa.jsonl --command cat --score 'regex:{'(' * 5000}'", "is not a valid regular expression"),
+        ("--data qa.jsonl --command cat --score tool_args:[1]", "an expected call is"),
+        ("--data qa.jsonl --command cat --score max_steps", "such as max_steps:10"),
+        ("--data qa.jsonl --output-key x\udcff", "has no field {x\\udcff}"),
+        ("--data qa.jsonl --endpoint 'http://['", "'http://[' is not a valid http"),
+        ("--data qa.jsonl --chat none --base-url http://h --limit 0", "--limit 0: must be"),
         ("--data qa.jsonl --command cat --rubric x", "--rubric requires --judge"),
         ("--data qa.jsonl --command cat --judge m --judge-url http://h --choice good", "expected WORD=VALUE"),
         ("--data qa.jsonl --command cat --score exact --fail-under exact", "expected SCORER=NUMBER"),
@@ -154,7 +162,7 @@ def test_scorers_may_be_functions() -> None:
     ],
 )
 def test_invalid_options(arguments: str, message: str) -> None:
-    """An invalid combination is one line with exit code 2 before anything is started; a key is not printed."""
+    """An invalid option or combination of options exits with 2 before anything is started; a key is not printed."""
     result = evaljournal("run", *shlex.split(arguments))
 
     assert 2 == result.exit_code
@@ -170,11 +178,11 @@ def test_each_rate_limit_key_has_its_own_limit(server: Server, name: str) -> Non
     Path("two.jsonl").write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
     url = f"{server.root}/{name}-{{host}}/{{steps}}/generate"
     result = evaljournal("run", "--data", "two.jsonl", "--endpoint", url, "--limit-key", "host", "--slots", 1)
-    request = [record.event for record in read("runs/two/0001")]
+    changes = events("runs/two/0001", LimitChanged)
 
     assert 0 == result.exit_code
     assert (5, 4) == (len(server.requests(f"{name}-busy")), len(server.requests(f"{name}-free")))
-    assert {"busy", "free"} == {event.key for event in request if isinstance(event, LimitChanged)}
+    assert {"busy", "free"} == {change.key for change in changes}
 
 
 def test_a_configuration_file() -> None:
@@ -188,7 +196,7 @@ def test_a_configuration_file() -> None:
 
     assert 0 == result.exit_code
     assert (2, 7.5, 2, ["exact=0.5"]) == tuple(
-        started_event.settings[number] for number in ("slots", "timeout", "limit", "fail_under")
+        started_event.settings[option] for option in ("slots", "timeout", "limit", "fail_under")
     )
     assert ["slots"] == started_event.settings["overridden"]
     assert "--config eval.toml" == started_event.task
@@ -202,6 +210,25 @@ def test_two_targets() -> None:
 
     assert 2 == result.exit_code
     assert "Error: --endpoint and --command (in the file) are mutually exclusive" in result.stderr
+
+
+def test_a_judge_has_the_endpoint_and_the_key_of_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The key is that of the task, unless the judge has its own URL: it is not sent to another server."""
+    urls, keys = {"base_url": "http://a/v1", "judge_url": "http://b/v1"}, {"key_env": "KEY_A", "judge_key_env": "KEY_B"}
+
+    for key in keys.values():
+        monkeypatch.setenv(key, "a-key")
+
+    def judge(*names: str) -> tuple[str, str | None]:
+        options = {name: value for name, value in {**urls, **keys}.items() if name in names}
+        ((_, scorer),) = scorers_from_options({"judge": "big", **options})
+        return scorer.chat.base_url, scorer.chat.key_env
+
+    default = Chat("big", key_env="KEY_A").base_url
+    assert (default, "KEY_A") == judge("key_env")
+    assert ("http://a/v1", "KEY_A") == judge("base_url", "key_env")
+    assert ("http://b/v1", None) == judge("base_url", "key_env", "judge_url")
+    assert (default, "KEY_B") == judge("key_env", "judge_key_env")
 
 
 def test_a_judge_uses_the_retries_of_the_run(server: Server, name: str) -> None:
@@ -242,7 +269,7 @@ def test_retry_options(server: Server, name: str) -> None:
     numbers = {"errors": 1, "timeouts": 0, "rate_limits": 5.0, "base_delay": 0.01, "max_delay": 0.02}
 
     assert (1, 2) == (result.exit_code, calls)
-    assert numbers == {session: started_event.settings["retry"][session] for session in numbers}
+    assert numbers == {option: started_event.settings["retry"][option] for option in numbers}
     assert ["retry.errors"] == started_event.settings["overridden"]
     later = [session.settings["retry"] for session in sessions[1:]]
     assert [(1, 7, 5.0), (1, 7, 6.0)] == [(session["errors"], session["timeouts"], session["rate_limits"]) for session in later]
@@ -299,10 +326,15 @@ def test_tables_in_a_configuration_file(server: Server, name: str) -> None:
         ),
         ("data = 'qa.jsonl'\ncommand = 'cat'\nslots = 0", "eval.toml: slots = 0: must be a whole number"),
         ("data = 'qa.jsonl'\ncommand = 'cat'\nshell = 'perhaps'", "shell"),
+        ("data = 'qa.jsonl'\nendpoint = 'http://h'\nbody = { n = 99999999999999999999999 }", "Integer exceeds 64-bit range"),
+        ('data = "qa.jsonl\\u0000"\ncommand = "cat"', "contains a null character"),
+        ("data = 'qa.jsonl'\nchat = 'm'\nbase-url = 'none'", "is not a valid http:// or https:// URL"),
+        ("data = 'qa.jsonl'\ncommand = 'cat'\nfail-fast = 1", "Error: eval.toml: fail-fast = 1: expected true or false\n"),
+        ("data = 'qa.jsonl'\ncommand = 'cat'\nshuffle = 0.5", "Error: eval.toml: shuffle = 0.5: expected true or false\n"),
     ],
 )
 def test_invalid_configuration_files(text: str, message: str) -> None:
-    """An unknown key or an invalid value exits with 2, with a suggestion."""
+    """An unknown key or an invalid value exits with 2 and a message that names it."""
     Path("eval.toml").write_text(text)
     result = evaljournal("run", "--config", "eval.toml")
 
@@ -337,7 +369,7 @@ def test_recorded_options_are_resumed() -> None:
         ("rescore", "--config eval.toml", "eval.toml"),
     ],
 )
-def test_a_missing_file_on_resume(verb: str, line: str, moved: str) -> None:
+def test_a_missing_file_is_named(verb: str, line: str, moved: str) -> None:
     """A missing file is named, with the command that passes its new location."""
     Path("mine.py").write_text("def shout(output, case):\n    return output.isupper()\n")
     Path("some.sh").write_text("#!/bin/sh\n[ -e ready ] || exit 127\necho LIMA\n")
@@ -360,7 +392,7 @@ def test_a_missing_file_on_resume(verb: str, line: str, moved: str) -> None:
 
 
 def test_a_changed_configuration_file_is_not_resumed() -> None:
-    """A changed prompt is rejected unless it is adopted."""
+    """A run whose configuration file has another command by now is resumed only with --adopt."""
     Path("eval.toml").write_text('data = "qa.jsonl"\ncommand = "sh -c \\"exit 127\\""\nscore = "exact"\nmax-failures = 0\n')
     evaljournal("run", "--config", "eval.toml")
     Path("eval.toml").write_text('data = "qa.jsonl"\ncommand = "./answer.sh"\nscore = "exact"\n')
@@ -392,7 +424,7 @@ def test_a_gate_decides_the_exit_code(gate: str, code: int, message: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("message", "gate", "code", "reason"),
+    ("score", "gate", "code", "reason"),
     [
         ("1.0", "mine>=0.9@lower", 1, "the lower end of mine is 0.4385"),
         ("1.0", "mine>=0.9", 0, ""),
@@ -404,9 +436,9 @@ def test_a_gate_decides_the_exit_code(gate: str, code: int, message: str) -> Non
         ),
     ],
 )
-def test_a_gate_on_an_interval_of_equal_scores(message: str, gate: str, code: int, reason: str) -> None:
-    """Three equal scores give no confidence interval."""
-    Path("mine.py").write_text(f"def mine(output, case):\n    return {message}\n")
+def test_a_gate_on_an_interval_of_equal_scores(score: str, gate: str, code: int, reason: str) -> None:
+    """Equal scores from 0 to 1 have the interval of a proportion; others have none, and do not pass a gate with '@lower'."""
+    Path("mine.py").write_text(f"def mine(output, case):\n    return {score}\n")
     result = evaljournal(*COMMANDED, "--score", "mine.py:mine", "--fail-under", gate)
 
     assert code == result.exit_code

@@ -9,11 +9,12 @@ import pytest
 from click.testing import CliRunner
 
 from journal import read, verify
-from journal.events import SessionStarted, TrialCompleted
+from journal.events import AttemptSucceeded, SessionStarted, TrialCompleted
 from replay import load
 from runner import run
 from runner.cli import cli
 from runner.definition.loading import find
+from runner.run_paths import last_record
 from tests.journal.samples import (
     complete_run,
     content,
@@ -22,7 +23,9 @@ from tests.journal.samples import (
     forge,
     opened,
     segment,
+    session,
     started,
+    trial,
     write_sync,
 )
 from tests.runner_cli.commands import ONE_BY_ONE, QUICK, define, evaljournal
@@ -75,6 +78,28 @@ def test_retry_failed() -> None:
 
     assert (0, ["asked about cuba"]) == (result.exit_code, re.findall("asked about .*", result.stderr))
     assert verify("runs/capitals/0001").ok
+
+
+def test_a_long_last_record_of_a_later_session() -> None:
+    """A finished run whose next session was killed after a long output is not finished."""
+    write_sync(Path("r"), complete_run(1))
+    write_sync(Path("r"), [session(2), *trial("case-2", "x" * 100_000)[:3]], new=False)
+    cut_tail(segment(Path("r"), 2), 1)
+    last = last_record(Path("r"))
+
+    assert last is not None
+    assert isinstance(last.event, AttemptSucceeded)
+
+
+def test_resume_without_a_setting_with_members() -> None:
+    """A budget or a worker pool that `resume` turns off is printed with all its members."""
+    define("import os\nFAILS = os.environ.get('FAILS')" + QUICK)
+    budget = ["--budget", "cost=100", "--budget", "input_tokens=500k", "--budget", "output_tokens=2M"]
+    CliRunner(env={"FAILS": "peru"}).invoke(cli, ["run", "evals/capitals.py", *ONE_BY_ONE, "--fail-fast", *budget])
+    result = evaljournal("resume", "--retry-failed", "--budget", "none")
+
+    changes = ["budget: none (was cost=100.0 input_tokens=500000.0 output_tokens=2000000.0)"]
+    assert changes == re.findall(r".* \(was .*", result.stderr)
 
 
 def test_resume_keeps_the_options_of_the_run() -> None:
@@ -159,14 +184,14 @@ def test_resume_of_a_run_started_from_python() -> None:
     define("FAILS = 'peru'" + QUICK)
     run(find("evals/capitals.py").evaluation, "r", fail_fast=True, slots=1, policy="fixed")
     without_task = evaljournal("resume", "r")
-    message = evaljournal("resume", "r", "--task", "evals/capitals.py", "--no-fail-fast")
+    with_task = evaljournal("resume", "r", "--task", "evals/capitals.py", "--no-fail-fast")
     cut_tail(segment(Path("r"), 2), 1)
     with segment(Path("r"), 2).open("ab") as file:  # A torn line.
         file.write(b'{"seq":99,"at":"2026-11-15T00:00:00.000000Z","t":0.0,"type":"session_started","session":3')
     resumed = evaljournal("resume", "r", "--retry-failed")
 
     assert (2, True) == (without_task.exit_code, "was started from Python" in without_task.stderr)
-    assert (1, True) == (message.exit_code, message.stdout.endswith("next: evaljournal resume r --retry-failed\n"))
+    assert (1, True) == (with_task.exit_code, with_task.stdout.endswith("next: evaljournal resume r --retry-failed\n"))
     assert (1, True) == (resumed.exit_code, "1 trial failed" in resumed.stdout)
     assert verify("r").ok
 

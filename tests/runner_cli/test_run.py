@@ -125,11 +125,22 @@ def test_shuffling_depends_on_the_seed() -> None:
         (["--max-failures", "101%"], "'101%' is not a number of trials"),
         (["--repeats", 0], "--repeats 0: must be a whole number, 1 or more"),
         (["--limit", 0], "--limit 0: must be a whole number, 1 or more"),
+        (["--limit", 2**63], "--limit 9223372036854775808: must be at most 9,223,372,036,854,775,807"),
+        (["--seed", 2**63], "--seed 9223372036854775808: must be at most 9,223,372,036,854,775,807"),
+        (["--seed", -(2**63)], "--seed -9223372036854775808: must be a whole number"),
+        (["--retry-errors", 2**63], "--retry-errors 9223372036854775808: must be at most"),
+        (["--max-failures", 2**63], "--max-failures 9223372036854775808: must be a number of trials"),
+        (["--workers", "processes:0"], "--workers processes:0: workers=0: must be a whole number, 1 or more"),
+        (["--workers", "processes:2x0"], "--workers processes:2x0: concurrency=0: must be a whole number, 1 or more"),
+        (["--workers", f"processes:{2**63}"], "workers=9223372036854775808: must be at most"),
+        (["--skip", "x\udcff"], "must be strings that UTF-8 can encode"),
         (["--only", "x*"], "matches only=['x*']; names are, for example, 'peru', 'chile', 'cuba'"),
         (["--grace", "-1"], "--grace -1.0: must be a number of seconds, 0 or more"),
         (["--retry-base-delay", 0], "--retry-base-delay 0.0: must be more than 0"),
         (["--fail-under", "exact"], "--fail-under exact: expected SCORER=NUMBER"),
         (["--policy", "greedy"], "'greedy' is not one of"),
+        (["--workers", "process"], "--workers process: must be 'none', 'processes', "),
+        (["--workers", "ray:127.0.0.1"], "--workers ray:127.0.0.1: address='127.0.0.1': must be HOST:PORT of a running"),
     ],
 )
 def test_wrong_options_start_nothing(options: list[object], message: str) -> None:
@@ -151,7 +162,7 @@ def test_wrong_options_start_nothing(options: list[object], message: str) -> Non
     ],
 )
 def test_no_such_evaluation_starts_nothing(reference: str, message: str) -> None:
-    """A missing evaluation exits with 2 and one line."""
+    """A missing evaluation exits with 2 and the reason."""
     result = evaljournal("run", reference)
 
     assert (2, "") == (result.exit_code, result.stdout)
@@ -221,13 +232,39 @@ def test_dry_run_writes_nothing() -> None:
     assert [
         "capitals (evals/capitals.py:capitals) would run in runs/capitals/0001; nothing was written",
         "  4 cases × 3 repeats = 12 trials",
-        "  at least 12, at most 36 calls, plus retries after rate limits",
+        "  at least 12, at most 36 calls, plus retries after rate limits, outages and lost workers",
         "  retries: 0 after errors, 2 after timeouts, 10 min on rate limits",
         "  at most 2 slots (adaptive), timeout none",
         "  scorers: exact",
-        "  cost: unknown; none of the last 5 runs recorded usage (record it with note(tokens=…, cost=…))",
+        "  cost: unknown; no earlier run in runs/capitals",
     ] == result.stdout.splitlines()
     assert not Path("runs").exists()
+
+
+def test_dry_run_after_a_run_without_usage() -> None:
+    """The cost is unknown, and the reason is that no usage was recorded."""
+    Path("qa.jsonl").write_text('{"question": "a?", "answer": "a"}\n')
+    options = ["run", "--data", "qa.jsonl", "--command", "cat"]
+    evaljournal(*options)
+
+    assert "cost: unknown; none of the last 5 runs recorded usage" in evaljournal(*options, "--dry-run").stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ([], "8 slots (adaptive)"),
+        (["--chat", "b"], "8 slots for each of 2 rate-limit keys (adaptive)"),
+        (["--limit-key", "answer"], "8 slots for each answer (adaptive)"),
+    ],
+)
+def test_dry_run_prints_slots_per_key(options: list[object], text: str) -> None:
+    """With several rate-limit keys, each has the slots."""
+    Path("qa.jsonl").write_text('{"question": "a?", "answer": "a"}\n')
+    chat = ["--chat", "a", "--base-url", "http://127.0.0.1:9"]
+    result = evaljournal("run", "--data", "qa.jsonl", *chat, *options, "--slots", 8, "--dry-run")
+
+    assert (0, True) == (result.exit_code, f"  at most {text}, " in result.stdout)
 
 
 @pytest.mark.parametrize(
@@ -252,12 +289,12 @@ def test_dry_run_prints_gates_and_limits(flags: list[object], message: str) -> N
 def test_dry_run_estimates_from_an_earlier_run() -> None:
     """The estimate is the mean usage per trial of an earlier run times the trials."""
     evaljournal("run", "evals/capitals.py", "--limit", 2)
-    words = evaljournal("run", "evals/capitals.py", "--dry-run")
+    result = evaljournal("run", "evals/capitals.py", "--dry-run")
     answer = orjson.loads(evaljournal("run", "evals/capitals.py", "--dry-run", "--json").stdout)
 
     usage = "tokens 50 (150 with all retries), cost 2.5 (7.5 with all retries)"
     message = f"  expected in total: {usage}, based on runs/capitals/0001\n"
-    assert words.stdout.endswith(message)
+    assert result.stdout.endswith(message)
     assert {"min": 5, "max": 15} == answer["calls"]
     assert {"tokens": 150.0, "cost": 7.5} == answer["expected_usage_max"]
     assert ({"tokens": 50.0, "cost": 2.5}, 5, "runs/capitals/0002") == (
@@ -271,12 +308,12 @@ def test_dry_run_of_cases_that_can_be_read_only_once() -> None:
     """A dry run does not consume a generator, so its length is unknown."""
     define("FAILS = None" + QUICK.replace("cases=CASES", "cases=(case for case in CASES)"))
 
-    words = evaljournal("run", "evals/capitals.py", "--dry-run").stdout
-    assert "  unknown number of cases (they can only be read once), 1 trial each\n" in words
-    assert "  at least 1, at most 3 calls for each trial, plus retries after rate limits\n" in words
+    text = evaljournal("run", "evals/capitals.py", "--dry-run").stdout
+    assert "  unknown number of cases (they can only be read once), 1 trial each\n" in text
+    assert "  at least 1, at most 3 calls for each trial, plus retries after rate limits, outages and lost workers\n" in text
     limited = evaljournal("run", "evals/capitals.py", "--dry-run", "--limit", "2").stdout
     assert "  at most 2 cases (they can only be read once), 1 trial each\n" in limited
-    assert "  at least 1, at most 6 calls, plus retries after rate limits\n" in limited
+    assert "  at least 1, at most 6 calls, plus retries after rate limits, outages and lost workers\n" in limited
     answer = orjson.loads(evaljournal("run", "evals/capitals.py", "--dry-run", "--limit", "2", "--json").stdout)
     assert (None, 2, 6) == (answer["trials"], answer["max_trials"], answer["calls"]["max"])
 

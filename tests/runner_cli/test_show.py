@@ -89,8 +89,8 @@ def test_a_trial_as_text() -> None:
 def test_an_output_and_its_scores() -> None:
     """The output is shown line by line, and a line per scorer."""
     failed = ScoringFailed(trial="a", scorer="judge", version="1", error="OSError", message="gone", elapsed=0.0)
-    trial_details = trial("a", "Lima\n\x1b[31mPeru")
-    write_sync(Path("run"), [started(), session(), *trial_details[:-1], failed, trial_details[-1]])
+    trial_events = trial("a", "Lima\n\x1b[31mPeru")
+    write_sync(Path("run"), [started(), session(), *trial_events[:-1], failed, trial_events[-1]])
     result = evaljournal("show", "run", "a")
 
     assert [
@@ -105,9 +105,9 @@ def test_notes() -> None:
     """Notes keep their order; nested ones have a line each, short ones in a row share a line."""
     judged = {"model": "big", "prompt": "Judge whether " * 20, "reply": "purple"}
     notes = [("tokens", 7), ("cost", 0.5), ("judge", judged), ("rank", 1)]
-    trial_details = trial("a")
+    trial_events = trial("a")
     notes_events = [Noted(name=name, value=value, trial="a", attempt=1) for name, value in notes]
-    write_sync(Path("run"), [started(), session(), *trial_details[:-1], *notes_events, trial_details[-1]])
+    write_sync(Path("run"), [started(), session(), *trial_events[:-1], *notes_events, trial_events[-1]])
     lines = evaljournal("show", "run", "a").stdout.splitlines()
 
     at = lines.index("          tokens 7 · cost 0.5")
@@ -184,7 +184,7 @@ def test_the_list_of_trials() -> None:
     assert ("failed", "timed_out", 2, None) == tuple(
         printed["trials"][0][name] for name in ("stage", "reason", "attempts", "elapsed")
     )
-    assert ["peru", "a"] == [name["trial"] for name in shown("run", "--at", 16)["trials"]]
+    assert ["peru", "a"] == [entry["trial"] for entry in shown("run", "--at", 16)["trials"]]
 
 
 def test_a_trial_of_a_damaged_run() -> None:
@@ -224,7 +224,7 @@ def test_an_invalid_record() -> None:
 
 def test_calls_of_scorers() -> None:
     """Each call of a scorer is shown with its outcome, error, retry and waits, also in JSON."""
-    key, trial_details = "scorer:judge", trial("a")
+    key, trial_events = "scorer:judge", trial("a")
     failed = ScorerCallFailed(
         trial="a",
         scorer="judge",
@@ -243,7 +243,7 @@ def test_calls_of_scorers() -> None:
         ScorerCallStarted(trial="a", scorer="judge", call=2, key=key),
         TrialScored(trial="a", scorer="judge", version="1", value=True, elapsed=0.001),
     ]
-    write_sync(Path("run"), [started(), session(), *trial_details[:-1], *calls, trial_details[-1]])
+    write_sync(Path("run"), [started(), session(), *trial_events[:-1], *calls, trial_events[-1]])
     lines, details = evaljournal("show", "run", "a").stdout.splitlines(), shown("run", "a")
 
     assert [
@@ -260,9 +260,9 @@ def test_calls_of_scorers() -> None:
 
 def test_what_an_attempt_waited_for() -> None:
     """The longest wait of an attempt is shown with its reason; JSON lists all."""
-    trial_details = trial("a")
+    trial_events = trial("a")
     paced = PaceChanged(after=4.2, reason="rate_limit")
-    write_sync(Path("run"), [started(), session(), trial_details[0], paced, *trial_details[1:]])
+    write_sync(Path("run"), [started(), session(), trial_events[0], paced, *trial_events[1:]])
 
     assert "waited 2 ms (pace: 4.2 starts/s), backoff 0 s" in evaljournal("show", "run", "a").stdout
     (attempt,) = shown("run", "a")["attempts"]

@@ -29,10 +29,10 @@ pytestmark = pytest.mark.usefixtures("evaluations")
 def test_status_of_a_finished_run() -> None:
     """`status` prints the final report of the run, or JSON with stable names."""
     ended = evaljournal("run", "evals/capitals.py").stdout
-    words, answer = evaljournal("status"), orjson.loads(evaljournal("status", "--json").stdout)
+    status, answer = evaljournal("status"), orjson.loads(evaljournal("status", "--json").stdout)
 
-    assert (0, "") == (words.exit_code, words.stderr)
-    assert ended == words.stdout
+    assert (0, "") == (status.exit_code, status.stderr)
+    assert ended == status.stdout
     assert ("runs/capitals/0001", "finished", False, None) == (
         answer["path"],
         answer["status"],
@@ -47,12 +47,12 @@ def test_status_of_a_damaged_run() -> None:
     write_sync(Path("r"), complete_run())
     flip(segment(Path("r")), list(read("r"))[9].offset + 60)
     before = content(Path("r"))
-    words, as_json = evaljournal("status", "r"), evaljournal("status", "r", "--json")
+    status, as_json = evaljournal("status", "r"), evaljournal("status", "r", "--json")
     answer = orjson.loads(as_json.stdout)
 
-    assert (4, 4) == (words.exit_code, as_json.exit_code)
-    assert "1 done of 2 so far" in words.stdout
-    assert "shown up to the damage: r is damaged at record 10" in words.stderr
+    assert (4, 4) == (status.exit_code, as_json.exit_code)
+    assert "1 done of 2 so far" in status.stdout
+    assert "shown up to the damage: r is damaged at record 10" in status.stderr
     assert ("damaged", 9, 1) == (answer["status"], answer["seq"], answer["trials"]["completed"])
     assert before == content(Path("r"))
 

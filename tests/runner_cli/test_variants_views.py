@@ -75,12 +75,12 @@ def evaljournal(*arguments: object) -> Result:
 
 def test_status_has_a_line_for_each_variant(finished: Path) -> None:
     """The status lists trials, failures, scores and cost of each variant; JSON has all of them."""
-    words, answer = evaljournal("status", finished).stdout, orjson.loads(evaljournal("status", finished, "--json").stdout)
+    text, answer = evaljournal("status", finished).stdout, orjson.loads(evaljournal("status", finished, "--json").stdout)
 
-    assert "double  2 of 2 done · right 100.0 % · $1.00" in words
-    assert "triple  2 of 2 done · 1 failed · right 0.0 % · $1.50" in words
-    assert "all variants: right" in words
-    assert f"details: evaljournal compare {finished}" in words
+    assert "double  2 of 2 done · right 100.0 % · $1.00" in text
+    assert "triple  2 of 2 done · 1 failed · right 0.0 % · $1.50" in text
+    assert "all variants: right" in text
+    assert f"details: evaljournal compare {finished}" in text
     assert ["double", "triple"] == list(answer["variants"])
     triple = answer["variants"]["triple"]
     assert (1, 1, 2, 1.5) == (
@@ -269,7 +269,7 @@ def test_simulate_a_run_with_variants(finished: Path) -> None:
 
 
 def test_a_run_without_variants_has_no_column(tmp_path: Path) -> None:
-    """Without variants, tables and exports are as before."""
+    """Without variants, tables have no column for them, and `status --json` has null."""
     Path("times.py").write_text(
         SOURCE.replace('variants={"double": {"factor": 2}, "triple": {"factor": 3}},', "").replace(
             ", *, factor", ", *, factor=2"
@@ -284,11 +284,11 @@ def test_a_run_without_variants_has_no_column(tmp_path: Path) -> None:
 
 def test_status_of_one_variant(finished: Path) -> None:
     """`status RUN@VARIANT` has the results of the variant only."""
-    words = evaljournal("status", f"{finished}@triple").stdout
+    text = evaljournal("status", f"{finished}@triple").stdout
     answer = orjson.loads(evaljournal("status", f"{finished}@triple", "--json").stdout)
 
-    assert f"{finished}@triple: 2 of 2 done · 1 failed · right 0.0 % · $1.50" in words
-    assert "double" not in words
+    assert f"{finished}@triple: 2 of 2 done · 1 failed · right 0.0 % · $1.50" in text
+    assert "double" not in text
     assert (str(finished), "triple", 1, 0.0) == (
         answer["path"],
         answer["variant"],
@@ -300,7 +300,7 @@ def test_status_of_one_variant(finished: Path) -> None:
 
 
 def test_variants_are_compared_in_markdown(finished: Path) -> None:
-    """`export --baseline` takes one variant of a run, and then so does the run."""
+    """`export --baseline` takes one variant of a run; then it exports one variant, too."""
     options = ("--format", "markdown", "--baseline", f"{finished}@double")
     result = evaljournal("export", f"{finished}@triple", *options)
 
@@ -320,7 +320,7 @@ def test_an_unknown_variant_of_a_finished_run_is_an_error(finished: Path) -> Non
 
 
 def test_every_variant_must_reach_a_gate(finished: Path) -> None:
-    """The mean over all variants is 2 of 3, but one variant has none."""
+    """The mean over all variants reaches the gate, but that of one variant does not."""
     result = evaljournal("resume", finished, "--fail-under", "right=0.5", "--json")
 
     (gate,) = gate_results(load_with_gates(finished, "right=0.5"))
