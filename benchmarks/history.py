@@ -58,8 +58,8 @@ def _write(directory: Path, runs: int, trials: int) -> int:
 
 def command_seconds(arguments: list[str], state: Path) -> float:
     """Run a command; return its CPU seconds."""
-    began = os.times()
+    before = os.times()
     command = [sys.executable, "-m", "evaljournal", *arguments]
     subprocess.run(command, check=True, capture_output=True, env={**os.environ, "XDG_STATE_HOME": str(state)})  # noqa: S603  # our own
-    ended = os.times()
-    return ended.children_user + ended.children_system - began.children_user - began.children_system
+    after = os.times()
+    return after.children_user + after.children_system - before.children_user - before.children_system

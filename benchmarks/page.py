@@ -49,11 +49,11 @@ FRAMES = """async () => {
     const seqs = Array.from({ length: 120 }, (_, at) => 1 + Math.floor(((page.run.seq - 1) * at) / 119));
     const began = performance.now();
     for (const seq of seqs) {
-        page.history.drags = true;
+        page.history.isDragging = true;
         page.history.go(seq);
         await new Promise((drawn) => requestAnimationFrame(() => setTimeout(drawn)));
     }
-    page.history.drags = false;
+    page.history.isDragging = false;
     return seqs.length / ((performance.now() - began) / 1000);
 }"""
 
@@ -110,8 +110,8 @@ def _measure(figures: Figures, directory: Path, trials: int, *, is_small: bool) 
     figures.show("report", report, unit="s")
     figures.show("report / status", report / status, maximum=3.0 if is_small else None)
     figures.show("size of the file", target.stat().st_size / 1e6, maximum=3.0 if is_small else None, unit="MB")
-    opens, frames = _in_browser(target, FRAMES)
-    figures.show("time until the page is ready", opens, maximum=2.0 if is_small else None, unit="s")
+    ready, frames = _in_browser(target, FRAMES)
+    figures.show("time until the page is ready", ready, maximum=2.0 if is_small else None, unit="s")
     figures.show("scrubbing from the first record to the last", frames, minimum=20.0, unit="frames/s")
 
 
@@ -121,8 +121,8 @@ def _measure_variants(figures: Figures, directory: Path, cases: int) -> None:
     print(f"\n{len(VARIANTS)} variants of {cases:,} cases")
     figures.show("report", _command("report", str(run), "-o", str(target)), unit="s")
     figures.show("size of the file", target.stat().st_size / 1e6, unit="MB")
-    opens, (differ, search, frames) = _in_browser(target, FILTERS)
-    figures.show("time until the page is ready", opens, maximum=2.0, unit="s")
+    ready, (differ, search, frames) = _in_browser(target, FILTERS)
+    figures.show("time until the page is ready", ready, maximum=2.0, unit="s")
     figures.show("filter: cases on which variants differ", differ, maximum=0.2, unit="s")
     figures.show("first search in all cases", search, maximum=0.5, unit="s")
     figures.show("scrolling through the grid", frames, minimum=20.0, unit="frames/s")
@@ -130,11 +130,11 @@ def _measure_variants(figures: Figures, directory: Path, cases: int) -> None:
 
 def _command(*args: str) -> float:
     """Run a command; return its CPU seconds."""
-    began = os.times()
+    before = os.times()
     code = "from runner.cli import main; main()"
     subprocess.run([sys.executable, "-c", code, *args], check=True, capture_output=True)  # noqa: S603  # our own command
-    ended = os.times()
-    return ended.children_user + ended.children_system - began.children_user - began.children_system
+    after = os.times()
+    return after.children_user + after.children_system - before.children_user - before.children_system
 
 
 def _in_browser(target: Path, script: str) -> tuple[float, Any]:
@@ -148,14 +148,14 @@ def _in_browser(target: Path, script: str) -> tuple[float, Any]:
         browser = driver.chromium.launch(executable_path=path, args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": 1280, "height": 900})
         page.goto("about:blank")
-        began = time.perf_counter()
+        start = time.perf_counter()
         page.goto(target.as_uri())
         page.wait_for_selector("main:not([aria-busy])", timeout=60_000)
         page.evaluate("() => new Promise((drawn) => requestAnimationFrame(() => setTimeout(drawn)))")
-        opens = time.perf_counter() - began
+        seconds = time.perf_counter() - start
         result = page.evaluate(script)
         browser.close()
-    return opens, result
+    return seconds, result
 
 
 async def write_run(
@@ -165,7 +165,7 @@ async def write_run(
 
     Its cases are numbered from `first`, so that several runs can be the shards of one.
     """
-    dice = random.Random(seed)
+    chance = random.Random(seed)
     clock = [0.0]
 
     def read_clock() -> tuple[str, float]:
@@ -179,32 +179,32 @@ async def write_run(
         log.append(LimitChanged(before=0, after=SLOTS, reason="start"))
         free = [(0.0, slot) for slot in range(SLOTS)]
         order = itertools.count()
-        coming: list[tuple[float, int, Event]] = []
+        scheduled: list[tuple[float, int, Event]] = []
         for number in range(trials):
             start, slot = heapq.heappop(free)
-            while coming and coming[0][0] <= start:
-                clock[0], _, event = heapq.heappop(coming)
+            while scheduled and scheduled[0][0] <= start:
+                clock[0], _, event = heapq.heappop(scheduled)
                 log.append(event)
             case, variant = divmod(number, len(variants))
-            events = list(_trial_events(dice, start, first + case, slot, variants[variant]))
+            events = list(_trial_events(chance, start, first + case, slot, variants[variant]))
             for t, event in events:
-                heapq.heappush(coming, (t, next(order), event))
+                heapq.heappush(scheduled, (t, next(order), event))
             heapq.heappush(free, (events[-1][0], slot))
             if number % 64 == 0:
                 await trio.lowlevel.checkpoint()
-        while coming:
-            clock[0], _, event = heapq.heappop(coming)
+        while scheduled:
+            clock[0], _, event = heapq.heappop(scheduled)
             log.append(event)
         log.append(RunFinished(completed=trials, failed=0, withdrawn=0, head=""))
 
 
-def _trial_events(dice: random.Random, t: float, number: int, slot: int, variant: str) -> Iterator[tuple[float, Event]]:
+def _trial_events(chance: random.Random, t: float, number: int, slot: int, variant: str) -> Iterator[tuple[float, Event]]:
     """Return the events of a trial that gets a slot at `t`, with their times."""
     case = f"case-{number:06}"
     name = f"{case}@{variant}" if variant else case
 
     def words(count: int) -> str:
-        return " ".join(dice.choice(WORDS) for _ in range(count))
+        return " ".join(chance.choice(WORDS) for _ in range(count))
 
     yield (
         t,
@@ -215,14 +215,14 @@ def _trial_events(dice: random.Random, t: float, number: int, slot: int, variant
             repeat=1,
             input=f"{number}: {words(12)}",
             expected=words(3),
-            metadata={"level": dice.choice(["easy", "hard"])},
+            metadata={"level": chance.choice(["easy", "hard"])},
             fingerprint=f"{number:08x}",
         ),
     )
     attempt = 1
     yield t, AttemptStarted(trial=name, attempt=1, slot=slot)
-    if dice.random() < 0.1:
-        elapsed = round(dice.uniform(0.01, 0.1), 6)
+    if chance.random() < 0.1:
+        elapsed = round(chance.uniform(0.01, 0.1), 6)
         t += elapsed
         rate_limited = AttemptFailed(
             trial=name, attempt=1, error="RateLimited", message="429", category="rate_limited", elapsed=elapsed, retry_after=1
@@ -231,15 +231,15 @@ def _trial_events(dice: random.Random, t: float, number: int, slot: int, variant
         yield t, RetryScheduled(trial=name, attempt=2, delay=0.1, reason="rate_limited")
         attempt, t = 2, t + 0.1
         yield t, AttemptStarted(trial=name, attempt=2, slot=slot)
-    elapsed = math.exp(dice.gauss(-1, 0.4))
+    elapsed = math.exp(chance.gauss(-1, 0.4))
     t += elapsed
-    yield t, Noted(name="tokens", value=dice.randint(10, 90), trial=name, attempt=attempt)
+    yield t, Noted(name="tokens", value=chance.randint(10, 90), trial=name, attempt=attempt)
     if variant:
         yield t, Noted(name="cost", value=1e-6 * 4 ** VARIANTS.index(variant), trial=name, attempt=attempt)
     yield t, AttemptSucceeded(trial=name, attempt=attempt, output=words(10), elapsed=round(elapsed, 6))
     t += 0.0003
-    yield t, TrialScored(trial=name, scorer="exact", version="1", value=dice.random() < 0.8, elapsed=0.0001)
-    yield t, TrialScored(trial=name, scorer="closeness", version="1", value=round(dice.random(), 4), elapsed=0.0001)
+    yield t, TrialScored(trial=name, scorer="exact", version="1", value=chance.random() < 0.8, elapsed=0.0001)
+    yield t, TrialScored(trial=name, scorer="closeness", version="1", value=round(chance.random(), 4), elapsed=0.0001)
     yield t, TrialCompleted(trial=name, attempts=attempt)
 
 

@@ -139,8 +139,8 @@ def _run(path: Path, *, watched: bool) -> float:
     start = time.process_time()
     trio.run(partial(arun, defined, path, policy="fixed", observer=start_watcher))
     seconds = time.process_time() - start
-    for observer in watchers:
-        assert observer.wait(60) == 0
+    for watcher in watchers:
+        assert watcher.wait(60) == 0
     return seconds
 
 

@@ -86,8 +86,9 @@ def _parameters(arguments: ast.arguments) -> list[str]:
     positional = [*arguments.posonlyargs, *arguments.args]
     defaults: list[ast.expr | None] = [*[None] * (len(positional) - len(arguments.defaults)), *arguments.defaults]
     texts = [_parameter(*pair) for pair in zip(positional, defaults, strict=True)]
-    if arguments.kwonlyargs:
-        texts += ["*", *(_parameter(*pair) for pair in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True))]
+    if arguments.vararg or arguments.kwonlyargs:
+        texts.append(f"*{arguments.vararg.arg}" if arguments.vararg else "*")
+        texts += [*(_parameter(*pair) for pair in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True))]
     return [*texts, f"**{arguments.kwarg.arg}"] if arguments.kwarg else texts
 
 

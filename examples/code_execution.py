@@ -22,7 +22,7 @@ CONTAINERS = CommandWorkers(
     "docker run -i --rm --init --network none --read-only --tmpfs /tmp --memory 512m --pids-limit 64 --user 65534 "
     "--cap-drop ALL --security-opt no-new-privileges -v .:/project:ro -w /project sandbox python -m runner.worker",
     workers=4,
-    tasks=False,  # Only the scorer runs there.
+    runs_tasks=False,  # Only the scorer runs there.
 )
 HARNESS = """
 import json, sys

@@ -1,6 +1,6 @@
 """Evaluate an agent with two tools, written with the OpenAI SDK.
 
-With `durable="http"` its model calls are recorded as steps. Interrupt it and resume it: recorded calls are not paid again.
+With `durable="http"` its model calls are recorded as steps. Interrupt it and resume it: recorded calls are not paid for again.
 
 pip install evaljournal openai
 export OPENAI_API_KEY=…

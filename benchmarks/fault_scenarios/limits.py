@@ -56,8 +56,8 @@ def signals(figures: Figures, directory: Path) -> None:
         path = directory / str(number)
         with _running("run", str(_write_task(directory)), "-o", str(path)) as process:
             _wait_for_records(path)
-            for number_sent in sent:
-                process.send_signal(number_sent)
+            for signal_number in sent:
+                process.send_signal(signal_number)
                 time.sleep(0.5)
             code = process.wait(TIMEOUT)
         expected = 0 if signal.SIGSTOP in sent else 3
@@ -66,7 +66,7 @@ def signals(figures: Figures, directory: Path) -> None:
 
 
 def few_files(figures: Figures, directory: Path) -> None:
-    """With 30 file descriptors for 200 tasks that open a file each: failures are recorded, and `resume` completes the run."""
+    """With 30 file descriptors for 200 trials that open a file each: failures are recorded, and `resume` completes the run."""
     opens = "file = open(__file__)"
     path, task = directory / "run", _write_task(directory, body=opens, length=1)
     code = _run("run", str(task), "-o", str(path), "--slots", "100", "--policy", "fixed", limit=(resource.RLIMIT_NOFILE, 30))
