@@ -43,16 +43,19 @@ def final_report(state: RunState, *, path: Path | str, head: str = "", **options
     return "\n".join([final_summary(state, path=path, **options), *heads, f"next: {next_command(state, path)}"])
 
 
-def final_summary(state: RunState, *, path: Path | str, total: int | None = None, stopped: str = "", detail: str = "") -> str:
+def final_summary(
+    state: RunState, *, path: Path | str, total: int | None = None, stop_reason: str = "", detail: str = ""
+) -> str:
     """Return how a run ended: the counts, the scores, repeated calls, and what failed.
 
-    `stopped` is the outcome if it could not be recorded because the disk was full; `detail` is the error that stopped the run.
+    `stop_reason` is the outcome if it could not be recorded because the disk was full; `detail` is the error that
+    stopped the run.
     """
     summary = summarize(state)
     name = printable(state.started.evaluation) if state.started else "the run"
     name += f", shard {printable(state.started.shard, 24)}," if state.started and state.started.shard else ""
     progress, directory = progress_in_words(state, total), printable(str(path), 500)
-    lines = [f"{name} {ending_in_words(state, stopped)}: {progress} done, in {directory}"]
+    lines = [f"{name} {ending_in_words(state, stop_reason)}: {progress} done, in {directory}"]
     if detail:
         lines.append(f"  {one_line(detail, 500)}")
     if state.sessions:
@@ -71,9 +74,9 @@ def final_summary(state: RunState, *, path: Path | str, total: int | None = None
     return "\n".join(lines)
 
 
-def ending_in_words(state: RunState, stopped: str = "") -> str:
+def ending_in_words(state: RunState, stop_reason: str = "") -> str:
     """Return how the last session ended, in words."""
-    outcome = state.outcome or stopped
+    outcome = state.outcome or stop_reason
     if not outcome and state.sessions and state.sessions[-1].number in forked_sessions(state):
         return "forked while running"
     return _OUTCOMES.get(outcome, printable(outcome)) if outcome else CRASHED

@@ -69,7 +69,9 @@ def run(
     run_session = _in_own_thread if is_in_event_loop() else lambda session: in_trio(session.run)
     handled_signals = () if signals is False or not is_main_thread else STOP_SIGNALS
     if handled_signals:
-        session.on_unresponsive = session.options.on_unresponsive or (lambda outcome: os._exit(3) if outcome.stopped else None)
+        session.on_unresponsive = session.options.on_unresponsive or (
+            lambda outcome: os._exit(3) if outcome.stop_reason else None
+        )
     received_signals: list[int] = []
 
     def stop(number: int, _: object) -> None:

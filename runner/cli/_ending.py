@@ -23,7 +23,7 @@ def finish(
     *,
     as_json: bool,
     report: str = "",
-    stopped: str = "",
+    stop_reason: str = "",
     scorers: Iterable[str] = (),
     **facts: Any,
 ) -> NoReturn:
@@ -31,16 +31,16 @@ def finish(
 
     With `as_json`, its summary and `facts` are printed as JSON, and the report goes to standard error.
     """
-    code = exit_code(state, stopped=bool(stopped), scorers=scorers)
+    code = exit_code(state, stopped=bool(stop_reason), scorers=scorers)
     try:
         if report:
             echo(report, err=as_json)
         if as_json:
-            summary = {"stopped": stopped or None, **facts, "exit_code": code, **view_json(summarize(state))}
+            summary = {"stopped": stop_reason or None, **facts, "exit_code": code, **view_json(summarize(state))}
             print_json({"path": str(path), **summary})
         flush_output()
     except OutputFailed as exc:
-        ending = f"not finished: {stopped}" if stopped else "finished"
+        ending = f"not finished: {stop_reason}" if stop_reason else "finished"
         message = f"{exc}; only the summary is missing, the run is {ending}; {command('status', path)} shows it"
         raise CommandError(message, OUTPUT_FAILED) from exc
     sys.exit(code)

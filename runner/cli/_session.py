@@ -151,9 +151,9 @@ class CommandSession:
 
     def finish(self, outcome: Outcome) -> NoReturn:
         """Print the summary and exit."""
-        if outcome.stopped and outcome.state.started is None:
-            code = INTERRUPTED if outcome.stopped == "interrupted" else UNFINISHED
-            raise CommandError(f"{outcome.detail or outcome.stopped}; nothing was recorded; start again", code)
+        if outcome.stop_reason and outcome.state.started is None:
+            code = INTERRUPTED if outcome.stop_reason == "interrupted" else UNFINISHED
+            raise CommandError(f"{outcome.detail or outcome.stop_reason}; nothing was recorded; start again", code)
         if self._nat_output is not None:
             self._nat_output.finish(outcome.path)
         write_head(self._head_file, outcome.head)
@@ -162,7 +162,7 @@ class CommandSession:
             outcome.path,
             as_json=self._as_json,
             report=outcome.report,
-            stopped=outcome.stopped,
+            stop_reason=outcome.stop_reason,
             detail=outcome.detail or None,
             head=outcome.head,
         )

@@ -37,14 +37,14 @@ def merge(shards: tuple[Path, ...], target: Path, as_json: bool) -> None:
     unfinished = sum(not shard.is_finished for shard in merged.shards)
     counts = f"{plural(len(merged.shards), 'shard')}{f', {unfinished:,} of them not finished' if unfinished else ''}"
     echo(f"{printable(str(target), 500)}: merged {counts}", err=True)
-    stopped = "" if state.outcome == "finished" else state.outcome or "interrupted"
-    report = [final_report(state, path=target, head=merged.head), *([] if stopped else gate_problems(state))]
+    stop_reason = "" if state.outcome == "finished" else state.outcome or "interrupted"
+    report = [final_report(state, path=target, head=merged.head), *([] if stop_reason else gate_problems(state))]
     finish(
         state,
         target,
         as_json=as_json,
         report="\n".join(report),
-        stopped=stopped,
+        stop_reason=stop_reason,
         head=merged.head,
         shards=[{"path": str(shard.path), **shard.entry(), "finished": shard.is_finished} for shard in merged.shards],
     )

@@ -88,8 +88,8 @@ def rescore(
     text += f"; {done.unscored:,} not scored; run the same command again" if done.unscored else ""
     echo(text, err=True)
     state = outcome.state
-    stopped = outcome.stopped or ("" if state.outcome == "finished" else state.outcome or "interrupted")
-    finish(state, path, as_json=as_json, report=outcome.report, stopped=stopped, scorers=names, outputs=done.outputs)
+    stop_reason = outcome.stop_reason or ("" if state.outcome == "finished" else state.outcome or "interrupted")
+    finish(state, path, as_json=as_json, report=outcome.report, stop_reason=stop_reason, scorers=names, outputs=done.outputs)
 
 
 def _with_scorers(values: dict[str, Any]) -> Evaluation[Any, Any, Any]:

@@ -62,7 +62,7 @@ class Outcome:
     """State of the run at the end of the session."""
     head: str
     """Hash of the journal's last record. Keep it elsewhere to detect later that records were removed from the end."""
-    stopped: str
+    stop_reason: str
     """Why the run is not finished; empty if it is."""
     detail: str
     """Details of the reason, or `already finished`."""
@@ -75,8 +75,8 @@ class Outcome:
     @property
     def problems(self) -> list[str]:
         """Why the run did not pass; empty if it did."""
-        if self.stopped:
-            return [f"not finished: {ending_in_words(self.state, self.stopped)}"]
+        if self.stop_reason:
+            return [f"not finished: {ending_in_words(self.state, self.stop_reason)}"]
         return problems(self.state)
 
     @property
@@ -105,8 +105,8 @@ class Outcome:
         return self._text(final_summary)
 
     def _text(self, summary: Callable[..., str]) -> str:
-        text = summary(self.state, path=self.path, stopped=self.stopped, detail=self.detail)
-        return "\n".join([text, *([] if self.stopped else gate_problems(self.state))])
+        text = summary(self.state, path=self.path, stop_reason=self.stop_reason, detail=self.detail)
+        return "\n".join([text, *([] if self.stop_reason else gate_problems(self.state))])
 
 
 class Session:
@@ -383,11 +383,11 @@ class Session:
             with trio.move_on_after(_OBSERVER_GRACE):
                 await self._observed.wait()
             sys.stderr.write(f"not responding to cancellation, abandoned: {', '.join(map(printable, executor.unresponsive))}\n")
-            if outcome.stopped and self.options.on_unresponsive is None:
+            if outcome.stop_reason and self.options.on_unresponsive is None:
                 sys.stderr.write(f"all records are on disk; to continue: {self.options.how_to_resume(self.path)}\n")
             sys.stderr.flush()
             self.on_unresponsive(outcome)
-            if outcome.stopped:
+            if outcome.stop_reason:
                 await trio.sleep_forever()  # Another thread has the outcome now, and this one is abandoned.
 
     def _durable_state(self) -> RunState:

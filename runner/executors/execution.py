@@ -212,7 +212,7 @@ class Execution:
             if not self._results.details:
                 raise
             raise Incomplete(str(exc), *self._result_lists()) from exc
-        if outcome.stopped in ("disk_full", "dataset_failed"):
+        if outcome.stop_reason in ("disk_full", "dataset_failed"):
             raise Incomplete(outcome.detail, *self._result_lists()) from self._inputs.failure
         return self._result_lists()
 

@@ -303,17 +303,17 @@ async def test_a_disk_that_fills_up_at_any_write_loses_nothing(accepted: int | N
         evaluation_, disk = define(task, numbered_cases(8), slots=2), SimulatedDisk()
         fail_from(disk, "write", write, errno.ENOSPC, accepted=accepted)
         outcome = await run_virtual(evaluation_, disk)
-        if not outcome.stopped:
+        if not outcome.stop_reason:
             break
         stopped += 1
-        assert "disk_full" == outcome.stopped
+        assert "disk_full" == outcome.stop_reason
         assert "no space left" in outcome.detail
         disk.on_call = lambda _: None
         done = completed(disk)
         calls = dict(task.calls)
         outcome = await run_virtual(evaluation_, disk, resume=exists(disk))
 
-        assert ("", 8) == (outcome.stopped, outcome.state.completed)
+        assert ("", 8) == (outcome.stop_reason, outcome.state.completed)
         assert all(calls[trial] == task.calls[trial] for trial in done)
         assert verify(PATH, files=disk).ok
     assert stopped >= 10
@@ -343,7 +343,7 @@ async def test_a_full_disk_is_recorded_if_there_is_space() -> None:
     disk.on_call = fail_call
     outcome = await run_virtual(evaluation_, disk)
 
-    assert "disk_full" == outcome.stopped
+    assert "disk_full" == outcome.stop_reason
     assert [RunStopped(reason="disk_full")] == events(disk, RunStopped)
     assert 6 == (await run_virtual(evaluation_, disk, resume=True)).state.completed
 
@@ -360,7 +360,7 @@ async def test_a_disk_that_fails_confirms_nothing_more(call: str) -> None:
     disk = disk.after_kill()
 
     assert error.value.durable <= max(record.seq for record in read(PATH, files=disk))
-    assert ("", 8) == ((outcome := await run_virtual(evaluation_, disk, resume=True)).stopped, outcome.state.completed)
+    assert ("", 8) == ((outcome := await run_virtual(evaluation_, disk, resume=True)).stop_reason, outcome.state.completed)
     assert verify(PATH, files=disk).ok
 
 
@@ -394,7 +394,7 @@ def test_two_concurrent_sessions_in_one_process(seed: int) -> None:
     assert isinstance(rejected, JournalLocked)
     assert "is being written by" in str(rejected)
     assert isinstance(finished, Outcome)
-    assert ("", 10, 12) == (finished.stopped, finished.state.completed, task.calls.total())
+    assert ("", 10, 12) == (finished.stop_reason, finished.state.completed, task.calls.total())
     assert 2 == len(events(disk, SessionStarted))
     assert 10 == len(events(disk, TrialCompleted)) == fold(read(PATH, files=disk)).completed
 
@@ -474,7 +474,7 @@ def test_a_task_that_raises_keyboard_interrupt_fails(tmp_path: Path, loop: str, 
     )
     outcome = run(evaluation_, tmp_path / "run")
 
-    assert ("", 5, 1) == (outcome.stopped, outcome.state.completed, outcome.state.failed)
+    assert ("", 5, 1) == (outcome.stop_reason, outcome.state.completed, outcome.state.failed)
     failed = [event for event in events_of(tmp_path / "run") if isinstance(event, AttemptFailed)]
     assert ["fatal"] == [event.category for event in failed]
 
@@ -495,7 +495,7 @@ def test_a_scorer_that_raises_keyboard_interrupt_fails(tmp_path: Path) -> None:
 
     outcome = run(identity, tmp_path / "run")
 
-    assert ("", 3) == (outcome.stopped, outcome.state.completed)
+    assert ("", 3) == (outcome.stop_reason, outcome.state.completed)
     assert ["KeyboardInterrupt"] == [event.error for event in events_of(tmp_path / "run") if isinstance(event, ScoringFailed)]
 
 
@@ -535,7 +535,7 @@ async def test_the_outcome_after_a_full_disk_counts_records_on_disk() -> None:
     outcome = await run_virtual(define(Scripted(lambda *_: Return("yes", 1)), numbered_cases(8), slots=2), disk)
     disk.on_call = lambda _: None
 
-    assert "disk_full" == outcome.stopped
+    assert "disk_full" == outcome.stop_reason
     assert fold(read(PATH, files=disk)).completed == outcome.state.completed
 
 

@@ -104,7 +104,7 @@ async def test_a_system_exit_in_a_task_fails_its_trial(task: Any, options: Any, 
     disk = SimulatedDisk()
     outcome = await run_one(task, disk, **options)
 
-    assert ("", 1) == (outcome.stopped, outcome.state.failed)
+    assert ("", 1) == (outcome.stop_reason, outcome.state.failed)
     assert [error] == [event.error for event in events(disk, AttemptFailed)]
 
 
@@ -126,7 +126,7 @@ async def test_a_system_exit_in_a_scorer_fails_its_score(kind: str) -> None:
     disk = SimulatedDisk()
     outcome = await run_one(lambda _: 1, disk, score=score)
 
-    assert ("", 1) == (outcome.stopped, outcome.state.completed)
+    assert ("", 1) == (outcome.stop_reason, outcome.state.completed)
     assert ["exact"] == [event.scorer for event in events(disk, ScoringFailed)]
 
 
@@ -139,7 +139,7 @@ def test_a_system_exit_in_a_note_is_recorded(path: Path) -> None:
 
     outcome = run_real(define_real(task), path)
 
-    assert ("", 1) == (outcome.stopped, outcome.state.completed)
+    assert ("", 1) == (outcome.stop_reason, outcome.state.completed)
     assert ["Model cannot be converted: SystemExit: 0", 1] == [event.value for event in events(path, Noted)]
 
 

@@ -49,14 +49,14 @@ def test_a_moved_run_can_be_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     is_fixed = False
     evaluation = define(task, numbered_cases(10), slots=1, retry=Retry(errors=0))
     outcome = run(evaluation, tmp_path / "here", fail_fast=True, policy="fixed")
-    assert ("failed_fast", 5) == (outcome.stopped, outcome.state.completed)
+    assert ("failed_fast", 5) == (outcome.stop_reason, outcome.state.completed)
 
     shutil.copytree(tmp_path / "here", tmp_path / "elsewhere" / "there")
     shutil.rmtree(tmp_path / "here")
     is_fixed = True
     outcome = run(evaluation, tmp_path / "elsewhere" / "there", resume=True, retry_failed=True, policy="fixed")
 
-    assert ("", 10, 11) == (outcome.stopped, outcome.state.completed, task.calls.total())
+    assert ("", 10, 11) == (outcome.stop_reason, outcome.state.completed, task.calls.total())
     assert verify(tmp_path / "elsewhere" / "there", expect_head=outcome.head).ok
     assert {} == content(home)
 
@@ -138,7 +138,7 @@ async def test_edited_prompts_of_a_generator_are_rejected() -> None:
     edited = [Case(name=case.name, input=f"Think hard. {case.input}", expected="yes") for case in numbered_cases(40)]
     outcome = await run_virtual(define(task, lambda: iter(edited), slots=4), disk, resume=True)
 
-    assert "dataset_failed" == outcome.stopped
+    assert "dataset_failed" == outcome.stop_reason
     assert "case 'case-0' has changed since the run was started" in outcome.detail
     assert "adopt=True" in outcome.detail
     assert calls == task.calls.total()
@@ -152,7 +152,7 @@ async def test_removing_a_case_repeats_no_call() -> None:
     fewer = [case for case in numbered_cases(40) if case.name != "case-3"]
     outcome = await run_virtual(define(task, fewer, slots=4), disk, policy="fixed", resume=True, adopt=True)
 
-    assert ("", 39, 39) == (outcome.stopped, outcome.state.completed, outcome.state.total)
+    assert ("", 39, 39) == (outcome.stop_reason, outcome.state.completed, outcome.state.total)
     assert {f"case-{number}": 1 for number in range(40)} == task.calls
     assert [TrialWithdrawn(trial="case-3", reason="removed")] == events(disk, TrialWithdrawn)
 
@@ -183,7 +183,7 @@ async def test_retries_have_an_end(exc: Exception, policy: str) -> None:
     before = trio.current_time()
     outcome = await run_virtual(define(task, numbered_cases(3)), disk, policy=policy)
 
-    assert ("", 3) == (outcome.stopped, outcome.state.failed)
+    assert ("", 3) == (outcome.stop_reason, outcome.state.failed)
     assert trio.current_time() - before <= 3_600
     assert task.calls.total() == len(events(disk, AttemptFailed)) <= 1_000
     assert {"exhausted"} == {event.reason for event in events(disk, TrialFailed)}

@@ -160,7 +160,7 @@ async def test_one_hung_trial_does_not_hang_the_run() -> None:
     task = Scripted(lambda value, _: Hang() if value == "case-3" else Return("yes", 1))
     outcome = await run_virtual(define(task, numbered_cases(10)), disk)
 
-    assert ("", 9, 1) == (outcome.stopped, outcome.state.completed, outcome.state.failed)
+    assert ("", 9, 1) == (outcome.stop_reason, outcome.state.completed, outcome.state.failed)
 
 
 @pytest.mark.parametrize("exc", [TimeoutError("read timed out"), trio.TooSlowError("too slow"), ConnectionResetError("reset")])

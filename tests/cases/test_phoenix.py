@@ -53,7 +53,7 @@ async def test_1_a_straggler_that_times_out_does_not_hang_the_run(policy: str) -
     disk = SimulatedDisk()
     outcome = await run_virtual(define(task, numbered_cases(40)), disk, policy=policy)
 
-    assert ("", 39, 1) == (outcome.stopped, outcome.state.completed, outcome.state.failed)
+    assert ("", 39, 1) == (outcome.stop_reason, outcome.state.completed, outcome.state.failed)
     assert [TrialFailed(trial="case-9", attempts=3, reason="timed_out")] == events(disk, TrialFailed)
 
 
@@ -68,7 +68,7 @@ async def test_1_rate_limits_at_the_end_do_not_hang_the_run(policy: str) -> None
     disk = SimulatedDisk()
     outcome = await run_virtual(define(Scripted(action), numbered_cases(40), slots=4), disk, policy=policy)
 
-    assert ("", 40, 2) == (outcome.stopped, outcome.state.completed, outcome.state.recovered)
+    assert ("", 40, 2) == (outcome.stop_reason, outcome.state.completed, outcome.state.recovered)
 
 
 @pytest.mark.parametrize(("slots", "seconds"), [(3, 10.0), (10, 3.0), (30, 1.0)])
@@ -167,7 +167,7 @@ async def test_6_a_leaked_cancellation_loses_nothing() -> None:
     disk = SimulatedDisk()
     outcome = await run_virtual(define(task, numbered_cases(100), slots=4, retry=Retry(errors=1)), disk)
 
-    assert ("", 99, 1) == (outcome.stopped, outcome.state.completed, outcome.state.failed)
+    assert ("", 99, 1) == (outcome.stop_reason, outcome.state.completed, outcome.state.failed)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -179,7 +179,7 @@ async def test_7_a_signal_is_detected_while_every_slot_waits(number: signal.Sign
         define(Scripted(lambda *_: Hang()), numbered_cases(20)), disk, grace=2, **signal_after(9.0, number=number)
     )
 
-    assert "interrupted" == outcome.stopped
+    assert "interrupted" == outcome.stop_reason
     assert 11.0 == pytest.approx(trio.current_time() - before, abs=0.1)
 
 

@@ -37,7 +37,7 @@ SCRIPT = textwrap.dedent(
 
     resume = os.path.isdir(path) and any(name.endswith(".jsonl") for name in os.listdir(path))
     outcome = run(task, path, resume=resume, signals=True, policy="fixed", quiet=True)
-    print(outcome.stopped)
+    print(outcome.stop_reason)
     """
 ) % (SLOTS, BUDGET)
 

@@ -60,7 +60,7 @@ SCRIPT = textwrap.dedent(
     print("ready", flush=True)
     resume = any(name.endswith(".jsonl") for name in os.listdir(path)) if os.path.isdir(path) else False
     outcome = run(task, path, resume=resume, signals=True, policy="fixed", grace=float(grace))
-    sys.exit(3 if outcome.stopped else 0)
+    sys.exit(3 if outcome.stop_reason else 0)
     """
 ) % (CASES, SLOTS)
 

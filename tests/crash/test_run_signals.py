@@ -31,7 +31,7 @@ SCRIPT = textwrap.dedent(
             await trio.sleep_forever()
 
     def run_here():
-        print("outcome", run(task, "run", grace=0, policy="fixed", quiet=True).stopped, flush=True)
+        print("outcome", run(task, "run", grace=0, policy="fixed", quiet=True).stop_reason, flush=True)
 
     async def cell():
         try:

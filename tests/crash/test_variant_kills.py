@@ -47,7 +47,7 @@ SCRIPT = textwrap.dedent(
     print("ready", flush=True)
     resume = os.path.isdir(path)
     outcome = run(task, path, resume=resume, adopt=resume, policy="fixed", quiet=True)
-    sys.exit(3 if outcome.stopped else 0)
+    sys.exit(3 if outcome.stop_reason else 0)
     """
 ) % (CASES, SLOTS)
 

@@ -135,7 +135,7 @@ def test_run_on_a_full_disk_passes() -> None:
             outcome = run_virtually(functools.partial(arun, evaluation, PATH, **deterministic_options(), files=disk))
         except DiskFull:
             continue
-        full += outcome.stopped == "disk_full"
+        full += outcome.stop_reason == "disk_full"
         disk.on_call = lambda _: None
         assert () == audit_of(disk).findings
 

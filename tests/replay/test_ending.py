@@ -123,7 +123,7 @@ def test_reason_of_a_stop() -> None:
 
 def test_full_disk() -> None:
     """A full disk is the reason even if there was no space to record it."""
-    assert final_report(run_state([]), path="r", stopped="disk_full").startswith("capitals stopped (disk full)")
+    assert final_report(run_state([]), path="r", stop_reason="disk_full").startswith("capitals stopped (disk full)")
 
 
 def test_withdrawn_trials_do_not_count() -> None:

@@ -66,7 +66,7 @@ async def test_a_run_stops_before_it_exceeds_its_budget(disk: SimulatedDisk) -> 
     task = Paid()
     outcome = await run_virtual(paid_evaluation(task), disk)
 
-    assert (10, "budget") == (len(task.calls), outcome.stopped)
+    assert (10, "budget") == (len(task.calls), outcome.stop_reason)
     assert ["budget"] == [event.reason for event in events(disk, RunStopped)]
     assert "cost $1.00 of $1.00 used; the next attempt may use $0.100" == outcome.detail
     assert "next: evaljournal resume /runs/it/0001 --budget cost=3.1 --task FILE.py:NAME" in outcome.report
@@ -80,9 +80,9 @@ async def test_a_resumed_run_stops_immediately(disk: SimulatedDisk) -> None:
     first = await run_virtual(paid_evaluation(task), disk)
     resumed = await run_virtual(paid_evaluation(task), disk, resume=True)
 
-    assert (first.stopped, first.detail, 10) == (resumed.stopped, resumed.detail, len(task.calls))
+    assert (first.stop_reason, first.detail, 10) == (resumed.stop_reason, resumed.detail, len(task.calls))
     finished = await run_virtual(paid_evaluation(task), disk, resume=True, budget={"cost": 5})
-    assert ("", 30) == (finished.stopped, len(task.calls))
+    assert ("", 30) == (finished.stop_reason, len(task.calls))
     state_of(disk)
 
 
@@ -91,7 +91,7 @@ async def test_attempts_in_flight_finish(disk: SimulatedDisk) -> None:
     task = Paid(seconds=100.0)
     outcome = await run_virtual(paid_evaluation(task, timeout=None, grace=0.1), disk)
 
-    assert ("budget", 10, 0) == (outcome.stopped, outcome.state.completed, outcome.state.interrupted)
+    assert ("budget", 10, 0) == (outcome.stop_reason, outcome.state.completed, outcome.state.interrupted)
 
 
 async def test_few_attempts_without_a_reserve(disk: SimulatedDisk) -> None:
@@ -136,7 +136,7 @@ async def test_usage_is_never_reported(disk: SimulatedDisk) -> None:
     task = Paid(cost=None)
     outcome = await run_virtual(paid_evaluation(task, 100, budget={"cost": 100}), disk)
 
-    assert "budget" == outcome.stopped
+    assert "budget" == outcome.stop_reason
     assert "20 trials have reported no cost, so the budget cannot be enforced; record it with note(cost=…)" == outcome.detail
     assert "next: evaljournal resume /runs/it/0001 --adopt --task FILE.py:NAME" in outcome.report
     assert 20 <= len(task.calls) <= 23
@@ -150,7 +150,7 @@ async def test_recorded_outputs_cost_nothing(disk: SimulatedDisk) -> None:
     cases = [Case(name=str(number), input={"output": "yes"}) for number in range(30)]
     outcome = await run_virtual(define(RecordedOutput("output"), cases, budget={"cost": 1}, loop=None), disk)
 
-    assert "" == outcome.stopped
+    assert "" == outcome.stop_reason
 
 
 async def test_timeouts_are_possibly_paid(disk: SimulatedDisk) -> None:
@@ -164,7 +164,7 @@ async def test_timeouts_are_possibly_paid(disk: SimulatedDisk) -> None:
     outcome = await run_virtual(paid_evaluation(task, slots=1, timeout=5, retry=Retry(timeouts=0)), disk)
     use = state_of(disk).budget.use()["cost"]  # type: ignore[union-attr]  # it has one
 
-    assert ("budget", 9) == (outcome.stopped, len(events(disk, AttemptTimedOut)))
+    assert ("budget", 9) == (outcome.stop_reason, len(events(disk, AttemptTimedOut)))
     assert (0.1, 0.9, 0.0) == (use.spent, use.possibly_paid, use.overshoot)
 
 
@@ -175,7 +175,7 @@ async def test_killed_attempts_are_possibly_paid(disk: SimulatedDisk) -> None:
     outcome = await run_virtual(paid_evaluation(task, slots=3), disk, resume=True)
     use = state_of(disk).budget.use()["cost"]  # type: ignore[union-attr]  # it has one
 
-    assert ("budget", 10) == (outcome.stopped, len(task.calls))
+    assert ("budget", 10) == (outcome.stop_reason, len(task.calls))
     assert (0.7, 0.3) == (use.spent, use.possibly_paid)
 
 
@@ -186,7 +186,7 @@ async def test_attempts_without_a_reserve_are_possibly_paid(disk: SimulatedDisk)
     outcome = await run_virtual(paid_evaluation(task), disk, resume=True)
     use = state_of(disk).budget.use()["cost"]  # type: ignore[union-attr]  # it has one
 
-    assert ("budget", 10) == (outcome.stopped, len(task.calls))
+    assert ("budget", 10) == (outcome.stop_reason, len(task.calls))
     assert (0.6, 0.4) == (use.spent, use.possibly_paid)
 
 
@@ -194,7 +194,7 @@ async def test_a_budget_that_is_added_later(disk: SimulatedDisk) -> None:
     """What was spent before the first budget counts; without a budget nothing is reserved."""
     task = Paid()
     stopped = await run_virtual(paid_evaluation(task, slots=1, budget=None, deadline=5.5, grace=0), disk)
-    assert ("deadline", None) == (stopped.stopped, stopped.state.budget)
+    assert ("deadline", None) == (stopped.stop_reason, stopped.state.budget)
     assert {None} == {event.reserved for event in events(disk, AttemptStarted)}
 
     await run_virtual(paid_evaluation(task, slots=1, budget=None), disk, resume=True, budget="cost=1")
@@ -211,8 +211,8 @@ async def test_resume_replaces_single_units(disk: SimulatedDisk) -> None:
     await run_virtual(defined, disk, resume=True)
     assert {"output_tokens": 2e6, "cost": 0.5} == state_of(disk).settings["budget"]
     outcome = await run_virtual(defined, disk, resume=True, budget="cost=none")
-    assert ("budget", {"output_tokens": 2e6}) == (outcome.stopped, outcome.state.settings["budget"])
-    assert "" == (await run_virtual(defined, disk, resume=True, budget=None)).stopped
+    assert ("budget", {"output_tokens": 2e6}) == (outcome.stop_reason, outcome.state.settings["budget"])
+    assert "" == (await run_virtual(defined, disk, resume=True, budget=None)).stop_reason
 
 
 async def test_judges_are_part_of_the_reserve(disk: SimulatedDisk) -> None:
@@ -227,7 +227,7 @@ async def test_judges_are_part_of_the_reserve(disk: SimulatedDisk) -> None:
 
     outcome = await run_virtual(defined, disk, budget={"cost": 2.2})
 
-    assert ("budget", 4) == (outcome.stopped, outcome.state.completed)
+    assert ("budget", 4) == (outcome.stop_reason, outcome.state.completed)
     assert 2.0 == round(state_of(disk).usage["cost"], 9)
     assert [0.0] * 4 == [round(event.elapsed - 1, 6) for event in events(disk, AttemptSucceeded)]
 
@@ -285,7 +285,7 @@ async def test_rescoring_is_not_limited(path: Path) -> None:
 
     rescored = await rescore(path, list(scored.scorers.values()), files=files, in_thread=inline)
 
-    assert ("budget", 5, 5) == (stopped.stopped, stopped.state.completed, rescored.outputs)
+    assert ("budget", 5, 5) == (stopped.stop_reason, stopped.state.completed, rescored.outputs)
     assert 1.5 == round(load(path).state.usage["cost"], 9)
 
 
@@ -321,7 +321,7 @@ async def test_variants_have_their_own_reserves(disk: SimulatedDisk) -> None:
     outcome = await run_virtual(paid_evaluation(task, 10, variants=variants, slots=2), disk)
     last = {event.trial.partition("@")[2]: event.reserved for event in events(disk, AttemptStarted)}
 
-    assert ({"small": {"cost": 0.01}, "large": {"cost": 0.3}}, "budget") == (last, outcome.stopped)
+    assert ({"small": {"cost": 0.01}, "large": {"cost": 0.3}}, "budget") == (last, outcome.stop_reason)
     completed = [name for name, trial in state_of(disk).trials.items() if trial.stage == "completed"]
     assert ["case-0@small", "case-0@large", "case-1@small", "case-1@large", "case-2@small", "case-2@large"] == completed[:6]
     assert len(completed) <= 7
@@ -339,7 +339,7 @@ async def test_other_rate_limit_keys_wait(disk: SimulatedDisk) -> None:
     outcome = await run_virtual(paid_evaluation(task, 30, variants=variants, slots=1, limit_key="model"), disk)
     started = [event.key for event in events(disk, AttemptStarted)]
 
-    assert ("budget", 3) == (outcome.stopped, started.count("dear"))
+    assert ("budget", 3) == (outcome.stop_reason, started.count("dear"))
     assert started.count("cheap") <= 4
     state_of(disk)
 

@@ -179,8 +179,8 @@ def check_stopped(task: PaidTask, defined: AnyEvaluation, disk: SimulatedDisk) -
     """A run that was stopped by its budget stops immediately if it is resumed with it, and is finished with a larger one."""
     paid = task.paid
 
-    assert ("budget", paid) == (resumed(defined, disk).stopped, task.paid)
-    assert "" == resumed(defined, disk, budget={"cost": 1_000}).stopped
+    assert ("budget", paid) == (resumed(defined, disk).stop_reason, task.paid)
+    assert "" == resumed(defined, disk, budget={"cost": 1_000}).stop_reason
     assert () == audited(disk).findings
 
 

@@ -349,7 +349,7 @@ def test_exceptions_of_sdks_are_classified(
     answered = [(event.output, None) for event in events(path, AttemptSucceeded)]
     failed = [(event.category, event.retry_after) for event in events(path, AttemptFailed)]
     assert [expected] == answered + failed
-    assert ("unauthorized" if stops else "") == outcome.stopped
+    assert ("unauthorized" if stops else "") == outcome.stop_reason
 
 
 def test_a_chat_evaluation_can_be_called(server: Server, name: str) -> None:

@@ -248,7 +248,7 @@ from runner.tasks.command import Command
 
 it = evaluation(cases=[Case(name=str(n), input=n) for n in range(20)], slots=3)(Command(sys.argv[1]))
 outcome = run(it, sys.argv[2], policy="fixed", grace=0.1, signals=True, quiet=True)
-print(outcome.stopped)
+print(outcome.stop_reason)
 """
 
 

@@ -482,7 +482,7 @@ def test_an_unauthorized_key_stops_the_run(server: Server, path: Path, name: str
     cases = [Case(name=str(n), input=n) for n in range(1000)]
     outcome = run_real(define_real(Endpoint(server.url(name, status)), cases, slots=4), path)
 
-    assert "unauthorized" == outcome.stopped
+    assert "unauthorized" == outcome.stop_reason
     assert status in outcome.detail
     assert len(server.requests(name)) <= 4
     assert "unauthorized: check the key, its permissions and the credit): 0 of 1,000 trials done" in final_report(
@@ -498,13 +498,13 @@ def test_trials_are_repeated_with_another_key(server: Server, path: Path, name: 
     defined = define_real(endpoint, cases, slots=4, retry=Retry(errors=1, base_delay=0.01))
     stops = 0
     outcome = run_real(defined, path, policy=policy)
-    while outcome.stopped == "unauthorized":
+    while outcome.stop_reason == "unauthorized":
         stops += 1
         assert (0, 0) == (outcome.state.completed, outcome.state.failed)
         outcome = run_real(defined, path, policy=policy, resume=True)
 
     assert 1 <= stops <= 4
-    assert ("", 8, 0) == (outcome.stopped, outcome.state.completed, outcome.state.failed)
+    assert ("", 8, 0) == (outcome.stop_reason, outcome.state.completed, outcome.state.failed)
     assert {"stopped": 4, "unavailable": 1} == dict(outcome.state.retries)
     assert () == audit(read(path), rules=session_rules).findings
 
@@ -517,9 +517,9 @@ def test_an_unauthorized_judge_stops_the_run(server: Server, path: Path, name: s
     outcome = run_real(defined, path)
     resumed = run_real(defined, path, resume=True)
 
-    assert ("unauthorized", 0, {}) == (outcome.stopped, outcome.state.completed, dict(outcome.state.scores))
+    assert ("unauthorized", 0, {}) == (outcome.stop_reason, outcome.state.completed, dict(outcome.state.scores))
     assert "401" in outcome.detail
-    assert ("", 20, 20) == (resumed.stopped, resumed.state.completed, resumed.state.scores["judge"].numbers)
+    assert ("", 20, 20) == (resumed.stop_reason, resumed.state.completed, resumed.state.scores["judge"].numbers)
     assert (20, 21) == (len(server.requests(name)), len(server.requests(f"{name}-judge")))
     assert ["0"] == [noted.trial for noted in events(path, Noted) if noted.name == "evaljournal.unauthorized"]
 
@@ -529,7 +529,7 @@ def test_an_account_without_credit_stops_the_run(server: Server, path: Path, nam
     cases = [Case(name=name, input=name) for name in ("lima", "oslo")]
     outcome = run_real(define_real(Endpoint(server.url(name, "spent")), cases, retry=Retry(), slots=1), path)
 
-    assert ("unauthorized", 1) == (outcome.stopped, len(server.requests(name)))
+    assert ("unauthorized", 1) == (outcome.stop_reason, len(server.requests(name)))
 
 
 def test_a_hang_is_a_timeout(server: Server, path: Path, name: str) -> None:

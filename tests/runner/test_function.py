@@ -200,7 +200,7 @@ def test_asyncio_code_declared_for_trio_fails_clearly(path: Path, task: Callable
     assert "asyncio" in failed.message
     assert "loop" in failed.message
     assert TrialFailed(trial="a", attempts=1, reason="fatal") in events_of(path)
-    assert ("", 1) == (outcome.stopped, outcome.state.failed)
+    assert ("", 1) == (outcome.stop_reason, outcome.state.failed)
 
 
 def test_trio_code_declared_for_asyncio_fails_clearly(path: Path) -> None:
@@ -214,7 +214,7 @@ def test_trio_code_declared_for_asyncio_fails_clearly(path: Path) -> None:
 
     (failed,) = events(path, AttemptFailed)
     assert "trio" in failed.message
-    assert ("", 1) == (outcome.stopped, outcome.state.failed)
+    assert ("", 1) == (outcome.stop_reason, outcome.state.failed)
 
 
 def test_a_task_that_raises_cancelled_error_fails(path: Path) -> None:
@@ -232,7 +232,7 @@ def test_a_task_that_raises_cancelled_error_fails(path: Path) -> None:
     assert "a" == failed.trial
     assert "CancelledError" in failed.message
     assert {"b": "b", "c": "c"} == outputs(path)
-    assert ("", 2, 1) == (outcome.stopped, outcome.state.completed, outcome.state.failed)
+    assert ("", 2, 1) == (outcome.stop_reason, outcome.state.completed, outcome.state.failed)
 
 
 def test_an_asyncio_task_is_cancelled_at_its_timeout(path: Path) -> None:
@@ -325,7 +325,7 @@ def test_a_run_ends_although_an_asyncio_task_never_does(path: Path) -> None:
     elapsed = time.monotonic() - start
     is_over = True
 
-    assert ("", 2, 1) == (outcome.stopped, outcome.state.completed, outcome.state.failed)
+    assert ("", 2, 1) == (outcome.stop_reason, outcome.state.completed, outcome.state.failed)
     assert elapsed < 2
     for thread in threading.enumerate():
         if thread.name == "evaljournal-asyncio":
@@ -475,7 +475,7 @@ def test_what_a_task_raises_ends_its_attempt_only(path: Path, kind: Kind, exc: B
 
     outcome = run_and_verify(define(kind(act), "ab", slots=1), path)
 
-    assert ("", 1, 1) == (outcome.stopped, outcome.state.completed, outcome.state.failed)
+    assert ("", 1, 1) == (outcome.stop_reason, outcome.state.completed, outcome.state.failed)
     assert ["a"] == [event.trial for event in events(path, AttemptFailed)]
 
 
@@ -571,7 +571,7 @@ def test_a_stop_ends_every_kind_in_time(path: Path, kind: Kind, released: thread
     outcome = run_and_verify(define(tasks[kind], "ab", name="task", slots=1, deadline=0.1), path, grace=0.1)
 
     assert time.monotonic() - start < 2
-    assert "deadline" == outcome.stopped
+    assert "deadline" == outcome.stop_reason
     assert [("a", 1, "stopped")] == [(event.trial, event.attempt, event.reason) for event in events(path, AttemptInterrupted)]
 
 
@@ -626,7 +626,7 @@ def test_run_can_be_called_from_everywhere(path: Path, caller: Caller, kind: Kin
     finally:
         user.reset(before)
 
-    assert ("", 2) == (outcome.stopped, outcome.state.completed)
+    assert ("", 2) == (outcome.stop_reason, outcome.state.completed)
     assert {"a": "me", "b": "me"} == outputs(path)
 
 

@@ -182,7 +182,7 @@ def test_a_key_that_is_not_accepted_stops_the_run(path: Path, provider: Callable
     provider(step)
     outcome = evaluate(statuses, path, "a")
 
-    assert "unauthorized" == outcome.stopped
+    assert "unauthorized" == outcome.stop_reason
     assert ["unauthorized"] == [stopped.reason for stopped in events(path, RunStopped)]
 
 
@@ -232,7 +232,7 @@ def test_a_missing_key_stops_the_run(path: Path, provider: Callable[[str], None]
     outcome = evaluate(statuses, path, "a")
     (failed,) = events(path, AttemptFailed)
 
-    assert "unauthorized" == outcome.stopped
+    assert "unauthorized" == outcome.stop_reason
     assert failed.message.startswith("OPENAI_API_KEY is not set")
 
 

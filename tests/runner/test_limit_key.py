@@ -104,7 +104,7 @@ async def test_a_keyed_run_is_resumed_and_audited() -> None:
     stopped = await run_virtual(defined, disk, limit_key="model", policy="fixed", deadline=25.0)
     outcome = await run_virtual(defined, disk, resume=True, deadline=None)
 
-    assert "deadline" == stopped.stopped
-    assert (20, "") == (outcome.state.completed, outcome.stopped)
+    assert "deadline" == stopped.stop_reason
+    assert (20, "") == (outcome.state.completed, outcome.stop_reason)
     assert "model" == outcome.state.settings["limit_key"]
     assert () == tuple(audit(read(PATH, files=disk), rules=session_rules).findings)

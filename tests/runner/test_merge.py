@@ -361,7 +361,7 @@ async def test_every_shard_has_its_own_budget(tmp_path: Path) -> None:
     resumed = await arun(defined, tmp_path / "new", resume=True, budget={"cost": 5}, files=FILES, **deterministic_options())
 
     assert (10, "budget") == (result.state.completed, result.state.outcome)
-    assert ("budget", 10) == (stopped.stopped, stopped.state.completed)
+    assert ("budget", 10) == (stopped.stop_reason, stopped.state.completed)
     assert (20, "finished") == (resumed.state.completed, resumed.state.outcome)
     assert () == audit(read(tmp_path / "new"), rules=session_rules).findings
 

@@ -46,7 +46,7 @@ def test_an_outcome_is_printed_as_a_summary(tmp_path: Path) -> None:
     assert f"same finished: 3 of 3 trials done, in {tmp_path / 'run'}" == first
     assert ("  3 ok of 3 done", True) == (counts, scores.startswith("  right  100.0 %  3 of 3 passed"))
     assert "resume" not in str(outcome)  # The evaluation is not in a file, so there is no command to resume it.
-    assert f"Outcome(path={tmp_path / 'run'!r}, head={outcome.head!r}, stopped='', detail='')" == repr(outcome)
+    assert f"Outcome(path={tmp_path / 'run'!r}, head={outcome.head!r}, stop_reason='', detail='')" == repr(outcome)
 
 
 def test_gates_decide_whether_an_outcome_has_passed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -153,8 +153,8 @@ def test_the_newest_run_that_is_not_finished_is_resumed() -> None:
     other = trio.run(lambda: runner.arun(define_scored(), resume=True, adopt=True, fail_fast=False, retry_failed=True))
 
     assert ["0001", "0002"] == names
-    assert (RUNS / "0002", "", 3) == (resumed.path, resumed.stopped, resumed.state.completed)
-    assert (RUNS / "0001", "", 3) == (other.path, other.stopped, other.state.completed)
+    assert (RUNS / "0002", "", 3) == (resumed.path, resumed.stop_reason, resumed.state.completed)
+    assert (RUNS / "0001", "", 3) == (other.path, other.stop_reason, other.state.completed)
     with pytest.raises(UsageError, match=r"nothing to resume under runs.same/: all 3 runs are finished"):
         runner.run(define_scored(), resume=True)
 

@@ -68,14 +68,14 @@ async def test_a_stop_gives_grace_then_cancels() -> None:
     before = trio.current_time()
     outcome = await run_virtual(defined, disk, observer=stop_soon, grace=5)
 
-    assert ("interrupted", 1) == (outcome.stopped, outcome.state.completed)
+    assert ("interrupted", 1) == (outcome.stop_reason, outcome.state.completed)
     interrupted = [event for event in events_of(PATH, files=disk) if isinstance(event, AttemptInterrupted)]
     assert [("case-1", 1, "stopped")] == [(event.trial, event.attempt, event.reason) for event in interrupted]
     assert 6.0 == trio.current_time() - before
     assert RunStopped(reason="interrupted") in events_of(PATH, files=disk)
 
     outcome = await run_virtual(defined, disk, resume=True)
-    assert ("", 6) == (outcome.stopped, outcome.state.completed)
+    assert ("", 6) == (outcome.stop_reason, outcome.state.completed)
     assert 1 == task.calls["case-0"]
 
 
@@ -110,7 +110,7 @@ async def test_a_second_stop_cancels_immediately() -> None:
     before = trio.current_time()
     outcome = await run_virtual(defined, disk, observer=stop_twice, grace=100)
 
-    assert "interrupted" == outcome.stopped
+    assert "interrupted" == outcome.stop_reason
     assert 1.5 == trio.current_time() - before
 
 
@@ -134,7 +134,7 @@ async def test_a_second_stop_does_not_wait_for_stuck_attempts() -> None:
 
     assert [2.0] == [record.t for record in read(PATH, files=disk) if isinstance(record.event, AttemptInterrupted)]
     assert AttemptReturnedLate(trial="case-0", attempt=1, outcome="succeeded", elapsed=50.0) in events_of(PATH, files=disk)
-    assert ("interrupted", 0) == (outcome.stopped, outcome.state.completed)
+    assert ("interrupted", 0) == (outcome.stop_reason, outcome.state.completed)
 
 
 async def test_an_observer_sees_that_a_run_is_stopping() -> None:
@@ -190,11 +190,11 @@ async def test_a_stop_while_the_journal_is_opened() -> None:
     disk.on_call = interrupt_once
     outcome = await session.run()
 
-    assert "interrupted" == outcome.stopped
+    assert "interrupted" == outcome.stop_reason
     kinds = [type(event) for event in events_of(PATH, files=disk)]
     assert [RunStarted, SessionStarted, LimitChanged, RunStopped] == [kind for kind in kinds if kind is not TrialEnqueued]
     assert not task.calls
-    assert ("", 1) == ((await run_virtual(defined, disk, resume=True)).stopped, task.calls["case-0"])
+    assert ("", 1) == ((await run_virtual(defined, disk, resume=True)).stop_reason, task.calls["case-0"])
 
 
 async def test_the_third_signal_interrupts_a_blocked_loop() -> None:
@@ -223,7 +223,7 @@ async def test_run_and_resume_reject_an_unsuitable_run() -> None:
     with pytest.raises(JournalExists, match="resume"):
         await run_virtual(defined, disk)
     outcome = await run_virtual(defined, disk, resume=True)
-    assert ("", "already finished") == (outcome.stopped, outcome.detail)
+    assert ("", "already finished") == (outcome.stop_reason, outcome.detail)
     assert 2 == outcome.state.completed
 
     waiting = define(Scripted(lambda *_: Return(1, 5)), numbered_cases(1))
@@ -279,7 +279,7 @@ def crash_everywhere(count: int, crashes: int, seed: int = 0) -> int:
             if outcome is not None:
                 break
         assert outcome is not None
-        assert outcome.stopped == ""
+        assert outcome.stop_reason == ""
         assert expected == results(disk)
         completed = [e.trial for e in events_of(PATH, files=disk) if isinstance(e, TrialCompleted)]
         assert len(completed) == len(set(completed)), "a completion was recorded twice"
@@ -447,7 +447,7 @@ async def test_other_settings_may_change() -> None:
 
     outcome = await run_virtual(changed, disk, resume=True, deadline=None, policy="fixed", observer=look)
 
-    assert ("", 9, 2) == (outcome.stopped, outcome.state.completed, task.max_in_flight)
+    assert ("", 9, 2) == (outcome.stop_reason, outcome.state.completed, task.max_in_flight)
     first, second = settings_of_sessions(disk)
     assert first is None
     assert second is not None
@@ -481,7 +481,7 @@ async def test_overridden_settings_hold_for_every_session() -> None:
     recorded = {name: started.settings[name] for name in overridden}
     assert {**overridden, "skip": ["case-0"]} == recorded
     assert ["skip", "limit"] == [name for name in started.settings["overridden"] if name in ("skip", "limit")]
-    assert ("", 6, 1) == (outcome.stopped, outcome.state.completed, task.max_in_flight)
+    assert ("", 6, 1) == (outcome.stop_reason, outcome.state.completed, task.max_in_flight)
     assert [None, None, None, {"deadline": None}] == settings_of_sessions(disk)
 
 

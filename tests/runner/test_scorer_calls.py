@@ -138,7 +138,7 @@ def test_a_power_failure_at_any_record_loses_no_score() -> None:
         outcome = run_until_power_failure(defined, disk, 10**9, resume=has_run)
 
         assert outcome is not None
-        assert (4, "") == (outcome.state.completed, outcome.stopped)
+        assert (4, "") == (outcome.state.completed, outcome.stop_reason)
         scored = [(event.trial, event.scorer) for event in events(disk, TrialScored)]
         assert (8, 8) == (len(scored), len(set(scored)))
         assert () == checked(disk).findings
@@ -162,7 +162,7 @@ async def test_rescoring_goes_through_the_executor(tmp_path: Path) -> None:
     repeated = await rescore(tmp_path / "run", list(defined.scorers.values()), in_thread=inline)
     result = audit(read(tmp_path / "run"), rules=session_rules)
 
-    assert (20, 0, "") == (done.outputs, done.unscored, done.outcome.stopped)
+    assert (20, 0, "") == (done.outputs, done.unscored, done.outcome.stop_reason)
     assert (0, 20) == (repeated.outputs, repeated.already_scored)
     assert 5 == max_in_flight
     assert 20 == sum(isinstance(event, AttemptStarted) for event in events_of(tmp_path / "run"))

@@ -268,8 +268,8 @@ async def test_a_stopped_run_scores_the_rest_when_it_is_resumed() -> None:
     stopped = await run_fixed(defined, disk, deadline=3.0, grace=1.0)
     resumed = await run_fixed(defined, disk, resume=True, deadline=None)
 
-    assert ("deadline", 0) == (stopped.stopped, stopped.state.completed)
-    assert ("", 4) == (resumed.stopped, resumed.state.completed)
+    assert ("deadline", 0) == (stopped.stop_reason, stopped.state.completed)
+    assert ("", 4) == (resumed.stop_reason, resumed.state.completed)
     assert [1] * 8 == [event.call for event in events(disk, ScorerCallStarted)]
     assert 4 == len(events(disk, AttemptStarted))
     assert () == checked(disk).findings
@@ -292,7 +292,7 @@ async def test_an_unauthorized_scorer_stops_the_run() -> None:
     allowed[0] = True
     resumed = await run_fixed(defined, disk, resume=True)
 
-    assert "unauthorized" == stopped.stopped
+    assert "unauthorized" == stopped.stop_reason
     assert {("fatal", 0.0)} == {(event.category, event.delay) for event in events(disk, ScorerCallFailed)}
     assert (20, []) == (resumed.state.completed, events(disk, ScoringFailed))
     assert () == checked(disk).findings
@@ -343,7 +343,7 @@ async def test_outputs_are_scored_within_the_grace() -> None:
     disk = SimulatedDisk()
     outcome = await run_fixed(defined, disk, deadline=2.5, grace=5.0)  # Six attempts have started, and two calls of the judge.
 
-    assert ("deadline", 6, 6) == (outcome.stopped, len(events(disk, AttemptStarted)), outcome.state.completed)
+    assert ("deadline", 6, 6) == (outcome.stop_reason, len(events(disk, AttemptStarted)), outcome.state.completed)
     assert 7.0 <= outcome.state.t < 7.1
     assert () == checked(disk).findings
 
@@ -361,5 +361,5 @@ async def test_outputs_that_cannot_be_scored_within_the_grace_are_left() -> None
     stopped = await run_fixed(defined, disk, deadline=1.0, grace=30.0)
     resumed = await run_fixed(defined, disk, resume=True, deadline=None)
 
-    assert ("deadline", 1, 0) == (stopped.stopped, stopped.state.stages["scoring"], stopped.state.completed)
-    assert ("", 1) == (resumed.stopped, resumed.state.completed)
+    assert ("deadline", 1, 0) == (stopped.stop_reason, stopped.state.stages["scoring"], stopped.state.completed)
+    assert ("", 1) == (resumed.stop_reason, resumed.state.completed)

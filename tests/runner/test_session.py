@@ -66,7 +66,7 @@ async def test_a_run_records_every_event() -> None:
         "RunFinished",
     ] == kinds
     assert AttemptSucceeded(trial="case-0", attempt=1, output="yes", elapsed=0.5) in events_of(PATH, files=disk)
-    assert ("", 1, 0) == (outcome.stopped, outcome.state.completed, outcome.state.failed)
+    assert ("", 1, 0) == (outcome.stop_reason, outcome.state.completed, outcome.state.failed)
     assert verify(PATH, files=disk, expect_head=outcome.head).ok
 
 
@@ -104,7 +104,7 @@ async def test_a_timeout_ends_one_attempt() -> None:
         event for event in events if isinstance(event, AttemptTimedOut)
     ]
     assert TrialFailed(trial="a", attempts=3, reason="timed_out") in events
-    assert ("", 1) == (outcome.stopped, outcome.state.failed)
+    assert ("", 1) == (outcome.stop_reason, outcome.state.failed)
 
 
 async def test_none_turns_the_timeout_off() -> None:
@@ -295,7 +295,7 @@ async def test_fail_fast_stops_at_the_first_failure() -> None:
     disk = SimulatedDisk()
     outcome = await run_virtual(define(task, numbered_cases(50), slots=2), disk, fail_fast=True)
 
-    assert "failed_fast" == outcome.stopped
+    assert "failed_fast" == outcome.stop_reason
     assert outcome.state.completed < 10
     assert RunStopped(reason="failed_fast") in events_of(PATH, files=disk)
 
@@ -311,7 +311,7 @@ async def test_an_unauthorized_key_stops_the_run() -> None:
         define(Scripted(lambda *_: Fail(Unauthorized("bad key"), 0.1)), numbered_cases(50), slots=2), disk
     )
 
-    assert "unauthorized" == outcome.stopped
+    assert "unauthorized" == outcome.stop_reason
     assert "bad key" in outcome.detail
     assert 1 == str(outcome).count("bad key")
     assert (0, 2) == (outcome.state.failed, count(disk, AttemptStarted))
@@ -329,7 +329,7 @@ async def test_a_second_unauthorized_call_does_not_shorten_the_grace() -> None:
     disk = SimulatedDisk()
     outcome = await run_virtual(define(Scripted(step), numbered_cases(4), slots=3), disk, policy="fixed", grace=5)
 
-    assert ("unauthorized", 1, 0) == (outcome.stopped, outcome.state.completed, outcome.state.failed)
+    assert ("unauthorized", 1, 0) == (outcome.stop_reason, outcome.state.completed, outcome.state.failed)
     assert 0 == count(disk, AttemptInterrupted)
 
 
@@ -340,7 +340,7 @@ async def test_a_stop_with_the_last_trial_leaves_nothing_to_resume(read: Callabl
     disk = SimulatedDisk()
     outcome = await run_virtual(define(task, read(numbered_cases(3)), slots=3), disk, policy="fixed", fail_fast=True)
 
-    assert ("", "finished", 2, 1) == (outcome.stopped, outcome.state.outcome, outcome.state.completed, outcome.state.failed)
+    assert ("", "finished", 2, 1) == (outcome.stop_reason, outcome.state.outcome, outcome.state.completed, outcome.state.failed)
 
 
 async def test_max_failures_may_be_a_fraction() -> None:
@@ -349,7 +349,7 @@ async def test_max_failures_may_be_a_fraction() -> None:
     disk = SimulatedDisk()
     outcome = await run_virtual(define(task, numbered_cases(50), slots=1), disk, max_failures=0.1)
 
-    assert ("failed_fast", 6) == (outcome.stopped, outcome.state.failed)
+    assert ("failed_fast", 6) == (outcome.stop_reason, outcome.state.failed)
 
 
 def fail_at_one_line(value: str) -> str:
@@ -381,14 +381,14 @@ async def test_the_same_error_stops_the_run(read_cases: Callable[[Any], Any]) ->
     disk, cases = SimulatedDisk(), numbered_cases(90, 100)
     outcome = await run_failing(disk, fail_at_one_line, read_cases(cases))
 
-    assert ("same_error", 20) == (outcome.stopped, outcome.state.failed)
+    assert ("same_error", 20) == (outcome.stop_reason, outcome.state.failed)
     assert outcome.detail.startswith("the first 20 trials failed with RuntimeError at ")
     assert outcome.detail.endswith("; fix it, then resume")
     assert f"evaljournal resume {PATH} --adopt --retry-failed" in next_command(outcome.state, PATH)
 
     outcome = await run_failing(disk, fail_at_one_line, read_cases(cases), resume=True)
 
-    assert ("same_error", 40) == (outcome.stopped, outcome.state.failed)
+    assert ("same_error", 40) == (outcome.stop_reason, outcome.state.failed)
     assert [RunStopped(reason="same_error")] * 2 == events(disk, RunStopped)
     audited = audit(read(PATH, files=disk), rules=session_rules)
     assert ((), ()) == (audited.findings, audited.notes)
@@ -411,7 +411,7 @@ async def test_other_failures_do_not_stop_the_run(fail: Callable[[str], str], co
     cases = numbered_cases(count, 100 if "stop_on_same_error" in options and count > 6 else 0)
     outcome = await run_failing(SimulatedDisk(), fail, cases, **options)
 
-    assert "" == outcome.stopped
+    assert "" == outcome.stop_reason
     assert count == outcome.state.done
 
 
@@ -421,9 +421,9 @@ async def test_a_deadline_stops_the_run() -> None:
     defined = define(Scripted(lambda *_: Return(1, 10)), numbered_cases(20), slots=1, deadline=35)
     outcome = await run_virtual(defined, disk, grace=20)
 
-    assert ("deadline", 4) == (outcome.stopped, outcome.state.completed)
+    assert ("deadline", 4) == (outcome.stop_reason, outcome.state.completed)
     outcome = await run_virtual(defined, disk, resume=True, grace=20)
-    assert ("deadline", 8) == (outcome.stopped, outcome.state.completed)
+    assert ("deadline", 8) == (outcome.stop_reason, outcome.state.completed)
 
 
 async def test_a_dataset_that_fails_half_way_stops_the_run() -> None:
@@ -437,7 +437,7 @@ async def test_a_dataset_that_fails_half_way_stops_the_run() -> None:
     task = Scripted(lambda *_: Return(1, 1))
     outcome = await run_virtual(define(task, broken, slots=2), disk)
 
-    assert "dataset_failed" == outcome.stopped
+    assert "dataset_failed" == outcome.stop_reason
     assert "network share" in outcome.detail
     assert 0 < outcome.state.completed <= 30
     assert verify(PATH, files=disk).ok
@@ -656,7 +656,7 @@ async def test_trials_are_enqueued_only_a_little_ahead() -> None:
     disk = SimulatedDisk()
     outcome = await run_virtual(define(Scripted(lambda *_: Return(1, 1)), endless, slots=4, deadline=10), disk)
 
-    assert "deadline" == outcome.stopped
+    assert "deadline" == outcome.stop_reason
     assert read_so_far <= outcome.state.completed + 2 * 4 + 16 + 8
     assert count(disk, TrialEnqueued) == read_so_far
 
@@ -680,7 +680,7 @@ async def test_a_trio_task_that_shields_itself_is_abandoned() -> None:
     defined = define(shielding(seconds=20), numbered_cases(40), slots=1, timeout=3, retry=Retry(timeouts=0))
     outcome = await run_virtual(defined, disk, policy="fixed", grace=2)
 
-    assert ("", 39, 1) == (outcome.stopped, outcome.state.completed, outcome.state.failed)
+    assert ("", 39, 1) == (outcome.stop_reason, outcome.state.completed, outcome.state.failed)
     timed_out = AttemptTimedOut(trial="case-0", attempt=1, timeout=3.0, elapsed=6.0)  # 2 s of grace, and 1 s to respond.
     assert [timed_out] == events(disk, AttemptTimedOut)
     assert [AttemptReturnedLate(trial="case-0", attempt=1, outcome="succeeded", elapsed=21.0)] == events(
@@ -700,7 +700,7 @@ async def test_the_end_of_a_run_does_not_wait_for_an_abandoned_task() -> None:
     session.on_unresponsive = lambda outcome: outcomes.append((trio.current_time() - start, outcome))
     outcome = await session.run()
 
-    assert [(9.0, "")] == [(round(seconds, 6), outcome.stopped) for seconds, outcome in outcomes]
+    assert [(9.0, "")] == [(round(seconds, 6), outcome.stop_reason) for seconds, outcome in outcomes]
     assert (1, 1, "finished") == (outcome.state.completed, outcome.state.failed, outcome.state.outcome)
     assert 1 == count(disk, RunFinished)
     assert 1_001 == trio.current_time() - start

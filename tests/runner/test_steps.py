@@ -147,7 +147,7 @@ class Unauthorized(Exception):
 def test_after_a_401_a_resumed_run_continues() -> None:
     """The run stops immediately; when it is resumed with a valid key, completed steps are not executed again."""
     disk, agent = SimulatedDisk(), Agent({4: [Unauthorized("no key")]})
-    assert "unauthorized" == evaluate(agent, disk).stopped
+    assert "unauthorized" == evaluate(agent, disk).stop_reason
     trio.run(
         functools.partial(run_virtual, define_agent(agent), disk, resume=True),
         clock=trio.testing.MockClock(autojump_threshold=0),

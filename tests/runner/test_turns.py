@@ -72,7 +72,7 @@ def test_an_attempt_continues_at_the_turn(server: Server, path: Path, name: str,
         else Endpoint(server.url(name, script, "generate"), turns="turns", output_path="output", body={"input": "{turn}"})
     )
     defined = define_real(task, CASES, retry=Retry(rate_limits=30.0, base_delay=0.01))
-    stopped = run_real(defined, path).stopped
+    stopped = run_real(defined, path).stop_reason
     outcome = run_real(defined, path, resume=True)
     requests = server.requests(name)
     keys = [request["headers"]["idempotency-key"] for request in requests]

@@ -246,8 +246,8 @@ async def test_a_run_of_some_variants() -> None:
     defined = calls.define(FOUR)
     outcome = await run_virtual(defined, disk, only_variants=["mini", "large"])
 
-    assert ({"mini": 6, "large": 6}, 12, "") == (calls.by_model(), outcome.state.planned, outcome.stopped)
-    assert "" == (await run_virtual(defined, disk, resume=True, retry_failed=True)).stopped
+    assert ({"mini": 6, "large": 6}, 12, "") == (calls.by_model(), outcome.state.planned, outcome.stop_reason)
+    assert "" == (await run_virtual(defined, disk, resume=True, retry_failed=True)).stop_reason
 
 
 async def test_variants_are_added_to_a_run_of_some() -> None:
@@ -259,7 +259,7 @@ async def test_variants_are_added_to_a_run_of_some() -> None:
         await run_virtual(added.define(FOUR), disk, resume=True, retry_failed=True, only_variants="large")
     outcome = await run_virtual(added.define(FOUR), disk, resume=True, adopt=True, only_variants="large")
 
-    assert ({"large": 6}, 12, "") == (added.by_model(), outcome.state.completed, outcome.stopped)
+    assert ({"large": 6}, 12, "") == (added.by_model(), outcome.state.completed, outcome.stop_reason)
     assert 12 == (await run_virtual(last.define(FOUR), disk, resume=True, adopt=True)).state.completed
     assert {} == last.by_model()
     assert is_audited(disk)
@@ -271,11 +271,11 @@ async def test_a_session_of_some_variants() -> None:
     calls, remaining_calls = Calls(), Calls()
     outcome = await run_virtual(calls.define(FOUR), disk, resume=True, only_variants="mini")
 
-    assert ({"mini"}, "interrupted") == (set(calls.by_model()), outcome.stopped)
+    assert ({"mini"}, "interrupted") == (set(calls.by_model()), outcome.stop_reason)
     assert (6, 24) == (outcome.state.variants["mini"].done, outcome.state.planned)
     assert "interrupted" == events(disk, RunStopped)[-1].reason
     last = await run_virtual(remaining_calls.define(FOUR), disk, resume=True)
-    assert ({"nano", "medium", "large"}, 24, "") == (set(remaining_calls.by_model()), last.state.completed, last.stopped)
+    assert ({"nano", "medium", "large"}, 24, "") == (set(remaining_calls.by_model()), last.state.completed, last.stop_reason)
     assert is_audited(disk)
 
 
@@ -297,7 +297,7 @@ async def test_more_than_a_thousand_variants_need_a_confirmation() -> None:
         await run_virtual(Calls().define(many, cases=1), disk)
     outcome = await run_virtual(Calls().define(many, cases=1), disk, yes=True, deadline=0.5)
 
-    assert (1_001, "deadline") == (outcome.state.planned, outcome.stopped)
+    assert (1_001, "deadline") == (outcome.state.planned, outcome.stop_reason)
 
 
 def test_a_definition_that_is_a_blob(path: Path) -> None:

@@ -127,7 +127,7 @@ async def test_a_pool_without_workers_stops_the_run() -> None:
     disk = SimulatedDisk()
     outcome = await run_in(Lost(workers=0, concurrency=1, spares=0), define(task, numbered_cases(5), slots=1), disk)
 
-    assert ("interrupted", 2) == (outcome.stopped, outcome.state.completed)
+    assert ("interrupted", 2) == (outcome.stop_reason, outcome.state.completed)
     assert "no node has room" in outcome.detail
     assert 100 > outcome.state.elapsed > 90
 
@@ -203,7 +203,7 @@ async def test_workers_that_cannot_be_replaced_stop_the_run() -> None:
 
     outcome = await run_in(pool, define(task, numbered_cases(4), retry=RETRY), disk)
 
-    assert "interrupted" == outcome.stopped
+    assert "interrupted" == outcome.stop_reason
     assert "another version of the task" in outcome.detail
     assert ["interrupted"] == [event.reason for event in runs.events(disk, RunStopped)]
 
@@ -233,7 +233,7 @@ async def test_workers_that_end_before_they_run_anything_are_not_replaced_foreve
 
     assert ["exit code 1"] * 3 == [totals.detail for totals in outcome.state.workers.values() if totals.lost]
     if ending_case:
-        assert (2, "interrupted") == (outcome.state.completed, outcome.stopped)
+        assert (2, "interrupted") == (outcome.state.completed, outcome.stop_reason)
         assert "a worker ended before it ran anything" in outcome.detail
     else:
         assert 3 == outcome.state.completed

@@ -189,7 +189,7 @@ def test_a_search_does_not_delay_a_signal(path: Path) -> None:
     outcome = run_real(defined, path, **signal_after(0.1), grace=0.2)
 
     assert time.monotonic() - started < 10
-    assert "interrupted" == outcome.stopped
+    assert "interrupted" == outcome.stop_reason
 
 
 def test_the_limit_of_a_search(monkeypatch: pytest.MonkeyPatch) -> None:

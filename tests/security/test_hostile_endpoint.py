@@ -434,7 +434,7 @@ def test_notes_from_a_reply_do_not_steer_the_engine(prefix: str, path: Path) -> 
     outcome = run_real(define_real(task), path)
     state = outcome.state
 
-    assert ("", int(not prefix), int(bool(prefix)), 0) == (outcome.stopped, state.completed, state.failed, state.truncated)
+    assert ("", int(not prefix), int(bool(prefix)), 0) == (outcome.stop_reason, state.completed, state.failed, state.truncated)
     assert {"": [], NOTE_PREFIX: ["evaljournal.UsageError"]}[prefix] == [event.error for event in events(path, AttemptFailed)]
 
 
