@@ -21,6 +21,7 @@ from runner.cli import CONTEXT_SETTINGS
 from runner.cli._common import OFF
 from runner.cli._config_file import VARIANTS
 from runner.cli._literal_keys import reject_literal_keys
+from runner.cli._openai_url import options_from_environment
 from runner.cli._options import OPTIONS, TABLE, TARGETS, is_definition, is_task_option, overrides, render_error
 from runner.cli._output import echo
 from runner.data.dataset import Dataset
@@ -42,14 +43,20 @@ _MASKED_KEY: Final = "***masked***"
 """Recorded instead of a key in one of `_TEXTS`."""
 
 
-def evaluation_from_options(ctx: click.Context) -> LoadedEvaluation:
-    """Build the evaluation that the options of a command describe."""
+def evaluation_from_options(ctx: click.Context, *, is_new: bool = False) -> LoadedEvaluation:
+    """Build the evaluation that the options of a command describe.
+
+    Only a new run reads OPENAI_BASE_URL. It is recorded as if it had been passed, so that `resume` uses the same URL.
+    """
     values = {name: value for name, value in ctx.params.items() if value is not None and value != ()}
     from_file = {name: value for name, value in values.items() if not is_on_command_line(ctx, name)}
+    tables = ctx.meta.get(VARIANTS, {})
+    if is_new:
+        values |= options_from_environment(values, *tables.values())
     on_command_line = {name: value for name, value in values.items() if name not in from_file}
     reject_literal_keys(on_command_line)
     _check_texts(on_command_line)
-    variants = _variants(values, from_file, ctx.meta.get(VARIANTS, {}))
+    variants = _variants(values, from_file, tables)
     task = next(iter(variants.values())).task if variants else _task(_single_values(values), from_file)
     if "data" not in values:
         raise UsageError("--data is missing: pass the file with the cases")

@@ -144,8 +144,18 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
             '"gpt-4o-mini"',
             varies=True,
         ),
-        Option("--base-url URL", "Base URL (default: https://api.openai.com/v1).", "chat", '"http://localhost:8000/v1"'),
-        Option("--key-env NAME", "Environment variable with the key (default: OPENAI_API_KEY for OpenAI).", "chat", '"MY_KEY"'),
+        Option(
+            "--base-url URL",
+            "Base URL (default: OPENAI_BASE_URL or https://api.openai.com/v1).",
+            "chat",
+            '"http://localhost:8000/v1"',
+        ),
+        Option(
+            "--key-env NAME",
+            "Environment variable with the key (default: OPENAI_API_KEY unless --base-url is set).",
+            "chat",
+            '"MY_KEY"',
+        ),
         Option(
             "--endpoint URL", "Call an HTTP endpoint with the input as JSON.", "endpoint.url", '"http://localhost:8000/ask"'
         ),

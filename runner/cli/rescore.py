@@ -14,6 +14,7 @@ from runner.cli._common import run_argument
 from runner.cli._ending import finish
 from runner.cli._locate import locate_evaluation
 from runner.cli._no_code_options import scorers_from_options
+from runner.cli._openai_url import options_from_environment
 from runner.cli._option_decorators import GroupedCommand, grouped_option, only_variant_option, scorer_options, trust_option
 from runner.cli._output import echo
 from runner.cli._session import user_code
@@ -95,6 +96,6 @@ def rescore(
 def _with_scorers(values: dict[str, Any]) -> Evaluation[Any, Any, Any]:
     """Return an evaluation without cases that has the scorers of the options."""
     evaluation: Evaluation[Any, Any, Any] = Evaluation(lambda _: None, cases=Dataset([]), settings=Settings(), name="rescoring")
-    for name, scorer in scorers_from_options(values):
+    for name, scorer in scorers_from_options({**values, **options_from_environment(values)}):
         evaluation.score(name=name)(scorer)
     return evaluation

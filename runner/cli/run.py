@@ -100,7 +100,7 @@ def _load(reference: str | None, ctx: click.Context) -> LoadedEvaluation:
     if reference is None:
         if not defining:
             raise UsageError("no evaluation: pass a file, such as evals/capitals.py, or describe one with --data FILE …")
-        return evaluation_from_options(ctx)
+        return evaluation_from_options(ctx, is_new=True)
     if defining:
         raise UsageError(f"{reference} and --{min(defining).replace('_', '-')} both define the evaluation; pass only one")
     return find(reference)

@@ -14,9 +14,10 @@ from tests.runner_cli.commands import QUICK, ROWS, SLOW, define
 
 @pytest.fixture(autouse=True)
 def own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Change to the test's own temporary directory, without the variable of CI systems."""
+    """Change to the test's own temporary directory, without the variables that commands read."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("CI", raising=False)
+    for name in ("CI", "OPENAI_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture
