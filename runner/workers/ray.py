@@ -283,13 +283,18 @@ class _Cluster:
         await self._is_connected.wait()
         while not self._is_lost:
             await trio.sleep(CHECK_INTERVAL)
-            with trio.move_on_after(LOST_TIMEOUT) as scope:
-                await run_in_thread(self._ray.nodes, abandon_on_cancel=True)
-            self._is_lost = scope.cancelled_caught
+            self._is_lost = not await self._answers()
         for pipe in self._pipes:
             pipe.lose(_LOST)
         for scope in self._creation_scopes:
             scope.cancel()
+
+    async def _answers(self) -> bool:
+        """Return whether the cluster lists its nodes in time; an error of Ray counts as no answer."""
+        with trio.move_on_after(LOST_TIMEOUT), suppress(Exception):
+            await run_in_thread(self._ray.nodes, abandon_on_cancel=True)
+            return True
+        return False
 
     async def _start_failure(self) -> str:
         """Return why no node has started a worker."""

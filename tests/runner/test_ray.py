@@ -53,6 +53,32 @@ async def test_an_invalid_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     assert ("RAY_ADDRESS", "local") == (error.setting, error.value)
 
 
+def test_an_error_of_the_cluster_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If Ray cannot list the nodes, the cluster counts as lost, as if it did not answer."""
+    is_ended = threading.Event()
+
+    def nodes() -> None:
+        raise ConnectionError("no head")
+
+    client = SimpleNamespace(ray=SimpleNamespace(is_connected=lambda: False))
+    ray = SimpleNamespace(
+        util=SimpleNamespace(client=client), is_initialized=lambda: True, nodes=nodes, remote=lambda _: is_ended.wait(10)
+    )
+    monkeypatch.setattr("runner.workers.ray._import_ray", lambda: ray)
+    monkeypatch.setattr("runner.workers.ray.CHECK_INTERVAL", 0.0)
+
+    async def start_worker() -> None:
+        with trio.fail_after(10):
+            async with RayWorkers().open() as start:
+                await start(1)
+
+    with pytest.RaisesGroup(WorkerDied) as caught:
+        trio.run(start_worker)  # On the real clock: threads make the calls of Ray.
+    is_ended.set()
+
+    assert "the Ray cluster does not answer" == str(caught.value.exceptions[0])
+
+
 @pytest.mark.parametrize(
     ("setting", "options"),
     [
