@@ -15,7 +15,7 @@ from journal import Event, Record, events
 from journal.codec import TYPE_NAMES
 from journal.lifecycle import STAGES, TRIAL
 from replay.export.page_steps import PageSteps
-from replay.export.page_text import MICRO, Text, microseconds, page_text, truncated
+from replay.export.page_text import MICRO, Text, microseconds, page_text, shown_text, truncated
 from replay.handlers import handlers
 from replay.loaded_run import LoadedRun
 from replay.scratch import Column, Scratch, Values
@@ -342,8 +342,7 @@ class Content:
         """Return a number as it is, and at most `_NOTE` characters of anything else."""
         if value is None or value.__class__ in _SCALARS:
             return value if not isinstance(value, int) or abs(value) < 1 << 53 else str(value)
-        text = self._text(value)
-        text = text["beginning"] if isinstance(text, dict) else text[0] if isinstance(text, list) else text or ""
+        text = shown_text(self._text(value))
         return text if len(text) <= _NOTE else f"{text[: _NOTE - 1]}…"
 
 

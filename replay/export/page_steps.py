@@ -8,7 +8,7 @@ content of its own; it names the record of the step that was completed.
 from typing import Any, Final
 
 from journal import Blob, Record, events
-from replay.export.page_text import Text, microseconds, page_text, truncated
+from replay.export.page_text import Text, microseconds, page_text, shown_text, truncated
 from replay.model_messages import Message, messages_of, reply_of
 from replay.scratch import Column, Scratch, Values
 from replay.text import printable
@@ -112,8 +112,7 @@ class PageSteps:
 
     def _count(self, text: Text) -> Text:
         """Take a text from the remaining characters."""
-        used = text["beginning"] if isinstance(text, dict) else text[0] if isinstance(text, list) else text or ""
-        self._remaining -= len(used)
+        self._remaining -= len(shown_text(text))
         return text
 
 

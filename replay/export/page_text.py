@@ -12,7 +12,8 @@ from journal.files import DISK
 
 MICRO: Final = 1_000_000
 Text = str | list[str] | dict[str, Any] | None
-"""A value on a page: a text, the JSON of another value in a list of one, or `beginning` and `length` of a truncated one."""
+"""A value on a page: a text, the JSON of another value in a list of one, or the `beginning` of a truncated one, with
+its `length` in characters, or in `bytes` if it is in a blob."""
 
 
 def microseconds(seconds: float) -> int:
@@ -37,13 +38,18 @@ def truncated(text: str, length: int) -> Text:
     return text if len(text) <= length else {"beginning": text[:length], "length": len(text)}
 
 
+def shown_text(text: Text) -> str:
+    """Return what a page shows of a value."""
+    return text["beginning"] if isinstance(text, dict) else text[0] if isinstance(text, list) else text or ""
+
+
 def _beginning(blob: Blob, length: int) -> Text:
     """Read the beginning of a blob. Its hash is not checked here; `verify` does that."""
     try:
         with DISK.read(str(blob.path / location(blob.sha256)), PARENTS) as stream:
             text = stream.read(4 * length).decode(errors="ignore")
     except OSError:
-        return {"beginning": "", "length": blob.bytes}
+        return {"beginning": "", "bytes": blob.bytes}
     if text.startswith('"'):
         text = text[1 : length + 1]
         for cut in range(12):  # The text may end within an escape sequence, or a pair of them.
@@ -52,4 +58,4 @@ def _beginning(blob: Blob, length: int) -> Text:
                 break
             except ValueError:
                 continue
-    return {"beginning": text[:length], "length": blob.bytes}
+    return {"beginning": text[:length], "bytes": blob.bytes}

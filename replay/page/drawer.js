@@ -143,8 +143,9 @@ class Drawer {
 
   content(value, run, trial, marked) {
     const isTruncated = value && typeof value === "object" && !Array.isArray(value);
+    const size = isTruncated && (value.bytes === undefined ? `of ${grouped(value.length)} characters` : `characters of ${grouped(value.bytes)} bytes`);
     return [el("pre", { tabindex: 0, dir: "auto" }, marked || visible(fullText(value) ?? "null")),
-      isTruncated ? el("p", { class: "truncated" }, `First ${grouped(value.beginning.length)} of ${grouped(value.length)} characters. In full: `, el("code", { text: `${run.info.show_command} ${quoted(run.trials.name[trial])} --json` })) : ""];
+      isTruncated ? el("p", { class: "truncated" }, `First ${grouped(value.beginning.length)} ${size}. In full: `, el("code", { text: `${run.info.show_command} ${quoted(run.trials.name[trial])} --json` })) : ""];
   }
 
   attempt(run, span) {

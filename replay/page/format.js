@@ -67,7 +67,7 @@ function oneLine(text, length) {
   return visible(line.length > length ? `${line.slice(0, length - 1).replace(/[\ud800-\udbff]$/, "")}…` : line); // No half of a character.
 }
 
-// A value in the data is a text, the JSON of another value in an array, or {beginning, length} if it is truncated.
+// A value in the data is a text, the JSON of another value in an array, or {beginning, length} or {beginning, bytes} if it is truncated.
 function rawText(value) {
   if (value === null || value === undefined) return "";
   return typeof value === "string" ? value : Array.isArray(value) ? value[0] : value.beginning;

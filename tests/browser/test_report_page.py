@@ -250,7 +250,7 @@ def test_long_values_are_shortened(tmp_path: Path, open_tab: OpenTab) -> None:
     tab.evaluate("number => page.open(number)", 10)
 
     note = tab.text("#drawer .block .truncated")
-    assert note.startswith("First 16,384 of 1,000,002 characters. In full: evaljournal show")
+    assert note.startswith("First 16,384 characters of 1,000,002 bytes. In full: evaljournal show")
     assert note.endswith("--json")
 
 

@@ -174,13 +174,13 @@ def test_large_values_are_truncated(tmp_path: Path) -> None:
     (run_data,) = data_of(tmp_path / "report.html")["runs"]
     trials = run_data["columns"]["trials"]
     output = trials["output"][trials["name"].index("oslo")]
-    assert {"beginning": LARGE[:VALUE_LENGTH], "length": len(LARGE) + 2} == output
+    assert {"beginning": LARGE[:VALUE_LENGTH], "bytes": len(LARGE) + 2} == output
 
     for blob in run.glob("blobs/*/*.json"):
         blob.unlink()
     assert 0 == report(run, "-o", tmp_path / "report.html").exit_code
     (run_data,) = data_of(tmp_path / "report.html")["runs"]
-    assert {"beginning": "", "length": len(LARGE) + 2} in run_data["columns"]["trials"]["output"]
+    assert {"beginning": "", "bytes": len(LARGE) + 2} in run_data["columns"]["trials"]["output"]
 
 
 def test_truncation_within_an_escape(tmp_path: Path) -> None:

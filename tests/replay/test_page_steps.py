@@ -110,4 +110,4 @@ def test_large_values_are_truncated(tmp_path: Path) -> None:
     """A page has the beginning of a value in a blob."""
     (content,) = steps_of(*page_of(long_run(tmp_path / "run", steps=1, chars=300_000)))["content"]
 
-    assert {"beginning": "x" * 16_384, "length": 300_002} == content["output"]
+    assert {"beginning": "x" * 16_384, "bytes": 300_002} == content["output"]
