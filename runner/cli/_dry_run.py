@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import attrs
 
@@ -14,10 +14,10 @@ from replay.usage import add
 from runner.cli._display import open_run, print_json
 from runner.cli._output import echo
 from runner.data.dataset import Trials
-from runner.definition.evaluation import Evaluation
 from runner.definition.loading import LoadedEvaluation
 from runner.definition.settings import Settings
 from runner.definition.variants import Variant
+from runner.engine.plan import Selected
 from runner.engine.rate_limits import TaskKeys, default_slots
 from runner.run_paths import RUNS, runs_under
 from runner.tasks import Billed
@@ -29,23 +29,21 @@ _EARLIER_RUNS: Final = 5
 
 
 def print_dry_run(
-    loaded: LoadedEvaluation, selected: Trials, path: Path, settings: Settings, shard: Shard | None, *, as_json: bool
+    loaded: LoadedEvaluation, selected: Selected, path: Path, settings: Settings, shard: Shard | None, *, as_json: bool
 ) -> None:
     """Print what would be run."""
-    cases, shards = selected.cases, shard.count if shard else 1
-    evaluation = loaded.evaluation.with_variants(settings.only_variants)
-    variants = evaluation.variants
+    cases, shards = selected.trials.cases, shard.count if shard else 1
+    evaluation, variants = selected.evaluation, selected.evaluation.variants
     per_case = settings.repeats * max(1, len(variants))
-    slots = settings.slots or min(default_slots(task, shards) for task in loaded.evaluation.tasks.values())
+    slots = settings.slots or min(default_slots(task, shards) for task in evaluation.tasks.values())
     trials = None if cases is None else cases * per_case
-    settings.failure_limit(trials)  # It raises the error that the run would raise.
     max_trials = trials if cases is not None or settings.limit is None else settings.limit * per_case
     retry = settings.retry
     calls_per_trial = 1 + retry.errors + min(retry.parse_errors, retry.errors) + retry.timeouts
     earlier = _earlier_usage(loaded.evaluation.name)
     if earlier is not None and variants:
         earlier = earlier.of_variants(variants.values())
-    max_costs = {name: _max_cost(task, selected) for name, task in evaluation.tasks.items()}
+    max_costs = _max_costs(evaluation.tasks, selected.trials)
     max_cost = None if None in max_costs.values() else sum(filter(None, max_costs.values()))
     if as_json:
         print_json(
@@ -55,7 +53,7 @@ def print_dry_run(
                 "path": str(path),
                 "shard": str(shard) if shard else None,
                 "cases": cases,
-                "cases_of_all_shards": selected.all_cases,
+                "cases_of_all_shards": selected.trials.all_cases,
                 "slots": slots,
                 "slots_of_all_shards": slots * shards,
                 "trials": trials,
@@ -75,7 +73,7 @@ def print_dry_run(
         return
     echo(f"{loaded.evaluation.name} ({loaded.reference}) would run in {path}; nothing was written")
     if shard:
-        count = "unknown number of cases" if selected.all_cases is None else plural(selected.all_cases, "case")
+        count = "unknown number of cases" if selected.trials.all_cases is None else plural(selected.trials.all_cases, "case")
         echo(f"  shard {shard}; all shards: {count}, at most {plural(slots * shards, 'slot')}")
     echo(f"  {_trials_in_words(cases, settings, len(variants))}")
     for line in _variant_lines(variants, earlier, trials, max_costs):
@@ -88,7 +86,7 @@ def print_dry_run(
         f"  retries: {retry.errors} after errors, {retry.timeouts} after timeouts, {duration(retry.rate_limits)} on rate limits"
     )
     limit = "none" if settings.timeout is None else duration(settings.timeout)
-    echo(f"  at most {plural(slots, 'slot')}{_per_key(evaluation, settings)} ({settings.policy}), timeout {limit}")
+    echo(f"  at most {plural(slots, 'slot')}{_per_key(selected.keys)} ({settings.policy}), timeout {limit}")
     echo(f"  scorers: {', '.join(loaded.evaluation.scorers) or 'none'}")
     if settings.fail_under:
         echo(f"  gates: {', '.join(settings.fail_under)}; exit code 1 if one does not pass")
@@ -100,28 +98,30 @@ def print_dry_run(
         echo(f"  {_usage_in_words(loaded.evaluation.name, earlier, trials, calls_per_trial)}")
 
 
-def _per_key(evaluation: Evaluation[Any, Any, Any], settings: Settings) -> str:
+def _per_key(keys: TaskKeys) -> str:
     """Return what the slots apply to, if there are several rate-limit keys."""
-    keys = TaskKeys.of(evaluation, settings.limit_key)
     if keys.limit_key is not None:
         return f" for each {printable(keys.limit_key, 40)}"
     return f" for each of {len(keys.tasks):,} rate-limit keys" if keys.are_several else ""
 
 
-def _max_cost(task: object, selected: Trials) -> float | None:
-    """Return the maximum cost of all trials of a task without retries; None if it is unknown.
+def _max_costs(tasks: Mapping[str, object], selected: Trials) -> dict[str, float | None]:
+    """Return the maximum cost of all trials of each variant without retries; None if it is unknown.
 
     It is known for a model with a price and a token limit, if the cases can be read twice.
     """
-    if selected.cases is None or not isinstance(task, Billed):
-        return None
-    total = 0.0
-    for trial in selected:
-        cost = task.estimate(trial.case, None).get("cost")
-        if cost is None:
-            return None
-        total += cost
-    return total
+    billed = {} if selected.cases is None else {name: task for name, task in tasks.items() if isinstance(task, Billed)}
+    costs = dict.fromkeys(billed, 0.0)
+    for trial in selected if billed else ():
+        if trial.variant in costs:
+            cost = billed[trial.variant].estimate(trial.case, None).get("cost")
+            if cost is not None:
+                costs[trial.variant] += cost
+                continue
+            del costs[trial.variant]
+            if not costs:
+                break
+    return {name: costs.get(name) for name in tasks}
 
 
 def _variant_lines(

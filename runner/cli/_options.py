@@ -417,6 +417,7 @@ def render_error(error: UsageError) -> str:
     for option in OPTIONS:
         if error.setting in {*option.arguments("settings"), *(f"retry.{name}" for name in option.arguments("retry"))}:
             value = f"{100 * error.value:g}%" if option.type is failures and isinstance(error.value, float) else error.value
-            head = f"{option.flag} {value}" if error.path is None else f"{error.path}: {option.key} = {value}"
+            on_command_line = option.flag if value is True else f"{option.flag} {value}"
+            head = on_command_line if error.path is None else f"{error.path}: {option.key} = {value}"
             return f"{head}: {error.message}{f'; {OFF!r} turns it off' if option.can_be_off else ''}"
     return str(error)

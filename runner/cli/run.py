@@ -1,5 +1,6 @@
 """The command `evaljournal run`."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,10 @@ from runner.cli._no_code_options import DEFINITION, evaluation_from_options, is_
 from runner.cli._option_decorators import GroupedCommand, grouped_option, run_options, yes_option
 from runner.cli._options import overrides
 from runner.cli._session import CommandSession, nat_output, user_code
-from runner.definition.gates import check_gates
 from runner.definition.loading import LoadedEvaluation, find
-from runner.engine.admission import check_prices
 from runner.engine.changes import effective_settings
+from runner.engine.plan import select_trials
+from runner.engine.session_workers import new_workers
 from runner.errors import UsageError
 from runner.run_paths import RUNS, last_record, next_path, runs_under
 from runner.suggest import command
@@ -73,25 +74,32 @@ def run(ctx: click.Context, /, reference: str | None, path: Path | None, dry_run
     changes = overrides({name: value for name, value in options.items() if is_on_command_line(ctx, name)})
     with user_code():
         loaded = _load(reference, ctx)
-    if dry_run:
-        settings, _ = effective_settings(loaded.evaluation.settings, changes, {})
-        check_gates(settings.fail_under, loaded.evaluation.scorers)
-        shard = options["shard"]
-        with user_code():
-            evaluation = loaded.evaluation
-            cases = check_prices(evaluation.cases, evaluation.tasks.values(), evaluation.scorers, settings)
-            trials = cases.select(settings, repeats=settings.repeats, shard=shard)
-        path = path or next_path(loaded.evaluation.name, shard)
-        print_dry_run(loaded, trials, path, settings, shard, as_json=options["json"])
-        return
     with user_code():
         if path is not None:
             _check_free(path)
         if (output := nat_output(options)) is not None:
-            output.prepare()
+            output.check()
         session = CommandSession(loaded, changes, options)
+    if dry_run:
+        _dry_run(loaded, changes, path, options)
+        return
+    with user_code():
+        if output is not None:
+            output.prepare()
         outcome = session.run(path) if path is not None else session.run_numbered()
     session.finish(outcome)
+
+
+def _dry_run(loaded: LoadedEvaluation, changes: Mapping[str, Any], path: Path | None, options: Mapping[str, Any]) -> None:
+    """Print what would be run; raise the usage errors that the run would raise before it starts anything."""
+    settings, _ = effective_settings(loaded.evaluation.settings, changes, {})
+    shard = options["shard"]
+    with user_code():
+        selected = select_trials(loaded.evaluation, settings, shard, yes=options["yes"])
+        if settings.workers is not None:
+            new_workers(settings.workers, selected.evaluation, settings, list(selected.evaluation.tasks), loaded.reference)
+    path = path or next_path(loaded.evaluation.name, shard)
+    print_dry_run(loaded, selected, path, settings, shard, as_json=options["json"])
 
 
 def _load(reference: str | None, ctx: click.Context) -> LoadedEvaluation:

@@ -53,14 +53,18 @@ class NatOutput:
         """Whether the last write failed: a failure is logged once, until a write succeeds."""
         self._index: TrialIndex | None = None
 
-    def prepare(self, run: Path | None = None) -> None:
-        """Create the directory; raise a `UsageError` if it cannot be used for this run."""
+    def check(self, run: Path | None = None) -> None:
+        """Raise a `UsageError` if the directory cannot be used for this run."""
         if inside := segments.enclosing_run(self.directory):
             raise UsageError(f"{self.directory} is inside the run {inside}", hint=_OTHER_DIRECTORY)
         if self.directory.exists() and not self.directory.is_dir():
             raise UsageError(f"{self.directory} is not a directory", hint=_OTHER_DIRECTORY)
         if self._is_taken(None if run is None else Source(run, at=1).run_id):
             raise UsageError(f"{self.directory} holds the output of another run", hint=_OTHER_DIRECTORY)
+
+    def prepare(self, run: Path | None = None) -> None:
+        """Create the directory; raise a `UsageError` if it cannot be used for this run."""
+        self.check(run)
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             tempfile.TemporaryFile(dir=self.directory).close()

@@ -1,7 +1,8 @@
 """What a session is about to run, checked against what its journal records."""
 
 import itertools
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,17 @@ class Plan:
         return self.started.trials or None
 
 
+@attrs.frozen
+class Selected:
+    """An evaluation that can run with the settings of a run."""
+
+    evaluation: Evaluation[Any, Any, Any]
+    """The evaluation with the variants of the run."""
+    keys: TaskKeys
+    """Rate-limit keys of the attempts."""
+    trials: Trials
+
+
 def is_done(state: RunState, options: Options) -> bool:
     """Whether there is nothing left to do in a run."""
     return state.outcome == "finished" and not (options.adopt or options.retry_failed)
@@ -74,26 +86,12 @@ def make_plan(
     `only_variants` are those of the session, if it runs only some of the run's.
     """
     settings, overridden = effective_settings(evaluation.settings, overrides, state.settings)
-    check_gates(settings.fail_under, evaluation.scorers)
     shard = _shard(options, state, path)
     settings = _with_variants(settings, only_variants, evaluation.variants, options, path)
-    evaluation = evaluation.with_variants(settings.only_variants)
-    if len(evaluation.variants) > MAX_UNCONFIRMED and not options.yes:
-        hint = "--yes, or yes=True in Python, runs them all; --only-variant selects some"
-        raise UsageError(
-            f"{evaluation.name!r} has {len(evaluation.variants):,} variants, more than {MAX_UNCONFIRMED:,}", hint=hint
-        )
+    checked = select_trials(evaluation, settings, shard, only_variants, yes=options.yes)
+    evaluation, keys, selected = checked.evaluation, checked.keys, checked.trials
     variants = list(evaluation.with_variants(only_variants).tasks)
-    keys = TaskKeys.of(evaluation, settings.limit_key)
-    selected, trials = _select(evaluation, settings, keys, variants, shard)
-    _check_loops(evaluation, settings)
-    if settings.gateway:
-        for task in evaluation.tasks.values():
-            _check_gateway(task)
-    check_workers(evaluation, settings)
-    if settings.durable:
-        _watch_clients(evaluation, settings)
-    settings.failure_limit(selected.cases)  # It may raise, and nothing was started yet.
+    trials = _with_first_read(selected)
     shards = shard.count if shard else 1
     slots = scorer_slots(evaluation.scorers, keys, settings.slots, shards)
     if settings.slots is None:
@@ -119,6 +117,43 @@ def make_plan(
     )
     _check_unchanged(state, started, selected, path, options)
     return Plan(settings, trials, started, slots, evaluation, keys, variants)
+
+
+def select_trials(
+    evaluation: Evaluation[Any, Any, Any],
+    settings: Settings,
+    shard: Shard | None,
+    only_variants: Sequence[str] = (),
+    *,
+    yes: bool,
+) -> Selected:
+    """Select the trials of a session; raise a `UsageError` if the evaluation cannot run with these settings.
+
+    Nothing is started, and cases that can be read only once are not read. `yes`: whether more than 1,000 variants may run.
+    """
+    check_gates(settings.fail_under, evaluation.scorers)
+    evaluation = evaluation.with_variants(settings.only_variants)
+    if len(evaluation.variants) > MAX_UNCONFIRMED and not yes:
+        hint = "--yes, or yes=True in Python, runs them all; --only-variant selects some"
+        raise UsageError(
+            f"{evaluation.name!r} has {len(evaluation.variants):,} variants, more than {MAX_UNCONFIRMED:,}", hint=hint
+        )
+    keys = TaskKeys.of(evaluation, settings.limit_key)
+    with _reading_cases():
+        cases = check_prices(evaluation.cases, evaluation.tasks.values(), evaluation.scorers, settings)
+        if settings.limit_key is not None:
+            cases = cases.checked(keys.check)
+        variants = list(evaluation.with_variants(only_variants).tasks)
+        selected = cases.select(settings, repeats=settings.repeats, variants=variants, shard=shard)
+    _check_loops(evaluation, settings)
+    if settings.gateway:
+        for task in evaluation.tasks.values():
+            _check_gateway(task)
+    check_workers(evaluation, settings)
+    if settings.durable:
+        _watch_clients(evaluation, settings)
+    settings.failure_limit(selected.cases)
+    return Selected(evaluation, keys, selected)
 
 
 def _with_variants(
@@ -181,23 +216,25 @@ def _recorded_shard(started: RunStarted) -> Shard | None:
         raise InvalidSetting(f"shard={started.shard!r:.80}: {exc}") from exc
 
 
-def _select(
-    evaluation: Evaluation[Any, Any, Any], settings: Settings, keys: TaskKeys, variants: Sequence[str], shard: Shard | None
-) -> tuple[Trials, Iterable[Trial]]:
+@contextmanager
+def _reading_cases() -> Generator[None]:
+    """Turn an error of the user's code that reads the cases into a `UsageError`."""
     try:
-        cases = check_prices(evaluation.cases, evaluation.tasks.values(), evaluation.scorers, settings)
-        if settings.limit_key is not None:
-            cases = cases.checked(keys.check)
-        selected = cases.select(settings, repeats=settings.repeats, variants=variants, shard=shard)
-        if selected.cases is not None:
-            return selected, selected
-        remaining = iter(selected)  # It can be read only once; reading the first trial rejects an empty source.
-        return selected, itertools.chain(list(itertools.islice(remaining, 1)), remaining)
+        yield
     except BaseException as exc:
         if isinstance(exc, UsageError) or is_from_signal(exc):
             raise
         error = describe(exc)
         raise UsageError(f"the cases cannot be read: {error.type}: {error.message}") from exc
+
+
+def _with_first_read(selected: Trials) -> Iterable[Trial]:
+    """Return the trials. Of cases that can be read only once, the first is read, which rejects an empty source."""
+    if selected.cases is not None:
+        return selected
+    trials = iter(selected)
+    with _reading_cases():
+        return itertools.chain(list(itertools.islice(trials, 1)), trials)
 
 
 def _check_unchanged(state: RunState, now: RunStarted, trials: Trials, path: Path, options: Options) -> None:

@@ -255,12 +255,12 @@ def test_dry_run_after_a_run_without_usage() -> None:
     [
         ([], "8 slots (adaptive)"),
         (["--chat", "b"], "8 slots for each of 2 rate-limit keys (adaptive)"),
-        (["--limit-key", "answer"], "8 slots for each answer (adaptive)"),
+        (["--limit-key", "topic"], "8 slots for each topic (adaptive)"),
     ],
 )
 def test_dry_run_prints_slots_per_key(options: list[object], text: str) -> None:
     """With several rate-limit keys, each has the slots."""
-    Path("qa.jsonl").write_text('{"question": "a?", "answer": "a"}\n')
+    Path("qa.jsonl").write_text('{"question": "a?", "answer": "a", "topic": "b"}\n')
     chat = ["--chat", "a", "--base-url", "http://127.0.0.1:9"]
     result = evaljournal("run", "--data", "qa.jsonl", *chat, *options, "--slots", 8, "--dry-run")
 
@@ -302,6 +302,30 @@ def test_dry_run_estimates_from_an_earlier_run() -> None:
         answer["trials"],
         answer["path"],
     )
+
+
+@pytest.mark.parametrize("dry_run", [[], ["--dry-run"]], ids=["run", "dry run"])
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--limit-key", "topic"], "topic"),
+        (["--chat", *" --chat ".join(map(str, range(1_001))).split()], "has 1,001 variants, more than 1,000"),
+        (["--chat", "a", "--gateway"], "--gateway: only commands and functions call models through the gateway"),
+        (["--workers", "scorers:processes"], "only scorers run in the workers, but no scorer is defined with workers=True"),
+        (["--head-file", "no/head"], "the directory no of --head-file does not exist"),
+        (["--nat-output", "qa.jsonl"], "qa.jsonl is not a directory"),
+        (["-o", "runs"], "runs contains runs"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_dry_run_reports_the_usage_errors_of_a_run(flags: list[str], message: str, dry_run: list[str]) -> None:
+    """Run and dry run end with the same error, and write nothing."""
+    Path("qa.jsonl").write_text('{"question": "a?", "answer": "a"}\n')
+    target = ["--base-url", "http://127.0.0.1:9"] if "--chat" in flags else ["--command", "cat"]
+    result = evaljournal("run", "--data", "qa.jsonl", *target, *flags, *dry_run)
+
+    assert (2, True) == (result.exit_code, message in result.stderr), result.stderr
+    assert not Path("runs").exists()
 
 
 def test_dry_run_of_cases_that_can_be_read_only_once() -> None:
