@@ -21,8 +21,8 @@ from runner.gateway.heads import RequestHead
 from runner.gateway.providers import Route
 from runner.retries.classify import classify
 from runner.secrets import mask
-from runner.steps.attempt_steps import RunningStep, StepRequest
-from runner.steps.model_calls import KEY_HEADERS, NO_SDK_RETRY, ReplyReader, replayed, step_request
+from runner.steps.attempt_steps import Step
+from runner.steps.model_calls import KEY_HEADERS, NO_SDK_RETRY, ReplyReader, replayed, step_of_request
 from runner.tasks.client import AnyResponse, Client
 from runner.tasks.reply import IncompleteReply, InvalidReply, NoResponse, Redirected, check_values
 from runner.tasks.reply_memory import MAX_BYTES, ReplyMemory, ReplyTooLarge
@@ -82,15 +82,14 @@ class Call:
         attempt, connection = self.attempt, self.connection
         try:
             body = await connection.body(MAX_BYTES)
-            requested_step = await self._step_request(body) if self.route.is_recorded else None
+            step = await self._step(body) if self.route.is_recorded else None
         except ReplyTooLarge as exc:
             await connection.reject(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, str(exc), _NO_RETRY)
             return
         if attempt.failure is not None:
             await connection.reject(HTTPStatus.SERVICE_UNAVAILABLE, f"the attempt failed: {attempt.failure}", _NO_RETRY)
             return
-        step = None if requested_step is None else attempt.steps.begin(requested_step)
-        if step is not None and (earlier := attempt.steps.take(step)) is not None:
+        if step is not None and (earlier := attempt.steps.begin(step)) is not None:
             await self._replay(earlier.output)
             return
         try:
@@ -105,12 +104,12 @@ class Call:
                 attempt.steps.fail(step, AgentDisconnected("the agent closed the connection before the reply was complete"))
             raise
 
-    async def _step_request(self, body: bytes) -> StepRequest:
-        def parse() -> StepRequest:
+    async def _step(self, body: bytes) -> Step:
+        def parse() -> Step:
             check_values(body, label="the request")
             headers = {name: value.decode("latin-1") for key, value in self.request.headers if (name := _COMPARED.get(key))}
             url = f"{self.route.origin}{self.target}"
-            return step_request(self.route.method, url, headers, body, earlier=self.attempt.steps.inputs)
+            return step_of_request(self.route.method, url, headers, body, earlier=self.attempt.steps.inputs)
 
         with ReplyMemory("the request", places=self.places) as memory:
             await memory.add(len(body))
@@ -125,7 +124,7 @@ class Call:
             return
         await self.connection.send(status, _returned((name.encode(), text.encode()) for name, text in headers.items()), content)
 
-    async def _forward(self, step: RunningStep | None, body: bytes) -> None:
+    async def _forward(self, step: Step | None, body: bytes) -> None:
         route, connection = self.route, self.connection
         if route.provider.needs_key:
             raise KeyMissing(f"{route.provider.needs_key} is not set in the environment of the run; set it, then resume")
@@ -172,7 +171,7 @@ class Call:
                 with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
                     await self.connection.send_chunk(chunk)
 
-    async def _record(self, step: RunningStep | None, reader: ReplyReader, memory: ReplyMemory) -> None:
+    async def _record(self, step: Step | None, reader: ReplyReader, memory: ReplyMemory) -> None:
         """Record a reply if it is complete and, with `write_ahead`, wait until it is on disk."""
         if step is None:
             self._is_recorded = reader.is_success
@@ -189,9 +188,7 @@ class Call:
             except JournalError as exc:  # The run ends because of it.
                 raise Disconnected from exc
 
-    async def _end(
-        self, step: RunningStep | None, exc: Exception, response: AnyResponse | None = None, body: bytes = b""
-    ) -> None:
+    async def _end(self, step: Step | None, exc: Exception, response: AnyResponse | None = None, body: bytes = b"") -> None:
         """Record that a step failed, send the reply to the agent, and end the attempt unless the agent is at fault."""
         connection = self.connection
         if step is not None:

@@ -35,13 +35,18 @@ class RecordedResult:
 
 
 @attrs.define(eq=False)  # Faster to create than a frozen class.
-class StepRequest:
-    """The request of a step: what it calls, and with what."""
+class Step:
+    """A step: what it calls, and with what; `AttemptSteps.begin` sets the rest."""
 
     name: str
     kind: StepKind
     input: StepInput
     reusable: bool
+    number: int = 0
+    """Its number in the attempt."""
+    parent: int = 0
+    """Number of the step that started it; 0: the task itself."""
+    started_at: float = 0.0
 
 
 class AttemptSteps:
@@ -92,15 +97,12 @@ class AttemptSteps:
         """Record the end of a step that ran in a worker."""
         self._record(event)
 
-    def begin(self, request: StepRequest) -> "RunningStep":
-        """Start a step."""
-        return RunningStep(self, request, next(self._numbers), _parent.get(), self._clock())
-
-    def take(self, step: "RunningStep") -> RecordedResult | None:
-        """Return the recorded result of a step, and record that it is used again; None if it must be executed."""
-        if not (self._results and step.request.reusable):
+    def begin(self, step: Step) -> RecordedResult | None:
+        """Start a step; return its recorded result, if an earlier attempt has one. Then it has ended, which is recorded."""
+        step.number, step.parent, step.started_at = next(self._numbers), _parent.get(), self._clock()
+        if not (self._results and step.reusable):
             return None
-        results = self._results.get((step.request.name, step.request.input.fingerprint))
+        results = self._results.get((step.name, step.input.fingerprint))
         try:
             result = results.popleft() if results else None
         except IndexError:  # Another thread was first.
@@ -110,44 +112,43 @@ class AttemptSteps:
                 trial=self.trial, attempt=self.attempt, step=step.number, completed_seq=result.seq, parent=step.parent
             )
             self._record(event)
-            self.inputs.record(step.number, step.request.input)
+            self.inputs.record(step.number, step.input)
             self._add_usage(step, result.usage)
         return result
 
-    def complete(self, step: "RunningStep", output: Any, usage: Any) -> None:
+    def complete(self, step: Step, output: Any, usage: Any) -> None:
         """Record the result of a step."""
-        request, number = step.request, step.number
         if usage or self._with_inner_usage:
             self._add_usage(step, usage)
-        recorded, continues = self.inputs.record(number, request.input)
+        recorded, continues = self.inputs.record(step.number, step.input)
         event = StepCompleted(  # A mapping of the members shared with `StepFailed` would be slower, and every step ends here.
             trial=self.trial,
             attempt=self.attempt,
-            step=number,
-            name=request.name,
-            kind=request.kind,
-            fingerprint=request.input.fingerprint,
+            step=step.number,
+            name=step.name,
+            kind=step.kind,
+            fingerprint=step.input.fingerprint,
             input=recorded,
             output=output,
             elapsed=self._elapsed(step),
             usage=usage,
             parent=step.parent,
             continues=continues,
-            reusable=request.reusable,
+            reusable=step.reusable,
         )
         self._record(event)
 
-    def fail(self, step: "RunningStep", exc: BaseException) -> None:
+    def fail(self, step: Step, exc: BaseException) -> None:
         """Record that a step raised."""
-        request, error = step.request, describe(exc)
-        recorded, continues = self.inputs.record(step.number, request.input)
+        error = describe(exc)
+        recorded, continues = self.inputs.record(step.number, step.input)
         event = StepFailed(
             trial=self.trial,
             attempt=self.attempt,
             step=step.number,
-            name=request.name,
-            kind=request.kind,
-            fingerprint=request.input.fingerprint,
+            name=step.name,
+            kind=step.kind,
+            fingerprint=step.input.fingerprint,
             input=recorded,
             error=error.type,
             message=error.message,
@@ -157,15 +158,15 @@ class AttemptSteps:
         )
         self._record(event)
 
-    def has_inner_usage(self, step: "RunningStep") -> bool:
+    def has_inner_usage(self, step: Step) -> bool:
         """Whether steps inside a step have recorded usage, so that its result repeats it."""
         return step.number in self._with_inner_usage
 
-    def _add_usage(self, step: "RunningStep", usage: Any) -> None:
+    def _add_usage(self, step: Step, usage: Any) -> None:
         if usage or self.has_inner_usage(step):
             self._with_inner_usage.add(step.parent)
 
-    def _elapsed(self, step: "RunningStep") -> float:
+    def _elapsed(self, step: Step) -> float:
         return int((self._clock() - step.started_at) * 1e6 + 0.5) / 1e6  # Microseconds, twice as fast as `round`.
 
 
@@ -187,34 +188,15 @@ def failed_step(event: StepEvent, exc: BaseException) -> StepFailed:
     )
 
 
-@attrs.define(eq=False)  # Faster to create than a frozen class.
-class RunningStep:
-    """A step between its start and its end; steps that start inside it belong to it."""
-
-    steps: AttemptSteps
-    request: StepRequest
-    number: int
-    parent: int
-    """Number of the step that started it; 0: the task itself."""
-    started_at: float
-
-    def enter(self) -> Token[int]:
-        """Make steps that start in this context part of this one, until `leave` is called with the result."""
-        return _parent.set(self.number)
-
-    @staticmethod
-    def leave(outer: Token[int]) -> None:
-        """Make steps that start in this context part of the outer one again."""
-        _parent.reset(outer)
-
-
 _parent: Final[ContextVar[int]] = ContextVar("evaljournal_step", default=0)
 _steps: Final[ContextVar[AttemptSteps | None]] = ContextVar("evaljournal_steps", default=None)
 
-
-def current_steps() -> AttemptSteps | None:
-    """Return the steps of the attempt in this context; None outside an attempt."""
-    return _steps.get()
+current_steps: Final[Callable[[], AttemptSteps | None]] = _steps.get
+"""Return the steps of the attempt in this context; None outside an attempt."""
+enter_step: Final[Callable[[int], Token[int]]] = _parent.set
+"""Make steps that start in this context part of the step with this number, until `leave_step` is called with the result."""
+leave_step: Final[Callable[[Token[int]], None]] = _parent.reset
+"""Make steps that start in this context part of the outer one again."""
 
 
 def set_steps(steps: AttemptSteps | None) -> None:

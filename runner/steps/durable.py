@@ -20,7 +20,7 @@ from runner.data.to_json import to_json
 from runner.errors import UsageError
 from runner.retries.classify import Fatal
 from runner.secrets import mask_output, sent_secrets
-from runner.steps.attempt_steps import AttemptSteps, RunningStep, StepRequest, current_steps
+from runner.steps.attempt_steps import AttemptSteps, Step, current_steps, enter_step, leave_step
 from runner.steps.inputs import step_input
 from runner.steps.waiting import wait_in_loop, wait_in_thread
 from runner.tasks.usage import usage_of_response
@@ -50,35 +50,35 @@ class _Definition:
     )
     """Names of the function's positional parameters."""
 
-    def request(self, steps: AttemptSteps, args: tuple[Any, ...], kwargs: dict[str, Any]) -> StepRequest:
-        """Return the request of a call."""
+    def step(self, steps: AttemptSteps, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Step:
+        """Return the step of a call."""
         value: Any = _named(self.parameters, args, kwargs) if self.key is None else self.key(*args, **kwargs)
         try:
-            return StepRequest(self.name, self.kind, step_input(value, self.name, earlier=steps.inputs), self.reuse)
+            return Step(self.name, self.kind, step_input(value, self.name, earlier=steps.inputs), self.reuse)
         except (UsageError, Unserializable) as exc:
             raise StepNotRecordable(f"{exc}; pass key=…, a function of the arguments that returns JSON") from exc
 
-    def recorded(self, step: RunningStep, result: Any) -> Any:
+    def recorded(self, steps: AttemptSteps, step: Step, result: Any) -> Any:
         """Record the result of a step; return it as a later attempt will read it: a tuple as a list."""
         try:
             output = result if _is_unchanged_by_json(result) else _as_json(result, f"the result of step {self.name!r}")
             if sent_secrets:
                 output = mask_output(output)
-            usage = self._usage_of(step, result, output) if self.usage is not None or isinstance(output, dict) else None
+            usage = self._usage_of(steps, step, result, output) if self.usage is not None or isinstance(output, dict) else None
         except (UsageError, Unserializable) as exc:
             error = StepNotRecordable(f"{exc}; return JSON values from a step, such as the text of a reply")
-            step.steps.fail(step, error)
+            steps.fail(step, error)
             raise error from exc
         except Exception as exc:  # Raised by the user's `usage`.
-            step.steps.fail(step, exc)
+            steps.fail(step, exc)
             raise
-        step.steps.complete(step, output, usage)
+        steps.complete(step, output, usage)
         return output
 
-    def _usage_of(self, step: RunningStep, result: Any, output: Any) -> Any:
+    def _usage_of(self, steps: AttemptSteps, step: Step, result: Any, output: Any) -> Any:
         if self.usage is not None:
             return _as_json(self.usage(result), f"the usage of step {self.name!r}")
-        return None if step.steps.has_inner_usage(step) else usage_of_response(output) or None
+        return None if steps.has_inner_usage(step) else usage_of_response(output) or None
 
 
 def _is_unchanged_by_json(value: Any) -> bool:
@@ -195,20 +195,20 @@ def _plain_step(definition: _Definition) -> Callable[..., Any]:
         steps = current_steps()
         if steps is None:
             return definition.function(*args, **kwargs)
-        running = steps.begin(definition.request(steps, args, kwargs))
-        if (earlier := steps.take(running)) is not None:
+        step = definition.step(steps, args, kwargs)
+        if (earlier := steps.begin(step)) is not None:
             return earlier.output
-        outer = running.enter()
+        outer = enter_step(step.number)
         try:
             result = definition.function(*args, **kwargs)
         except Exception as exc:
-            steps.fail(running, exc)
+            steps.fail(step, exc)
             raise
         finally:
-            running.leave(outer)
+            leave_step(outer)
         if inspect.isawaitable(result):  # The method of an async client may be a plain function.
-            return _await_and_record(definition, running, result)
-        output = definition.recorded(running, result)
+            return _await_and_record(definition, steps, step, result)
+        output = definition.recorded(steps, step, result)
         wait_in_thread(steps)
         return output
 
@@ -220,24 +220,24 @@ def _async_step(definition: _Definition) -> Callable[..., Any]:
         steps = current_steps()
         if steps is None:
             return await definition.function(*args, **kwargs)
-        running = steps.begin(definition.request(steps, args, kwargs))
-        if (earlier := steps.take(running)) is not None:
+        step = definition.step(steps, args, kwargs)
+        if (earlier := steps.begin(step)) is not None:
             return earlier.output
-        return await _await_and_record(definition, running, definition.function(*args, **kwargs))
+        return await _await_and_record(definition, steps, step, definition.function(*args, **kwargs))
 
     return call
 
 
-async def _await_and_record(definition: _Definition, running: RunningStep, result: Awaitable[Any]) -> Any:
-    outer = running.enter()
+async def _await_and_record(definition: _Definition, steps: AttemptSteps, step: Step, result: Awaitable[Any]) -> Any:
+    outer = enter_step(step.number)
     try:
         value = await result
     except Exception as exc:
-        running.steps.fail(running, exc)
+        steps.fail(step, exc)
         raise
     finally:
-        running.leave(outer)
-    output = definition.recorded(running, value)
-    if running.steps.wait_durable is not None:
-        await wait_in_loop(running.steps)
+        leave_step(outer)
+    output = definition.recorded(steps, step, value)
+    if steps.wait_durable is not None:
+        await wait_in_loop(steps)
     return output

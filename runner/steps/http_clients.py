@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from runner.errors import UsageError
 from runner.secrets import add_secret, mask
-from runner.steps.attempt_steps import AttemptSteps, RunningStep, current_steps
-from runner.steps.model_calls import NO_SDK_RETRY, ReplyReader, replayed, step_request
+from runner.steps.attempt_steps import AttemptSteps, current_steps
+from runner.steps.model_calls import NO_SDK_RETRY, ReplyReader, replayed, step_of_request
 from runner.steps.waiting import wait_in_loop, wait_in_thread
 
 _LIBRARIES: Final = ("httpx", "httpx2")
@@ -64,7 +64,7 @@ def _recording(module: ModuleType, send: Callable[[Any, Any], Any]) -> Callable[
         if steps is None:
             return send(transport, request)
         call = _Call(steps, request, request.read())
-        if (earlier := steps.take(call.step)) is not None:
+        if (earlier := steps.begin(call.step)) is not None:
             return _response(module, earlier.output)
         try:
             response = send(transport, request)
@@ -88,7 +88,7 @@ def _recording_async(module: ModuleType, send: Callable[[Any, Any], Any]) -> Cal
         if steps is None:
             return await send(transport, request)
         call = _Call(steps, request, await request.aread())
-        if (earlier := steps.take(call.step)) is not None:
+        if (earlier := steps.begin(call.step)) is not None:
             return _response(module, earlier.output)
         try:
             response = await send(transport, request)
@@ -131,7 +131,7 @@ class _Call:
         for name in _KEY_HEADERS:
             if value := headers.get(name):
                 add_secret(value.rpartition(" ")[2])
-        self.step: RunningStep = steps.begin(step_request(request.method, self._url, headers, body, earlier=steps.inputs))
+        self.step = step_of_request(request.method, self._url, headers, body, earlier=steps.inputs)
         self._reader: ReplyReader
         self._is_recorded = False
         if not _UNREADABLE.isdisjoint(headers.get("accept-encoding", "").replace(" ", "").split(",")):

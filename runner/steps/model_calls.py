@@ -20,7 +20,7 @@ from runner.data.fingerprint import canonical
 from runner.errors import UsageError
 from runner.secret_shapes import mask_shapes
 from runner.secrets import mask, mask_output
-from runner.steps.attempt_steps import StepRequest
+from runner.steps.attempt_steps import Step
 from runner.steps.durable_requests import model_endpoint
 from runner.steps.inputs import RecordedInputs, step_input
 from runner.steps.stream_events import StreamEvents
@@ -46,9 +46,9 @@ def is_model_call(method: str, path: str) -> bool:
     return model_endpoint(method, path) is not None
 
 
-def step_request(
+def step_of_request(
     method: str, url: str, headers: Mapping[str, str], body: bytes, *, earlier: RecordedInputs | None = None
-) -> StepRequest:
+) -> Step:
     """Return the step of a request; `headers` have lower-case names, and `earlier` are the inputs of earlier steps.
 
     Two requests are the same step only if method, URL, body and some headers are equal, byte by byte. In the URL of a model
@@ -71,7 +71,7 @@ def step_request(
         recorded = step_input(value, name, key=key, earlier=earlier)
     except (UsageError, Unserializable):  # A number may have more than 64 bits.
         recorded = step_input(_text(body), name, key=key)
-    return StepRequest(name, "tool" if endpoint is None else "model", recorded, reusable=True)
+    return Step(name, "tool" if endpoint is None else "model", recorded, reusable=True)
 
 
 def _request_content(body: bytes) -> Any:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runner.secrets import add_secret
-from runner.steps.model_calls import ReplyReader, is_model_call, replayed, step_request
+from runner.steps.model_calls import ReplyReader, is_model_call, replayed, step_of_request
 
 URL: Final = "https://api.example/v1/chat/completions"
 JSON: Final = {"content-type": "application/json", "content-length": "1"}
@@ -36,7 +36,7 @@ RESPONSE: Final = (
 
 def ask(body: bytes = b"{}", *, method: str = "POST", url: str = URL, **headers: str) -> tuple[str, str]:
     """Return the key of a request."""
-    request = step_request(method, url, {name.replace("_", "-"): value for name, value in headers.items()}, body)
+    request = step_of_request(method, url, {name.replace("_", "-"): value for name, value in headers.items()}, body)
     return request.name, request.input.fingerprint
 
 
@@ -71,7 +71,7 @@ def test_which_requests_are_model_calls(method: str, path: str, expected: bool) 
 
 def test_the_step_of_a_model_call() -> None:
     """A model call has a name, the kind `model`, and its body as input."""
-    request = step_request("POST", URL, {}, b'{"model":"gpt-5-mini","messages":[{"role":"user","content":"Hi"}]}')
+    request = step_of_request("POST", URL, {}, b'{"model":"gpt-5-mini","messages":[{"role":"user","content":"Hi"}]}')
 
     assert ("chat.completions gpt-5-mini", "model", True) == (request.name, request.kind, request.reusable)
     assert {"model": "gpt-5-mini", "messages": [{"role": "user", "content": "Hi"}]} == orjson.loads(request.input.content)
@@ -107,7 +107,8 @@ def test_other_parts_of_a_request_that_identify_a_step() -> None:
 def test_other_requests_that_differ_in_their_query(name: str) -> None:
     """Other requests with different queries are different steps, whatever the parameter is called; it may not be a secret."""
     first, second = (
-        step_request("GET", f"https://tools.example/search?{name}={value}", {}, b"") for value in ("0123456789", "9876543210")
+        step_of_request("GET", f"https://tools.example/search?{name}={value}", {}, b"")
+        for value in ("0123456789", "9876543210")
     )
 
     assert first.input.fingerprint != second.input.fingerprint
@@ -117,8 +118,8 @@ def test_other_requests_that_differ_in_their_query(name: str) -> None:
 def test_keys_are_not_recorded() -> None:
     """Keys in a URL or in a body are not recorded."""
     add_secret("a-very-secret-value")
-    request = step_request("GET", "https://tools.example/a-very-secret-value?api_key=sk-0123456789abcdef", {}, b"")
-    body = step_request("POST", URL, {}, b'{"messages":"a-very-secret-value"}')
+    request = step_of_request("GET", "https://tools.example/a-very-secret-value?api_key=sk-0123456789abcdef", {}, b"")
+    body = step_of_request("POST", URL, {}, b'{"messages":"a-very-secret-value"}')
     reply = read(JSON, b'{"echo":"a-very-secret-value"}').recorded()
 
     assert b"0123456789abcdef" not in request.input.content
