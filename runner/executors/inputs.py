@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sized
 from typing import Any
 
-from replay.shards import Shard
 from runner.data.case import Case, ContentNames, Trial
 from runner.data.dataset import Dataset, Selection, Trials
 from runner.data.fingerprint import digest
@@ -46,16 +45,9 @@ class Inputs(Dataset):
         )  # Each is released when it is taken.
         return bool(cases)
 
-    def select(
-        self,
-        selection: Selection | None = None,
-        *,
-        repeats: int = 1,
-        variants: Iterable[str] = ("",),
-        shard: Shard | None = None,
-    ) -> Trials:
-        """Return all inputs, once each."""
-        return _InputTrials(self, selection or Selection(), repeats, tuple(variants), shard)
+    def select(self, *_: Any, **__: Any) -> Trials:
+        """Return all inputs, once each: an executor has no options that select some."""
+        return _InputTrials(self)
 
     def cases(self) -> Iterator[Case]:
         """Return the inputs as cases."""
@@ -82,8 +74,8 @@ class Inputs(Dataset):
 
 
 class _InputTrials(Trials):
-    def __init__(self, inputs: Inputs, *arguments: Any) -> None:
-        super().__init__(inputs, *arguments)
+    def __init__(self, inputs: Inputs) -> None:
+        super().__init__(inputs, Selection(), 1, ("",), None)
         self._inputs = inputs
         self.cases = inputs.count
 

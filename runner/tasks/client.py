@@ -20,7 +20,7 @@ import trio
 
 from runner.notes import engine_note
 from runner.tasks.address import Address
-from runner.tasks.http11 import Http11Connection, Response
+from runner.tasks.http11 import Http11Connection, Request, Response
 from runner.tasks.reply import BadStatus, NoResponse, Redirected, Reply
 from runner.tasks.reply_memory import ReplyMemory
 
@@ -83,51 +83,16 @@ class _Stream(httpcore2.AsyncNetworkStream):
         return self._socket.socket.is_readable() if info == "is_readable" else None
 
 
+def _url(origin: httpcore2.Origin, target: str) -> httpcore2.URL:
+    return httpcore2.URL(scheme=origin.scheme, host=origin.host, port=origin.port, target=target)
+
+
 async def _with_timeout(seconds: float | None, call: Callable[..., Awaitable[T]], *arguments: Any) -> T:
     """Make a call with an optional timeout; a cancel scope is as expensive as a system call, and most calls need none."""
     if seconds is None:
         return await call(*arguments)
     with trio.fail_after(seconds):
         return await call(*arguments)
-
-
-class _Body:
-    """The body of a request as an async iterable."""
-
-    def __init__(self, content: bytes | None) -> None:
-        self._content = content
-
-    async def __aiter__(self) -> AsyncGenerator[bytes]:
-        if self._content is not None:
-            yield self._content
-
-
-class _Url(httpcore2.URL):
-    """A URL with a precomputed origin, which httpcore reads several times per call."""
-
-    def __init__(self, origin: httpcore2.Origin, target: str) -> None:
-        super().__init__(scheme=origin.scheme, host=origin.host, port=origin.port, target=target)
-        self._origin = origin
-
-    @property
-    def origin(self) -> httpcore2.Origin:
-        return self._origin
-
-
-class _Request(httpcore2.Request):
-    """A request without httpcore's validation: its parts are checked once, or when they are sent."""
-
-    def __init__(
-        self, method: str, url: _Url, headers: list[tuple[bytes, bytes]], content: bytes | None, extensions: dict[str, Any]
-    ) -> None:
-        self.method = method.encode()
-        self.url = url
-        self.target = url.target
-        self.headers = headers
-        self.content = content
-        self.stream = _Body(content)
-        self.extensions = extensions
-        self.read_timeout: float | None = extensions["timeout"]["read"]
 
 
 @attrs.define(eq=False)
@@ -165,7 +130,7 @@ class Client:
         self._idle: deque[_Connection] = deque()
         self._proxy: httpcore2.AsyncHTTPProxy | None = None
         """Opens connections through a proxy, if there is one."""
-        self._url = _Url(address.origin, address.target)
+        self._url = _url(address.origin, address.target)
         self._extensions = {"timeout": self._timeouts}
 
     async def __aenter__(self) -> Self:
@@ -235,14 +200,14 @@ class Client:
 
     def _request(
         self, method: str, content: bytes | None, headers: tuple[tuple[bytes, bytes], ...], target: str | None
-    ) -> _Request:
+    ) -> Request:
         all_headers = [*self._address.headers, *headers]
         if content is not None:
             all_headers.append((b"Content-Length", b"%d" % len(content)))
-        url = self._url if target is None else _Url(self._address.origin, target)
-        return _Request(method, url, all_headers, content, self._extensions)
+        url = self._url if target is None else _url(self._address.origin, target)
+        return Request(method, url, all_headers, content, self._extensions)
 
-    async def _exchange(self, request: _Request, started: float, memory: ReplyMemory) -> tuple[AnyResponse, bytes, float]:
+    async def _exchange(self, request: Request, started: float, memory: ReplyMemory) -> tuple[AnyResponse, bytes, float]:
         """Send a request; return the response, its body and the time to its first byte."""
         try:
             connection, response = await self._send(request)
@@ -256,7 +221,7 @@ class Client:
         await self._keep(connection)
         return response, body, first_byte
 
-    async def _send(self, request: _Request) -> tuple[_Connection, AnyResponse]:
+    async def _send(self, request: Request) -> tuple[_Connection, AnyResponse]:
         """Send a request on an idle connection or a new one; return it, and the response without its body."""
         connection = await self._idle_connection() or await self._new_connection()
         try:
@@ -314,7 +279,7 @@ class Client:
             await _drop(self._idle.popleft().http)
 
 
-async def _response(connection: _Connection, request: _Request) -> AnyResponse:
+async def _response(connection: _Connection, request: Request) -> AnyResponse:
     """Send a request; return the response without its body. The connection is closed on an error."""
     try:
         return await connection.http.handle_async_request(request)

@@ -6,7 +6,7 @@ nothing unusual in its head is read here, because that takes a fraction of the C
 
 import re
 from collections.abc import AsyncGenerator
-from typing import Final, Protocol
+from typing import Any, Final
 
 import h11
 import httpcore2
@@ -23,33 +23,36 @@ _UNUSUAL: Final = frozenset({b"connection", b"transfer-encoding"})
 """Headers that change how a reply ends, or whether the connection can be used again."""
 
 
-class Request(Protocol):
-    """A request as it is sent."""
+class _Body:
+    """The body of a request as an async iterable."""
 
-    @property
-    def method(self) -> bytes:
-        """HTTP method."""
-        ...
+    def __init__(self, content: bytes | None) -> None:
+        self._content = content
 
-    @property
-    def target(self) -> bytes:
-        """Path and query."""
-        ...
+    async def __aiter__(self) -> AsyncGenerator[bytes]:
+        if self._content is not None:
+            yield self._content
 
-    @property
-    def headers(self) -> list[tuple[bytes, bytes]]:
-        """All headers, with the length of the content."""
-        ...
 
-    @property
-    def content(self) -> bytes | None:
-        """The body."""
-        ...
+class Request(httpcore2.Request):
+    """A request without httpcore's validation: its parts are checked once, or when they are sent."""
 
-    @property
-    def read_timeout(self) -> float | None:
-        """Seconds without data."""
-        ...
+    def __init__(
+        self,
+        method: str,
+        url: httpcore2.URL,
+        headers: list[tuple[bytes, bytes]],
+        content: bytes | None,
+        extensions: dict[str, Any],
+    ) -> None:
+        self.method = method.encode()
+        self.url = url
+        self.target = url.target
+        self.headers = headers
+        self.content = content
+        self.stream = _Body(content)
+        self.extensions = extensions
+        self.read_timeout: float | None = extensions["timeout"]["read"]
 
 
 class Response:
