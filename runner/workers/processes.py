@@ -176,20 +176,9 @@ class ProcessWorkers:
     runs_tasks: bool = attrs.field(default=True, validator=valid_runs_tasks, kw_only=True)
     """Whether attempts run there. False: only scorers that are defined with `workers=True`."""
 
-    @property
-    def spares(self) -> int:
-        """Workers that are kept ready to replace one that has ended."""
-        return 1
-
-    @property
-    def is_local(self) -> bool:
-        """Whether its workers run on this machine."""
-        return True
-
-    @property
-    def environment(self) -> Sequence[str]:
-        """Names of variables that are sent to its workers."""
-        return ()
+    spares = 1
+    is_local = True
+    environment = ()
 
     def describe(self) -> Mapping[str, Any]:
         """Return what the journal records about it."""
@@ -230,20 +219,9 @@ class CommandWorkers:
     runs_tasks: bool = attrs.field(default=True, validator=valid_runs_tasks, kw_only=True)
     """Whether attempts run there; see `ProcessWorkers`."""
 
-    @property
-    def spares(self) -> int:
-        """Workers that are kept ready to replace one that has ended."""
-        return 0
-
-    @property
-    def is_local(self) -> bool:
-        """Whether its workers run on this machine."""
-        return False
-
-    @property
-    def environment(self) -> Sequence[str]:
-        """Names of variables that are sent to its workers."""
-        return ()
+    spares = 0
+    is_local = False
+    environment = ()
 
     def describe(self) -> Mapping[str, Any]:
         """Return what the journal records about it."""

@@ -459,6 +459,8 @@ class RayWorkers:
     start_timeout: float = attrs.field(default=30.0, validator=_valid_duration, kw_only=True)
     """Seconds that the first workers wait for a node with these resources; raise it if the cluster adds nodes on demand."""
 
+    is_local = False
+
     def __attrs_post_init__(self) -> None:
         if not self.workers and not any((self.num_cpus, self.num_gpus, *self.resources.values())):
             problem = "without a number of workers, each worker must reserve a resource"
@@ -468,11 +470,6 @@ class RayWorkers:
     def spares(self) -> int:
         """Workers that are kept ready to replace one that has ended; none that would reserve a GPU or one of `resources`."""
         return int(self.workers > 0 and not self.num_gpus and not self.resources)
-
-    @property
-    def is_local(self) -> bool:
-        """Whether its workers run on this machine."""
-        return False
 
     def describe(self) -> Mapping[str, Any]:
         """Return what the journal records about it."""
