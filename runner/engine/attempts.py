@@ -153,44 +153,23 @@ class Attempts:
             case OverBudget():
                 self._exceed_budget(work, elapsed)
             case Interrupted():
-                self._interrupted(work, "stopped", elapsed)
+                self._inform(_interruption(work, "stopped", elapsed=elapsed), work)
                 self._scheduler.release()
             case WorkerEnded():
-                self._interrupted(work, outcome.reason, elapsed, outcome.detail)
+                self._inform(_interruption(work, outcome.reason, elapsed=elapsed, detail=outcome.detail), work)
                 self._settle(work)
             case exc:
                 self._failed(work, exc, elapsed)
         return False
 
-    def _interrupted(
-        self, work: TrialWork, reason: Literal["stopped", "worker_died", "worker_lost"], elapsed: float, detail: str = ""
-    ) -> None:
-        event = events.AttemptInterrupted(
-            trial=work.trial,
-            attempt=work.state.attempts,
-            reason=reason,
-            detail=detail,
-            elapsed=elapsed,
-            worker=work.worker,
-        )
-        self._inform(event, work)
-
     def cancel(self, work: TrialWork) -> None:
         """Record that an attempt was interrupted because the whole run was cancelled."""
-        attempt, elapsed = work.state.attempts, self._elapsed(work)
-        self._late_recorder.record(
-            events.AttemptInterrupted(
-                trial=work.trial, attempt=attempt, reason="cancelled", elapsed=elapsed, worker=work.worker
-            )
-        )
+        self._late_recorder.record(_interruption(work, "cancelled", elapsed=self._elapsed(work)))
 
     def abandon(self, work: TrialWork) -> None:
         """Record an attempt that does not respond to its cancellation as interrupted."""
         if work.state.stage == "running":
-            event = events.AttemptInterrupted(
-                trial=work.trial, attempt=work.state.attempts, reason="stopped", worker=work.worker
-            )
-            self._inform(event, work)
+            self._inform(_interruption(work, "stopped"), work)
 
     def _inform(
         self, event: events.AttemptFailed | events.AttemptTimedOut | events.AttemptInterrupted, work: TrialWork
@@ -219,18 +198,7 @@ class Attempts:
         budget = self._recorder.state.budget
         assert budget is not None
         message = over_budget_in_words(budget, work.trial, usage)
-        failed = events.AttemptFailed(
-            trial=work.trial,
-            attempt=work.state.attempts,
-            error=OVER_BUDGET,
-            message=message,
-            category="fatal",
-            elapsed=elapsed,
-            usage=usage,
-            worker=work.worker,
-        )
-        self._inform(failed, work)
-        self._settle(work)
+        self._fail(work, error=OVER_BUDGET, message=message, category="fatal", elapsed=elapsed, usage=usage)
 
     def _succeeded(self, work: TrialWork, outcome: Returned, elapsed: float) -> bool:
         output = outcome.output
@@ -252,18 +220,7 @@ class Attempts:
                     return False
                 record = self._record(attrs.evolve(event, output=output, usage=usage))  # type: ignore[misc]  # an event is an attrs class
         except (Unserializable, RecursionError) as exc:
-            number, message = work.state.attempts, describe(exc).message
-            failed = events.AttemptFailed(
-                trial=work.trial,
-                attempt=number,
-                error=UNSERIALIZABLE,
-                message=message,
-                category="fatal",
-                elapsed=elapsed,
-                worker=work.worker,
-            )
-            self._inform(failed, work)
-            self._settle(work)
+            self._fail(work, error=UNSERIALIZABLE, message=describe(exc).message, category="fatal", elapsed=elapsed)
             return False
         self._scheduler.inform_policy(record, work)
         self._scheduler.queues.unscored += 1
@@ -273,9 +230,9 @@ class Attempts:
 
     def _failed(self, work: TrialWork, exc: BaseException, elapsed: float) -> None:
         failure, error = self._settings.retry.described_failure(exc, now=self._recorder.clock.wall())
-        failed = events.AttemptFailed(
-            trial=work.trial,
-            attempt=work.state.attempts,
+        self._fail(
+            work,
+            stop_run=failure.stop_run,
             error=error.type,
             message=error.message,
             traceback=error.traceback,
@@ -283,12 +240,15 @@ class Attempts:
             category=failure.category,
             retry_after=failure.retry_after,
             elapsed=elapsed,
-            worker=work.worker,
         )
-        self._inform(failed, work)
-        self._settle(work, stop_run=failure.stop_run)
         if failure.stop_run:
             self._scheduler.shutdown.stop_unauthorized(exc)
+
+    def _fail(self, work: TrialWork, *, stop_run: bool = False, **members: Any) -> None:
+        """Record that an attempt failed, and what follows; `members` are those of the event."""
+        event = events.AttemptFailed(trial=work.trial, attempt=work.state.attempts, worker=work.worker, **members)
+        self._inform(event, work)
+        self._settle(work, stop_run=stop_run)
 
     def _settle(self, work: TrialWork, *, stop_run: bool = False) -> None:
         """Retry an attempt that failed, timed out or ended with its worker, or fail its trial."""
@@ -325,3 +285,16 @@ class Attempts:
 
     def _elapsed(self, work: TrialWork) -> float:
         return round(self._now() - work.started_at, 6)
+
+
+def _interruption(
+    work: TrialWork,
+    reason: Literal["cancelled", "stopped", "worker_died", "worker_lost"],
+    *,
+    elapsed: float | None = None,
+    detail: str = "",
+) -> events.AttemptInterrupted:
+    """Return the event of an interrupted attempt; `elapsed` is None if it did not respond to its cancellation."""
+    return events.AttemptInterrupted(
+        trial=work.trial, attempt=work.state.attempts, reason=reason, detail=detail, elapsed=elapsed, worker=work.worker
+    )
