@@ -4,7 +4,8 @@ A `UsageError` is a mistake in a definition, its settings or its data. Whatever 
 failure of an attempt, and classified by `runner.retries.classify`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -109,3 +110,15 @@ class RunChanged(UsageError):
 
     def __str__(self) -> str:
         return "\n  ".join([f"{self.message}:", *self.changes]) + f"\n{self.hint}" if self.changes else super().__str__()
+
+
+@contextmanager
+def unwrap_exception_groups() -> Generator[None]:
+    """Unwrap an exception from the groups that nurseries put around it."""
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        inner: BaseException = group
+        while isinstance(inner, BaseExceptionGroup) and len(inner.exceptions) == 1:
+            inner = inner.exceptions[0]
+        raise inner from inner.__cause__

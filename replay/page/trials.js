@@ -149,8 +149,8 @@ class TrialsView {
     return [
       { id: "number", label: "trial", size: "minmax(5rem, 1.1fr)", cell: ({ name }) => oneLine(name, 120), key: ({ number }) => number },
       ...this.variantColumns(),
-      this.textColumn("input", "input", run, 46, 1.5),
-      ...(this.hasExpected ? [this.textColumn("expected", "expected", run, 58, 1.2)] : []),
+      this.textColumn("input", "input", 46, 1.5),
+      ...(this.hasExpected ? [this.textColumn("expected", "expected", 58, 1.2)] : []),
       this.outputColumn("output", "output", 0),
       ...scorers,
       { id: "status", label: width < 36 ? "" : "status", name: "status", size: width < 36 ? "1.2rem" : "5.6rem", cell: ({ number }) => stageMark(run.stageOf(number), width < 36), key: ({ number }) => STAGES[run.stageOf(number)].label },
@@ -168,8 +168,8 @@ class TrialsView {
     return [
       { id: "number", label: "trial", size: "minmax(5rem, 1fr)", cell: ({ name }) => oneLine(name, 120), key: ({ number }) => number },
       ...this.variantColumns(),
-      this.textColumn("input", "input", null, 60, 1.2),
-      ...(this.hasExpected ? [this.textColumn("expected", "expected", null, 50, 1)] : []),
+      this.textColumn("input", "input", 60, 1.2),
+      ...(this.hasExpected ? [this.textColumn("expected", "expected", 50, 1)] : []),
       this.outputColumn("output-a", "A output", 0),
       this.outputColumn("output-b", "B output", 1),
       ...scorers,
@@ -183,7 +183,7 @@ class TrialsView {
     return this.variants.length ? [{ id: "variant", label: "variant", size: "minmax(4rem, 0.6fr)", from: 50, cell: (row) => oneLine(name(row), 60) || NONE, key: (row) => this.variants.indexOf(name(row)) }] : [];
   }
 
-  textColumn(id, label, run, from, share) {
+  textColumn(id, label, from, share) {
     const text = (row) => rawText(this.last(row, (side, trial) => side.trials[id][trial]));
     return { id, label, size: `minmax(5rem, ${share}fr)`, from, cell: (row) => oneLine(text(row), 160), key: (row) => text(row).slice(0, 80) };
   }

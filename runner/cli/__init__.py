@@ -105,7 +105,7 @@ class _Commands(click.Group):
         with _exit_on_signal():
             from journal import errors  # noqa: PLC0415  # not needed for `--help`
             from runner.cli._errors import exit_code, render  # noqa: PLC0415  # the same
-            from runner.errors import InvalidSetting, UsageError  # noqa: PLC0415  # the same
+            from runner.errors import InvalidSetting, UsageError, unwrap_exception_groups  # noqa: PLC0415  # the same
 
         try:
             with unwrap_exception_groups(), _flush_stdout():
@@ -149,18 +149,6 @@ def _exit_on_signal() -> contextlib.AbstractContextManager[object]:
         os._exit(INTERRUPTED)
 
     return handle_signals(exit_interrupted, *STOP_SIGNALS)
-
-
-@contextlib.contextmanager
-def unwrap_exception_groups() -> Generator[None]:
-    """Unwrap an exception from the groups that nurseries put around it."""
-    try:
-        yield
-    except BaseExceptionGroup as group:
-        inner: BaseException = group
-        while isinstance(inner, BaseExceptionGroup) and len(inner.exceptions) == 1:
-            inner = inner.exceptions[0]
-        raise inner from inner.__cause__
 
 
 CONTEXT_SETTINGS: Final[dict[str, Any]] = {"help_option_names": ["-h", "--help"]}

@@ -17,7 +17,7 @@ from journal.threads import run_in_thread
 from replay.screen import panel, stopping_in_words
 from replay.text import printable
 from runner.api import run as run_evaluation
-from runner.cli import INTERRUPTED, OUTPUT_FAILED, UNFINISHED, CommandError, unwrap_exception_groups
+from runner.cli import INTERRUPTED, OUTPUT_FAILED, UNFINISHED, CommandError
 from runner.cli._common import OFF
 from runner.cli._display import terminal
 from runner.cli._ending import finish
@@ -28,7 +28,7 @@ from runner.cli._stdio import restore_streams
 from runner.definition.loading import LoadedEvaluation
 from runner.engine.options import LiveRun
 from runner.engine.session import Outcome
-from runner.errors import UsageError
+from runner.errors import UsageError, unwrap_exception_groups
 from runner.retries.classify import describe
 from runner.run_paths import next_paths
 from runner.signals import STOP_SIGNALS, handle_signals

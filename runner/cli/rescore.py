@@ -9,7 +9,6 @@ import trio
 
 from journal.lock import is_held
 from replay.text import plural
-from runner.cli import unwrap_exception_groups
 from runner.cli._common import run_argument
 from runner.cli._ending import finish
 from runner.cli._locate import locate_evaluation
@@ -24,7 +23,7 @@ from runner.definition.settings import Settings
 from runner.engine.rescore import Rescored
 from runner.engine.rescore import rescore as rescore_run
 from runner.engine.session_workers import scoring_workers
-from runner.errors import UsageError
+from runner.errors import UsageError, unwrap_exception_groups
 
 
 @click.command(cls=GroupedCommand)

@@ -66,29 +66,24 @@ def show(  # noqa: PLR0917  # the options
     """
     path, trial = run_and_trial(run, trial)
     view = open_run(path, at)
-    if definition or trial is None:
-        if definition:
-            _definition(view, as_json=as_json)
+    problem: JournalError | None = view.problem
+    matching = [] if trial is None else _matching(view, trial)
+    if definition:
+        _definition(view, as_json=as_json)
+    elif trial is None or len(matching) > 1:
+        _list(view, matching or None, as_json=as_json)
+    elif matching:
+        trial_details = view.trial(matching[0])
+        problem = trial_details.problem or problem
+        if as_json:
+            _print_json(path, problem, **_in_json(trial_details))
         else:
-            _list(view, as_json=as_json)
-        exit_if_damaged(view.problem, quiet=as_json)
-        return
-    matching = _matching(view, trial)
-    if not matching:
-        exit_if_damaged(view.problem)  # It may be after the damage.
+            with reject_invalid_record(path, lambda: trial_details.seq):
+                echo("\n".join(_in_words(trial_details, view.state.sessions, full=steps == "full")))
+    else:
+        exit_if_damaged(problem)  # It may be after the damage.
         as_of = "" if at is None else f" at record {at:,}"
         raise UsageError(f"{path} has no trial {trial!r}{as_of}{suggest(trial, view.state.trials)}")
-    if len(matching) > 1:
-        _list(view, matching, as_json=as_json)
-        exit_if_damaged(view.problem, quiet=as_json)
-        return
-    trial_details = view.trial(matching[0])
-    problem = trial_details.problem or view.problem
-    if as_json:
-        _print_json(path, problem, **_in_json(trial_details))
-    else:
-        with reject_invalid_record(path, lambda: trial_details.seq):
-            echo("\n".join(_in_words(trial_details, view.state.sessions, full=steps == "full")))
     exit_if_damaged(problem, quiet=as_json)
 
 

@@ -49,7 +49,9 @@ class ReplyMemory:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._release()
+        if self._place is not None:
+            self._place.release()
+            self._place = None
 
     async def add(self, count: int) -> None:
         """Account for received bytes; wait for a place when the reply becomes large."""
@@ -82,11 +84,6 @@ class ReplyMemory:
                         token.run_sync_soon(place.release)
 
         return await run_in_thread(parse, abandon_on_cancel=True)
-
-    def _release(self) -> None:
-        if self._place is not None:
-            self._place.release()
-            self._place = None
 
 
 def _semaphore() -> trio.Semaphore:

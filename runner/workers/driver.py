@@ -9,7 +9,7 @@ import math
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, Protocol
 
 import attrs
 import orjson
@@ -18,7 +18,7 @@ import trio
 from journal.codec import decode
 from journal.errors import JournalError
 from journal.events import StepEvent, StepReused
-from runner.errors import UsageError
+from runner.errors import UsageError, unwrap_exception_groups
 from runner.notes import Sink
 from runner.steps.attempt_steps import AttemptSteps
 from runner.workers.frames import CANCELLED, InvalidFrame, parse_end, parse_frame
@@ -137,15 +137,13 @@ class Workers:
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[None]:
         """Open the pool; its workers end with the block."""
-        try:
+        with unwrap_exception_groups():
             async with trio.open_nursery() as nursery, self._pool.open() as self._start_worker:
                 self._nursery = nursery
                 try:
                     yield
                 finally:
                     nursery.cancel_scope.cancel()
-        except BaseExceptionGroup as group:
-            raise _single(group) from None
 
     async def wait_ready(self) -> None:
         """Start the workers, or the first one if their number is not fixed; raise a `UsageError` if one does not get ready.
@@ -413,13 +411,6 @@ class Workers:
             self._changed.set()
             if self._begin:
                 self.on_problem(message)
-
-
-def _single(exc: BaseException) -> BaseException:
-    """Take an exception out of the groups of the nurseries around it."""
-    while isinstance(exc, BaseExceptionGroup) and len(exc.exceptions) == 1:
-        exc = cast("BaseExceptionGroup[BaseException]", exc).exceptions[0]
-    return exc
 
 
 def _record_step(call: RemoteCall, members: Any) -> None:
