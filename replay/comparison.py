@@ -20,7 +20,7 @@ from replay.summary import has_output, latency, times
 from replay.summary_types import Latency
 from replay.text import plural
 from replay.trial_state import DONE, TrialState, Value
-from replay.variant_totals import VariantTotals
+from replay.variant_totals import Totals
 
 SLOWER_FACTOR: Final = 2.0
 """A trial is listed as slower if it takes at least this many times as long, …"""
@@ -56,7 +56,7 @@ class Side:
     """Key → id of the trials that were not withdrawn."""
 
     @property
-    def totals(self) -> RunState | VariantTotals:
+    def totals(self) -> Totals:
         """Sums over its trials: stages, scores, usage."""
         return self.state if self.variant is None else self.state.variants[self.variant]
 

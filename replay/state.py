@@ -15,11 +15,9 @@ from typing import Any, Final
 import attrs
 
 from journal import Record, events
-from journal.lifecycle import STAGES
 from replay.budget import OVER_BUDGET, Budget
 from replay.handlers import handlers
 from replay.pauses import Pause
-from replay.scores import Scores
 from replay.session_errors import ERROR_CHARS, LastError, RepeatedError, UnauthorizedScorer
 from replay.sessions import PINNED, Session, WallTime, adopted_changes
 from replay.shards import MergedShards
@@ -35,7 +33,7 @@ from replay.trial_state import (
     packed_input,
 )
 from replay.usage import add, noted_usage, subtract, unpriced_models
-from replay.variant_totals import Variants, VariantTotals
+from replay.variant_totals import Totals, Variants
 from replay.version_log import VersionLog
 from replay.worker_totals import WORKER_ENDED, WorkerTotals
 
@@ -51,8 +49,8 @@ _FINISH_REASON: Final = f"{events.NOTE_PREFIX}finish_reason"
 
 
 @attrs.define(eq=False)  # With slots, attribute access is faster.
-class RunState:
-    """The state of a run after some record."""
+class RunState(Totals):
+    """The state of a run after some record; the totals are those of all its trials."""
 
     seq: int = 0
     at: str = ""
@@ -79,8 +77,6 @@ class RunState:
     """`finished`, or the reason the last session stopped; empty while it runs or if it crashed."""
 
     trials: dict[str, TrialState] = attrs.field(factory=dict[str, TrialState])
-    stages: dict[str, int] = attrs.field(factory=lambda: dict.fromkeys(STAGES, 0))
-    """Stage → number of trials."""
     workers: dict[str, WorkerTotals] = attrs.field(factory=dict[str, WorkerTotals])
     """By name; empty if all attempts ran in the process of the run."""
     variants: Variants = attrs.field(factory=Variants)
@@ -88,9 +84,6 @@ class RunState:
     """Trial → its attempt in flight."""
     backing_off: dict[str, float] = attrs.field(factory=dict[str, float])
     """Trial → end of its backoff, in seconds of `t`."""
-    recovered: int = 0
-    """Trials that were completed after a failed attempt."""
-    attempts: int = 0
     retries: Counter[str] = attrs.field(factory=Counter[str])
     """By cause."""
     errors: Counter[str] = attrs.field(factory=Counter[str])
@@ -110,13 +103,10 @@ class RunState:
     _task_versions: VersionLog = attrs.field(factory=VersionLog)
     latencies: "array[float]" = attrs.field(factory=lambda: array("d"))
     """Seconds of each attempt that returned an output."""
-    scores: Scores = attrs.field(factory=Scores)
-    usage: Counter[str] = attrs.field(factory=Counter[str])
-    """Sums of all numbers in notes and in the usage of attempts: tokens, cost."""
     unpriced_models: dict[str, list[str]] = attrs.field(factory=dict[str, list[str]])
     """Name of the sum in `usage` that counts calls without a price → their models, the first few."""
     usage_without_output: Counter[str] = attrs.field(factory=Counter[str])
-    """The part of it that attempts without an output used: failed, timed out, interrupted or late."""
+    """The part of `usage` that attempts without an output used: failed, timed out, interrupted or late."""
     _truncated_attempts: dict[str, int] = attrs.field(factory=dict[str, int])
     """Trial → its last attempt whose output was truncated by the token limit."""
     _usage_in_flight: dict[str, list[Any]] = attrs.field(factory=dict[str, list[Any]])
@@ -176,21 +166,6 @@ class RunState:
         return round(self._wall_time.seconds(t) if self.merged else self._earlier_seconds + t, 6)
 
     @property
-    def total(self) -> int:
-        """Trials that were enqueued and not withdrawn."""
-        return len(self.trials) - self.stages["withdrawn"]
-
-    @property
-    def completed(self) -> int:
-        """Trials with an output that all scorers have processed."""
-        return self.stages["completed"]
-
-    @property
-    def failed(self) -> int:
-        """Trials that failed."""
-        return self.stages["failed"]
-
-    @property
     def limit(self) -> int | None:
         """Concurrency limit of attempts, summed over all rate-limit keys; None if unknown."""
         if limits := self.attempt_limits:
@@ -217,11 +192,6 @@ class RunState:
     def holds_attempts(self) -> bool:
         """Whether no attempt starts because too many outputs wait for scores."""
         return not self.outcome and self.stages["scoring"] > max_unscored_outputs(sum(self.scorer_limits.values()))
-
-    @property
-    def done(self) -> int:
-        """Trials that were completed or failed."""
-        return self.completed + self.failed
 
     @property
     def repeated_attempts(self) -> int:
@@ -350,9 +320,9 @@ class RunState:
         self.trials[event.trial] = TrialState("queued", facts, case, variant, attempts)
         self.stages["queued"] += 1
 
-    def _sums(self) -> VariantTotals:
+    def _sums(self) -> Totals:
         """Return the sums over all trials so far."""
-        return VariantTotals(dict(self.stages), self.attempts, self.recovered, self.usage.copy(), copy.deepcopy(self.scores))
+        return Totals(dict(self.stages), self.attempts, self.recovered, self.usage.copy(), copy.deepcopy(self.scores))
 
     def _on_attempt_started(self, event: events.AttemptStarted, record: Record) -> None:
         trial = self.trials[event.trial]

@@ -29,7 +29,7 @@ from replay.summary_types import (
 )
 from replay.tally import Tally
 from replay.trial_state import TrialState
-from replay.variant_totals import VariantTotals
+from replay.variant_totals import Totals
 
 
 def summarize(state: RunState, *, groups: Mapping[str, str] | None = None) -> Summary:
@@ -99,7 +99,7 @@ def budget_of(state: RunState) -> BudgetSummary | None:
     return BudgetSummary(budget.use(), budget.more_trials(state.done), dict(budget.trial_limits), exceeded)
 
 
-def _variant(totals: VariantTotals) -> VariantSummary:
+def _variant(totals: Totals) -> VariantSummary:
     trials = _trials(totals.stages, totals.recovered)
     return VariantSummary(trials, totals.attempts, _scores(totals.scores), dict(totals.usage))
 

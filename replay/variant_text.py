@@ -7,7 +7,7 @@ from typing import Final
 from replay.state import RunState
 from replay.tally import Tally
 from replay.text import digits, money, printable
-from replay.variant_totals import VariantTotals
+from replay.variant_totals import Totals
 
 _VARIANTS: Final = 8
 """Maximum number of variants to list."""
@@ -33,7 +33,7 @@ def variant_rows(state: RunState) -> Iterator[tuple[str, str]]:
             yield printable(name, 40) or "(no variant)", variant_in_words(totals)
 
 
-def variant_in_words(totals: VariantTotals) -> str:
+def variant_in_words(totals: Totals) -> str:
     """Return the results of a variant in one line: `60 of 60 done · 2 failed · exact 91.4 % · $0.034`."""
     parts = [f"{totals.done:,} of {totals.total:,} done"]
     if totals.failed:

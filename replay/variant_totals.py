@@ -1,4 +1,4 @@
-"""Sums over the trials of one variant, for views that compare variants while a run is in progress."""
+"""Sums over the trials of a run and of its variants, for views that compare variants while a run is in progress."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -14,8 +14,8 @@ from replay.version_log import VersionLog
 
 
 @attrs.define(eq=False)
-class VariantTotals:
-    """Sums over the trials of one variant."""
+class Totals:
+    """Sums over the trials of a run, or of one variant."""
 
     stages: dict[str, int] = attrs.field(factory=lambda: dict.fromkeys(STAGES, 0))
     """Stage → number of trials."""
@@ -47,7 +47,7 @@ class VariantTotals:
         return self.stages["failed"]
 
 
-class Variants(dict[str, VariantTotals]):
+class Variants(dict[str, Totals]):
     """Variant → sums over its trials, in the order of their first trials; empty if the run has no variants.
 
     Trials without a variant are under an empty name if the run has others.
@@ -71,19 +71,19 @@ class Variants(dict[str, VariantTotals]):
         repeat: int,
         trials: Mapping[str, TrialState],
         scores: Scores,
-        sums: Callable[[], VariantTotals],
+        sums: Callable[[], Totals],
     ) -> None:
         """Count a trial that is enqueued; `trials` are those before it, and `sums` returns the sums over them."""
         if not self and trials:
             self._add("", sums(), scores)
         if variant not in self:
-            self._add(variant, VariantTotals(), scores)
+            self._add(variant, Totals(), scores)
         totals = self[variant]
         totals.stages["queued"] += 1
         if repeat > 1 and not totals.scores.has_repeats:
             totals.scores.group_by_case([trial for trial in trials.values() if trial.variant == variant])
 
-    def _add(self, variant: str, totals: VariantTotals, scores: Scores) -> None:
+    def _add(self, variant: str, totals: Totals, scores: Scores) -> None:
         self[variant] = totals
         scores.add_variant(variant, totals.scores)
 

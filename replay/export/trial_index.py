@@ -20,7 +20,7 @@ from replay.timeline import Timeline
 from replay.trial import TrialDetails
 from replay.trial_state import Value, pack_location, unpack_location
 from replay.usage import is_amount, noted_usage
-from replay.variant_totals import VariantTotals
+from replay.variant_totals import Totals
 
 _MAX_INTEGER: Final = 1 << 40
 """Integers in usage up to here cannot add up to more than 64 bits."""
@@ -152,7 +152,7 @@ class TrialIndex:
         """The variants with trials that were not withdrawn; empty if the run has none."""
         return [name for name, totals in self.state.variants.items() if totals.total]
 
-    def sums(self, variant: str | None) -> RunState | VariantTotals:
+    def sums(self, variant: str | None) -> Totals:
         """Return the sums over the trials of one variant, or of the run."""
         return self.state if variant is None else self.state.variants[variant]
 

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from journal import Event
 from journal.events import Noted, ScoringFailed, TrialScored, TrialWithdrawn
 from replay import summarize
-from replay.variant_totals import VariantTotals
+from replay.variant_totals import Totals
 from tests.replay.trial_events import answered, enqueued, failed, state_of
 
 VARIANTS = ("mini", "large", "")
 
 
-def figures(totals: VariantTotals) -> tuple[Any, ...]:
+def figures(totals: Totals) -> tuple[Any, ...]:
     """Return what two sums must agree on."""
     scores = {scorer: (tally.scored, tally.failed, tally.mean, tally.cases) for scorer, tally in totals.scores.items()}
     stages = {stage: n for stage, n in totals.stages.items() if n}
@@ -104,7 +104,7 @@ def test_the_sums_of_a_variant_are_those_of_a_run_with_only_its_trials(trials: l
     assert list(dict.fromkeys(trial[1] for trial in trials) if has_variants else ()) == list(state.variants)
     for variant, totals in state.variants.items():
         alone = state_of([event for trial in trials if trial[1] == variant for event in trial_events(*trial)])
-        expected = VariantTotals(alone.stages, alone.attempts, alone.recovered, alone.usage, alone.scores)
+        expected = Totals(alone.stages, alone.attempts, alone.recovered, alone.usage, alone.scores)
         assert figures(expected) == figures(totals)
     stages = sum((Counter(totals.stages) for totals in state.variants.values()), Counter[str]())
     assert not has_variants or {stage: n for stage, n in state.stages.items() if n} == dict(stages)
