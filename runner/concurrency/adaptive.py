@@ -182,7 +182,9 @@ class Adaptive:
                 _, _, start, arrived, failure = heapq.heappop(self._failures)
                 self._process_failure(start, arrived, failure)
             elif at == self._test_over:
-                self._end_test(self._background.test_to)
+                self._test_over = _NEVER
+                if not self._background.extend_test(self._started):
+                    self._end_test(self._background.test_to)
             elif at == pause_over:
                 self._changes += self._pause.end(at)
             else:

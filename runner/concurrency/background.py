@@ -46,6 +46,8 @@ class Background:
     """First start of the test; 0 while there is none."""
     test_to: int = 0
     """Last start of the test."""
+    is_extended: bool = False
+    """Whether the result was unclear, so that the test continues."""
     rate: float = 0.0
     """Accepted calls per second between the first sign and the last."""
 
@@ -71,7 +73,7 @@ class Background:
         """
         order = start.order
         if self.is_testing:
-            self.limited += self.test_from <= order <= self.test_to
+            self.limited += order >= self.test_from
             return False
         if order < self.first:
             return False
@@ -98,6 +100,13 @@ class Background:
         self.test_to = newest + max(int(TEST_EXPECTED / self.observed), TEST_SHORTEST)
         self.signs, self.limited = self.limited, 0
 
+    def extend_test(self, newest: int) -> bool:
+        """If the result is unclear, test as many starts again after `newest`, once; return whether that is done."""
+        if self.is_extended or not 0 < self.limited <= TEST_TOLERATED:
+            return False
+        self.test_to, self.is_extended = newest + self.test_to - self.test_from + 1, True
+        return True
+
     def end_test(self, last: int) -> bool:
         """End the test with the start `last`; return whether the 429s are random."""
         is_random = self.limited > TEST_TOLERATED
@@ -109,5 +118,5 @@ class Background:
 
     def cancel_test(self, newest: int) -> None:
         """Cancel the test and start counting again."""
-        self.test_from = self.test_to = 0
+        self.test_from, self.test_to, self.is_extended = 0, 0, False
         self.first, self.limited, self.first_sign = newest + 1, 0, None

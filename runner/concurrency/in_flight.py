@@ -148,7 +148,7 @@ class InFlight:
             # Nothing could be compared, because something else limits the starts.
             self.phase, self.since, self.limit, self.upward = "holding", t, self.known_limit, True
             self.period = min(2 * self.period, LIMIT_TEST_LATEST)
-        is_far = self.limit >= UNPROVEN_LIMIT and self.limit > PER_ROUND_TRIP * start.limit
+        is_far = self.limit >= self._unproven and self.limit > PER_ROUND_TRIP * start.limit
         if is_far or start.wave.load < BUSY_SHARE * start.limit or start.in_flight < start.limit // 2:
             return
         if self.phase == "climbing":
@@ -259,8 +259,11 @@ class InFlight:
         return True
 
     def is_shown(self) -> bool:
-        """Return whether there were enough rate-limited starts above the accepted load."""
-        return self.limited_above >= min(LIMITED_ABOVE, self.limit)
+        """Return whether there were enough rate-limited starts above the accepted load.
+
+        A short run has no time to test whether they are random, so its first limit must reject most of the latest starts.
+        """
+        return self.limited_above >= min(LIMITED_ABOVE, self.limit) and not (self.is_short and not self.known_limit)
 
     @property
     def _share(self) -> float:

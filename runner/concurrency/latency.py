@@ -18,6 +18,7 @@ from runner.concurrency.constants import (
     GROUP_SMALLEST,
     MAX_LATENCY_GROWTH,
     OTHER_LOAD,
+    QUICKEST_GROWTH,
     SAME_LOAD,
     SLOWER,
     SMOOTHING,
@@ -82,7 +83,7 @@ class Latency:
         """Update the averages; return whether the call was about as quick as usual."""
         self.mean = elapsed if self.mean is None else self.mean + SMOOTHING * (elapsed - self.mean)
         usual = elapsed if self.quickest is None else self.quickest
-        self.quickest = usual + SMOOTHING * (elapsed - usual) if elapsed < usual else 1.01 * usual
+        self.quickest = usual + SMOOTHING * (elapsed - usual) if elapsed < usual else QUICKEST_GROWTH * usual
         return elapsed <= SLOWER * usual
 
     def ended(self, start: Start, elapsed: float | None, last_lowered: int) -> Comparison | None:

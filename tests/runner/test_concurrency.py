@@ -286,6 +286,17 @@ def test_random_429s_do_not_lower_the_limit_again_and_again() -> None:
     assert pytest.approx(0.05, abs=0.03) == drive.policy._background.share
 
 
+def test_random_429s_do_not_limit_a_short_run() -> None:
+    """A run of 1,000 trials grows to all slots; a limit rejects most calls above it, random 429s do not."""
+    drive, chance = Drive(200, trials=1_000), random.Random(5)
+    drive.run(12.0, lambda _t, _busy: None if chance.random() < 0.05 else chance.uniform(1.0, 3.0))
+
+    assert 200 == drive.policy.limit
+    limited = Drive(200, trials=1_000)
+    limited.run(12.0, lambda _t, busy: None if busy > 40 else 2.0)
+    assert 36 <= limited.policy.limit <= 40
+
+
 def test_a_test_for_random_429s_is_longer_by_the_retries_in_it() -> None:
     """A second 429 of a trial does not count, so a test of retries alone would always find a rate limit."""
     drive = Drive(32)

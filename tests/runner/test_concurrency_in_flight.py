@@ -64,6 +64,16 @@ def test_a_second_overload_at_no_higher_load_is_remembered_for_longer() -> None:
     assert (10.0 + CEILING_SOONEST, 90.0 + CEILING_LATEST) == (first, machine.ceiling_until)
 
 
+def test_a_hundred_slow_successes_do_not_become_usual() -> None:
+    """A small server that is overloaded from the first second answers slowly; its first few calls show how quick it is."""
+    latency = Latency()
+    first = [latency.succeeded(1.0) for _ in range(4)]
+    then = [latency.succeeded(8.0) for _ in range(100)]
+
+    assert all(first)
+    assert not any(then)
+
+
 def test_timeouts_lower_the_limit() -> None:
     """Many timeouts lower the limit to a third of the load."""
     machine = InFlight(slots=100, limit=60)

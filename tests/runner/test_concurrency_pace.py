@@ -110,6 +110,18 @@ def test_a_test_distinguishes_random_429s_from_a_rate_limit(limited: int, is_ran
     assert share == pytest.approx(background.share)
 
 
+@pytest.mark.parametrize(("limited", "is_unclear"), [(0, False), (1, True), (2, True), (3, False)])
+def test_a_test_with_an_unclear_result_continues_once(limited: int, *, is_unclear: bool) -> None:
+    """A test begins where random 429s happen to be frequent, so there may be few in it even if all are random."""
+    background = Background(longest_test=1e9, observed=0.1)
+    background.begin_test(1000)
+    background.limited = limited
+
+    assert is_unclear == background.extend_test(1120)
+    assert (1220 if is_unclear else 1100) == background.test_to
+    assert not background.extend_test(1220)
+
+
 def test_429s_after_a_measurement_do_not_lower_the_pace_forever() -> None:
     """If nothing was granted since the last 429, only probes start, even if calls were granted since the measurement."""
     pace = plateau(period=3.0)
