@@ -405,8 +405,9 @@ class Adaptive:
 
     def _suspend(self, evidence: str) -> None:
         """Record that only probes may start."""
-        self._pace.anchor = None  # The token bucket overflows meanwhile.
+        self._pace.anchor = None  # The token bucket overflows meanwhile, and no rate can be measured across the pause.
         self._cancel_test()
+        self._background.restart(self._started)
         paused = IntakePaused(until=self._breaker.next_probe, reason=self._breaker.reason, evidence=evidence)
         self._pause = Pause(paused)
         self._changes.append(paused)
@@ -539,7 +540,7 @@ class Adaptive:
 
     def _cancel_test(self) -> None:
         if self._background.is_testing:
-            self._background.cancel_test(self._started)
+            self._background.restart(self._started)
             self._pace.fixed, self._test_over = None, _NEVER
 
     def _show_limit(self, reason: str, evidence: str, *, coarse: bool = False) -> None:

@@ -113,10 +113,10 @@ class Background:
         if self.limited:
             share = self.limited / (last - self.test_from + 1)
             self.share = min(max(share, self.observed if is_random else 0.0), 0.9)
-        self.cancel_test(last)
+        self.restart(last)
         return is_random
 
-    def cancel_test(self, newest: int) -> None:
-        """Cancel the test and start counting again."""
+    def restart(self, newest: int) -> None:
+        """Cancel the test, if there is one, and count the starts after `newest`."""
         self.test_from, self.test_to, self.is_extended = 0, 0, False
         self.first, self.limited, self.first_sign = newest + 1, 0, None

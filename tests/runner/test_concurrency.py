@@ -297,6 +297,24 @@ def test_random_429s_do_not_limit_a_short_run() -> None:
     assert 36 <= limited.policy.limit <= 40
 
 
+def test_429s_before_an_outage_do_not_count_after_it() -> None:
+    """The rate of a test is measured between 429s; an outage between them would make the test many times too slow."""
+    drive = Drive(32)
+    names = drive.fill()
+    drive.wait(0.1)
+    for name in names[:2]:
+        drive.rate_limit(name)
+    drive.wait(0.5)
+    before = drive.policy._background.limited
+    for name in names[2:]:
+        drive.fail(name)
+    drive.wait(0.5)
+
+    assert 2 == before
+    assert drive.policy._breaker.open
+    assert 0 == drive.policy._background.limited
+
+
 def test_a_test_for_random_429s_is_longer_by_the_retries_in_it() -> None:
     """A second 429 of a trial does not count, so a test of retries alone would always find a rate limit."""
     drive = Drive(32)
