@@ -1,6 +1,6 @@
 """Check, on import, that `journal`, `replay` and `runner` are evaljournal's own, and that no file hides a dependency.
 
-These names are common. Another distribution or a file of the user's may take one of them, and pip overwrites a package of the
+These names are common. Another distribution or a file of the user may take one of them, and pip overwrites a package of the
 same name without a warning. A file such as `rich.py` in the working directory hides the package of that name.
 """
 

@@ -1,6 +1,6 @@
 """The Python API: `run`, `arun` and `rescore`.
 
-It decides in which thread a session runs and handles signals; everything else is `runner.engine.session`.
+It chooses the thread in which a session runs, and handles signals; the session itself is in `runner.engine.session`.
 """
 
 import contextvars
@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import trio
 from typing_extensions import Unpack
 
-from runner.data.dataset import texts
+from runner.data.dataset import as_strings
 from runner.data.shard import parse_shard
 from runner.definition.evaluation import Evaluation
 from runner.definition.loading import imports_for_worker
@@ -66,7 +66,7 @@ def run(
     if signals and not is_main_thread:
         raise UsageError("signals are handled in the main thread only; omit the option", setting="signals", value=signals)
     session = _session(evaluation, path, options)
-    run_session = _in_own_thread if is_in_event_loop() else lambda session: in_trio(session.run)
+    run_session = _run_in_new_thread if is_in_event_loop() else lambda session: in_trio(session.run)
     handled_signals = () if signals is False or not is_main_thread else STOP_SIGNALS
     if handled_signals:
         session.on_unresponsive = session.options.on_unresponsive or (
@@ -125,7 +125,7 @@ def rescore(
     run_path = newest_of(name) if path is None else Path(path)
     scorers, input_name = list(evaluation.scorers.values()), evaluation.cases.input_name
     call = functools.partial(rescore_run, run_path, scorers, all_outputs=all_outputs, slots=slots, input_name=input_name)
-    return run_async(functools.partial(call, only_variants=texts(only_variants), workers=scoring_workers(evaluation)))
+    return run_async(functools.partial(call, only_variants=as_strings(only_variants), workers=scoring_workers(evaluation)))
 
 
 def _raise_signal(number: int, session: Session) -> None:
@@ -139,7 +139,7 @@ def _raise_signal(number: int, session: Session) -> None:
 
 
 def in_trio(call: Callable[[], Awaitable[T]]) -> T:
-    """Run an async call in a new trio loop; a KeyboardInterrupt is taken out of the nurseries' exception groups."""
+    """Run an async call in a new trio loop; an exception group of KeyboardInterrupts only is raised as a KeyboardInterrupt."""
     try:
         return trio.run(call)
     except BaseExceptionGroup as group:
@@ -149,12 +149,12 @@ def in_trio(call: Callable[[], Awaitable[T]]) -> T:
 
 
 def run_async(call: Callable[[], Awaitable[T]]) -> T:
-    """Run an async call in a new trio loop: in this thread, or in a new one if an event loop runs in this one."""
+    """Run an async call in a new trio loop: in this thread, or in a new one if this one runs an event loop."""
     return _in_new_thread(lambda _: in_trio(call)) if is_in_event_loop() else in_trio(call)
 
 
-def _in_own_thread(session: Session) -> Outcome:
-    """Run a session next to a loop that runs in this thread. If its last attempts do not end, its thread is abandoned."""
+def _run_in_new_thread(session: Session) -> Outcome:
+    """Run a session in a new thread, which is abandoned if its last attempts do not end."""
 
     def call(deliver: Callable[[Outcome], None]) -> Outcome:
         session.on_unresponsive = deliver

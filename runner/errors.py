@@ -12,7 +12,7 @@ from typing import Any, Final
 from attrs import Attribute
 
 Validator = Callable[[Any, "Attribute[Any]", Any], None]
-MAX_WHOLE: Final = 2**63 - 1
+MAX_WHOLE_NUMBER: Final = 2**63 - 1
 """Largest whole number of a setting."""
 
 
@@ -61,18 +61,18 @@ def whole_number(minimum: int, hint: str = "", *, prefix: str = "", optional: bo
     """Return an attrs validator of whole numbers from `minimum` that a journal can record; with `optional`, None is valid."""
 
     def validate(_: object, attribute: "Attribute[Any]", value: object) -> None:
-        if is_whole(value, minimum) or (optional and value is None):
+        if is_whole_number(value, minimum) or (optional and value is None):
             return
-        is_large = isinstance(value, int) and value > MAX_WHOLE
-        problem = f"must be at most {MAX_WHOLE:,}" if is_large else f"must be a whole number, {minimum:,} or more"
+        is_too_large = isinstance(value, int) and value > MAX_WHOLE_NUMBER
+        problem = f"must be at most {MAX_WHOLE_NUMBER:,}" if is_too_large else f"must be a whole number, {minimum:,} or more"
         raise UsageError(problem, setting=f"{prefix}{attribute.name}", value=value, hint=hint)
 
     return validate
 
 
-def is_whole(value: object, minimum: int) -> bool:
+def is_whole_number(value: object, minimum: int) -> bool:
     """Return whether a value is a whole number, `minimum` or more, that a journal can record."""
-    return isinstance(value, int) and not isinstance(value, bool) and minimum <= value <= MAX_WHOLE
+    return isinstance(value, int) and not isinstance(value, bool) and minimum <= value <= MAX_WHOLE_NUMBER
 
 
 class MissingVariable(UsageError):

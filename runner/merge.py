@@ -88,9 +88,9 @@ async def merge(
     target = Path(target)
     shards = await in_thread(lambda: _check([Path(source) for source in sources], target, files))
     missing = missing_shards([shard.shard for shard in shards])
-    started = _run_started(shards, complete=not missing)
+    started = _run_started(shards, is_complete=not missing)
     first = min((shard.start for shard in shards), key=lambda record: record.at)
-    key = await in_thread(_key)
+    key = await in_thread(_own_key)
     own_key = key if all(shard.is_own for shard in shards) else None
     copy = _Copy(current=first)
     async with (
@@ -104,7 +104,7 @@ async def merge(
     return Merged(target, copy.state, journal.head, tuple(shards), tuple(missing))
 
 
-def _key() -> bytes | None:
+def _own_key() -> bytes | None:
     try:
         return user_key()
     except KeyUnavailable:
@@ -116,7 +116,7 @@ def _check(paths: list[Path], target: Path, files: Files) -> list[SourceShard]:
     for path in paths:
         check_target(path, target, files)
     shards: dict[Shard, SourceShard] = {}
-    key = _key()
+    key = _own_key()
     for path in paths:
         source = _describe(path, key)
         if (earlier := shards.get(source.shard)) is not None:
@@ -171,21 +171,21 @@ def _check_same(first: SourceShard, other: SourceShard) -> None:
         shards = f"{first.path} is shard {first.shard}, and {other.path} is shard {other.shard}"
         raise UsageError(f"the shards are not parts of one run: {shards}")
     settings: dict[str, Any] = {name: other.started.settings.get(name) for name in EXPERIMENT_SETTINGS}
-    now = attrs.evolve(other.started, settings=settings)  # type: ignore[misc]  # an event is an attrs class
-    if changes := differences(first.started, now, first.started.settings):
+    other_start = attrs.evolve(other.started, settings=settings)  # type: ignore[misc]  # an event is an attrs class
+    if changes := differences(first.started, other_start, first.started.settings):
         raise RunChanged(
             f"{other.path} differs from {first.path}", changes=changes, hint="merge shards of one evaluation and dataset only"
         )
 
 
-def _run_started(shards: Sequence[SourceShard], *, complete: bool) -> events.RunStarted:
+def _run_started(shards: Sequence[SourceShard], *, is_complete: bool) -> events.RunStarted:
     first: Any = shards[0].start.event
     trials = [shard.trials for shard in shards]
     environments = [shard.started.environment for shard in shards]
     names = dict.fromkeys(itertools.chain.from_iterable(environments))
     merged: events.RunStarted = attrs.evolve(
         first,
-        trials=sum(number or 0 for number in trials) if complete and None not in trials else 0,
+        trials=sum(number or 0 for number in trials) if is_complete and None not in trials else 0,
         environment={name: ", ".join(dict.fromkeys(str(env[name]) for env in environments if name in env)) for name in names},
         forked_from=None,
         shard="",
@@ -302,24 +302,24 @@ class _Adapter:
 
     def _session(self, event: events.SessionStarted) -> Event:
         """Return the start of the new run's next session; its changes are relative to the session before it."""
-        before, now = self._state.started, self.source.started
-        assert before is not None
-        assert now is not None
+        merged_start, shard_start = self._state.started, self.source.started
+        assert merged_start is not None
+        assert shard_start is not None
         previous, settings = self._state.settings, self.source.settings
         changed = {name: settings.get(name) for name in {**previous, **settings} if previous.get(name) != settings.get(name)}
-        adopted = adopted_changes(before, now)
+        adopted = adopted_changes(merged_start, shard_start)
         session: Event = attrs.evolve(
             event,  # type: ignore[misc]  # an event is an attrs class
             session=self._journal.lifecycle.sessions + 1,
             settings=changed or None,
             trials=self.source.planned,
             adopted=adopted,
-            definition=now.definition if adopted is not None else None,
+            definition=shard_start.definition if adopted is not None else None,
         )
         return session
 
     def _finished(self, event: events.RunFinished, record: Record) -> Event:
-        """Return the end of a finished shard with the totals so far; a stop if shards are missing or earlier trials open.
+        """Return the end of a finished shard with the totals so far; a stop if shards are missing or earlier trials are open.
 
         The totals of the shard are replaced, so they are checked first.
         """

@@ -19,8 +19,8 @@ _sink: ContextVar[Sink | None] = ContextVar("evaljournal_notes", default=None)
 def note(**values: Any) -> None:
     """Record values with the current attempt: `note(tokens=112, cost=0.0004, model="small")`.
 
-    Every call is recorded. Numbers, also those in a mapping `usage`, are summed in the run's usage. Outside an attempt, as in a
-    unit test that calls the task, nothing is recorded.
+    Every call is recorded. Numbers, including those in a `usage` mapping, are summed in the run's usage. Outside an attempt, as
+    in a unit test that calls the task, nothing is recorded.
     """
     for name in values:
         if name.startswith(NOTE_PREFIX):

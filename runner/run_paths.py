@@ -1,4 +1,4 @@
-"""Paths of runs, such as the next free number under `runs/NAME/`, and how a run starts and ends."""
+"""Paths of runs, such as the next free number under `runs/NAME/`, and the first and last records of a run."""
 
 import os
 import re

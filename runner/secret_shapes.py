@@ -17,7 +17,7 @@ _KEYS = (
     r"sk-[\w*-]{8,}",  # OpenAI, Anthropic and compatible APIs, some partly masked by asterisks
     r"(?:sk|pk|rk)_(?:live|test)_\w{8,}",  # Stripe
     r"(?:gsk|hf|r8|glpat|npm|dop_v1)[_-]\w{16,}",  # Groq, Hugging Face, Replicate, GitLab, npm, DigitalOcean
-    r"(?:nvapi|xai|pplx|fw|lsv2_pt|lsv2_sk|pk-lf)[_-][\w-]{16,}",  # NVIDIA, xAI, Perplexity, Fireworks, tracers
+    r"(?:nvapi|xai|pplx|fw|lsv2_pt|lsv2_sk|pk-lf)[_-][\w-]{16,}",  # NVIDIA, xAI, Perplexity, Fireworks, LangSmith, Langfuse
     r"gh[oprsu]_\w{16,}",  # GitHub
     r"github_pat_\w{16,}",
     r"xox[abeoprs]-[\w-]{8,}",  # Slack
@@ -31,34 +31,34 @@ _KEY_MARKERS = (
     *(f"{name}{mark}" for name in ("gsk", "hf", "r8", "glpat", "npm", "dop_v1", "nvapi", "xai", "pplx", "fw") for mark in "_-"),
     *("aiza", "ya29.", "akia", "asia"),
 )
-_TOKENS = ("access", "auth", "refresh", "id", "session", "security")
+_TOKEN_KINDS = ("access", "auth", "refresh", "id", "session", "security")
 _NAMES = (
     r"(?<![^\W_])"
-    rf"(?:api[_-]?key|(?:{'|'.join(_TOKENS)})[_-]?token|(?:client[_-]?)?secret(?:[_-]access)?(?:[_-]?key)?"
+    rf"(?:api[_-]?key|(?:{'|'.join(_TOKEN_KINDS)})[_-]?token|(?:client[_-]?)?secret(?:[_-]access)?(?:[_-]?key)?"
     r"|private[_-]?key|passw(?:or)?d|passphrase)"
 )
 _NAME_MARKERS = (
     *(f"{name}{mark}key" for name in ("api", "private") for mark in ("", "_", "-")),
-    *(f"{name}{mark}token" for name in _TOKENS for mark in ("", "_", "-")),
+    *(f"{name}{mark}token" for name in _TOKEN_KINDS for mark in ("", "_", "-")),
     *("secret", "passw", "passphrase"),
 )
 _HEADERS = r"(?:(?<![\w-])(?:proxy-)?authorization|api-key|auth-token|subscription-key|functions-key)"
-_IN_URLS = r"key|token|sig|signature|pwd|auth|x-amz-(?:signature|credential|security-token)|x-goog-signature"
+_URL_PARAMETERS = r"key|token|sig|signature|pwd|auth|x-amz-(?:signature|credential|security-token)|x-goog-signature"
 _FLAGS = r"(?:api-?key|token|secret|passw(?:or)?d|passphrase|credentials?|oauth2-bearer|(?<=--)pass)"
 _LOGIN_FLAGS = r"--(?:(?:proxy|http|ftp)-)?user"
-_NUMBER = r"\d{1,6}"  # of tokens, of a user and a port
+_NUMBER = r"\d{1,6}"  # a token count, a user id or a port, not a secret
 
 _QUOTE = r"""\\?["']"""
-_INSIDE = r"""[^"'\\\r\n]+"""  # up to the closing quote
-_BARE = r"""(?![{$<\[])[^\s"'\\,;&)}\]>]+"""  # up to the end of the word, list item or URL parameter; not a placeholder
+_QUOTED = r"""[^"'\\\r\n]+"""  # up to the closing quote
+_UNQUOTED = r"""(?![{$<\[])[^\s"'\\,;&)}\]>]+"""  # up to the end of the word, list item or URL parameter; not a placeholder
 _SCHEMES = r"(?:bearer|basic|token)\s+"
-_LONG = r"(?:digest|aws4-hmac-sha256)\s[^\r\n]*"  # schemes with several parts
+_LONG_CREDENTIALS = r"(?:digest|aws4-hmac-sha256)\s[^\r\n]*"  # schemes with several parts
 
 
 def _group_markers(markers: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """Group markers by something that few texts contain, so that most markers need no search of their own.
+    """Group markers by a substring that few texts contain, so that most markers need no search of their own.
 
-    A marker that contains another one is omitted: a text with it has the other one, too.
+    A marker that contains another one is omitted: a text that contains it contains the other one.
     """
     unique = dict.fromkeys(markers)
     groups: dict[str, tuple[str, ...]] = {}
@@ -113,7 +113,7 @@ _SHAPES: Final = (
         ("authorization", "api-key", "auth-token", "subscription-key", "functions-key"),
         re.compile(
             rf"(?i)({_HEADERS}(?:{_QUOTE}\s*[:,]|\s*[:=])\s*)(b?{_QUOTE})?({_SCHEMES})?"
-            rf"(?(2){_INSIDE}|(?:{_LONG}|(?!{_SCHEMES}){_BARE}))"
+            rf"(?(2){_QUOTED}|(?:{_LONG_CREDENTIALS}|(?!{_SCHEMES}){_UNQUOTED}))"
         ),
     ),
     _Shape(("cookie",), re.compile(rf"(?i)(\bcookie(?:{_QUOTE}\s*[:,]|\s*[:=])\s*)(b?{_QUOTE})?[^\"'\r\n]+")),
@@ -123,12 +123,12 @@ _SHAPES: Final = (
         re.compile(r"([bB](?<!\w.)(?i:earer|asic)\s+)(?i:(?!\*\*\*)(?=[a-z._~+/-]{0,200}[0-9*])[a-z0-9._~+/*-]{8,})=*"),
         is_certain=True,
     ),
-    _Shape(_NAME_MARKERS, re.compile(rf"(?i)({_NAMES}(?:{_QUOTE})?\s*[:=]\s*)(b?{_QUOTE})?(?(2){_INSIDE}|{_BARE})")),
+    _Shape(_NAME_MARKERS, re.compile(rf"(?i)({_NAMES}(?:{_QUOTE})?\s*[:=]\s*)(b?{_QUOTE})?(?(2){_QUOTED}|{_UNQUOTED})")),
     _Shape(
         tuple(f"-{name}" for name in ("api-key", "apikey", "token", "secret", "pass", "credential", "oauth2-bearer")),
         re.compile(
             rf"(?i)((?<![\w-])--?(?:[a-z0-9]{{1,20}}-){{0,4}}{_FLAGS}(?:[ \t]{{1,8}}|=))({_QUOTE})?"
-            rf"(?!-|{_NUMBER}(?![^\s\"']))(?(2){_INSIDE}|{_BARE})"
+            rf"(?!-|{_NUMBER}(?![^\s\"']))(?(2){_QUOTED}|{_UNQUOTED})"
         ),
     ),
     # A login of curl: -u name:password. A URL, a port and a group id are not passwords.
@@ -136,7 +136,7 @@ _SHAPES: Final = (
         ("-u", "-user"),
         re.compile(
             rf"((?<![\w-])(?:-[uU][ \t]{{0,8}}|(?i:{_LOGIN_FLAGS})(?:[ \t]{{1,8}}|=)))({_QUOTE})?"
-            rf"([^\s\"'\\:]{{0,100}}:)({_QUOTE})?(?!//|(?i:https?:)|{_NUMBER}(?![^\s\"']))(?(2){_INSIDE}|(?(4){_INSIDE}|{_BARE}))"
+            rf"([^\s\"'\\:]{{0,100}}:)({_QUOTE})?(?!//|(?i:https?:)|{_NUMBER}(?![^\s\"']))(?(2){_QUOTED}|(?(4){_QUOTED}|{_UNQUOTED}))"
         ),
     ),
     # An environment variable: PGPASSWORD=…
@@ -145,12 +145,12 @@ _SHAPES: Final = (
         re.compile(
             r"((?<![A-Za-z0-9_])(?:(?:[A-Z0-9_]{0,60}_)?(?:API)?(?:KEY|TOKEN|SECRET)|[A-Z0-9_]{0,60}PASSW(?:OR)?D)=)"
             rf"({_QUOTE})?"
-            rf"(?!{_NUMBER}(?![^\s\"']))(?(2){_INSIDE}|{_BARE})"
+            rf"(?!{_NUMBER}(?![^\s\"']))(?(2){_QUOTED}|{_UNQUOTED})"
         ),
     ),
     _Shape(
         tuple(f"{name}=" for name in ("key", "token", "sig", "signature", "pwd", "auth", "credential", "code")),
-        re.compile(rf"(?i)([?&](?:(?:{_IN_URLS})=|code=(?=[^\s&#\"'<>]{{12}})))(?![{{$])[^\s&#\"'<>]+"),
+        re.compile(rf"(?i)([?&](?:(?:{_URL_PARAMETERS})=|code=(?=[^\s&#\"'<>]{{12}})))(?![{{$])[^\s&#\"'<>]+"),
     ),
     _Shape(
         ("@",),
@@ -158,7 +158,7 @@ _SHAPES: Final = (
         is_certain=True,
     ),
     _Shape(_KEY_MARKERS, re.compile(rf"(?<![A-Za-z0-9])(?:{'|'.join(_KEYS)})"), is_certain=True),
-    # A JSON web token. One that does not end is consumed unchanged, so that its characters are not scanned again.
+    # A JSON web token. An incomplete one is consumed unchanged, so that its characters are not scanned again.
     _Shape(
         ("eyj",),
         re.compile(
@@ -175,11 +175,11 @@ _SECRET_MEMBER = re.compile(rf"(?i)(?:[\w-]*[_-])?{_NAMES}|[\w-]*{_HEADERS}")
 _SECRET_FLAG = re.compile(rf"(?i)--?(?:[a-z0-9]{{1,20}}-){{0,4}}{_FLAGS}")
 _LOGIN_FLAG = re.compile(rf"-[A-Za-z]{{0,4}}[uU]|(?i:{_LOGIN_FLAGS})")
 _LOGIN = re.compile(rf"([^\s:]{{0,100}}:)(?!//|(?i:https?:)|{_NUMBER}$|\$\w+$|\$\{{\w+\}}$|\{{[^{{}}]*\}}$).+", re.DOTALL)
-_NOT_AFTER_FLAG = re.compile(rf"-.*|{_NUMBER}", re.DOTALL)
+_NOT_A_SECRET = re.compile(rf"-.*|{_NUMBER}", re.DOTALL)
 _VARIABLE = re.compile(r"\$(?:\w+|\{\w+\})")
 _SCHEME = re.compile(r"(?i)\s*(?:bearer|basic|token)?\s*")
 _NAME_ONLY = re.compile(r"[\w.-]*[:=]\s*")
-_LIKE_A_KEY = re.compile(r"(?=.{0,200}\d)(?=.{0,200}[A-Za-z])[\w./+=:*~-]{12,}")
+_KEY_LIKE = re.compile(r"(?=.{0,200}\d)(?=.{0,200}[A-Za-z])[\w./+=:*~-]{12,}")
 
 
 def is_secret_name(name: str) -> bool:
@@ -196,7 +196,7 @@ def mask_after_flag(flag: str, word: str) -> str:
     """Mask a word of a command line that is a secret because of the one before it, such as `--token` or `-u`."""
     if _LOGIN_FLAG.fullmatch(flag):
         return _LOGIN.sub(rf"\1{MASK}", word) if _LOGIN.fullmatch(word) else word
-    is_secret = _SECRET_FLAG.fullmatch(flag) and not _NOT_AFTER_FLAG.fullmatch(word) and not is_placeholder(word)
+    is_secret = _SECRET_FLAG.fullmatch(flag) and not _NOT_A_SECRET.fullmatch(word) and not is_placeholder(word)
     return MASK if is_secret else word
 
 
@@ -216,7 +216,7 @@ def mask_shapes(text: str, *, certain: bool = False) -> str:
     if _has_marker(folded, _MARKERS):
         for shape in _SHAPES:
             if _has_marker(folded, shape.marker_groups):
-                text = shape.mask(text, None if shape.is_certain or not certain else _is_like_a_key)
+                text = shape.mask(text, None if shape.is_certain or not certain else _is_key_like)
     return text
 
 
@@ -232,8 +232,8 @@ def may_have_shape(text: str) -> bool:
     return _has_marker(text.casefold(), _MARKERS)
 
 
-def _is_like_a_key(value: str) -> bool:
-    return _LIKE_A_KEY.fullmatch(value.strip("\"'")) is not None
+def _is_key_like(value: str) -> bool:
+    return _KEY_LIKE.fullmatch(value.strip("\"'")) is not None
 
 
 def _is_literal(value: str) -> bool:

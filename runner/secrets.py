@@ -64,7 +64,7 @@ class SecretValues:
         return False
 
     def mask(self, text: str) -> str:
-        """Replace the values, also where they are escaped or encoded."""
+        """Replace the values, including escaped and encoded ones."""
         return self._pattern.sub(MASK, text) if self.may_be_in(text) else text
 
     def spans(self, text: str) -> list[tuple[int, int]]:
@@ -142,7 +142,7 @@ def mask_keys(text: str) -> str:
 
 
 def excerpt(text: str, length: int) -> str:
-    """Return the beginning of a text with secrets masked, also a secret that continues after it."""
+    """Return the beginning of a text with secrets masked, including one that continues beyond it."""
     masked = mask(text[: length + _MARGIN])
     return masked if len(text) <= length and len(masked) <= length else f"{masked[:length]}…"
 
@@ -152,7 +152,7 @@ _MARGIN: Final = 2_000
 
 
 def mask_literal(text: str, name: str = "") -> str:
-    """Mask the secrets in a text that are not in variables; with the `name` of a header, its value may be one."""
+    """Mask the secrets in a text that are not in variables; `name`: the header whose value the text is."""
     if is_secret_name(name) and text and without_variables(text) == text:
         return MASK
     return mask_literals(_all_secrets.mask(text))
@@ -183,7 +183,7 @@ def mask_values(value: Any) -> Any:
 
 
 def mask_definition(value: Any) -> Any:
-    """Mask a JSON value that is fingerprinted: equally on every machine, and only what is certainly a key."""
+    """Mask a JSON value that is fingerprinted: the same on every machine, and only what is certainly a key."""
     return _masked(value, partial(mask_shapes, certain=True))
 
 
@@ -249,7 +249,7 @@ def mask_output(output: Any) -> Any:
 
 
 def _containers(value: Any) -> Iterator[Any]:
-    """Yield the objects and lists in a JSON value, also deeply nested ones; each may be changed before the next."""
+    """Yield the objects and lists in a JSON value; each may be changed before the next."""
     pending = [value]
     while pending:
         container = pending.pop()
@@ -266,7 +266,7 @@ def _keys(value: Any) -> Iterator[str]:
 
 
 def _mask_object_keys(value: Any) -> None:
-    """Mask the keys of the objects in a JSON value; a key that occurs twice then gets a number."""
+    """Mask the keys of the objects in a JSON value; keys that become equal get a number."""
     for container in _containers(value):
         if not isinstance(container, dict):
             continue
@@ -285,7 +285,7 @@ class _Texts:
 
     def __init__(self) -> None:
         self.positions: list[tuple[Any, Any]] = []
-        """Container and key or index of each."""
+        """Container, and key or index, of each text."""
 
     @property
     def joined(self) -> str:
@@ -293,17 +293,17 @@ class _Texts:
         return "".join(container[key] for container, key in self.positions)
 
     def mask(self, spans: list[tuple[int, int]]) -> None:
-        """Mask parts of the joined text: the mask is put where a part begins."""
-        at = 0
+        """Mask spans of the joined text: the mask is put where a span begins."""
+        offset = 0
         for container, key in self.positions:
             text, pieces, end_of_mask = container[key], list[str](), 0
             for begin, end in spans:
-                first, last = max(begin - at, 0), min(end - at, len(text))
+                first, last = max(begin - offset, 0), min(end - offset, len(text))
                 if first < len(text) and last > 0:
-                    pieces += [text[end_of_mask:first], MASK if begin >= at else ""]
+                    pieces += [text[end_of_mask:first], MASK if begin >= offset else ""]
                     end_of_mask = last
             container[key] = "".join([*pieces, text[end_of_mask:]])
-            at += len(text)
+            offset += len(text)
 
 
 def _texts(value: dict[str, Any] | list[Any]) -> dict[tuple[Any, ...], _Texts]:
@@ -315,10 +315,10 @@ def _texts(value: dict[str, Any] | list[Any]) -> dict[tuple[Any, ...], _Texts]:
         inner: list[tuple[tuple[Any, ...], Any]] = []
         is_list = isinstance(container, list)
         for key, item in enumerate(container) if is_list else container.items():
-            at = path if is_list else (*path, key)
+            item_path = path if is_list else (*path, key)
             if isinstance(item, str):
-                texts[at].positions.append((container, key))
+                texts[item_path].positions.append((container, key))
             elif isinstance(item, dict | list):
-                inner.append((at, item))
+                inner.append((item_path, item))
         pending += reversed(inner)
     return texts

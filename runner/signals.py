@@ -23,9 +23,9 @@ Handler = Callable[[int, FrameType | None], object]
 class _Entry:
     """A handler and what it replaced."""
 
-    def __init__(self, handler: Handler, *, shares: bool) -> None:
+    def __init__(self, handler: Handler, *, chain: bool) -> None:
         self.handler = handler
-        self.shares = shares
+        self.chain = chain
         self.previous: Any = None
         """The system-level handler to restore; None if another entry restores it."""
 
@@ -37,22 +37,22 @@ _entries: Final[dict[int, list[_Entry]]] = {}
 def _dispatch(number: int, frame: FrameType | None) -> None:
     for entry in reversed(_entries.get(number, ())):
         entry.handler(number, frame)
-        if not entry.shares:
+        if not entry.chain:
             return
 
 
 @contextmanager
-def handle_signals(handler: Handler, *numbers: int, shares: bool = False) -> Generator[bool]:
+def handle_signals(handler: Handler, *numbers: int, chain: bool = False) -> Generator[bool]:
     """Install a signal handler for the duration of the block; yields whether it was installed.
 
-    It is called instead of earlier handlers or, if it `shares`, before them. Ignored signals stay ignored, and nothing is
+    It is called instead of earlier handlers or, with `chain`, before them. Ignored signals stay ignored, and nothing is
     installed outside the main thread.
     """
     is_main = threading.current_thread() is threading.main_thread()
     handled = [number for number in numbers if is_main and signal.getsignal(number) not in (signal.SIG_IGN, None)]
     with ExitStack() as stack:
         for number in handled:
-            stack.enter_context(_installed(number, _Entry(handler, shares=shares)))
+            stack.enter_context(_installed(number, _Entry(handler, chain=chain)))
         yield bool(handled)
 
 
@@ -66,7 +66,7 @@ def reinstall_handlers() -> None:
 
 
 def is_from_signal(exc: BaseException) -> bool:
-    """Return whether an exception is, or contains, a KeyboardInterrupt of a signal handler; code may also raise it itself.
+    """Return whether an exception is, or contains, a KeyboardInterrupt that a signal handler raised.
 
     The handler is then in its traceback. Python's default handler leaves no trace; if it is installed, the result is True.
     """
@@ -105,8 +105,8 @@ async def until_signal(call: Callable[[], Awaitable[object]], *numbers: int) -> 
     """Await a call inside trio until it returns or one of the signals arrives; return whether it returned."""
     import trio  # noqa: PLC0415  # slow to import
 
-    loop = trio.lowlevel.current_trio_token()
-    with trio.CancelScope() as scope, handle_signals(lambda *_: loop.run_sync_soon(scope.cancel), *numbers):
+    token = trio.lowlevel.current_trio_token()
+    with trio.CancelScope() as scope, handle_signals(lambda *_: token.run_sync_soon(scope.cancel), *numbers):
         await call()
     return not scope.cancelled_caught
 

@@ -141,7 +141,7 @@ def events_of(path: Path | str, *, files: Files = DISK) -> list[Event]:
 
 
 async def inline(call: Callable[[], T], /) -> T:
-    """Make a blocking call without a thread, so that the order of events is deterministic. A call cannot be cancelled."""
+    """Make a blocking call without a thread, so that the order of events is deterministic. The call cannot be cancelled."""
     await trio.lowlevel.cancel_shielded_checkpoint()
     return call()
 

@@ -15,7 +15,7 @@ import pytest
 
 from journal.events import AttemptSucceeded, TrialScored
 from replay import load
-from runner.definition.loading import find
+from runner.definition.loading import load_evaluation
 from tests.processes import ROOT, Process
 from tests.programs import STAND_INS, find_program, needs_stand_ins
 from tests.runs import events
@@ -152,7 +152,7 @@ def test_code_execution(tmp_path: Path, server: Server, name: str) -> None:
 )
 def test_programs_that_are_executed(program: str, passed: bool, reason: str) -> None:  # noqa: FBT001  # a parameter of the test
     """Whatever a program does, it has a score."""
-    unit_tests: Any = find(str(EXAMPLES / "code_execution.py")).evaluation.scorers["unit_tests"].function
+    unit_tests: Any = load_evaluation(str(EXAMPLES / "code_execution.py")).evaluation.scorers["unit_tests"].function
     score = unit_tests(program, metadata={"tests": [[[3], 9], [[-4], 16]]})
 
     assert passed is score.value

@@ -43,8 +43,8 @@ def find_run(argument: str | Path) -> Path:
             return runs[0]
     if path.exists():
         return path  # Reading it reports what is wrong.
-    run, at, variant = str(path).rpartition("@")
-    if at and segments.is_run(Path(run)):
+    run, separator, variant = str(path).rpartition("@")
+    if separator and segments.is_run(Path(run)):
         raise UsageError(f"{path} does not exist; this command takes a whole run, not its variant {variant!r}")
     names = {run.parent.name: None for run in runs_under(RUNS)} | {str(run): None for run in runs_under(RUNS)}
     raise UsageError(f"{path} does not exist{suggest(str(path), names) or '; `evaljournal ls` lists the runs'}")
@@ -65,8 +65,8 @@ def find_reference(argument: str | Path) -> RunReference:
 
     An existing path that contains an @ takes precedence. @VARIANT names a variant of the newest run.
     """
-    run, at, variant = str(argument).rpartition("@")
-    if not at or Path(argument).exists() or (RUNS / argument).exists():
+    run, separator, variant = str(argument).rpartition("@")
+    if not separator or Path(argument).exists() or (RUNS / argument).exists():
         return RunReference(find_run(argument))
     return RunReference(find_run(run) if run else newest_run(), variant)
 

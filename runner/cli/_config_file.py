@@ -81,13 +81,13 @@ def _as_arguments(option: Option, value: Any) -> Any:
         if is_switch != isinstance(value, bool) or isinstance(value, list | dict):
             raise click.BadParameter("expected true or false" if is_switch else "expected a single value")
         return value if is_switch else str(value)
-    parts: list[Any] = value if isinstance(value, list) else [value]
-    if option.varies and any(isinstance(part, list | dict | bool) for part in parts):
+    items: list[Any] = value if isinstance(value, list) else [value]
+    if option.varies and any(isinstance(item, list | dict | bool) for item in items):
         raise click.BadParameter("expected a value, or a list of values")
     if isinstance(value, dict):
         separator = ": " if option.key == "header" else "="
-        return [f"{key}{separator}{part}" for key, part in cast("dict[str, Any]", value).items()]
-    return [str(part) for part in parts]
+        return [f"{key}{separator}{item}" for key, item in cast("dict[str, Any]", value).items()]
+    return [str(item) for item in items]
 
 
 def _use_config(ctx: click.Context, _: click.Parameter, path: Path | None) -> Path | None:

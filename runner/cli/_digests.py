@@ -39,13 +39,13 @@ class DigestCache:
     def __init__(self) -> None:
         self._directory = _directory()
         self._version = installed_version()
-        self._has_new = False
+        self._has_new_entries = False
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._has_new and self._directory is not None:
+        if self._has_new_entries and self._directory is not None:
             with contextlib.suppress(OSError):
                 _remove_oldest(self._directory)
 
@@ -72,7 +72,7 @@ class DigestCache:
         if key and key == self._key(path) and not view.is_live and view.problem is None:
             with contextlib.suppress(OSError):
                 write_atomically(self._file(path), [key, to_json(*result)], sync=False)
-                self._has_new = True
+                self._has_new_entries = True
         return result
 
     def _file(self, path: Path) -> Path:

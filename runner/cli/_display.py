@@ -70,7 +70,7 @@ def summary_of(view: LoadedRun, by: str | None = None) -> dict[str, Any]:
         "is_live": view.is_live,
         "problem": None if view.problem is None else str(view.problem),
         "durable_seq": view.durable,
-        "next_command": _next(view),
+        "next_command": _next_command(view),
         "waiting": _waiting(view),
         **view_json(summarize(state, groups=None if by is None else groups_by(view, by))),
     }
@@ -84,7 +84,7 @@ def _waiting(view: LoadedRun) -> list[dict[str, Any]]:
     return [view_json(reason) for reason in idle.reasons(view.state, now=now, total=view.total)]
 
 
-def _next(view: LoadedRun) -> str:
+def _next_command(view: LoadedRun) -> str:
     """Return the command to continue: salvage, resume or fork."""
     if view.problem is not None:
         return f"evaljournal salvage {shlex.quote(str(view.path))} -o NEW"
@@ -108,7 +108,7 @@ def print_json(value: Any) -> None:
 
 def print_table(rows: Sequence[Sequence[str]]) -> None:
     """Print rows in columns; the first row is the header."""
-    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:
         echo("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
 

@@ -23,8 +23,8 @@ from runner.run_paths import RUNS, runs_under
 from runner.tasks import Billed
 from runner.tasks.prices import DEFAULT_PRICES, price_of, read_prices
 
-_SHOWN_VARIANTS: Final = 8
-_EARLIER_RUNS: Final = 5
+_MAX_SHOWN_VARIANTS: Final = 8
+_MAX_RUNS: Final = 5
 """Number of earlier runs searched for recorded usage."""
 
 
@@ -34,10 +34,10 @@ def print_dry_run(
     """Print what would be run."""
     cases, shards = selected.trials.cases, shard.count if shard else 1
     evaluation, variants = selected.evaluation, selected.evaluation.variants
-    per_case = settings.repeats * max(1, len(variants))
+    trials_per_case = settings.repeats * max(1, len(variants))
     slots = settings.slots or min(default_slots(task, shards) for task in evaluation.tasks.values())
-    trials = None if cases is None else cases * per_case
-    max_trials = trials if cases is not None or settings.limit is None else settings.limit * per_case
+    trials = None if cases is None else cases * trials_per_case
+    max_trials = trials if cases is not None or settings.limit is None else settings.limit * trials_per_case
     retry = settings.retry
     calls_per_trial = 1 + retry.errors + min(retry.parse_errors, retry.errors) + retry.timeouts
     earlier = _earlier_usage(loaded.evaluation.name)
@@ -62,7 +62,7 @@ def print_dry_run(
                 "variants": {name: earlier.expected(name, trials, len(variants)) if earlier else None for name in variants}
                 or None,
                 "scorers": list(loaded.evaluation.scorers),
-                "settings": settings.facts(),
+                "settings": settings.recorded(),
                 "usage_per_trial": earlier.per_trial if earlier else None,
                 "usage_source": str(earlier.path) if earlier else None,
                 "expected_usage": _scaled(earlier.per_trial, trials) if earlier and trials else None,
@@ -75,13 +75,13 @@ def print_dry_run(
     if shard:
         count = "unknown number of cases" if selected.trials.all_cases is None else plural(selected.trials.all_cases, "case")
         echo(f"  shard {shard}; all shards: {count}, at most {plural(slots * shards, 'slot')}")
-    echo(f"  {_trials_in_words(cases, settings, len(variants))}")
+    echo(f"  {_trials_text(cases, settings, len(variants))}")
     for line in _variant_lines(variants, earlier, trials, max_costs):
         echo(f"    {line}")
     calls = plural(calls_per_trial * (1 if max_trials is None else max_trials), "call")
     calls += " for each trial" if max_trials is None else ""
-    least = "1" if trials is None else f"{trials:,}"
-    echo(f"  at least {least}, at most {calls}, plus retries after rate limits, outages and lost workers")
+    min_calls = "1" if trials is None else f"{trials:,}"
+    echo(f"  at least {min_calls}, at most {calls}, plus retries after rate limits, outages and lost workers")
     echo(
         f"  retries: {retry.errors} after errors, {retry.timeouts} after timeouts, {duration(retry.rate_limits)} on rate limits"
     )
@@ -95,14 +95,14 @@ def print_dry_run(
     if earlier is None and max_cost is not None:
         echo(f"  cost: at most {money(max_cost)} without retries, by the length of the prompts and --max-tokens")
     else:
-        echo(f"  {_usage_in_words(loaded.evaluation.name, earlier, trials, calls_per_trial)}")
+        echo(f"  {_usage_text(loaded.evaluation.name, earlier, trials, calls_per_trial)}")
 
 
 def _per_key(keys: TaskKeys) -> str:
     """Return what the slots apply to, if there are several rate-limit keys."""
     if keys.limit_key is not None:
         return f" for each {printable(keys.limit_key, 40)}"
-    return f" for each of {len(keys.tasks):,} rate-limit keys" if keys.are_several else ""
+    return f" for each of {len(keys.tasks):,} rate-limit keys" if keys.has_several else ""
 
 
 def _max_costs(tasks: Mapping[str, object], selected: Trials) -> dict[str, float | None]:
@@ -131,17 +131,17 @@ def _variant_lines(
     max_costs: Mapping[str, float | None],
 ) -> Iterator[str]:
     """Yield the variants, each with its expected cost, otherwise its maximum cost."""
-    for name in list(variants)[:_SHOWN_VARIANTS]:
+    for name in list(variants)[:_MAX_SHOWN_VARIANTS]:
         expected = earlier.expected(name, trials, len(variants)) if earlier is not None else None
         cost = sum(amount for unit, amount in (expected or {}).items() if unit.endswith("cost"))
         limit = max_costs[name]
         at_most = f": cost at most {money(limit)} without retries" if limit is not None else ""
         yield f"{name}: expected cost {money(cost)}" if cost else f"{name}{at_most}"
-    if len(variants) > _SHOWN_VARIANTS:
-        yield f"… and {len(variants) - _SHOWN_VARIANTS:,} more"
+    if len(variants) > _MAX_SHOWN_VARIANTS:
+        yield f"… and {len(variants) - _MAX_SHOWN_VARIANTS:,} more"
 
 
-def _trials_in_words(cases: int | None, settings: Settings, variants: int) -> str:
+def _trials_text(cases: int | None, settings: Settings, variants: int) -> str:
     repeats = settings.repeats
     if cases is not None:
         count = plural(cases, "case")
@@ -191,8 +191,8 @@ class _EarlierUsage:
         mean: dict[str, float] = {}
         for usage in by_variant.values():
             add(mean, _scaled(usage, 1 / len(by_variant)))
-        retries = {name: amount / self.per_trial[name] for name, amount in self.per_call.items() if self.per_trial[name]}
-        per_call = {name: amount * retries.get(name, 1) for name, amount in mean.items()}
+        call_shares = {name: amount / self.per_trial[name] for name, amount in self.per_call.items() if self.per_trial[name]}
+        per_call = {name: amount * call_shares.get(name, 1) for name, amount in mean.items()}
         return _EarlierUsage(self.path, mean, per_call, by_variant)
 
     def expected(self, variant: str, trials: int | None, variants: int) -> dict[str, float] | None:
@@ -214,7 +214,7 @@ def _at_price(usage: dict[str, float], task: object) -> dict[str, float]:
 
 def _earlier_usage(name: str) -> _EarlierUsage | None:
     """Return the usage of the latest run of this evaluation that recorded it."""
-    latest: Iterable[Path] = reversed(list(runs_under(RUNS / name))[-_EARLIER_RUNS:])
+    latest: Iterable[Path] = reversed(list(runs_under(RUNS / name))[-_MAX_RUNS:])
     for path in latest:
         state = open_run(path).state
         usage = billed_usage(state.usage)
@@ -232,13 +232,13 @@ def _scaled(usage: dict[str, float], factor: float) -> dict[str, float]:
     return {name: factor * value for name, value in usage.items()}
 
 
-def _usage_in_words(evaluation: str, earlier: _EarlierUsage | None, trials: int | None, calls_per_trial: int) -> str:
+def _usage_text(evaluation: str, earlier: _EarlierUsage | None, trials: int | None, calls_per_trial: int) -> str:
     if earlier is None:
         runs = RUNS / evaluation
         if not runs_under(runs):
             return f"cost: unknown; no earlier run in {printable(str(runs))}"
-        return f"cost: unknown; none of the last {_EARLIER_RUNS} runs recorded usage (record it with note(tokens=…, cost=…))"
+        return f"cost: unknown; none of the last {_MAX_RUNS} runs recorded usage (record it with note(tokens=…, cost=…))"
     scope, count = ("per trial", 1) if trials is None else ("in total", trials)
     expected, maximum = _scaled(earlier.per_trial, count), _scaled(earlier.per_call, count * calls_per_trial)
-    sums = [f"{printable(name, 24)} {number(expected[name])} ({number(maximum[name])} with all retries)" for name in expected]
-    return f"expected {scope}: {', '.join(sums)}, based on {earlier.path}"
+    totals = [f"{printable(name, 24)} {number(expected[name])} ({number(maximum[name])} with all retries)" for name in expected]
+    return f"expected {scope}: {', '.join(totals)}, based on {earlier.path}"

@@ -25,18 +25,18 @@ def finish(
     report: str = "",
     stop_reason: str = "",
     scorers: Iterable[str] = (),
-    **facts: Any,
+    **members: Any,
 ) -> NoReturn:
     """Print the report of a run and exit with the code of the run.
 
-    With `as_json`, its summary and `facts` are printed as JSON, and the report goes to standard error.
+    With `as_json`, its summary and `members` are printed as JSON, and the report goes to standard error.
     """
     code = exit_code(state, stopped=bool(stop_reason), scorers=scorers)
     try:
         if report:
             echo(report, err=as_json)
         if as_json:
-            summary = {"stopped": stop_reason or None, **facts, "exit_code": code, **view_json(summarize(state))}
+            summary = {"stopped": stop_reason or None, **members, "exit_code": code, **view_json(summarize(state))}
             print_json({"path": str(path), **summary})
         flush_output()
     except OutputFailed as exc:

@@ -9,7 +9,7 @@ from journal.errors import Hint
 from runner.cli import DAMAGED, UNFINISHED, USAGE
 from runner.suggest import command
 
-_COMMANDS: Final[dict[Hint, Callable[[Path], str]]] = {
+_HINTS: Final[dict[Hint, Callable[[Path], str]]] = {
     "check_disk": lambda path: f"check the disk, then continue with {command('resume', path)}",
     "check_path": lambda _: "`evaljournal ls` lists the runs",
     "free_space_resume": lambda path: f"free some disk space, then continue with {command('resume', path)}",
@@ -36,6 +36,6 @@ def exit_code(exc: JournalError) -> int:
 
 def render(exc: JournalError) -> str:
     """Return the message of an error, with a command in place of its hint."""
-    if exc.hint not in _COMMANDS or exc.path is None:
+    if exc.hint not in _HINTS or exc.path is None:
         return str(exc)
-    return f"{exc.message}; {_COMMANDS[exc.hint](exc.path)}"
+    return f"{exc.message}; {_HINTS[exc.hint](exc.path)}"

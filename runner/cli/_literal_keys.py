@@ -85,14 +85,14 @@ def _shell_command(words: list[str], masked: list[str], variable: str) -> str | 
     arguments = [word for word, template in zip(masked, templates, strict=True) if template.fields]
     if any(MASK in word for word in arguments):
         return None
-    parts: list[str] = []
+    shell_words: list[str] = []
     for word, without_key, template in zip(words, masked, templates, strict=True):
         text = without_key if arguments else "".join(map(str, template.pieces))  # With arguments, it is a template again.
         if template.fields:
-            parts.append(f'"${arguments.index(without_key) + 1}"')
+            shell_words.append(f'"${arguments.index(without_key) + 1}"')
         else:
-            parts.append(shlex.quote(text) if without_key == word else _in_double_quotes(text, variable))
-    script = " ".join(parts)
+            shell_words.append(shlex.quote(text) if without_key == word else _in_double_quotes(text, variable))
+    script = " ".join(shell_words)
     return shlex.join(["sh", "-c", script, "sh", *arguments]) if arguments else script
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.console import Group
     from rich.live import Live
 
-FRAME: Final = 0.2
+FRAME_INTERVAL: Final = 0.2
 """Seconds between two frames of the live screen."""
 MAX_LINE_INTERVAL: Final = 60.0
 """Maximum seconds between two progress lines, so that a slow run does not look stuck."""
@@ -29,7 +29,7 @@ def is_screen(stream: TextIO) -> bool:
     return stream.isatty() and not os.environ.get("CI") and os.environ.get("TERM") != "dumb"
 
 
-def tenth(state: RunState, total: int | None) -> int:
+def progress_tenths(state: RunState, total: int | None) -> int:
     """Return how many tenths are done; without a total, a number that grows at 1, 5, 10, 50, 100, … trials."""
     done = state.done
     if total:
@@ -54,7 +54,7 @@ class ProgressPrinter:
 
     def update(self, state: RunState, *, now: float, durable: int, total: int | None, done_before: int) -> None:
         """Print a line if one is due."""
-        tenths = tenth(state, total)
+        tenths = progress_tenths(state, total)
         is_stalled = bool(
             stall_reason(state, now=now, done_before=done_before, min_pause=0.0 if self.is_stalled else LONG_PAUSE)
         )

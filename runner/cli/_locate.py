@@ -10,7 +10,7 @@ from journal.events import RunStarted, SessionStarted
 from journal.ownership import starts, user_key
 from replay.text import printable
 from runner.cli._no_code_options import evaluation_from_reference, is_option_reference
-from runner.definition.loading import LoadedEvaluation, find
+from runner.definition.loading import LoadedEvaluation, load_evaluation
 from runner.errors import MissingVariable, UsageError
 from runner.run_paths import run_start
 from runner.suggest import command
@@ -41,9 +41,9 @@ def locate_evaluation(
     except MissingVariable:
         raise  # The evaluation was found.
     except UsageError as exc:
-        moved = command(verb, path, f" --task {shlex.quote(reference)}")
+        new_command = command(verb, path, f" --task {shlex.quote(reference)}")
         raise UsageError(
-            f"{exc}\n{path} was started from {reference}. Run this from that directory, or pass the new location: {moved}"
+            f"{exc}\n{path} was started from {reference}. Run this from that directory, or pass the new location: {new_command}"
         ) from exc
     return loaded
 
@@ -52,7 +52,7 @@ def load_reference(reference: str) -> LoadedEvaluation:
     """Load the evaluation that a reference names: a location in a file, or a command line."""
     from runner.cli.run import run  # noqa: PLC0415  # most references name a file
 
-    return evaluation_from_reference(reference, run) if is_option_reference(reference) else find(reference)
+    return evaluation_from_reference(reference, run) if is_option_reference(reference) else load_evaluation(reference)
 
 
 def _recorded_reference(path: Path, verb: str, *, trust: bool) -> str:

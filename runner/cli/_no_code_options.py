@@ -249,9 +249,9 @@ def scorers_from_options(values: Mapping[str, Any]) -> Iterator[tuple[str | None
         yield None, load_function(text) if scorer is None else scorer
     judge = _arguments("judge", values)
     if "model" not in judge:
-        own = [option.name for option in TABLE["Scoring"] if option.name in values and any(option.arguments("judge"))]
-        if own:
-            raise UsageError(f"{_flag(own[0])} requires --judge")
+        judge_options = [option.name for option in TABLE["Scoring"] if option.name in values and any(option.arguments("judge"))]
+        if judge_options:
+            raise UsageError(f"{_flag(judge_options[0])} requires --judge")
         return
     if "base_url" not in judge:
         judge = {"base_url": values.get("base_url"), "key_env": values.get("key_env"), **judge}

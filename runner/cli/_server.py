@@ -168,8 +168,8 @@ class Server:
             body = response.text.encode()
             headers = [*_headers(response.content_type), *response.headers, ("content-length", str(len(body)))]
             head = h11.Response(status_code=response.status, headers=headers)
-            parts = [head, *([h11.Data(data=body)] if with_body else []), h11.EndOfMessage()]
-            await stream.send_all(b"".join(connection.send(part) or b"" for part in parts))
+            events = [head, *([h11.Data(data=body)] if with_body else []), h11.EndOfMessage()]
+            await stream.send_all(b"".join(connection.send(event) or b"" for event in events))
             return
         head = h11.Response(status_code=200, headers=_headers("text/event-stream"))
         await stream.send_all(connection.send(head) or b"")

@@ -22,7 +22,7 @@ from runner.cli._common import OFF
 from runner.cli._display import terminal
 from runner.cli._ending import finish
 from runner.cli._head_file import check_head_file, write_head
-from runner.cli._live import FRAME, ProgressPrinter, is_screen, redraw, tenth
+from runner.cli._live import FRAME_INTERVAL, ProgressPrinter, is_screen, progress_tenths, redraw
 from runner.cli._output import echo
 from runner.cli._stdio import restore_streams
 from runner.definition.loading import LoadedEvaluation
@@ -187,17 +187,17 @@ class CommandSession:
                     stopping=live.stopping(),
                 )
                 await run_in_thread(functools.partial(redraw, screen, frame))  # Ctrl-S must not block the run.
-                await trio.sleep(FRAME)
+                await trio.sleep(FRAME_INTERVAL)
 
     async def _print_lines(self, live: LiveRun) -> None:
         done_before = live.state.done
-        printer = ProgressPrinter(tenth(live.state, live.total), live.now(), err=True)
+        printer = ProgressPrinter(progress_tenths(live.state, live.total), live.now(), err=True)
         is_stopping = False
         echo(f"{self._evaluation.name} in {self._path}; Ctrl-C stops it; `evaljournal resume` continues", err=True)
         for line in _changed_settings(live):
             echo(line, err=True)
         while True:
-            await trio.sleep(FRAME)
+            await trio.sleep(FRAME_INTERVAL)
             stopping = live.stopping()
             if stopping and not is_stopping:
                 is_stopping = True
@@ -207,17 +207,15 @@ class CommandSession:
 
 def _changed_settings(live: LiveRun) -> Iterator[str]:
     """Yield a line for each setting that differs from that of the previous session."""
-    for name, (before, now) in live.changed.items():
-        if isinstance(before, dict) and isinstance(now, dict):
-            parts = [(f"{name}.{part}", before.get(part), value) for part, value in now.items() if before.get(part) != value]
-        else:
-            parts = [(name, before, now)]
-        for part, *values in parts:
-            old, new = map(_setting_in_words, values)
-            yield f"{part}: {new} (was {old})"
+    for name, (old, new) in live.changed.items():
+        changes = [(name, old, new)]
+        if isinstance(old, dict) and isinstance(new, dict):
+            changes = [(f"{name}.{key}", old.get(key), value) for key, value in new.items() if old.get(key) != value]
+        for label, old_value, new_value in changes:
+            yield f"{label}: {_setting_text(new_value)} (was {_setting_text(old_value)})"
 
 
-def _setting_in_words(value: Any) -> str:
+def _setting_text(value: Any) -> str:
     if isinstance(value, dict):  # Each member is shortened on its own.
         return " ".join(f"{name}={printable(member)}" for name, member in value.items() if member not in (None, [], {}))
     return OFF if value is None else printable(value)

@@ -42,7 +42,7 @@ def compare(runs: tuple[RunReference, ...], baseline: str | None, as_json: bool)
     rows = _rows(references, views)
     table = _table(rows, views, baseline)
     if as_json:
-        print_json(_in_json(table, rows, views))
+        print_json(_table_json(table, rows, views))
     else:
         width = max(len(printable(str(path), 200)) for path in views)
         for path, view in views.items():
@@ -80,8 +80,8 @@ def _table(rows: Mapping[str, RunReference], views: _Views, baseline: str | None
         for name, row in rows.items()
     }
     table = compare_all(sides, next(iter(rows)) if baseline is None else _baseline(rows, baseline))
-    others = [row.overlap for row in table.rows if row.overlap is not None]
-    if not any(overlap.common for overlap in others):
+    overlaps = [row.overlap for row in table.rows if row.overlap is not None]
+    if not any(overlap.common for overlap in overlaps):
         raise NothingInCommon(f"no row has a trial in common with {table.baseline}")
     return table
 
@@ -101,7 +101,7 @@ def _baseline(rows: Mapping[str, RunReference], baseline: str) -> str:
     raise UsageError(f"--baseline {baseline} is not a row; the rows: {names}")
 
 
-def _in_json(table: ComparisonTable, rows: Mapping[str, RunReference], views: _Views) -> dict[str, object]:
+def _table_json(table: ComparisonTable, rows: Mapping[str, RunReference], views: _Views) -> dict[str, object]:
     members = view_json(table)
     for row in members["rows"]:
         reference = rows[row["name"]]

@@ -73,11 +73,11 @@ def export(
     path = run.path
     with Source(path) as source, nullcontext() if baseline is None else Source(baseline.path) as baseline_source:
         if baseline is not None and baseline_source is not None:
-            format_ = _comparing(format_, (source, run.variant), (baseline_source, baseline.variant))
+            format_ = _with_comparison(format_, (source, run.variant), (baseline_source, baseline.variant))
         if isinstance(format_, File) and format_.write_variants is not None and source.run.state.variants:
             format_ = Files(format_.description, format_.write_variants)
         if summary_file is None:
-            _check(name, format_, target, force=force)
+            _check_destination(name, format_, target, force=force)
         try:
             _write(source, format_, target, rows or "trials", baseline=baseline_source, summary_file=summary_file)
         except OSError:
@@ -103,7 +103,7 @@ def _check_comparison(name: str, format_: Format, run: RunReference, *, has_base
         raise click.UsageError(f"{run} is one variant, which needs --baseline; pass {run.path}: its export has all variants")
 
 
-def _comparing(format_: Format, run: tuple[Source, str | None], baseline: tuple[Source, str | None]) -> Format:
+def _with_comparison(format_: Format, run: tuple[Source, str | None], baseline: tuple[Source, str | None]) -> Format:
     """Return the format with a comparison of these variants; None is a whole run."""
     for source, variant in (run, baseline):
         check_variant(source.run, variant)
@@ -130,7 +130,7 @@ def _check_rows(name: str, format_: Format, rows: str | None) -> None:
         raise click.UsageError(f"--rows applies to {tables}, not to {name}; remove --rows or change --format")
 
 
-def _check(name: str, format_: Format, target: Path | None, *, force: bool) -> None:
+def _check_destination(name: str, format_: Format, target: Path | None, *, force: bool) -> None:
     """Reject a destination that the format does not support, before anything is read."""
     if target is not None:
         check_target(target, directory=isinstance(format_, Files), force=force)

@@ -48,7 +48,7 @@ def gate(run: RunReference, baseline: str, rules: Path | None, as_json: bool) ->
     evaljournal gate runs/capitals/0002 --baseline runs/capitals/0001 --rules gate.toml
     evaljournal gate @mini --baseline @large
     """
-    parsed = GateRules() if rules is None else read_rules(rules)
+    gate_rules = GateRules() if rules is None else read_rules(rules)
     is_newest = baseline == _NEWEST and not Path(baseline).exists()
     base = RunReference(_newest_other(run.path), run.variant) if is_newest else find_reference(baseline)
     if base.path.resolve() == run.path.resolve() and base.variant == run.variant:
@@ -57,14 +57,14 @@ def gate(run: RunReference, baseline: str, rules: Path | None, as_json: bool) ->
     for view in (view_a, view_b):
         exit_if_damaged(view.problem, quiet=as_json)
     try:
-        report = check_gate(before, after, parsed)
+        report = check_gate(before, after, gate_rules)
     except (NotComparable, NothingInCommon) as exc:
         raise UsageError(f"the baseline {base} (A) and {run} (B) cannot be compared: {exc}") from exc
     heads = {"baseline": (base, view_a.state.head), "run": (run, view_b.state.head)}
     if as_json:
-        print_json(_in_json(report, heads))
+        print_json(_report_json(report, heads))
     else:
-        echo("\n".join(_in_words(report, heads)))
+        echo("\n".join(_report_lines(report, heads)))
     sys.exit(_EXIT_CODES[report.verdict])
 
 
@@ -87,7 +87,7 @@ _Heads = Mapping[str, tuple[RunReference, str]]
 """`baseline` and `run` → what it is, and the hash of the last record of its journal."""
 
 
-def _in_json(report: GateReport, heads: _Heads) -> dict[str, object]:
+def _report_json(report: GateReport, heads: _Heads) -> dict[str, object]:
     runs = {
         name: {"path": str(reference.path), "variant": reference.variant, "head": head}
         for name, (reference, head) in heads.items()
@@ -108,7 +108,7 @@ def _in_json(report: GateReport, heads: _Heads) -> dict[str, object]:
     }
 
 
-def _in_words(report: GateReport, heads: _Heads) -> Iterator[str]:
+def _report_lines(report: GateReport, heads: _Heads) -> Iterator[str]:
     comparison = report.comparison
     for name, (reference, head) in heads.items():
         yield f"{name:<8}  {printable(str(reference), 200)}  head {head}"
@@ -132,19 +132,19 @@ def _sentence(check: Check) -> str:
     if check.rule != "max_drop":
         relation = {"at_least": "≥", "at_most": "≤", "at_most_ratio": "≤"}[check.rule]
         unit = " × the baseline" if check.rule == "at_most_ratio" else ""
-        return f"{name} {_shown(check.value)}{unit} (required: {relation} {digits(check.bound, 4)})"
+        return f"{name} {_text(check.value)}{unit} (required: {relation} {digits(check.bound, 4)})"
     interval = (
-        "no interval" if check.low is None or check.high is None else f"95 % CI {_shown(check.low)} to {_shown(check.high)}"
+        "no interval" if check.low is None or check.high is None else f"95 % CI {_text(check.low)} to {_text(check.high)}"
     )
-    words = (
-        f"{name} {_shown(check.baseline)} → {_shown(check.value)}: {_shown(check.difference)} ({interval}, n = {check.n:,}); "
+    sentence = (
+        f"{name} {_text(check.baseline)} → {_text(check.value)}: {_text(check.difference)} ({interval}, n = {check.n:,}); "
         f"drop tolerated: {digits(check.bound, 4)}"
     )
     if check.verdict == "too_little_evidence":
-        shown = "cannot show a drop" if check.detectable is None else f"would show a drop of {_shown(check.detectable)} or more"
-        words += f"; {plural(check.n or 0, 'case')} {shown}"
-    return words
+        power = "cannot show a drop" if check.detectable is None else f"would show a drop of {_text(check.detectable)} or more"
+        sentence += f"; {plural(check.n or 0, 'case')} {power}"
+    return sentence
 
 
-def _shown(value: float | None) -> str:
+def _text(value: float | None) -> str:
     return "unknown" if value is None else digits(value, 3)

@@ -93,7 +93,7 @@ def _entry(path: Path, cache: DigestCache) -> Entry:
 def _check_scorer(scorer: str, entries: list[Entry]) -> None:
     scorers = {name: None for entry in entries for variant in entry.run.variants for name in variant.scores}
     if scorer not in scorers:
-        raise UsageError(f"no run has numbers of a score {scorer!r}{suggest(scorer, scorers)}")
+        raise UsageError(f"no run has a numeric score {scorer!r}{suggest(scorer, scorers)}")
 
 
 def _print(history: History) -> None:

@@ -67,28 +67,28 @@ class _RecordPrinter:
         self._lines = lines
         self.trials: set[str] = set()
         """The trials that were read, to suggest a name."""
-        self._of_case: set[str] = set()
+        self._trials_of_case: set[str] = set()
         """Trials of the case with this name, in all variants."""
 
     @property
     def has_trial(self) -> bool:
         """Whether the trial, or a trial of the case, was read."""
-        return self._trial in self.trials or bool(self._of_case)
+        return self._trial in self.trials or bool(self._trials_of_case)
 
     def print(self, record: Record) -> None:
         trial = getattr(record.event, "trial", "")
         if self._trial is not None:
             self.trials.add(trial)
             if isinstance(record.event, TrialEnqueued) and record.event.variant and record.event.case == self._trial:
-                self._of_case.add(trial)
-            if trial != self._trial and trial not in self._of_case:
+                self._trials_of_case.add(trial)
+            if trial != self._trial and trial not in self._trials_of_case:
                 return
         if self._types and event_type(record.event) not in self._types:
             return
         if self._lines is not None:
             write_data([self._lines.line_of(record)])
         else:
-            echo(_in_words(record))
+            echo(_record_line(record))
 
 
 async def _follow(path: Path, printer: _RecordPrinter) -> None:
@@ -96,8 +96,8 @@ async def _follow(path: Path, printer: _RecordPrinter) -> None:
         printer.print(record)
 
 
-def _in_words(record: Record) -> str:
+def _record_line(record: Record) -> str:
     event = record.event
     fields = " ".join(f"{name}={printable(value)}" for name, value in set_fields(event).items())
-    at, name = printable(record.at[11:23]), printable(event_type(event))
-    return f"{record.seq:>7}  {at}  {record.t:>10.3f}  {name:<20}  {fields}"
+    time, name = printable(record.at[11:23]), printable(event_type(event))
+    return f"{record.seq:>7}  {time}  {record.t:>10.3f}  {name:<20}  {fields}"

@@ -34,7 +34,7 @@ def ls(directory: Path, as_json: bool) -> None:
     with DigestCache() as cache:
         runs = {path: cache.run(path) for path in runs_under(directory)}
     if as_json:
-        print_json([_in_json(path, run) for path, run in runs.items()])
+        print_json([_row_json(path, run) for path, run in runs.items()])
         return
     if not runs:
         echo(f"no runs under {directory}/; start one with `evaljournal run evals/capitals.py`", err=True)
@@ -43,7 +43,7 @@ def ls(directory: Path, as_json: bool) -> None:
     print_table([header, *(_columns(path, run) for path, run in runs.items())])
 
 
-def _in_json(path: Path, run: RunDigest) -> dict[str, Any]:
+def _row_json(path: Path, run: RunDigest) -> dict[str, Any]:
     return {"path": str(path), **view_json(run)}
 
 

@@ -18,7 +18,7 @@ from replay.text import printable
 from replay.timeline import BETWEEN_SESSIONS
 from runner.cli._common import run_argument
 from runner.cli._display import exit_if_damaged, fork_command, open_run, print_json, print_screen, summary_of
-from runner.cli._live import FRAME, Show, showing
+from runner.cli._live import FRAME_INTERVAL, Show, showing
 from runner.cli._output import echo
 from runner.errors import UsageError
 from runner.run_paths import run_start
@@ -27,10 +27,10 @@ from runner.signals import until_signal
 
 def parse_speed(text: str) -> float:
     """Parse a speed: 10x or 0.5."""
-    number = re.fullmatch(r"(\d+(?:\.\d+)?)x?", text)
-    if number is None or float(number[1]) <= 0:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)x?", text)
+    if match is None or float(match[1]) <= 0:
         raise click.BadParameter(f"{text!r} is not a speed, such as 1x, 10x or 0.5x")
-    return float(number[1])
+    return float(match[1])
 
 
 @click.command()
@@ -56,7 +56,7 @@ def replay(path: Path, at: int | None, at_time: str | None, play: float | None, 
         raise click.UsageError("--at and --at-time are mutually exclusive; pass one of them")
     if play is not None and as_json:
         raise click.UsageError("--json and --play are mutually exclusive; pass one of them")
-    seq, now = (at, None) if at_time is None else _find(path, at_time)
+    seq, now = (at, None) if at_time is None else _find_point(path, at_time)
     view = open_run(path, seq)
     if as_json:
         print_json(summary_of(view))
@@ -79,7 +79,7 @@ def _position(view: LoadedRun) -> str:
     return f"as of {printable(state.at)}; to continue from here: {fork_command(view.path, view.seq)}"
 
 
-def _find(path: Path, when: str) -> tuple[int, float | None]:
+def _find_point(path: Path, when: str) -> tuple[int, float | None]:
     """Return the last record up to a time, and the time in seconds of `t`, if it is later and in the same session."""
     _reject_merged(path)
     if re.fullmatch(r"\d+(?:\.\d+)?", when):
@@ -142,6 +142,6 @@ async def play_back(run: LoadedRun, speed: float, show: Show) -> None:
         elif played.state.sessions:
             while record.t > (now := (trio.current_time() - start) * speed):
                 show(played, now)
-                await trio.sleep(FRAME)
+                await trio.sleep(FRAME_INTERVAL)
         played.apply(record)
     show(played, played.state.t)

@@ -17,7 +17,7 @@ from runner.cli._no_code_options import DEFINITION, evaluation_from_options, is_
 from runner.cli._option_decorators import GroupedCommand, grouped_option, run_options, yes_option
 from runner.cli._options import overrides
 from runner.cli._session import CommandSession, nat_output, user_code
-from runner.definition.loading import LoadedEvaluation, find
+from runner.definition.loading import LoadedEvaluation, load_evaluation
 from runner.engine.changes import effective_settings
 from runner.engine.plan import select_trials
 from runner.engine.session_workers import new_workers
@@ -104,14 +104,15 @@ def _dry_run(loaded: LoadedEvaluation, changes: Mapping[str, Any], path: Path | 
 
 def _load(reference: str | None, ctx: click.Context) -> LoadedEvaluation:
     """Load the evaluation from a Python file, or build it from the options."""
-    defining = [name for name in DEFINITION if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT]
+    definition_options = [name for name in DEFINITION if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT]
     if reference is None:
-        if not defining:
+        if not definition_options:
             raise UsageError("no evaluation: pass a file, such as evals/capitals.py, or describe one with --data FILE …")
         return evaluation_from_options(ctx, is_new=True)
-    if defining:
-        raise UsageError(f"{reference} and --{min(defining).replace('_', '-')} both define the evaluation; pass only one")
-    return find(reference)
+    if definition_options:
+        flag = f"--{min(definition_options).replace('_', '-')}"
+        raise UsageError(f"{reference} and {flag} both define the evaluation; pass only one")
+    return load_evaluation(reference)
 
 
 def _check_free(path: Path) -> None:

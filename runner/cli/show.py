@@ -69,17 +69,17 @@ def show(  # noqa: PLR0917  # the options
     problem: JournalError | None = view.problem
     matching = [] if trial is None else _matching(view, trial)
     if definition:
-        _definition(view, as_json=as_json)
+        _print_definition(view, as_json=as_json)
     elif trial is None or len(matching) > 1:
-        _list(view, matching or None, as_json=as_json)
+        _print_list(view, matching or None, as_json=as_json)
     elif matching:
         trial_details = view.trial(matching[0])
         problem = trial_details.problem or problem
         if as_json:
-            _print_json(path, problem, **_in_json(trial_details))
+            _print_json(path, problem, **_trial_json(trial_details))
         else:
             with reject_invalid_record(path, lambda: trial_details.seq):
-                echo("\n".join(_in_words(trial_details, view.state.sessions, full=steps == "full")))
+                echo("\n".join(_trial_lines(trial_details, view.state.sessions, full=steps == "full")))
     else:
         exit_if_damaged(problem)  # It may be after the damage.
         as_of = "" if at is None else f" at record {at:,}"
@@ -87,11 +87,11 @@ def show(  # noqa: PLR0917  # the options
     exit_if_damaged(problem, quiet=as_json)
 
 
-def _print_json(path: Path, problem: JournalError | None, **facts: Any) -> None:
-    print_json({"path": str(path), "problem": None if problem is None else str(problem), **facts})
+def _print_json(path: Path, problem: JournalError | None, **members: Any) -> None:
+    print_json({"path": str(path), "problem": None if problem is None else str(problem), **members})
 
 
-def _definition(view: LoadedRun, *, as_json: bool) -> None:
+def _print_definition(view: LoadedRun, *, as_json: bool) -> None:
     """Show the definition of the run, with adopted changes applied."""
     started = view.state.started
     recorded = None if started is None else load_definition(started.definition)
@@ -107,13 +107,13 @@ def _matching(view: LoadedRun, trial: str) -> list[str]:
     return [trial] if trial in trials else [name for name, state in trials.items() if state.case == trial]
 
 
-def _list(view: LoadedRun, trials: Collection[str] | None = None, *, as_json: bool) -> None:
+def _print_list(view: LoadedRun, trials: Collection[str] | None = None, *, as_json: bool) -> None:
     """List some trials, or all."""
     state = view.state
     inputs = ((name, value) for name, value in view.inputs() if trials is None or name in trials)
     if as_json:
-        listed = [_entry(name, state.trials[name], value) for name, value in inputs]
-        _print_json(view.path, view.problem, trials=listed)
+        entries = [_entry(name, state.trials[name], value) for name, value in inputs]
+        _print_json(view.path, view.problem, trials=entries)
     else:
         scorers = list(state.scores)
         head = ("TRIAL", "INPUT", "STAGE", "ATTEMPTS", "TOOK", *(printable(scorer, 24) for scorer in scorers))
@@ -152,7 +152,7 @@ def _cell(trial: TrialState, scorer: str) -> str:
     return number(value) if isinstance(value, float) else printable(value, 24)
 
 
-def _in_json(trial_details: TrialDetails) -> dict[str, Any]:
+def _trial_json(trial_details: TrialDetails) -> dict[str, Any]:
     details = attrs.asdict(trial_details, filter=attrs.filters.exclude("problem", "_trajectory"), value_serializer=_plain)
     for attempt, attempt_details in zip(details["attempts"], trial_details.attempts, strict=True):
         span, fields = attempt.pop("span"), dict(attempt)
@@ -172,7 +172,7 @@ def _plain(_: object, __: object, value: Any) -> Any:
     return value._asdict() if isinstance(value, Span) else value
 
 
-def _in_words(trial_details: TrialDetails, sessions: Sequence[Session], *, full: bool) -> Iterator[str]:
+def _trial_lines(trial_details: TrialDetails, sessions: Sequence[Session], *, full: bool) -> Iterator[str]:
     times = trial_details.times
     reason = f" ({spaced(trial_details.reason)})" if trial_details.reason else ""
     attempts = plural(len(trial_details.attempts), "attempt")
@@ -247,7 +247,7 @@ def _notes(attempt: AttemptDetails) -> Iterator[str]:
             if name == NOT_REUSED:
                 yield f"{_INDENT}{not_reused_in_words(value)}"
                 continue
-            yield from _block("", f"{name}: {' · '.join(f'{key} {printable(part)}' for key, part in value.items())}")
+            yield from _block("", f"{name}: {' · '.join(f'{key} {printable(item)}' for key, item in value.items())}")
 
 
 def _reason(waits: Sequence[Wait]) -> str:
@@ -269,8 +269,8 @@ def _call(call: ScorerCallDetails, session: str) -> Iterator[str]:
         yield f"{_INDENT}retry in {duration(call.retry_delay)}"
 
 
-def _score(details: ScoreDetails, mark: str = "") -> Iterator[str]:
-    suffix = f"  ({mark})" if mark else ""
+def _score(details: ScoreDetails, label: str = "") -> Iterator[str]:
+    suffix = f"  ({label})" if label else ""
     if details.value is None:
         yield from _block("score", f"{details.scorer} failed: {details.error}: {details.message}{suffix}")
     else:
@@ -287,7 +287,7 @@ def _block(label: str, value: Any) -> Iterator[str]:
         if len(text) > _MAX_LINE and not isinstance(value, str):
             text = orjson.dumps(value, option=orjson.OPT_INDENT_2).decode()
     lines = text.splitlines() or [""]
-    for at, line in enumerate(lines[:_MAX_LINES]):
-        yield f"{label if not at else '':<{len(_INDENT)}}{printable(line.expandtabs(), _MAX_LINE)}".rstrip()
+    for index, line in enumerate(lines[:_MAX_LINES]):
+        yield f"{'' if index else label:<{len(_INDENT)}}{printable(line.expandtabs(), _MAX_LINE)}".rstrip()
     if len(lines) > _MAX_LINES:
         yield f"{_INDENT}… {plural(len(lines) - _MAX_LINES, 'more line')}; --json has all"

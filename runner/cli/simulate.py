@@ -43,19 +43,19 @@ def simulate(path: Path, policy: str | None, slots: int | None, as_json: bool) -
         raise UsageError(f"{view.path}: {exc}") from exc
     except OverflowError as exc:  # The clock ends at the year 9999 or earlier.
         raise UsageError(f"{view.path} has a duration that is too long to simulate") from exc
-    facts = {"recorded": view_json(recording.figures), "simulated": view_json(figures)}
+    columns = {"recorded": view_json(recording.figures), "simulated": view_json(figures)}
     trials, excluded = len(recording.done_trials), recording.excluded
     if as_json:
         counts = {"trials": trials, "trials_excluded": excluded}
-        print_json({"path": str(view.path), **facts, **counts, "limitation": LIMITATION})
+        print_json({"path": str(view.path), **columns, **counts, "limitation": LIMITATION})
     else:
         omitted = f"; excluded: {excluded:,} unfinished" if excluded else ""
         echo(f"{view.path}: {plural(trials, 'trial')} simulated on a virtual clock{omitted}")
-        cells = ((spaced(name), *(_cell(figure[name]) for figure in facts.values())) for name in facts["recorded"])
-        rows = [("", *facts), *cells]
-        first, second, third = (max(map(len, column)) for column in zip(*rows, strict=True))
-        for name, before, after in rows:
-            echo(f"{name:<{first}}  {before:>{second}}  {after:>{third}}")
+        cells = ((spaced(name), *(_cell(figure[name]) for figure in columns.values())) for name in columns["recorded"])
+        rows = [("", *columns), *cells]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        for name, recorded, simulated in rows:
+            echo(f"{name:<{widths[0]}}  {recorded:>{widths[1]}}  {simulated:>{widths[2]}}")
         echo(LIMITATION)
     exit_if_damaged(view.problem)
 

@@ -71,8 +71,8 @@ def _print_variant(view: LoadedRun, variant: str, *, as_json: bool) -> None:
     results = (summarize(view.state).variants or {})[variant]
     if as_json:
         problem = None if view.problem is None else str(view.problem)
-        facts = {"path": str(view.path), "variant": variant, "status": view.status, "problem": problem}
-        print_json({**facts, **view_json(results)})
+        header = {"path": str(view.path), "variant": variant, "status": view.status, "problem": problem}
+        print_json({**header, **view_json(results)})
         return
     echo(f"{printable(f'{view.path}@{variant}', 500)}: {variant_in_words(view.state.variants[variant])}")
     for line in score_lines(results.scores, failed=results.trials.failed):

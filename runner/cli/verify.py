@@ -42,14 +42,14 @@ def verify(path: Path, expect_head: str | None, as_json: bool) -> None:
     """
     verification = verify_run(path, expect_head=expect_head)
     if as_json:
-        print_json(_in_json(verification))
+        print_json(_result_json(verification))
     else:
         _print(verification, expect_head)
     if not verification.ok:
         sys.exit(DAMAGED)
 
 
-def _in_json(verification: RunVerification) -> dict[str, Any]:
+def _result_json(verification: RunVerification) -> dict[str, Any]:
     result, audit = verification.journal, verification.audit
     return {
         "path": str(result.path),
@@ -77,7 +77,7 @@ def _print(verification: RunVerification, expect_head: str | None) -> None:
     result, audit = verification.journal, verification.audit
     notes = [printable(note, _MAX_FINDING) for note in audit.notes]
     if verification.ok:
-        echo("\n".join([*_in_words(verification, expect_head), *notes]))
+        echo("\n".join([*_result_lines(verification, expect_head), *notes]))
         for warning in _warnings(verification):
             echo(f"Warning: {warning}", err=True)
         return
@@ -95,25 +95,25 @@ def _print(verification: RunVerification, expect_head: str | None) -> None:
         echo(f"{command('log', result.path)} prints the records", err=True)
 
 
-def _in_words(verification: RunVerification, expect_head: str | None) -> list[str]:
+def _result_lines(verification: RunVerification, expect_head: str | None) -> list[str]:
     result, audit = verification.journal, verification.audit
     trials = audit.totals
     ends = f"{trials.completed:,} completed + {trials.failed:,} failed + {trials.withdrawn:,} withdrawn + {trials.open:,} open"
     counts = ((result.records, "record"), (result.segments, "file"), (result.blobs, "blob"))
     policy_decisions = plural(audit.decisions_reproduced, "policy decision")
-    parts = [
+    lines = [
         f"{result.path} OK: {', '.join(plural(*count) for count in counts)}; hash chain intact",
         f"head {result.head}",
         f"audit OK: {plural(trials.enqueued, 'trial')} = {ends}; {policy_decisions} reproduced",
     ]
     if audit.decisions_not_reproduced:
         decisions = plural(audit.decisions_not_reproduced, "decision")
-        parts.append(f"{decisions} checked but not reproduced: the policy was shared with another run")
-    parts += [f"budget: {line}" for line in use_lines(audit.budget)]
+        lines.append(f"{decisions} checked but not reproduced: the policy was shared with another run")
+    lines += [f"budget: {line}" for line in use_lines(audit.budget)]
     if expect_head and result.expected_at is not None:
         new_records = plural(result.records - result.expected_at, "record")
-        parts.append(f"the expected head is record {result.expected_at:,}; {new_records} added since")
-    return parts
+        lines.append(f"the expected head is record {result.expected_at:,}; {new_records} added since")
+    return lines
 
 
 def _warnings(verification: RunVerification) -> list[str]:

@@ -22,7 +22,7 @@ from runner.cli import UNFINISHED
 from runner.cli._common import run_argument
 from runner.cli._display import age, exit_if_damaged, open_run, print_json, print_screen, summary_of
 from runner.cli._ending import exit_code
-from runner.cli._live import FRAME, Show, showing
+from runner.cli._live import FRAME_INTERVAL, Show, showing
 from runner.cli._output import echo
 from runner.engine.recorder import Clock
 from runner.run_paths import last_record
@@ -87,13 +87,13 @@ class RunWatcher:
     async def show_until_end(self, show: Show) -> None:
         """Show the run until its process has ended and all its records are read."""
         self._clock = Clock()
-        last_seq = await self._last()
+        last_seq = await self._last_seq()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._read)
             while not await self._is_over():
                 if self.run.seq >= max(last_seq, 1):  # Do not play back what was recorded before.
                     show(self.run, self._now())
-                await trio.sleep(FRAME)
+                await trio.sleep(FRAME_INTERVAL)
             nursery.cancel_scope.cancel()
 
     async def _read(self) -> None:
@@ -119,11 +119,11 @@ class RunWatcher:
         self._checked_at = now
         if await trio.to_thread.run_sync(is_held, self.run.path):
             return False
-        last = await self._last()
+        last = await self._last_seq()
         self.has_read_all = 0 < last <= self.run.seq
         return self.has_read_all or not last
 
-    async def _last(self) -> int:
+    async def _last_seq(self) -> int:
         """Return the number of the last record; 0 if the end of the journal is torn or damaged."""
         last = await trio.to_thread.run_sync(last_record, self.run.path)
         return 0 if last is None else last.seq

@@ -146,7 +146,7 @@ class ContentNames:
         return fingerprint if self._fingerprints is None else self._fingerprints.get(name, fingerprint)
 
     def _number(self, name: str, fingerprint: str) -> int:
-        """Count the cases of a name, from 1."""
+        """Count a case; return its number among those with this name, from 1."""
         if name in self._counts:
             self._counts[name] += 1
             return self._counts[name]

@@ -11,12 +11,12 @@ from runner.errors import UsageError
 
 Role = Literal["id", "input", "expected"]
 
-_USUAL: dict[Role, tuple[str, ...]] = {
+_NAMES: dict[Role, tuple[str, ...]] = {
     "id": ("id", "name", "key", "case_id", "uid", "uuid"),
     "input": ("input", "inputs", "question", "prompt", "query", "instruction", "problem", "messages", "text"),
     "expected": ("expected", "expected_output", "answer", "target", "reference", "label", "ideal", "gold", "ground_truth"),
 }
-INPUT_NAMES = frozenset(_USUAL["input"])
+INPUT_NAMES = frozenset(_NAMES["input"])
 
 _MAX_LISTED = 20
 
@@ -28,15 +28,15 @@ class Columns:
         keys: dict[Role, str | None] = {"id": id_key, "input": input_key, "expected": expected_key}
         self._user_keys = {role: key for role, key in keys.items() if key is not None}
         self._recognized: dict[Role, str] = {}
-        self._last: tuple[tuple[str, ...], tuple[str | None, str, str | None]] | None = None
+        self._last_row: tuple[tuple[str, ...], tuple[str | None, str, str | None]] | None = None
         """The columns of the previous row and their roles; most rows have the same."""
 
     def case(self, row: Mapping[str, Any]) -> Case:
         """Convert a row to a case."""
         columns = tuple(row)
-        if self._last is None or self._last[0] != columns:
-            self._last = columns, self._keys(columns)
-        name_key, input_key, expected_key = keys = self._last[1]
+        if self._last_row is None or self._last_row[0] != columns:
+            self._last_row = columns, self._keys(columns)
+        name_key, input_key, expected_key = keys = self._last_row[1]
         metadata = {column: value for column, value in row.items() if column not in keys}
         expected = None if expected_key is None else row[expected_key]
         if name_key is None:
@@ -47,7 +47,7 @@ class Columns:
     def _keys(self, columns: tuple[str, ...]) -> tuple[str | None, str, str | None]:
         input_key = self._key("input", columns)
         if input_key is None:
-            names = f"{self._recognized['input']!r}" if "input" in self._recognized else f"one of {listed(_USUAL['input'])}"
+            names = f"{self._recognized['input']!r}" if "input" in self._recognized else f"one of {listed(_NAMES['input'])}"
             raise UsageError(f"no input column; expected {names}, got {listed(columns)}", hint=column_hint("input"))
         return self._key("id", columns), input_key, self._key("expected", columns)
 
@@ -58,7 +58,7 @@ class Columns:
                 flags = f"--{role}-key{' or --turns' if role == 'input' else ''}, {role}_key in Python"
                 raise UsageError(f"{key!r} is not a column ({flags}); columns: {listed(columns)}")
             return key
-        usual = _usual(role, tuple(column for column in columns if column not in self._user_keys.values()))
+        usual = _usual_column(role, tuple(column for column in columns if column not in self._user_keys.values()))
         if usual is not None and usual != self._recognized.setdefault(role, usual):
             first = self._recognized[role]
             raise UsageError(f"the {role} seems to be in {usual!r} here, but was in {first!r} before", hint=column_hint(role))
@@ -70,9 +70,9 @@ def column_hint(role: Role) -> str:
     return f"choose the column with --{role}-key, or {role}_key=… in Python"
 
 
-def _usual(role: Role, columns: tuple[str, ...]) -> str | None:
+def _usual_column(role: Role, columns: tuple[str, ...]) -> str | None:
     """Return the column with a usual name for a role; `id` has precedence, other duplicates are ambiguous."""
-    candidates = [column for column in columns if str(column).casefold() in _USUAL[role]]
+    candidates = [column for column in columns if str(column).casefold() in _NAMES[role]]
     if role == "id" and "id" in candidates:
         return "id"
     if len(candidates) > 1:

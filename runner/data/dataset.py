@@ -23,7 +23,7 @@ from runner.data import readers
 from runner.data.case import Case, ContentNames, Trial
 from runner.data.columns import Columns, column_hint
 from runner.data.shard import is_in_shard
-from runner.errors import MAX_WHOLE, UsageError, valid, whole_number
+from runner.errors import MAX_WHOLE_NUMBER, UsageError, valid, whole_number
 
 Source = str | os.PathLike[str] | Iterable[Any] | Callable[[], Iterable[Any]]
 """The path of a file; an iterable of cases, mappings, (input, expected) pairs or inputs; or a function that returns one."""
@@ -33,14 +33,14 @@ _NAN_HINT: Final = "--nan null, or Dataset(…, nan='null') in Python, reads NaN
 _BLOCK = 65_536
 """Cases in memory while shuffling; a larger dataset is read several times."""
 
-_EXAMPLES = 3
+_MAX_EXAMPLES = 3
 
 _PAIR = 2
 _REPEAT = re.compile(r"(?P<name>.*)#(?P<repeat>[1-9]\d{0,8})", re.DOTALL)
 _MODULUS = 2**256
 
 
-def texts(value: str | Iterable[str]) -> tuple[str, ...]:
+def as_strings(value: str | Iterable[str]) -> tuple[str, ...]:
     """Return a tuple of strings; one string is a tuple of one."""
     return (value,) if isinstance(value, str) else tuple(value)
 
@@ -53,7 +53,7 @@ def _are_utf8(values: tuple[str, ...]) -> bool:
     return True
 
 
-count: Final = whole_number(1, optional=True)
+optional_count: Final = whole_number(1, optional=True)
 _patterns: Final = valid(_are_utf8, "must be strings that UTF-8 can encode")
 
 
@@ -61,15 +61,15 @@ _patterns: Final = valid(_are_utf8, "must be strings that UTF-8 can encode")
 class Selection:
     """Which cases of a dataset are used, and in what order."""
 
-    only: tuple[str, ...] = field(default=(), converter=texts, validator=_patterns)
+    only: tuple[str, ...] = field(default=(), converter=as_strings, validator=_patterns)
     """Name patterns with `*`, `?` and `[…]`, case-sensitive. Empty: all."""
-    skip: tuple[str, ...] = field(default=(), converter=texts, validator=_patterns)
+    skip: tuple[str, ...] = field(default=(), converter=as_strings, validator=_patterns)
     """Name patterns of cases to exclude; has precedence over `only`."""
-    limit: int | None = field(default=None, validator=count)
+    limit: int | None = field(default=None, validator=optional_count)
     """Maximum number of cases, applied last."""
     shuffle: bool = False
     """Whether to shuffle; the order depends only on `seed` and the names."""
-    seed: int = field(default=0, validator=whole_number(-MAX_WHOLE))
+    seed: int = field(default=0, validator=whole_number(-MAX_WHOLE_NUMBER))
     """Seed of the shuffled order and of the retry jitter."""
 
     def matches(self, name: str) -> bool:
@@ -190,9 +190,9 @@ def _without_nan(value: Any) -> Any:
         case float():
             return None if math.isnan(value) else value
         case Case():
-            parts = {name: getattr(value, name) for name in ("input", "expected", "metadata")}
-            changed = _without_nan(parts)
-            return value if changed is parts else evolve(value, **changed)
+            content = {name: getattr(value, name) for name in ("input", "expected", "metadata")}
+            changed = _without_nan(content)
+            return value if changed is content else evolve(value, **changed)
         case Mapping():
             members = {key: _without_nan(member) for key, member in value.items()}
             return value if all(members[key] is value[key] for key in members) else members
@@ -236,7 +236,7 @@ class Trials:
         for case in self._selected_cases(checking=not self._dataset.is_rereadable):
             if not is_in_shard(case, self._shard):
                 continue
-            # All variants of a case precede the next case, so that those of a stopped run have the same cases.
+            # All variants of a case precede the next case, so that the variants of a stopped run have the same cases.
             for variant in self._variants:
                 for repeat in range(1, self._repeats + 1):
                     yield Trial(case=case, variant=variant, repeat=repeat)
@@ -269,7 +269,7 @@ class Trials:
             for _, case in self._unique() if checking else self._checked():
                 if matches(case.name):
                     yield case
-                elif len(excluded) < _EXAMPLES:
+                elif len(excluded) < _MAX_EXAMPLES:
                     excluded.append(case.name)
 
         cases = self._shuffled(matching_cases) if self._selection.shuffle and in_order else matching_cases()
@@ -315,11 +315,11 @@ class Trials:
             cases = list(matching_cases())
             matching_cases = lambda: iter(cases)  # noqa: E731
         block = min(_BLOCK, self._selection.limit or _BLOCK)
-        last = b""
+        last_rank = b""
         while True:
             ranked = ((self._selection.rank(case.name), case) for case in matching_cases())
-            lowest = heapq.nsmallest(block, (pair for pair in ranked if pair[0] > last), key=lambda pair: pair[0])
-            for last, case in lowest:  # noqa: B007  # `last` is where the next block starts
+            lowest = heapq.nsmallest(block, (pair for pair in ranked if pair[0] > last_rank), key=lambda pair: pair[0])
+            for last_rank, case in lowest:  # noqa: B007  # the next block starts after it
                 yield case
             if len(lowest) < block:
                 return

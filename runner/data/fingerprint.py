@@ -61,7 +61,7 @@ def fingerprint_function(function: Callable[..., Any]) -> str:
         bound = cast("Any", function)
         arguments = canonical([bound.args, bound.keywords], "arguments of the partial")
         return digest(fingerprint_function(bound.func).encode() + arguments)
-    function = _source_of(function)
+    function = _object_with_source(function)
     try:
         with _parse_lock:
             content = _normalized(inspect.getsource(function))
@@ -91,12 +91,12 @@ def definition_of(function: Any) -> dict[str, Any]:
         return {"name": name, "address": getattr(function, "address", None), **definition}
     try:
         with _parse_lock:
-            return {"name": name, "source": textwrap.dedent(inspect.getsource(_source_of(function)))}
+            return {"name": name, "source": textwrap.dedent(inspect.getsource(_object_with_source(function)))}
     except (OSError, TypeError):
         return {"name": name}
 
 
-def _source_of(function: Callable[..., Any]) -> Callable[..., Any]:
+def _object_with_source(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return the function or class that has the source of a function or an object."""
     function = inspect.unwrap(function)
     return function if inspect.isroutine(function) or inspect.isclass(function) else type(function)

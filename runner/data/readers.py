@@ -91,7 +91,7 @@ def _json_error(exc: ValueError | RecursionError) -> str:
 def _object(row: object, path: Path, number: int) -> Row:
     if not isinstance(row, dict):
         raise UsageError(f"expected an object, got {type(row).__name__}", path=path, line=number)
-    return row  # pyright: ignore[reportUnknownVariableType]  # JSON's keys are text
+    return row  # pyright: ignore[reportUnknownVariableType]  # JSON's keys are strings
 
 
 def _jsonl(path: Path) -> Iterator[NumberedRow]:
@@ -109,17 +109,17 @@ def _json(path: Path) -> Iterator[NumberedRow]:
     """Yield the objects of one list; the text is read as a whole, the objects one at a time."""
     text = "".join(line for _, line in _lines(path))
 
-    def skip(start: int) -> int:
+    def skip_space(start: int) -> int:
         space = _SPACE.match(text, start)
         return space.end() if space else start
 
     def invalid(start: int, reason: str) -> UsageError:
         return UsageError(reason, path=path, line=text.count("\n", 0, start) + 1)
 
-    start = skip(0)
+    start = skip_space(0)
     if not text.startswith("[", start):
         raise invalid(start, "expected a list of objects; if each line is an object, name the file .jsonl")
-    start = skip(start + 1)
+    start = skip_space(start + 1)
     line, counted_to = 1, 0  # Counted incrementally: from the start each time would be quadratic.
     is_closed = text.startswith("]", start)
     while not is_closed:
@@ -129,13 +129,13 @@ def _json(path: Path) -> Iterator[NumberedRow]:
         except (ValueError, RecursionError) as exc:
             raise invalid(exc.pos if isinstance(exc, json.JSONDecodeError) else start, _json_error(exc)) from exc
         yield line, _object(row, path, line)
-        start = skip(start)
+        start = skip_space(start)
         is_closed = text.startswith("]", start)
         if not is_closed:
             if not text.startswith(",", start):
                 raise invalid(start, "expected ',' or ']' after an object")
-            start = skip(start + 1)
-    end = skip(start + 1)
+            start = skip_space(start + 1)
+    end = skip_space(start + 1)
     if end < len(text):
         raise invalid(end, f"unexpected text after the list: {text[end : end + 20]!r}")
 

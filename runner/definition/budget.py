@@ -21,7 +21,7 @@ _FACTORS: Final = {"": 1, "k": 1_000, "M": 1_000_000}
 
 
 def parse_budget(setting: str, value: BudgetValue) -> Amounts | None:
-    """Return a budget in numbers; None if there is no budget."""
+    """Parse a budget; return None if there is none."""
     return merge_budget(setting, None, value)
 
 

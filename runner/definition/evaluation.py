@@ -18,7 +18,7 @@ from typing_extensions import TypeVar, Unpack
 from runner.data.case import Case
 from runner.data.dataset import Dataset, Source
 from runner.data.fingerprint import definition_of, digest, fingerprint_function
-from runner.definition.settings import DURATION, SettingOptions, Settings, as_float, is_duration
+from runner.definition.settings import DURATION_PROBLEM, SettingOptions, Settings, as_float, is_duration
 from runner.definition.variants import Variant, VariantOptions, selected_variants, variants_of
 from runner.errors import UsageError
 from runner.retries.retry import Retry
@@ -74,8 +74,7 @@ class Evaluation(Generic[InputT, OutputT, ReturnT]):
         self.variants = {} if variants is None else _variants(task, variants, self.name)
         """Variants by name, in the order of the definition; empty if the task has none."""
         is_object = isinstance(task, OpenableTask)
-        shared = digest(b"variants") if self.variants and is_object else fingerprint_function(task)
-        self.fingerprint = shared
+        self.fingerprint = digest(b"variants") if self.variants and is_object else fingerprint_function(task)
         """Fingerprint of the task, computed now because its file may change during a run. Each variant has its own; for
         variants of an object, such as a chat model, this one is constant."""
         self._task_definition = definition_of(task)
@@ -191,7 +190,7 @@ class Evaluation(Generic[InputT, OutputT, ReturnT]):
 def _seconds(timeout: float | None) -> float | None:
     seconds: float | None = as_float(timeout)
     if seconds is not None and not is_duration(seconds):
-        raise UsageError(DURATION, setting="timeout", value=timeout, hint="None turns it off")
+        raise UsageError(DURATION_PROBLEM, setting="timeout", value=timeout, hint="None turns it off")
     return seconds
 
 
@@ -204,8 +203,8 @@ def _is_redefined(old: object, new: object) -> bool:
         return False
     old_code, new_code = old.__code__, new.__code__
     is_same_name = (old.__module__, old.__qualname__) == (new.__module__, new.__qualname__)
-    is_same_place = old_code.co_filename != new_code.co_filename or old_code.co_firstlineno == new_code.co_firstlineno
-    return is_same_name and is_same_place and old_code is not new_code
+    is_rerun = old_code.co_filename != new_code.co_filename or old_code.co_firstlineno == new_code.co_firstlineno
+    return is_same_name and is_rerun and old_code is not new_code
 
 
 class EvaluationDecorator(Protocol):

@@ -17,7 +17,7 @@ _GATE: Final = re.compile(
     r"\s*+(?P<scorer>\w[\w.-]*+)\s*+(?:>=|=)\s*+(?P<minimum>-?(?:\d++(?:\.\d++)?|\.\d++))"
     r"\s*+(?P<percent>%?)\s*+(?:@\s*+(?P<bound>mean|lower))?\s*+"
 )
-"""It does not backtrack, because a foreign run may contain a gate of any length."""
+"""It does not backtrack, because an untrusted run may contain a gate of any length."""
 
 
 @attrs.frozen

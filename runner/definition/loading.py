@@ -45,12 +45,12 @@ class LoadedEvaluation:
     reference: str
 
 
-def find(reference: str) -> LoadedEvaluation:
+def load_evaluation(reference: str) -> LoadedEvaluation:
     """Import the evaluation that a reference names."""
-    parts = _REFERENCE.fullmatch(reference)
-    if parts is None:
+    match = _REFERENCE.fullmatch(reference)
+    if match is None:
         raise UsageError("the reference is empty; pass a file, such as evals/capitals.py")
-    module_path, name = parts["module"], parts["name"]
+    module_path, name = match["module"], match["name"]
     if name == "":
         raise UsageError(f"{reference!r} ends with a colon; add the evaluation's name after the colon, or remove the colon")
     return _choose(_imported(module_path), module_path, name)
@@ -108,7 +108,7 @@ def _no_such_name(module: ModuleType, module_path: str, name: str, names: list[s
 def _import_module(name: str) -> ModuleType:
     if name.partition(".")[0] in OWN_PACKAGES:
         raise UsageError(f"{name!r} is a module of evaljournal itself; to load your own file, pass its path")
-    _append(Path.cwd())
+    _append_to_path(Path.cwd())
     with _report_user_errors(name, Path.cwd()):
         try:
             return importlib.import_module(name)
@@ -124,7 +124,7 @@ def _import_file(path: Path) -> ModuleType:
     _check_file(path)
     path = path.resolve()
     directory, name = _import_location(path)
-    _append(directory)
+    _append_to_path(directory)
     with _report_user_errors(str(path), directory):
         package = name.rpartition(".")[0]
         if package:
@@ -184,7 +184,7 @@ def _check_package(package: ModuleType, path: Path) -> None:
         raise UsageError(f"{path.parent} is hidden by another package {package.__name__!r}, {file}; rename the directory")
 
 
-def _append(directory: Path) -> None:
+def _append_to_path(directory: Path) -> None:
     """Append the user's directory to `sys.path`, after everything that is installed."""
     if str(directory) not in sys.path:
         sys.path.append(str(directory))
@@ -204,7 +204,7 @@ def _report_user_errors(module_path: str, directory: Path) -> Generator[None]:
     except (Exception, SystemExit) as exc:
         lines = [*traceback.format_list(_user_frames(exc.__traceback__)), *traceback.format_exception_only(exc)]
         trace = "".join(lines).rstrip()
-        raise UsageError(f"{module_path} cannot be imported{_shadowed(exc, directory)}:\n{trace}") from exc
+        raise UsageError(f"{module_path} cannot be imported{_shadowing_hint(exc, directory)}:\n{trace}") from exc
 
 
 def _user_frames(trace: TracebackType | None) -> traceback.StackSummary:
@@ -216,18 +216,18 @@ def _user_frames(trace: TracebackType | None) -> traceback.StackSummary:
     return traceback.StackSummary.from_list(frames)
 
 
-def _shadowed(exc: BaseException, directory: Path) -> str:
+def _shadowing_hint(exc: BaseException, directory: Path) -> str:
     """Return a hint if a module of the user is hidden by another one with the same name."""
     if isinstance(exc, ImportError):
         name = exc.name
     else:
         name = getattr(exc.obj, "__name__", None) if isinstance(exc, AttributeError) else None
-    top = (name or "").partition(".")[0]
-    loaded = getattr(sys.modules.get(top), "__file__", None)
-    if not top or loaded is None:
+    top_name = (name or "").partition(".")[0]
+    loaded = getattr(sys.modules.get(top_name), "__file__", None)
+    if not top_name or loaded is None:
         return ""
-    for file in (directory / f"{top}.py", directory / top / "__init__.py"):
+    for file in (directory / f"{top_name}.py", directory / top_name / "__init__.py"):
         if file.exists() and not file.samefile(loaded):
-            owner = "evaljournal's own" if top in OWN_PACKAGES else "another"
-            return f", perhaps because {file} is hidden by {owner} {top!r} ({loaded}); rename it"
+            owner = "evaljournal's own" if top_name in OWN_PACKAGES else "another"
+            return f", perhaps because {file} is hidden by {owner} {top_name!r} ({loaded}); rename it"
     return ""

@@ -14,11 +14,11 @@ from typing_extensions import TypedDict
 from journal import Durability
 from replay.steps import REUSES, Reuse
 from runner.concurrency import POLICIES
-from runner.data.dataset import Selection, count, texts
+from runner.data.dataset import Selection, as_strings, optional_count
 from runner.data.fingerprint import digest, fingerprint_function
 from runner.definition.budget import BudgetValue, parse_budget
 from runner.definition.gates import Gate
-from runner.errors import UsageError, Validator, is_whole, valid, whole_number
+from runner.errors import UsageError, Validator, is_whole_number, valid, whole_number
 from runner.retries.retry import NUMBERS, Retry
 from runner.steps.durable_requests import DurableRequests
 from runner.suggest import suggest
@@ -35,7 +35,7 @@ def is_duration(value: object) -> bool:
 
 
 def _is_failure_limit(value: object) -> bool:
-    return value is None or is_whole(value, 0) or (isinstance(value, float) and 0 <= value <= 1)
+    return value is None or is_whole_number(value, 0) or (isinstance(value, float) and 0 <= value <= 1)
 
 
 def _one_of(*choices: str | None) -> Validator:
@@ -46,12 +46,12 @@ def _of_type(expected: type) -> Validator:
     return valid(lambda value: isinstance(value, expected), f"must be a {expected.__name__}")
 
 
-def _gates(_: object, __: "Attribute[Any]", gates: tuple[str, ...]) -> None:
+def _check_gates(_: object, __: "Attribute[Any]", gates: tuple[str, ...]) -> None:
     for gate in gates:
         Gate.parse(gate)
 
 
-def _requests(_: object, __: "Attribute[Any]", values: tuple[str, ...]) -> None:
+def _check_requests(_: object, __: "Attribute[Any]", values: tuple[str, ...]) -> None:
     DurableRequests.parse(values)
 
 
@@ -68,20 +68,20 @@ def _budget_per_trial(value: BudgetValue) -> Mapping[str, float] | None:
     return parse_budget("budget_per_trial", value)
 
 
-_is_pool: Final = valid(
+_worker_pool: Final = valid(
     lambda value: value is None or isinstance(value, WorkerPool),
     "must be 'none', 'processes', 'processes:N', 'processes:NxM', 'ray', 'ray:HOST:PORT', 'command:LINE' or "
     "'command:NxM:LINE', with 'scorers:' before all but 'none' if attempts do not run there",
 )
-DURATION: Final = "must be a number of seconds above 0"
-_duration: Final = valid(lambda value: value is None or is_duration(value), DURATION, "None turns it off")
+DURATION_PROBLEM: Final = "must be a number of seconds above 0"
+_duration: Final = valid(lambda value: value is None or is_duration(value), DURATION_PROBLEM, "None turns it off")
 
 
 @frozen(kw_only=True)
 class Settings(Selection):
     """Which cases an evaluation runs on, and how; each can be changed for a single run."""
 
-    slots: int | None = field(default=None, validator=count)
+    slots: int | None = field(default=None, validator=optional_count)
     """Maximum number of concurrent attempts per rate-limit key, and of concurrent calls of each scorer. None: 100 for
     endpoints, chat models and async functions, 32 for plain functions (threads) and recorded outputs, the number of CPUs (at
     least 4) for commands."""
@@ -91,8 +91,8 @@ class Settings(Selection):
     """Seconds for one session of the run; it then stops, and can be resumed."""
     repeats: int = field(default=1, validator=whole_number(1))
     """How many trials each case has, with each variant."""
-    only_variants: tuple[str, ...] = field(default=(), converter=texts)
-    """Names of the variants to run. Empty: all. If a run is resumed, they are those of the session; the others stay open."""
+    only_variants: tuple[str, ...] = field(default=(), converter=as_strings)
+    """Names of the variants to run. Empty: all. A resumed run may select others; the trials of the rest stay open."""
     loop: Literal["trio", "asyncio"] | None = field(default=None, validator=_one_of("trio", "asyncio", None))
     """The event loop of an `async def` task. None: the one that its code uses, otherwise asyncio."""
     write_ahead: bool = field(default=False, validator=_of_type(bool))
@@ -106,12 +106,12 @@ class Settings(Selection):
     gateway: bool = field(default=False, validator=_of_type(bool))
     """Whether a command or a function calls models through a gateway in this process, which records each call as a step; see
     `gateway_env`."""
-    durable: tuple[str, ...] = field(default=(), converter=texts, validator=_requests)
+    durable: tuple[str, ...] = field(default=(), converter=as_strings, validator=_check_requests)
     """Requests of httpx and httpx2 clients that are steps: `http` stands for model calls, as the SDKs of OpenAI and Anthropic
     make them; an address such as `https://tools.example/` for other requests to it."""
     retry: Retry = field(factory=Retry, validator=_of_type(Retry))
     """Which failed attempts are retried."""
-    workers: WorkerPool | None = field(default=None, converter=parse_workers, validator=_is_pool)
+    workers: WorkerPool | None = field(default=None, converter=parse_workers, validator=_worker_pool)
     """Where attempts run: in processes (`ProcessWorkers(8)` or "processes:8"), on a Ray cluster (`RayWorkers()`), or in workers
     that a command starts (`CommandWorkers(…)`). None: in this process."""
     policy: str = field(default="adaptive", validator=_one_of(*POLICIES))
@@ -148,7 +148,7 @@ class Settings(Selection):
     )
     """The field of a case, or the parameter of a variant, that holds its rate-limit key. Each key has its own slots,
     concurrency limit and pauses."""
-    fail_under: tuple[str, ...] = field(default=(), converter=texts, validator=_gates)
+    fail_under: tuple[str, ...] = field(default=(), converter=as_strings, validator=_check_gates)
     """Gates: `exact=0.9` for a mean, or `exact>=0.9@lower` for the lower end of its 95 % confidence interval."""
     durability: Durability = field(default="sync", validator=_one_of("sync", "os"))
     """`sync` syncs the journal continuously; `os` only when a segment is sealed (at 64 MiB) and at the end."""
@@ -176,17 +176,17 @@ class Settings(Selection):
             )
         return limit * (trials or 0) if isinstance(limit, float) else limit
 
-    def facts(self) -> dict[str, Any]:
+    def recorded(self) -> dict[str, Any]:
         """Return the settings as JSON: what a run records, and what `resume` compares."""
-        facts: dict[str, Any] = orjson.loads(orjson.dumps(asdict(self, value_serializer=_serialize)))
+        recorded: dict[str, Any] = orjson.loads(orjson.dumps(asdict(self, value_serializer=_serialize)))
         if not self.only_variants:
-            del facts["only_variants"]  # Most runs have no variants.
-        return facts
+            del recorded["only_variants"]  # Most runs have no variants.
+        return recorded
 
     @property
     def fingerprint(self) -> str:
         """Digest of all settings."""
-        return digest(orjson.dumps(self.facts(), option=orjson.OPT_SORT_KEYS))
+        return digest(orjson.dumps(self.recorded(), option=orjson.OPT_SORT_KEYS))
 
 
 def _serialize(_: object, __: object, value: Any) -> Any:

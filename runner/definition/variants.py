@@ -24,9 +24,9 @@ MAX_UNCONFIRMED: Final = 1_000
 """Variants that a run may have without `--yes`."""
 _MAX_VARIANTS: Final = 100_000
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
-_OTHER: Final = re.compile(r"[^A-Za-z0-9._-]+")
+_INVALID_CHARACTERS: Final = re.compile(r"[^A-Za-z0-9._-]+")
 _MAX_NAME: Final = 200
-_MAX_WORDS: Final = 24
+_MAX_VALUE: Final = 24
 """Maximum characters of one value in a derived name."""
 _DIGITS: Final = 4
 """Digits of the digest that distinguish values with equal words."""
@@ -162,10 +162,10 @@ def _words(parameter: str, value: Any) -> str:
     text = value if isinstance(value, str) else ""
     if value is None or isinstance(value, bool | int | float):
         text = f"{parameter}-{value}".lower()
-    text = _OTHER.sub("-", text)
-    if len(text) > _MAX_WORDS:
-        text = text[: _MAX_WORDS + 1].rpartition("-")[0] or text[:_MAX_WORDS]
-    return text.strip("-.") or _OTHER.sub("-", f"{parameter}-{_digest(value)[:_DIGITS]}").strip("-.")
+    text = _INVALID_CHARACTERS.sub("-", text)
+    if len(text) > _MAX_VALUE:
+        text = text[: _MAX_VALUE + 1].rpartition("-")[0] or text[:_MAX_VALUE]
+    return text.strip("-.") or _INVALID_CHARACTERS.sub("-", f"{parameter}-{_digest(value)[:_DIGITS]}").strip("-.")
 
 
 def _digest(value: Any) -> str:

@@ -26,7 +26,7 @@ def check_prices(cases: Dataset, tasks: Iterable[object], scorers: Mapping[str, 
 
 
 class Admission:
-    """Admits attempts as long as the budget of a run allows it."""
+    """Admits attempts as long as the budget of a run allows them."""
 
     def __init__(self, budget: Budget, tasks: Mapping[str, object], scorers: Mapping[str, Scorer]) -> None:
         """Use the tasks of the variants and the scorers for estimates."""

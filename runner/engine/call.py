@@ -35,7 +35,7 @@ class TimedOut:
 
 @fact
 class OverBudget:
-    """The call was cancelled because its trial has used more than one trial may."""
+    """The call was cancelled because its trial has exceeded the budget per trial."""
 
 
 @fact
@@ -72,7 +72,7 @@ class CallScope:
         self.scope.cancel()
 
     def exceed_budget(self, due: float) -> None:
-        """Cancel the call because its trial has used too much; it is abandoned if it has not ended by `due`."""
+        """Cancel the call because its trial has exceeded its budget; it is abandoned if it has not ended by `due`."""
         if not self.is_over:
             self._is_over_budget = True
             self.time_out(due)
@@ -114,19 +114,19 @@ class CallScope:
             outcome = exc.with_traceback(exc.__traceback__ and exc.__traceback__.tb_next)
         if self.is_abandoned:
             on_late("succeeded" if isinstance(outcome, Returned) else "failed")
-        is_lost = isinstance(outcome, WorkerEnded)  # Perhaps because of another call in its worker.
+        has_worker_ended = isinstance(outcome, WorkerEnded)  # Perhaps because of another call in its worker.
         if (
             self.is_abandoned
             or (self._is_interrupted and isinstance(outcome, BaseException))
-            or (self._is_over_budget and is_lost)
+            or (self._is_over_budget and has_worker_ended)
         ):
             await trio.lowlevel.checkpoint()  # The task shielded itself or replaced the cancellation; it is still cancelled.
         self.due = math.inf
-        if self.is_over and not self._is_interrupted and not self._is_over_budget and not is_lost:
+        if self.is_over and not self._is_interrupted and not self._is_over_budget and not has_worker_ended:
             return TimedOut(late_outcome="succeeded" if isinstance(outcome, Returned) else "failed")
         return outcome
 
 
 def _is_cancelled(exc: BaseException) -> bool:
-    """Whether an exception group, as a nursery raises it, holds nothing but cancellations."""
+    """Return whether an exception is a group of cancellations only, as a nursery raises it."""
     return isinstance(exc, BaseExceptionGroup) and exc.split(trio.Cancelled)[1] is None

@@ -17,7 +17,7 @@ from runner.definition.settings import EXPERIMENT_SETTINGS, Settings
 from runner.errors import InvalidSetting, UsageError
 from runner.retries.retry import NUMBERS
 
-_EXAMPLES: Final = 5
+_MAX_EXAMPLES: Final = 5
 _BUDGETS: Final = ("budget", "budget_per_trial")
 """Settings of which a later session replaces single units."""
 
@@ -42,9 +42,8 @@ def effective_settings(own: Settings, overrides: Mapping[str, Any], recorded: Ma
         if name in earlier_names and name in recorded and (name not in overrides or name in _BUDGETS)
     }
     workers = earlier_settings.get("workers")
-    if (
-        isinstance(workers, Mapping) and workers.get("kind") != "processes"
-    ):  # A journal must not name a command to run or a cluster to trust.
+    # A journal must not name a command to run or a cluster to trust.
+    if isinstance(workers, Mapping) and workers.get("kind") != "processes":
         kind = "on Ray" if workers.get("kind") == "ray" else "that a command starts"
         raise UsageError(f"the run used workers {kind}", hint="pass them again: --workers, or workers=… in Python")
     # Only the numbers of `retry` can be read from a journal; its other fields are functions and classes.
@@ -64,48 +63,48 @@ def effective_settings(own: Settings, overrides: Mapping[str, Any], recorded: Ma
     return settings.changed({**overrides, **budgets}), names + [f"retry.{name}" for name in NUMBERS if name in retry_names]
 
 
-def changes(before: RunStarted, now: RunStarted) -> dict[str, Any]:
+def changes(before: RunStarted, current: RunStarted) -> dict[str, Any]:
     """Return the fields that identify a run and have changed, with their new values."""
-    changed = {field: new for field in PINNED if (new := getattr(now, field)) != getattr(before, field)}
-    variants = variant_fingerprints(now.definition)
+    changed = {field: new for field in PINNED if (new := getattr(current, field)) != getattr(before, field)}
+    variants = variant_fingerprints(current.definition)
     return changed if variants == variant_fingerprints(before.definition) else {**changed, "variants": variants}
 
 
-def adopted_changes(before: RunStarted, now: RunStarted, *, trusted: bool = False) -> dict[str, Any] | None:
+def adopted_changes(before: RunStarted, current: RunStarted, *, trusted: bool = False) -> dict[str, Any] | None:
     """Return what a session records as adopted: changes, and a new location of the task, which is not a change of the task.
 
     A location that the user `trusted` is recorded even if it is unchanged: the earlier record may be another user's.
     """
-    location = {"task": now.task} if now.task and (trusted or now.task != before.task) else {}
-    return {**changes(before, now), **location} or None
+    location = {"task": current.task} if current.task and (trusted or current.task != before.task) else {}
+    return {**changes(before, current), **location} or None
 
 
-def differences(before: RunStarted, now: RunStarted, settings: Mapping[str, Any]) -> list[str]:
+def differences(before: RunStarted, current: RunStarted, settings: Mapping[str, Any]) -> list[str]:
     """Describe the changes, field by field, that make the run another experiment; with a diff of the definition.
 
     Settings other than `EXPERIMENT_SETTINGS` may change from one session to the next.
     """
-    changed = changes(before, now)
+    changed = changes(before, current)
     fields = [
         _EXPLANATIONS.get(field) or f"{field}: {getattr(before, field)!r} is now {new!r}"
         for field, new in changed.items()
         if field != "variants"
     ]
-    fields += _changed_variants(variant_fingerprints(before.definition), variant_fingerprints(now.definition))
-    diff = [f"  {line}" for line in definition_diff(before.definition, now.definition)] if changed else []
+    fields += _changed_variants(variant_fingerprints(before.definition), variant_fingerprints(current.definition))
+    diff = [f"  {line}" for line in definition_diff(before.definition, current.definition)] if changed else []
     experiment = [
-        f"setting {name}: {settings[name]!r} is now {now.settings.get(name)!r}"
+        f"setting {name}: {settings[name]!r} is now {current.settings.get(name)!r}"
         for name in EXPERIMENT_SETTINGS
-        if name in settings and settings[name] != now.settings.get(name)
+        if name in settings and settings[name] != current.settings.get(name)
     ]
     return [*fields, *diff, *experiment]
 
 
-def _changed_variants(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
+def _changed_variants(before: Mapping[str, str], current: Mapping[str, str]) -> Iterator[str]:
     """Describe which variants were added, changed or removed, and what adopting that means."""
-    added = [name for name in now if name not in before]
-    changed = [name for name in now if name in before and now[name] != before[name]]
-    removed = [name for name in before if name not in now]
+    added = [name for name in current if name not in before]
+    changed = [name for name in current if name in before and current[name] != before[name]]
+    removed = [name for name in before if name not in current]
     if added and not before:
         yield f"the run has no variants, and the evaluation has {examples(added)}; its trials would be withdrawn"
     elif added:
@@ -133,12 +132,12 @@ def changed_cases(state: RunState, trials: Iterable[Trial]) -> Iterator[str]:
 
 
 def is_same(state: TrialState, trial: Trial) -> bool:
-    """Whether a recorded trial is this one: of equal case, content, variant and repeat."""
+    """Return whether a recorded trial has the case, content, variant and repeat of this one."""
     recorded = state.case, state.fingerprint, state.variant, state.repeat
     return recorded == (trial.case.name, trial.case.fingerprint, trial.variant, trial.repeat)
 
 
 def examples(names: Iterable[str]) -> str:
     """List the first few names."""
-    first = list(islice(names, _EXAMPLES + 1))
-    return ", ".join(map(repr, first[:_EXAMPLES])) + (", …" if len(first) > _EXAMPLES else "")
+    first = list(islice(names, _MAX_EXAMPLES + 1))
+    return ", ".join(map(repr, first[:_MAX_EXAMPLES])) + (", …" if len(first) > _MAX_EXAMPLES else "")

@@ -16,7 +16,7 @@ from journal.ownership import user_key
 
 @attrs.frozen(kw_only=True)
 class Environment:
-    """Where a session runs, as its records have it; tests pass a fixed one."""
+    """Where a session runs, as it is recorded; tests pass a fixed one."""
 
     pid: int
     host: str

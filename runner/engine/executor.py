@@ -82,12 +82,12 @@ class Executor:
             workers.is_stopping = lambda: self.shutdown.reason is not None or self.shutdown.is_over
             workers.on_problem = partial(self.shutdown.stop, "interrupted")
             workers.on_end = self._note_worker_end
-        late = LateRecorder(recorder, loop, self.shutdown, self._stop_over_budget)
+        late_recorder = LateRecorder(recorder, loop, self.shutdown, self._stop_over_budget)
         self._attempts = (
             Attempts(
                 tasks,
                 self.scheduler,
-                late,
+                late_recorder,
                 max_failures=max_failures,
                 in_thread=in_thread,
                 fail_ambiguous=fail_ambiguous,
@@ -95,7 +95,7 @@ class Executor:
             if tasks
             else None
         )
-        self._scoring = Scoring(scorers, self.scheduler, late, in_thread) if scorers else None
+        self._scoring = Scoring(scorers, self.scheduler, late_recorder, in_thread) if scorers else None
         self._intake = Intake(self.scheduler, in_thread, key_of)
         self._in_flight: dict[CallScope, Job] = {}
         self._timeouts = Timer(recorder.clock, self._time_out)
@@ -143,7 +143,7 @@ class Executor:
     def _note_worker_end(self, worker: str, reason: WorkerEnd, detail: str) -> None:
         """Record that a worker has ended, whatever it ran."""
         if not self.shutdown.is_over:
-            with suppress(JournalError):  # The run ends because of it.
+            with suppress(JournalError):  # The journal has failed, which ends the run.
                 self._recorder.record(Noted(name=WORKER_ENDED, value={"worker": worker, "reason": reason, "detail": detail}))
 
     def _start_consumer(self) -> None:
@@ -210,14 +210,14 @@ class Executor:
         elif self._attempts is not None:
             self._attempts.end(job, outcome)
 
-    def _time_out(self, at: float) -> None:
+    def _time_out(self, now: float) -> None:
         """Cancel the calls that have exceeded their timeout, and abandon those that do not respond."""
         for scope in list(self._in_flight):
-            if scope.due <= at:
+            if scope.due <= now:
                 if scope.is_over:
                     self._abandon(scope)
                 else:
-                    scope.time_out(at + self._settings.grace + CANCEL_TIMEOUT)
+                    scope.time_out(now + self._settings.grace + CANCEL_TIMEOUT)
         self._timeouts.schedule(min((scope.due for scope in self._in_flight), default=math.inf))
 
     def _abandon(self, scope: CallScope) -> None:
@@ -230,7 +230,7 @@ class Executor:
         self.scheduler.wake()
 
     def _stop_over_budget(self, trial: str) -> None:
-        """Cancel the attempt in flight of a trial that has used more than one trial may."""
+        """Cancel the attempt in flight of a trial that has exceeded the budget per trial."""
         for scope, job in self._in_flight.items():
             if isinstance(job, TrialWork) and job.trial == trial and not job.has_output:
                 due = self._now() + self._settings.grace + CANCEL_TIMEOUT

@@ -156,7 +156,7 @@ class PendingTrials:
         self._path = recorder.journal.path
         self._settings = settings
         self._options = options
-        self.pending = self._find(trials)
+        self.pending = self._pending_trials(trials)
         self.is_closed = False
         """Whether every case was read, and every recorded trial is accounted for."""
         self._missing = {
@@ -175,7 +175,7 @@ class PendingTrials:
                 self._recorder.record(TrialWithdrawn(trial=trial, reason="removed" if is_removed else "changed"))
                 self._missing.discard(trial)
 
-    def _find(self, trials: Iterable[Trial]) -> Iterator[PendingTrial]:
+    def _pending_trials(self, trials: Iterable[Trial]) -> Iterator[PendingTrial]:
         for trial in trials:
             state = self._state.trials.get(trial.id)
             output = None
@@ -240,7 +240,7 @@ class PendingTrials:
         return work
 
     def _must_settle(self, trial: str, state: TrialState) -> bool:
-        """Whether it must be decided if an interrupted trial is repeated."""
+        """Return whether `settle` must decide if an interrupted trial is repeated."""
         return self._options.on_ambiguous == "fail" or state.ended_with_worker or self._state.is_over_budget(trial)
 
     def _settle(self, work: TrialWork, state: TrialState) -> TrialWork | None:

@@ -79,7 +79,7 @@ class NatOutput:
 
     async def update_until_cancelled(self, run: Path) -> None:
         """Append each trial that is done, until cancelled."""
-        limiter = trio.CapacityLimiter(1)  # Threads of the user must not delay it.
+        limiter = trio.CapacityLimiter(1)  # The user's threads must not delay it.
         try:
             while not await trio.Path(run, segments.name(1)).exists():  # noqa: ASYNC110  # there is no event for a new file
                 await trio.sleep(POLL_INTERVAL)

@@ -31,7 +31,7 @@ class LiveRun:
     now: Callable[[], float]
     """Returns the time in the seconds of `t`."""
     changed: Mapping[str, tuple[Any, Any]]
-    """Settings that differ from those of the session before: old and new value."""
+    """Settings that differ from those of the previous session: old and new value."""
     stopping: Callable[[], tuple[str, float] | None]
     """Returns, once the run is being stopped, the reason and the seconds that calls in flight have left."""
 
@@ -78,7 +78,7 @@ class Options:
     """Returns the wall time."""
 
     def how_to_resume(self, path: Path, *, adopt: bool = False) -> str:
-        """Return the command that resumes a run; of a run that was started from Python, the call."""
+        """Return the command that resumes a run or, for a run that was started from Python, the call."""
         if self.task:
             return command("resume", path, " --adopt" if adopt else "")
         return f"`run(…, resume=True{', adopt=True' if adopt else ''})`"

@@ -67,7 +67,7 @@ class Selected:
 
 
 def is_done(state: RunState, options: Options) -> bool:
-    """Whether there is nothing left to do in a run."""
+    """Return whether there is nothing left to do in a run."""
     return state.outcome == "finished" and not (options.adopt or options.retry_failed)
 
 
@@ -96,9 +96,9 @@ def make_plan(
     slots = scorer_slots(evaluation.scorers, keys, settings.slots, shards)
     if settings.slots is None:
         settings = attrs.evolve(settings, slots=min(default_slots(task, shards) for task in evaluation.tasks.values()))
-    facts = settings.facts()
-    if options.policy_factory is not None and "aimd" not in facts:  # A custom policy, which an audit cannot recompute.
-        facts["policy"] = getattr(options.policy_factory, "__qualname__", repr(options.policy_factory))
+    recorded = settings.recorded()
+    if options.policy_factory is not None and "aimd" not in recorded:  # A custom policy, which an audit cannot recompute.
+        recorded["policy"] = getattr(options.policy_factory, "__qualname__", repr(options.policy_factory))
     source = evaluation.cases.source
     started = RunStarted(
         evaluation=evaluation.name,
@@ -109,7 +109,7 @@ def make_plan(
         dataset=str(source) if isinstance(source, Path) else f"{type(source).__name__} in Python",
         dataset_fingerprint=selected.fingerprint or "",
         trials=(selected.cases or 0) * settings.repeats * len(evaluation.tasks),
-        settings={**facts, "scorer_slots": slots, "overridden": overridden},
+        settings={**recorded, "scorer_slots": slots, "overridden": overridden},
         settings_fingerprint=settings.fingerprint,
         durability=settings.durability,
         environment=environment.versions,
@@ -241,8 +241,8 @@ def _check_unchanged(state: RunState, now: RunStarted, trials: Trials, path: Pat
     before = state.started
     if before is None or is_done(state, options) or options.adopt:
         return
-    changes = differences(before, now, state.settings)
-    if now.dataset_fingerprint != before.dataset_fingerprint:
+    changes = differences(before, started, state.settings)
+    if started.dataset_fingerprint != before.dataset_fingerprint:
         changes += changed_cases(state, trials)
     if changes:
         hint = f"{options.how_to_resume(path, adopt=True)} accepts the changes; unchanged trials keep their results"

@@ -40,7 +40,7 @@ class Lane:
     """How many times the endpoint has stopped responding."""
     closed_until: float = 0.0
     """When the policy may allow the next start, unless something happens before."""
-    counted: int = 0
+    counted_limit: int = 0
     """The limit that is included in the sums of `Queues`."""
     next_check: float = math.inf
     """When to call the policy again, because time alone may change its decision."""
@@ -73,7 +73,7 @@ class Lane:
 
 
 def _probe_index(queue: deque[J]) -> int:
-    """Return the first job with the fewest failures: a probe tests the endpoint, and no trial uses up its retries."""
+    """Return the index of the first job with the fewest failures, so that probes do not use up the retries of one trial."""
     return min(enumerate(queue), key=lambda pair: pair[1].failures)[0]
 
 
@@ -113,16 +113,16 @@ class Queues:
             lane = self.lanes[key] = Lane(key, steering)
         if trials and not lane.has_trials:
             lane.has_trials = True
-            self.limit += lane.counted
+            self.limit += lane.counted_limit
         if calls and not lane.has_calls:
             lane.has_calls = True
-            self._scorer_limit += lane.counted
-        self.count(lane)
+            self._scorer_limit += lane.counted_limit
+        self.update_sums(lane)
         return lane
 
-    def count(self, lane: Lane) -> None:
+    def update_sums(self, lane: Lane) -> None:
         """Update the sums with the current limit of a lane."""
-        change, lane.counted = lane.steering.limit - lane.counted, lane.steering.limit
+        change, lane.counted_limit = lane.steering.limit - lane.counted_limit, lane.steering.limit
         if lane.has_trials:
             self.limit += change
         if lane.has_calls:
@@ -160,7 +160,7 @@ class Queues:
         return self.delayed[0][0] if self.delayed else math.inf
 
     def has_startable(self, now: float, *, for_probe: bool = False) -> bool:
-        """Whether a queued job may be able to start; a breaker's probe may exceed the limit."""
+        """Return whether a queued job may be able to start; a breaker's probe may exceed the limit."""
         if self.to_score:
             return True
         is_behind = self.unscored > self.max_unscored_outputs
@@ -172,7 +172,7 @@ class Queues:
         return False
 
     def has_calls(self, until: float) -> bool:
-        """Whether an output waits for scorer calls that may start before `until`."""
+        """Return whether an output waits for scorer calls that may start before `until`."""
         lanes = self.lanes.values()
         return (
             bool(self.to_score)

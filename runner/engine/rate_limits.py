@@ -32,7 +32,7 @@ THREAD_SLOTS: Final = 32
 
 @runtime_checkable
 class Identified(Protocol):
-    """A task or a scorer with the identity of the rate limit of its calls."""
+    """A task or a scorer that identifies the rate limit of its calls."""
 
     @property
     def rate_limit_identity(self) -> str:
@@ -72,7 +72,7 @@ class TaskKeys:
         return cls(limit_key, parameters, by_variant, by_key)
 
     @property
-    def are_several(self) -> bool:
+    def has_several(self) -> bool:
         """Whether attempts may have different keys."""
         return self.limit_key is not None or len(self.tasks) > 1
 
@@ -197,15 +197,15 @@ def policies(
     policy_factory: Callable[[int], Policy] | None,
 ) -> Callable[[str], Policy]:
     """Return a function that makes the policy of a rate-limit key, or joins the one that another run of this process uses."""
-    new = policy_factory or partial(POLICIES[settings.policy], trials=recorder.state.planned or None)
+    make_policy = policy_factory or partial(POLICIES[settings.policy], trials=recorder.state.planned or None)
     slots_by_key = {f"{SCORER_PREFIX}{name}": slots for name, slots in slots_by_scorer.items()}
 
     def policy(key: str) -> Policy:
         slots = slots_by_key.get(key, settings.slots or 0)
         identity = shared_identity(key, tasks, scorers)
         if identity is None or policy_factory is not None or settings.policy == "fixed":
-            return new(slots)
+            return make_policy(slots)
         run, now = recorder.journal.run, recorder.clock.now()
-        return REGISTRY.join((settings.policy, *identity), run, slots, now, partial(new, slots))
+        return REGISTRY.join((settings.policy, *identity), run, slots, now, partial(make_policy, slots))
 
     return policy

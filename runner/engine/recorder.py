@@ -159,7 +159,7 @@ class LateRecorder:
         )
 
     def _record_step(self, work: TrialWork, attempt: int, event: StepEvent) -> None:
-        """Record a step, unless its attempt has ended: it was abandoned. One that cannot be stored is recorded as failed."""
+        """Record a step, unless its attempt was abandoned. One that cannot be stored is recorded as failed."""
         state = work.state
         if state.stage != "running" or state.attempts != attempt:
             return

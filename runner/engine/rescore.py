@@ -66,7 +66,7 @@ async def rescore(
     in_thread: InThread = run_in_thread,
     workers: Workers | None = None,
 ) -> Rescored:
-    """Score the outputs of a run; with `all_outputs`, also those with a score from the scorer's current version.
+    """Score the outputs of a run; with `all_outputs`, including those with a score from the scorer's current version.
 
     With `only_variants`, only the outputs of these variants are scored. Scorers that run in workers need `workers`.
 
@@ -81,14 +81,12 @@ async def rescore(
             raise UsageError(f"{path} has no variant {name!r}{suggest(name, before.variants)}")
     unscored = [before.trials[trial].case for trial, _ in _unscored(before, scorers, only_variants, all_outputs=all_outputs)]
     for case in unscored:
-        check_name(case)  # Checked before anything is written: a foreign journal may have any name, and any gate.
+        check_name(case)  # Before anything is written: an untrusted journal may contain any name and any gate.
     gate_results(before)
     if before.started is not None and not unscored:
-        return Rescored(
-            Outcome(path, before, before.head, "", ""), 0, _count_outputs(before, only_variants), 0
-        )  # Nothing is written.
+        return Rescored(Outcome(path, before, before.head, "", ""), 0, _count_outputs(before, only_variants), 0)
     clock = Clock()
-    async with _ready(workers), writing(path, new=False, clock=clock.read, files=files, in_thread=in_thread) as journal:
+    async with _open_workers(workers), writing(path, new=False, clock=clock.read, files=files, in_thread=in_thread) as journal:
         state = RunState()
         state.steps.keeps_records = any(scorer.takes_trajectory for scorer in scorers)
         await in_thread(lambda: fold(read(path, load_blobs=False, files=files), at=journal.initial_seq, state=state))
@@ -96,8 +94,8 @@ async def rescore(
             raise UsageError(f"{path} was interrupted before its definition was recorded; there is nothing to score")
         outcome = "finished" if _is_finished(state) else state.outcome
         recorder, settings = Recorder(journal, state, clock), _settings(state.settings)
-        limits = scorer_slots({scorer.name: scorer for scorer in scorers}, None, slots)
-        changed = None if state.settings.get("scorer_slots") == limits else {"scorer_slots": limits}
+        slots_by_scorer = scorer_slots({scorer.name: scorer for scorer in scorers}, None, slots)
+        changed = None if state.settings.get("scorer_slots") == slots_by_scorer else {"scorer_slots": slots_by_scorer}
         number, pid, host = len(state.sessions) + 1, environment.pid, environment.host
         environment.warn_without_key()
         started = SessionStarted(session=number, pid=pid, host=host, boot_id=environment.boot_id, settings=changed)
@@ -107,7 +105,7 @@ async def rescore(
         outputs = _Outputs(recorder, scorers, unscored_trials, files=files, input_name=input_name)
 
         def policy(key: str) -> Policy:
-            return new_policy(settings.policy, limits[key.removeprefix(SCORER_PREFIX)], state.settings, state.planned)
+            return new_policy(settings.policy, slots_by_scorer[key.removeprefix(SCORER_PREFIX)], state.settings, state.planned)
 
         async with AsyncExitStack() as stack:
             if workers is not None:
@@ -136,7 +134,7 @@ def _check_scorers(scorers: Sequence[Scorer], workers: Workers | None) -> None:
 
 
 @asynccontextmanager
-async def _ready(workers: Workers | None) -> AsyncGenerator[None]:
+async def _open_workers(workers: Workers | None) -> AsyncGenerator[None]:
     """Open workers, if there are any, before anything is written."""
     if workers is None:
         yield
@@ -166,7 +164,7 @@ def _settings(recorded: Mapping[str, Any]) -> Settings:
 
 
 def _is_finished(state: RunState) -> bool:
-    """Whether every trial is done, even if a later re-scoring was stopped."""
+    """Return whether every trial is done, even if a later re-scoring was stopped."""
     own, shards = ([session for session in state.sessions if bool(session.shard) == is_shard] for is_shard in (False, True))
     ends = [session.outcome for session in [*own, *shards[-1:]]]
     return "finished" in ends and state.done >= max(state.total, state.planned)
@@ -177,7 +175,7 @@ def _count_outputs(state: RunState, only_variants: Sequence[str]) -> int:
 
 
 def _has_output(trial: TrialState, only_variants: Sequence[str]) -> bool:
-    """Whether a trial has an output to score, and one of these variants, if there are any."""
+    """Return whether a trial has an output to score, and one of these variants, if there are any."""
     has_output = trial.output_location is not None and trial.stage in _HAS_OUTPUT
     return has_output and (not only_variants or trial.variant in only_variants)
 
@@ -242,7 +240,7 @@ class _Outputs:
         )
 
     def _completes(self, state: TrialState) -> bool:
-        """Whether every scorer of the run has scored a trial once these have; otherwise a resumed run completes it."""
+        """Return whether every scorer of the run has scored a trial once these have; otherwise a resumed run completes it."""
         started = self._recorder.state.started
         scorers = {*self._scorers, *(name.partition(".")[0] for name in (*(state.scores or ()), *state.unscored))}
         return started is not None and scorers.issuperset(started.scorers)

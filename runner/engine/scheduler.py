@@ -239,7 +239,7 @@ class Scheduler:
         return None
 
     def _is_affordable(self, lane: Lane, *, probe: bool) -> bool:
-        """Whether the budget allows the next attempt of a lane; if not, and nothing is in flight, the session is stopped."""
+        """Return whether the budget allows the next attempt of a lane; if not, stop the session once nothing is in flight."""
         assert self._admission is not None
         if self._blocked_lane not in (None, lane):
             return False
@@ -250,7 +250,7 @@ class Scheduler:
         return block is None
 
     def _may_score(self) -> bool:
-        """Whether the budget allows scoring the outputs of earlier sessions."""
+        """Return whether the budget allows scoring the outputs of earlier sessions."""
         assert self._admission is not None
         block = self._admission.admit_scoring()
         if block is not None:
@@ -265,7 +265,7 @@ class Scheduler:
             self.close()
 
     def _has_next(self, lane: Lane) -> bool:
-        """Whether a lane has a job that may be taken; if it runs in a worker, there must be a place for it."""
+        """Return whether a lane has a job that may be taken; if it runs in a worker, there must be a place for it."""
         queues, workers = self.queues, self._workers
         if not lane.calls and (not lane.trials or queues.unscored > queues.max_unscored_outputs):
             return False
@@ -278,11 +278,11 @@ class Scheduler:
         """Let the jobs at the head of a lane that need a worker of their own wait for one outside the lane."""
         queue: deque[Any]
         for queue in (lane.calls, lane.trials) if workers.runs_tasks else (lane.calls,):
-            while queue and (job := queue[0]).is_alone and (job.place is None or not job.place.is_alive):
+            while queue and (job := queue[0]).needs_own_worker and (job.place is None or not job.place.is_alive):
                 queue.popleft()
                 job.place = None
                 self.queues.waiting -= job.__class__ is TrialWork
-                workers.reserve_alone(job, partial(self._put_back, queue, job))
+                workers.reserve_own_worker(job, partial(self._put_back, queue, job))
 
     def _put_back(self, queue: "deque[Any]", job: Job) -> None:
         queue.appendleft(job)
@@ -306,12 +306,12 @@ class Scheduler:
         lane = self.queues.lanes[job.key]
         lane.closed_until = 0.0
         events = lane.steering.take(record)
-        if events or lane.steering.limit != lane.counted:
+        if events or lane.steering.limit != lane.counted_limit:
             self._apply(lane, events)
         self._set_timer(lane, record.t)
 
     def is_free_probe(self, job: Job, name: str) -> bool:
-        """Whether the last start of a trial or a scorer call was a probe that does not use up its retry budget."""
+        """Return whether the last start of a trial or a scorer call was a probe that does not use up its retry budget."""
         return name in self.queues.lanes[job.key].steering.free
 
     def _apply(self, lane: Lane, events: Sequence[PolicyEvent], when: float | None = None) -> None:
@@ -321,7 +321,7 @@ class Scheduler:
             self._record(event, when)
             if isinstance(event, IntakePaused) and event.reason == NO_RESPONSE:
                 lane.discount_in_flight()
-        self.queues.count(lane)
+        self.queues.update_sums(lane)
         self.wake()
 
     def _sync_shared(self, lane: Lane) -> None:
@@ -365,5 +365,5 @@ class Scheduler:
 
 
 def _needs_place(job: Job, workers: Workers) -> bool:
-    """Whether a job runs in a worker."""
+    """Return whether a job runs in a worker."""
     return job.needs_place if isinstance(job, ScorerCall) else workers.runs_tasks

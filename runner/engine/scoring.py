@@ -37,12 +37,14 @@ LARGE: Final = 16_384
 class Scoring:
     """The scorers of a session."""
 
-    def __init__(self, scorers: Sequence[OpenScorer], scheduler: Scheduler, late: LateRecorder, in_thread: InThread) -> None:
+    def __init__(
+        self, scorers: Sequence[OpenScorer], scheduler: Scheduler, late_recorder: LateRecorder, in_thread: InThread
+    ) -> None:
         self._local = [scorer.scorer for scorer in scorers if scorer.scorer.is_local]
         self._called = [scorer for scorer in scorers if not scorer.scorer.is_local]
         self._with_trajectory = {scorer.scorer.name: scorer.scorer for scorer in scorers if scorer.scorer.takes_trajectory}
         self._scheduler = scheduler
-        self._late = late
+        self._late_recorder = late_recorder
         self._in_thread = in_thread
         self._record, self._clock = scheduler.recorder.record, scheduler.recorder.clock
         self._threads = trio.CapacityLimiter(os.cpu_count() or 1)
@@ -77,7 +79,7 @@ class Scoring:
             return await self._in_thread(lambda: read_trajectory(path, locations, attempt, files))
         except JournalError as exc:
             for name in sorted(names):
-                self._fail(self._with_trajectory[name], work, describe(exc), 0.0)
+                self._record_failure(self._with_trajectory[name], work, describe(exc), 0.0)
             work.scored |= names
             return []
 
@@ -97,7 +99,7 @@ class Scoring:
             else:
                 value = compute()
         except Exception as exc:  # noqa: BLE001  # recorded as the failure of this score
-            self._fail(scorer, work, describe(exc), self._elapsed(started_at))
+            self._record_failure(scorer, work, describe(exc), self._elapsed(started_at))
         else:
             self._record_scores(scorer, work, value, self._elapsed(started_at))
 
@@ -111,10 +113,10 @@ class Scoring:
         scheduler.inform_policy(started, call)
         if scheduler.settings.write_ahead:
             await scheduler.recorder.journal.wait_durable(started.seq)
-        sink = self._late.sink(call.work)
+        sink = self._late_recorder.sink(call.work)
         value = PlacedInput(call, call.input) if call.needs_place else call.input
         outcome = await scope.call(call.scorer.task, value, timeout=scorer.timeout, sink=sink, on_late=lambda _: None)
-        call.is_alone = isinstance(outcome, WorkerEnded)
+        call.needs_own_worker = isinstance(outcome, WorkerEnded)
         self.end(call, outcome)
 
     def end(self, call: ScorerCall, outcome: CallOutcome | Interrupted) -> None:
@@ -170,7 +172,7 @@ class Scoring:
         scheduler.inform_policy(self._record(failed), call)
         call.rate_limits = call.rate_limits + 1 if category == "rate_limited" else 0
         if isinstance(decision, NoRetry):
-            self._fail(scorer, work, error, elapsed)
+            self._record_failure(scorer, work, error, elapsed)
             self._end_scorer(work)
             return
         call.retry_history.count_retry(decision.reason, decision.delay)
@@ -186,7 +188,7 @@ class Scoring:
         except BaseException as exc:  # The value is not a score; its class may raise anything.
             if is_from_signal(exc):
                 raise
-            self._fail(scorer, work, describe(exc), elapsed, call)
+            self._record_failure(scorer, work, describe(exc), elapsed, call)
             return
         try:
             for name, score in scores.items():
@@ -204,9 +206,9 @@ class Scoring:
                     self._scheduler.inform_policy(record, call)
                     call = None
         except (Unserializable, RecordTooLarge) as exc:
-            self._fail(scorer, work, describe(exc), elapsed, call)
+            self._record_failure(scorer, work, describe(exc), elapsed, call)
 
-    def _fail(
+    def _record_failure(
         self, scorer: Scorer, work: TrialWork, error: Description, elapsed: float, call: ScorerCall | None = None
     ) -> None:
         record = self._record(

@@ -22,7 +22,7 @@ from journal.threads import run_in_thread
 from replay import RunState, fold
 from replay.ending import ending_in_words, final_report, final_summary
 from replay.text import printable
-from runner.data.dataset import texts
+from runner.data.dataset import as_strings
 from runner.definition.evaluation import Evaluation
 from runner.definition.gates import GateResult, gate_problems, gate_results, problems
 from runner.definition.settings import Settings
@@ -46,8 +46,8 @@ from runner.workers.driver import Workers
 
 T = TypeVar("T")
 
-_UNHANDLED_SIGNALS: Final = 3
-"""Signals that stay unhandled before it is clear that a task blocks the loop, and KeyboardInterrupt is raised in it."""
+_MAX_UNHANDLED_SIGNALS: Final = 3
+"""Unhandled signals after which a task is assumed to block the loop, and KeyboardInterrupt is raised in it."""
 _OBSERVER_GRACE: Final = 1.0
 """Seconds that an observer gets to restore the screen before the process exits."""
 
@@ -121,7 +121,7 @@ class Session:
                 raise UsageError(f"unknown option {name!r}{suggest(name, setting_names | option_names, limit=1)}")
         self.overrides = {name: value for name, value in options.items() if name in setting_names}
         """Settings of this run that replace the evaluation's own."""
-        self.only_variants = texts(self.overrides.pop("only_variants", ())) if options.get("resume") else ()
+        self.only_variants = as_strings(self.overrides.pop("only_variants", ())) if options.get("resume") else ()
         """Variants of this session, if it resumes only some of the run's."""
         self.options = Options(**{name: value for name, value in options.items() if name in option_names})
         self.on_unresponsive: Callable[[Outcome], object] | None = None
@@ -141,7 +141,7 @@ class Session:
         """Stop gracefully; the second time, cancel calls in flight. It may be called by a signal handler or any thread."""
         self._interrupts += 1
         self._unhandled_interrupts += 1
-        if self._unhandled_interrupts >= _UNHANDLED_SIGNALS:
+        if self._unhandled_interrupts >= _MAX_UNHANDLED_SIGNALS:
             if self._executor is not None and trio.lowlevel.in_trio_task():
                 self._executor.shutdown.stop("interrupted")  # Otherwise the next attempt would block the loop as well.
             raise KeyboardInterrupt
@@ -201,7 +201,7 @@ class Session:
         return state, None if is_done(state, self.options) else await self._in_thread(lambda: self._plan(state))
 
     async def _in_thread(self, call: Callable[[], T]) -> T:
-        """Make a call in a thread, one that changes nothing; it is abandoned if the session is interrupted."""
+        """Make a call that changes nothing in a thread; it is abandoned if the session is interrupted."""
         if self.options.in_thread is not run_in_thread:
             return await self.options.in_thread(call)
         return await run_in_thread(call, abandon_on_cancel=True)
@@ -278,7 +278,7 @@ class Session:
                 settings,
                 max_failures=settings.failure_limit(plan.total),
                 in_thread=self._in_thread,
-                key_of=(lambda work: plan.keys.key_of(work.case, work.state.variant)) if plan.keys.are_several else None,
+                key_of=(lambda work: plan.keys.key_of(work.case, work.state.variant)) if plan.keys.has_several else None,
                 admission=admission_of(state, plan.evaluation.tasks, plan.evaluation.scorers),
                 workers=workers,
                 fail_ambiguous=options.on_ambiguous == "fail",

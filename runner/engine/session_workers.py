@@ -46,7 +46,7 @@ def new_workers(
     variants: Sequence[str],
     reference: str,
 ) -> Workers:
-    """Return the workers of a session of these variants; `reference` is where the evaluation is defined; empty: unknown."""
+    """Return the workers of a session with these variants; `reference` is where the evaluation is defined; empty: unknown."""
     variants = variants if pool.runs_tasks else ()
     places = pool.concurrency or min((_default_places(evaluation.tasks[name]) for name in variants), default=1)
     reference = reference or _reference(evaluation)
@@ -60,7 +60,7 @@ def new_workers(
         "write_ahead": settings.write_ahead,
         "environment": _environment(pool.environment),
     }
-    has_one_key = not TaskKeys.of(evaluation, settings.limit_key).are_several
+    has_one_key = not TaskKeys.of(evaluation, settings.limit_key).has_several
     is_limited = settings.slots is not None and has_one_key and not opening["scorers"]
     slots = settings.slots if is_limited and settings.slots is not None else math.inf
     return Workers(pool, opening, places=places, grace=settings.grace, slots=slots)
@@ -81,8 +81,8 @@ def scoring_workers(evaluation: Evaluation[Any, Any, Any], reference: str = "") 
 
 
 def _default_places(task: Any) -> int:
-    waits = not _starts_processes(task) if isinstance(task, OpenableTask) else is_async(task)
-    return ASYNC_PLACES if waits else 1
+    mostly_waits = not _starts_processes(task) if isinstance(task, OpenableTask) else is_async(task)
+    return ASYNC_PLACES if mostly_waits else 1
 
 
 def _starts_processes(task: Any) -> bool:

@@ -25,7 +25,7 @@ class Shutdown:
         """When calls in flight are cancelled, in the seconds of `t`."""
         self.grace_scope = trio.CancelScope()
         self.is_over = False
-        """Whether the session has ended, so that nothing more is recorded of what is in flight."""
+        """Whether the session has ended, so that calls in flight are no longer recorded."""
         self._over = trio.Event()
 
     def stop(self, reason: StopReason, detail: str = "") -> None:

@@ -13,15 +13,15 @@ from runner.workers.driver import Worker
 
 
 @attrs.define(eq=False, kw_only=True)
-class _Queued:
-    """What the executor keeps of a job between and during its calls."""
+class _QueuedJob:
+    """The executor's data about a job between and during its calls."""
 
     started_at: float = 0.0
     """When the call in flight started, in the seconds of `t`."""
     rate_limits: int = 0
     """Consecutive rate-limited calls in this session."""
     delay: float = 0.0
-    """Seconds until the next may start."""
+    """Seconds until its next call may start."""
     is_last: bool = False
     """Whether it goes to the end of the queue after its delay."""
     epoch: int = 0
@@ -33,7 +33,7 @@ class _Queued:
 
 
 @attrs.define(eq=False, kw_only=True)
-class TrialWork(_Queued):
+class TrialWork(_QueuedJob):
     """A trial that was admitted and is not done."""
 
     trial: str
@@ -58,23 +58,23 @@ class TrialWork(_Queued):
     """What the budget reserves for the next attempt; None without a budget."""
 
     async def model_step(self, name: str, request: Any, call: Callable[[], Awaitable[Any]], usage: Callable[[], Any]) -> Any:
-        """Make the call of a model a step of the attempt in flight; see `TrialInput`."""
+        """Record a model call as a step of the attempt in flight; see `TrialInput`."""
         return await model_step(name, request, call, usage)
 
     @property
     def failures(self) -> int:
         """Attempts that ended in an error or a timeout, or with their worker."""
         history = self.state.retry_history
-        return 0 if history is None else history.errors + history.parse_errors + history.timeouts + self.is_alone
+        return 0 if history is None else history.errors + history.parse_errors + history.timeouts + self.needs_own_worker
 
     @property
-    def is_alone(self) -> bool:
+    def needs_own_worker(self) -> bool:
         """Whether its next attempt needs a worker of its own."""
         return self.state.ended_with_worker
 
 
 @attrs.define(eq=False, kw_only=True)
-class ScorerCall(_Queued):
+class ScorerCall(_QueuedJob):
     """The calls of one scorer with the output of one trial; at most one is in flight."""
 
     work: TrialWork
@@ -85,7 +85,7 @@ class ScorerCall(_Queued):
     retry_history: RetryHistory = attrs.field(factory=RetryHistory)
     """Its failures in this session."""
 
-    is_alone: bool = False
+    needs_own_worker: bool = False
     """Whether its next call needs a worker of its own, because the last one ended with its worker."""
 
     @property

@@ -4,7 +4,7 @@
 
     outputs, details = AsyncExecutor(generate, concurrency=16, journal="runs/answers").run(prompts)
 
-An executor makes an evaluation of its function and its inputs, runs it like `run`, and derives the result of every input from
+An executor turns its function and its inputs into an evaluation, runs it like `run`, and derives the result of every input from
 the records. Differences from Phoenix are in `docs/migrating.md`.
 """
 

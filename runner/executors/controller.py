@@ -70,6 +70,6 @@ class ConcurrencyController:
         """Start a call; the first one starts the first window."""
         self._policy.take(Started(t=self._clock(), attempt=_ATTEMPT))
 
-    def _record(self, signal: Callable[..., Signal], **facts: Any) -> None:
-        self._policy.take(signal(t=self._clock(), attempt=_ATTEMPT, **facts))
+    def _record(self, signal: Callable[..., Signal], **fields: Any) -> None:
+        self._policy.take(signal(t=self._clock(), attempt=_ATTEMPT, **fields))
         self._start()

@@ -40,7 +40,7 @@ from runner.tasks.function import LOOPS, AsyncioThread, FunctionTask, Loop
 
 Results = tuple[list[Any], list[ExecutionDetails]]
 
-_NOT_IN_NAMES: Final = re.compile(r"[^\w.-]")
+_INVALID_CHARACTERS: Final = re.compile(r"[^\w.-]")
 
 _log = logging.getLogger("evaljournal")
 
@@ -83,11 +83,11 @@ class ExecutorConfig:
     def name(self) -> str:
         """The name of the run."""
         name = getattr(self.function, "__name__", None) or type(self.function).__name__
-        return _NOT_IN_NAMES.sub("", name) or "function"
+        return _INVALID_CHARACTERS.sub("", name) or "function"
 
 
 def _recorded_variables(started: RunStarted) -> dict[str, str]:
-    """Return the digests that a journal has of the variables; empty if it has none."""
+    """Return the recorded digests of the variables; empty if there are none."""
     definition = load_definition(started.definition)
     task = definition.get("task") if isinstance(definition, dict) else None
     variables = task.get("variables") if isinstance(task, dict) else None
@@ -142,7 +142,7 @@ class Execution:
         self._results = ResultCollector(self._inputs.by_name, self._restore)
         self._output_type = return_annotation(config.function) if config.output_type is None else config.output_type
         self._is_restored = True
-        """Whether all recorded outputs could be converted to the type of the outputs."""
+        """Whether all recorded outputs could be converted to the output type."""
         self._is_resumed = False
         """Whether the journal has records of an earlier session."""
         self.stop_handle = StopHandle()
@@ -222,7 +222,7 @@ class Execution:
         self._variables = variable_digests(self._config.function)
 
     def _is_complete(self) -> bool:
-        """Whether every input has an output already; raises RunChanged if the function has changed."""
+        """Return whether every input has an output already; raises RunChanged if the function has changed."""
         path = self._config.journal
         assert path is not None
         state = fold(read(path, load_blobs=False, files=self._files))

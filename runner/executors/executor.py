@@ -19,8 +19,8 @@ import trio
 
 from journal.events import FailureCategory
 from runner.api import in_trio, run_async
-from runner.definition.settings import DURATION
-from runner.errors import UsageError, is_whole
+from runner.definition.settings import DURATION_PROBLEM
+from runner.errors import UsageError, is_whole_number
 from runner.executors.caller_thread import CallerThreadTask
 from runner.executors.execution import Execution, ExecutorConfig, ExecutorSettings, Results
 from runner.retries.classify import PROGRAMMING_ERRORS, Failure
@@ -65,7 +65,7 @@ class _MaxRetries(OneBudget):
 
 
 def _check_integer(name: str, value: object, minimum: int) -> None:
-    if not is_whole(value, minimum):
+    if not is_whole_number(value, minimum):
         raise UsageError(f"expected an integer, {minimum} or more", setting=name, value=value)
 
 
@@ -117,7 +117,7 @@ class _Executor:
         _check_integer("max_retries", self.max_retries, 0)
         seconds: Any = self.timeout
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
-            raise UsageError(DURATION, setting="timeout", value=seconds, hint="math.inf turns it off")
+            raise UsageError(DURATION_PROBLEM, setting="timeout", value=seconds, hint="math.inf turns it off")
         for name in self._options:
             if name in _RESERVED:
                 raise UsageError(f"the option {name!r} is set by the executor; remove it from options")
@@ -137,9 +137,9 @@ class _Executor:
     def _signals(self) -> tuple[int, ...]:
         return () if self.termination_signal is None else (self.termination_signal,)
 
-    def _stopping_on_signal(self, stop: Callable[[], None]) -> contextlib.AbstractContextManager[bool]:
+    def _stop_on_signal(self, stop: Callable[[], None]) -> contextlib.AbstractContextManager[bool]:
         """Call `stop` on the signal; yields whether a handler could be installed."""
-        return handle_signals(lambda _, __: stop(), *self._signals, shares=True)
+        return handle_signals(lambda _, __: stop(), *self._signals, chain=True)
 
 
 class AsyncExecutor(_Executor):
@@ -151,7 +151,7 @@ class AsyncExecutor(_Executor):
     """
 
     base_priority: int = 0
-    """Kept for compatibility; inputs are called in order."""
+    """Kept for compatibility; inputs are processed in order."""
 
     def __init__(
         self,
@@ -198,19 +198,19 @@ class AsyncExecutor(_Executor):
     def run(self, inputs: Iterable[Any]) -> Results:
         """Call the function for all inputs: from a script, a thread or a notebook cell."""
         execution = Execution(self._configure(), inputs)
-        with self._stopping_on_signal(execution.stop_handle.request):
+        with self._stop_on_signal(execution.stop_handle.request):
             return run_async(execution.run)
 
     async def execute(self, inputs: Iterable[Any]) -> Results:
         """Call the function for all inputs inside asyncio, in the caller's loop, or inside trio."""
         if trio.lowlevel.in_trio_run():
             execution = Execution(self._configure(), inputs)
-            with self._stopping_on_signal(execution.stop_handle.request):
+            with self._stop_on_signal(execution.stop_handle.request):
                 return await execution.run()
         loop = asyncio.get_running_loop()
         execution = Execution(self._configure(), inputs, loop=loop)
         context = contextvars.copy_context()
-        with self._stopping_on_signal(execution.stop_handle.request), ThreadPoolExecutor(1, "evaljournal") as pool:
+        with self._stop_on_signal(execution.stop_handle.request), ThreadPoolExecutor(1, "evaljournal") as pool:
             future = loop.run_in_executor(pool, lambda: context.run(in_trio, execution.run))
             try:
                 return await asyncio.shield(future)
@@ -246,7 +246,7 @@ class SyncExecutor(_Executor):
             if stop_handle.requests > 1 or caller.is_abandoned:
                 caller.abort_call()
 
-        with self._stopping_on_signal(stop) as is_handled, ThreadPoolExecutor(1, "evaljournal") as pool:
+        with self._stop_on_signal(stop) as is_handled, ThreadPoolExecutor(1, "evaljournal") as pool:
             if is_handled and hasattr(signal, "pthread_kill"):
                 caller.on_abandon = partial(signal.pthread_kill, threading.get_ident(), *self._signals)
             future = pool.submit(lambda: context.run(in_trio, execution.run))

@@ -40,9 +40,8 @@ class Inputs(Dataset):
     def read_ahead(self) -> bool:
         """Read the first input, or all of a journaled list, to find errors early; return whether there are any inputs."""
         cases = deque(self._cases if self._journaled and self.count is not None else itertools.islice(self._cases, 1))
-        self._cases = itertools.chain(
-            (cases.popleft() for _ in range(len(cases))), self._cases
-        )  # Each is released when it is taken.
+        first_cases = (cases.popleft() for _ in range(len(cases)))  # Each is released when it is taken.
+        self._cases = itertools.chain(first_cases, self._cases)
         return bool(cases)
 
     def select(self, *_: Any, **__: Any) -> Trials:

@@ -83,7 +83,7 @@ def _arguments(function: Any) -> Iterator[Any]:
 
 
 def _is_data(value: Any) -> bool:
-    """Whether a value is a string, a container with content, a table or a record."""
+    """Return whether a value is a string, a container with content, a table or a record."""
     if isinstance(value, str | bytes | Mapping | list | tuple | AbstractSet):
         return len(cast("Any", value)) > 0
     return not isinstance(value, type) and (_is_record(value) or _table(value) is not None)
@@ -108,7 +108,7 @@ def _table(value: Any) -> Any:
 def _digest(value: Any) -> str | None:
     """Return a digest that depends on the content only, not on addresses, the order of sets or the hash seed.
 
-    None if the value contains itself, or its class raises something.
+    None if the value contains itself, or its class raises an exception.
     """
     try:
         return digest(_json(value).encode())

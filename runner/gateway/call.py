@@ -1,7 +1,7 @@
 """One call of an agent through the gateway: forwarded to the provider and recorded as a step, or answered from the journal.
 
 A reply that is not a stream is sent to the agent after its step was recorded. A stream is sent as it arrives; its step is
-recorded before its last event is sent. So an agent never acts on a complete reply of a model that is not recorded. Calls of
+recorded before its last event is sent. So an agent never acts on a complete reply of a model that is not recorded. Calls to
 other paths, such as `/models`, are only forwarded.
 """
 
@@ -22,7 +22,7 @@ from runner.gateway.providers import Route
 from runner.retries.classify import classify
 from runner.secrets import mask
 from runner.steps.attempt_steps import Step
-from runner.steps.model_calls import KEY_HEADERS, NO_SDK_RETRY, ReplyReader, replayed, step_of_request
+from runner.steps.model_calls import COMPARED_HEADERS, NO_SDK_RETRY, ReplyReader, replayed, step_of_request
 from runner.tasks.client import AnyResponse, Client
 from runner.tasks.reply import IncompleteReply, InvalidReply, NoResponse, Redirected, check_values
 from runner.tasks.reply_memory import MAX_BYTES, ReplyMemory, ReplyTooLarge
@@ -40,14 +40,14 @@ _NO_RETRY: Final = (NO_SDK_RETRY[0].encode(), NO_SDK_RETRY[1].encode())
 _HOP_BY_HOP: Final = frozenset(
     {b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade", b"content-length"}
 )
-_OWN: Final = frozenset(
+_GATEWAY_HEADERS: Final = frozenset(
     {b"host", b"authorization", b"x-api-key", b"cookie", b"user-agent", b"accept-encoding", b"expect", b"proxy-authorization"}
 )
 """Request headers that the gateway sends itself, or that are not meant for the provider."""
 _TELEMETRY: Final = b"x-stainless-"
-"""How the headers start with which SDKs describe themselves."""
-_COMPARED: Final = {name.encode(): name for name in KEY_HEADERS}
-_NOT_FORWARDED: Final = _HOP_BY_HOP | _OWN
+"""Prefix of the headers with which SDKs describe themselves."""
+_COMPARED: Final = {name.encode(): name for name in COMPARED_HEADERS}
+_NOT_FORWARDED: Final = _HOP_BY_HOP | _GATEWAY_HEADERS
 _NOT_RETURNED: Final = _HOP_BY_HOP | {b"set-cookie", _NO_RETRY[0]}
 
 
@@ -126,8 +126,8 @@ class Call:
 
     async def _forward(self, step: Step | None, body: bytes) -> None:
         route, connection = self.route, self.connection
-        if route.provider.needs_key:
-            raise KeyMissing(f"{route.provider.needs_key} is not set in the environment of the run; set it, then resume")
+        if route.provider.missing_key:
+            raise KeyMissing(f"{route.provider.missing_key} is not set in the environment of the run; set it, then resume")
         forwarded_headers = [
             header
             for header in self.request.headers
@@ -185,7 +185,7 @@ class Call:
         if steps.wait_durable is not None:
             try:
                 await steps.wait_durable()
-            except JournalError as exc:  # The run ends because of it.
+            except JournalError as exc:  # The journal has failed, which ends the run.
                 raise Disconnected from exc
 
     async def _end(self, step: Step | None, exc: Exception, response: AnyResponse | None = None, body: bytes = b"") -> None:

@@ -91,7 +91,7 @@ class Connection:
         return False
 
     async def _receive(self) -> None:
-        """Read what arrives, also during a call, to detect that the agent disconnects."""
+        """Read what arrives, even during a call, to detect that the agent disconnects."""
         while True:
             try:
                 data = await self._stream.receive_some(_CHUNK)

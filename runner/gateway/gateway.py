@@ -144,12 +144,12 @@ async def open_gateway(providers: Sequence[Provider]) -> AsyncGenerator[Gateway]
             for provider in providers
         ]
         (listener,) = await trio.open_tcp_listeners(0, host=HOST)
-        forwarded = {
+        routes_by_path = {
             path: (route, client)
             for provider, client in zip(providers, clients, strict=True)
             for path, route in routes(provider).items()
         }
-        gateway = Gateway(listener.socket.getsockname()[1], forwarded)
+        gateway = Gateway(listener.socket.getsockname()[1], routes_by_path)
         nursery = await stack.enter_async_context(trio.open_nursery())
         nursery.start_soon(trio.serve_listeners, gateway.serve, [listener])
         nursery.start_soon(gateway.close_idle_connections)

@@ -45,7 +45,7 @@ class RequestHead:
 
     @classmethod
     def parse(cls, head: bytes) -> Self:
-        """Parse all up to the empty line, which is included."""
+        """Parse a head, which ends with an empty line."""
         line = _LINE.match(head)
         if line is None:
             raise InvalidRequest("the first line is not METHOD PATH HTTP/1.1")

@@ -22,7 +22,7 @@ _ANTHROPIC: Final = "https://api.anthropic.com"
 
 
 @attrs.frozen(kw_only=True)
-class _Kind:
+class _Api:
     """An API, and the environment variables that configure it."""
 
     base_url: str
@@ -36,15 +36,15 @@ class _Kind:
     """What may be called: path after the base URL → HTTP method."""
 
 
-_KINDS: Final = (
-    _Kind(
+_APIS: Final = (
+    _Api(
         base_url="OPENAI_BASE_URL",
         default=OPENAI,
         keys={"OPENAI_API_KEY": ("Authorization", "Bearer ")},
         prefix="/openai/v1",
         paths={"/chat/completions": "POST", "/responses": "POST", "/embeddings": "POST", "/models": "GET"},
     ),
-    _Kind(
+    _Api(
         base_url="ANTHROPIC_BASE_URL",
         default=_ANTHROPIC,
         keys={"ANTHROPIC_API_KEY": ("x-api-key", ""), "ANTHROPIC_AUTH_TOKEN": ("Authorization", "Bearer ")},
@@ -58,11 +58,11 @@ _KINDS: Final = (
 class Provider:
     """A provider of models."""
 
-    kind: _Kind
+    api: _Api
     address: Address
     """The address of its base URL."""
-    needs_key: str = ""
-    """The environment variable that must be set before it can be called; empty if nothing is missing."""
+    missing_key: str = ""
+    """The environment variable that must be set before it can be called; empty if none is missing."""
 
     def masked_url(self, path: str) -> str:
         """Return the URL of a path with secrets masked."""
@@ -97,39 +97,39 @@ class Route:
 
 def providers_from_environment() -> list[Provider]:
     """Read the addresses and keys of the providers; raise a `UsageError` if none can be called or an address is invalid."""
-    providers = [_provider(kind) for kind in _KINDS]
-    if all(provider.needs_key for provider in providers):
-        names = " or ".join(provider.needs_key for provider in providers)
+    providers = [_provider(api) for api in _APIS]
+    if all(provider.missing_key for provider in providers):
+        names = " or ".join(provider.missing_key for provider in providers)
         raise UsageError(f"set {names}: the gateway has no key for any provider", setting="gateway", value=True)
     return providers
 
 
-def _provider(kind: _Kind) -> Provider:
-    base_url = os.environ.get(kind.base_url, "").strip()
-    key = next((name for name in kind.keys if os.environ.get(name)), None)
-    headers = {} if key is None else {kind.keys[key][0]: f"{kind.keys[key][1]}${{{key}}}"}
-    literal = (base_url or kind.default).replace("$", "$$").replace("{", "%7B").replace("}", "%7D")
+def _provider(api: _Api) -> Provider:
+    base_url = os.environ.get(api.base_url, "").strip()
+    key = next((name for name in api.keys if os.environ.get(name)), None)
+    headers = {} if key is None else {api.keys[key][0]: f"{api.keys[key][1]}${{{key}}}"}
+    literal = (base_url or api.default).replace("$", "$$").replace("{", "%7B").replace("}", "%7D")
     try:
         address = Address.parse(literal, headers)
     except UsageError as exc:
-        raise UsageError(f"{kind.base_url}: {exc.message}", setting="gateway", value=True) from exc
-    return Provider(kind, address, next(iter(kind.keys)) if key is None and not base_url else "")
+        raise UsageError(f"{api.base_url}: {exc.message}", setting="gateway", value=True) from exc
+    return Provider(api, address, next(iter(api.keys)) if key is None and not base_url else "")
 
 
 def routes(provider: Provider) -> dict[str, Route]:
     """Return what an agent may call of a provider, by the path after the token of its attempt."""
-    return {f"{provider.kind.prefix}{path}": Route.of(provider, method, path) for path, method in provider.kind.paths.items()}
+    return {f"{provider.api.prefix}{path}": Route.of(provider, method, path) for path, method in provider.api.paths.items()}
 
 
 def agent_environment(base: str, common: Mapping[str, str]) -> dict[str, str]:
     """Return the variables with which an agent calls the gateway at `base`, besides those that are the same for all."""
-    urls = {kind.base_url: f"{base}{kind.prefix}" for kind in _KINDS}
+    urls = {api.base_url: f"{base}{api.prefix}" for api in _APIS}
     return {**common, **urls, "OPENAI_API_BASE": urls["OPENAI_BASE_URL"]}  # Its name in older libraries.
 
 
 def common_environment(host: str) -> dict[str, str]:
     """Return the variables that are the same for all agents: every key is replaced, and `host` is called without a proxy."""
-    keys = {value for kind in _KINDS for name in kind.keys if (value := os.environ.get(name))}
+    keys = {value for api in _APIS for name in api.keys if (value := os.environ.get(name))}
     replaced = [name for name, value in os.environ.items() if value in keys]
     no_proxy = {name: ",".join(filter(None, (os.environ.get(name), host))) for name in ("NO_PROXY", "no_proxy")}
-    return dict.fromkeys([*replaced, *(next(iter(kind.keys)) for kind in _KINDS)], DUMMY_KEY) | no_proxy
+    return dict.fromkeys([*replaced, *(next(iter(api.keys)) for api in _APIS)], DUMMY_KEY) | no_proxy

@@ -115,7 +115,7 @@ class SessionRules:
         probe = name in self._last and name in self._last[name].free
         history = trial.retry_history
         is_fatal = trial.stage == "unsettled" and history is not None and history.category == "fatal"
-        stop_run = is_fatal and not isinstance(event, TrialFailed)  # The category does not contain it.
+        stop_run = is_fatal and not isinstance(event, TrialFailed)  # Not recorded, but only this is retried.
         return settle(
             name,
             trial,

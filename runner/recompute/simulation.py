@@ -267,7 +267,7 @@ class _RecordedScorer:
         self.rate_limit_identity = identity
 
     async def __call__(self, case: Case) -> Any:
-        await trio.lowlevel.checkpoint()  # It makes the function recognizable as one for trio.
+        await trio.lowlevel.checkpoint()  # Shows that the function is one for trio.
         return await self._calls(case.name)
 
 

@@ -16,7 +16,7 @@ from runner.definition.gates import gate_results
 from runner.errors import InvalidSetting
 from runner.recompute.rules import session_rules
 
-_GATE_CHARS: Final = 200
+_MAX_GATE_LENGTH: Final = 200
 """Characters of an invalid gate that are shown."""
 
 
@@ -57,6 +57,6 @@ def verify(path: Path | str, *, expect_head: str | None = None) -> RunVerificati
             gate_results(state)
         except InvalidSetting as exc:
             seq = state.sessions[-1].seq if state.sessions else state.seq
-            finding = Finding(seq, "settings", f"no run can have this gate: {printable(str(exc), _GATE_CHARS)}")
+            finding = Finding(seq, "settings", f"no run can have this gate: {printable(str(exc), _MAX_GATE_LENGTH)}")
             audit = attrs.evolve(audit, findings=(finding,))
     return RunVerification(journal, audit)

@@ -200,7 +200,7 @@ def describe(exc: BaseException) -> Description:
         return exc.description
     cls = type(exc)
     name = public_name(cls)
-    message = _guarded(lambda: str(exc), lambda error: f"(str() of it raised {type(error).__name__})")
+    message = _guarded(lambda: str(exc), lambda error: f"(its str() raised {type(error).__name__})")
     if str(cls.__module__).startswith(_OWN_TASKS):
         return Description(type=name, message=_shorten(message, _MAX_MESSAGE), traceback="")
     trace = _guarded(

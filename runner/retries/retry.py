@@ -23,7 +23,7 @@ _MAX_DOUBLINGS: Final = 60
 """Doublings of the backoff that are computed; more would overflow a float."""
 
 
-def _to_microseconds(seconds: float) -> float:
+def _rounded(seconds: float) -> float:
     """Round as the journal does; a delay stays above 0, or it would never use up a budget."""
     return max(round(seconds, 6), 1e-6) if seconds > 0 else 0.0
 
@@ -32,7 +32,7 @@ def _to_microseconds(seconds: float) -> float:
 class RetryIn:
     """Retry after a delay."""
 
-    delay: float = field(converter=_to_microseconds)
+    delay: float = field(converter=_rounded)
     """Seconds from the failure until the next attempt may start, jitter included, as recorded."""
     reason: Literal["error", "unavailable", "rate_limited", "timed_out", "worker_died", "worker_lost", "probe", "stopped"]
 
@@ -50,11 +50,11 @@ def jitter(seed: str | int, name: str, attempt: int) -> float:
     return (int.from_bytes(digest[:8], "big") >> 11) / 2**53  # 53 bits: the precision of a float.
 
 
-def _types(value: "type[BaseException] | tuple[type[BaseException], ...]") -> tuple[type[BaseException], ...]:
+def _as_tuple(value: "type[BaseException] | tuple[type[BaseException], ...]") -> tuple[type[BaseException], ...]:
     return value if isinstance(value, tuple) else (value,)
 
 
-_is_type: Final = valid(
+_exception_types: Final = valid(
     lambda cls: isinstance(cls, type) and issubclass(cls, BaseException),
     "must be an exception class or a tuple of them",
     prefix="retry.",
@@ -97,11 +97,11 @@ class Retry:
     """Maximum seconds before the first retry; doubled with each retry after the same kind of failure (full jitter)."""
     max_delay: float = field(default=60.0, validator=_seconds)
     """Upper bound of a delay in seconds. A longer `Retry-After` is still honored."""
-    on: tuple[type[BaseException], ...] = field(default=(), converter=_types, validator=deep_iterable(_is_type))
+    on: tuple[type[BaseException], ...] = field(default=(), converter=_as_tuple, validator=deep_iterable(_exception_types))
     """Exceptions that are retried as errors although they would be classified as fatal or as parse errors.
     If an exception matches both `on` and `fail_on`, the more specific class wins:
     `Retry(on=ValueError, fail_on=Exception)` retries only after a ValueError."""
-    fail_on: tuple[type[BaseException], ...] = field(default=(), converter=_types, validator=deep_iterable(_is_type))
+    fail_on: tuple[type[BaseException], ...] = field(default=(), converter=_as_tuple, validator=deep_iterable(_exception_types))
     """Exceptions that are fatal although they would be retried."""
     classify: Callable[[BaseException], FailureCategory | None] | None = field(
         default=None,
@@ -155,7 +155,7 @@ class Retry:
         return failure
 
     def decide(self, history: RetryHistory, jitter: float, *, probe: bool = False, stop_run: bool = False) -> RetryIn | NoRetry:
-        """Decide what follows the last failure of a history, which is counted in it already.
+        """Decide what follows the last failure of a history, which already includes it.
 
         A breaker's `probe` does not use up the trial's budget. With `stop_run` the run stops, and the trial is retried when it
         is resumed.
@@ -183,9 +183,9 @@ class Retry:
             return RetryIn(delay=self._backoff(history.deaths, jitter), reason="worker_died")
         if category == "worker_lost":
             return NoRetry(reason="exhausted") if history.losses > MAX_LOSSES else RetryIn(delay=0.0, reason="worker_lost")
-        is_parsing = category == "parse_error"
+        is_parse_error = category == "parse_error"
         failures, budget = (
-            (history.parse_errors, min(self.parse_errors, self.errors)) if is_parsing else (history.errors, self.errors)
+            (history.parse_errors, min(self.parse_errors, self.errors)) if is_parse_error else (history.errors, self.errors)
         )
         if failures > budget or retry_after > self.rate_limits:
             return NoRetry(reason="exhausted")

@@ -62,8 +62,8 @@ def _quick_length(pattern: str) -> int:
     if len(pattern) > _MAX_QUICK_PATTERN or _UNBOUNDED.search(pattern):
         return -1
     doubled = pattern.count("|") + pattern.count("?") - pattern.count("(?")
-    places = 1 + sum(map(pattern.count, "*+{"))
-    return int((_QUICK_STEPS / 2**doubled * math.factorial(places)) ** (1 / places))
+    repetitions = 1 + sum(map(pattern.count, "*+{"))
+    return int((_QUICK_STEPS / 2**doubled * math.factorial(repetitions)) ** (1 / repetitions))
 
 
 def search(pattern: str, text: str, seconds: float) -> bool:

@@ -1,6 +1,6 @@
 """Built-in scorers of outputs; most compare with the expected output.
 
-Each returns a reason where the value alone does not explain itself. A case that lacks the expected output is an error, not a
+Each returns a reason where the value needs one. A case that lacks the expected output is an error, not a
 wrong output. Scorers of an agent's steps are in `runner.scorers.trajectory`, the LLM judge is in
 `runner.scorers.llm_judge`.
 """
@@ -105,8 +105,8 @@ class LocalScorer:
 def exact(output: Any, expected: Any) -> Score:
     """Pass if the output equals the expected output."""
     difference = difference_of(output, expected)
-    types = "" if isinstance(output, str) == isinstance(expected, str) else " (one is text, the other is not)"
-    return passed(difference is None, f"{difference}{types}")
+    type_hint = "" if isinstance(output, str) == isinstance(expected, str) else " (one is text, the other is not)"
+    return passed(difference is None, f"{difference}{type_hint}")
 
 
 def _folded(value: Any) -> str:

@@ -20,7 +20,7 @@ from runner.tasks import Task, is_async
 
 PARAMETERS: Final = ("output", "expected", "input", "metadata", "case", "trajectory")
 """The parameters that a scorer may have; each is passed by its name."""
-_OF_INPUT: Final = frozenset({"output", "case", "trajectory"})
+_INPUT_FIELDS: Final = frozenset({"output", "case", "trajectory"})
 """The parameters that are not members of the case."""
 
 MAX_SECONDS: Final = 10.0
@@ -74,8 +74,8 @@ def _call(scorer: "Scorer") -> Callable[[ScorerInput], Any]:
     if (with_time_limit := getattr(function, "with_time_limit", None)) is not None:
         function = with_time_limit(min(scorer.timeout or MAX_SECONDS, MAX_SECONDS if scorer.inherits_timeout else math.inf))
     names = parameters_of(function, scorer.name)
-    inputs = tuple(name for name in names if name in _OF_INPUT)
-    case_fields = tuple(name for name in names if name not in _OF_INPUT)
+    inputs = tuple(name for name in names if name in _INPUT_FIELDS)
+    case_fields = tuple(name for name in names if name not in _INPUT_FIELDS)
 
     def call(scorer_input: ScorerInput) -> Any:
         arguments = {name: getattr(scorer_input.case, name) for name in case_fields}

@@ -241,7 +241,7 @@ def trajectory_text(trajectory: Iterable[StepDetails]) -> str:
         if not failure:
             lines.append(f"output: {_short(as_text(step.output))}" if reply is None else _line(reply))
         texts.append(_short("\n   ".join(lines), _MAX_STEP))
-    return _shortened(texts)
+    return _joined(texts)
 
 
 def _line(message: Message) -> str:
@@ -253,7 +253,7 @@ def _short(text: str, limit: int = _MAX_VALUE) -> str:
     return text if len(text) <= limit else f"{text[:limit]}… ({len(text):,} characters)"
 
 
-def _shortened(texts: list[str]) -> str:
+def _joined(texts: list[str]) -> str:
     """Join the texts of steps; if that is too long, those in the middle are omitted."""
     if sum(map(len, texts)) <= _MAX_TEXT:
         return "\n".join(texts)

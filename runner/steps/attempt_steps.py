@@ -105,7 +105,7 @@ class AttemptSteps:
         results = self._results.get((step.name, step.input.fingerprint))
         try:
             result = results.popleft() if results else None
-        except IndexError:  # Another thread was first.
+        except IndexError:  # Another thread took it.
             return None
         if result is not None:
             event = StepReused(
@@ -139,7 +139,7 @@ class AttemptSteps:
         self._record(event)
 
     def fail(self, step: Step, exc: BaseException) -> None:
-        """Record that a step raised."""
+        """Record that a step failed."""
         error = describe(exc)
         recorded, continues = self.inputs.record(step.number, step.input)
         event = StepFailed(
@@ -159,7 +159,7 @@ class AttemptSteps:
         self._record(event)
 
     def has_inner_usage(self, step: Step) -> bool:
-        """Whether steps inside a step have recorded usage, so that its result repeats it."""
+        """Return whether steps inside a step have recorded usage, so that its result repeats it."""
         return step.number in self._with_inner_usage
 
     def _add_usage(self, step: Step, usage: Any) -> None:

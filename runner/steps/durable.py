@@ -1,4 +1,4 @@
-"""`step` and `durable`: calls whose results are recorded, so that an interrupted trial continues where it was.
+"""`step` and `durable`: calls whose results are recorded, so that an interrupted trial continues where it ended.
 
 In the first attempt a step is executed and its result recorded. After an interruption, a rate limit or an outage, the next
 attempt at the trial gets the recorded result of each step with the same input, and executes only the others.
@@ -58,7 +58,7 @@ class _Definition:
         except (UsageError, Unserializable) as exc:
             raise StepNotRecordable(f"{exc}; pass key=…, a function of the arguments that returns JSON") from exc
 
-    def recorded(self, steps: AttemptSteps, step: Step, result: Any) -> Any:
+    def record_result(self, steps: AttemptSteps, step: Step, result: Any) -> Any:
         """Record the result of a step; return it as a later attempt will read it: a tuple as a list."""
         try:
             output = result if _is_unchanged_by_json(result) else _as_json(result, f"the result of step {self.name!r}")
@@ -82,7 +82,7 @@ class _Definition:
 
 
 def _is_unchanged_by_json(value: Any) -> bool:
-    """Whether a value is certainly read back as it is; for most replies this avoids a copy."""
+    """Return whether a value is certainly read back as it is; for most replies this avoids a copy."""
     return value is None or value.__class__ is bool or (value.__class__ is str and value.isascii())
 
 
@@ -167,7 +167,7 @@ def durable(
 
 
 def _is_name(name: object) -> bool:
-    """Whether a value is a string that the journal can store."""
+    """Return whether a value is a string that the journal can store."""
     return isinstance(name, str) and bool(name) and (name.isascii() or name.encode(errors="ignore").decode() == name)
 
 
@@ -186,7 +186,7 @@ def step(name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) 
 
 
 async def model_step(name: str, request: Any, call: Callable[[], Awaitable[Any]], usage: Callable[[], Any]) -> Any:
-    """Make the call of a model a step of the attempt in flight; see `TrialInput`."""
+    """Record a model call as a step of the attempt in flight; see `TrialInput`."""
     return await durable(name=name, kind="model", key=lambda: request, usage=lambda _: usage())(call)()
 
 
@@ -208,7 +208,7 @@ def _plain_step(definition: _Definition) -> Callable[..., Any]:
             leave_step(outer)
         if inspect.isawaitable(result):  # The method of an async client may be a plain function.
             return _await_and_record(definition, steps, step, result)
-        output = definition.recorded(steps, step, result)
+        output = definition.record_result(steps, step, result)
         wait_in_thread(steps)
         return output
 
@@ -237,7 +237,7 @@ async def _await_and_record(definition: _Definition, steps: AttemptSteps, step: 
         raise
     finally:
         leave_step(outer)
-    output = definition.recorded(steps, step, value)
+    output = definition.record_result(steps, step, value)
     if steps.wait_durable is not None:
         await wait_in_loop(steps)
     return output

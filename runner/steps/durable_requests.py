@@ -32,18 +32,18 @@ class DurableRequests:
         return cls(MODEL_CALLS in values, tuple(_address(value) for value in values if value != MODEL_CALLS))
 
     def includes(self, method: str, url: str) -> bool:
-        """Whether a request is a step."""
+        """Return whether a request is a step."""
         parts = urlsplit(url)
         if self.has_model_calls and model_endpoint(method, parts.path) is not None:
             return True
         if not self._addresses or method.upper() == "HEAD":  # Its reply has no body.
             return False
         origin, path = (parts.scheme, parts.hostname or "", parts.port or _PORTS.get(parts.scheme, 0)), f"{parts.path}/"
-        return any(origin == listed and path.startswith(f"{prefix}/") for listed, prefix in self._addresses)
+        return any(origin == listed_origin and path.startswith(f"{prefix}/") for listed_origin, prefix in self._addresses)
 
 
 def model_endpoint(method: str, path: str) -> str | None:
-    """Return the endpoint of OpenAI's or Anthropic's API that a request calls a model at; None if it is no model call."""
+    """Return the endpoint of OpenAI's or Anthropic's API that a model call uses; None for other requests."""
     if method.upper() != "POST":
         return None
     path = path.rstrip("/")

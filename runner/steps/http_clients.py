@@ -1,7 +1,7 @@
-"""Requests of HTTP clients as steps, without a changed line: `@evaluation(durable="http")`.
+"""Requests of HTTP clients as steps, without changes to the task: `@evaluation(durable="http")`.
 
 They are intercepted at the transports of httpx and httpx2, which the SDKs of OpenAI and Anthropic use. Outside an attempt, and
-for requests that are no steps, a transport works as usual.
+for requests that are not steps, a transport works as usual.
 """
 
 import functools
@@ -18,14 +18,14 @@ from runner.steps.model_calls import NO_SDK_RETRY, ReplyReader, replayed, step_o
 from runner.steps.waiting import wait_in_loop, wait_in_thread
 
 _LIBRARIES: Final = ("httpx", "httpx2")
-_OTHER_TRANSPORTS: Final = "AiohttpTransport"
+_AIOHTTP_TRANSPORT: Final = "AiohttpTransport"
 """Name of the transports for aiohttp, which the SDKs contain."""
-_KEY_HEADERS: Final = ("authorization", "x-api-key", "api-key", "x-goog-api-key")
+_API_KEY_HEADERS: Final = ("authorization", "x-api-key", "api-key", "x-goog-api-key")
 _UNREADABLE: Final = frozenset({"br", "zstd"})
 _READABLE: Final = "gzip, deflate"
 """The encodings of replies that can be recorded as text."""
 _wrapped: Final[set[type]] = set()
-_wrapping: Final = threading.Lock()
+_wrap_lock: Final = threading.Lock()
 
 
 def watch_clients() -> None:
@@ -33,11 +33,11 @@ def watch_clients() -> None:
     modules = [module for name in _LIBRARIES if (module := _imported(name)) is not None]
     if not modules:
         raise UsageError("durable needs httpx or httpx2, which the SDKs of OpenAI and Anthropic install")
-    with _wrapping:
+    with _wrap_lock:
         for module in modules:
             _wrap(module.HTTPTransport, "handle_request", functools.partial(_recording, module))
             for transport in (module.AsyncHTTPTransport, *module.AsyncBaseTransport.__subclasses__()):
-                if transport is module.AsyncHTTPTransport or transport.__name__ == _OTHER_TRANSPORTS:
+                if transport is module.AsyncHTTPTransport or transport.__name__ == _AIOHTTP_TRANSPORT:
                     _wrap(transport, "handle_async_request", functools.partial(_recording_async, module))
 
 
@@ -128,7 +128,7 @@ class _Call:
         self.steps = steps
         self._url = str(request.url)
         headers = _headers(request)
-        for name in _KEY_HEADERS:
+        for name in _API_KEY_HEADERS:
             if value := headers.get(name):
                 add_secret(value.rpartition(" ")[2])
         self.step = step_of_request(request.method, self._url, headers, body, earlier=steps.inputs)
@@ -154,7 +154,7 @@ class _Call:
         return self._reader.is_complete and self._record()
 
     def end(self) -> bool:
-        """Note the end of the reply; return whether the result was recorded now."""
+        """Handle the end of the reply; return whether the result was recorded now."""
         if self._is_recorded:
             return False
         self._reader.end()

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from hashlib import _Hash
 
 _CANDIDATES: Final = 8
-"""Earlier inputs that are compared: the last ones with lists, also of agents that run at the same time."""
+"""Earlier inputs that are compared: the last ones with lists, including those of concurrent agents."""
 _EMPTY: Final = b"["
 _AFTER_ELEMENT: Final = frozenset({b"", b","})
-_NONE: Final[Mapping[str, Any]] = {}
+_NO_MEMBERS: Final[Mapping[str, Any]] = {}
 _LEAVES: Final = frozenset({str, int, float, bool, type(None)})
 _LONG: Final = 1_024
 """Bytes from which a list is compared with earlier ones before it is hashed and searched."""
@@ -39,7 +39,7 @@ class _LongList:
     """Hash of `json`; that of a longer list continues it."""
     digest: bytes
     elements: list[Any] | None
-    """A copy if it contains only texts, else None: 1 and True are equal, but their JSON is not."""
+    """A copy if it contains only texts, otherwise None: 1 and True are equal, but their JSON is not."""
 
     def extended(self, json: bytes, value: Any) -> "_LongList":
         """Return the list that begins with the elements of this one."""
@@ -57,7 +57,7 @@ _NO_LIST: Final = _LongList(b"", sha256(), b"", [])
 
 @attrs.define  # Faster to create than a frozen class.
 class StepInput:
-    """The input of a step, with secrets masked, as canonical JSON: what the caller changes later is not recorded."""
+    """The input of a step, with secrets masked, as canonical JSON: later changes by the caller are not recorded."""
 
     content: bytes
     """Its JSON, with a hash in place of each long list."""
@@ -94,9 +94,9 @@ def _serialized(
     """Return the content, the members and the long lists of an input, and its JSON without what is in an earlier one."""
     if value.__class__ is not dict or _LEAVES.issuperset(map(type, value.values())):
         content = _json(value, step)
-        if content.rfind(b"null") >= 0:  # In half the time of `in`.
-            canonical(value, _described(step))  # It raises if this is NaN.
-        return content, _NONE, _NONE, content
+        if content.rfind(b"null") >= 0:  # Takes half the time of `in`.
+            canonical(value, _label(step))  # It raises if this is NaN.
+        return content, _NO_MEMBERS, _NO_MEMBERS, content
     for key in value:
         if not isinstance(key, str):
             raise UsageError(f"the input of step {step!r} has the key {key!r}; JSON keys must be strings")
@@ -106,7 +106,7 @@ def _serialized(
     for key in sorted(value):
         member, new, long_list = _serialized_member(value[key], step, key, earlier)
         if b"null" in new:
-            canonical(value[key], _described(step, key))  # It raises if this is NaN.
+            canonical(value[key], _label(step, key))  # It raises if this is NaN.
         members[key], part = member, new
         if long_list is not None:
             lists[key], members[key], part = long_list, long_list.json, long_list.digest
@@ -122,17 +122,17 @@ def _serialized_member(
     value: Any, step: str, key: str, earlier: "RecordedInputs | None"
 ) -> tuple[bytes, bytes, _LongList | None]:
     """Return the JSON of a member, what is new in it, and the long list; the JSON of that has no closing bracket."""
-    known = earlier.beginning_of(key, value) if earlier is not None else None
-    if known is not None:
-        tail = value[len(known.elements or ()) :]
-        member = b"%b,%b" % (known.json, _json(tail, step, key)[1:-1]) if tail else known.json
+    prefix = earlier.beginning_of(key, value) if earlier is not None else None
+    if prefix is not None:
+        tail = value[len(prefix.elements or ()) :]
+        member = b"%b,%b" % (prefix.json, _json(tail, step, key)[1:-1]) if tail else prefix.json
     else:
         member = _json(value, step, key)
         if member[:1] != b"[" or len(member) <= _LONG:
             return member, member, None
         member = member[:-1]
-        known = earlier.beginning_of_json(key, member) if earlier is not None else _NO_LIST
-    return member, member[len(known.json) :], known.extended(member, value)
+        prefix = earlier.beginning_of_json(key, member) if earlier is not None else _NO_LIST
+    return member, member[len(prefix.json) :], prefix.extended(member, value)
 
 
 def _json(value: Any, step: str, member: str = "") -> bytes:
@@ -140,7 +140,7 @@ def _json(value: Any, step: str, member: str = "") -> bytes:
     try:
         return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
     except TypeError:
-        return canonical(value, _described(step, member))  # It raises an error that names the position of the problem.
+        return canonical(value, _label(step, member))  # It raises an error that names the position of the problem.
 
 
 def _copied(value: Any) -> Any:
@@ -156,7 +156,7 @@ def _copied(value: Any) -> Any:
     return None
 
 
-def _described(step: str, member: str = "") -> str:
+def _label(step: str, member: str = "") -> str:
     return f"the input of step {step!r}" + (f".{member}" if member else "")
 
 
@@ -176,20 +176,20 @@ class RecordedInputs:
         return {key: orjson.loads(tails.get(key) or _closed(member)) for key, member in current.members.items()}, continues
 
     def beginning_of(self, key: str, value: Any) -> _LongList | None:
-        """Return a list of an earlier input that this one begins with, in which nothing resembles a secret, if it is known."""
+        """Return an earlier input's list that this one begins with, if nothing in it resembles a secret; otherwise None."""
         if value.__class__ is list:
             for _, earlier in reversed(self._recent):
-                known = earlier.lists.get(key)
-                if known is not None and known.elements and earlier.is_plain and value[: len(known.elements)] == known.elements:
-                    return known
+                prefix = earlier.lists.get(key) if earlier.is_plain else None
+                if prefix is not None and prefix.elements and value[: len(prefix.elements)] == prefix.elements:
+                    return prefix
         return None
 
     def beginning_of_json(self, key: str, member: bytes) -> _LongList:
         """Return the same for the JSON of a list, without its closing bracket; an empty list if there is none."""
         for _, earlier in reversed(self._recent):
-            known = earlier.lists.get(key)
-            if known is not None and earlier.is_plain and member.startswith(known.json):
-                return known
+            prefix = earlier.lists.get(key)
+            if prefix is not None and earlier.is_plain and member.startswith(prefix.json):
+                return prefix
         return _NO_LIST
 
     def _tails(self, current: StepInput) -> tuple[dict[str, bytes], int]:

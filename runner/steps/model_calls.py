@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 NO_SDK_RETRY: Final = ("x-should-retry", "false")
 """A header of a reply with which the SDKs of OpenAI and Anthropic do not retry by themselves; evaljournal does."""
 
-KEY_HEADERS: Final = ("anthropic-version", "anthropic-beta", "content-type")
+COMPARED_HEADERS: Final = ("anthropic-version", "anthropic-beta", "content-type")
 """Request headers that are compared."""
 _MAX_NAME: Final = 200
 _IDENTITY: Final = frozenset({"", "identity"})
@@ -42,7 +42,7 @@ _ZLIB: Final = {"gzip": zlib.MAX_WBITS | 16, "x-gzip": zlib.MAX_WBITS | 16, "def
 
 
 def is_model_call(method: str, path: str) -> bool:
-    """Whether a request is a call of a model, in the APIs of OpenAI and Anthropic and those like them."""
+    """Return whether a request is a model call, in the APIs of OpenAI and Anthropic and compatible ones."""
     return model_endpoint(method, path) is not None
 
 
@@ -66,7 +66,7 @@ def step_of_request(
         name = mask(f"{method} {parts.hostname or ''}{parts.path}")
         value = {"method": method, "url": url} | ({"body": content} if body else {})
     name = name[:_MAX_NAME]
-    key = orjson.dumps([method, url, [headers.get(header) for header in KEY_HEADERS]]) + body
+    key = orjson.dumps([method, url, [headers.get(header) for header in COMPARED_HEADERS]]) + body
     try:
         recorded = step_input(value, name, key=key, earlier=earlier)
     except (UsageError, Unserializable):  # A number may have more than 64 bits.
@@ -146,7 +146,7 @@ class ReplyReader:
             self._events.feed(content)
 
     def end(self) -> None:
-        """Note that the reply was read to its end."""
+        """Handle the end of the reply."""
         self._has_ended = True
         if self._events is not None:
             self._events.end()
@@ -184,7 +184,7 @@ class ReplyReader:
 
     @cached_property
     def _json(self) -> Any:
-        """The complete body as a JSON value; None if it is none. It may contain NaN and lone surrogates, as in Python."""
+        """The complete body as a JSON value; None if it is not JSON. It may contain NaN and lone surrogates, as in Python."""
         self._reply.body = self._body
         try:
             return self._reply.json() if self._is_json and self._is_decoded else None
@@ -244,7 +244,7 @@ def _lenient_json(content: bytes) -> Any:
 
 
 def _is_storable(value: Any) -> bool:
-    """Whether a value is a JSON object or list that the journal stores without loss."""
+    """Return whether a value is a JSON object or list that the journal stores without loss."""
     if not isinstance(value, dict | list):
         return False
     try:

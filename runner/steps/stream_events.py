@@ -45,7 +45,7 @@ class StreamEvents:
                 self._event = value.strip().decode("utf-8", "replace")
 
     def end(self) -> None:
-        """Note the end of the stream; a line break after the last event may be missing."""
+        """Handle the end of the stream; a line break after the last event may be missing."""
         self.feed(b"\n\n")
 
     def _lines(self, content: bytes) -> Iterator[bytes]:

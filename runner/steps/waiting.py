@@ -25,7 +25,7 @@ async def wait_in_loop(steps: AttemptSteps) -> None:
 
     async def wait() -> None:
         try:
-            with suppress(JournalError):  # The run ends because of it.
+            with suppress(JournalError):  # The journal has failed, which ends the run.
                 assert steps.wait_durable is not None
                 await steps.wait_durable()
         finally:

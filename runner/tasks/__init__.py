@@ -1,7 +1,7 @@
 """Tasks: a function, an endpoint, a chat model, a command, or recorded outputs.
 
-All have one interface: called with an input, a task returns an output or raises. The engine does timing, retries and recording,
-and assumes nothing else about where a task runs.
+All have one interface: called with an input, a task returns an output or raises. The engine handles timing, retries and
+records, and assumes nothing else about where a task runs.
 """
 
 import inspect
@@ -32,7 +32,7 @@ class TrialInput(Protocol):
         ...
 
     async def model_step(self, name: str, request: Any, call: Callable[[], Awaitable[Any]], usage: Callable[[], Any]) -> Any:
-        """Make the call of a model a step of the attempt; an earlier result for the same request may be returned instead.
+        """Make a model call as a step of the attempt; an earlier result for the same request may be returned instead.
 
         `usage` returns the usage of the call after it.
         """
@@ -78,5 +78,5 @@ class Billed(Protocol):
 
 
 def is_async(function: Callable[..., Any]) -> bool:
-    """Whether a function, or an object with `__call__`, is a coroutine function."""
+    """Return whether a function, or an object with `__call__`, is a coroutine function."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004

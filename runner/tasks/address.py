@@ -1,8 +1,8 @@
 """URL, headers and proxy of a task's calls, and which parts of them are secret.
 
-`$NAME` stands for an environment variable, which is read here, before the run starts. The definition has the name. The value
-is masked, unless it is the host, has fewer than 8 characters, or has fewer than 12 and its name does not look secret. In
-outputs, only values of 12 or more are masked.
+`$NAME` stands for an environment variable, which is read here, before the run starts. The definition contains its name. The
+value is masked, unless it is the host, has fewer than 8 characters, or has fewer than 12 and its name does not look secret.
+In outputs, only values of 12 or more are masked.
 """
 
 import base64
@@ -184,7 +184,7 @@ def _split(url: str) -> SplitResult:
 
 
 def _has_valid_port(parts: SplitResult) -> bool:
-    """Whether the port, if there is one, is valid."""
+    """Return whether the port, if there is one, is valid."""
     try:
         return parts.port != 0
     except ValueError:
@@ -192,7 +192,7 @@ def _has_valid_port(parts: SplitResult) -> bool:
 
 
 def _is_local(host: str) -> bool:
-    """Whether a host is this machine, which no proxy can reach."""
+    """Return whether a host is this machine, which no proxy can reach."""
     try:
         return ip_address(host).is_loopback
     except ValueError:

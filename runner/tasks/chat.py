@@ -18,7 +18,7 @@ from runner.data.case import Case
 from runner.data.exact_json import read_json
 from runner.data.fingerprint import canonical, digest
 from runner.data.templates import Fields, MissingField, Text, fill_body, find, parse_body
-from runner.errors import UsageError, is_whole
+from runner.errors import UsageError, is_whole_number
 from runner.notes import engine_note, note
 from runner.retries.classify import Fatal
 from runner.secret_shapes import mask_shapes
@@ -80,7 +80,7 @@ def _template(chat: "Chat") -> list[Any]:
 
 
 def is_messages(value: object) -> bool:
-    """Whether a value is a list of chat messages."""
+    """Return whether a value is a list of chat messages."""
     return isinstance(value, list) and bool(value) and all(isinstance(item, Mapping) and "role" in item for item in value)
 
 
@@ -245,7 +245,7 @@ class Chat:
     def estimate_messages(self, messages: Sequence[Any], model: str, further_tokens: float = 0) -> dict[str, float]:
         """Return an upper estimate of the usage of a call with these messages and further tokens of input."""
         body = self.body(messages, model)
-        limits = [body[name] for name in ("max_tokens", "max_completion_tokens") if is_whole(body.get(name), 0)]
+        limits = [body[name] for name in ("max_tokens", "max_completion_tokens") if is_whole_number(body.get(name), 0)]
         usage: dict[str, float] = {}
         if all(isinstance(message.get("content"), str) for message in messages):
             usage["input_tokens"] = -(-len(orjson.dumps(messages)) // _BYTES_PER_TOKEN) + further_tokens
@@ -312,8 +312,8 @@ class OpenChat:
 
     async def _reply(self, messages: Sequence[Mapping[str, Any]], trial: TrialInput, identity: str) -> Completion:
         """Return the reply to these messages; a reply that is truncated or filtered is noted."""
-        key = idempotency_headers("Idempotency-Key", self._run, identity)
-        completion = await self.complete(messages, *key, model=self._chat.model_for(trial.case))
+        headers = idempotency_headers("Idempotency-Key", self._run, identity)
+        completion = await self.complete(messages, *headers, model=self._chat.model_for(trial.case))
         if completion.finish_reason not in {"", "stop"}:
             engine_note(finish_reason=completion.finish_reason)
         return completion

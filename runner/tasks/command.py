@@ -209,11 +209,11 @@ class _OpenCommand:
         return self._command.request(case)
 
     async def call(self, trial: TrialInput, _: object, /) -> Any:
-        line = self._command.arguments(trial.case)
+        arguments = self._command.arguments(trial.case)
         key = idempotency_key(self._run, trial.trial)
         try:
             process = await trio.lowlevel.open_process(
-                line,
+                arguments,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -221,13 +221,13 @@ class _OpenCommand:
                 start_new_session=True,
             )
         except (FileNotFoundError, PermissionError) as exc:
-            raise CommandMissing(f"cannot run {line[0]!r}: {exc.strerror}") from exc
+            raise CommandMissing(f"cannot run {arguments[0]!r}: {exc.strerror}") from exc
         with ReplyMemory("the command's output") as memory:
             code, stdout, stderr = await _communicate(process, self._command.stdin(trial.case), memory)
             if code != 0:
                 reason = stderr.decode("utf-8", "replace").strip() or "nothing on stderr"
                 error = CommandMissing if code in _CANNOT_RUN else CommandFailed
-                raise error(f"{Path(line[0]).name!r} {_exit_in_words(code)}: {reason}")
+                raise error(f"{Path(arguments[0]).name!r} {_exit_text(code)}: {reason}")
             return await memory.parse(lambda: self._read(stdout))
 
     def _read(self, stdout: bytes) -> Any:
@@ -249,7 +249,7 @@ class _OpenCommand:
             raise OutputMissing(f"the JSON on stdout has no {command.output_path!r}: {exc}") from exc
 
 
-def _exit_in_words(code: int) -> str:
+def _exit_text(code: int) -> str:
     if code > 0:
         return f"exited with code {code}"
     try:

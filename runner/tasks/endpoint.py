@@ -179,15 +179,15 @@ class _OpenEndpoint:
     async def _send(self, fields: Fields, identity: str) -> Any:
         endpoint = self._endpoint
         target, content = endpoint.target(fields), endpoint.content(fields)
-        key = idempotency_headers(endpoint.idempotency_header, self._run, identity)
+        headers = idempotency_headers(endpoint.idempotency_header, self._run, identity)
         if endpoint.method == "GET":
             query = urlencode({name: as_text(value) for name, value in cast("dict[str, Any]", content).items()})
             path = target or self._address.target
             separator = "" if not query else "&" if "?" in path else "?"
             return await self._client.call(
-                "GET", None, *_JSON_HEADERS[1:], *key, read=self._read, target=f"{path}{separator}{query}"
+                "GET", None, *_JSON_HEADERS[1:], *headers, read=self._read, target=f"{path}{separator}{query}"
             )
-        return await self._client.call("POST", orjson.dumps(content), *_JSON_HEADERS, *key, read=self._read, target=target)
+        return await self._client.call("POST", orjson.dumps(content), *_JSON_HEADERS, *headers, read=self._read, target=target)
 
     def _read(self, reply: Reply) -> Any:
         return output_of(reply, self._endpoint.output_path, self._endpoint.error_path, self._endpoint.done_path)

@@ -192,11 +192,11 @@ def _referenced(value: object) -> Iterator[object]:
                 yield cell.cell_contents
 
 
-def _named(code: types.CodeType, names: dict[str, Any]) -> Iterator[object]:
-    yield from (names[name] for name in code.co_names if name in names)
+def _named(code: types.CodeType, variables: dict[str, Any]) -> Iterator[object]:
+    yield from (variables[name] for name in code.co_names if name in variables)
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            yield from _named(constant, names)
+            yield from _named(constant, variables)
 
 
 def _root_module(value: object) -> str:
@@ -209,7 +209,7 @@ def _root_module(value: object) -> str:
 
 
 def _is_followed(definition: type | types.FunctionType | types.MethodType) -> bool:
-    """Whether a function or a class is the user's, or ours; those of other libraries may support both loops."""
+    """Return whether a function or a class is the user's, or ours; those of other libraries may support both loops."""
     root, file = _root_module(definition), getattr(sys.modules.get(definition.__module__), "__file__", None) or ""
     return root == "runner" or (root not in sys.stdlib_module_names and "site-packages" not in file)
 

@@ -95,11 +95,11 @@ class Http11Connection:
         return bool(self._received) if self._http is None else self._http.trailing_data != (b"", False)
 
     def has_expired(self) -> bool:
-        """Whether the server has closed the connection, or sent something, since the last call."""
+        """Return whether the server has closed the connection, or sent something, since the last call."""
         return bool(self._stream.get_extra_info("is_readable"))
 
     def is_closed(self) -> bool:
-        """Whether it cannot be used again."""
+        """Return whether it cannot be used again."""
         return self._is_closed
 
     async def handle_async_request(self, request: Request) -> Response:

@@ -160,13 +160,13 @@ class Reply:
 
     def chunks(self) -> Iterator[Any]:
         """Yield the data of each event or line of a stream, parsed where it is JSON, up to `[DONE]`."""
-        in_events = self.media == "text/event-stream"
+        is_sse = self.media == "text/event-stream"
         check_values(self.body, b",[{\n\r")
         text = self.text()
-        is_incomplete = self.ends_by_closing and not self.is_done and not text.endswith(_EVENT_ENDS if in_events else "\n")
-        if is_incomplete and (in_events or not text):
+        is_incomplete = self.ends_by_closing and not self.is_done and not text.endswith(_EVENT_ENDS if is_sse else "\n")
+        if is_incomplete and (is_sse or not text):
             raise IncompleteReply(f"the stream ended within {_end(text)!r}")
-        for event, data in _events(text) if in_events else _lines(text):
+        for event, data in _events(text) if is_sse else _lines(text):
             if data == "[DONE]":
                 return
             try:
@@ -174,7 +174,7 @@ class Reply:
             except ValueError as exc:
                 if is_incomplete:
                     raise IncompleteReply(f"the stream ended within {_end(data)!r}") from exc
-                if not in_events:
+                if not is_sse:
                     raise InvalidReply(f"a line of the stream is not JSON ({exc}): {excerpt(data, _EXCERPT)!r}") from exc
                 chunk = data
             if event == "error":

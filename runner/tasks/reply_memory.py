@@ -15,7 +15,7 @@ from runner.retries.classify import Fatal
 T = TypeVar("T")
 
 MAX_BYTES: Final = 64 * 1024 * 1024
-"""The largest reply that is read; an endless stream must not fill the memory."""
+"""Maximum bytes of a reply that is read; an endless stream must not fill the memory."""
 
 SMALL: Final = 1024 * 1024
 """Bytes of a reply that are read without waiting for other replies."""
@@ -37,7 +37,7 @@ class ReplyMemory:
     """The memory of one reply, until it is parsed."""
 
     def __init__(self, label: str = "the reply", *, small: int | None = None, places: trio.Semaphore | None = None) -> None:
-        """Account for a reply; one of more than `small` bytes (default: `SMALL`) takes one of `places` (those of the run)."""
+        """Account for a reply; one of more than `small` bytes (default: `SMALL`) takes one of `places` (default: the run's)."""
         self._label = label
         self._small = SMALL if small is None else small
         self._places = places

@@ -10,7 +10,7 @@ _MAX_COUNT: Final = 2**53
 
 
 def priced_usage(provider_usage: object, model: str, prices: Mapping[str, Price]) -> dict[str, float | str]:
-    """Return the tokens and their cost; if one has no price, `unpriced_calls` is 1 and `unpriced_model` the model."""
+    """Return the tokens and their cost; without a price, `unpriced_calls` is 1 and `unpriced_model` the model."""
     if not isinstance(provider_usage, Mapping):
         return {}
     cache_reads = _count(provider_usage, "cache_read_input_tokens") or 0

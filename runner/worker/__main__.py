@@ -59,14 +59,14 @@ class Connection:
             self._deliver = deliver
 
     def _read(self) -> None:
-        parts: list[bytes] = []
+        fragments: list[bytes] = []
         while chunk := self._read_chunk():
             *lines, tail = chunk.split(b"\n")
             if lines:
-                lines[0] = b"".join((*parts, lines[0]))
-                parts = []
+                lines[0] = b"".join((*fragments, lines[0]))
+                fragments = []
                 self._put(lines)
-            parts.append(tail)
+            fragments.append(tail)
         self._put(None)
         time.sleep(CLEANUP)
         _exit()
@@ -91,7 +91,7 @@ def _exit() -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):  # The task may have closed or replaced it.
             stream.flush()
-    if sys.platform != "win32" and os.getpgrp() == os.getpid():  # The group of another process may have the user's command.
+    if sys.platform != "win32" and os.getpgrp() == os.getpid():  # Another process's group may include the user's command.
         os.killpg(0, signal.SIGKILL)
     os._exit(0)
 

@@ -20,7 +20,7 @@ from journal.threads import run_in_thread
 from replay.trajectory import StepDetails
 from runner.data.case import Case
 from runner.data.to_json import to_json
-from runner.definition.loading import AnyEvaluation, find, imports_for_worker
+from runner.definition.loading import AnyEvaluation, imports_for_worker, load_evaluation
 from runner.engine.open_tasks import TaskOpener
 from runner.errors import UsageError
 from runner.notes import set_note_sink
@@ -89,7 +89,7 @@ def _load(reference: str) -> AnyEvaluation:
             from runner.cli._locate import load_reference  # noqa: PLC0415  # only evaluations without code need it
 
             return load_reference(reference).evaluation
-        return find(reference).evaluation
+        return load_evaluation(reference).evaluation
     finally:
         imports_for_worker.reset(token)
 
@@ -205,8 +205,8 @@ class Calls:
         def encode_scores(_: int, value: Any) -> bytes:
             scores, name = opened.scorer.scores(value), opened.scorer.name
             if name in scores:
-                return _end(number, score_members(scores[name]))
-            return _end(number, score_members({key.removeprefix(f"{name}."): score for key, score in scores.items()}))
+                return _end_frame(number, score_members(scores[name]))
+            return _end_frame(number, score_members({key.removeprefix(f"{name}."): score for key, score in scores.items()}))
 
         await self._run_call(number, opened.task, scorer_input, scope, retry=opened.scorer.retry, encode_result=encode_scores)
 
@@ -223,22 +223,22 @@ class Calls:
         """Make a call and report its end; `encode_result` encodes what it returned."""
         set_note_sink(partial(self._note, number))
         thread_ended = trio.Event()
-        end = b""
+        end_frame = b""
         is_started = not scope.cancel_called
         with scope:
             try:
                 if is_started:
-                    end = encode_result(number, await task.call(value, lambda _: thread_ended.set()))
+                    end_frame = encode_result(number, await task.call(value, lambda _: thread_ended.set()))
             except trio.Cancelled:
                 raise
             except BaseException as exc:  # noqa: BLE001  # reported
                 is_cancelled = isinstance(exc, BaseExceptionGroup) and exc.split(trio.Cancelled)[1] is None
                 if not (scope.cancel_called and is_cancelled):
-                    end = _end(number, failure_members(*retry.described_failure(exc, now=time.time())))
-        if not end and is_started and isinstance(task, FunctionTask) and task.loop is None:
+                    end_frame = _end_frame(number, failure_members(*retry.described_failure(exc, now=time.time())))
+        if not end_frame and is_started and isinstance(task, FunctionTask) and task.loop is None:
             await thread_ended.wait()  # A plain function cannot be cancelled.
         del self._scopes[number]
-        self._send(end or _end(number, {"cancelled": True}))
+        self._send(end_frame or _end_frame(number, {"cancelled": True}))
 
     def _encode_output(self, number: int, output: Any) -> bytes:
         """Return the last frame of a call that returned an output."""
@@ -249,13 +249,13 @@ class Calls:
                 self._note(number, {f"{NOTE_PREFIX}masked": {"output": True}})
         try:
             try:
-                text, is_converted = _payload(output), b""
+                text, suffix = _payload(output), b""
             except (Unserializable, RecursionError):
-                text, is_converted = _payload(mask_output(to_json(output))), b',"converted":true'
+                text, suffix = _payload(mask_output(to_json(output))), b',"converted":true'
         except (Unserializable, RecursionError) as exc:
             error = Description(type=UNSERIALIZABLE, message=describe(exc).message, traceback="")
-            return _end(number, failure_members(Failure(category="fatal"), error))
-        return b'{"end":%d,"output":%b%b}' % (number, text, is_converted)
+            return _end_frame(number, failure_members(Failure(category="fatal"), error))
+        return b'{"end":%d,"output":%b%b}' % (number, text, suffix)
 
     def _record_step(self, number: int, event: StepEvent) -> None:
         try:
@@ -287,7 +287,7 @@ def _payload(output: Any) -> bytes:
     return encode_payloads(event).get("output", b"null")
 
 
-def _end(number: int, members: dict[str, Any]) -> bytes:
+def _end_frame(number: int, members: dict[str, Any]) -> bytes:
     return orjson.dumps({"end": number, **members})
 
 

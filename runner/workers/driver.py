@@ -33,7 +33,7 @@ REPORT_INTERVAL: Final = 30.0
 """Seconds between two such reports."""
 MAX_FAILED_STARTS: Final = 3
 """Consecutive workers that may end before they run anything; then those that end are not replaced."""
-FIRST_SECONDS: Final = 10.0
+FAILED_START_WINDOW: Final = 10.0
 """Seconds after it was ready within which the end of a worker that has not run anything counts as a failed start."""
 STOP_GRACE: Final = 0.5
 """Seconds that a call gets to end when the run is stopped; shorter than what the executor waits for it."""
@@ -79,9 +79,9 @@ class Worker:
     """Places that are reserved or in use."""
     is_alive: bool = True
     owner: Job | None = None
-    """The job that has it alone."""
+    """The job that has the whole worker."""
     is_draining: bool = False
-    """Whether it takes no more jobs, because one that must be alone waits for it."""
+    """Whether it takes no more jobs, because one that needs a worker of its own waits for it."""
     detail: str = ""
     """Why it ended."""
     ready_at: float = attrs.field(factory=trio.current_time)
@@ -116,7 +116,7 @@ class Workers:
         self._workers: list[Worker] = []
         """The workers that take jobs."""
         self._spares: list[Worker] = []
-        self._jobs_alone: deque[tuple[Job, Callable[[], None]]] = deque()
+        self._jobs_for_own_worker: deque[tuple[Job, Callable[[], None]]] = deque()
         """Jobs that wait for a worker of their own, and what to call when they have one."""
         self._is_draining = False
         """Whether workers may be draining for such jobs."""
@@ -148,7 +148,7 @@ class Workers:
     async def wait_ready(self) -> None:
         """Start the workers, or the first one if their number is not fixed; raise a `UsageError` if one does not get ready.
 
-        There is no journal yet that could have the reason for the wait, so it is printed.
+        There is no journal yet that could record the reason for the wait, so it is printed.
         """
         self._grow()
         for _ in range(int(self._size)):
@@ -186,10 +186,10 @@ class Workers:
             job.place.places_used += 1
             self._grow()
 
-    def reserve_alone(self, job: Job, on_reserved: Callable[[], None]) -> None:
+    def reserve_own_worker(self, job: Job, on_reserved: Callable[[], None]) -> None:
         """Give a job a worker of its own as soon as one runs nothing else; then call `on_reserved`."""
-        self._jobs_alone.append((job, on_reserved))
-        self._assign_alone()
+        self._jobs_for_own_worker.append((job, on_reserved))
+        self._assign_own_workers()
 
     def release(self, job: Job) -> None:
         """Free the place of a job."""
@@ -202,30 +202,30 @@ class Workers:
         self._use_room()
 
     def _use_room(self) -> None:
-        """Give workers to the jobs that must be alone, then places to others."""
-        self._assign_alone()
+        """Give workers to the jobs that need one of their own, then places to others."""
+        self._assign_own_workers()
         if self.has_room:
             self.on_room()
 
-    def _assign_alone(self) -> None:
-        """Give free workers to jobs that must be alone, or drain some for them: one worker, or at most half of them."""
-        if not self._jobs_alone and not self._is_draining:
+    def _assign_own_workers(self) -> None:
+        """Give free workers to jobs that need one of their own, or drain some for them: one worker, or at most half of them."""
+        if not self._jobs_for_own_worker and not self._is_draining:
             return
         limit = max(1, len(self._workers) // 2)
-        while self._jobs_alone and sum(worker.owner is not None for worker in self._workers) < limit:
+        while self._jobs_for_own_worker and sum(worker.owner is not None for worker in self._workers) < limit:
             worker = next((worker for worker in self._workers if not worker.places_used), None)
             if worker is None:
                 break
-            job, on_reserved = self._jobs_alone.popleft()
+            job, on_reserved = self._jobs_for_own_worker.popleft()
             job.place = worker
             worker.owner, worker.places_used, worker.is_draining = job, 1, False
             on_reserved()
         for worker in sorted(self._workers, key=lambda worker: worker.places_used):
             reserved_workers = sum(worker.owner is not None or worker.is_draining for worker in self._workers)
-            worker.is_draining = bool(self._jobs_alone) and (
+            worker.is_draining = bool(self._jobs_for_own_worker) and (
                 worker.is_draining or (worker.owner is None and reserved_workers < limit)
             )
-        self._is_draining = bool(self._jobs_alone)
+        self._is_draining = bool(self._jobs_for_own_worker)
 
     async def call(self, job: Job, members: dict[str, Any], call: RemoteCall) -> Any:
         """Make a call in the place of a job, and free the place; `members`: the kind of its frame → the other members.
@@ -318,7 +318,7 @@ class Workers:
         ready = members.get("ready")
         if not isinstance(ready, dict):
             message = members.get("rejected")
-            self._fail(message if isinstance(message, str) else self._not_started("a worker did not report that it is ready"))
+            self._fail(message if isinstance(message, str) else self._with_advice("a worker did not report that it is ready"))
             return None
         self._starting -= 1
         worker = Worker(pipe.name or str(ready.get("name"))[:200], pipe, self._places)
@@ -353,7 +353,7 @@ class Workers:
     async def _sync(self, worker: Worker, number: int, request: Any, call: RemoteCall) -> None:
         """Report to the worker when the steps of a call are on disk."""
         if call.steps is not None and call.steps.wait_durable is not None:
-            with suppress(JournalError):  # The run ends because of it.
+            with suppress(JournalError):  # The journal has failed, which ends the run.
                 await call.steps.wait_durable()
         worker.pipe.send(orjson.dumps({"synced": number, "request": request}))
 
@@ -362,10 +362,10 @@ class Workers:
         if worker is None:
             self._starting -= 1
             self._failed_starts += 1
-            self._start_missing(self._not_started(f"a worker ended before it was ready ({detail})"))
+            self._start_missing(self._with_advice(f"a worker ended before it was ready ({detail})"))
         elif worker.is_alive:
-            call_is_cause = len(worker.calls) == 1 and not is_external
-            self._end(worker, detail, reason="worker_died" if call_is_cause else "worker_lost")
+            is_call_cause = len(worker.calls) == 1 and not is_external
+            self._end(worker, detail, reason="worker_died" if is_call_cause else "worker_lost")
 
     def _end(self, worker: Worker, detail: str, *, reason: WorkerEnd) -> None:
         """End the calls of a worker, kill it if it is still running, and replace it."""
@@ -379,7 +379,7 @@ class Workers:
                 workers.remove(worker)
         if self._spares and len(self._workers) < self._size:
             self._workers.append(self._spares.pop())
-        if not worker.has_run_call and trio.current_time() < worker.ready_at + FIRST_SECONDS:
+        if not worker.has_run_call and trio.current_time() < worker.ready_at + FAILED_START_WINDOW:
             self._failed_starts += 1
         self._start_missing(f"a worker ended before it ran anything ({detail})")
         self._use_room()
@@ -398,7 +398,7 @@ class Workers:
                 self._start()
             self._grow()
 
-    def _not_started(self, problem: str) -> str:
+    def _with_advice(self, problem: str) -> str:
         """Add to a problem what the command of the pool, if it has one, must do."""
         command = self._pool.describe().get("command")
         advice = "connect its standard input and output to `python -m runner.worker`, and print nothing else there"

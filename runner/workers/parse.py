@@ -1,4 +1,4 @@
-"""The setting `workers`: from text, as the command line and a configuration file have it, and from what a journal records."""
+"""The setting `workers`: from text, as on the command line and in a configuration file, and from what a journal records."""
 
 import re
 from collections.abc import Mapping

@@ -15,12 +15,12 @@ import trio
 from runner.errors import UsageError, whole_number
 from runner.secrets import mask
 from runner.workers.pool import StartWorker, WorkerDied, valid_concurrency, valid_runs_tasks
-from runner.workers.streams import EXIT_TIMEOUT, START_CODE, FrameSplitter, StderrPrinter, exit_in_words
+from runner.workers.streams import EXIT_TIMEOUT, START_CODE, FrameSplitter, StderrPrinter, exit_text
 
 _CHUNK: Final = 1 << 18
-_DRAINED: Final = 0.5
+_DRAIN_INTERVAL: Final = 0.5
 """Seconds without a chunk after which everything that a process sent before it exited has been read."""
-_LAST_LINES: Final = 0.1
+_LAST_LINES_TIMEOUT: Final = 0.1
 """Seconds in which the last lines on standard error are read after a process has exited."""
 _CONNECTION_LOST: Final = 255
 """Exit code of ssh if the connection failed; otherwise ssh exits with the code of the worker."""
@@ -56,14 +56,14 @@ class ProcessPipe:
     async def wait_ended(self) -> None:
         """Wait until the process has exited, kill the rest of its group, and wait until everything it sent has been read.
 
-        The end of the pipe is no sign of that: a process that has left the group may keep it open.
+        The end of the pipe does not show that: a process that has left the group may keep it open.
         """
         await self._process.wait()
         self._kill_group()
-        read = -1
-        while read != self._chunks:
-            read = self._chunks
-            await trio.sleep(_DRAINED)
+        chunks = -1
+        while chunks != self._chunks:
+            chunks = self._chunks
+            await trio.sleep(_DRAIN_INTERVAL)
 
     async def write(self) -> None:
         """Write the frames that were sent, until the process has ended."""
@@ -90,7 +90,7 @@ class ProcessPipe:
             self.kill()
             raise WorkerDied("killed: it closed its standard output")
         code = await self._process.wait()
-        raise WorkerDied(exit_in_words(code), is_external=code in self._lost_codes)
+        raise WorkerDied(exit_text(code), is_external=code in self._lost_codes)
 
     async def forward_stderr(self) -> None:
         """Print what the worker writes to standard error."""
@@ -108,7 +108,7 @@ class ProcessPipe:
                 await self._process.wait()
             self.kill()
             await self._process.wait()
-            with trio.move_on_after(_LAST_LINES):  # A process that has left the group may keep it open.
+            with trio.move_on_after(_LAST_LINES_TIMEOUT):  # A process that has left the group may keep it open.
                 await self.forward_stderr()
             self._printer.end()
             for stream in (self._process.stdout, self._process.stderr):
@@ -211,7 +211,7 @@ class CommandWorkers:
     """
 
     command: str = attrs.field(converter=_valid_command, repr=lambda command: repr(mask(command)))
-    """It is split into words as a shell would do it."""
+    """Split into words as in a shell."""
     workers: int = attrs.field(default=1, validator=_count, kw_only=True)
     """Number of workers."""
     concurrency: int | None = attrs.field(default=None, validator=valid_concurrency, kw_only=True)

@@ -26,7 +26,7 @@ from runner.errors import UsageError, valid, whole_number
 from runner.signals import reinstall_handlers
 from runner.workers import ray_actor
 from runner.workers.pool import Pipe, StartWorker, WorkerDied, valid_concurrency, valid_runs_tasks
-from runner.workers.streams import EXIT_TIMEOUT, START_CODE, FrameSplitter, StderrPrinter, exit_in_words
+from runner.workers.streams import EXIT_TIMEOUT, START_CODE, FrameSplitter, StderrPrinter, exit_text
 
 CONNECT_TIMEOUT: Final = 60.0
 """Seconds that a cluster gets to accept the session; Ray needs 20 s to report a missing token."""
@@ -142,7 +142,7 @@ class RayPipe:
         while True:
             message = await self._receive()
             if message.startswith(ray_actor.EXITED):
-                raise WorkerDied(exit_in_words(int(message[1:])))
+                raise WorkerDied(exit_text(int(message[1:])))
             if lines := splitter.split(message[1:]):
                 yield lines
 
@@ -308,11 +308,11 @@ class _Cluster:
         nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
         missing = {name: amount for name, amount in needed.items() if all(node.get(name, 0) < amount for node in nodes)}
         free = self._ray.available_resources()
-        amounts = _amounts_in_words({name: amount for name, amount in needed.items() if amount})
+        amounts = _amounts_text({name: amount for name, amount in needed.items() if amount})
         wait_text = f"waited {pool.start_timeout:g} s"
         if missing:
-            return f"no node of the Ray cluster has {_amounts_in_words(missing)}; {wait_text}"
-        total_free = _amounts_in_words({name: free.get(name, 0) for name in needed})
+            return f"no node of the Ray cluster has {_amounts_text(missing)}; {wait_text}"
+        total_free = _amounts_text({name: free.get(name, 0) for name in needed})
         return f"no node of the Ray cluster has {amounts} free (free in total: {total_free}); {wait_text}"
 
     async def close(self) -> None:
@@ -376,7 +376,7 @@ def _connect(ray: Any, address: str) -> None:
         raise UsageError(f"cannot connect to the Ray cluster {printable(address)}: {_reason(cause)}") from exc
 
 
-def _amounts_in_words(resources: Mapping[str, float]) -> str:
+def _amounts_text(resources: Mapping[str, float]) -> str:
     return ", ".join(f"{printable(name)} {amount:g}" for name, amount in resources.items())
 
 
@@ -400,7 +400,7 @@ def _is_amount(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < float("inf")
 
 
-def _has_no_env_vars(_: object, __: object, value: Mapping[str, Any]) -> None:
+def _reject_env_vars(_: object, __: object, value: Mapping[str, Any]) -> None:
     if "env_vars" in value:
         problem = "Ray stores the values of env_vars; pass names of variables: environment=(…)"
         raise UsageError(problem, setting="workers.runtime_env")
@@ -450,7 +450,7 @@ class RayWorkers:
     )
     """Other resources that Ray reserves for each worker."""
     runtime_env: Mapping[str, Any] = attrs.field(
-        factory=dict[str, Any], converter=_copy, validator=_has_no_env_vars, repr=False, kw_only=True
+        factory=dict[str, Any], converter=_copy, validator=_reject_env_vars, repr=False, kw_only=True
     )
     """Ray's runtime environment, such as `{"working_dir": ".", "pip": ["openai"]}`. Without a `working_dir`, every node must
     have the current directory."""

@@ -69,7 +69,7 @@ def print_error(text: str) -> None:
             sys.stderr.write(f"{text}\n")
 
 
-def exit_in_words(code: int) -> str:
+def exit_text(code: int) -> str:
     """Return an exit code as text; a negative one is a signal."""
     if code >= 0:
         return f"exit code {code}"

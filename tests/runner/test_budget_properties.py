@@ -1,4 +1,4 @@
-"""Random costs, slots, judges, failures and kills: no run exceeds its budget, as far as costs can be known before."""
+"""Random costs, slots, judges, failures and kills: no run exceeds its budget, as far as costs are known in advance."""
 
 from typing import Any
 

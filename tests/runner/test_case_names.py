@@ -17,7 +17,7 @@ from runner.errors import UsageError
 from tests.runner.test_dataset import JSON
 
 
-def named(rows: Any, selection: Selection | None = None) -> list[str]:
+def names_of(rows: Any, selection: Selection | None = None) -> list[str]:
     """Return the names of the cases of a dataset, in order."""
     return [trial.id for trial in Dataset(rows).select(selection)]
 
@@ -62,12 +62,12 @@ def test_any_content_has_a_name(value: Any) -> None:
 @given(st.lists(st.text("ab ", max_size=3), min_size=1), st.randoms())
 def test_names_do_not_depend_on_the_order(inputs: list[str], rng: random.Random) -> None:
     """Rows can be sorted or inserted: the names stay the same, from a list, a generator and in a shuffled run."""
-    before = named(inputs)
+    before = names_of(inputs)
     rng.shuffle(inputs)
 
-    assert sorted(before) == sorted(named(inputs)) == sorted(named(iter(inputs)))
-    assert sorted(before) == sorted(named(inputs, Selection(shuffle=True)))
-    assert set(before) <= set(named(["new", *inputs]))
+    assert sorted(before) == sorted(names_of(inputs)) == sorted(names_of(iter(inputs)))
+    assert sorted(before) == sorted(names_of(inputs, Selection(shuffle=True)))
+    assert set(before) <= set(names_of(["new", *inputs]))
 
 
 def test_equal_rows_are_numbered(tmp_path: Path) -> None:
@@ -79,8 +79,8 @@ def test_equal_rows_are_numbered(tmp_path: Path) -> None:
     trials = Dataset(path).select()
 
     assert [a, b, f"{a}-2", f"{a}-3"] == [trial.id for trial in trials] == [trial.id for trial in trials]
-    assert [a, b, f"{a}-2"] == named(path, Selection(limit=3))
-    assert [a, f"{a}-2", f"{a}-3"] == named(path, Selection(only=f"{a}*"))
+    assert [a, b, f"{a}-2"] == names_of(path, Selection(limit=3))
+    assert [a, f"{a}-2", f"{a}-3"] == names_of(path, Selection(only=f"{a}*"))
     assert 1 == len({trial.case.fingerprint for trial in trials if trial.id != b})
 
 
@@ -88,9 +88,9 @@ def test_an_id_is_never_changed() -> None:
     """An id that equals a generated name is a duplicate, not renumbered."""
     name = Case(input="a").name
     with pytest.raises(UsageError, match=r"case 2: the id .* is already used by case 1"):
-        named(["a", Case(name=name, input="b")])
+        names_of(["a", Case(name=name, input="b")])
     with pytest.raises(UsageError, match=r"case 3: the id .* is already used by case 2"):
-        named(["a", "a", Case(name=f"{name}-2", input="b")])
+        names_of(["a", "a", Case(name=f"{name}-2", input="b")])
 
 
 @pytest.fixture
@@ -103,18 +103,18 @@ def one_digit(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_colliding_names_are_lengthened() -> None:
     """Different cases of one name get all digits, in any order; other cases keep their names."""
     rows: list[Any] = [("same", n) for n in range(30)] + [("same", 3)]
-    names = dict(zip(map(str, rows), named(rows), strict=True))
+    names = dict(zip(map(str, rows), names_of(rows), strict=True))
     lengthened = [name for name in names.values() if len(name.split("-")[1]) == 16]
 
-    assert 31 == len(set(named(rows)))
+    assert 31 == len(set(names_of(rows)))
     assert len(lengthened) > 20
-    assert sorted(named(rows)) == sorted(named(rows[::-1]))
-    assert names == dict(zip(map(str, rows[::-1]), named(rows[::-1]), strict=True)) | {str(rows[3]): names[str(rows[3])]}
+    assert sorted(names_of(rows)) == sorted(names_of(rows[::-1]))
+    assert names == dict(zip(map(str, rows[::-1]), names_of(rows[::-1]), strict=True)) | {str(rows[3]): names[str(rows[3])]}
 
     def read_once() -> Iterator[Any]:
         yield from rows
 
-    assert 31 == len(set(named(read_once())))
+    assert 31 == len(set(names_of(read_once())))
 
 
 @pytest.mark.usefixtures("one_digit")

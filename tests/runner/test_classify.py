@@ -43,7 +43,7 @@ def status_error(name: str, status: int, *, code: str | None = None, message: st
     return error  # type: ignore[no-any-return]  # a class of this test
 
 
-def named(*names: str, base: type[Exception] = Exception, **attributes: Any) -> Exception:
+def error_named(*names: str, base: type[Exception] = Exception, **attributes: Any) -> Exception:
     """Return an exception whose classes have these names, its own last."""
     for name in names:
         base = type(name, (base,), {})
@@ -53,10 +53,10 @@ def named(*names: str, base: type[Exception] = Exception, **attributes: Any) -> 
     return error
 
 
-def boto(code: str, status: int, **headers: str) -> Exception:
+def boto_error(code: str, status: int, **headers: str) -> Exception:
     """Return an exception like those of botocore: everything in one dict."""
     metadata = {"HTTPStatusCode": status, "HTTPHeaders": {k.replace("_", "-"): v for k, v in headers.items()}}
-    return named("ClientError", response={"Error": {"Code": code}, "ResponseMetadata": metadata})
+    return error_named("ClientError", response={"Error": {"Code": code}, "ResponseMetadata": metadata})
 
 
 def urllib_error(status: int, **headers: str) -> Exception:
@@ -83,15 +83,15 @@ def caused(outer: Exception, inner: BaseException) -> Exception:
         (status_error("RateLimitError", 429, code="rate_limit_exceeded", retry_after="3"), ("rate_limited", 3)),
         (status_error("RateLimitError", 429, Retry_After="1.5"), ("rate_limited", 1.5)),
         (status_error("RateLimitError", 429, x_ratelimit_reset_tokens="6m0s"), ("rate_limited", 360)),
-        (named("HTTPStatusError", response=Response(429, {"Retry-After": "3"})), ("rate_limited", 3)),
-        (named("ClientResponseError", status=429, headers={"Retry-After": "3"}), ("rate_limited", 3)),
-        (named("HTTPError", base=OSError, response=Response(429, {"Retry-After": "3"})), ("rate_limited", 3)),
+        (error_named("HTTPStatusError", response=Response(429, {"Retry-After": "3"})), ("rate_limited", 3)),
+        (error_named("ClientResponseError", status=429, headers={"Retry-After": "3"}), ("rate_limited", 3)),
+        (error_named("HTTPError", base=OSError, response=Response(429, {"Retry-After": "3"})), ("rate_limited", 3)),
         (urllib_error(429, Retry_After="3"), ("rate_limited", 3)),
-        (boto("ThrottlingException", 400), ("rate_limited", None)),
-        (boto("SlowDown", 503, retry_after="3"), ("rate_limited", 3)),
-        (named("ResourceExhausted", code=HTTPStatus.TOO_MANY_REQUESTS), ("rate_limited", None)),
-        (named("APIError", code="429"), ("rate_limited", None)),
-        (named("RateLimitError"), ("rate_limited", None)),
+        (boto_error("ThrottlingException", 400), ("rate_limited", None)),
+        (boto_error("SlowDown", 503, retry_after="3"), ("rate_limited", 3)),
+        (error_named("ResourceExhausted", code=HTTPStatus.TOO_MANY_REQUESTS), ("rate_limited", None)),
+        (error_named("APIError", code="429"), ("rate_limited", None)),
+        (error_named("RateLimitError"), ("rate_limited", None)),
         (caused(RuntimeError("chain failed"), status_error("RateLimitError", 429, retry_after="3")), ("rate_limited", 3)),
         (ExceptionGroup("", [ValueError(), RateLimited(1), RateLimited(5)]), ("rate_limited", 5)),
         (status_error("InternalServerError", 500), ("unavailable", None)),
@@ -99,11 +99,11 @@ def caused(outer: Exception, inner: BaseException) -> Exception:
         (status_error("InternalServerError", 500, x_ratelimit_reset_tokens="6m0s"), ("unavailable", None)),
         (status_error("APIStatusError", 408), ("unavailable", None)),
         (status_error("ConflictError", 409), ("unavailable", None)),
-        (named("APIConnectionError"), ("unavailable", None)),
-        (named("TransportError", "NetworkError", "ConnectError"), ("unavailable", None)),
-        (named("TransportError", "TimeoutException", "ReadTimeout"), ("unavailable", None)),
-        (named("ClientError", "ClientConnectionError", "ServerDisconnectedError"), ("unavailable", None)),
-        (named("BotoCoreError", "ConnectionError", "EndpointConnectionError"), ("unavailable", None)),
+        (error_named("APIConnectionError"), ("unavailable", None)),
+        (error_named("TransportError", "NetworkError", "ConnectError"), ("unavailable", None)),
+        (error_named("TransportError", "TimeoutException", "ReadTimeout"), ("unavailable", None)),
+        (error_named("ClientError", "ClientConnectionError", "ServerDisconnectedError"), ("unavailable", None)),
+        (error_named("BotoCoreError", "ConnectionError", "EndpointConnectionError"), ("unavailable", None)),
         (ConnectionResetError(), ("unavailable", None)),
         (TimeoutError(), ("unavailable", None)),
         (socket.gaierror(-2, "Name or service not known"), ("unavailable", None)),
@@ -113,7 +113,7 @@ def caused(outer: Exception, inner: BaseException) -> Exception:
         (caused(RuntimeError(), ConnectionResetError()), ("unavailable", None)),
         (status_error("BadRequestError", 400), ("fatal", None)),
         (status_error("NotFoundError", 404), ("fatal", None)),
-        (named("TransportError", "UnsupportedProtocol"), ("fatal", None)),
+        (error_named("TransportError", "UnsupportedProtocol"), ("fatal", None)),
         (ssl.SSLCertVerificationError(1, "self-signed"), ("fatal", None)),
         (TypeError(), ("fatal", None)),
         (AttributeError(), ("fatal", None)),
@@ -131,9 +131,9 @@ def caused(outer: Exception, inner: BaseException) -> Exception:
         (SyntaxError(), ("error", None)),
         (FileNotFoundError(2, "no such file"), ("error", None)),
         (asyncio.CancelledError(), ("error", None)),
-        (named("ContentTypeError", status=200), ("error", None)),
-        (named("ConnectionClosed", code=1006), ("error", None)),
-        (named("Odd", status=True, code=["429"]), ("error", None)),
+        (error_named("ContentTypeError", status=200), ("error", None)),
+        (error_named("ConnectionClosed", code=1006), ("error", None)),
+        (error_named("Odd", status=True, code=["429"]), ("error", None)),
         (caused(RuntimeError(), TypeError()), ("error", None)),
     ],
     ids=lambda value: repr(value)[:60],
@@ -184,7 +184,7 @@ def test_properties_that_raise_are_ignored() -> None:
             raise RuntimeError("nor was the text")
 
     assert "error" == classify(BrokenError(), now=NOW).category
-    assert "(str() of it raised RuntimeError)" == describe(BrokenError()).message
+    assert "(its str() raised RuntimeError)" == describe(BrokenError()).message
 
 
 def test_a_cycle_of_causes_ends() -> None:
@@ -264,11 +264,11 @@ def test_description_is_masked() -> None:
     """Secrets in the message and the traceback are masked; type, place and cause are kept."""
     secret = "sk-Ab12Cd34Ef56"  # noqa: S105 - made up
     with pytest.raises(RateLimited) as raised:
-        raise RateLimited(3, f"refused {secret}") from ValueError("api_key=0123")
+        raise RateLimited(3, f"rejected {secret}") from ValueError("api_key=0123")
     description = describe(raised.value)
 
     assert "evaljournal.RateLimited" == description.type
-    assert "refused ***; retry after 3 s" == description.message
+    assert "rejected ***; retry after 3 s" == description.message
     assert "ValueError: api_key=***" in description.traceback
     assert "test_classify.py" in description.traceback
     assert secret not in description.traceback

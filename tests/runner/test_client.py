@@ -90,13 +90,13 @@ async def answer(stream: trio.abc.Stream, _: int, __: int, body: bytes) -> bool:
 
 
 async def answer_twice_in_one_write(stream: trio.abc.Stream, _: int, __: int, body: bytes) -> bool:
-    await stream.send_all(reply(body) + reply(b"unasked"))
+    await stream.send_all(reply(body) + reply(b"unsolicited"))
     return True
 
 
 async def answer_twice(stream: trio.abc.Stream, _: int, __: int, body: bytes) -> bool:
     await stream.send_all(reply(body))
-    await stream.send_all(reply(b"unasked"))
+    await stream.send_all(reply(b"unsolicited"))
     return True
 
 

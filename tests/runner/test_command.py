@@ -100,7 +100,7 @@ def test_no_output_is_an_empty_output(path: Path) -> None:
 
 
 def test_a_command_gets_its_trial(path: Path, script: Callable[[str], str]) -> None:
-    """The environment has the trial and an idempotency key, which is another one for each trial."""
+    """The environment has the trial and an idempotency key, which differs for each trial."""
     line = script('echo "$EVALJOURNAL_TRIAL $EVALJOURNAL_IDEMPOTENCY_KEY"')
     run_real(define_real(Command(line), repeats=2), path)
 

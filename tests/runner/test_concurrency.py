@@ -350,7 +350,7 @@ def test_four_429s_end_a_test_unless_they_are_in_a_row(limited: tuple[int, ...],
     assert is_testing == (drive.policy._background.share == 0.0)
 
 
-def test_429s_below_the_limit_are_no_evidence_of_a_rate() -> None:
+def test_429s_below_the_limit_are_not_evidence_of_a_rate() -> None:
     """The limit was wrong, but random 429s do the same: a pace would be lowered by each of them, again and again."""
     drive = Drive(64, trials=1_000)
     machine = drive.policy._in_flight

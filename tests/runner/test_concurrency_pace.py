@@ -40,7 +40,7 @@ def test_a_rate_that_was_measured_too_high_is_measured_again() -> None:
 
 
 def test_a_short_measurement_continues() -> None:
-    """What was granted in less than two seconds is no measurement: the search and the count continue."""
+    """What was granted in less than two seconds is not a measurement: the search and the count continue."""
     pace = plateau(period=3.0)
     pace.learn(start(113, 11.0), 11.1, flow=10.0, pause=0.0)
 
@@ -90,7 +90,7 @@ def test_a_search_ends_where_slots_are_the_limit() -> None:
     assert 100.0 <= pace.estimate < 110.0
 
 
-def test_a_pause_is_no_time_of_searching() -> None:
+def test_a_pause_does_not_count_as_search_time() -> None:
     """The growth of a search depends on the time in which starts were possible."""
     pace = Pace(estimate=RATE, searching=True, since=1.0, next_start=1.0)
     pace.wait(31.0)

@@ -1,4 +1,4 @@
-"""Datasets: values are read exactly, or rejected with their place."""
+"""Datasets: values are read exactly, or rejected with their position."""
 
 import json
 import subprocess
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from runner.data import dataset
 from runner.data.case import Case
 from runner.data.dataset import Dataset, Selection, Source
-from runner.errors import MAX_WHOLE, UsageError
+from runner.errors import MAX_WHOLE_NUMBER, UsageError
 
 LINES = '{"id": "a", "question": "1?", "answer": "one"}\n{"id": "b", "question": "2?", "answer": "two", "topic": "odd"}\n'
 CASES = [
@@ -262,7 +262,7 @@ def test_keys_can_be_named(tmp_path: Path) -> None:
 
 
 def test_usual_names() -> None:
-    """Usual names are not case sensitive; beside an id, a name is metadata."""
+    """Usual names are not case sensitive; next to an id, a name is metadata."""
     (case,) = cases([{"ID": 7, "Prompt": "1?", "Target": "one"}])
 
     assert Case(name="7", input="1?", expected="one") == case
@@ -389,7 +389,7 @@ def test_unread_rows_are_not_checked(tmp_path: Path) -> None:
         unique=True,
         min_size=1,
     ),
-    st.integers(-MAX_WHOLE, MAX_WHOLE),
+    st.integers(-MAX_WHOLE_NUMBER, MAX_WHOLE_NUMBER),
     st.randoms(),
 )
 def test_shuffling_is_a_permutation(letters: list[str], seed: int, rng: Any) -> None:

@@ -36,7 +36,7 @@ def invoke(*arguments: str) -> Any:
 
 
 def test_options_and_files_are_resolved(server: Server, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Model, prompts, parameters and address are recorded, also those from files; keys are not."""
+    """Model, prompts, parameters and address are recorded, including those from files; keys are not."""
     monkeypatch.setenv("MY_KEY", SECRET)
     Path("qa.jsonl").write_text('{"id": "peru", "question": "Capital of Peru?"}\n')
     Path("prompt.txt").write_text("Answer in one word: {question}")

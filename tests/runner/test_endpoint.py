@@ -478,7 +478,7 @@ def test_an_unsupported_proxy_is_rejected(environment: pytest.MonkeyPatch, proxy
 
 @pytest.mark.parametrize("status", ["401", "402", "403", "407"])
 def test_an_unauthorized_key_stops_the_run(server: Server, path: Path, name: str, status: str) -> None:
-    """An unauthorized key stops the run: no slot makes a second call, and the report says what to check."""
+    """An unauthorized key stops the run: no slot makes a second call, and the report shows what to check."""
     cases = [Case(name=str(n), input=n) for n in range(1000)]
     outcome = run_real(define_real(Endpoint(server.url(name, status)), cases, slots=4), path)
 
@@ -546,7 +546,7 @@ def test_a_hang_is_a_timeout(server: Server, path: Path, name: str) -> None:
 
 @pytest.mark.parametrize(("steps", "wait"), [("429:3,ok", 3.0), ("429:date,ok", 2.0), ("429:quota,ok", 1.5)])
 def test_retry_after_is_honored(server: Server, path: Path, name: str, steps: str, wait: float) -> None:
-    """`Retry-After` in seconds or as a date, and a reset header, are waited for, and use up no retry."""
+    """`Retry-After` in seconds or as a date, and a reset header, are honored, and use up no retry."""
     outcome = run_fast(define_real(Endpoint(server.url(name, steps)), retry=Retry(errors=0)), path, rate=100)
 
     assert ("rate_limited", wait) == (failure(path).category, failure(path).retry_after)

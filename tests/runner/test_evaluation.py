@@ -105,7 +105,7 @@ def test_invalid_settings_are_rejected(settings: dict[str, Any], message: str) -
 
 
 def test_an_unknown_attribute_is_reported_with_a_hint() -> None:
-    """`@NAME.scorer` names the right form; other attributes are missing without a hint, also in a copy."""
+    """`@NAME.scorer` names the right form; other attributes are missing without a hint, even in a copy."""
     capitals: Any = evaluation(cases=CASES)(plain)
     with pytest.raises(AttributeError, match=r"no attribute 'scorer'; write @NAME\.score to add a scorer"):
         capitals.scorer(plain)
@@ -159,7 +159,7 @@ class CallableTask:
     [(answer, True), (plain, False), (functools.partial(answer), True), (CallableTask(), True), (len, False)],
 )
 def test_async_is_recognized(task: Callable[[str], Any], *, is_async: bool) -> None:
-    """Coroutine functions are recognized, also in a `partial` or as `__call__`."""
+    """Coroutine functions are recognized, even in a `partial` or as `__call__`."""
     assert is_async == evaluation(cases=CASES)(task).is_async
 
 
@@ -303,7 +303,7 @@ def test_invalid_verdicts_are_rejected(verdicts: Any) -> None:
 
 
 async def test_notes_reach_the_attempt() -> None:
-    """A note belongs to the current attempt, also from a thread; outside of one it is ignored."""
+    """A note belongs to the current attempt, even from a thread; outside of one it is ignored."""
     noted: list[dict[str, Any]] = []
     threads: set[int] = set()
 
@@ -405,11 +405,11 @@ def test_sources_are_parsed_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> No
 def test_fingerprint_of_settings() -> None:
     """Settings are canonical JSON, with classes by name and functions by source."""
     settings = Settings(retry=Retry(on=ValueError, fail_on=(KeyError, UsageError), classify=lambda _: None), timeout=3)
-    facts = settings.facts()
+    recorded = settings.recorded()
 
-    assert 3.0 == facts["timeout"]
-    assert ["builtins.KeyError", "runner.errors.UsageError"] == list(facts["retry"]["fail_on"])
-    assert isinstance(facts["retry"]["classify"], str)
+    assert 3.0 == recorded["timeout"]
+    assert ["builtins.KeyError", "runner.errors.UsageError"] == list(recorded["retry"]["fail_on"])
+    assert isinstance(recorded["retry"]["classify"], str)
     assert Settings(timeout=30).fingerprint == Settings(timeout=30.0).fingerprint
     assert 3 == len({settings.fingerprint, Settings().fingerprint, Settings(retry=Retry(errors=3)).fingerprint})
 

@@ -270,7 +270,9 @@ async def test_exit_on_error_ends_the_run() -> None:
     assert [COMPLETED] * 20 + [FAILED] == statuses(results)[:21]
     assert [DID_NOT_RUN] * 950 == statuses(results)[50:]
     assert 1000 == len(results[0]) == len(results[1])
-    assert [(None, 0, False)] * 950 == [(output, d.attempts, d.interrupted) for output, d in zip(*results, strict=True)][50:]
+    assert [(None, 0, False)] * 950 == [
+        (output, item.attempts, item.interrupted) for output, item in zip(*results, strict=True)
+    ][50:]
 
 
 async def test_without_exit_on_error_an_unauthorized_key_does_not_end_the_run() -> None:

@@ -193,14 +193,14 @@ async def test_7_overlapping_runs_restore_the_handler() -> None:
     before = signal.getsignal(signal.SIGINT)
     ended: list[float] = []
 
-    async def one(seconds: float) -> None:
+    async def run_one(seconds: float) -> None:
         await execute(Scripted(lambda *_: Return(1, seconds)), [1], options={"grace": 0.0})
         ended.append(trio.current_time() - start)
 
     start = trio.current_time()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(one, 5)
-        nursery.start_soon(one, 100)
+        nursery.start_soon(run_one, 5)
+        nursery.start_soon(run_one, 100)
         await trio.sleep(10)
         signal.raise_signal(signal.SIGINT)
 

@@ -141,7 +141,7 @@ async def test_inputs_are_matched_by_content() -> None:
     assert ["removed"] == [event.reason for event in of_kind(disk, TrialWithdrawn)]
 
 
-async def test_an_input_that_returns_is_called_again() -> None:
+async def test_an_input_that_is_added_again_is_called_again() -> None:
     """An input that was removed and is added again counts as new."""
     disk, task = SimulatedDisk(), Scripted(lambda value, times: Return(f"{value} {times}"))
     for inputs in (["a", "b"], ["b"]):

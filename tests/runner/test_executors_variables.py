@@ -147,10 +147,10 @@ class Judge:
 @pytest.mark.parametrize("function_of", [lambda judge: judge, lambda judge: judge.judge])
 def test_fields_of_an_object(function_of: Callable[[Judge], Any]) -> None:
     """The fields of an object count by the same rules, whether it is called itself or one of its methods."""
-    one, same, other = (variable_digests(function_of(Judge(prompt))) for prompt in ("a", "a", "b"))
+    first, equal, different = (variable_digests(function_of(Judge(prompt))) for prompt in ("a", "a", "b"))
 
-    assert {"self.prompt", "TEXT"} == one.keys()
-    assert (True, False) == (one == same, one["self.prompt"] == other["self.prompt"])
+    assert {"self.prompt", "TEXT"} == first.keys()
+    assert (True, False) == (first == equal, first["self.prompt"] == different["self.prompt"])
 
 
 def test_a_function_with_a_fingerprint_defines_what_it_depends_on() -> None:

@@ -201,7 +201,7 @@ async def interrupted_agent(path: Path, agent: StepAgent, files: FastDisk) -> An
 
 
 async def test_a_fork_inside_a_trajectory_continues_there(tmp_path: Path) -> None:
-    """Forked at any record, also of a run with several sessions, exactly the steps that were not completed are executed."""
+    """Forked at any record, even of a run with several sessions, exactly the steps that were not completed are executed."""
     old, files, agent = tmp_path / "old", FastDisk(), StepAgent()
     original = await interrupted_agent(old, agent, files)
     defined: Any = evaluation(cases=[Case(name=name, input=name) for name in "ab"], slots=2, timeout=60, loop="trio")(agent)
@@ -211,8 +211,8 @@ async def test_a_fork_inside_a_trajectory_continues_there(tmp_path: Path) -> Non
     for at in range(3, len(list(read(old))) + 1, 5):
         new = tmp_path / f"new-{at}"
         await fork(old, new, at, files=files, in_thread=inline)
-        records = [record for record in read(old) if record.seq <= at]
-        completed = {(e.trial, e.output) for e in (r.event for r in records) if isinstance(e, StepCompleted)}
+        copied = [record.event for record in read(old) if record.seq <= at]
+        completed = {(event.trial, event.output) for event in copied if isinstance(event, StepCompleted)}
         agent.calls = Counter(dict.fromkeys(agent.calls, 1))  # No rate limits.
         before = Counter(agent.calls)
         resumed = await arun(defined, new, resume=True, files=files, policy="fixed", **deterministic_options())

@@ -93,7 +93,7 @@ def test_an_agent_continues_after_a_rate_limit(
     assert agent.replies[0] == agent.replies[1][:2]
     assert TURNS == len(waits)
     assert {"input_tokens": 1000 * TURNS, "output_tokens": 100 * TURNS}.items() <= dict(outcome.state.usage).items()
-    assert ["rate_limited"] == [e.category for e in events(path, AttemptFailed)]
+    assert ["rate_limited"] == [event.category for event in events(path, AttemptFailed)]
     assert verify(path).ok
     assert not [file for file in path.rglob("*.jsonl") if KEY.encode() in file.read_bytes()]
 
@@ -204,8 +204,10 @@ def test_listed_addresses(path: Path, server: Server, name: str) -> None:
 
     assert [f"/{name}/target/search{query}" for query in queries] == task.results[0] == task.results[1]
     assert len(queries) == len(server.requests(name))
-    assert {("tool", f"GET 127.0.0.1/{name}/target/search")} == {(e.kind, e.name) for e in events(path, StepCompleted)}
-    assert "0123456789abcdef" not in str([e.input for e in events(path, StepCompleted)])
+    assert {("tool", f"GET 127.0.0.1/{name}/target/search")} == {
+        (event.kind, event.name) for event in events(path, StepCompleted)
+    }
+    assert "0123456789abcdef" not in str([event.input for event in events(path, StepCompleted)])
 
 
 def stream_text(url: str, *, chunks: int = 1000) -> str:
@@ -287,7 +289,7 @@ def test_a_key_in_a_prompt_or_a_reply_is_masked(path: Path, server: Server, name
     assert [] == [key for key in keys if key in content]
 
 
-def test_a_redirect_is_no_step(path: Path, server: Server, name: str) -> None:
+def test_a_redirect_is_not_a_step(path: Path, server: Server, name: str) -> None:
     """A redirect is neither a result nor a failure."""
     url = server.url(name, "redirect", "v1/chat/completions")
 
@@ -306,7 +308,9 @@ def test_usage_of_a_call_inside_a_step_is_counted_once(path: Path, server: Serve
     ask = durable(kind="model", name="ask")(lambda: post(url).json())
     run_failing_once(path, ask)
 
-    assert [("chat.completions gpt-4o-mini", 1), ("ask", 0)] == [(e.name, e.parent) for e in events(path, StepCompleted)]
+    assert [("chat.completions gpt-4o-mini", 1), ("ask", 0)] == [
+        (event.name, event.parent) for event in events(path, StepCompleted)
+    ]
     state = load(path).state
     assert 1000 == state.usage["input_tokens"] == state.steps.usage_saved["input_tokens"]
     assert not any(state.usage_without_output.values())

@@ -9,7 +9,7 @@ import pytest
 
 import journal
 from runner import UsageError
-from runner.definition.loading import AnyEvaluation, find
+from runner.definition.loading import AnyEvaluation, load_evaluation
 
 ONE = """
 from runner import evaluation
@@ -41,7 +41,7 @@ def write_module(path: str, *sources: str) -> str:
 
 
 def load(reference: str) -> AnyEvaluation:
-    return find(reference).evaluation
+    return load_evaluation(reference).evaluation
 
 
 def error_of(reference: str) -> str:
@@ -55,7 +55,7 @@ def error_of(reference: str) -> str:
 def test_a_file_with_one_evaluation(reference: str) -> None:
     """The only evaluation of a file need not be named; the result has its full name."""
     write_module("evals/capitals.py", ONE.format(name="capitals"))
-    loaded = find(reference)
+    loaded = load_evaluation(reference)
 
     assert "capitals" == loaded.evaluation.name
     assert f"{reference.removesuffix(':capitals')}:capitals" == loaded.reference
@@ -75,7 +75,7 @@ def test_an_evaluation_under_two_names_is_one() -> None:
     """A second name for the same evaluation does not count."""
     write_module("geo.py", ONE.format(name="capitals"), "again = capitals")
 
-    assert "geo.py:capitals" == find("geo.py").reference
+    assert "geo.py:capitals" == load_evaluation("geo.py").reference
 
 
 def test_an_evaluation_by_its_own_name() -> None:
@@ -83,7 +83,7 @@ def test_an_evaluation_by_its_own_name() -> None:
     source = "from runner import evaluation\n@evaluation(cases=['a'], name='the-capitals')\ndef f(x: str) -> str: return x\n"
     write_module("geo.py", source)
 
-    assert "geo.py:f" == find("geo.py:the-capitals").reference
+    assert "geo.py:f" == load_evaluation("geo.py:the-capitals").reference
 
 
 def test_a_module() -> None:
@@ -91,7 +91,7 @@ def test_a_module() -> None:
     write_module("mypackage/__init__.py")
     write_module("mypackage/geo.py", ONE.format(name="capitals"))
 
-    assert "mypackage.geo:capitals" == find("mypackage.geo").reference
+    assert "mypackage.geo:capitals" == load_evaluation("mypackage.geo").reference
     assert "capitals" == load("mypackage.geo:capitals").name
 
 

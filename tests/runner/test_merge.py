@@ -88,7 +88,7 @@ async def check_equal_to_undivided(path: Path, cases: int, first: int, count: in
 
 @pytest.mark.parametrize(("cases", "first", "count", "repeats"), [(9, 0, 3, 1), (5, 40, 2, 2), (2, 7, 4, 1)])
 async def test_merged_shards_equal_a_run_of_all_cases(tmp_path: Path, cases: int, first: int, count: int, repeats: int) -> None:
-    """Outcomes and scores are those of an undivided run, for any number of shards, also empty ones."""
+    """Outcomes and scores are those of an undivided run, for any number of shards, including empty ones."""
     await check_equal_to_undivided(tmp_path, cases, first, count, repeats)
 
 
@@ -388,8 +388,8 @@ async def test_unfinished_shards_are_merged_in_any_state(tmp_path: Path) -> None
     stopped = RunStopped(reason="interrupted")
     open_shard = [*shard_events("1/2", "a")[:2], enqueued("a"), stopped]
     resumed_shard = [*shard_events("2/2", "b"), session(2), enqueued("c"), stopped]
-    for number, facts in enumerate((open_shard, resumed_shard), 1):
-        await write(tmp_path / str(number), facts, files=FILES, in_thread=inline)
+    for number, shard in enumerate((open_shard, resumed_shard), 1):
+        await write(tmp_path / str(number), shard, files=FILES, in_thread=inline)
     result = await merge([tmp_path / "2", tmp_path / "1"], tmp_path / "new", files=FILES, in_thread=inline)
 
     assert (None, "interrupted") == (verify(tmp_path / "new").problem, result.state.outcome)

@@ -39,7 +39,8 @@ from tests.runs import define, numbered_cases
 
 async def test_findings_of_other_shards_are_kept(tmp_path: Path) -> None:
     """An audit ignores the gaps of a salvaged shard only, not what is wrong in the shards before it."""
-    wrong = [attrs.evolve(e, elapsed=1e6) if isinstance(e, AttemptSucceeded) else e for e in shard_events("1/2", "a")]  # type: ignore[misc]  # attrs classes
+    events = shard_events("1/2", "a")
+    wrong = [attrs.evolve(event, elapsed=1e6) if isinstance(event, AttemptSucceeded) else event for event in events]  # type: ignore[misc]  # attrs classes
     await write(tmp_path / "1", wrong, files=FILES, in_thread=inline)
     await write(tmp_path / "2", [*shard_events("2/2", "b"), salvaged_event()], files=FILES, in_thread=inline)
     await merge([tmp_path / "1", tmp_path / "2"], tmp_path / "new", files=FILES, in_thread=inline)
@@ -102,7 +103,7 @@ WITHDRAWN = [TrialWithdrawn(trial="a", reason="removed"), RunFinished(completed=
 
 @pytest.mark.parametrize("ends", [[finished()], WITHDRAWN])
 async def test_a_trial_in_two_shards_is_rejected(tmp_path: Path, ends: list[Any]) -> None:
-    """A trial that two shards have is an error, also if one has withdrawn it; no target is created."""
+    """A trial that two shards have is an error, even if one has withdrawn it; no target is created."""
     first, second = shard_events("1/2", "a"), shard_events("2/2", "a")
     first[-1:] = ends
     await write(tmp_path / "1", first, files=FILES, in_thread=inline)

@@ -278,7 +278,7 @@ def test_an_error_status() -> None:
 @pytest.mark.parametrize(
     "recorded", [None, 3, [], {}, {"status": "x", "content_type": ""}, {"status": 200, "content_type": ""}]
 )
-def test_a_recorded_result_that_is_no_reply(recorded: Any) -> None:
+def test_a_recorded_result_that_is_not_a_reply(recorded: Any) -> None:
     """A recorded result of another form is an error."""
     with pytest.raises(Exception, match="not a reply"):
         replayed(recorded)
@@ -314,7 +314,7 @@ def test_any_reply(media: str, coding: str, parts: list[bytes], is_split: bool) 
 @given(NUMBERS, NUMBERS, st.sampled_from(["gpt-4o-mini", "", 3, None, "\ud83d"]), st.booleans())
 @settings(max_examples=100, deadline=None)
 def test_any_usage(first: Any, second: Any, model: Any, is_stream: bool) -> None:  # noqa: FBT001
-    """Counts that are no numbers, or too large, are ignored; the usage can always be stored."""
+    """Counts that are not numbers, or too large, are ignored; the usage can always be stored."""
     reply = {"model": model, "usage": {"prompt_tokens": first, "completion_tokens": second, "input_tokens": first}}
     text = json.dumps(reply).encode()
     usage = (read(STREAM, b"data: " + text + b"\n\n") if is_stream else read(JSON, text)).usage()

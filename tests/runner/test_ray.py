@@ -30,7 +30,7 @@ from tests.runs import events, outputs
 
 
 @pytest.mark.parametrize("address", ["ray://head:10001", "http://head:8265", "local", "", "127.0.0.1", "head:", ":6379"])
-def test_an_address_that_is_no_cluster_is_rejected(address: str) -> None:
+def test_an_address_that_is_not_a_cluster_is_rejected(address: str) -> None:
     """Clients of Ray cannot stream, and no cluster is started."""
     with pytest.raises(UsageError) as caught:
         RayWorkers(address)
@@ -117,7 +117,7 @@ def test_children_of_a_worker_do_not_hide_its_end() -> None:
 def test_what_a_journal_records_names_no_cluster_to_trust() -> None:
     """A run on Ray is resumed with workers that are passed again; neither values nor a runtime environment are recorded."""
     pool = RayWorkers("head:6379", environment=("KEY",), runtime_env={"pip": ["https://user:secret@host/x.whl"]})
-    recorded = Settings(workers=pool).facts()
+    recorded = Settings(workers=pool).recorded()
 
     assert (["KEY"], ["pip"]) == (recorded["workers"]["environment"], recorded["workers"]["runtime_env"])
     assert "secret" not in f"{recorded} {pool}"

@@ -48,7 +48,7 @@ async def run_concurrently(runs: list[AnyEvaluation], *, stagger: float = 0.0, *
     """Run evaluations at the same time, each on its own disk; they start one after the other."""
     disks = [SimulatedDisk() for _ in runs]
 
-    async def one(number: int) -> None:
+    async def run_one(number: int) -> None:
         await trio.sleep(number * stagger)
         run_options = {**deterministic_options(), "files": disks[number], **options}
         await arun(runs[number], PATH, **run_options)
@@ -56,7 +56,7 @@ async def run_concurrently(runs: list[AnyEvaluation], *, stagger: float = 0.0, *
     with trio.fail_after(100_000):
         async with trio.open_nursery() as nursery:
             for number in range(len(runs)):
-                nursery.start_soon(one, number)
+                nursery.start_soon(run_one, number)
     return disks
 
 

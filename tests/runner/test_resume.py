@@ -270,7 +270,8 @@ def crash_everywhere(count: int, crashes: int, seed: int = 0) -> int:
             disk = disk.after_power_failure(random.Random(f"{seed} {seq} {crash}"))
             points += 1
             has_journal = disk.is_directory(str(PATH)) and any(n.startswith("journal-") for n in disk.list_directory(str(PATH)))
-            done = [e.trial for e in events_of(PATH, files=disk) if isinstance(e, TrialCompleted)] if has_journal else []
+            recorded = events_of(PATH, files=disk) if has_journal else []
+            done = [event.trial for event in recorded if isinstance(event, TrialCompleted)]
             before = dict(task.calls)
             outcome = run_until_power_failure(
                 defined, disk, 10**9 if crash == crashes else seq + crash * last // 3, resume=has_journal
@@ -281,7 +282,7 @@ def crash_everywhere(count: int, crashes: int, seed: int = 0) -> int:
         assert outcome is not None
         assert outcome.stop_reason == ""
         assert expected == results(disk)
-        completed = [e.trial for e in events_of(PATH, files=disk) if isinstance(e, TrialCompleted)]
+        completed = [event.trial for event in events_of(PATH, files=disk) if isinstance(event, TrialCompleted)]
         assert len(completed) == len(set(completed)), "a completion was recorded twice"
         assert verify(PATH, files=disk).ok
         recount = fold(read(PATH, files=disk))

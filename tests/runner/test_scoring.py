@@ -337,7 +337,7 @@ async def test_an_audit_reproduces_the_decisions_of_a_shared_policy(policy: str)
 
 
 async def test_outputs_are_scored_within_the_grace() -> None:
-    """After a stop no attempt starts, but outputs, also of attempts that were in flight, are scored within the grace period."""
+    """After a stop no attempt starts; outputs, even of attempts in flight, are scored within the grace period."""
     defined = evaluation_of(Model(1.0, "task"), 8, slots=2)
     defined.score(name="judge")(Judging(2.0, "judge"))
     disk = SimulatedDisk()

@@ -76,8 +76,10 @@ async def test_a_failure_is_retried_after_a_delay() -> None:
     disk = SimulatedDisk()
     outcome = await run_virtual(define(task, [Case(name="a", input="a")]), disk)
 
-    assert ["unavailable", "parse_error"] == [e.category for e in events_of(PATH, files=disk) if isinstance(e, AttemptFailed)]
-    delays = [e.delay for e in events_of(PATH, files=disk) if isinstance(e, RetryScheduled)]
+    assert ["unavailable", "parse_error"] == [
+        event.category for event in events_of(PATH, files=disk) if isinstance(event, AttemptFailed)
+    ]
+    delays = [event.delay for event in events_of(PATH, files=disk) if isinstance(event, RetryScheduled)]
     assert 2 == len(delays)
     assert all(0 <= delay <= 2 for delay in delays)
     assert (1, 1, 3) == (outcome.state.completed, outcome.state.recovered, outcome.state.attempts)
@@ -285,7 +287,7 @@ async def test_a_scorer_may_return_several_scores() -> None:
     disk = SimulatedDisk()
     await run_virtual(defined, disk)
 
-    scores = {e.scorer: e.value for e in events_of(PATH, files=disk) if isinstance(e, TrialScored)}
+    scores = {event.scorer: event.value for event in events_of(PATH, files=disk) if isinstance(event, TrialScored)}
     assert {"judge.tone": 0.25, "judge.facts": 1.0} == scores
 
 

@@ -60,12 +60,12 @@ def test_nothing_is_installed_in_other_threads() -> None:
     assert [before] == results
 
 
-def test_sharing_handlers_may_end_in_any_order() -> None:
-    """Of two sharing handlers the first may end first: the other is still called, and the last one restores the signal."""
+def test_chained_handlers_may_end_in_any_order() -> None:
+    """Of two chained handlers the first may end first: the other is still called, and the last one restores the signal."""
     received: list[str] = []
     before = signal.getsignal(signal.SIGINT)
-    first = handle_signals(lambda *_: received.append("first"), signal.SIGINT, shares=True)
-    second = handle_signals(lambda *_: received.append("second"), signal.SIGINT, shares=True)
+    first = handle_signals(lambda *_: received.append("first"), signal.SIGINT, chain=True)
+    second = handle_signals(lambda *_: received.append("second"), signal.SIGINT, chain=True)
     are_installed = [first.__enter__(), second.__enter__()]
     signal.raise_signal(signal.SIGINT)
     first.__exit__(None, None, None)
@@ -157,7 +157,7 @@ def raise_another() -> None:
 
 @pytest.mark.parametrize("handler", [interrupted, Handler(), partial(interrupted, 1)])
 def test_keyboard_interrupts_of_signals_are_recognized(handler: Callable[..., None]) -> None:
-    """A KeyboardInterrupt of a handler is recognized, also re-raised or in a group; one that code raises itself is not."""
+    """A KeyboardInterrupt of a handler is recognized, even re-raised or in a group; one that code raises itself is not."""
     signal.signal(signal.SIGINT, handler)
     real = caught(lambda: signal.raise_signal(signal.SIGINT))
     own = caught(interrupted) if isinstance(handler, Handler) else KeyboardInterrupt()

@@ -90,7 +90,7 @@ def test_steps_are_recorded() -> None:
 
     assert 1 == outcome.state.completed
     assert [(n, f"turn {n}", f"a/{n}/{n - 1}", 1.0) for n in range(1, STEPS + 1)] == [
-        (e.step, e.name, e.output, e.elapsed) for e in recorded
+        (event.step, event.name, event.output, event.elapsed) for event in recorded
     ]
     assert {"question": "a", "number": 2, "history": ["a/1/0"]} == recorded[1].input
     assert (STEPS, 0, {}) == (outcome.state.steps.completed, outcome.state.steps.reused, outcome.state.steps.open)
@@ -103,7 +103,7 @@ def test_after_a_rate_limit_only_the_remaining_steps_are_executed(at: int) -> No
     outcome = evaluate(agent, disk)
 
     assert {("a", n): 1 + (n == at) for n in range(1, STEPS + 1)} == agent.calls
-    assert [0, int(at > 1)] == [e.reuses for e in events(disk, AttemptStarted)]
+    assert [0, int(at > 1)] == [event.reuses for event in events(disk, AttemptStarted)]
     assert at - 1 == len(events(disk, StepReused)) == outcome.state.steps.reused
     assert 1 == outcome.state.completed
     assert verified(disk)
@@ -187,7 +187,7 @@ def test_power_failure_at_every_record(seed: int) -> None:
         has_journal = image.is_directory(str(PATH)) and any(n.startswith("journal-") for n in image.list_directory(str(PATH)))
         if not has_journal:
             continue
-        recorded_steps = Counter((e.trial, e.name) for e in events(image, StepCompleted))
+        recorded_steps = Counter((event.trial, event.name) for event in events(image, StepCompleted))
         before = Counter(agent.calls)
         agent.errors = {}
         resumed_agent = define_agent(agent, "ab", slots=2, retry=Retry(errors=3))
@@ -220,7 +220,7 @@ def test_equal_steps_are_used_once_each() -> None:
     disk = SimulatedDisk()
     evaluate(dice, disk)
 
-    assert [0, 1, 2] == [e.output for e in events(disk, StepCompleted)]
+    assert [0, 1, 2] == [event.output for event in events(disk, StepCompleted)]
     assert 2 == len(events(disk, StepReused))
 
 
@@ -262,12 +262,12 @@ def test_concurrent_steps_need_no_order() -> None:
     async def agent(_: Any) -> int:
         results: list[int] = []
 
-        async def one(number: int) -> None:
+        async def take_step(number: int) -> None:
             results.append(await step("look up", look_up, number))
 
         async with trio.open_nursery() as nursery:
             for number in (3, 1, 2):
-                nursery.start_soon(one, number)
+                nursery.start_soon(take_step, number)
         if errors:
             raise errors.pop()
         return sum(results)
@@ -298,7 +298,7 @@ def test_steps_of_other_trials_are_never_used() -> None:
     disk = SimulatedDisk()
     evaluate(agent, disk, "ab", repeats=2)
 
-    assert 4 == len({e.output for e in events(disk, StepCompleted)}) == len(events(disk, StepCompleted))
+    assert 4 == len({event.output for event in events(disk, StepCompleted)}) == len(events(disk, StepCompleted))
 
 
 def test_a_step_that_raises_is_recorded_and_executed_again() -> None:
@@ -306,7 +306,9 @@ def test_a_step_that_raises_is_recorded_and_executed_again() -> None:
     disk, agent = SimulatedDisk(), Agent({3: [RateLimited(1.0), RateLimited(1.0)]})
     evaluate(agent, disk)
 
-    assert [(3, "turn 3", "evaljournal.RateLimited")] * 2 == [(e.step, e.name, e.error) for e in events(disk, StepFailed)]
+    assert [(3, "turn 3", "evaljournal.RateLimited")] * 2 == [
+        (event.step, event.name, event.error) for event in events(disk, StepFailed)
+    ]
     assert 3 == agent.calls["a", 3]
 
 
@@ -331,7 +333,7 @@ def test_a_step_with_side_effects_is_executed_again() -> None:
     evaluate(agent, disk)
 
     assert ["x", "x"] == written
-    assert [("tool", False)] * 2 == [(e.kind, e.reusable) for e in events(disk, StepCompleted)]
+    assert [("tool", False)] * 2 == [(event.kind, event.reusable) for event in events(disk, StepCompleted)]
     assert [] == events(disk, StepReused)
 
 
@@ -370,7 +372,7 @@ def test_what_is_not_json_is_an_error_that_is_not_retried(arguments: tuple[Any, 
 
 @pytest.mark.parametrize("usage", [object(), float("nan"), {"cost": 10**40}, KeyError("no usage")])
 def test_usage_that_is_not_json_is_an_error_of_the_task(path: Path, usage: Any) -> None:
-    """The step has failed, and the run continues, also where the step is recorded from another thread."""
+    """The step has failed, and the run continues, even if the step is recorded from another thread."""
 
     def read_usage(_: Any) -> Any:
         if isinstance(usage, Exception):
@@ -380,7 +382,7 @@ def test_usage_that_is_not_json_is_an_error_of_the_task(path: Path, usage: Any) 
     outcome = run_real(define_real(durable(usage=read_usage)(ask_plainly), [Case(name="a", input=1)]), path)
 
     assert 1 == outcome.state.failed
-    assert ["ask_plainly"] == [e.name for e in events(path, StepFailed)]
+    assert ["ask_plainly"] == [event.name for event in events(path, StepFailed)]
     assert [] == events(path, StepCompleted)
 
 
@@ -395,7 +397,7 @@ def test_values_that_are_nested_too_deeply_for_a_record(path: Path, levels: int)
         return 1
 
     outcome = run_real(define_real(agent, [Case(name="a", input=1)]), path)
-    recorded = [e.name for e in events(path, StepCompleted)] + [e.name for e in events(path, StepFailed)]
+    recorded = [event.name for event in events(path, StepCompleted)] + [event.name for event in events(path, StepFailed)]
 
     assert 1 == outcome.state.completed
     assert ["argument", "result"] == sorted(recorded)
@@ -444,7 +446,7 @@ def test_nested_steps() -> None:
     evaluate(agent, disk)
 
     assert [("inner", 2, 1), ("inner", 3, 1), ("outer", 1, 0), ("inner", 4, 0)] == [
-        (e.name, e.step, e.parent) for e in events(disk, StepCompleted)
+        (event.name, event.step, event.parent) for event in events(disk, StepCompleted)
     ]
 
 
@@ -471,8 +473,8 @@ def test_the_timeout_continues() -> None:
     evaluate(agent, disk, timeout=10.0, retry=Retry(timeouts=0))
     started, timed_out = events(disk, AttemptStarted), events(disk, AttemptTimedOut)
 
-    assert [0.0, 8.0] == [e.spent for e in started]
-    assert [(2, 2.0)] == [(e.attempt, e.timeout) for e in timed_out]
+    assert [0.0, 8.0] == [event.spent for event in started]
+    assert [(2, 2.0)] == [(event.attempt, event.timeout) for event in timed_out]
     assert verified(disk)
 
 
@@ -578,7 +580,7 @@ def test_every_kind_of_task(path: Path, kind: str, options: dict[str, Any]) -> N
     outcome = run_real(defined, path, durability="sync", **options)
 
     assert 1 == outcome.state.completed
-    assert [4] == [e.output for e in events(path, StepCompleted)][-1:]
+    assert [4] == [event.output for event in events(path, StepCompleted)][-1:]
     assert (3, 3) == (len(events(path, StepCompleted)), len(events(path, StepReused)))
     assert verify(path).ok
 
@@ -658,7 +660,7 @@ def test_a_missing_blob_is_executed_again(path: Path) -> None:
 
     assert 1 == outcome.state.completed
     assert [1, 1] == calls
-    assert ["evaljournal.step_not_reused"] == [e.name for e in events(path, Noted)]
+    assert ["evaljournal.step_not_reused"] == [event.name for event in events(path, Noted)]
 
 
 def test_a_fatal_step_fails_the_trial() -> None:
@@ -707,5 +709,5 @@ def test_what_a_step_changes_in_its_arguments_is_not_recorded() -> None:
     evaluate(agent, disk)
 
     assert [(0, ["a"]), (1, ["reply"]), (2, ["reply"])] == [
-        (e.continues, e.input["messages"]) for e in events(disk, StepCompleted)
+        (event.continues, event.input["messages"]) for event in events(disk, StepCompleted)
     ]

@@ -17,7 +17,7 @@ import trio
 from journal.events import AttemptFailed, AttemptInterrupted, AttemptSucceeded, AttemptTimedOut, RunStopped, TrialFailed
 from replay import load
 from runner import CommandWorkers, Outcome, ProcessWorkers, UsageError, run, verify
-from runner.definition.loading import find
+from runner.definition.loading import load_evaluation
 from runner.workers.pool import WorkerDied
 from runner.workers.processes import _processes
 from tests.processes import Process, is_alive
@@ -140,7 +140,7 @@ def run_in(name: str, cases: str, **options: Any) -> Outcome:
     """Run an evaluation of `TASK` in workers."""
     Path("cases.txt").write_text(cases)
     Path("it.py").write_text(TASK)
-    loaded = find(f"it.py:{name}")
+    loaded = load_evaluation(f"it.py:{name}")
     outcome = run(loaded.evaluation, "run", task=loaded.reference, quiet=True, **{"workers": ProcessWorkers(1), **options})
     assert () == verify("run").audit.findings
     return outcome
@@ -317,7 +317,7 @@ def test_a_task_without_code_runs_in_workers(
     assert {"process 1"} == {event.worker for event in events(Path("run"), AttemptSucceeded)}
 
 
-def test_a_command_that_is_no_worker_is_rejected() -> None:
+def test_a_command_that_is_not_a_worker_is_rejected() -> None:
     """Nothing is written, and the exit code is reported."""
     with pytest.raises(UsageError, match=r"ended before it was ready \(exit code 7\)"):
         run_in("plain", "a", workers=CommandWorkers("sh -c 'exit 7'"))

@@ -107,7 +107,7 @@ async def test_an_attempt_ends_in_a_worker_as_it_does_in_the_process_of_the_run(
         AttemptSucceeded | AttemptFailed | AttemptTimedOut | Noted | StepCompleted | RetryScheduled | TrialFailed | TrialScored
     )
 
-    def facts(disk: SimulatedDisk) -> list[str]:
+    def attempt_events(disk: SimulatedDisk) -> list[str]:
         recorded = [attrs.asdict(event) for event in events_of(PATH, files=disk) if isinstance(event, kinds)]  # type: ignore[arg-type]
         return sorted(str({name: value for name, value in members.items() if name not in MAY_DIFFER}) for members in recorded)
 
@@ -122,7 +122,7 @@ async def test_an_attempt_ends_in_a_worker_as_it_does_in_the_process_of_the_run(
         disks.append(SimulatedDisk())
         await run_in(pool, defined, disks[-1])
 
-    assert facts(disks[0]) == facts(disks[1])
+    assert attempt_events(disks[0]) == attempt_events(disks[1])
     assert {""} == {event.worker for event in runs.events(disks[0], AttemptSucceeded)}
     assert {"process 1", "process 2"} == {event.worker for event in runs.events(disks[1], AttemptSucceeded)}
 

@@ -317,7 +317,7 @@ def test_settings_of_workers() -> None:
         setting({"workers": text}).workers for text in ("ray", "ray:head:6379")
     )
     assert setting({"workers": "none"}).workers is None
-    recorded = setting({"workers": ProcessWorkers(3, concurrency=2, runs_tasks=False)}).facts()["workers"]
+    recorded = setting({"workers": ProcessWorkers(3, concurrency=2, runs_tasks=False)}).recorded()["workers"]
     assert ProcessWorkers(3, concurrency=2, runs_tasks=False) == setting({"workers": recorded}).workers
     for invalid in (
         "processes:",

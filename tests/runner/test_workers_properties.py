@@ -98,7 +98,7 @@ class Call:
     place: Worker | None = None
     worker: str = ""
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
-    is_alone: bool = False
+    needs_own_worker: bool = False
     ends: list[str] = attrs.field(factory=list[str])
 
     async def run(self, workers: Workers) -> None:
@@ -138,9 +138,9 @@ class Script:
             self.workers.reserve(self.calls[-1])
             self.start(self.calls[-1])
         elif kind == "alone":
-            call = Call(is_alone=True)
+            call = Call(needs_own_worker=True)
             self.calls.append(call)
-            self.workers.reserve_alone(call, lambda: self.start(call))
+            self.workers.reserve_own_worker(call, lambda: self.start(call))
         elif kind in ENDS and numbers:
             pipe, number = numbers[index % len(numbers)]
             pipe.reply({"end": number, **ENDS[kind]})  # Perhaps a second end.
@@ -163,7 +163,7 @@ class Script:
             held = [call for call in self.calls if call.place is place]
             assert place.is_alive  # What runs in a worker ends with it.
             assert place.places_used == len(held) <= place.places
-            assert len(held) == 1 or not any(call.is_alone for call in held)
+            assert len(held) == 1 or not any(call.needs_own_worker for call in held)
         assert all(len(call.ends) <= 1 for call in self.calls)
 
     async def finish(self) -> None:

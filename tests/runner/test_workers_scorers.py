@@ -65,7 +65,7 @@ async def test_a_scorer_runs_in_a_worker() -> None:
 
 
 async def test_only_scorers_run_in_workers() -> None:
-    """Attempts run in the process of the run, also after one that ended with its worker in an earlier session."""
+    """Attempts run in the process of the run, even after one that ended with its worker in an earlier session."""
     disk, pool = SimulatedDisk(), MemoryWorkers(workers=1)
     places: dict[str, list[str]] = {"task": [], "scorer": []}
     is_deadly = True

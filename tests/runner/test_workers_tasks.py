@@ -22,7 +22,7 @@ RETRY = Retry(errors=1, rate_limits=5, base_delay=0.01)
 MAY_DIFFER = {"elapsed", "delay", "worker", "slot"}
 
 
-def facts(path: Path) -> list[dict[str, Any]]:
+def attempt_events(path: Path) -> list[dict[str, Any]]:
     """Return what the attempts of a run recorded, without times and workers."""
     kinds = (AttemptSucceeded, AttemptFailed, Noted, StepCompleted)
     recorded = [attrs.asdict(event) for event in events_of(path) if isinstance(event, kinds)]  # type: ignore[arg-type]
@@ -33,12 +33,12 @@ def run_twice(task: Any, path: Path, cases: Any = "lima", **options: Any) -> lis
     """Run a task in this process and in a worker; return what the second run recorded, which is the same."""
     defined = define_real(task, cases, retry=RETRY, seed=1, **options)
     run_real(defined, path)
-    there = path.with_name("there")
-    run_real(defined, there, task="it.py:it", workers=MemoryWorkers(defined, workers=1))
-    assert facts(path) == facts(there)
-    assert () == verify(there).audit.findings
-    assert {"process 1"} == {event.worker for event in events(there, AttemptSucceeded)}
-    return facts(there)
+    in_worker = path.with_name("in_worker")
+    run_real(defined, in_worker, task="it.py:it", workers=MemoryWorkers(defined, workers=1))
+    assert attempt_events(path) == attempt_events(in_worker)
+    assert () == verify(in_worker).audit.findings
+    assert {"process 1"} == {event.worker for event in events(in_worker, AttemptSucceeded)}
+    return attempt_events(in_worker)
 
 
 def test_an_endpoint(path: Path, server: Server, name: str) -> None:
@@ -53,8 +53,8 @@ def test_a_chat_model(path: Path, server: Server, name: str) -> None:
     """The usage and the notes of a chat model are recorded."""
     recorded = run_twice(Chat("small", base_url=server.url(name, "ok", "v1"), system="s"), path)
 
-    assert ["LIMA"] == outputs(path.with_name("there"))
-    assert load(path.with_name("there")).state.usage == load(path).state.usage != {}
+    assert ["LIMA"] == outputs(path.with_name("in_worker"))
+    assert load(path.with_name("in_worker")).state.usage == load(path).state.usage != {}
     assert {"name", "value"} <= recorded[0].keys()
 
 
@@ -78,7 +78,7 @@ def test_the_gateway(path: Path) -> None:
 
     (completed,) = (members for members in recorded if "step" in members)
     assert "model" == completed["kind"]
-    assert load(path.with_name("there")).state.usage["input_tokens"] > 0
+    assert load(path.with_name("in_worker")).state.usage["input_tokens"] > 0
 
 
 @pytest.fixture

@@ -195,7 +195,7 @@ def test_a_bug_exits_with_70(timed_run: Path, monkeypatch: pytest.MonkeyPatch, c
 
 
 @pytest.mark.parametrize("command", ["log", "verify", "salvage"])
-def test_an_unreadable_file_is_no_bug(tmp_path: Path, command: str) -> None:
+def test_an_unreadable_file_is_damage(tmp_path: Path, command: str) -> None:
     """A file that cannot be read is reported as damage, without a traceback."""
     segment(tmp_path / "run").mkdir(parents=True)
     code, out, err = run_process(command, tmp_path / "run", *(("-o", tmp_path / "new") if command == "salvage" else ()))
@@ -357,7 +357,7 @@ def test_a_trial_without_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
 
 
 def test_standard_output_may_be_closed(tmp_path: Path) -> None:
-    """A closed standard output is no bug."""
+    """A closed standard output is not reported as a bug."""
     write_sync(tmp_path / "run", complete_run())
     closed = shlex.join([*COMMAND, "log", str(tmp_path / "run")]) + " >&-"
     done = subprocess.run(["/bin/sh", "-c", closed], stderr=subprocess.PIPE, text=True, timeout=60, check=False)

@@ -75,7 +75,7 @@ def test_diff_as_text(a: Path, b: Path) -> None:
     assert before == (content(a), content(b))
 
 
-def test_a_worse_run_is_no_error(a: Path, b: Path) -> None:
+def test_a_worse_run_is_not_an_error(a: Path, b: Path) -> None:
     """A worse run exits with 0."""
     result = evaljournal("diff", b, a)
 

@@ -185,7 +185,7 @@ def test_a_missing_blob(tmp_path: Path) -> None:
     assert ".json is missing" in result.stderr
 
 
-def test_a_torn_end_is_no_damage(run: Path) -> None:
+def test_a_torn_end_is_not_damage(run: Path) -> None:
     """A run with a torn end is exported, and the torn end is reported."""
     cut_tail(segment(run), 2)
     with segment(run).open("ab") as file:
@@ -208,7 +208,7 @@ def test_a_torn_end_is_no_damage(run: Path) -> None:
     ],
     ids=lambda members: members["type"],
 )
-def test_a_forged_run_is_no_bug(tmp_path: Path, members: dict[str, object], name: str) -> None:
+def test_a_forged_run_is_not_a_bug(tmp_path: Path, members: dict[str, object], name: str) -> None:
     """An intact journal with nonsense exits with 4 or is exported, without a traceback."""
     forge(tmp_path / "run", [opened(), started(), session(), *trial("a"), members])
     result = evaljournal("export", tmp_path / "run", "-f", name, "-o", tmp_path / "out")

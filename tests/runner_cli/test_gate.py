@@ -126,7 +126,7 @@ def test_limits_of_cost_and_tokens(tmp_path: Path, rule: str, code: int, value: 
     [({"tokens": 7}, "there is no 'cost'"), ({"cost": 1.0, "unpriced_calls": 1}, "60 calls have no price")],
 )
 def test_an_unknown_cost_is_an_error(tmp_path: Path, usage: Any, problem: str) -> None:
-    """Tokens are no cost, and a sum without the calls that have no price is not compared."""
+    """Tokens are not a cost, and a sum without the calls that have no price is not compared."""
     file = rules(tmp_path, "[cost]\nat_most = 500\n")
     result = gate(run(tmp_path / "b", 60, usage=usage), "--baseline", run(tmp_path / "a", 60, usage=usage), "--rules", file)
 

@@ -63,26 +63,29 @@ def test_history_prints_the_runs() -> None:
 def test_history_in_json() -> None:
     """`--json` has every number, and all cases that changed."""
     run("capitals/0001", 4), run("capitals/0002", 3)
-    (one,) = in_json("history")
+    (history,) = in_json("history")
 
-    assert ("capitals", "exact", "runs/capitals/0002", 4) == (one["evaluation"], one["scorer"], one["reference"], one["cases"])
+    names = ("evaluation", "scorer", "reference", "cases")
+    assert ("capitals", "exact", "runs/capitals/0002", 4) == tuple(history[name] for name in names)
     assert [(1.0, 4, 2.0), (0.75, 4, 2.0)] == [
-        (point["score"]["mean"], point["common"], point["cost"]) for point in one["points"]
+        (point["score"]["mean"], point["common"], point["cost"]) for point in history["points"]
     ]
-    assert {32} == {len(point["head"]) for point in one["points"]}
-    assert [{"case": "case-3", "variant": "", "outcomes": "pf", "since": "runs/capitals/0002"}] == one["broken"]
+    assert {32} == {len(point["head"]) for point in history["points"]}
+    assert [{"case": "case-3", "variant": "", "outcomes": "pf", "since": "runs/capitals/0002"}] == history["broken"]
 
 
 def test_which_runs_are_shown(tmp_path: Path) -> None:
     """The argument is a directory under runs/, any directory, or the name of an evaluation; the default is all runs."""
     run("capitals/0001", 4), run("mine", 4), run("rivers/0001", 4, evaluation="rivers of the world")
 
-    assert ["capitals", "rivers of the world"] == [one["evaluation"] for one in in_json("history")]
-    assert [["runs/capitals/0001"]] == [one["runs"] for one in in_json("history", "capitals")]
-    assert [["runs/rivers/0001"]] == [one["runs"] for one in in_json("history", "rivers of the world")]
-    assert [[str(tmp_path / "runs/rivers/0001")]] == [one["runs"] for one in in_json("history", tmp_path / "runs/rivers")]
+    assert ["capitals", "rivers of the world"] == [history["evaluation"] for history in in_json("history")]
+    assert [["runs/capitals/0001"]] == [history["runs"] for history in in_json("history", "capitals")]
+    assert [["runs/rivers/0001"]] == [history["runs"] for history in in_json("history", "rivers of the world")]
+    assert [[str(tmp_path / "runs/rivers/0001")]] == [
+        history["runs"] for history in in_json("history", tmp_path / "runs/rivers")
+    ]
     assert [["runs/mine"]] == [
-        one["runs"] for one in in_json("history", "--last", "1", "runs") if one["evaluation"] == "capitals"
+        history["runs"] for history in in_json("history", "--last", "1", "runs") if history["evaluation"] == "capitals"
     ]
 
 
@@ -90,7 +93,7 @@ def test_which_runs_are_shown(tmp_path: Path) -> None:
     ("arguments", "problem"),
     [
         (["capitols"], "no evaluation 'capitols' under runs/, and no such directory; did you mean 'capitals'?"),
-        (["--score", "exat"], "no run has numbers of a score 'exat'; did you mean 'exact'?"),
+        (["--score", "exat"], "no run has a numeric score 'exat'; did you mean 'exact'?"),
         (["--last", "0"], "0 is not in the range x>=1"),
     ],
 )
@@ -128,13 +131,13 @@ def test_a_damaged_run_does_not_hide_the_others() -> None:
     run("capitals/0001", 4)
     flip(segment(run("capitals/0002", 4)), 3_000)
     segment(run("capitals/0003", 4)).write_bytes(b"not a journal\n")
-    (one,) = in_json("history")
+    (history,) = in_json("history")
 
     assert {"runs/capitals/0001": "finished", "runs/capitals/0002": "damaged", "runs/capitals/0003": "damaged"} == {
-        point["path"]: point["status"] for point in one["points"]
+        point["path"]: point["status"] for point in history["points"]
     }
-    assert ["runs/capitals/0001"] == one["runs"]
-    assert [4, 0, 0] == [point["common"] for point in sorted(one["points"], key=lambda point: str(point["path"]))]
+    assert ["runs/capitals/0001"] == history["runs"]
+    assert [4, 0, 0] == [point["common"] for point in sorted(history["points"], key=lambda point: str(point["path"]))]
     assert 1 == len(cache_files())
 
 
@@ -221,11 +224,11 @@ def test_a_changed_run_is_read_again(opened: list[Path]) -> None:
     path.rmdir()
     run("capitals/0001", 4, evaluation="kapitals")
     os.utime(segment(path), ns=(status.st_atime_ns, status.st_mtime_ns))
-    (one,) = in_json("history")
+    (history,) = in_json("history")
 
     assert (len(text), status.st_mtime_ns) == (segment(path).stat().st_size, segment(path).stat().st_mtime_ns)
-    assert "kapitals" == one["evaluation"]
-    assert before["head"] != one["points"][0]["head"]
+    assert "kapitals" == history["evaluation"]
+    assert before["head"] != history["points"][0]["head"]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from journal import Event, Record
 from journal.events import IntakePaused, LimitChanged, RunStopped
-from runner.cli._live import ProgressPrinter, redraw, tenth
+from runner.cli._live import ProgressPrinter, progress_tenths, redraw
 from tests.replay.trial_events import answered, enqueued, state_of
 
 START = 5.0
@@ -20,7 +20,7 @@ START = 5.0
 def printed(capsys: pytest.CaptureFixture[str], events: dict[int, Event], *, seconds: int) -> list[tuple[int, str]]:
     """Play events in a half-finished run; return the start of each line and its second."""
     state = state_of([LimitChanged(before=0, after=4, reason="start"), *answered("a"), enqueued("b")])
-    printer, lines = ProgressPrinter(tenth(state, 2), START), list[tuple[int, str]]()
+    printer, lines = ProgressPrinter(progress_tenths(state, 2), START), list[tuple[int, str]]()
     for second in range(seconds):
         if second in events:
             state.apply(Record(state.seq + 1, state.at, START + second, events[second], 0, "", 1, 0))

@@ -13,7 +13,7 @@ from journal.events import (
     RunStopped,
 )
 from replay import load
-from runner.cli._live import FRAME
+from runner.cli._live import FRAME_INTERVAL
 from runner.cli.replay import play_back
 from tests.journal.samples import (
     finished,
@@ -173,10 +173,10 @@ def test_playback_speed(slow_run: Path, times: float) -> None:
         return trio.current_time() - start
 
     elapsed = trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
-    assert (10 - 3 + 9 - 2) / times == pytest.approx(elapsed, abs=2 * FRAME)
+    assert (10 - 3 + 9 - 2) / times == pytest.approx(elapsed, abs=2 * FRAME_INTERVAL)
     assert (19, 9.0) == shown[-1]
     assert [seq for seq, _ in shown] == sorted(seq for seq, _ in shown)
-    assert 14 / times / FRAME == pytest.approx(len(shown), abs=3)
+    assert 14 / times / FRAME_INTERVAL == pytest.approx(len(shown), abs=3)
 
 
 def test_playback_in_lines(run: Path) -> None:
@@ -198,7 +198,7 @@ def test_playback_at_a_terminal(run: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["replay", "watch"])
-def test_an_invalid_record_is_no_bug(command: str) -> None:
+def test_an_invalid_record_is_not_a_bug(command: str) -> None:
     """An intact journal with an invalid record exits with 4 and names it."""
     forge(
         Path("odd"),

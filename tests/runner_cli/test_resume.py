@@ -13,7 +13,7 @@ from journal.events import AttemptSucceeded, SessionStarted, TrialCompleted
 from replay import load
 from runner import run
 from runner.cli import cli
-from runner.definition.loading import find
+from runner.definition.loading import load_evaluation
 from runner.run_paths import last_record
 from tests.journal.samples import (
     complete_run,
@@ -48,7 +48,7 @@ def test_resume_of_a_finished_run_changes_nothing() -> None:
 
 
 def test_resume_of_a_finished_run_has_the_code_of_the_run() -> None:
-    """Resuming a finished run exits with its code; gates, also new ones, are checked."""
+    """Resuming a finished run exits with its code; gates, including new ones, are checked."""
     define("FAILS = 'cuba'" + QUICK)
     evaljournal("run", "evals/capitals.py")
     assert (1, 1) == (evaljournal("resume").exit_code, orjson.loads(evaljournal("resume", "--json").stdout)["exit_code"])
@@ -182,7 +182,7 @@ def test_resume_after_the_evaluation_was_moved() -> None:
 def test_resume_of_a_run_started_from_python() -> None:
     """--task is needed once; then the next command finds the evaluation."""
     define("FAILS = 'peru'" + QUICK)
-    run(find("evals/capitals.py").evaluation, "r", fail_fast=True, slots=1, policy="fixed")
+    run(load_evaluation("evals/capitals.py").evaluation, "r", fail_fast=True, slots=1, policy="fixed")
     without_task = evaljournal("resume", "r")
     with_task = evaljournal("resume", "r", "--task", "evals/capitals.py", "--no-fail-fast")
     cut_tail(segment(Path("r"), 2), 1)

@@ -69,7 +69,7 @@ def test_failures_end_with_1_and_come_last() -> None:
     ] == result.stdout.splitlines()[-5:]
 
 
-def test_a_scorer_that_fails_is_no_success() -> None:
+def test_a_run_with_a_failed_scorer_does_not_pass() -> None:
     """A run with unscored outputs exits with 1."""
     define("FAILS = None" + QUICK.replace("return output ==", "return {}[output] =="))
     result = evaljournal("run", "evals/capitals.py")

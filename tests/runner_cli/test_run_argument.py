@@ -42,7 +42,7 @@ def test_a_run_is_found(argument: str, path: str) -> None:
 
 
 def test_an_unknown_run() -> None:
-    """A name that is no run suggests one that is."""
+    """An unknown name is an error that suggests a run."""
     with pytest.raises(UsageError, match="'capitals'"):
         find_run("capitls")
 

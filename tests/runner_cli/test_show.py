@@ -214,7 +214,7 @@ def test_a_missing_blob() -> None:
 
 
 def test_an_invalid_record() -> None:
-    """An invalid record exits with 4 and is no bug."""
+    """An invalid record exits with 4; it is not reported as a bug."""
     fact = {"type": "attempt_timed_out", "trial": "a", "attempt": 1, "timeout": "long", "elapsed": 1.0}
     forge(Path("run"), [opened(), started(), session(), *trial("a")[:2], fact])
     result = evaljournal("show", "run", "a")
@@ -223,7 +223,7 @@ def test_an_invalid_record() -> None:
 
 
 def test_calls_of_scorers() -> None:
-    """Each call of a scorer is shown with its outcome, error, retry and waits, also in JSON."""
+    """Each call of a scorer is shown with its outcome, error, retry and waits, as text and in JSON."""
     key, trial_events = "scorer:judge", trial("a")
     failed = ScorerCallFailed(
         trial="a",

@@ -35,13 +35,13 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_json() -> None:
     """JSON has every step with its complete input, and what each attempt reused."""
     first, second = shown("weather")["attempts"]
-    facts = ("number", "parent", "kind", "outcome", "reused_from", "elapsed")
+    names = ("number", "parent", "kind", "outcome", "reused_from", "elapsed")
 
     assert [
         (1, 0, "model", "completed", 0, 0.001),
         (2, 0, "tool", "completed", 0, 0.001),
         (3, 0, "model", "failed", 0, 0.001),
-    ] == [tuple(step[name] for name in facts) for step in first["steps"]]
+    ] == [tuple(step[name] for name in names) for step in first["steps"]]
     assert [(1, "reused"), (2, "reused"), (3, "completed"), (5, "completed"), (4, "completed")] == [
         (step["number"], step["outcome"]) for step in second["steps"]
     ]

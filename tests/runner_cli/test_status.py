@@ -130,7 +130,7 @@ def test_status_reports_a_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_ls_of_a_directory(tmp_path: Path) -> None:
-    """Another directory can be listed; a missing one exits with 2, and no runs are no error."""
+    """Another directory can be listed; a missing one exits with 2, an empty one with 0."""
     write_sync(tmp_path / "archive/2026/capitals/0001", complete_run())
 
     assert str(tmp_path / "archive/2026/capitals/0001") in evaljournal("ls", tmp_path / "archive").stdout

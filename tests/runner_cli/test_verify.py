@@ -170,7 +170,7 @@ def test_an_empty_expected_head_is_an_error(timed_run: Path) -> None:
 
 
 def test_verify_reports_unconfirmed_bytes(timed_run: Path) -> None:
-    """Bytes that were never confirmed are reported and are no failure."""
+    """Bytes that were never confirmed are reported and are not a failure."""
     cut_tail(segment(timed_run), 1)
     with segment(timed_run).open("ab") as file:
         file.write(b'{"seq":')

@@ -20,7 +20,7 @@ from journal.events import RunStarted, RunStopped, SessionStarted
 from journal.ownership import starts, user_key
 from runner.api import run as run_in_python
 from runner.cli import cli
-from runner.definition.loading import find as load
+from runner.definition.loading import load_evaluation
 from tests.journal.samples import inline, lines_of, overwrite, segment, session, started, write_sync
 from tests.processes import ROOT
 from tests.security.audited import VARIABLE
@@ -273,7 +273,7 @@ def test_on_another_machine_a_run_is_foreign(tmp_path: Path, monkeypatch: pytest
 def test_sessions_that_do_not_name_the_evaluation_leave_a_run_foreign(tmp_path: Path) -> None:
     """Re-scoring a foreign run, or resuming it from Python, is signed, but does not make its evaluation the user's."""
     run = foreign_run(tmp_path / "run", "own.py:own")
-    run_in_python(load("own.py").evaluation, run, resume=True, adopt=True, quiet=True)
+    run_in_python(load_evaluation("own.py").evaluation, run, resume=True, adopt=True, quiet=True)
     assert 0 == evaljournal("rescore", run, "--score", "regex:.").exit_code
     assert 0 == evaljournal("rescore", run, "--trust", "--all").exit_code
 
