@@ -73,7 +73,7 @@ class Breaker:
         return f"probe failed, {t - self.since:.0f} s into the outage"
 
     def answered(self, start: Start, t: float, newest: int) -> str | None:
-        """Note that a call was answered; return the evidence if that closes the breaker."""
+        """Record that a call was answered; return the evidence if that closes the breaker."""
         self.suspects.pop(start.trial, None)
         if not self.open or start.order <= self.barrier:  # Calls that started before the outage do not count.
             return None

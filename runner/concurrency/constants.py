@@ -16,7 +16,7 @@ SHORTEST_RUN, SHORT_RUN = 200, 1000
 before a lower load was measured: finding a limit takes longer than the run. With 100 instead of 200, runs of 200 trials took up
 to 1.6 times as long as with a fixed limit."""
 FIRST_PACE: Final = 20.0
-"""Starts per second at the beginning of a longer run: the first 429 is back before all slots of the first limit are filled,
+"""Starts per second at the beginning of a longer run: the first 429 arrives before all slots of the first limit are filled,
 which halves the 429s of endpoints with a small bucket. Also after the first 429 of the run: when all free slots were filled at
 once, up to 70 calls were rate limited until the rate limit was known."""
 FIRST_PACE_GROWTH, UNPACED_FROM = 1.25, 100.0
@@ -71,7 +71,7 @@ GROUP_IGNORED: Final = 8
 GROUP_SAMPLES: Final = 6
 """Minimum number of latencies in a group."""
 SLOWER: Final = 4.0
-"""A success that took this many times the usual latency is no reason for a higher limit."""
+"""A success that took this many times the usual latency is not a reason for a higher limit."""
 QUICKEST_GROWTH: Final = 1.002
 """Growth of the usual latency per success that took longer. With 1.01, the limit of servers with about 10 workers grew until
 calls timed out: on 80 of them, 87 trials were lost instead of 3."""
@@ -94,7 +94,7 @@ SEARCH_GROWTH: Final = 0.1
 SEARCH_DOUBLING: Final = 3.0
 """Seconds of searching after which the growth has doubled; after twice as many it has tripled."""
 SEARCH_STEP: Final = 0.1
-"""Most growth of the pace per start."""
+"""Maximum growth of the pace per start."""
 SWING, FLATTEST_SWING = 0.1, 0.04
 """How far a plateau goes below and above the measured rate: at first, and after measurements that agree."""
 PLATEAU_SHORTEST, PLATEAU_LONGEST = 3.0, 30.0

@@ -169,7 +169,7 @@ class Pace:
         if self.estimate is None:
             self._search(FIRST_RATE_SHARE * max(max(granted, 1) / max(seconds + pause, 0.5), flow), t)
         elif not is_measured:
-            # The bucket may have overflowed, so this is no measurement; only an estimated pace is lowered.
+            # The bucket may have overflowed, so this is not a measurement; only an estimated pace is lowered.
             self._lower_guess(t)
         elif granted == self.granted:
             self._search(self.estimate / 2, t)
@@ -225,12 +225,12 @@ class Pace:
             # The pace was much lower meanwhile, and the bucket overflowed: the rate is between the two.
             self._search(math.sqrt(rate * pace), t)
             return
-        more, same = rate > 1.02 * self.measured, abs(rate - self.measured) <= SWING * self.measured
+        is_higher, is_same = rate > 1.02 * self.measured, abs(rate - self.measured) <= SWING * self.measured
         self.measured = rate
-        if more and not self.searching and pace > estimate * (1 + self.swing):
+        if is_higher and not self.searching and pace > estimate * (1 + self.swing):
             # A late 429 at a higher accepted rate: a small bucket overflowed while the pace was below the rate.
             rate += (pace - rate) / 3
-        elif self.period and (same or abs(rate - estimate) <= SWING * estimate):
+        elif self.period and (is_same or abs(rate - estimate) <= SWING * estimate):
             # Two measurements agree: exceed the rate half as often, and by half as much.
             longest = min(max(PLATEAU_LONGEST, PLATEAU_CALLS / rate), (t - self.steady_since) / STEADY)
             self.period = max(min(2 * self.period, longest), self.period)

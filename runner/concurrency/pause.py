@@ -15,7 +15,7 @@ class Pause:
 
     current: IntakePaused | None = None
     is_settling: bool = False
-    """It is only to see whether more 429s follow the first one."""
+    """Whether the pause only shows if more 429s follow the first one."""
 
     def earliest(self, t: float) -> float:
         """Return the earliest time at or after `t` at which an attempt may start."""

@@ -60,7 +60,7 @@ class TimedOut:
 
 @fact
 class Interrupted:
-    """An attempt that this process interrupted; it is no evidence about the endpoint."""
+    """An attempt that this process interrupted; it is not evidence about the endpoint."""
 
     t: float
     attempt: str

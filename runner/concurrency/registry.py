@@ -226,14 +226,14 @@ class Registry:
         self._lock = threading.Lock()
         self._policies: dict[Identity, Shared] = {}
 
-    def join(self, identity: Identity, run: str, slots: int, t: float, new: Callable[[], Policy]) -> Member:
-        """Join the policy of an identity, or create it with `new`; `t` is the run's current time."""
+    def join(self, identity: Identity, run: str, slots: int, t: float, make_policy: Callable[[], Policy]) -> Member:
+        """Join the policy of an identity, or create it with `make_policy`; `t` is the run's current time."""
         clock, now = common_time()
         with self._lock:
             self._policies = {key: shared for key, shared in self._policies.items() if shared.members}
             shared = self._policies.get((clock, *identity))
             if shared is None:
-                shared = self._policies[clock, *identity] = Shared(new(), now - t)
+                shared = self._policies[clock, *identity] = Shared(make_policy(), now - t)
             member = Member(shared, run, slots, now - t - shared.base)
             with shared.lock:
                 others = member.enter()

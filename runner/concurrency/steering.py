@@ -39,7 +39,7 @@ class Steering:
         """Attempts and calls that may be in flight."""
         self.may_start = policy.may_start
         """Returns whether an attempt or a call may start at a time; changes nothing."""
-        self.free: set[str] = set()
+        self.free_probes: set[str] = set()
         """Trials and calls whose last start was a probe that does not count against their retries."""
 
     def begin(self) -> events.LimitChanged:
@@ -61,7 +61,7 @@ class Steering:
         decision = self._policy.take(signal)
         self.limit = decision.limit
         if kind is events.AttemptStarted or kind is events.ScorerCallStarted:
-            if decision.probe or self.free:
+            if decision.probe or self.free_probes:
                 self._started(name, record.t, probe=decision.probe)
         elif self._outage_since is not None and signal.__class__ is Succeeded:
             self._outage_since = None
@@ -92,9 +92,9 @@ class Steering:
             self._outage_since = t if self._outage_since is None else self._outage_since
             self._probes[name] += 1
         if probe and self._probes[name] <= PROBES and t - (self._outage_since or t) < self._patience:
-            self.free.add(name)
+            self.free_probes.add(name)
         else:
-            self.free.discard(name)
+            self.free_probes.discard(name)
 
 
 def _signal(event: AttemptEvent, t: float) -> Signal:

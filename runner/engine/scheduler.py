@@ -312,7 +312,7 @@ class Scheduler:
 
     def is_free_probe(self, job: Job, name: str) -> bool:
         """Return whether the last start of a trial or a scorer call was a probe that does not use up its retry budget."""
-        return name in self.queues.lanes[job.key].steering.free
+        return name in self.queues.lanes[job.key].steering.free_probes
 
     def _apply(self, lane: Lane, events: Sequence[PolicyEvent], when: float | None = None) -> None:
         """Record what a policy has decided, and act on it."""

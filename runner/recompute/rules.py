@@ -112,7 +112,7 @@ class SessionRules:
     def settle(self, event: Settlement, trial: TrialState, *, over_budget: bool) -> Settlement:
         """Return what should have been decided where `event` was recorded."""
         name = event.trial
-        probe = name in self._last and name in self._last[name].free
+        probe = name in self._last and name in self._last[name].free_probes
         history = trial.retry_history
         is_fatal = trial.stage == "unsettled" and history is not None and history.category == "fatal"
         stop_run = is_fatal and not isinstance(event, TrialFailed)  # Not recorded, but only this is retried.
