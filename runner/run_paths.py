@@ -104,8 +104,8 @@ def sealed_head(path: Path) -> str | None:
     """Return the hash of the last record of a run that has ended; None if the journal is not sealed. Nothing is verified."""
     number = segments.numbers(path, DISK)[-1]
     for _, line in _last_lines(path / segments.name(number)):
-        parts = chain.split(line.removesuffix(b"\n"))
-        return parts[1].decode(errors="replace") if parts is not None and b'"type":"segment_sealed"' in line else None
+        body_and_hash = chain.split(line.removesuffix(b"\n")) if b'"type":"segment_sealed"' in line else None
+        return None if body_and_hash is None else body_and_hash[1].decode(errors="replace")
     return None
 
 

@@ -81,17 +81,15 @@ def rescore(
         call = functools.partial(rescore_run, path, scorers, all_outputs=all_outputs, only_variants=only_variant)
         workers = None if loaded is None else scoring_workers(evaluation, loaded.reference)
         call = functools.partial(call, slots=slots, input_name=input_name, signals=True, workers=workers)
-        rescored: Rescored = trio.run(call)
-    outcome, names = rescored.outcome, [scorer.name for scorer in scorers]
-    text = f"{plural(rescored.outputs, 'output')} re-scored by {', '.join(names)}"
-    text += f"; {rescored.already_scored:,} already scored" if rescored.already_scored else ""
-    text += f"; {rescored.unscored:,} not scored; run the same command again" if rescored.unscored else ""
+        result: Rescored = trio.run(call)
+    outcome, names = result.outcome, [scorer.name for scorer in scorers]
+    text = f"{plural(result.outputs, 'output')} re-scored by {', '.join(names)}"
+    text += f"; {result.already_scored:,} already scored" if result.already_scored else ""
+    text += f"; {result.unscored:,} not scored; run the same command again" if result.unscored else ""
     echo(text, err=True)
     state = outcome.state
     stop_reason = outcome.stop_reason or ("" if state.outcome == "finished" else state.outcome or "interrupted")
-    finish(
-        state, path, as_json=as_json, report=outcome.report, stop_reason=stop_reason, scorers=names, outputs=rescored.outputs
-    )
+    finish(state, path, as_json=as_json, report=outcome.report, stop_reason=stop_reason, scorers=names, outputs=result.outputs)
 
 
 def _with_scorers(values: dict[str, Any]) -> Evaluation[Any, Any, Any]:

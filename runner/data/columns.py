@@ -94,5 +94,5 @@ def _name(value: object, key: str) -> str:
 def listed(names: Iterable[object]) -> str:
     """List names, at most `_MAX_LISTED` of them."""
     names = list(names)
-    more = f" and {len(names) - _MAX_LISTED:,} more" if len(names) > _MAX_LISTED else ""
-    return (", ".join(repr(name)[:60] for name in names[:_MAX_LISTED]) or "none") + more
+    suffix = f" and {len(names) - _MAX_LISTED:,} more" if len(names) > _MAX_LISTED else ""
+    return (", ".join(repr(name)[:60] for name in names[:_MAX_LISTED]) or "none") + suffix

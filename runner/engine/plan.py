@@ -237,7 +237,7 @@ def _with_first_read(selected: Trials) -> Iterable[Trial]:
         return itertools.chain(list(itertools.islice(trials, 1)), trials)
 
 
-def _check_unchanged(state: RunState, now: RunStarted, trials: Trials, path: Path, options: Options) -> None:
+def _check_unchanged(state: RunState, started: RunStarted, trials: Trials, path: Path, options: Options) -> None:
     before = state.started
     if before is None or is_done(state, options) or options.adopt:
         return

@@ -165,9 +165,9 @@ def _settings(recorded: Mapping[str, Any]) -> Settings:
 
 def _is_finished(state: RunState) -> bool:
     """Return whether every trial is done, even if a later re-scoring was stopped."""
-    own, shards = ([session for session in state.sessions if bool(session.shard) == is_shard] for is_shard in (False, True))
-    ends = [session.outcome for session in [*own, *shards[-1:]]]
-    return "finished" in ends and state.done >= max(state.total, state.planned)
+    own_outcomes = [session.outcome for session in state.sessions if not session.shard]
+    shard_outcomes = [session.outcome for session in state.sessions if session.shard]
+    return "finished" in [*own_outcomes, *shard_outcomes[-1:]] and state.done >= max(state.total, state.planned)
 
 
 def _count_outputs(state: RunState, only_variants: Sequence[str]) -> int:

@@ -327,8 +327,8 @@ class Session:
             ),
             key=environment.key,
         )
-        shown = changed.keys() & before.keys() - {"overridden", "scorer_slots"}
-        return {name: (before[name], value) for name, value in changed.items() if name in shown}
+        shown_names = changed.keys() & before.keys() - {"overridden", "scorer_slots"}
+        return {name: (before[name], value) for name, value in changed.items() if name in shown_names}
 
     async def _open_tasks(
         self, stack: AsyncExitStack, plan: Plan, run: str, workers: Workers | None

@@ -40,14 +40,14 @@ class _Line:
 
     def __init__(self, live: LiveRun) -> None:
         self._live = live
-        self._shown = ""
+        self._last_text = ""
 
     def update(self, _: int) -> None:
         live = self._live
         text = line(live.state, now=live.now(), durable=live.journal.durable, total=live.total)
-        sys.stderr.write(f"\r{text.ljust(len(self._shown))}")
+        sys.stderr.write(f"\r{text.ljust(len(self._last_text))}")
         sys.stderr.flush()
-        self._shown = text
+        self._last_text = text
 
     def close(self) -> None:
         sys.stderr.write("\n")

@@ -144,16 +144,16 @@ class Connection:
         return body
 
     async def _exactly(self, length: int) -> bytes:
-        parts: list[bytes] = []
+        chunks: list[bytes] = []
         while length > 0:
             if not self._received:
                 await self._wait_received()
-            parts.append(self._take(length))
-            length -= len(parts[-1])
-        return b"".join(parts)
+            chunks.append(self._take(length))
+            length -= len(chunks[-1])
+        return b"".join(chunks)
 
     async def _chunks(self, limit: int) -> bytes:
-        parts: list[bytes] = []
+        chunks: list[bytes] = []
         size = 0
         while True:
             text = (await self._until(b"\r\n", _MAX_LINE)).partition(b";")[0].strip()
@@ -165,12 +165,12 @@ class Connection:
                 raise RequestTooLarge(limit)
             if length == 0:
                 break
-            parts.append(await self._exactly(length))
+            chunks.append(await self._exactly(length))
             if await self._exactly(2) != b"\r\n":
                 raise InvalidRequest("a chunk is longer than its size")
         while await self._until(b"\r\n", _MAX_LINE) != b"\r\n":
             pass  # Headers after the body.
-        return b"".join(parts)
+        return b"".join(chunks)
 
     async def send(self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> None:
         """Send a complete reply."""

@@ -22,16 +22,16 @@ class FrameSplitter:
     """Splits what a worker writes to its standard output into frames."""
 
     def __init__(self) -> None:
-        self._parts: list[bytes] = []
+        self._fragments: list[bytes] = []
         self._size = 0
 
     def split(self, chunk: bytes) -> list[bytes]:
         """Return the frames that end in a chunk."""
         *lines, tail = chunk.split(b"\n")
         if lines:
-            lines[0] = b"".join((*self._parts, lines[0]))
-            self._parts, self._size = [], 0
-        self._parts.append(tail)
+            lines[0] = b"".join((*self._fragments, lines[0]))
+            self._fragments, self._size = [], 0
+        self._fragments.append(tail)
         self._size += len(tail)
         if self._size > MAX_FRAME:
             raise InvalidFrame(f"it sent a frame of more than {MAX_FRAME:,} bytes")

@@ -55,7 +55,7 @@ def error_named(*names: str, base: type[Exception] = Exception, **attributes: An
 
 def boto_error(code: str, status: int, **headers: str) -> Exception:
     """Return an exception like those of botocore: everything in one dict."""
-    metadata = {"HTTPStatusCode": status, "HTTPHeaders": {k.replace("_", "-"): v for k, v in headers.items()}}
+    metadata = {"HTTPStatusCode": status, "HTTPHeaders": {name.replace("_", "-"): value for name, value in headers.items()}}
     return error_named("ClientError", response={"Error": {"Code": code}, "ResponseMetadata": metadata})
 
 

@@ -58,8 +58,8 @@ def test_no_slots_are_rejected(slots: int) -> None:
 def test_aimd_adds_a_step_per_window_without_failures() -> None:
     """Every window with a success and no failure adds 0.5."""
     policy = Aimd(100, initial=4.0)
-    for k in range(9):
-        attempt(policy, 5.0 * k, succeeds=True)
+    for number in range(9):
+        attempt(policy, 5.0 * number, succeeds=True)
 
     assert policy.target == 4.0 + 8 * 0.5
 
@@ -89,9 +89,9 @@ def test_aimd_collapses_after_frequent_failures() -> None:
 def test_aimd_does_not_count_a_tasks_own_error() -> None:
     """A fatal error of the task is no evidence about the load."""
     policy = Aimd(100, initial=8.0)
-    for k in range(20):
-        policy.take(Started(t=float(k), attempt="a"))
-        policy.take(Failed(t=float(k), attempt="a", category="error"))
+    for number in range(20):
+        policy.take(Started(t=float(number), attempt="a"))
+        policy.take(Failed(t=float(number), attempt="a", category="error"))
 
     assert policy.target == 8.0
 
@@ -99,8 +99,8 @@ def test_aimd_does_not_count_a_tasks_own_error() -> None:
 def test_aimd_stays_within_its_maximum() -> None:
     """After hours of success the target is at its maximum, so the first failure takes effect immediately."""
     policy = Aimd(10, initial=9.0)
-    for k in range(2000):
-        attempt(policy, 5.0 * k, succeeds=True)
+    for number in range(2000):
+        attempt(policy, 5.0 * number, succeeds=True)
     assert policy.target == 10.0
     attempt(policy, 10_000.0, succeeds=False)
 
@@ -110,9 +110,9 @@ def test_aimd_stays_within_its_maximum() -> None:
 def test_aimd_shows_a_smoothed_latency() -> None:
     """The average latency moves a fifth of the way to each new one."""
     policy = Aimd(10)
-    for k, elapsed in enumerate((1.0, 2.0)):
-        policy.take(Started(t=float(k), attempt="a"))
-        policy.take(Succeeded(t=float(k), attempt="a", elapsed=elapsed))
+    for number, elapsed in enumerate((1.0, 2.0)):
+        policy.take(Started(t=float(number), attempt="a"))
+        policy.take(Succeeded(t=float(number), attempt="a", elapsed=elapsed))
 
     assert policy.latency == pytest.approx(1.2)
 
@@ -123,8 +123,8 @@ def test_aimd_settles_where_steps_and_halvings_balance(failures: float) -> None:
     chance = random.Random(1)
     policy = Aimd(10_000, collapse_error_threshold=1_000_000)
     targets = []
-    for k in range(30_000):
-        attempt(policy, 5.0 * k, succeeds=chance.random() >= failures)
+    for number in range(30_000):
+        attempt(policy, 5.0 * number, succeeds=chance.random() >= failures)
         targets.append(policy.target)
 
     expected = 0.5 * (1 - failures) / (0.5 * failures)

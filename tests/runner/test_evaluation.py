@@ -384,11 +384,11 @@ def test_fingerprint_of_a_nested_function(tmp_path: Path) -> None:
 
 def test_sources_are_parsed_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Concurrent `ast.parse` in two threads can raise a SystemError in Python 3.11."""
-    both, overlaps, get_source = threading.Barrier(2), list[bool](), inspect.getsource
+    barrier, overlaps, get_source = threading.Barrier(2), list[bool](), inspect.getsource
 
     def watched_source(function: Callable[..., Any]) -> str:
         with contextlib.suppress(threading.BrokenBarrierError):
-            both.wait(timeout=0.2)
+            barrier.wait(timeout=0.2)
             overlaps.append(True)
         return get_source(function)
 

@@ -126,7 +126,7 @@ async def killed(defined: Any, path: Path, number: int, after: float) -> Path:
         await run_shard(defined, path, number)
     shard = path / f"{number}of{COUNT}"
     record = next(reversed([record for record in read(shard) if isinstance(record.event, AttemptStarted)]))
-    os.truncate(segment(shard, record.segment), next(r for r in read(shard) if r.seq == record.seq + 1).offset + 10)
+    os.truncate(segment(shard, record.segment), next(other for other in read(shard) if other.seq == record.seq + 1).offset + 10)
     return shard
 
 

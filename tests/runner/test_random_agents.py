@@ -70,34 +70,34 @@ class Agent:
     async def _concurrent(self, programs: list[Program], value: Any) -> Any:
         results: dict[int, Any] = {}
 
-        async def one(number: int) -> None:
+        async def run_program(number: int) -> None:
             results[number] = await self._run(programs[number], value)
 
         async with trio.open_nursery() as nursery:
             for number in range(len(programs)):
-                nursery.start_soon(one, number)
+                nursery.start_soon(run_program, number)
         return [results[number] for number in sorted(results)]
 
     async def _call(self, key: int, value: Any) -> Any:
-        shown = short(value)
+        short_value = short(value)
 
-        @durable(name=f"call {key}", kind="model", key=lambda: [key, shown])
+        @durable(name=f"call {key}", kind="model", key=lambda: [key, short_value])
         async def call() -> Any:
             await trio.sleep(1 + self._chance.randrange(3))
             if self._chance.random() < self._errors:
                 raise self._chance.choice([RateLimited(1.0), ConnectionError("gone")])
-            self.returned["call", key, shown] += 1
-            return [key, shown]
+            self.returned["call", key, short_value] += 1
+            return [key, short_value]
 
         return await call()
 
     async def _nest(self, key: int, value: Any, program: Program) -> Any:
-        shown = short(value)
+        short_value = short(value)
 
-        @durable(name=f"nest {key}", key=lambda: [key, shown, repr(program)])
+        @durable(name=f"nest {key}", key=lambda: [key, short_value, repr(program)])
         async def nest() -> Any:
             result = await self._run(program, value)
-            self.returned["nest", key, shown, repr(program)] += 1
+            self.returned["nest", key, short_value, repr(program)] += 1
             return short(result)
 
         return await nest()

@@ -481,8 +481,8 @@ async def test_an_outage_loses_nothing(seconds: int, cases: int, slots: int) -> 
 async def test_trials_that_always_fail_do_not_delay_others() -> None:
     """One case in twenty always fails with a connection reset: those fail, and all others are done soon."""
     cases = numbered_cases(400)
-    bad = {case.input for case in cases[::20]}
-    task = Scripted(lambda value, _: Fail(ConnectionResetError("reset"), 0.5) if value in bad else Return(1, 0.5))
+    failing_inputs = {case.input for case in cases[::20]}
+    task = Scripted(lambda value, _: Fail(ConnectionResetError("reset"), 0.5) if value in failing_inputs else Return(1, 0.5))
     disk = SimulatedDisk()
     before = trio.current_time()
     outcome = await run_virtual(define(task, cases, slots=120), disk)
@@ -494,12 +494,12 @@ async def test_trials_that_always_fail_do_not_delay_others() -> None:
 async def test_a_probe_is_made_by_a_trial_that_has_not_failed() -> None:
     """After an outage, probes are made by trials that have not failed, so that failing trials do not prolong it."""
     cases = numbered_cases(300)
-    bad = {case.input for case in cases[:30]}
+    failing_inputs = {case.input for case in cases[:30]}
     start = trio.current_time()
 
     def script(value: str, _: int) -> Action:
         down = trio.current_time() < start + 3
-        return Fail(ConnectionResetError("reset"), 0.1) if down or value in bad else Return(1, 0.1)
+        return Fail(ConnectionResetError("reset"), 0.1) if down or value in failing_inputs else Return(1, 0.1)
 
     disk = SimulatedDisk()
     outcome = await run_virtual(define(Scripted(script), cases, slots=50), disk)

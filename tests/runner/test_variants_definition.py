@@ -137,10 +137,10 @@ def test_the_variants_of_a_chat_are_its_fields() -> None:
 def test_secrets_in_parameters_are_masked() -> None:
     """A key in a parameter is neither in the recorded definition nor does it change the fingerprint."""
     keys = [f"sk-proj-{digit * 40}" for digit in "ab"]
-    one, two = (define({"mini": {"model": key}}) for key in keys)
+    first, second = (define({"mini": {"model": key}}) for key in keys)
 
-    assert keys[0] not in repr(one.definition)
-    assert one.definition["variants"]["mini"]["fingerprint"] == two.definition["variants"]["mini"]["fingerprint"]
+    assert keys[0] not in repr(first.definition)
+    assert first.definition["variants"]["mini"]["fingerprint"] == second.definition["variants"]["mini"]["fingerprint"]
 
 
 def test_the_task_is_fingerprinted_without_its_variants() -> None:

@@ -124,12 +124,12 @@ def test_the_screen_has_a_line_for_each_variant() -> None:
 
 def test_show_lists_the_trials_of_a_case(finished: Path) -> None:
     """`show` takes the id of a trial, or the name of a case; if that has several trials, it lists them."""
-    listed, one = evaljournal("show", finished, "peru"), evaljournal("show", finished, "peru@triple", "--json")
+    listed, shown = evaljournal("show", finished, "peru"), evaljournal("show", finished, "peru@triple", "--json")
     entries = orjson.loads(evaljournal("show", finished, "cuba", "--json").stdout)["trials"]
     unknown = evaljournal("show", finished, "per")
 
     assert ["TRIAL", "peru@double", "peru@triple"] == [line.split()[0] for line in listed.stdout.splitlines()]
-    assert ("peru", "triple", 1) == tuple(orjson.loads(one.stdout)[name] for name in ("case", "variant", "repeat"))
+    assert ("peru", "triple", 1) == tuple(orjson.loads(shown.stdout)[name] for name in ("case", "variant", "repeat"))
     assert [("cuba@double", "double", 1), ("cuba@triple", "triple", 1)] == [
         (entry["trial"], entry["variant"], entry["repeat"]) for entry in entries
     ]
@@ -246,13 +246,13 @@ def test_a_session_resumes_one_variant(finished: Path, tmp_path: Path) -> None:
     seq = next(record.seq for record in load(finished).records() if isinstance(record.event, TrialCompleted))
     evaljournal("fork", finished, "--at", seq, "-o", tmp_path / "forked")
     options = ("resume", tmp_path / "forked", "--task", "times.py", "--trust", "--adopt", "--plain")
-    one = evaljournal(*options, "--only-variant", "triple")
+    partial = evaljournal(*options, "--only-variant", "triple")
     done = {name: totals.done for name, totals in load(tmp_path / "forked").state.variants.items()}
     every = evaljournal(*options)
 
-    assert (3, 2) == (one.exit_code, done["triple"]), one.stderr
+    assert (3, 2) == (partial.exit_code, done["triple"]), partial.stderr
     assert done["double"] < 2
-    assert "only triple ran; other variants are not finished" in one.stdout
+    assert "only triple ran; other variants are not finished" in partial.stdout
     assert 1 == every.exit_code, every.stderr  # One trial fails.
     assert {"double": 2, "triple": 2} == {
         name: totals.done for name, totals in load(tmp_path / "forked").state.variants.items()
