@@ -90,7 +90,6 @@ def run(
 
 
 def _session(evaluation: Evaluation[Any, Any, Any], path: Path | str | None, options: RunOptions) -> Session:
-    """Return a session at the path, or at the default path."""
     name = _check_evaluation(evaluation).name
     if imports_for_worker.get():
         raise UsageError("a worker imports this file, which starts a run; put the call under `if __name__ == '__main__':`")

@@ -17,7 +17,7 @@ from runner.data.dataset import Trials
 from runner.definition.loading import LoadedEvaluation
 from runner.definition.settings import Settings
 from runner.definition.variants import Variant
-from runner.engine.plan import Selected
+from runner.engine.plan import SelectedTrials
 from runner.engine.rate_limits import TaskKeys, default_slots
 from runner.run_paths import RUNS, runs_under
 from runner.tasks import Billed
@@ -29,7 +29,7 @@ _MAX_RUNS: Final = 5
 
 
 def print_dry_run(
-    loaded: LoadedEvaluation, selected: Selected, path: Path, settings: Settings, shard: Shard | None, *, as_json: bool
+    loaded: LoadedEvaluation, selected: SelectedTrials, path: Path, settings: Settings, shard: Shard | None, *, as_json: bool
 ) -> None:
     """Print what would be run."""
     cases, shards = selected.trials.cases, shard.count if shard else 1

@@ -66,7 +66,6 @@ def status(run: RunReference, by: str | None, as_json: bool) -> None:
 
 
 def _print_variant(view: LoadedRun, variant: str, *, as_json: bool) -> None:
-    """Print the results of one variant."""
     check_variant(view, variant)
     results = (summarize(view.state).variants or {})[variant]
     if as_json:

@@ -56,8 +56,8 @@ class Plan:
 
 
 @attrs.frozen
-class Selected:
-    """An evaluation that can run with the settings of a run."""
+class SelectedTrials:
+    """The trials of a run, with its evaluation and rate-limit keys."""
 
     evaluation: Evaluation[Any, Any, Any]
     """The evaluation with the variants of the run."""
@@ -88,8 +88,8 @@ def make_plan(
     settings, overridden = effective_settings(evaluation.settings, overrides, state.settings)
     shard = _shard(options, state, path)
     settings = _with_variants(settings, only_variants, evaluation.variants, options, path)
-    checked = select_trials(evaluation, settings, shard, only_variants, yes=options.yes)
-    evaluation, keys, selected = checked.evaluation, checked.keys, checked.trials
+    selection = select_trials(evaluation, settings, shard, only_variants, yes=options.yes)
+    evaluation, keys, selected = selection.evaluation, selection.keys, selection.trials
     variants = list(evaluation.with_variants(only_variants).tasks)
     trials = _with_first_read(selected)
     shards = shard.count if shard else 1
@@ -126,7 +126,7 @@ def select_trials(
     only_variants: Sequence[str] = (),
     *,
     yes: bool,
-) -> Selected:
+) -> SelectedTrials:
     """Select the trials of a session; raise a `UsageError` if the evaluation cannot run with these settings.
 
     Nothing is started, and cases that can be read only once are not read. `yes`: whether more than 1,000 variants may run.
@@ -153,7 +153,7 @@ def select_trials(
     if settings.durable:
         _watch_clients(evaluation, settings)
     settings.failure_limit(selected.cases)
-    return Selected(evaluation, keys, selected)
+    return SelectedTrials(evaluation, keys, selected)
 
 
 def _with_variants(

@@ -365,5 +365,4 @@ class Scheduler:
 
 
 def _needs_place(job: Job, workers: Workers) -> bool:
-    """Return whether a job runs in a worker."""
     return job.needs_place if isinstance(job, ScorerCall) else workers.runs_tasks

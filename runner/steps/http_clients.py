@@ -111,7 +111,6 @@ def _steps_for(request: Any) -> AttemptSteps | None:
 
 
 def _response(module: ModuleType, recorded: Any) -> Any:
-    """Return a response with a recorded reply."""
     status, headers, content = replayed(recorded)
     return module.Response(status, headers=headers, stream=module.ByteStream(content))
 

@@ -184,7 +184,6 @@ def _split(url: str) -> SplitResult:
 
 
 def _has_valid_port(parts: SplitResult) -> bool:
-    """Return whether the port, if there is one, is valid."""
     try:
         return parts.port != 0
     except ValueError:

@@ -68,7 +68,6 @@ def urllib_error(status: int, **headers: str) -> Exception:
 
 
 def caused(outer: Exception, inner: BaseException) -> Exception:
-    """Return an exception with a cause, as frameworks raise it."""
     outer.__cause__ = inner
     return outer
 

@@ -39,7 +39,6 @@ def exchange(request: bytes) -> bytes:
 
 
 def status(reply: bytes) -> int:
-    """Return the status of a reply."""
     return int(reply.split(b" ", 2)[1])
 
 

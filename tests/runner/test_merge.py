@@ -41,7 +41,6 @@ FILES = FastDisk()
 
 
 async def run_shard(defined: Any, path: Path, number: int, count: int = COUNT, **options: Any) -> Any:
-    """Run one shard."""
     options = {**deterministic_options(), "files": FILES, **options}
     return await arun(defined, path / f"{number}of{count}", shard=f"{number}/{count}", **options)
 
@@ -232,7 +231,6 @@ async def test_settings_and_adopted_changes_are_those_of_each_session(tmp_path: 
 
 
 def session_slots(path: Path) -> list[int]:
-    """Return the slots of each session."""
     state, slots = RunState(), list[int]()
     for record in read(path):
         state.apply(record)
@@ -292,7 +290,6 @@ async def test_duration_and_timeline_use_wall_time(tmp_path: Path) -> None:
 
 
 def export_events(path: Path) -> list[Any]:
-    """Return the events of the Chrome trace of a run."""
     events: list[Any] = orjson.loads(evaljournal("export", path, "--format", "chrome-trace").stdout)["traceEvents"]
     return events
 

@@ -16,7 +16,6 @@ CASES = [Case(name=f"case-{number}", input=number, expected=number) for number i
 
 
 def same(number: int) -> int:
-    """Return the number."""
     return number
 
 

@@ -109,7 +109,6 @@ def short(value: Any) -> str:
 
 
 def evaluation_of(agent: Callable[..., Any]) -> AnyEvaluation:
-    """Return the evaluation of an agent."""
     retry = Retry(errors=200, rate_limits=1e6, base_delay=0.5, max_delay=2.0)
     cases = [Case(name=name, input=name) for name in CASES]
     return define(agent, cases, slots=2, policy="fixed", timeout=100_000.0, retry=retry)

@@ -27,7 +27,6 @@ def chat(model: str = "small", url: str = URL, key: str | None = "MY_KEY") -> Ch
 
 
 async def coroutine(value: Any) -> Any:
-    """Return the value."""
     return value
 
 

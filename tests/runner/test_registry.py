@@ -34,7 +34,6 @@ class Client:
         self._endpoint = endpoint
 
     async def __call__(self, value: Any) -> Any:
-        """Call it."""
         await trio.lowlevel.checkpoint()  # So that it is recognized as a function for trio.
         return await self._endpoint(value)
 

@@ -70,7 +70,6 @@ def checked(disk: SimulatedDisk) -> Audit:
 
 
 async def answer_immediately(_: str) -> str:
-    """Answer immediately."""
     await trio.lowlevel.checkpoint()
     return "yes"
 

@@ -39,13 +39,11 @@ async def echo(value: Any) -> Any:
 
 
 def names(cases: Any, shard: str | None, **selection: Any) -> list[str]:
-    """Return the names of the cases in a shard."""
     trials = Dataset(cases).select(Selection(**selection), shard=parse_shard(shard))
     return [trial.case.name for trial in trials]
 
 
 def evaljournal(*arguments: object) -> Result:
-    """Invoke a command."""
     return CliRunner().invoke(cli, [str(argument) for argument in arguments])
 
 

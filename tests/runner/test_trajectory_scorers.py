@@ -142,7 +142,6 @@ def unchanged(value: Any) -> Any:
 
 
 def step(number: int, name: str, kind: str, input_: Any = None, output: Any = None, *, error: str = "") -> StepDetails:
-    """Return a step."""
     return StepDetails(
         number=number, name=name, kind=kind, parent=0, seq=number, t=0.0, elapsed=0.0, input=input_, output=output, error=error
     )

@@ -25,7 +25,6 @@ def priced(number):
 
 
 def invoke(command: str) -> Result:
-    """Run a command."""
     return CliRunner().invoke(cli, shlex.split(command))
 
 

@@ -17,7 +17,6 @@ N = 60
 
 
 def invoke(*arguments: object) -> Result:
-    """Invoke a command."""
     return CliRunner().invoke(cli, [*map(str, arguments)])
 
 

@@ -20,7 +20,6 @@ N = 60
 
 
 def gate(*arguments: object) -> Result:
-    """Invoke the command."""
     return CliRunner().invoke(cli, ["gate", *map(str, arguments)])
 
 
@@ -37,7 +36,6 @@ def run(
 
 
 def rules(path: Path, text: str) -> Path:
-    """Write a rules file."""
     (path / "gate.toml").write_text(text)
     return path / "gate.toml"
 

@@ -24,7 +24,6 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def evaljournal(*arguments: object) -> Result:
-    """Invoke a command."""
     return CliRunner().invoke(cli, list(map(str, arguments)), catch_exceptions=False)
 
 
@@ -45,7 +44,6 @@ def run(name: str, passed: int, *, n: int = 4, evaluation: str = "capitals") -> 
 
 
 def cache_files() -> list[Path]:
-    """Return the files of the cache."""
     return sorted((state_directory() / "digests").glob("*"))
 
 

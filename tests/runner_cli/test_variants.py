@@ -28,7 +28,6 @@ def _url(server: Server, name: str) -> str:
 
 
 def evaljournal(*arguments: object) -> Result:
-    """Invoke a command."""
     return CliRunner().invoke(cli, [str(argument) for argument in arguments])
 
 

@@ -69,7 +69,6 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def evaljournal(*arguments: object) -> Result:
-    """Invoke a command."""
     return CliRunner().invoke(cli, [str(argument) for argument in arguments])
 
 

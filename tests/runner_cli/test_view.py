@@ -51,7 +51,6 @@ def respond(path: Path, request: str, limit: int = 1 << 20) -> tuple[int, str, s
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """Return a run."""
     return eventful_run(tmp_path / "run")
 
 
