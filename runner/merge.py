@@ -92,7 +92,7 @@ async def merge(
     first = min((shard.start for shard in shards), key=lambda record: record.at)
     key = await in_thread(_own_key)
     own_key = key if all(shard.is_own for shard in shards) else None
-    copy = _Copy(current=first)
+    copy = _Copier(current=first)
     async with (
         staged_run(target, files=files, in_thread=in_thread) as staging,
         writing(staging, new=True, run=run, clock=copy.clock, durability="os", files=files, in_thread=in_thread) as journal,
@@ -194,8 +194,8 @@ def _run_started(shards: Sequence[SourceShard], *, is_complete: bool) -> events.
     return merged
 
 
-class _Copy:
-    """The records of the new run, and its state after them."""
+class _Copier:
+    """Copies records to the new run, and keeps its state."""
 
     def __init__(self, current: Record) -> None:
         self.state = RunState()

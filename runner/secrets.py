@@ -34,7 +34,7 @@ _VARIABLE_NAME: Final = re.compile(
     r"(?i)(?:^|_)(?:(?:api)?keys?|tokens?|secrets?|passwords?|passwd|passphrase|credentials?|auth|cookies?|pat)(?:_|$)|_pwd$"
 )
 _HEADER: Final = re.compile(r"(([\w-]+):\s*(?:(?i:bearer|basic|token)\s+)?)(\S.*)", re.DOTALL)
-_PARTS: Final = re.compile(r"\\+|[^\\]", re.DOTALL)
+_CHARACTERS: Final = re.compile(r"\\+|[^\\]", re.DOTALL)
 _MAX_ESCAPES: Final = 7
 """Maximum backslashes before a character: JSON inside JSON inside JSON."""
 
@@ -77,15 +77,15 @@ class SecretValues:
 
 def _forms(value: str) -> Iterator[tuple[str, str]]:
     """Yield the forms in which a value may occur, each with its pattern: escaped for JSON or a URL, and in base64."""
-    yield value, "".join(map(_escaped, _PARTS.findall(value)))
+    yield value, "".join(map(_character_pattern, _CHARACTERS.findall(value)))
     content = value.encode(errors="surrogatepass")
     for offset in range(3):  # Its position in the encoded bytes; characters that depend on other bytes are omitted.
         encoded = base64.b64encode(bytes(offset) + content).decode().rstrip("=")
         form = encoded[(0, 2, 3)[offset] : len(encoded) - bool((offset + len(content)) % 3)]
-        yield form, "".join(map(_escaped, form)).replace(re.escape("+"), "[+-]").replace("/", "[/_]")
+        yield form, "".join(map(_character_pattern, form)).replace(re.escape("+"), "[+-]").replace("/", "[/_]")
 
 
-def _escaped(part: str) -> str:
+def _character_pattern(part: str) -> str:
     """Return the pattern of a character, or of several backslashes."""
     if part.isascii() and part.isalnum():
         return part

@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any, Final
 
-from runner.data.templates import Text
+from runner.data.templates import Template
 from runner.errors import UsageError
 from runner.secret_shapes import MASK
 from runner.secrets import add_environment, mask_literal, mask_literal_words, secret_variables
@@ -79,7 +79,7 @@ def _shell_command(words: list[str], masked: list[str], variable: str) -> str | 
     Fields are passed to it as arguments: in the command itself, a case could inject commands.
     """
     try:
-        templates = [Text.parse(word, "") for word in masked]
+        templates = [Template.parse(word, "") for word in masked]
     except UsageError:
         return None
     arguments = [word for word, template in zip(masked, templates, strict=True) if template.fields]

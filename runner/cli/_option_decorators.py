@@ -41,7 +41,7 @@ def complete_scorers(_: click.Context, __: click.Parameter, incomplete: str) -> 
     return names or [CompletionItem(incomplete, type="file")]
 
 
-def _add(option: Option, function: F, group: str, help_: str) -> F:
+def _add_option(option: Option, function: F, group: str, help_: str) -> F:
     """Add an option of the table to a command."""
     arguments: dict[str, Any] = {"help": help_, "multiple": option.multiple, "metavar": option.metavar, "type": option.type}
     if option.metavar is None:
@@ -51,20 +51,20 @@ def _add(option: Option, function: F, group: str, help_: str) -> F:
     return grouped_option(group, option.spec.split()[0], **arguments)(function)
 
 
-def _decorator(is_selected: Callable[[Option], bool], *, defaults: bool = True) -> Callable[[F], F]:
+def _table_options(is_selected: Callable[[Option], bool], *, with_defaults: bool = True) -> Callable[[F], F]:
     def decorate(function: F) -> F:
         for group, options in reversed(list(TABLE.items())):
             for option in reversed(options):
                 if is_selected(option):
-                    function = _add(option, function, group, option.help if defaults else option.text)
+                    function = _add_option(option, function, group, option.help if with_defaults else option.text)
         return function
 
     return decorate
 
 
-run_options = _decorator(lambda _: True)
-resume_options = _decorator(lambda option: not option.targets or is_setting(option, experiment=False), defaults=False)
-scorer_options = _decorator(lambda option: option in TABLE["Scoring"] and is_definition(option), defaults=False)
+run_options = _table_options(lambda _: True)
+resume_options = _table_options(lambda option: not option.targets or is_setting(option, experiment=False), with_defaults=False)
+scorer_options = _table_options(lambda option: option in TABLE["Scoring"] and is_definition(option), with_defaults=False)
 
 
 def grouped_option(group: str, *flags: str, **arguments: Any) -> Callable[[F], F]:
@@ -74,7 +74,7 @@ def grouped_option(group: str, *flags: str, **arguments: Any) -> Callable[[F], F
 
 def only_variant_option(group: str, text: str) -> Callable[[F], F]:
     """Add the option that selects variants of a run that exists."""
-    return lambda function: _add(ONLY_VARIANT, function, group, text)
+    return lambda function: _add_option(ONLY_VARIANT, function, group, text)
 
 
 def yes_option(group: str) -> Callable[[F], F]:
@@ -83,7 +83,7 @@ def yes_option(group: str) -> Callable[[F], F]:
 
 
 def trust_option(group: str) -> Callable[[F], F]:
-    """Add the option with which a run of another user or machine is used."""
+    """Add the option that trusts the journal of a foreign run."""
     return grouped_option(
         group, "--trust", is_flag=True, help="Use the file, command or URL that the journal of a foreign run names."
     )

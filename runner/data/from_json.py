@@ -63,10 +63,10 @@ def _convert(value: Any, annotation: Any) -> Any:  # noqa: PLR0911  # one return
         return value
     if annotation is tuple and isinstance(value, list):
         return tuple(value)
-    return _of_class(value, annotation)
+    return _to_class(value, annotation)
 
 
-def _of_class(value: Any, cls: type) -> Any:
+def _to_class(value: Any, cls: type) -> Any:
     if issubclass(cls, Enum) and not isinstance(value, dict | list | None):
         return cls(value)
     if not isinstance(value, dict):

@@ -28,7 +28,7 @@ class MissingField(UsageError):
     """A field or a path does not exist in a value."""
 
 
-def find(value: Any, path: str) -> Any:
+def value_at(value: Any, path: str) -> Any:
     """Return the value at a dotted path of mapping keys and list indexes."""
     current = value
     parts = path.split(".")
@@ -82,7 +82,7 @@ class Fields:
                 hint = "; write {{ and }} for literal braces"
             raise MissingField(f"the case {self.case.name!r} has no field {{{path}}}; fields: {listed(self._names())}{hint}")
         try:
-            return find(value, inner) if inner else value
+            return value_at(value, inner) if inner else value
         except MissingField as exc:
             raise MissingField(f"the case {self.case.name!r} has no field {{{path}}}: {exc}") from exc
 
@@ -104,14 +104,14 @@ class Fields:
 
 
 @attrs.frozen
-class Text:
+class Template:
     """A string template."""
 
     pieces: tuple[str | tuple[str], ...]
     """Literal strings, and fields, each in a tuple."""
 
     @classmethod
-    def parse(cls, template: str, name: str) -> "Text":
+    def parse(cls, template: str, name: str) -> "Template":
         """Parse a template; `name` is its name in errors."""
         pieces: list[str | tuple[str]] = []
         end = 0
@@ -145,7 +145,7 @@ class Text:
 
 
 def parse_body(template: Any, name: str) -> Any:
-    """Parse a JSON value, or a string with JSON: each string becomes a `Text`; keys are not templates."""
+    """Parse a JSON value, or a string with JSON: each string becomes a `Template`; keys are not templates."""
     if isinstance(template, str):
         try:
             template = orjson.loads(template)
@@ -157,7 +157,7 @@ def parse_body(template: Any, name: str) -> Any:
 def _parsed(value: Any, name: str) -> Any:
     match value:
         case str():
-            return Text.parse(value, name)
+            return Template.parse(value, name)
         case Mapping():
             return {key: _parsed(member, f"{name}.{key}") for key, member in cast("Mapping[str, Any]", value).items()}
         case list() | tuple():
@@ -169,7 +169,7 @@ def _parsed(value: Any, name: str) -> Any:
 def fill_body(value: Any, fields: Fields) -> Any:
     """Replace the fields of a parsed template with their values, which cannot change its structure."""
     match value:
-        case Text():
+        case Template():
             return value.fill_value(fields)
         case dict():
             return {key: fill_body(member, fields) for key, member in cast("dict[str, Any]", value).items()}

@@ -179,7 +179,7 @@ class Evaluation(Generic[InputT, OutputT, ReturnT]):
             function=function,
             retry=self.settings.retry if retry is None else retry,
             inherits_retry=retry is None,
-            timeout=None if timeout is INHERITED else _seconds(timeout),
+            timeout=None if timeout is INHERITED else _valid_timeout(timeout),
             inherits_timeout=timeout is INHERITED,
             workers=workers,
         )
@@ -187,7 +187,7 @@ class Evaluation(Generic[InputT, OutputT, ReturnT]):
         return function
 
 
-def _seconds(timeout: float | None) -> float | None:
+def _valid_timeout(timeout: float | None) -> float | None:
     seconds: float | None = as_float(timeout)
     if seconds is not None and not is_duration(seconds):
         raise UsageError(DURATION_PROBLEM, setting="timeout", value=timeout, hint="None turns it off")

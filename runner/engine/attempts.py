@@ -143,7 +143,7 @@ class Attempts:
             case TimedOut():
                 timeout = work.timeout
                 assert timeout is not None
-                self._inform(
+                self._record_end(
                     events.AttemptTimedOut(trial=trial, attempt=number, timeout=timeout, elapsed=elapsed, worker=work.worker),
                     work,
                 )
@@ -153,10 +153,10 @@ class Attempts:
             case OverBudget():
                 self._exceed_budget(work, elapsed)
             case Interrupted():
-                self._inform(_interruption(work, "stopped", elapsed=elapsed), work)
+                self._record_end(_interruption(work, "stopped", elapsed=elapsed), work)
                 self._scheduler.release()
             case WorkerEnded():
-                self._inform(_interruption(work, outcome.reason, elapsed=elapsed, detail=outcome.detail), work)
+                self._record_end(_interruption(work, outcome.reason, elapsed=elapsed, detail=outcome.detail), work)
                 self._settle(work)
             case exc:
                 self._failed(work, exc, elapsed)
@@ -169,9 +169,9 @@ class Attempts:
     def abandon(self, work: TrialWork) -> None:
         """Record an attempt that does not respond to its cancellation as interrupted."""
         if work.state.stage == "running":
-            self._inform(_interruption(work, "stopped"), work)
+            self._record_end(_interruption(work, "stopped"), work)
 
-    def _inform(
+    def _record_end(
         self, event: events.AttemptFailed | events.AttemptTimedOut | events.AttemptInterrupted, work: TrialWork
     ) -> None:
         self._scheduler.inform_policy(self._record(event), work)
@@ -247,7 +247,7 @@ class Attempts:
     def _fail(self, work: TrialWork, *, stop_run: bool = False, **members: Any) -> None:
         """Record that an attempt failed, and what follows; `members` are those of the event."""
         event = events.AttemptFailed(trial=work.trial, attempt=work.state.attempts, worker=work.worker, **members)
-        self._inform(event, work)
+        self._record_end(event, work)
         self._settle(work, stop_run=stop_run)
 
     def _settle(self, work: TrialWork, *, stop_run: bool = False) -> None:

@@ -187,7 +187,7 @@ def new_policy(name: str, slots: int, settings: Mapping[str, Any], trials: int) 
     return Aimd(slots, **numbers)
 
 
-def policies(
+def policy_maker(
     scorers: Mapping[str, Scorer],
     tasks: TaskKeys,
     settings: Settings,

@@ -33,7 +33,7 @@ from runner.engine.intake import PendingTrials
 from runner.engine.open_tasks import TaskOpener
 from runner.engine.options import LiveRun, Options
 from runner.engine.plan import Plan, is_done, make_plan
-from runner.engine.rate_limits import policies, scorer_keys
+from runner.engine.rate_limits import policy_maker, scorer_keys
 from runner.engine.recorder import Clock, Recorder
 from runner.engine.session_workers import new_workers
 from runner.engine.shutdown import Shutdown
@@ -267,7 +267,7 @@ class Session:
             if workers is not None:
                 workers.begin(journal.run)
             tasks, scorers = await self._open_tasks(stack, plan, journal.run, workers)
-            policy = policies(
+            policy = policy_maker(
                 plan.evaluation.scorers, plan.keys, settings, plan.scorer_slots, recorder, policy_factory=options.policy_factory
             )
             executor = Executor(

@@ -55,7 +55,7 @@ class Inputs(Dataset):
     def _read(self, inputs: Iterable[Any]) -> Iterator[Case]:
         try:
             for position, value in enumerate(inputs):
-                case = self._recorded(position, value) if self._journaled else _case(None, str(position), "")
+                case = self._named_case(position, value) if self._journaled else _case(None, str(position), "")
                 self.names.append(case.name)
                 self.by_name[case.name] = value
                 yield case
@@ -63,7 +63,7 @@ class Inputs(Dataset):
             self.failure = exc
             raise
 
-    def _recorded(self, position: int, value: Any) -> Case:
+    def _named_case(self, position: int, value: Any) -> Case:
         """Name an input after its content, so that its order does not matter; duplicates get a number."""
         try:
             case: Case = Case(input=to_json(value))

@@ -25,29 +25,29 @@ _ANTHROPIC: Final = "https://api.anthropic.com"
 class _Api:
     """An API, and the environment variables that configure it."""
 
-    base_url: str
+    url_variable: str
     """Environment variable with the base URL."""
-    default: str
-    keys: Mapping[str, tuple[str, str]]
+    default_url: str
+    key_variables: Mapping[str, tuple[str, str]]
     """Environment variable with a key → the header that it is sent in, and the text before it; the first that is set counts."""
     prefix: str
-    """What the base URL of an agent has after the token of the attempt."""
+    """Path of its base URL in the gateway, after the token of the attempt."""
     paths: Mapping[str, str]
     """What may be called: path after the base URL → HTTP method."""
 
 
 _APIS: Final = (
     _Api(
-        base_url="OPENAI_BASE_URL",
-        default=OPENAI,
-        keys={"OPENAI_API_KEY": ("Authorization", "Bearer ")},
+        url_variable="OPENAI_BASE_URL",
+        default_url=OPENAI,
+        key_variables={"OPENAI_API_KEY": ("Authorization", "Bearer ")},
         prefix="/openai/v1",
         paths={"/chat/completions": "POST", "/responses": "POST", "/embeddings": "POST", "/models": "GET"},
     ),
     _Api(
-        base_url="ANTHROPIC_BASE_URL",
-        default=_ANTHROPIC,
-        keys={"ANTHROPIC_API_KEY": ("x-api-key", ""), "ANTHROPIC_AUTH_TOKEN": ("Authorization", "Bearer ")},
+        url_variable="ANTHROPIC_BASE_URL",
+        default_url=_ANTHROPIC,
+        key_variables={"ANTHROPIC_API_KEY": ("x-api-key", ""), "ANTHROPIC_AUTH_TOKEN": ("Authorization", "Bearer ")},
         prefix="/anthropic",
         paths={"/v1/messages": "POST", "/v1/messages/count_tokens": "POST", "/v1/models": "GET"},
     ),
@@ -105,31 +105,31 @@ def providers_from_environment() -> list[Provider]:
 
 
 def _provider(api: _Api) -> Provider:
-    base_url = os.environ.get(api.base_url, "").strip()
-    key = next((name for name in api.keys if os.environ.get(name)), None)
-    headers = {} if key is None else {api.keys[key][0]: f"{api.keys[key][1]}${{{key}}}"}
-    literal = (base_url or api.default).replace("$", "$$").replace("{", "%7B").replace("}", "%7D")
+    base_url = os.environ.get(api.url_variable, "").strip()
+    key = next((name for name in api.key_variables if os.environ.get(name)), None)
+    headers = {} if key is None else {api.key_variables[key][0]: f"{api.key_variables[key][1]}${{{key}}}"}
+    literal_url = (base_url or api.default_url).replace("$", "$$").replace("{", "%7B").replace("}", "%7D")
     try:
-        address = Address.parse(literal, headers)
+        address = Address.parse(literal_url, headers)
     except UsageError as exc:
-        raise UsageError(f"{api.base_url}: {exc.message}", setting="gateway", value=True) from exc
-    return Provider(api, address, next(iter(api.keys)) if key is None and not base_url else "")
+        raise UsageError(f"{api.url_variable}: {exc.message}", setting="gateway", value=True) from exc
+    return Provider(api, address, next(iter(api.key_variables)) if key is None and not base_url else "")
 
 
 def routes(provider: Provider) -> dict[str, Route]:
-    """Return what an agent may call of a provider, by the path after the token of its attempt."""
+    """Return the routes to a provider, by the path after the token of the attempt."""
     return {f"{provider.api.prefix}{path}": Route.of(provider, method, path) for path, method in provider.api.paths.items()}
 
 
 def agent_environment(base: str, common: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables with which an agent calls the gateway at `base`, besides those that are the same for all."""
-    urls = {api.base_url: f"{base}{api.prefix}" for api in _APIS}
+    """Return the variables with which an agent calls the gateway at `base`; `common` are those of all agents."""
+    urls = {api.url_variable: f"{base}{api.prefix}" for api in _APIS}
     return {**common, **urls, "OPENAI_API_BASE": urls["OPENAI_BASE_URL"]}  # Its name in older libraries.
 
 
 def common_environment(host: str) -> dict[str, str]:
     """Return the variables that are the same for all agents: every key is replaced, and `host` is called without a proxy."""
-    keys = {value for api in _APIS for name in api.keys if (value := os.environ.get(name))}
+    keys = {value for api in _APIS for name in api.key_variables if (value := os.environ.get(name))}
     replaced = [name for name, value in os.environ.items() if value in keys]
     no_proxy = {name: ",".join(filter(None, (os.environ.get(name), host))) for name in ("NO_PROXY", "no_proxy")}
-    return dict.fromkeys([*replaced, *(next(iter(api.keys)) for api in _APIS)], DUMMY_KEY) | no_proxy
+    return dict.fromkeys([*replaced, *(next(iter(api.key_variables)) for api in _APIS)], DUMMY_KEY) | no_proxy

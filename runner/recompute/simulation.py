@@ -118,7 +118,7 @@ class Recording:
                     self._longest_call_timeouts[event.scorer] = max(self._longest_call_timeouts[event.scorer], event.elapsed)
                     script.scorer_calls[event.scorer].append(Hang())
                 else:
-                    script.scorer_calls[event.scorer].append(_failed(event.category, event))
+                    script.scorer_calls[event.scorer].append(_fail_action(event.category, event))
             case events.TrialScored() | events.ScoringFailed():
                 scorer = event.scorer.partition(".")[0]
                 if (event.trial, scorer) in self._open_calls:
@@ -135,7 +135,7 @@ class Recording:
                 script.actions.append(Return(None, event.elapsed))
             case events.AttemptFailed():
                 script.rate_limited += event.category == "rate_limited"
-                script.actions.append(_failed(event.category, event))
+                script.actions.append(_fail_action(event.category, event))
             case events.AttemptTimedOut():
                 self._longest_timeout = max(self._longest_timeout, event.timeout)
                 script.actions.append(Hang())
@@ -236,7 +236,7 @@ class _RecordedFailure(RateLimited):
         self.failure = failure
 
 
-def _failed(category: events.FailureCategory, event: events.AttemptFailed | events.ScorerCallFailed) -> Fail:
+def _fail_action(category: events.FailureCategory, event: events.AttemptFailed | events.ScorerCallFailed) -> Fail:
     return Fail(_RecordedFailure(Failure(category=category, retry_after=event.retry_after)), event.elapsed)
 
 

@@ -289,13 +289,13 @@ def _chain(exc: BaseException) -> Iterator[BaseException]:
 
 def _by_shape(exc: BaseException, now: float) -> Failure | None:
     """Recognize an exception by its attributes and class names; None if it is unknown."""
-    wait = _wait(exc, now)
+    wait = _seconds_to_wait(exc, now)
     if isinstance(exc, RateLimited | Fatal):
         return Failure(category="fatal" if isinstance(exc, Fatal) else "rate_limited", retry_after=wait)
     names = {cls.__name__ for cls in type(exc).__mro__}
     status, code = _status(exc), _code(exc)
     if status == HTTPStatus.TOO_MANY_REQUESTS or names & _RATE_LIMITED or any(word in code for word in _THROTTLED):
-        return _rate_limited(exc, code, _wait(exc, now, rate_limited=True))
+        return _rate_limited(exc, code, _seconds_to_wait(exc, now, rate_limited=True))
     if status is not None:
         return _by_status(status, wait)
     if names & _MALFORMED or isinstance(exc, ssl.SSLCertVerificationError):
@@ -346,7 +346,7 @@ def _code(exc: BaseException) -> str:
     return ""
 
 
-def _wait(exc: BaseException, now: float, *, rate_limited: bool = False) -> float | None:
+def _seconds_to_wait(exc: BaseException, now: float, *, rate_limited: bool = False) -> float | None:
     """Return the seconds to wait according to the exception, or to the response that it carries."""
     seconds = _attribute(exc, "retry_after")
     if isinstance(seconds, int | float) and 0 <= seconds < float("inf"):
@@ -355,7 +355,7 @@ def _wait(exc: BaseException, now: float, *, rate_limited: bool = False) -> floa
     aws = _member(_member(response, "ResponseMetadata"), "HTTPHeaders")
     litellm = _attribute(exc, "litellm_response_headers")
     for headers in (_attribute(response, "headers"), _attribute(exc, "headers"), aws, litellm):
-        values = _lower(headers)
+        values = _lower_case_headers(headers)
         wait = requested_wait(values, now)
         if wait is None and rate_limited:
             wait = wait_until_reset(values, now)
@@ -364,7 +364,7 @@ def _wait(exc: BaseException, now: float, *, rate_limited: bool = False) -> floa
     return None
 
 
-def _lower(headers: Any) -> dict[str, str]:
+def _lower_case_headers(headers: Any) -> dict[str, str]:
     """Return headers of any class as a dict with lower-case names."""
     return _guarded(lambda: {str(name).lower(): str(value) for name, value in headers.items()}, lambda _: {})
 

@@ -15,7 +15,7 @@ from replay.text import as_text
 from replay.trajectory import StepDetails
 from runner.data.case import Case
 from runner.data.fingerprint import canonical, digest
-from runner.data.templates import Fields, Text
+from runner.data.templates import Fields, Template
 from runner.errors import UsageError
 from runner.notes import engine_note
 from runner.scorers.scorer import Score, ScorerInput
@@ -45,12 +45,12 @@ _MARKUP: Final = " \t*_`\"'“”„‘’.!"
 CHOICES: Final[Mapping[str, bool | float]] = {"correct": True, "incorrect": False}
 
 
-def _rubric(judge: "Judge") -> Text:
+def _rubric(judge: "Judge") -> Template:
     if (judge.chat.prompt, judge.chat.messages, judge.chat.turns) != (None, None, None):
         raise UsageError("the prompt of a judge is its rubric; remove prompt, messages and turns")
     if not judge.chat.has_one_model:
         raise UsageError(f"a judge is one model; remove the fields from {judge.chat.model!r}")
-    rubric = Text.parse(judge.rubric, "the rubric")
+    rubric = Template.parse(judge.rubric, "the rubric")
     if not {"output", "trajectory"}.intersection(rubric.fields):
         raise UsageError("the rubric lacks {output}, so the judge would not see the output")
     return rubric
@@ -83,7 +83,7 @@ class Judge:
     """Verdict → score."""
     timeout: float | None = 120.0
     """Seconds for one call."""
-    _rubric: Text = attrs.field(init=False, repr=False, default=attrs.Factory(_rubric, takes_self=True))
+    _rubric: Template = attrs.field(init=False, repr=False, default=attrs.Factory(_rubric, takes_self=True))
 
     @property
     def rate_limit_identity(self) -> str:

@@ -68,7 +68,7 @@ Verdicts = Verdict | Mapping[str, bool] | Mapping[str, float] | Mapping[str, str
 """What a scorer may return. A mapping gives several named scores."""
 
 
-def _call(scorer: "Scorer") -> Callable[[ScorerInput], Any]:
+def _caller(scorer: "Scorer") -> Callable[[ScorerInput], Any]:
     """Return a function that passes a scorer the parameters it takes, which are determined only once."""
     function: Callable[..., Any] = scorer.function
     if (with_time_limit := getattr(function, "with_time_limit", None)) is not None:
@@ -134,7 +134,7 @@ class Scorer:
         init=False, repr=False, eq=False, default=Factory(lambda scorer: definition_of(scorer.function), takes_self=True)
     )
     """What a run records about it, taken at the same time."""
-    call: Callable[[ScorerInput], Any] = field(init=False, repr=False, eq=False, default=Factory(_call, takes_self=True))
+    call: Callable[[ScorerInput], Any] = field(init=False, repr=False, eq=False, default=Factory(_caller, takes_self=True))
     """Calls the function with the parameters that it takes."""
 
     def with_defaults(self, retry: Retry, timeout: float | None) -> "Scorer":

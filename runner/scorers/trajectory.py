@@ -35,7 +35,7 @@ class MissingSteps(Fatal):
     """The attempt has no recorded steps."""
 
 
-def _value(argument: Any, case: Case) -> Any:
+def _expected_value(argument: Any, case: Case) -> Any:
     """Return what a scorer compares with: its argument, the column that `{column}` names, or the expected output."""
     if argument is None:
         return required(case.expected)
@@ -73,7 +73,7 @@ class _Tools(LocalScorerWithParameters):
     def check(self, case: Case) -> None:
         """Raise a UsageError if the case lacks the column."""
         if self.tools is not None:
-            _value(self.tools, case)
+            _expected_value(self.tools, case)
 
 
 @attrs.frozen
@@ -86,7 +86,7 @@ class ToolsUsed(_Tools):
         """Score a trajectory."""
         calls = tool_calls(trajectory)
         names = {call.name for call in calls}
-        missing = [name for name in _names(_value(self.tools, case)) if name not in names]
+        missing = [name for name in _names(_expected_value(self.tools, case)) if name not in names]
         return passed(not missing, f"not called: {', '.join(missing)}; {_call_names(calls)}")
 
 
@@ -100,7 +100,7 @@ class ToolsInOrder(_Tools):
         """Score a trajectory."""
         calls = tool_calls(trajectory)
         remaining = iter([call.name for call in calls])
-        missing = next((name for name in _names(_value(self.tools, case)) if name not in remaining), None)
+        missing = next((name for name in _names(_expected_value(self.tools, case)) if name not in remaining), None)
         return passed(missing is None, f"not called in this order: {missing}; {_call_names(calls)}")
 
 
@@ -116,12 +116,12 @@ class ToolArgs(LocalScorerWithParameters):
     def check(self, case: Case) -> None:
         """Raise a UsageError if the case lacks the column."""
         if self.calls is not None:
-            _value(self.calls, case)
+            _expected_value(self.calls, case)
 
     def __call__(self, trajectory: list[StepDetails], case: Case) -> Score:
         """Score a trajectory."""
         calls = tool_calls(trajectory)
-        for name, arguments in _expected_calls(_value(self.calls, case)):
+        for name, arguments in _expected_calls(_expected_value(self.calls, case)):
             differences = [_args_difference(call.arguments, arguments) for call in calls if call.name == name]
             if not differences:
                 return Score(value=False, reason=f"not called: {name}; {_call_names(calls)}")

@@ -1,4 +1,4 @@
-"""`step` and `durable`: calls whose results are recorded, so that an interrupted trial continues where it ended.
+"""`step` and `durable`: calls whose results are recorded, so that an interrupted trial can continue.
 
 In the first attempt a step is executed and its result recorded. After an interruption, a rate limit or an outage, the next
 attempt at the trial gets the recorded result of each step with the same input, and executes only the others.
@@ -52,7 +52,7 @@ class _Definition:
 
     def step(self, steps: AttemptSteps, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Step:
         """Return the step of a call."""
-        value: Any = _named(self.parameters, args, kwargs) if self.key is None else self.key(*args, **kwargs)
+        value: Any = _arguments_by_name(self.parameters, args, kwargs) if self.key is None else self.key(*args, **kwargs)
         try:
             return Step(self.name, self.kind, step_input(value, self.name, earlier=steps.inputs), self.reuse)
         except (UsageError, Unserializable) as exc:
@@ -82,7 +82,7 @@ class _Definition:
 
 
 def _is_unchanged_by_json(value: Any) -> bool:
-    """Return whether a value is certainly read back as it is; for most replies this avoids a copy."""
+    """Return whether JSON certainly preserves a value; for most replies this avoids a copy."""
     return value is None or value.__class__ is bool or (value.__class__ is str and value.isascii())
 
 
@@ -99,7 +99,7 @@ def _as_json(value: Any, name: str) -> Any:
     return orjson.loads(text)
 
 
-def _named(names: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+def _arguments_by_name(names: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments by the names of their parameters; `self` is omitted, others without a name are under `args`."""
     if not args:
         return kwargs
@@ -147,8 +147,8 @@ def durable(
 
     - `name`: name of the step (default: name of the function).
     - `kind`: what it calls: `model`, `tool` or `other`.
-    - `reuse=False`: it is recorded but always executed, because it changes something outside, such as a file in a sandbox.
-    - `key`: returns JSON that identifies a call, from its arguments, if they are not JSON.
+    - `reuse=False`: it is recorded but always executed, for steps with side effects, such as writing a file in a sandbox.
+    - `key`: returns JSON that identifies a call from its arguments; needed if they are not JSON.
     - `usage`: returns tokens and cost from the result (default: read from replies of OpenAI and Anthropic).
     """
     if function is None:

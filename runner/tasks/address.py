@@ -19,7 +19,7 @@ from urllib.request import getproxies_environment, proxy_bypass
 import attrs
 import httpcore2
 
-from runner.data.templates import Fields, Text
+from runner.data.templates import Fields, Template
 from runner.errors import MissingVariable, UsageError
 from runner.secret_shapes import is_secret_name
 from runner.secrets import MIN_LENGTH, add_secret, is_secret_variable, mask, mask_header
@@ -55,7 +55,7 @@ class Address:
     masked_url: str
     """The URL with secrets masked."""
     origin: httpcore2.Origin
-    path: Text
+    path: Template
     """Path and query, with fields of the case."""
     headers: tuple[tuple[bytes, bytes], ...]
     secrets: frozenset[bytes] = attrs.field(repr=False)
@@ -113,7 +113,7 @@ class Address:
         return cls(
             masked_url=mask(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}{query}"),
             origin=httpcore2.Origin(parts.scheme.encode(), host, port),
-            path=_quoted(Text.parse(f"{parts.path or '/'}{query}", f"the URL {mask(url)!r}")),
+            path=_quoted(Template.parse(f"{parts.path or '/'}{query}", f"the URL {mask(url)!r}")),
             headers=(
                 (b"Host", host_name if port == _PORTS[parts.scheme] else b"%b:%d" % (host_name, port)),
                 (b"Accept-Encoding", b"identity"),
@@ -203,8 +203,8 @@ def _without_braces(value: str) -> str:
     return value.replace("{", "%7B").replace("}", "%7D")
 
 
-def _quoted(path: Text) -> Text:
-    return Text(tuple(quote(piece, safe=_SAFE) if isinstance(piece, str) else piece for piece in path.pieces))
+def _quoted(path: Template) -> Template:
+    return Template(tuple(quote(piece, safe=_SAFE) if isinstance(piece, str) else piece for piece in path.pieces))
 
 
 def _expanded_headers(headers: Mapping[str, str], secrets: set[str]) -> list[tuple[bytes, bytes]]:

@@ -17,7 +17,7 @@ from replay.text import as_text
 from runner.data.case import Case
 from runner.data.exact_json import read_json
 from runner.data.fingerprint import canonical, digest
-from runner.data.templates import Fields, MissingField, Text, fill_body, find, parse_body
+from runner.data.templates import Fields, MissingField, Template, fill_body, parse_body, value_at
 from runner.errors import UsageError, is_whole_number
 from runner.notes import engine_note, note
 from runner.retries.classify import Fatal
@@ -71,11 +71,11 @@ def _template(chat: "Chat") -> list[Any]:
         raise UsageError("prompt and messages are mutually exclusive; pass one of them")
     if chat.prompt is not None and chat.turns is not None:
         raise UsageError("prompt and turns are mutually exclusive: the turns are the prompts")
-    system = [] if chat.system is None else [{"role": "system", "content": Text.parse(chat.system, "the system prompt")}]
+    system = [] if chat.system is None else [{"role": "system", "content": Template.parse(chat.system, "the system prompt")}]
     messages = _contents(chat.messages, "the messages") if chat.messages is not None else []
     if not is_messages(messages) and messages != []:
         raise UsageError('messages must be a non-empty list of {"role": …, "content": …}')
-    prompt = [] if chat.prompt is None else [{"role": "user", "content": Text.parse(chat.prompt, "the prompt")}]
+    prompt = [] if chat.prompt is None else [{"role": "user", "content": Template.parse(chat.prompt, "the prompt")}]
     return [*system, *parse_body(messages, "messages"), *prompt]
 
 
@@ -141,8 +141,8 @@ class Chat:
     """Seconds to connect, within the timeout of the attempt."""
     read_timeout: float | None = None
     """Maximum seconds between two received bytes. None: only the timeout of the attempt applies."""
-    _model: Text = attrs.field(
-        init=False, repr=False, default=attrs.Factory(lambda self: Text.parse(self.model, "the model"), takes_self=True)
+    _model: Template = attrs.field(
+        init=False, repr=False, default=attrs.Factory(lambda self: Template.parse(self.model, "the model"), takes_self=True)
     )
     _template: list[Any] = attrs.field(init=False, repr=False, default=attrs.Factory(_template, takes_self=True))
     _schema: Any = attrs.field(
@@ -339,7 +339,7 @@ class OpenChat:
         value = reply.json()
         raise_error_in(value, "error")
         try:
-            message, choice = find(value, "choices.0.message"), find(value, "choices.0")
+            message, choice = value_at(value, "choices.0.message"), value_at(value, "choices.0")
         except MissingField as exc:
             raise InvalidReply(f"the reply is not a chat completion: {exc}") from exc
         if not isinstance(message, Mapping):

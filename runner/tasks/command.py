@@ -23,7 +23,7 @@ import trio
 from runner.data.case import Case
 from runner.data.exact_json import read_json
 from runner.data.fingerprint import canonical, digest
-from runner.data.templates import Fields, MissingField, Text, find
+from runner.data.templates import Fields, MissingField, Template, value_at
 from runner.errors import UsageError
 from runner.retries.classify import Fatal
 from runner.secret_shapes import mask_shapes
@@ -58,7 +58,7 @@ class CommandMissing(Fatal):
     """The command does not exist or is not executable."""
 
 
-def _arguments(command: "Command") -> tuple[Text, ...]:
+def _arguments(command: "Command") -> tuple[Template, ...]:
     """Parse the command into arguments with `{fields}`."""
     line = command.command
     if command.shell:
@@ -73,7 +73,7 @@ def _arguments(command: "Command") -> tuple[Text, ...]:
     if not words:
         raise UsageError("the command is empty")
     try:
-        arguments = tuple(Text.parse(word, f"the argument {word!r}") for word in words)
+        arguments = tuple(Template.parse(word, f"the argument {word!r}") for word in words)
     except UsageError as exc:
         field = _SPLIT_FIELD.search(line) if isinstance(line, str) else None
         raise UsageError(exc.message, hint="" if field is None else f"put quotes around the argument: '{field[0]}'") from exc
@@ -128,7 +128,7 @@ class Command:
     """How stdout is read; text without the final line break."""
     output_path: str | None = None
     """Path of the output in the printed JSON, such as `answer.text`."""
-    _arguments: tuple[Text, ...] = attrs.field(init=False, repr=False, default=attrs.Factory(_arguments, takes_self=True))
+    _arguments: tuple[Template, ...] = attrs.field(init=False, repr=False, default=attrs.Factory(_arguments, takes_self=True))
 
     @property
     def default_slots(self) -> int:
@@ -242,7 +242,7 @@ class _OpenCommand:
             return ""
         try:
             value = read_json(stdout)
-            return value if command.output_path is None else find(value, command.output_path)
+            return value if command.output_path is None else value_at(value, command.output_path)
         except ValueError as exc:
             raise InvalidReply(f"stdout is not JSON ({exc}): {excerpt(text, 300)!r}") from exc
         except MissingField as exc:

@@ -16,7 +16,7 @@ import orjson
 from replay.text import as_text
 from runner.data.case import Case
 from runner.data.fingerprint import canonical, digest
-from runner.data.templates import Fields, MissingField, fill_body, find, parse_body
+from runner.data.templates import Fields, MissingField, fill_body, parse_body, value_at
 from runner.errors import UsageError
 from runner.secret_shapes import mask_shapes
 from runner.secrets import excerpt, mask, mask_definition
@@ -221,7 +221,7 @@ def output_of(reply: Reply, output_path: str | None, error_path: str | None, don
     value = reply.json()
     raise_error_in(value, error_path)
     try:
-        return value if output_path is None else find(value, output_path)
+        return value if output_path is None else value_at(value, output_path)
     except MissingField as exc:
         raise OutputMissing(f"the reply has no {output_path!r}: {exc}") from exc
 
@@ -234,7 +234,7 @@ def _joined(reply: Reply, output_path: str | None, error_path: str | None, done_
         raise_error_in(chunk, error_path or "error")
         is_done = is_done or _is_true(chunk, done_path)
         try:
-            output = chunk if output_path is None else find(chunk, output_path)
+            output = chunk if output_path is None else value_at(chunk, output_path)
         except MissingField:
             continue  # The first and the last chunks of a stream often contain something else.
         if output is not None:
@@ -251,7 +251,7 @@ def raise_error_in(value: Any, path: str | None) -> None:
     if path is None:
         return
     try:
-        error = find(value, path)
+        error = value_at(value, path)
     except MissingField:
         return
     if error:
@@ -260,7 +260,7 @@ def raise_error_in(value: Any, path: str | None) -> None:
 
 def _is_true(value: Any, path: str | None) -> bool:
     try:
-        return path is not None and bool(find(value, path))
+        return path is not None and bool(value_at(value, path))
     except MissingField:
         return False
 
