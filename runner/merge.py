@@ -285,9 +285,9 @@ class _Adapter:
                     raise InvalidRecord(self._shard.path, record.seq, exc) from exc
             case events.SessionStarted():
                 self.source.apply(record)
-                return self._session(event)
+                return self._adapted_session(event)
             case events.RunFinished():
-                return self._finished(event, record)
+                return self._adapted_end(event, record)
             case events.RunStarted():  # The new run has it once.
                 self.source.apply(record)
             case _:
@@ -300,7 +300,7 @@ class _Adapter:
             problem = f"the trial {trial!r} of {self._shard.path} is also in another shard"
             raise UsageError(problem, hint="the cases were changed between the shards; start them again with the same cases")
 
-    def _session(self, event: events.SessionStarted) -> Event:
+    def _adapted_session(self, event: events.SessionStarted) -> Event:
         """Return the start of the new run's next session; its changes are relative to the session before it."""
         merged_start, shard_start = self._state.started, self.source.started
         assert merged_start is not None
@@ -318,7 +318,7 @@ class _Adapter:
         )
         return session
 
-    def _finished(self, event: events.RunFinished, record: Record) -> Event:
+    def _adapted_end(self, event: events.RunFinished, record: Record) -> Event:
         """Return the end of a finished shard with the totals so far; a stop if shards are missing or earlier trials are open.
 
         The totals of the shard are replaced, so they are checked first.

@@ -61,7 +61,7 @@ class DigestCache:
         key = self._key(path) if self._directory is not None else b""
         with contextlib.suppress(OSError, ValueError):
             if key:
-                return _entry(self._file(path), key, with_cases=with_cases)
+                return _read_entry(self._entry_file(path), key, with_cases=with_cases)
         try:
             if not with_cases and (counts := _counts_of_large_run(path)) is not None:
                 return counts, []
@@ -71,11 +71,11 @@ class DigestCache:
             return unreadable_digest(str(exc)), []
         if key and key == self._key(path) and not view.is_live and view.problem is None:
             with contextlib.suppress(OSError):
-                write_atomically(self._file(path), [key, to_json(*result)], sync=False)
+                write_atomically(self._entry_file(path), [key, to_json(*result)], sync=False)
                 self._has_new_entries = True
         return result
 
-    def _file(self, path: Path) -> Path:
+    def _entry_file(self, path: Path) -> Path:
         assert self._directory is not None
         return self._directory / f"{sha256(os.fsencode(os.path.realpath(path))).hexdigest()}.jsonl"
 
@@ -113,7 +113,7 @@ def _counts_of_large_run(path: Path) -> RunDigest | None:
     )
 
 
-def _entry(file: Path, key: bytes, *, with_cases: bool) -> tuple[RunDigest, Sequence[CaseColumns]]:
+def _read_entry(file: Path, key: bytes, *, with_cases: bool) -> tuple[RunDigest, Sequence[CaseColumns]]:
     """Return an entry of the cache; raises a ValueError if it is invalid or does not belong to these files."""
     with DISK.read(str(file)) as stream:
         if stream.readline() != key:

@@ -90,7 +90,7 @@ def print_dry_run(
     echo(f"  scorers: {', '.join(loaded.evaluation.scorers) or 'none'}")
     if settings.fail_under:
         echo(f"  gates: {', '.join(settings.fail_under)}; exit code 1 if one does not pass")
-    if stops := list(_stops(settings)):
+    if stops := list(_stop_conditions(settings)):
         echo(f"  stops {', or '.join(stops)}; `evaljournal resume` continues")
     if earlier is None and max_cost is not None:
         echo(f"  cost: at most {money(max_cost)} without retries, by the length of the prompts and --max-tokens")
@@ -154,7 +154,7 @@ def _trials_text(cases: int | None, settings: Settings, variants: int) -> str:
     return " × ".join(factors) + ("" if cases is None else f" = {plural(cases * repeats * max(1, variants), 'trial')}")
 
 
-def _stops(settings: Settings) -> Iterator[str]:
+def _stop_conditions(settings: Settings) -> Iterator[str]:
     max_failures = settings.max_failures
     if settings.fail_fast:
         yield "at the first failed trial"

@@ -22,11 +22,11 @@ def reject_literal_keys(values: Mapping[str, Any]) -> None:
         name, _, value = text.partition(":")
         if mask_literal(value.strip(), name) != value.strip():
             scheme = value.strip().partition(" ")[0] if " " in value.strip() else ""
-            raise _literal_key("--header", f"{name}: {scheme} {_variable(value)}".replace("  ", " "))
+            raise _literal_key_error("--header", f"{name}: {scheme} {_variable(value)}".replace("  ", " "))
     for name in _URLS:
         url = values.get(name, "")
         if mask_literal(url) != url:
-            raise _literal_key(f"--{name.replace('_', '-')}", mask_literal(url).replace(MASK, _variable(url)))
+            raise _literal_key_error(f"--{name.replace('_', '-')}", mask_literal(url).replace(MASK, _variable(url)))
     if "command" in values:
         _check_command(values["command"], shell="shell" in values)
 
@@ -39,10 +39,10 @@ def _check_command(line: str, *, shell: bool) -> None:
     masked = mask_literal_words(words)
     if masked != words or (shell and mask_literal(line) != line):
         suggestion = _with_variable_for_keys(line, _variable(line)) if shell else _shell_command(words, masked, _variable(line))
-        raise _literal_key("--command", suggestion)
+        raise _literal_key_error("--command", suggestion)
 
 
-def _literal_key(flag: str, suggestion: str | None) -> UsageError:
+def _literal_key_error(flag: str, suggestion: str | None) -> UsageError:
     problem = f"{flag} contains a key, which other users can see and which would be recorded; put it in an environment variable"
     if suggestion is None:
         return UsageError(f"{problem} and write a script that uses the variable: {flag} ./SCRIPT")

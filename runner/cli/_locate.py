@@ -64,9 +64,9 @@ def _recorded_reference(path: Path, verb: str, *, trust: bool) -> str:
         reference: object = event.task if isinstance(event, RunStarted) else _adopted_reference(event)
         if isinstance(reference, str) and reference:
             if not (is_own or trust):
-                raise _foreign_run(path, verb, reference, problem)
+                raise _foreign_run_error(path, verb, reference, problem)
             return reference
-    raise _no_reference(path, verb)
+    raise _no_reference_error(path, verb)
 
 
 def _key() -> tuple[bytes | None, str]:
@@ -83,7 +83,7 @@ def _adopted_reference(event: SessionStarted) -> str:
     return reference if isinstance(reference, str) else ""
 
 
-def _no_reference(path: Path, verb: str) -> UsageError:
+def _no_reference_error(path: Path, verb: str) -> UsageError:
     start = run_start(path)  # It raises if the journal is damaged.
     locate = command(verb, path, " --task REFERENCE")
     if start is None:
@@ -93,7 +93,7 @@ def _no_reference(path: Path, verb: str) -> UsageError:
     return UsageError(f"{path} was started from Python, with {name!r}; use `{call}` there, or pass its location: {locate}")
 
 
-def _foreign_run(path: Path, verb: str, reference: str, problem: str) -> UsageError:
+def _foreign_run_error(path: Path, verb: str, reference: str, problem: str) -> UsageError:
     """Return the error that shows what a run of another user or machine would execute."""
     lines = [printable(_BLANKS.sub(_count_blanks, line), _MAX_ESCAPED) for line in _option_lines(reference[:_MAX_SHOWN])]
     if len(reference) > _MAX_SHOWN:

@@ -98,7 +98,7 @@ def _variants(
     on_command_line = {name: value for name, value in values.items() if name not in from_file}
     variants: list[Variant] = []
     for name, table in tables.items():
-        cell = {**_shared(from_file, table), **table, **on_command_line}
+        cell = {**_shared_options(from_file, table), **table, **on_command_line}
         try:
             variants.append(Variant(name, _parameters(table), _task(_single_values(cell), cell.keys() - on_command_line)))
         except UsageError as exc:
@@ -106,7 +106,7 @@ def _variants(
     return checked_variants(variants)
 
 
-def _shared(from_file: Mapping[str, Any], table: Mapping[str, Any]) -> dict[str, Any]:
+def _shared_options(from_file: Mapping[str, Any], table: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of a file that a variant shares; those of another target do not count if it has its own."""
     targets = [name for name in TARGETS if name in table]
     if not targets:

@@ -57,7 +57,7 @@ def history(evaluation: str | None, last: int, scorer: str | None, as_json: bool
     for index, item in enumerate(selected):
         if index:
             echo("")
-        _print(item)
+        _print_history(item)
 
 
 def read_entries(directory: Path) -> list[Entry]:
@@ -96,7 +96,7 @@ def _check_scorer(scorer: str, entries: list[Entry]) -> None:
         raise UsageError(f"no run has a numeric score {scorer!r}{suggest(scorer, scorers)}")
 
 
-def _print(history: History) -> None:
+def _print_history(history: History) -> None:
     runs = plural(len({point.path for point in history.points}), "run")
     cases = plural(history.cases, "case")
     reference = "" if history.reference is None else f", compared on the {cases} of {printable(history.reference, 200)}"

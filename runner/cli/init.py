@@ -43,7 +43,7 @@ def init(path: Path, target: str | None, with_all: bool) -> None:
     """
     if with_all and target is not None:
         raise UsageError(f"--all and --{target} are mutually exclusive; pass one of them")
-    text = _INTRO.format(path=shlex.quote(str(path))) + (_all() if with_all else _short(target))
+    text = _INTRO.format(path=shlex.quote(str(path))) + (_all_keys() if with_all else _short_file(target))
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
@@ -55,7 +55,7 @@ def init(path: Path, target: str | None, with_all: bool) -> None:
     echo(f"{path} written; {edit}, then: evaljournal run --config {shlex.quote(str(path))}", err=True)
 
 
-def _all() -> str:
+def _all_keys() -> str:
     groups = []
     for group, options in TABLE.items():
         rows = [f"# {option.help}\n# {option.key} = {option.example or 'true'}\n" for option in options if option.in_file]
@@ -63,7 +63,7 @@ def _all() -> str:
     return "".join(groups)
 
 
-def _short(target: str | None) -> str:
+def _short_file(target: str | None) -> str:
     """Return a short file: data, the keys of the target, score and common options; without a target, the key of each target."""
     options = {option.key: option for option in OPTIONS}
 

@@ -55,10 +55,10 @@ def _columns(path: Path, run: RunDigest) -> tuple[str, ...]:
     counts = cell(run.completed), cell(run.failed), cell(run.trials)
     cost = "-" if run.cost is None else money(run.cost)
     elapsed = "-" if run.elapsed is None else duration(run.elapsed)
-    return printable(str(path), 200), cell(run.evaluation), started, *counts, _score(run), cost, elapsed, cell(run.outcome)
+    return printable(str(path), 200), cell(run.evaluation), started, *counts, _score_text(run), cost, elapsed, cell(run.outcome)
 
 
-def _score(run: RunDigest) -> str:
+def _score_text(run: RunDigest) -> str:
     """Return the first score of a run: `exact 93.3 %`, or with variants the range of theirs."""
     scorer = next((name for variant in run.variants if (name := first_score(variant)) is not None), None)
     scores = [variant.scores[scorer] for variant in run.variants if scorer in variant.scores] if scorer is not None else []

@@ -66,11 +66,11 @@ def replay(path: Path, at: int | None, at_time: str | None, play: float | None, 
         else:
             with showing() as show:
                 trio.run(until_signal, partial(play_back, view, play, show), signal.SIGINT)
-        echo(_position(view), err=True)
+        echo(_position_text(view), err=True)
     exit_if_damaged(view.problem, quiet=as_json)
 
 
-def _position(view: LoadedRun) -> str:
+def _position_text(view: LoadedRun) -> str:
     state = view.state
     if view.problem is not None:
         return f"last intact record, at {printable(state.at)}"

@@ -183,34 +183,34 @@ def _trial_lines(trial_details: TrialDetails, sessions: Sequence[Session], *, fu
         f"queued at {printable(trial_details.enqueued_at)} · waited {duration(times.queue_time)} · "
         f"backoff {duration(times.backoff_time)} · attempts {duration(times.run_time)} · scoring {duration(times.scoring_time)}"
     )
-    yield from _block("input", trial_details.input)
+    yield from _value_lines("input", trial_details.input)
     for label, value in (("expected", trial_details.expected), ("metadata", trial_details.metadata)):
         if value is not None:
-            yield from _block(label, value)
+            yield from _value_lines(label, value)
     request = None
     for attempt in trial_details.attempts:
-        session = _session(attempt.span.session, sessions)
-        yield from _attempt(attempt, session, None if attempt.request == request else attempt.request, full=full)
+        session = _session_text(attempt.span.session, sessions)
+        yield from _attempt_lines(attempt, session, None if attempt.request == request else attempt.request, full=full)
         request = attempt.request
     if any(attempt.span.outcome == "succeeded" for attempt in trial_details.attempts):
-        yield from _block("output", trial_details.output)
+        yield from _value_lines("output", trial_details.output)
     for call in trial_details.scorer_calls:
-        yield from _call(call, _session(call.session, sessions))
+        yield from _call_lines(call, _session_text(call.session, sessions))
     for score in trial_details.superseded_scores:
-        yield from _score(score, "superseded")
+        yield from _score_lines(score, "superseded")
     for score in trial_details.scores.values():
-        yield from _score(score)
+        yield from _score_lines(score)
 
 
-def _session(number: int, sessions: Sequence[Session]) -> str:
+def _session_text(number: int, sessions: Sequence[Session]) -> str:
     """Return `session 3`, in a merged run with its shard."""
     shard = sessions[number - 1].shard if number <= len(sessions) else ""
     return f"session {number}{f' (shard {shard})' if shard else ''}"
 
 
-def _attempt(attempt: AttemptDetails, session: str, new_request: Any, *, full: bool) -> Iterator[str]:
+def _attempt_lines(attempt: AttemptDetails, session: str, new_request: Any, *, full: bool) -> Iterator[str]:
     span = attempt.span
-    waits = f"waited {duration(span.queue_time)}{_reason(attempt.waits)}, backoff {duration(span.backoff_time)}"
+    waits = f"waited {duration(span.queue_time)}{_wait_text(attempt.waits)}, backoff {duration(span.backoff_time)}"
     outcome = spaced(span.outcome) or "in flight"
     detail = f": {printable(attempt.detail)}" if attempt.detail else ""
     reason = f" ({spaced(attempt.reason)}{detail})" if attempt.reason else ""
@@ -222,63 +222,63 @@ def _attempt(attempt: AttemptDetails, session: str, new_request: Any, *, full: b
         f"seq {span.seq:,}{f'–{span.end_seq:,}' if span.end_seq else ''} · {waits}"
     )
     if new_request is not None:
-        yield from _block("  request", new_request)
+        yield from _value_lines("  request", new_request)
     yield from (f"{_INDENT}{line}" for line in trajectory_lines(attempt, full=full))
     if attempt.category not in {"", "timed_out", "interrupted"}:
-        yield from _block("", f"{attempt.error}: {attempt.message}")
-        yield from _block("", "\n".join(attempt.traceback.splitlines()[-_TRACEBACK_LINES:])) if attempt.traceback else ()
+        yield from _value_lines("", f"{attempt.error}: {attempt.message}")
+        yield from _value_lines("", "\n".join(attempt.traceback.splitlines()[-_TRACEBACK_LINES:])) if attempt.traceback else ()
     if attempt.retry_after is not None:
         yield f"{_INDENT}Retry-After: {duration(attempt.retry_after)}"
     if attempt.usage is not None:
-        yield from _block("", f"usage {printable(attempt.usage)}")
-    yield from _notes(attempt)
+        yield from _value_lines("", f"usage {printable(attempt.usage)}")
+    yield from _note_lines(attempt)
     if attempt.late_outcome:
         yield f"{_INDENT}returned late ({printable(attempt.late_outcome)}); result discarded"
     if attempt.retry_delay is not None:
         yield f"{_INDENT}retry in {duration(attempt.retry_delay)}: {spaced(attempt.retry_reason)}"
 
 
-def _notes(attempt: AttemptDetails) -> Iterator[str]:
+def _note_lines(attempt: AttemptDetails) -> Iterator[str]:
     for is_mapping, notes in itertools.groupby(attempt.notes, lambda note: isinstance(note[1], Mapping)):
         if not is_mapping:
-            yield from _block("", " · ".join(f"{name} {printable(value)}" for name, value in notes))
+            yield from _value_lines("", " · ".join(f"{name} {printable(value)}" for name, value in notes))
             continue
         for name, value in notes:  # A judge's prompt, reply and usage, for example.
             if name == NOT_REUSED:
                 yield f"{_INDENT}{not_reused_in_words(value)}"
                 continue
-            yield from _block("", f"{name}: {' · '.join(f'{key} {printable(item)}' for key, item in value.items())}")
+            yield from _value_lines("", f"{name}: {' · '.join(f'{key} {printable(item)}' for key, item in value.items())}")
 
 
-def _reason(waits: Sequence[Wait]) -> str:
+def _wait_text(waits: Sequence[Wait]) -> str:
     """Return the longest wait, in parentheses; empty if there is none."""
     return f" ({waits[0].text})" if waits else ""
 
 
-def _call(call: ScorerCallDetails, session: str) -> Iterator[str]:
+def _call_lines(call: ScorerCallDetails, session: str) -> Iterator[str]:
     outcome = spaced(call.outcome) or "in flight"
     after = "" if call.elapsed is None else f" after {duration(call.elapsed)}"
     waited = sum(wait.seconds for wait in call.waits)
-    waits = f" · waited {duration(waited)}{_reason(call.waits)}" if waited else ""
+    waits = f" · waited {duration(waited)}{_wait_text(call.waits)}" if waited else ""
     yield f"call {call.call}    {printable(call.scorer, 24)} {outcome}{after}  {session} · seq {call.seq:,}{waits}"
     if call.error:
-        yield from _block("", f"{call.error}: {call.message}")
+        yield from _value_lines("", f"{call.error}: {call.message}")
     if call.retry_after is not None:
         yield f"{_INDENT}Retry-After: {duration(call.retry_after)}"
     if call.retry_delay is not None:
         yield f"{_INDENT}retry in {duration(call.retry_delay)}"
 
 
-def _score(details: ScoreDetails, label: str = "") -> Iterator[str]:
+def _score_lines(details: ScoreDetails, label: str = "") -> Iterator[str]:
     suffix = f"  ({label})" if label else ""
     if details.value is None:
-        yield from _block("score", f"{details.scorer} failed: {details.error}: {details.message}{suffix}")
+        yield from _value_lines("score", f"{details.scorer} failed: {details.error}: {details.message}{suffix}")
     else:
         reason = f"  {details.reason}" if details.reason else ""
-        yield from _block("score", f"{details.scorer} {as_text(details.value)}{reason}{suffix}")
+        yield from _value_lines("score", f"{details.scorer} {as_text(details.value)}{reason}{suffix}")
 
 
-def _block(label: str, value: Any) -> Iterator[str]:
+def _value_lines(label: str, value: Any) -> Iterator[str]:
     """Yield the lines of a value, without control characters."""
     if isinstance(value, Blob):
         text = f"(missing blob of {value.bytes:,} bytes)"

@@ -44,7 +44,7 @@ def verify(path: Path, expect_head: str | None, as_json: bool) -> None:
     if as_json:
         print_json(_result_json(verification))
     else:
-        _print(verification, expect_head)
+        _print_result(verification, expect_head)
     if not verification.ok:
         sys.exit(DAMAGED)
 
@@ -72,7 +72,7 @@ def _result_json(verification: RunVerification) -> dict[str, Any]:
     }
 
 
-def _print(verification: RunVerification, expect_head: str | None) -> None:
+def _print_result(verification: RunVerification, expect_head: str | None) -> None:
     """Print a success to standard output, problems to standard error."""
     result, audit = verification.journal, verification.audit
     notes = [printable(note, _MAX_FINDING) for note in audit.notes]

@@ -278,7 +278,7 @@ class Trials:
             is_empty = False
             yield case
         if is_empty:
-            raise self._no_cases(excluded)
+            raise self._no_cases_error(excluded)
 
     def _checked(self) -> Iterator[tuple[int, Case]]:
         """Yield cases with the names that they had when the dataset was checked."""
@@ -293,7 +293,7 @@ class Trials:
             case = self._names.unique(source_case)
             name = case.name
             if name in names:
-                raise self._duplicate(position, case)
+                raise self._duplicate_error(position, case)
             names.add(name)
             is_taken = name in repeated
             if self._repeats > 1 and (match := _REPEAT.fullmatch(case.name)) and 1 < int(match["repeat"]) <= self._repeats:
@@ -324,7 +324,7 @@ class Trials:
             if len(lowest) < block:
                 return
 
-    def _duplicate(self, position: int, case: Case) -> UsageError:
+    def _duplicate_error(self, position: int, case: Case) -> UsageError:
         place = self._dataset.place(position)
         first = "an earlier case"
         if self._dataset.is_rereadable:
@@ -334,7 +334,7 @@ class Trials:
         problem = f"{place}: the id {case.name!r} is already used by {first}"
         return UsageError(problem, hint=f"if ids are in another column, {column_hint('id')}")
 
-    def _no_cases(self, excluded: list[str]) -> UsageError:
+    def _no_cases_error(self, excluded: list[str]) -> UsageError:
         source = self._dataset.source if isinstance(self._dataset.source, Path) else "the dataset"
         if not excluded:
             return UsageError(f"{source} has no cases")

@@ -92,12 +92,12 @@ def _choose(module: ModuleType, module_path: str, name: str | None) -> LoadedEva
     elif name not in evaluations:
         matches = [variable for variable in names if evaluations[variable].name == name]
         if len(matches) != 1:
-            raise _no_such_name(module, module_path, name, names)
+            raise _no_such_name_error(module, module_path, name, names)
         name = matches[0]
     return LoadedEvaluation(evaluations[name], f"{module_path}:{name}")
 
 
-def _no_such_name(module: ModuleType, module_path: str, name: str, names: list[str]) -> UsageError:
+def _no_such_name_error(module: ModuleType, module_path: str, name: str, names: list[str]) -> UsageError:
     if hasattr(module, name):
         kind = type(getattr(module, name)).__name__
         return UsageError(f"{module_path}:{name} is a {kind}, not an evaluation; put @evaluation(cases=…) above the function")

@@ -100,7 +100,7 @@ class Attempts:
             timeout=work.timeout,
             steps=steps,
             sink=self._late_recorder.sink(work),
-            on_late=partial(self._returned_late, trial, number, record.t),
+            on_late=partial(self._record_late_return, trial, number, record.t),
         )
         if sent_secrets and isinstance(outcome, Returned):
             outcome = await self._masked(work, outcome)
@@ -139,7 +139,7 @@ class Attempts:
             return False
         match outcome:
             case Returned():
-                return self._succeeded(work, outcome, elapsed)
+                return self._record_success(work, outcome, elapsed)
             case TimedOut():
                 timeout = work.timeout
                 assert timeout is not None
@@ -159,7 +159,7 @@ class Attempts:
                 self._record_end(_interruption(work, outcome.reason, elapsed=elapsed, detail=outcome.detail), work)
                 self._settle(work)
             case exc:
-                self._failed(work, exc, elapsed)
+                self._record_failure(work, exc, elapsed)
         return False
 
     def cancel(self, work: TrialWork) -> None:
@@ -191,7 +191,7 @@ class Attempts:
         try:
             return Returned(output=outcome.output, in_blobs=await self._recorder.journal.write_blobs(event))
         except (Unserializable, RecursionError):
-            return outcome  # `_succeeded` converts it, or fails the attempt.
+            return outcome  # `_record_success` converts it, or fails the attempt.
 
     def _exceed_budget(self, work: TrialWork, elapsed: float, usage: Any = None) -> None:
         """Fail an attempt with which its trial has exceeded the budget per trial."""
@@ -200,7 +200,7 @@ class Attempts:
         message = over_budget_in_words(budget, work.trial, usage)
         self._fail(work, error=OVER_BUDGET, message=message, category="fatal", elapsed=elapsed, usage=usage)
 
-    def _succeeded(self, work: TrialWork, outcome: Returned, elapsed: float) -> bool:
+    def _record_success(self, work: TrialWork, outcome: Returned, elapsed: float) -> bool:
         output = outcome.output
         state = self._recorder.state
         if state.is_over_budget(work.trial):
@@ -228,7 +228,7 @@ class Attempts:
         work.output = json_round_trip(output)  # Scorers get the same value before and after a resume.
         return True
 
-    def _failed(self, work: TrialWork, exc: BaseException, elapsed: float) -> None:
+    def _record_failure(self, work: TrialWork, exc: BaseException, elapsed: float) -> None:
         failure, error = self._settings.retry.described_failure(exc, now=self._recorder.clock.wall())
         self._fail(
             work,
@@ -279,7 +279,7 @@ class Attempts:
                     self._scheduler.shutdown.stop("failed_fast", f"{plural(self._failures, 'trial')} failed")
                 self._scheduler.stop_on_same_error()
 
-    def _returned_late(self, trial: str, attempt: int, started_at: float, outcome: LateOutcome) -> None:
+    def _record_late_return(self, trial: str, attempt: int, started_at: float, outcome: LateOutcome) -> None:
         elapsed = round(self._now() - started_at, 6)
         self._late_recorder.record(events.AttemptReturnedLate(trial=trial, attempt=attempt, outcome=outcome, elapsed=elapsed))
 

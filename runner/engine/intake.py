@@ -196,7 +196,7 @@ class PendingTrials:
         if state is not None and state.stage != "withdrawn" and not is_same(state, trial):
             if not self._options.adopt:
                 problem = f"case {trial.case.name!r} has changed since the run was started"
-                raise self._changed(problem, "runs it again and keeps the results of the others")
+                raise self._changed_error(problem, "runs it again and keeps the results of the others")
             self._missing.discard(trial.id)
             self._recorder.record(TrialWithdrawn(trial=trial.id, reason="changed"))
             state = None
@@ -204,7 +204,7 @@ class PendingTrials:
             return self._enqueue(trial)
         return self._resume(TrialWork(trial=trial.id, case=trial.case, state=state, output=item.output), state)
 
-    def _changed(self, problem: str, effect: str) -> RunChanged:
+    def _changed_error(self, problem: str, effect: str) -> RunChanged:
         return RunChanged(problem, hint=f"{self._options.how_to_resume(self._path, adopt=True)} {effect}")
 
     def _enqueue(self, trial: Trial) -> TrialWork:
@@ -264,7 +264,7 @@ class PendingTrials:
         """Withdraw the trials whose cases were removed, or raise if that is not adopted; called after the last case."""
         if self._missing and not self._options.adopt:
             removed = f"{plural(len(self._missing), 'trial')} were removed: {examples(sorted(self._missing))}"
-            raise self._changed(f"the cases of {removed}", "withdraws them")
+            raise self._changed_error(f"the cases of {removed}", "withdraws them")
         for trial in sorted(self._missing):
             self._recorder.record(TrialWithdrawn(trial=trial, reason="removed"))
         self.is_closed = True

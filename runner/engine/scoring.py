@@ -136,9 +136,9 @@ class Scoring:
             case Interrupted():
                 pass  # The output is scored when the run is resumed.
             case exc:
-                self._failed(call, exc, elapsed)
+                self._handle_failure(call, exc, elapsed)
 
-    def _failed(self, call: ScorerCall, exc: BaseException, elapsed: float) -> None:
+    def _handle_failure(self, call: ScorerCall, exc: BaseException, elapsed: float) -> None:
         scorer, work = call.scorer.scorer, call.work
         failure, error = scorer.retry.described_failure(exc, now=self._clock.wall())
         self._settle(call, error, failure, elapsed)

@@ -187,7 +187,7 @@ class Session:
         clock = Clock(self.options.wall)
         while True:
             try:
-                return await self._write(state, plan, clock, workers)
+                return await self._run_with_journal(state, plan, clock, workers)
             except (JournalExists, JournalLocked):
                 if self.is_started or self.options.next_path is None:
                     raise
@@ -229,7 +229,7 @@ class Session:
     def _already_finished(self, state: RunState, head: str | None = None) -> Outcome:
         return Outcome(self.path, state, state.head if head is None else head, "", "already finished")
 
-    async def _write(self, state: RunState, plan: Plan, clock: Clock, workers: Workers | None) -> Outcome:
+    async def _run_with_journal(self, state: RunState, plan: Plan, clock: Clock, workers: Workers | None) -> Outcome:
         options = self.options
         try:
             async with writing(

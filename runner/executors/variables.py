@@ -39,7 +39,7 @@ def variable_digests(function: Any) -> dict[str, str]:
     function = inspect.unwrap(innermost(function))
     if isinstance(getattr(function, "fingerprint", None), str):
         return {}
-    values = {_ARGUMENTS: arguments, **_fields(function), **_variables(_code(function))}
+    values = {_ARGUMENTS: arguments, **_fields(function), **_variables(_called_function(function))}
     digests = {name: _digest(value) for name, value in values.items() if _is_data(value) and not is_secret_name(name)}
     return {name: value for name, value in digests.items() if value is not None}
 
@@ -51,7 +51,7 @@ def _fields(function: Any) -> dict[str, Any]:
     return {f"self.{name}": value for name, value in getattr(instance, "__dict__", {}).items() if is_object}
 
 
-def _code(function: Any) -> Any:
+def _called_function(function: Any) -> Any:
     """Return the function of a method or of an object that is called like a function."""
     method = function if inspect.isroutine(function) else getattr(type(function), "__call__", None)  # noqa: B004  # its code
     return getattr(method, "__func__", method)

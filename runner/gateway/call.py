@@ -98,7 +98,7 @@ class Call:
             if self._is_recorded:
                 await connection.finish()  # The provider failed after the last event of a stream.
             else:
-                await self._end(step, exc)
+                await self._end_failed(step, exc)
         except (trio.Cancelled, trio.BrokenResourceError, trio.ClosedResourceError):
             if step is not None and connection.is_closed and not self._is_recorded:
                 attempt.steps.fail(step, AgentDisconnected("the agent closed the connection before the reply was complete"))
@@ -120,7 +120,7 @@ class Call:
         try:
             status, headers, content = replayed(recorded)
         except InvalidReply as exc:
-            await self._end(None, exc)
+            await self._end_failed(None, exc)
             return
         await self.connection.send(status, _returned((name.encode(), text.encode()) for name, text in headers.items()), content)
 
@@ -158,7 +158,7 @@ class Call:
             if not self._is_recorded:
                 await self._record(step, reader, memory)
         if not self._is_recorded:
-            await self._end(step, reader.error(route.provider.masked_url(route.path)), response, b"".join(chunks))
+            await self._end_failed(step, reader.error(route.provider.masked_url(route.path)), response, b"".join(chunks))
         elif connection.is_started:
             await connection.finish()
         else:
@@ -188,7 +188,9 @@ class Call:
             except JournalError as exc:  # The journal has failed, which ends the run.
                 raise Disconnected from exc
 
-    async def _end(self, step: Step | None, exc: Exception, response: AnyResponse | None = None, body: bytes = b"") -> None:
+    async def _end_failed(
+        self, step: Step | None, exc: Exception, response: AnyResponse | None = None, body: bytes = b""
+    ) -> None:
         """Record that a step failed, send the reply to the agent, and end the attempt unless the agent is at fault."""
         connection = self.connection
         if step is not None:
@@ -212,7 +214,7 @@ class Call:
                     await connection.reject(status, mask(str(exc)), *no_retry)
                 else:
                     headers = [*_returned(response.headers), *no_retry]
-                    await connection.send(response.status, headers, _masked(body))
+                    await connection.send(response.status, headers, _masked_body(body))
         finally:
             if ends_attempt:
                 self.attempt.end()
@@ -228,7 +230,7 @@ def _returned(headers: Iterable[tuple[bytes, bytes]]) -> Iterable[tuple[bytes, b
     return (header for header in headers if header[0].lower() not in _NOT_RETURNED)
 
 
-def _masked(body: bytes) -> bytes:
+def _masked_body(body: bytes) -> bytes:
     """Return the body of an error without keys; some providers repeat them."""
     try:
         return mask(body.decode()).encode()

@@ -77,7 +77,7 @@ class Connection:
         self._head, self.is_started, self._is_complete = None, False, False
         try:
             self._idle_since = trio.current_time()
-            self._head = head = RequestHead.parse(await self._until(_END, MAX_HEAD))
+            self._head = head = RequestHead.parse(await self._receive_until(_END, MAX_HEAD))
             self._idle_since = math.inf
             self._is_body_read = head.length == 0
             await answer(self, head)
@@ -120,7 +120,7 @@ class Connection:
         del self._received[:count]
         return data
 
-    async def _until(self, end: bytes, limit: int) -> bytes:
+    async def _receive_until(self, end: bytes, limit: int) -> bytes:
         """Return what is received up to `end`, which is included."""
         searched = 0
         while (position := self._received.find(end, searched)) < 0:
@@ -139,11 +139,11 @@ class Connection:
         assert head is not None
         if head.expects_continue and not self._received:
             await self._stream.send_all(b"HTTP/1.1 100 Continue\r\n\r\n")
-        body = await (self._chunks(limit) if head.length is None else self._exactly(head.length))
+        body = await (self._receive_chunked(limit) if head.length is None else self._receive_exactly(head.length))
         self._is_body_read = True
         return body
 
-    async def _exactly(self, length: int) -> bytes:
+    async def _receive_exactly(self, length: int) -> bytes:
         chunks: list[bytes] = []
         while length > 0:
             if not self._received:
@@ -152,11 +152,11 @@ class Connection:
             length -= len(chunks[-1])
         return b"".join(chunks)
 
-    async def _chunks(self, limit: int) -> bytes:
+    async def _receive_chunked(self, limit: int) -> bytes:
         chunks: list[bytes] = []
         size = 0
         while True:
-            text = (await self._until(b"\r\n", _MAX_LINE)).partition(b";")[0].strip()
+            text = (await self._receive_until(b"\r\n", _MAX_LINE)).partition(b";")[0].strip()
             if not text or len(text) > 16 or not all(letter in b"0123456789abcdefABCDEF" for letter in text):  # noqa: PLR2004  # 64 bits
                 raise InvalidRequest("a chunk does not start with its size")
             length = int(text, 16)
@@ -165,23 +165,23 @@ class Connection:
                 raise RequestTooLarge(limit)
             if length == 0:
                 break
-            chunks.append(await self._exactly(length))
-            if await self._exactly(2) != b"\r\n":
+            chunks.append(await self._receive_exactly(length))
+            if await self._receive_exactly(2) != b"\r\n":
                 raise InvalidRequest("a chunk is longer than its size")
-        while await self._until(b"\r\n", _MAX_LINE) != b"\r\n":
+        while await self._receive_until(b"\r\n", _MAX_LINE) != b"\r\n":
             pass  # Headers after the body.
         return b"".join(chunks)
 
     async def send(self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> None:
         """Send a complete reply."""
-        head = reply_head(status, [*headers, (b"content-length", b"%d" % len(body)), *self._closing()])
+        head = reply_head(status, [*headers, (b"content-length", b"%d" % len(body)), *self._close_header()])
         self.is_started = self._is_complete = True
         await self._stream.send_all(head + body)
 
     async def begin(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
         """Send the head of a reply whose length is unknown."""
         framing = [(b"transfer-encoding", b"chunked")] if self._is_chunked else []
-        head = reply_head(status, [*headers, *framing, *self._closing()])
+        head = reply_head(status, [*headers, *framing, *self._close_header()])
         self.is_started = True
         await self._stream.send_all(head)
 
@@ -212,7 +212,7 @@ class Connection:
     def _is_chunked(self) -> bool:
         return self._head is not None and self._head.is_chunkable
 
-    def _closing(self) -> list[tuple[bytes, bytes]]:
+    def _close_header(self) -> list[tuple[bytes, bytes]]:
         """Return the header that announces that the connection will be closed, if it will."""
         is_kept = self._is_body_read and self._head is not None and self._head.keeps_alive
         return [] if is_kept else [(b"connection", b"close")]

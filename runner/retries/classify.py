@@ -293,7 +293,7 @@ def _by_shape(exc: BaseException, now: float) -> Failure | None:
     if isinstance(exc, RateLimited | Fatal):
         return Failure(category="fatal" if isinstance(exc, Fatal) else "rate_limited", retry_after=wait)
     names = {cls.__name__ for cls in type(exc).__mro__}
-    status, code = _status(exc), _code(exc)
+    status, code = _status(exc), _error_code(exc)
     if status == HTTPStatus.TOO_MANY_REQUESTS or names & _RATE_LIMITED or any(word in code for word in _THROTTLED):
         return _rate_limited(exc, code, _seconds_to_wait(exc, now, rate_limited=True))
     if status is not None:
@@ -337,7 +337,7 @@ def _status(exc: BaseException) -> int | None:
     return None
 
 
-def _code(exc: BaseException) -> str:
+def _error_code(exc: BaseException) -> str:
     """Return the provider's error code in lower case: OpenAI's `code`, AWS's `Error.Code`."""
     aws = _member(_member(_attribute(exc, "response"), "Error"), "Code")
     for value in (_attribute(exc, "code"), aws):

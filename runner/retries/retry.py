@@ -64,14 +64,14 @@ _count: Final = whole_number(0, prefix="retry.")
 
 def _seconds(retry: "Retry", attribute: "Attribute[Any]", value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not (math.isfinite(value) and value >= 0):
-        raise _invalid(attribute, value, "must be a number of seconds, 0 or more")
+        raise _invalid_error(attribute, value, "must be a number of seconds, 0 or more")
     if attribute.name.endswith("_delay") and value == 0:
-        raise _invalid(attribute, value, "must be more than 0, or retries would overload a failing endpoint")
+        raise _invalid_error(attribute, value, "must be more than 0, or retries would overload a failing endpoint")
     if attribute.name == "max_delay" and value < retry.base_delay:
-        raise _invalid(attribute, value, f"must not be less than base_delay, which is {retry.base_delay!r}")
+        raise _invalid_error(attribute, value, f"must not be less than base_delay, which is {retry.base_delay!r}")
 
 
-def _invalid(attribute: "Attribute[Any]", value: object, problem: str) -> UsageError:
+def _invalid_error(attribute: "Attribute[Any]", value: object, problem: str) -> UsageError:
     return UsageError(problem, setting=f"retry.{attribute.name}", value=value)
 
 

@@ -173,7 +173,7 @@ class Regex(LocalScorerWithParameters):
             try:
                 re.compile(self.pattern)
             except (re.error, RecursionError, OverflowError) as exc:
-                raise _invalid(self.pattern, exc) from exc
+                raise _invalid_pattern_error(self.pattern, exc) from exc
 
     def with_time_limit(self, seconds: float) -> "Regex":
         """Return this scorer with another time limit."""
@@ -190,11 +190,11 @@ class Regex(LocalScorerWithParameters):
         try:
             is_match = search(pattern, as_text(output), self._seconds)
         except re.error as exc:
-            raise _invalid(pattern, exc) from exc
+            raise _invalid_pattern_error(pattern, exc) from exc
         return passed(is_match, "" if is_match else f"no match for {quoted(pattern)}")
 
 
-def _invalid(pattern: str, exc: Exception) -> UsageError:
+def _invalid_pattern_error(pattern: str, exc: Exception) -> UsageError:
     return UsageError(f"regex: {quoted(pattern)} is not a valid regular expression: {exc}")
 
 

@@ -254,7 +254,7 @@ def _is_storable(value: Any) -> bool:
     return True
 
 
-def _visible(value: Any) -> str:
+def _printable(value: Any) -> str:
     """Return the characters of a header's value that every client accepts."""
     return "".join(character for character in str(value) if " " <= character <= "~")
 
@@ -262,10 +262,10 @@ def _visible(value: Any) -> str:
 def replayed(recorded: Any) -> tuple[int, dict[str, str], bytes]:
     """Return the status, the headers and the body of a recorded reply."""
     try:
-        status, headers = int(recorded["status"]), {"content-type": _visible(recorded["content_type"])}
+        status, headers = int(recorded["status"]), {"content-type": _printable(recorded["content_type"])}
         if "base64" in recorded:
             content = base64.b64decode(recorded["base64"], validate=True)
-            headers |= {"content-encoding": _visible(recorded["content_encoding"])} if "content_encoding" in recorded else {}
+            headers |= {"content-encoding": _printable(recorded["content_encoding"])} if "content_encoding" in recorded else {}
         else:
             body = recorded["body"]
             content = body.encode() if isinstance(body, str) else orjson.dumps(body)

@@ -212,7 +212,7 @@ class Client:
         try:
             connection, response = await self._send(request)
             try:
-                body, first_byte = await _body(response, started, memory)
+                body, first_byte = await _read_body(response, started, memory)
             except BaseException:
                 await _drop(connection.http)
                 raise
@@ -294,7 +294,7 @@ async def _drop(connection: Http11Connection | httpcore2.AsyncConnectionInterfac
         await connection.aclose()
 
 
-async def _body(response: AnyResponse, started: float, memory: ReplyMemory) -> tuple[bytes, float]:
+async def _read_body(response: AnyResponse, started: float, memory: ReplyMemory) -> tuple[bytes, float]:
     """Read a body up to the size limit; return it and the time to its first byte."""
     chunks: list[bytes] = []
     first = 0.0

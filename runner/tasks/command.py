@@ -101,7 +101,7 @@ def _is_script(word: str) -> bool:
         return False
 
 
-def _content(file: bytes) -> str:
+def _file_content(file: bytes) -> str:
     """Return the text of a script, or the digest of a binary."""
     try:
         return file.decode()
@@ -142,7 +142,7 @@ class Command:
         words = line if isinstance(line, list) else line.split()
         return {
             "command": mask_shapes(line) if isinstance(line, str) else mask_definition(line),
-            "files": {word: mask_definition(_content(Path(word).read_bytes())) for word in words if _is_script(word)},
+            "files": {word: mask_definition(_file_content(Path(word).read_bytes())) for word in words if _is_script(word)},
             "shell": self.shell,
             "output": self.output,
             "output_path": self.output_path,
@@ -272,14 +272,14 @@ async def _communicate(process: trio.Process, stdin: bytes, memory: ReplyMemory)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_write, process.stdin, stdin)
             nursery.start_soon(_read_all, process.stdout, stdout, memory)
-            nursery.start_soon(_read_end, process.stderr, stderr)
+            nursery.start_soon(_read_tail, process.stderr, stderr)
             code = await process.wait()
             _signal(process, _KILL)  # Its children would keep the pipes open.
             nursery.cancel_scope.deadline = trio.current_time() + GRACE  # Children that left the group keep them open, too.
     except BaseExceptionGroup as group:
         raise next((exc for exc in group.exceptions if not isinstance(exc, trio.Cancelled)), group) from None
     finally:
-        await _end(process)
+        await _end_process(process)
     return code, b"".join(stdout), bytes(stderr)
 
 
@@ -295,7 +295,7 @@ async def _read_all(stream: trio.abc.ReceiveStream, chunks: list[bytes | bytearr
         chunks.append(chunk)
 
 
-async def _read_end(stream: trio.abc.ReceiveStream, content: bytearray) -> None:
+async def _read_tail(stream: trio.abc.ReceiveStream, content: bytearray) -> None:
     async for chunk in stream:
         content += chunk
         del content[:-_MAX_STDERR]
@@ -312,7 +312,7 @@ def _signal(process: trio.Process, number: int) -> None:
         os.killpg(process.pid, number)
 
 
-async def _end(process: trio.Process) -> None:
+async def _end_process(process: trio.Process) -> None:
     """End a process group: SIGTERM, then SIGKILL after `GRACE` seconds."""
     with trio.CancelScope(shield=True):
         if process.returncode is None:

@@ -177,7 +177,7 @@ def _referenced(value: object) -> Iterator[object]:
             yield from _referenced(member)
         return
     if inspect.iscoroutine(value):
-        yield from _named(value.cr_code, value.cr_frame.f_globals if value.cr_frame else {})
+        yield from _named_values(value.cr_code, value.cr_frame.f_globals if value.cr_frame else {})
         return
     while isinstance(value, functools.partial):
         value = cast("object", value.func)
@@ -186,17 +186,17 @@ def _referenced(value: object) -> Iterator[object]:
         value = getattr(value, "__call__", value)  # noqa: B004  # the code of an object is that of its `__call__`
     function = getattr(value, "__func__", value)
     if isinstance(function, types.FunctionType):
-        yield from _named(function.__code__, function.__globals__)
+        yield from _named_values(function.__code__, function.__globals__)
         for cell in function.__closure__ or ():
             with suppress(ValueError):  # It is still empty.
                 yield cell.cell_contents
 
 
-def _named(code: types.CodeType, variables: dict[str, Any]) -> Iterator[object]:
+def _named_values(code: types.CodeType, variables: dict[str, Any]) -> Iterator[object]:
     yield from (variables[name] for name in code.co_names if name in variables)
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            yield from _named(constant, variables)
+            yield from _named_values(constant, variables)
 
 
 def _root_module(value: object) -> str:

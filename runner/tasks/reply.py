@@ -196,7 +196,7 @@ class Reply:
 def _events(text: str) -> Iterator[tuple[str, str]]:
     """Parse server-sent events into their type and data."""
     event, data = "", list[str]()
-    for line in _split(text):
+    for line in _split_lines(text):
         name, _, value = line.partition(":")
         value = value.removeprefix(" ")
         if not line:
@@ -209,7 +209,7 @@ def _events(text: str) -> Iterator[tuple[str, str]]:
             event = value
 
 
-def _split(text: str) -> Iterator[str]:
+def _split_lines(text: str) -> Iterator[str]:
     """Yield the lines of a text, and an empty one at the end; one at a time, because there may be millions."""
     start = 0
     for end in _LINE_END.finditer(text):

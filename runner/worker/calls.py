@@ -72,13 +72,13 @@ def open_evaluation(
 
             watch_clients()
     except UsageError as exc:
-        connection.send(orjson.dumps({"rejected": f"worker {_name()} in {os.getcwd()}: {exc}"}))
+        connection.send(orjson.dumps({"rejected": f"worker {_worker_name()} in {os.getcwd()}: {exc}"}))
         return None
-    connection.send(orjson.dumps({"ready": {"name": _name()}}))
+    connection.send(orjson.dumps({"ready": {"name": _worker_name()}}))
     return evaluation, members
 
 
-def _name() -> str:
+def _worker_name() -> str:
     return f"{platform.node()}/{os.getpid()}"
 
 
@@ -188,7 +188,7 @@ class Calls:
             wait_durable=partial(self._wait_durable, number) if self._opening["write_ahead"] else None,
             is_step=self._is_step,
         )
-        steps.offer(((name, fingerprint), _result(result)) for name, fingerprint, result in members.get("results", ()))
+        steps.offer(((name, fingerprint), _recorded_result(result)) for name, fingerprint, result in members.get("results", ()))
         set_steps(steps)
         value = members["input"] if "input" in members else _TrialInput(members["trial"], Case(**members["case"]))
         with set_gateway_env(members.get("gateway_env", {})):
@@ -291,7 +291,7 @@ def _end_frame(number: int, members: dict[str, Any]) -> bytes:
     return orjson.dumps({"end": number, **members})
 
 
-def _result(members: dict[str, Any]) -> RecordedResult:
+def _recorded_result(members: dict[str, Any]) -> RecordedResult:
     """Return the result of a step from a frame."""
     return RecordedResult(
         members["seq"],

@@ -53,7 +53,7 @@ def parse_end(members: dict[str, Any]) -> Any:
     if "output" in members:
         return ConvertedOutput(members["output"]) if members.get("converted") else members["output"]
     if "scores" in members:
-        return _scores(members["scores"])
+        return _parse_scores(members["scores"])
     if members.get("cancelled"):
         return CANCELLED
     try:
@@ -87,7 +87,7 @@ def score_members(scores: Any) -> dict[str, Any]:
     return {"scores": {name: [score.value, score.reason] for name, score in scores.items()}}
 
 
-def _scores(value: Any) -> Any:
+def _parse_scores(value: Any) -> Any:
     """Return a score, or scores by name, from an `end` frame."""
     try:
         return {name: Score(*score) for name, score in value.items()} if isinstance(value, dict) else Score(*value)

@@ -45,15 +45,15 @@ def _parse_text(text: str) -> Any:
             return attrs.evolve(pool, runs_tasks=False) if getattr(pool, "runs_tasks", False) else text
         case "processes":
             counts = _COUNTS.fullmatch(argument)
-            return ProcessWorkers(**_members(counts)) if counts else text if colon else ProcessWorkers()
+            return ProcessWorkers(**_counts(counts)) if counts else text if colon else ProcessWorkers()
         case "ray":
             return RayWorkers((text if argument.startswith("//") else argument) if colon else None)
         case "command":
             head, _, line = argument.partition(":")
             counts = _COUNTS.fullmatch(head)
-            return CommandWorkers(line, **_members(counts)) if counts else CommandWorkers(argument)
+            return CommandWorkers(line, **_counts(counts)) if counts else CommandWorkers(argument)
     return text
 
 
-def _members(counts: re.Match[str]) -> dict[str, Any]:
+def _counts(counts: re.Match[str]) -> dict[str, Any]:
     return {"workers": int(counts[1]), "concurrency": int(counts[2]) if counts[2] else None}

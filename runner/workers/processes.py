@@ -150,7 +150,7 @@ class _Processes:
 
 
 @asynccontextmanager
-async def _processes() -> AsyncGenerator[_Processes]:
+async def _open_processes() -> AsyncGenerator[_Processes]:
     async with trio.open_nursery() as nursery:
         try:
             yield _Processes(nursery)
@@ -188,7 +188,7 @@ class ProcessWorkers:
     async def open(self) -> AsyncGenerator[StartWorker]:
         """Open the pool for a session; its processes import modules from where this one does."""
         line = [sys.executable, "-P", "-c", START_CODE, "\n".join(sys.path)]
-        async with _processes() as processes:
+        async with _open_processes() as processes:
             yield lambda number: processes.start(line, f"process {number}")
 
 
@@ -237,5 +237,5 @@ class CommandWorkers:
     async def open(self) -> AsyncGenerator[StartWorker]:
         """Open the pool for a session."""
         line = shlex.split(self.command)
-        async with _processes() as processes:
+        async with _open_processes() as processes:
             yield lambda _: processes.start(line, "", lost_codes=[_CONNECTION_LOST])

@@ -95,7 +95,7 @@ class RayPipe:
                 self._deliver(self._ray.get(message))
             self._deliver(WorkerDied("its actor ended", is_external=True))
         except Exception as exc:  # noqa: BLE001  # reported
-            self._deliver(WorkerDied(_reason(exc), is_external=True))
+            self._deliver(WorkerDied(_error_text(exc), is_external=True))
         self.release()
 
     def _deliver(self, message: bytes | WorkerDied) -> None:
@@ -177,7 +177,7 @@ class RayPipe:
             thread.join(max(0.0, deadline - time.monotonic()))
 
 
-def _reason(exc: BaseException) -> str:
+def _error_text(exc: BaseException) -> str:
     """Return what Ray reports, on one line, without the stack traces in it."""
     lines = [line.partition("Traceback (most")[0] for line in str(exc).splitlines() if line[:1].strip()]
     return printable(f"{type(exc).__name__}: {' '.join(filter(None, lines))}", _MAX_DETAIL)
@@ -273,7 +273,7 @@ class _Cluster:
             if not is_connected:
                 raise UsageError(f"the Ray cluster {printable(address)} did not answer within {CONNECT_TIMEOUT:g} s")
             self._stack.callback(ray.shutdown)
-            self._stack.enter_context(_replaced(ray._private.worker, "print_to_stdstream", _print_message))  # noqa: SLF001
+            self._stack.enter_context(_replace_function(ray._private.worker, "print_to_stdstream", _print_message))  # noqa: SLF001
         reinstall_handlers()
         self._ray = ray
         self._is_connected.set()
@@ -343,7 +343,7 @@ def _join(pipes: Sequence[RayPipe], timeout: float) -> None:
 
 
 @contextmanager
-def _replaced(module: Any, name: str, value: object) -> Generator[None]:
+def _replace_function(module: Any, name: str, value: object) -> Generator[None]:
     """Replace a function of Ray in the block; not every version of Ray has it."""
     original = getattr(module, name, None)
     setattr(module, name, value)
@@ -373,7 +373,7 @@ def _connect(ray: Any, address: str) -> None:
         ray.init(address=address, log_to_driver=False, logging_level="critical")
     except Exception as exc:
         cause = exc if exc.__cause__ is None else exc.__cause__
-        raise UsageError(f"cannot connect to the Ray cluster {printable(address)}: {_reason(cause)}") from exc
+        raise UsageError(f"cannot connect to the Ray cluster {printable(address)}: {_error_text(cause)}") from exc
 
 
 def _amounts_text(resources: Mapping[str, float]) -> str:

@@ -19,7 +19,7 @@ from replay import load
 from runner import CommandWorkers, Outcome, ProcessWorkers, UsageError, run, verify
 from runner.definition.loading import load_evaluation
 from runner.workers.pool import WorkerDied
-from runner.workers.processes import _processes
+from runner.workers.processes import _open_processes
 from tests.processes import Process, is_alive
 from tests.runs import events, outputs
 from tests.server import Server
@@ -347,7 +347,7 @@ def test_killed_sessions_are_resumed_until_each_trial_is_done_once(workers: str)
 
 async def test_a_process_that_starts_after_the_end_of_its_session() -> None:
     """Starting a process cannot be cancelled; it is ended, and reported as a worker that died."""
-    async with _processes() as processes:
+    async with _open_processes() as processes:
         pass
 
     with pytest.raises(WorkerDied, match="session has ended"):
@@ -358,7 +358,7 @@ def test_last_lines_of_a_worker_are_printed(capfd: pytest.CaptureFixture[str]) -
     """What a process prints while it exits is printed, although the session has ended."""
 
     async def start_and_end() -> None:
-        async with _processes() as processes:
+        async with _open_processes() as processes:
             await processes.start([sys.executable, "-c", "import sys; sys.stdin.read(); sys.exit('last')"], "worker")
 
     trio.run(start_and_end)
