@@ -269,7 +269,7 @@ class _Adapter:
         self._withdrawn: set[str] = set()
 
     def adapted(self, record: Record) -> Event | None:
-        """Return the event for the new run; None if it has no such event. Raise if another shard has the trial, too."""
+        """Return the event for the new run; None if it has no such event. Raise if another shard also has the trial."""
         event = record.event
         match event:
             case events.TrialEnqueued():

@@ -100,7 +100,7 @@ def _character_pattern(part: str) -> str:
 _all_secrets: Final = SecretValues()
 """Every secret value that this process masks."""
 sent_secrets: Final = SecretValues()
-"""The secrets that the runs of this process expand or send; masked in outputs, too."""
+"""The secrets that the runs of this process expand or send; also masked in outputs."""
 
 
 def add_secret(value: str) -> None:

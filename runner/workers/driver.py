@@ -128,7 +128,7 @@ class Workers:
         self.on_room: Callable[[], None] = lambda: None
         """Called when a job may find a place."""
         self.on_problem: Callable[[str], None] = lambda _: None
-        """Called once after `begin`, with the reason, if a worker rejects the evaluation or none can be started anymore."""
+        """Called once after `begin`, with the reason, if a worker rejects the evaluation or no more can be started."""
         self.on_end: Callable[[str, WorkerEnd, str], None] = lambda *_: None
         """Called with the name of a worker that has ended, the reason and its detail."""
         self.is_stopping: Callable[[], bool] = lambda: False

@@ -100,7 +100,7 @@ class ProcessPipe:
                 self._printer.print(bytes(chunk))
 
     async def end(self) -> None:
-        """Close the pipe, upon which the worker exits; kill it if it does not."""
+        """Close the pipe, so that the worker exits; kill it if it does not."""
         with trio.CancelScope(shield=True):
             assert self._process.stdin is not None
             await self._process.stdin.aclose()

@@ -96,7 +96,7 @@ class RayActor:
                 view = view[self._process.stdin.write(view) :]
 
     def close(self) -> None:
-        """Close the standard input, upon which the worker exits; kill it if it does not."""
+        """Close the standard input, so that the worker exits; kill it if it does not."""
         if self._process is not None and self._process.stdin is not None:
             with contextlib.suppress(OSError):
                 self._process.stdin.close()

@@ -153,7 +153,7 @@ def test_a_shorter_run_is_not_spread() -> None:
 
 
 def test_the_limit_grows_while_calls_succeed() -> None:
-    """Against an endpoint without a limit every slot is soon in use, and each growth is published with its cause."""
+    """Against an endpoint without a limit every slot is soon in use, and each growth is recorded with its cause."""
     drive = Drive(100)
     drive.run(30.0, lambda _, __: 1.0)
 
@@ -174,7 +174,7 @@ def test_unused_slots_do_not_grow() -> None:
 
 
 def test_a_limit_on_calls_in_flight_is_found_and_kept() -> None:
-    """Against 12 in flight the limit settles at 12, and looking for more costs few 429s."""
+    """Against 12 in flight the limit settles at 12, and trying more costs few 429s."""
     drive = Drive(100)
     limited = drive.run(300.0, lambda _, busy: None if busy > 12 else 1.0)
 
@@ -198,7 +198,7 @@ def bucket(rate: float, burst: float, seconds: Callable[[], float]) -> Answer:
 
 
 def test_a_rate_limit_is_paced() -> None:
-    """Against a bucket of 10/s most starts are accepted, the pace is published, and unused slots are not kept."""
+    """Against a bucket of 10/s most starts are accepted, the pace is recorded, and unused slots are not kept."""
     drive = Drive(100)
     limited = drive.run(300.0, bucket(10, 20.0, lambda: 1.0))
 
@@ -221,7 +221,7 @@ def test_a_rate_limit_without_retry_after_is_not_taken_for_one_on_calls_in_fligh
 
 
 def test_a_single_429_does_not_lower_the_limit() -> None:
-    """A single 429 among many successes delays starts briefly, which is published, and does not lower the limit."""
+    """A single 429 among many successes delays starts briefly, which is recorded, and does not lower the limit."""
     drive = Drive(20)
     names = drive.fill()
     drive.t += 0.1
@@ -542,7 +542,7 @@ def test_background_errors_do_not_open_the_breaker() -> None:
 
 @pytest.mark.parametrize("end", [Drive.fail, Drive.rate_limit])
 def test_a_quick_failure_was_no_load(end: Callable[[Drive, str], Decision]) -> None:
-    """The endpoint did not work on a call that it rejected, so calls that started after it had one less beside them."""
+    """The endpoint did not work on a call that it rejected, so calls that started after it had one less in flight."""
     drive = Drive(20)
     first, second = drive.start(), drive.start()
     drive.t += 0.1
@@ -552,7 +552,7 @@ def test_a_quick_failure_was_no_load(end: Callable[[Drive, str], Decision]) -> N
 
 
 def test_calls_that_never_end_count_as_no_response() -> None:
-    """If nothing ends for ten times the mean latency, only probes start, beside the calls that hang."""
+    """If no call ends for several mean latencies, only probes start, next to the calls that hang."""
     drive = Drive(16)
     for name in drive.fill():
         drive.t += 0.1

@@ -119,7 +119,7 @@ def test_aimd_shows_a_smoothed_latency() -> None:
 
 @pytest.mark.parametrize("failures", [0.02, 0.05, 0.1])
 def test_aimd_settles_where_steps_and_halvings_balance(failures: float) -> None:
-    """With failures in a part r of the windows, the mean target is a(1 - r) / ((1 - b) r), within 10 %."""
+    """With failures in a fraction r of the windows, the mean target is a(1 - r) / ((1 - b) r), within 10 %."""
     chance = random.Random(1)
     policy = Aimd(10_000, collapse_error_threshold=1_000_000)
     targets = []

@@ -654,7 +654,7 @@ run(evaluation(cases=cases, slots=4)(Endpoint(sys.argv[1], output_path="output")
 
 
 def test_a_kill_keeps_every_finished_trial(server: Server, path: Path, name: str) -> None:
-    """After kill -9 half-way, finished trials are on disk, and resuming calls only the others."""
+    """After kill -9 halfway, finished trials are on disk, and resuming calls only the others."""
     url = server.url(name, "wait:0.005")
     with Process([sys.executable, "-c", KILLED, url, str(path)]) as process:
         while len(server.requests(name)) < 100:

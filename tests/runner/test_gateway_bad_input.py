@@ -168,7 +168,7 @@ def test_large_bodies_wait_for_each_other(path: Path, monkeypatch: pytest.Monkey
 
 @pytest.mark.usefixtures("_provider")
 def test_many_connections(path: Path) -> None:
-    """200 concurrent connections are answered beside 50 without a request, and none is left open."""
+    """200 concurrent connections are answered next to 50 without a request, and none is left open."""
     before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
 
     def agent(_: Any) -> int:

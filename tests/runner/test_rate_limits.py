@@ -43,7 +43,7 @@ async def coroutine(value: Any) -> Any:
     ids=["chat", "endpoint", "async function", "plain function", "recorded outputs", "command"],
 )
 def test_slots_follow_the_kind_of_task(task: Any, slots: int) -> None:
-    """Unless it is set, `slots` is 100, 32 or the number of CPUs, by what is called."""
+    """Unless it is set, `slots` is 100, 32 or the number of CPUs, depending on what is called."""
     assert slots == default_slots(task)
 
 
@@ -60,7 +60,7 @@ def test_slots_follow_the_kind_of_task(task: Any, slots: int) -> None:
     ],
 )
 def test_an_identity_is_endpoint_and_key(options: dict[str, Any], is_same: bool) -> None:  # noqa: FBT001  # of the table above
-    """Two chats count for the same rate limit if their base URL and API key are equal, whichever the model."""
+    """Two chats count for the same rate limit if their base URL and API key are equal, whatever the model."""
     assert is_same == (chat().rate_limit_identity == chat(**options).rate_limit_identity)
 
 

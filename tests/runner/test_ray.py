@@ -179,7 +179,7 @@ def test_attempts_run_on_a_cluster(
 
 
 def test_a_resource_that_no_node_has(cluster: RayCluster) -> None:
-    """Ray would wait for it without end; it is named after a while, and nothing is written."""
+    """Ray would wait for it forever; it is named after a while, and nothing is written."""
     pool = RayWorkers(cluster.address, resources={"fpga": 2}, start_timeout=0.3)
 
     with pytest.raises(UsageError, match=r"no node of the Ray cluster has fpga 2; waited 0\.3 s"):

@@ -90,7 +90,7 @@ CHANGES: dict[str, tuple[str, Callable[[Timed], Timed]]] = {
 
 @pytest.mark.parametrize("name", CHANGES)
 async def test_an_audit_finds_a_call_that_breaks_a_rule(name: str) -> None:
-    """A call above the limit, inside a pause, before its delay, beside another or out of order is found by its rule."""
+    """A call above the limit, inside a pause, before its delay, during another or out of order is found by its rule."""
     check, change = CHANGES[name]
 
     assert check in failed_checks(change(await judged_run()))

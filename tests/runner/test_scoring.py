@@ -85,7 +85,7 @@ async def test_a_slow_judge_does_not_hold_slots_of_the_task() -> None:
 
 
 async def test_a_judge_at_the_same_endpoint_shares_the_limit() -> None:
-    """Attempts and calls of a judge with the same endpoint and API key are never more in sum than the limit."""
+    """Attempts and calls of a judge with the same endpoint and API key together never exceed the limit."""
     in_flight: dict[str, list[int]] = {}
     defined = evaluation_of(Model(1.0, "same", in_flight), 40, slots=8)
     defined.score(name="judge")(Judging(1.0, "same", in_flight))

@@ -58,7 +58,7 @@ def test_a_key_is_recognized_by_its_form(secret: str, around: str) -> None:
     ],
 )
 def test_a_secret_is_recognized_by_its_position(text: str, masked: str) -> None:
-    """A value in the position of a secret is masked whatever its form; the text beside it is kept."""
+    """A value in the position of a secret is masked whatever its form; the text next to it is kept."""
     assert masked == mask(text)
 
 

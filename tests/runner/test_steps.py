@@ -493,7 +493,7 @@ def test_retry_budgets_restart_with_progress() -> None:
 
 
 def test_usage_is_counted_once() -> None:
-    """Tokens of a reused step belong to the trial's output, not to a lost attempt; the saved ones are counted apart."""
+    """Tokens of a reused step belong to the trial's output, not to a lost attempt; the saved ones are counted separately."""
     errors = [RateLimited(1.0)]
 
     @durable(kind="model", usage=lambda reply: {"tokens": reply["tokens"], "cost": 0.25})

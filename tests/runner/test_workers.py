@@ -176,7 +176,7 @@ async def test_other_attempts_of_a_dead_worker_are_repeated_alone() -> None:
 
 
 async def test_lost_machines_use_up_no_retries_up_to_a_limit() -> None:
-    """After ten lost workers the trial fails, so that a run ends."""
+    """At the eleventh lost worker the trial fails, so that a run ends."""
     disk = SimulatedDisk()
 
     async def lost(_: str) -> None:
