@@ -326,32 +326,32 @@ class Adaptive:
 
     def _grow(self, start: Start) -> None:
         """Raise the limit if it is used and nothing indicates a limit."""
-        machine = self._in_flight
+        in_flight = self._in_flight
         proven = int(GROWTH_PER_PROOF * (self._latency.load or 0))
         measured = round(self._latency.latest[0]) if self._latency.latest else 0
         is_in_use = min(start.wave.load, measured) >= BUSY_SHARE * self.limit
-        if machine.is_unchecked and is_in_use and self._started >= machine.check_from:
+        if in_flight.is_unchecked and is_in_use and self._started >= in_flight.check_from:
             self._measure_lower(lower_load(min(self.limit, measured)), f"testing whether fewer than {self.limit} are as fast")
             return
-        was_comparing = machine.is_comparing
-        machine.succeeded(start, self._now, proven, patience=12 * (self._latency.mean or 0.0))
-        if machine.is_comparing and not was_comparing:
+        was_comparing = in_flight.is_comparing
+        in_flight.succeeded(start, self._now, proven, patience=12 * (self._latency.mean or 0.0))
+        if in_flight.is_comparing and not was_comparing:
             self._latency.refresh()
-        if machine.phase == "climbing":
+        if in_flight.phase == "climbing":
             self._show_limit("climbing", "slots in use, and calls succeed", coarse=True)
         else:
-            self._show_limit("trying", f"{machine.known_limit} held for {machine.period:.0f} s")
+            self._show_limit("trying", f"{in_flight.known_limit} held for {in_flight.period:.0f} s")
 
     def _weigh_latency(self, start: Start, elapsed: float | None) -> None:
-        machine, latency = self._in_flight, self._latency
-        compared = latency.ended(start, elapsed, machine.last_lowered)
+        in_flight, latency = self._in_flight, self._latency
+        compared = latency.ended(start, elapsed, in_flight.last_lowered)
         if compared is None:
             return
         newest = (compared.high, compared.high_seconds) if compared.newest_is_high else (compared.low, compared.low_seconds)
-        if machine.is_comparing:
-            if compared.is_worth == machine.upward:
+        if in_flight.is_comparing:
+            if compared.is_worth == in_flight.upward:
                 latency.restart(*newest)
-            machine.compared(self._now, self._started, is_worth=compared.is_worth)
+            in_flight.compared(self._now, self._started, is_worth=compared.is_worth)
             self._show_limit("latency", str(compared))
             return
         latency.restart(*newest)

@@ -244,7 +244,7 @@ class InFlight:
     def explains(self, start: Start, t: float) -> bool:
         """Return whether too many in flight may explain a 429.
 
-        As many were never accepted, nearly as many are held, or the limit is certain and may have fallen.
+        It may if so many were never accepted, if the known limit is close, or if the limit is certain and may have fallen.
         """
         if t < self.doubt_until or start.in_flight <= LARGEST_NOT_INFERRED:
             return False

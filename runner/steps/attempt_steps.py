@@ -98,7 +98,7 @@ class AttemptSteps:
         self._record(event)
 
     def begin(self, step: Step) -> RecordedResult | None:
-        """Start a step; return its recorded result, if an earlier attempt has one. Then it has ended, which is recorded."""
+        """Start a step; if an earlier attempt has its result, record that it is reused, and return the result."""
         step.number, step.parent, step.started_at = next(self._numbers), _parent.get(), self._clock()
         if not (self._results and step.reusable):
             return None

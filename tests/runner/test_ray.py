@@ -53,7 +53,7 @@ async def test_an_invalid_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     assert ("RAY_ADDRESS", "local") == (error.setting, error.value)
 
 
-def test_an_error_of_the_cluster_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_the_cluster_counts_as_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """If Ray cannot list the nodes, the cluster counts as lost, as if it did not answer."""
     is_ended = threading.Event()
 
