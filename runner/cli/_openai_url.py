@@ -1,4 +1,4 @@
-"""OPENAI_BASE_URL, from which OpenAI's SDK reads the URL of the API, as the URL of `--chat` and `--judge`."""
+"""Use OPENAI_BASE_URL as the URL of `--chat` and `--judge`, as OpenAI's SDK does."""
 
 import os
 from collections.abc import Mapping
@@ -11,10 +11,10 @@ from runner.secrets import add_environment, mask_literal
 
 
 def options_from_environment(*tables: Mapping[str, Any]) -> dict[str, str]:
-    """Return the options that OPENAI_BASE_URL stands for: the URL of the chat model or the judge, and OPENAI_API_KEY.
+    """Return the options that OPENAI_BASE_URL sets: the URL of the chat model or the judge, and OPENAI_API_KEY.
 
-    `tables` are the options of the evaluation and of its variants. If they name a URL or a key, the result is empty: no other
-    key is sent to that URL.
+    `tables` are the options of the evaluation and of its variants. If they name a URL or a key, the result is empty, so that no
+    other key is sent to the URL.
     """
     url = os.environ.get("OPENAI_BASE_URL", "").strip()
     names = {name for table in tables for name in table}
@@ -22,17 +22,17 @@ def options_from_environment(*tables: Mapping[str, Any]) -> dict[str, str]:
         return {}
     if "chat" in names:
         url_option, key_option = "base_url", "key_env"
-        excluded = {*TARGETS} - {"chat"} if "judge_url" in names else {*TARGETS, "judge_key_env"} - {"chat"}
+        conflicting_options = {*TARGETS} - {"chat"} if "judge_url" in names else {*TARGETS, "judge_key_env"} - {"chat"}
         has_other_key = any("$" in header for table in tables for header in table.get("header", ()))
     else:
         url_option, key_option = "judge_url", "judge_key_env"
-        excluded, has_other_key = set[str](), False
-    if has_other_key or not names.isdisjoint({url_option, key_option, *excluded}):
+        conflicting_options, has_other_key = set[str](), False
+    if has_other_key or not names.isdisjoint({url_option, key_option, *conflicting_options}):
         return {}
-    return {url_option: _literal(url, f"--{url_option.replace('_', '-')}"), key_option: "OPENAI_API_KEY"}
+    return {url_option: _literal_url(url, f"--{url_option.replace('_', '-')}"), key_option: "OPENAI_API_KEY"}
 
 
-def _literal(url: str, flag: str) -> str:
+def _literal_url(url: str, flag: str) -> str:
     """Return the URL as the value of an option, which expands `$NAME`; raise a `UsageError` if it contains a key."""
     add_environment()
     masked = mask_literal(url)
