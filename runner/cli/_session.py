@@ -51,7 +51,7 @@ def nat_output(options: Mapping[str, Any]) -> "NatOutput | None":
 
 @contextlib.contextmanager
 def user_code() -> Generator[None]:
-    """Redirect the prints of the user's code to standard error, and let SIGTERM interrupt it as Ctrl-C does.
+    """Redirect the prints of the user's code to standard error, and let SIGTERM and SIGHUP interrupt it as Ctrl-C does.
 
     File descriptors of standard output and standard error that it closes or replaces are restored, and its SystemExit does not
     end the command.

@@ -13,7 +13,7 @@ from runner.errors import UsageError
 from tests.journal.samples import flip, segment, session, started, write_sync
 from tests.replay.trial_events import answered
 
-N = 60
+COUNT = 60
 
 
 def invoke(*arguments: object) -> Result:
@@ -23,8 +23,8 @@ def invoke(*arguments: object) -> Result:
 def run(path: Path, **passes: int) -> Path:
     """Write a run in which so many of 60 cases pass in each variant."""
     trials = (
-        answered(f"c{at}", {"exact": at < passed}, variant=variant.replace("none", ""), usage={"cost": 0.01})
-        for at in range(N)
+        answered(f"c{number}", {"exact": number < passed}, variant=variant.replace("none", ""), usage={"cost": 0.01})
+        for number in range(COUNT)
         for variant, passed in passes.items()
     )
     finished = RunFinished(completed=0, failed=0, withdrawn=0, head="")
@@ -35,17 +35,19 @@ def run(path: Path, **passes: int) -> Path:
 def test_variants_of_a_run(tmp_path: Path) -> None:
     """A run with variants has a row for each; the others are compared with the first, or with --baseline."""
     path = run(tmp_path / "run", mini=50, large=58, tiny=30)
-    table, other = (orjson.loads(invoke("compare", path, *more, "--json").stdout) for more in ((), ("--baseline", "tiny")))
+    table, with_tiny = (
+        orjson.loads(invoke("compare", path, *options, "--json").stdout) for options in ((), ("--baseline", "tiny"))
+    )
 
     assert ["mini", "large", "tiny"] == [row["name"] for row in table["rows"]]
-    assert ("mini", "tiny", 2) == (table["baseline"], other["baseline"], table["comparisons"])
+    assert ("mini", "tiny", 2) == (table["baseline"], with_tiny["baseline"], table["comparisons"])
     assert {str(path)} == {row["path"] for row in table["rows"]}
     assert ["mini", "large", "tiny"] == [row["variant"] for row in table["rows"]]
     assert [{}, True, True] == [
         row["differences"] and row["differences"]["exact"]["is_distinguishable"] for row in table["rows"]
     ]
     assert [True, True, {}] == [
-        row["differences"] and row["differences"]["exact"]["is_distinguishable"] for row in other["rows"]
+        row["differences"] and row["differences"]["exact"]["is_distinguishable"] for row in with_tiny["rows"]
     ]
     output = invoke("compare", path).stdout.splitlines()
     assert f"{path}  head {table['rows'][0]['head']}" == output[0]
@@ -154,7 +156,7 @@ def test_diff_of_variants(tmp_path: Path) -> None:
     comparison = orjson.loads(invoke("diff", f"{path}@mini", f"{path}@large", "--json").stdout)
 
     assert ("mini", "large", str(path)) == (comparison["variant_a"], comparison["variant_b"], comparison["b"])
-    assert [f"c{at}@large" for at in range(50, 58)] == [change["trial"] for change in comparison["fixed"]]
+    assert [f"c{number}@large" for number in range(50, 58)] == [change["trial"] for change in comparison["fixed"]]
     assert f"B  {path}@large: capitals, finished, 60 ok of 60" in invoke("diff", f"{path}@mini", f"{path}@large").stdout
     assert 2 == invoke("diff", path, f"{path}@lage").exit_code
 
@@ -167,7 +169,7 @@ def test_gate_of_variants(tmp_path: Path, variant: str, baseline: str, code: int
     report = orjson.loads(result.stdout)
 
     assert (code, variant, baseline) == (result.exit_code, report["run"]["variant"], report["baseline"]["variant"])
-    assert N == report["common"]
+    assert COUNT == report["common"]
 
 
 def test_gate_of_a_variant_against_the_newest_run(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def a(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def b(tmp_path: Path) -> Path:
-    """Write another, in which one is fixed and one is new."""
+    """Write another run, in which one trial is fixed and one is new."""
     return run(
         tmp_path / "b",
         answered("peru", {"exact": PASS}, metadata={"difficulty": "easy"}),
@@ -93,8 +93,8 @@ def test_diff_as_json(a: Path, b: Path) -> None:
 
 def test_diff_all(tmp_path: Path) -> None:
     """A long list is shortened; `--all` lists every trial."""
-    worse = run(tmp_path / "worse", *(answered(f"c{at}", {"exact": FAIL}) for at in range(22)))
-    better = run(tmp_path / "better", *(answered(f"c{at}", {"exact": PASS}) for at in range(22)))
+    worse = run(tmp_path / "worse", *(answered(f"c{number}", {"exact": FAIL}) for number in range(22)))
+    better = run(tmp_path / "better", *(answered(f"c{number}", {"exact": PASS}) for number in range(22)))
 
     assert "  … and 12 more (--all lists all)\n" in evaljournal("diff", worse, better).stdout
     assert "  c21: exact fail → pass\n" in evaljournal("diff", worse, better, "--all").stdout
@@ -110,7 +110,7 @@ def test_diff_of_runs_without_common_trials(a: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("arguments", [["a", "nothing"], ["nothing", "a"], ["a"], ["a", "b", "--by", "dificulty"]])
-def test_diff_ends_with_2_if_used_wrongly(a: Path, b: Path, arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_diff_rejects_wrong_arguments(a: Path, b: Path, arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """A missing run, a missing argument or an unknown key exits with 2."""
     monkeypatch.chdir(a.parent)
     result = evaljournal("diff", *arguments)
