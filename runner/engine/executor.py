@@ -74,7 +74,7 @@ class Executor:
             self.shutdown,
             has_keys=key_of is not None,
             loop=loop,
-            start_consumer=self._start_consumer,
+            start_consumer=lambda: self._nursery.start_soon(self._consumer),
             admission=admission,
             workers=workers,
         )
@@ -145,9 +145,6 @@ class Executor:
         if not self.shutdown.is_over:
             with suppress(JournalError):  # The journal has failed, which ends the run.
                 self._recorder.record(Noted(name=WORKER_ENDED, value={"worker": worker, "reason": reason, "detail": detail}))
-
-    def _start_consumer(self) -> None:
-        self._nursery.start_soon(self._consumer)
 
     async def _consumer(self) -> None:
         scope = CallScope(self._timeouts)
