@@ -159,10 +159,10 @@ class Adaptive:
         if len(self._calls) >= self.limit:
             hung_at = self._hung_at()
             return FULL if hung_at == _NEVER else StartPermit(open=False, at=max(hung_at, t))
-        at = self._pause.earliest(t)
+        earliest = self._pause.earliest(t)
         if self._shown_pace is not None:
-            at = max(at, self._pace.next_start)
-        return OPEN if t >= at else StartPermit(open=False, at=at)
+            earliest = max(earliest, self._pace.next_start)
+        return OPEN if t >= earliest else StartPermit(open=False, at=earliest)
 
     def _decision(self, *, probe: bool = False) -> Decision:
         return Decision(limit=self.limit, probe=probe, changes=tuple(self._changes))

@@ -95,8 +95,8 @@ class Aimd:
         """Return whether fewer attempts than the limit are in flight and no pause is in force."""
         if len(self._in_flight) >= self.limit:
             return FULL
-        at = self._pause.earliest(t)
-        return OPEN if t >= at else StartPermit(open=False, at=at)
+        earliest = self._pause.earliest(t)
+        return OPEN if t >= earliest else StartPermit(open=False, at=earliest)
 
     def _close_window(self, now: float) -> list[PolicyEvent]:
         """If the window is over, change the target and start the next window."""

@@ -40,5 +40,5 @@ class Fixed:
             return FULL
         if self._pause.current is None:
             return OPEN
-        at = self._pause.earliest(t)
-        return OPEN if t >= at else StartPermit(open=False, at=at)
+        earliest = self._pause.earliest(t)
+        return OPEN if t >= earliest else StartPermit(open=False, at=earliest)

@@ -216,8 +216,8 @@ def scorer_by_name(name: str, argument: str | None) -> Callable[..., Score] | No
             return tool_args(argument if is_column else _parsed(argument))
         case "max_steps":
             if argument is None or not argument.isdecimal():
-                other = "" if argument is None else f", not {argument!r}"
-                raise UsageError(f"max_steps takes a number of steps, such as max_steps:10{other}")
+                actual = "" if argument is None else f", not {argument!r}"
+                raise UsageError(f"max_steps takes a number of steps, such as max_steps:10{actual}")
             return max_steps(int(argument))
         case _:
             return None

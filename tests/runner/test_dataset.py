@@ -468,10 +468,10 @@ def test_fingerprints_hold_across_processes(tmp_path: Path) -> None:
     path = write(tmp_path, "qa.jsonl", LINES)
     local = Dataset(path).select()
     code = "import sys; from runner.data.dataset import Dataset; print(Dataset(sys.argv[1]).select().fingerprint)"
-    other = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, check=True, timeout=60)
+    process = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, check=True, timeout=60)
 
     assert (2, "d5e3974e19d9c26c") == (local.cases, local.fingerprint)
-    assert local.fingerprint == other.stdout.strip()
+    assert local.fingerprint == process.stdout.strip()
 
 
 def test_a_large_file_streams(tmp_path: Path) -> None:

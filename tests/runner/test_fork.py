@@ -61,11 +61,11 @@ async def test_a_fork_at_any_record_ends_like_its_run(tmp_path: Path) -> None:
 
     original = await arun(defined, old, files=files, policy="fixed", **deterministic_options())
     assert ["completed"] * 3 + ["failed"] * 2 == [trial.stage for trial in original.state.trials.values()]
-    for at in range(2, len(list(read(old))) + 1):
-        new = tmp_path / f"new-{at}"
-        forked = await fork(old, new, at, files=files, in_thread=inline)
-        done = {name for name, trial in load(old, at).trials.items() if trial.stage in ENDED}
-        assert (at, done) == (forked.seq, {name for name, trial in forked.state.trials.items() if trial.stage in ENDED})
+    for seq in range(2, len(list(read(old))) + 1):
+        new = tmp_path / f"new-{seq}"
+        forked = await fork(old, new, seq, files=files, in_thread=inline)
+        done = {name for name, trial in load(old, seq).trials.items() if trial.stage in ENDED}
+        assert (seq, done) == (forked.seq, {name for name, trial in forked.state.trials.items() if trial.stage in ENDED})
 
         task.calls.clear()
         resumed = await arun(defined, new, resume=True, files=files, policy="fixed", **deterministic_options())
@@ -208,10 +208,10 @@ async def test_a_fork_inside_a_trajectory_continues_there(tmp_path: Path) -> Non
     assert (2, 3) == (original.state.completed, len(original.state.sessions))
     assert original.state.steps.reused > STEPS
     assert 2 == sum(isinstance(record.event, JournalRecovered) for record in read(old))
-    for at in range(3, len(list(read(old))) + 1, 5):
-        new = tmp_path / f"new-{at}"
-        await fork(old, new, at, files=files, in_thread=inline)
-        copied = [record.event for record in read(old) if record.seq <= at]
+    for seq in range(3, len(list(read(old))) + 1, 5):
+        new = tmp_path / f"new-{seq}"
+        await fork(old, new, seq, files=files, in_thread=inline)
+        copied = [record.event for record in read(old) if record.seq <= seq]
         completed = {(event.trial, event.output) for event in copied if isinstance(event, StepCompleted)}
         agent.calls = Counter(dict.fromkeys(agent.calls, 1))  # No rate limits.
         before = Counter(agent.calls)

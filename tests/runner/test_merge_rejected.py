@@ -170,15 +170,15 @@ def test_a_power_failure_leaves_no_partial_run(tmp_path: Path, seed: int) -> Non
     def merge_on(disk: SimulatedDisk) -> None:
         trio.run(partial(merge, paths, target, files=disk, in_thread=inline))
 
-    n = 0
-    for n in itertools.count(1 + seed, 7):
+    failing_call = 0
+    for failing_call in itertools.count(1 + seed, 7):
         disk = SimulatedDisk()
         disk.mkdir("/runs")
         disk.sync_directory("/")
         calls = itertools.count(1)
 
         def count(_: str) -> None:
-            if next(calls) >= n:  # noqa: B023  # called in this iteration only
+            if next(calls) >= failing_call:  # noqa: B023  # called in this iteration only
                 raise PowerFailure
 
         disk.on_call, is_done = count, False
@@ -192,10 +192,10 @@ def test_a_power_failure_leaves_no_partial_run(tmp_path: Path, seed: int) -> Non
             assert exists or not is_done
             if not exists:
                 merge_on(disk_after)
-            assert verify(target, files=disk_after).ok, n
+            assert verify(target, files=disk_after).ok, failing_call
         if is_done:
             break
-    assert n > 20
+    assert failing_call > 20
 
 
 async def test_a_shard_that_changes_during_the_merge_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -137,9 +137,9 @@ def test_a_stream_is_complete_with_its_last_event(stream: bytes, model: str, siz
     """A stream is not complete earlier, although the text of the model contains the event's name; its usage is known then."""
     stream = stream.replace(b"\n", newline)
     reader, complete_after = ReplyReader(200, STREAM), 0
-    for at in range(0, len(stream), size):
-        reader.feed(stream[at : at + size])
-        complete_after = complete_after or (at + size if reader.is_complete else 0)
+    for start in range(0, len(stream), size):
+        reader.feed(stream[start : start + size])
+        complete_after = complete_after or (start + size if reader.is_complete else 0)
     reader.end()
 
     assert complete_after >= len(stream) - len(newline) + 1
@@ -155,8 +155,8 @@ def test_an_interrupted_stream_is_never_complete(stream: bytes) -> None:
     closed = {"content-type": "text/event-stream"}
     end = len(stream.rstrip())
 
-    assert not [at for at in range(end) if read(closed, stream[:at]).is_complete]
-    assert not [at for at in range(end) if read(STREAM, stream[:at], end=False).is_complete]
+    assert not [length for length in range(end) if read(closed, stream[:length]).is_complete]
+    assert not [length for length in range(end) if read(STREAM, stream[:length], end=False).is_complete]
     assert read(closed, stream[:end]).is_complete
     assert read(closed, stream, end=False).is_complete
 
@@ -237,7 +237,7 @@ def test_compressed_replies(coding: str, size: int) -> None:
     """Compressed replies are recorded as text; one whose compressed data is incomplete is not complete."""
     packer = zlib.compressobj(wbits={"gzip": 31, "deflate": 15, "raw": -15}[coding])
     packed = packer.compress(CHAT) + packer.flush()
-    chunks = [packed[at : at + size] for at in range(0, len(packed), size)]
+    chunks = [packed[start : start + size] for start in range(0, len(packed), size)]
     encoding = {"content-encoding": coding.replace("raw", "deflate")}
     reader = read(STREAM | encoding, *chunks)
 

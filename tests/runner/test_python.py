@@ -149,11 +149,11 @@ def test_the_newest_run_that_is_not_finished_is_resumed() -> None:
     names = [runner.run(evaluation(cases=CASES, name="same", fail_fast=True, slots=1)(stopped)).path.name for _ in range(2)]
     runner.run(define_scored())
     resumed = runner.run(define_scored(), resume=True, adopt=True, fail_fast=False, retry_failed=True)
-    other = trio.run(lambda: runner.arun(define_scored(), resume=True, adopt=True, fail_fast=False, retry_failed=True))
+    resumed_next = trio.run(lambda: runner.arun(define_scored(), resume=True, adopt=True, fail_fast=False, retry_failed=True))
 
     assert ["0001", "0002"] == names
     assert (RUNS / "0002", "", 3) == (resumed.path, resumed.stop_reason, resumed.state.completed)
-    assert (RUNS / "0001", "", 3) == (other.path, other.stop_reason, other.state.completed)
+    assert (RUNS / "0001", "", 3) == (resumed_next.path, resumed_next.stop_reason, resumed_next.state.completed)
     with pytest.raises(UsageError, match=r"nothing to resume under runs.same/: all 3 runs are finished"):
         runner.run(define_scored(), resume=True)
 

@@ -57,32 +57,35 @@ def failed_checks(timed: Timed) -> set[str]:
     return {finding.check for finding in audit(records, rules=session_rules).findings}
 
 
-def place(timed: Timed, kind: type[Any], n: int = 0) -> int:
-    return [at for at, (_, event) in enumerate(timed) if isinstance(event, kind)][n]
+def place(timed: Timed, kind: type[Any], number: int = 0) -> int:
+    return [index for index, (_, event) in enumerate(timed) if isinstance(event, kind)][number]
 
 
-def evolved(timed: Timed, at: int, **fields: Any) -> Timed:
-    t, event = timed[at]
-    return [*timed[:at], (t, attrs.evolve(event, **fields)), *timed[at + 1 :]]  # type: ignore[misc]  # a fact is an attrs class
+def evolved(timed: Timed, index: int, **fields: Any) -> Timed:
+    t, event = timed[index]
+    return [*timed[:index], (t, attrs.evolve(event, **fields)), *timed[index + 1 :]]  # type: ignore[misc]  # a fact is an attrs class
 
 
 def above_the_limit(timed: Timed) -> Timed:
     """Lower the limit of the judge before its second call."""
-    at = next(at for at, (_, event) in enumerate(timed) if isinstance(event, LimitChanged) and event.key)
-    return evolved(timed, at, after=1)
+    index = next(index for index, (_, event) in enumerate(timed) if isinstance(event, LimitChanged) and event.key)
+    return evolved(timed, index, after=1)
 
 
 def in_a_pause(timed: Timed) -> Timed:
-    at = place(timed, ScorerCallStarted, 4)
-    pause = IntakePaused(until=timed[at][0] + 5, reason="retry_after", key="scorer:judge")
-    return [*timed[:at], (timed[at - 1][0], pause), *timed[at:]]
+    index = place(timed, ScorerCallStarted, 4)
+    pause = IntakePaused(until=timed[index][0] + 5, reason="retry_after", key="scorer:judge")
+    return [*timed[:index], (timed[index - 1][0], pause), *timed[index:]]
 
 
 CHANGES: dict[str, tuple[str, Callable[[Timed], Timed]]] = {
     "above the limit": ("limit", above_the_limit),
     "inside a pause": ("intake", in_a_pause),
     "before its delay": ("delay", lambda timed: evolved(timed, place(timed, ScorerCallFailed), delay=1000.0)),
-    "twice at a time": ("calls", lambda timed: [*timed[: (at := place(timed, ScorerCallStarted))], timed[at], *timed[at:]]),
+    "twice at a time": (
+        "calls",
+        lambda timed: [*timed[: (index := place(timed, ScorerCallStarted))], timed[index], *timed[index:]],
+    ),
     "out of order": ("calls", lambda timed: evolved(timed, place(timed, ScorerCallStarted), call=2)),
     "too long": ("elapsed", lambda timed: evolved(timed, place(timed, ScorerCallFailed), elapsed=100.0)),
 }

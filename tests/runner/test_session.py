@@ -90,7 +90,7 @@ async def test_other_trials_proceed_during_a_backoff() -> None:
     task = Scripted({"a": [Fail(ConnectionError("no")), Return(1)], "b": [Return(2)], "c": [Return(3)]})
     disk = SimulatedDisk()
     retry = Retry(base_delay=60, max_delay=60)
-    await run_virtual(define(task, [Case(name=n, input=n) for n in "abc"], slots=1, retry=retry), disk)
+    await run_virtual(define(task, [Case(name=name, input=name) for name in "abc"], slots=1, retry=retry), disk)
 
     ends = [event.trial for event in events_of(PATH, files=disk) if isinstance(event, TrialCompleted)]
     assert ["b", "c", "a"] == ends
@@ -102,7 +102,7 @@ async def test_a_timeout_ends_one_attempt() -> None:
     outcome = await run_virtual(define(Scripted({"a": [Hang()]}), [Case(name="a", input="a")], timeout=30), disk)
 
     events = events_of(PATH, files=disk)
-    assert [AttemptTimedOut(trial="a", attempt=n, timeout=30.0, elapsed=30.0) for n in (1, 2, 3)] == [
+    assert [AttemptTimedOut(trial="a", attempt=number, timeout=30.0, elapsed=30.0) for number in (1, 2, 3)] == [
         event for event in events if isinstance(event, AttemptTimedOut)
     ]
     assert TrialFailed(trial="a", attempts=3, reason="timed_out") in events
@@ -133,7 +133,7 @@ async def test_fatal_and_rate_limited_are_honored() -> None:
     """`Fatal` fails a trial; `RateLimited` does not use up its retries."""
     task = Scripted({"a": [Fail(Fatal("never"))], "b": [*[Fail(RateLimited(3.0))] * 8, Return(1)]})
     disk = SimulatedDisk()
-    outcome = await run_virtual(define(task, [Case(name=n, input=n) for n in "ab"], retry=Retry(errors=0)), disk)
+    outcome = await run_virtual(define(task, [Case(name=name, input=name) for name in "ab"], retry=Retry(errors=0)), disk)
 
     assert (1, 1) == (outcome.state.completed, outcome.state.failed)
     assert 9 == task.calls["b"]
@@ -148,7 +148,7 @@ async def test_a_task_that_raises_baseexception_fails_alone(exc: BaseException) 
     """Whatever a task raises fails its attempt only; the other trials continue."""
     task = Scripted({"a": [Fail(exc)], "b": [Return(1)]})
     disk = SimulatedDisk()
-    outcome = await run_virtual(define(task, [Case(name=n, input=n) for n in "ab"], retry=Retry(errors=0)), disk)
+    outcome = await run_virtual(define(task, [Case(name=name, input=name) for name in "ab"], retry=Retry(errors=0)), disk)
 
     assert (1, 1) == (outcome.state.completed, outcome.state.failed)
 
@@ -157,7 +157,7 @@ async def test_an_unserializable_output_fails_its_trial_only() -> None:
     """An output that is not JSON fails its trial, and the message names the place in it."""
     task = Scripted({"a": [Return({"deep": [object()]})], "b": [Return(1)]})
     disk = SimulatedDisk()
-    outcome = await run_virtual(define(task, [Case(name=n, input=n) for n in "ab"]), disk)
+    outcome = await run_virtual(define(task, [Case(name=name, input=name) for name in "ab"]), disk)
 
     failed = next(event for event in events_of(PATH, files=disk) if isinstance(event, AttemptFailed))
     assert "output.deep[0]" in failed.message
@@ -721,7 +721,7 @@ async def test_the_time_of_all_sessions_is_recorded() -> None:
     assert [11.0] == [round(event.elapsed or 0, 3) for event in events(disk, RunFinished)]
     assert "\n  took 11 s in 2 sessions\n" in str(finished)
     records = list(read(PATH, files=disk))
-    at = next(at for at, record in enumerate(records) if isinstance(record.event, RunFinished))
-    forged = records[at]._replace(event=attrs.evolve(records[at].event, elapsed=5.0))  # type: ignore[misc]  # an attrs class
+    index = next(index for index, record in enumerate(records) if isinstance(record.event, RunFinished))
+    forged = records[index]._replace(event=attrs.evolve(records[index].event, elapsed=5.0))  # type: ignore[misc]  # an attrs class
     assert audit(records, rules=session_rules).ok
-    assert ["totals"] == [finding.check for finding in audit([*records[:at], forged], rules=session_rules).findings]
+    assert ["totals"] == [finding.check for finding in audit([*records[:index], forged], rules=session_rules).findings]

@@ -56,11 +56,11 @@ def test_every_case_is_in_one_shard_and_stays_there(before: list[int], added: li
     """The shards have all cases, each once; new cases and another order or name do not move one to another shard."""
     shards = [f"{number}/{count}" for number in range(1, count + 1)]
     cases_by_shard = [set(names(before, shard)) for shard in shards]
-    more = [set(names([*added, *reversed(before)], shard)) for shard in shards]
+    larger_by_shard = [set(names([*added, *reversed(before)], shard)) for shard in shards]
     renamed = [Case(name=f"n{number}", input=number) for number in before]
 
     assert sorted(names(before, None)) == sorted(name for shard_cases in cases_by_shard for name in shard_cases)
-    assert all(shard_cases <= larger for shard_cases, larger in zip(cases_by_shard, more, strict=True))
+    assert all(shard_cases <= larger for shard_cases, larger in zip(cases_by_shard, larger_by_shard, strict=True))
     assert [len(shard_cases) for shard_cases in cases_by_shard] == [len(names(renamed, shard)) for shard in shards]
 
 

@@ -107,7 +107,8 @@ def test_scorer_calls_are_simulated() -> None:
 def test_each_key_has_its_own_slots() -> None:
     """Rate-limit keys are kept: with twice the keys there are twice the attempts in flight."""
     defined = define(
-        Scripted(lambda *_: Return(1, 1.0)), [Case(name=n, input=n, metadata={"to": n[0]}) for n in ("a1", "a2", "b1", "b2")]
+        Scripted(lambda *_: Return(1, 1.0)),
+        [Case(name=name, input=name, metadata={"to": name[0]}) for name in ("a1", "a2", "b1", "b2")],
     )
     recording = recorded(defined, {"policy": "fixed", "slots": 1, "limit_key": "to"})
 
@@ -198,7 +199,7 @@ def test_invalid_times_do_not_hang(elapsed: float) -> None:
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A run of twelve trials of a second each, in three slots."""
     monkeypatch.chdir(tmp_path)
-    defined = define(Scripted(lambda *_: Return("yes", 1.0)), [Case(name=f"n{n}", input=n) for n in range(12)])
+    defined = define(Scripted(lambda *_: Return("yes", 1.0)), [Case(name=f"n{number}", input=number) for number in range(12)])
     virtually(
         functools.partial(
             arun,
@@ -245,8 +246,8 @@ def test_the_command_in_json(run: Path) -> None:
 
 def test_a_damaged_run_is_simulated_up_to_the_damage(run: Path) -> None:
     """The records before the damage are simulated, and the exit code is 4."""
-    at = [record.offset for record in read(run)]
-    flip(run / "journal-000001.jsonl", at[len(at) * 2 // 3] + 40)
+    offsets = [record.offset for record in read(run)]
+    flip(run / "journal-000001.jsonl", offsets[len(offsets) * 2 // 3] + 40)
     result = evaljournal("simulate", run)
 
     assert 4 == result.exit_code

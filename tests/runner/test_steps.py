@@ -184,7 +184,9 @@ def test_power_failure_at_every_record(seed: int) -> None:
         if run_until_power_failure(defined, disk, seq) is not None:
             break
         image = disk.after_power_failure(random.Random(seed))
-        has_journal = image.is_directory(str(PATH)) and any(n.startswith("journal-") for n in image.list_directory(str(PATH)))
+        has_journal = image.is_directory(str(PATH)) and any(
+            name.startswith("journal-") for name in image.list_directory(str(PATH))
+        )
         if not has_journal:
             continue
         recorded_steps = Counter((event.trial, event.name) for event in events(image, StepCompleted))
@@ -237,10 +239,10 @@ def test_a_result_inside_a_reused_step_is_not_used_again() -> None:
         return sum([await step("roll", roll), await step("roll", roll)])
 
     async def dice(_: Any) -> list[int]:
-        both = await step("twice", roll_twice)
+        total = await step("twice", roll_twice)
         if errors:
             raise errors.pop()
-        return [both, await step("roll", roll)]
+        return [total, await step("roll", roll)]
 
     disk = SimulatedDisk()
     evaluate(dice, disk)

@@ -126,7 +126,9 @@ async def test_a_rate_limited_model_does_not_delay_the_other(policy: str) -> Non
     defined = define(Model(endpoints=endpoints), numbered_cases(12), loop=None, variants=variants, slots=4)
     outcome = await run_virtual(defined, disk, policy=policy, retry=Retry(rate_limits=10_000))
 
-    completed = [(r.event.trial, r.t) for r in read(PATH, files=disk) if isinstance(r.event, TrialCompleted)]
+    completed = [
+        (record.event.trial, record.t) for record in read(PATH, files=disk) if isinstance(record.event, TrialCompleted)
+    ]
     ends = {variant: [t for trial, t in completed if trial.endswith(variant)] for variant in "abc"}
     assert (36, 0) == (outcome.state.completed, outcome.state.failed)
     assert ends["c"][-1] < (12 / 4) * 0.1 * 2  # Twice what it takes alone, to find its pace.

@@ -70,12 +70,14 @@ def test_a_fork_is_resumed(tmp_path: Path) -> None:
     (tmp_path / "capitals.py").write_text("FAILS = None" + QUICK)
     assert 0 == run_process("run", "capitals.py", "-o", "old", "--slots", 1)[0]
     # Not at a completed trial: scoring has no slot, and all attempts may have ended before the second trial is completed.
-    at = [record.seq for record in read("old") if isinstance(record.event, AttemptSucceeded)][1]
-    assert 0 == evaljournal("fork", "old", "--at", at, "-o", "new").exit_code
+    seq = [record.seq for record in read("old") if isinstance(record.event, AttemptSucceeded)][1]
+    assert 0 == evaljournal("fork", "old", "--at", seq, "-o", "new").exit_code
     code, out, err = run_process("resume", "new")
 
     assert (0, True) == (code, "capitals finished: 5 of 5 trials done, in new" in out)
-    answered = {record.event.trial for record in read("old") if record.seq <= at and isinstance(record.event, AttemptSucceeded)}
+    answered = {
+        record.event.trial for record in read("old") if record.seq <= seq and isinstance(record.event, AttemptSucceeded)
+    }
     remaining = {"peru", "chile", "cuba", "france", "japan"} - answered
     assert sorted(remaining) == sorted(re.findall("asked about (peru|chile|cuba|france|japan)", err))
     assert 3 == len(remaining)

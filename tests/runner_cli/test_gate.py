@@ -231,14 +231,15 @@ def test_a_scorer_that_one_run_lacks(tmp_path: Path) -> None:
 
 def test_no_case_in_common(tmp_path: Path) -> None:
     """Runs of other cases are not compared; the error shows which of the two has which cases."""
-    other = tmp_path / "a"
+    baseline = tmp_path / "a"
     write_sync(
-        other, [started(), session(), *answered("x", {"exact": True}), RunFinished(completed=0, failed=0, withdrawn=0, head="")]
+        baseline,
+        [started(), session(), *answered("x", {"exact": True}), RunFinished(completed=0, failed=0, withdrawn=0, head="")],
     )
-    result = gate(run(tmp_path / "b", 5), "--baseline", other)
+    result = gate(run(tmp_path / "b", 5), "--baseline", baseline)
 
     assert 2 == result.exit_code
-    assert f"the baseline {other} (A) and {tmp_path / 'b'} (B) cannot be compared" in result.stderr
+    assert f"the baseline {baseline} (A) and {tmp_path / 'b'} (B) cannot be compared" in result.stderr
     assert "no trial in common: 1 trial only in A" in result.stderr
 
 

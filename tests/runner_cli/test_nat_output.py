@@ -92,9 +92,9 @@ def test_two_runs_never_share_a_file() -> None:
     before = Path("nat/workflow_output.jsonl").read_bytes()
     repeated = evaljournal("run", "quick.py", "--nat-output", "nat")
     evaljournal("run", "quick.py")
-    other = evaljournal("resume", "runs/capitals/0002", "--nat-output", "nat")
+    resumed = evaljournal("resume", "runs/capitals/0002", "--nat-output", "nat")
 
-    assert (2, 2) == (repeated.exit_code, other.exit_code)
+    assert (2, 2) == (repeated.exit_code, resumed.exit_code)
     assert "nat holds the output of another run; pass another --nat-output" in repeated.stderr
     assert before == Path("nat/workflow_output.jsonl").read_bytes()
     assert ["0001", "0002"] == sorted(os.listdir("runs/capitals"))
@@ -266,7 +266,7 @@ def test_two_concurrent_runs() -> None:
     NatOutput(Path("nat"))._start(Path("run"))
     before = Path("nat/workflow_output.jsonl").read_bytes()
     write_sync(Path("other"), [started(), session(), *trial("b")], run="f" * 32)
-    other = NatOutput(Path("nat"))
-    other.finish(Path("other"))
+    second = NatOutput(Path("nat"))
+    second.finish(Path("other"))
 
     assert before == Path("nat/workflow_output.jsonl").read_bytes()

@@ -156,8 +156,8 @@ def test_replay_of_a_damaged_run(run: Path) -> None:
 @pytest.mark.parametrize("command", ["replay", "watch", "show", "fork"])
 def test_not_a_run(command: str) -> None:
     """A path that is not a run exits with 2."""
-    more = {"show": ["a"], "fork": ["-o", "new"]}.get(command, [])
-    result = evaljournal(command, "nothing", *more)
+    options = {"show": ["a"], "fork": ["-o", "new"]}.get(command, [])
+    result = evaljournal(command, "nothing", *options)
 
     assert (2, "", True) == (result.exit_code, result.stdout, "nothing does not exist" in result.stderr)
 

@@ -68,11 +68,11 @@ def test_rescore_skips_current_scores() -> None:
     """Without --all, outputs that the current version of a scorer has scored are skipped, and nothing is written."""
     evaljournal(*COMMANDED)
     before = len(list(read("runs/qa/0001")))
-    same = evaljournal("rescore", "runs/qa/0001")
+    skipped = evaljournal("rescore", "runs/qa/0001")
     after = len(list(read("runs/qa/0001")))
     repeated = evaljournal("rescore", "runs/qa/0001", "--all")
 
-    assert "0 outputs re-scored by exact; 3 already scored" in same.stderr
+    assert "0 outputs re-scored by exact; 3 already scored" in skipped.stderr
     assert before == after
     assert "3 outputs re-scored by exact" in repeated.stderr
     assert 6 == len(events("runs/qa/0001", TrialScored))

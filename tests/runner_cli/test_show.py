@@ -110,11 +110,11 @@ def test_notes() -> None:
     write_sync(Path("run"), [started(), session(), *trial_events[:-1], *notes_events, trial_events[-1]])
     lines = evaljournal("show", "run", "a").stdout.splitlines()
 
-    at = lines.index("          tokens 7 · cost 0.5")
+    index = lines.index("          tokens 7 · cost 0.5")
     assert [
         f"          judge: model big · prompt {printable(judged['prompt'])} · reply purple",
         "          rank 1",
-    ] == lines[at + 1 : at + 3]
+    ] == lines[index + 1 : index + 3]
 
 
 def test_a_trial_as_json() -> None:
