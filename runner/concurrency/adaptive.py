@@ -492,6 +492,7 @@ class Adaptive:
     def _learn_rate(self, start: Start, arrived: float, retry_after: float | None, *, in_a_row: bool) -> None:
         pace = self._pace
         self._cancel_test()
+        self._background.first_sign = None  # No rate can be measured across a pause.
         self._last_change = self._started
         self._limited.clear()
         self._last_limited.clear()

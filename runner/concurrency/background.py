@@ -46,8 +46,8 @@ class Background:
     """First start of the test; 0 while there is none."""
     test_to: int = 0
     """Last start of the test."""
-    is_extended: bool = False
-    """Whether the result was unclear, so that the test continues."""
+    parts: int = 1
+    """2 if the result was unclear and the test continues."""
     rate: float = 0.0
     """Accepted calls per second between the first sign and the last."""
 
@@ -59,7 +59,7 @@ class Background:
     @property
     def is_decided(self) -> bool:
         """Whether there were enough 429s in the current test."""
-        return self.is_testing and self.limited >= TEST_ENOUGH
+        return self.is_testing and self.limited >= TEST_ENOUGH * self.parts
 
     def expected(self, starts: int) -> float:
         """Return how many of `starts` may be rate limited at random: the mean and four standard deviations."""
@@ -102,14 +102,14 @@ class Background:
 
     def extend_test(self, newest: int) -> bool:
         """If the result is unclear, test as many starts again after `newest`, once; return whether that is done."""
-        if self.is_extended or not 0 < self.limited <= TEST_TOLERATED:
+        if self.parts > 1 or not 0 < self.limited <= TEST_TOLERATED:
             return False
-        self.test_to, self.is_extended = newest + self.test_to - self.test_from + 1, True
+        self.test_to, self.parts = newest + self.test_to - self.test_from + 1, 2
         return True
 
     def end_test(self, last: int) -> bool:
         """End the test with the start `last`; return whether the 429s are random."""
-        is_random = self.limited > TEST_TOLERATED
+        is_random = self.limited > TEST_TOLERATED * self.parts
         if self.limited:
             share = self.limited / (last - self.test_from + 1)
             self.share = min(max(share, self.observed if is_random else 0.0), 0.9)
@@ -118,5 +118,5 @@ class Background:
 
     def restart(self, newest: int) -> None:
         """Cancel the test, if there is one, and count the starts after `newest`."""
-        self.test_from, self.test_to, self.is_extended = 0, 0, False
+        self.test_from, self.test_to, self.parts = 0, 0, 1
         self.first, self.limited, self.first_sign = newest + 1, 0, None

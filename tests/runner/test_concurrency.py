@@ -315,6 +315,23 @@ def test_429s_before_an_outage_do_not_count_after_it() -> None:
     assert 0 == drive.policy._background.limited
 
 
+def test_the_rate_of_a_test_is_not_measured_across_a_pause() -> None:
+    """Nothing is accepted during a pause, so a rate measured across it is too low."""
+    drive = Drive(32)
+    names = drive.fill()
+    drive.wait(0.1)
+    drive.rate_limit(names[0], 20.0)
+    drive.wait(0.5)
+    sign = drive.policy._background.first_sign
+    for name in names[16:]:
+        drive.rate_limit(name, 20.0)
+    drive.wait(1.0)
+
+    assert sign is not None
+    assert "retry_after" == drive.pauses[-1].reason
+    assert drive.policy._background.first_sign is None
+
+
 def test_a_test_for_random_429s_is_longer_by_the_retries_in_it() -> None:
     """A second 429 of a trial does not count, so a test of retries alone would always find a rate limit."""
     drive = Drive(32)

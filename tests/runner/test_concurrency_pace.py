@@ -122,6 +122,19 @@ def test_a_test_with_an_unclear_result_continues_once(limited: int, *, is_unclea
     assert not background.extend_test(1220)
 
 
+@pytest.mark.parametrize(("limited", "is_random"), [(4, False), (5, True)])
+def test_a_test_of_twice_as_many_starts_tolerates_twice_as_many_429s(limited: int, *, is_random: bool) -> None:
+    """Otherwise a few poisoned cases besides a rate limit would look like random 429s."""
+    background = Background(longest_test=1e9, observed=0.1)
+    background.begin_test(1000)
+    background.limited = 1
+    background.extend_test(1120)
+    background.limited = limited
+
+    assert is_random == background.end_test(background.test_to)
+    assert 1 == background.parts
+
+
 def test_429s_after_a_measurement_do_not_lower_the_pace_forever() -> None:
     """If nothing was granted since the last 429, only probes start, even if calls were granted since the measurement."""
     pace = plateau(period=3.0)
