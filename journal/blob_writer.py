@@ -77,7 +77,7 @@ class BlobWriter:
             self._write_and_close(retry_interrupted(lambda: self._files.open(file, CREATE_NEW, parents)), data)
             self._checked_directories.add(os.path.dirname(file))
         except FileNotFoundError:
-            self._make_directory(file)
+            self._make_directories(file)
             return self._write(sha256, data)
         except FileExistsError:
             if not self._is_stored(file, data):  # A crash left it incomplete, or another thread is writing it.
@@ -122,7 +122,7 @@ class BlobWriter:
         finally:
             self._files.close(fd)
 
-    def _make_directory(self, file: str) -> None:
+    def _make_directories(self, file: str) -> None:
         directory = os.path.dirname(file)
         for path in (os.path.dirname(directory), directory):
             with contextlib.suppress(FileExistsError):

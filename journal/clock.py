@@ -24,7 +24,7 @@ def system_clock(
         if not since <= now < until:  # Formatted once per second.
             since = now // 1
             until, text = since + 1, time.strftime("%Y-%m-%dT%H:%M:%S.", time.gmtime(since))
-        thousands, units = divmod(int((now - since) * 1_000_000), 1000)
-        return f"{text}{_THREE_DIGITS[thousands]}{_THREE_DIGITS[units]}Z", monotonic() - start
+        milliseconds, microseconds = divmod(int((now - since) * 1_000_000), 1000)
+        return f"{text}{_THREE_DIGITS[milliseconds]}{_THREE_DIGITS[microseconds]}Z", monotonic() - start
 
     return read

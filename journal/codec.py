@@ -77,14 +77,14 @@ def _decoder(cls: type[KnownEvent]) -> Decoder:
             indent = "    "
         lines.append(f"{indent}event.{member} = value = members[{member!r}]")
         if not is_payload(field):
-            check, names[f"legal_{member}"] = _check_of(field)
+            check, names[f"legal_{member}"] = _type_check(field)
             condition = check.format(value="value", legal=f"legal_{member}")
             lines.append(f"{indent}if {condition}: raise invalid({member!r}, value)")
     exec("\n    ".join([*lines, "return event"]), names)  # noqa: S102  # built from our own field names
     return cast("Decoder", names["decode_event"])
 
 
-def _check_of(field: "attrs.Attribute[Any]") -> tuple[str, Any]:
+def _type_check(field: "attrs.Attribute[Any]") -> tuple[str, Any]:
     """Return an expression that is true if `{value}` is invalid, and the types or values that are `{legal}` in it."""
     if get_origin(field.type) is Literal:
         return "{value} not in {legal}", get_args(field.type)
@@ -121,7 +121,7 @@ def _encoder(cls: type[KnownEvent], name: str) -> Encoder:
         is_required, assignment = field.default is attrs.NOTHING, f"members[{member!r}] = {member}"
         checks.append(f"{member} = event.{member}")
         if not is_payload(field):
-            check, names[f"legal_{member}"] = _check_of(field)
+            check, names[f"legal_{member}"] = _type_check(field)
             checks.append(f"if {check.format(value=member, legal=f'legal_{member}')}: raise invalid(event, {member!r})")
         if is_required and not others:
             first.append(f"{member!r}: {member}")

@@ -26,7 +26,7 @@ def fields_of(cls: Any) -> tuple["attrs.Attribute[Any]", ...]:
     return fields
 
 
-def set_fields(event: Any) -> dict[str, Any]:
+def non_default_fields(event: Any) -> dict[str, Any]:
     """Return the fields of a fact that do not have their default, as a line contains them."""
     values = ((field, getattr(event, field.name)) for field in fields_of(type(event)))
     return {field.name: value for field, value in values if value != field.default}

@@ -99,7 +99,7 @@ def _above_stderr(fd: int) -> int:
 class Files:
     """The real file system."""
 
-    idle_check: float = 2.0
+    idle_check_interval: float = 2.0
     """Seconds between two checks whether another process has changed the files of a run, while nothing is written."""
 
     def open(self, path: str, flags: int, parents: int = 0) -> int:
@@ -209,7 +209,7 @@ class Files:
         except (FileNotFoundError, NotADirectoryError):
             return False
 
-    def links(self, fd: int) -> int:
+    def link_count(self, fd: int) -> int:
         """Return how many names an open file has: 0 if it was deleted; another name may be outside the run."""
         return os.fstat(fd).st_nlink
 

@@ -1,7 +1,7 @@
 """Legal transitions of a run and its trials.
 
 Two tables define which event may follow which; `Lifecycle` also checks the numbers of attempts and sessions. The writer and
-`verify` apply these rules. The diagram in the documentation is generated from `TRIAL`. No clock, disk or network here.
+`verify` apply these rules. The diagram in the documentation is generated from `TRIAL_RULES`. No clock, disk or network here.
 """
 
 from collections import Counter
@@ -34,7 +34,7 @@ ENDED: Final = frozenset({"completed", "failed", "withdrawn"})
 
 _ENQUEUED: Final = STAGES[1:]
 
-TRIAL: Final[dict[type[TrialEvent], dict[str, str]]] = {
+TRIAL_RULES: Final[dict[type[TrialEvent], dict[str, str]]] = {
     events.TrialEnqueued: {"absent": "queued", "withdrawn": "queued"},
     events.AttemptStarted: {"queued": "running", "backing_off": "running", "interrupted": "running"},
     events.AttemptSucceeded: {"running": "scoring"},
@@ -56,7 +56,7 @@ TRIAL: Final[dict[type[TrialEvent], dict[str, str]]] = {
 }
 """Event → stage before → stage after. Everything else is illegal."""
 
-RUN: Final[dict[type[Event], dict[str, str]]] = {
+RUN_RULES: Final[dict[type[Event], dict[str, str]]] = {
     events.RunStarted: {"new": "between_sessions"},
     events.SessionStarted: {"between_sessions": "in_session", "in_session": "in_session"},
     events.RunStopped: {"in_session": "between_sessions"},
@@ -82,8 +82,8 @@ class _Transition:
     """Stage before → number to add to the trial's state; None if the event is illegal."""
     open_change: tuple[int, ...]
     """Stage before → change of the number of open trials."""
-    number: Callable[[Event], int] | None
-    """Returns the attempt in the event that must be checked, if there is one."""
+    attempt_of: Callable[[Event], int] | None
+    """Returns the number of the attempt in the event, if that must be checked."""
     ahead: int
     """0 if that is the current or last attempt, 1 if it is the next one."""
 
@@ -112,12 +112,12 @@ def _transition(event: type[TrialEvent], row: dict[str, str]) -> _Transition:
     return _Transition(
         change=tuple(None if to is None else to - number + new_attempt for number, to in enumerate(after)),
         open_change=tuple(0 if to is None else _IS_OPEN[to] - _IS_OPEN[number] for number, to in enumerate(after)),
-        number=attrgetter(member) if member else None,
+        attempt_of=attrgetter(member) if member else None,
         ahead=ahead,
     )
 
 
-_TRANSITIONS: Final[dict[type[Event], _Transition]] = {event: _transition(event, row) for event, row in TRIAL.items()}
+_TRANSITIONS: Final[dict[type[Event], _Transition]] = {event: _transition(event, row) for event, row in TRIAL_RULES.items()}
 
 
 class Lifecycle:
@@ -127,7 +127,7 @@ class Lifecycle:
         self.stage = "new"
         """Stage of the run: `new`, `between_sessions` or `in_session`."""
         self.sessions = 0
-        self.open = 0
+        self.open_trials = 0
         """Number of trials that are enqueued and not ended."""
         self._trials: dict[str, int] = {}
         """Trial → `attempts << 4 | stage`."""
@@ -144,13 +144,13 @@ class Lifecycle:
         if (
             change is None
             or self.stage != "in_session"
-            or (transition.number is not None and transition.number(event) != (before >> 4) + transition.ahead)
+            or (transition.attempt_of is not None and transition.attempt_of(event) != (before >> 4) + transition.ahead)
         ):
             raise self._illegal(event, trial, transition)
         if type(event) is AttemptReturnedLate and not 1 <= event.attempt <= before >> 4:
             raise IllegalEvent("AttemptReturnedLate", f"attempt {event.attempt} was never started", trial=trial)
         self._trials[trial] = before + change
-        self.open += transition.open_change[before & 15]
+        self.open_trials += transition.open_change[before & 15]
 
     def replay_record(self, record: Record, path: Path) -> None:
         """Apply a record that was read from this path; raise `InvalidRecord` if it is not allowed."""
@@ -175,7 +175,7 @@ class Lifecycle:
 
     def _advance_run(self, event: Event) -> None:
         name = type(event).__name__
-        row = RUN.get(type(event))
+        row = RUN_RULES.get(type(event))
         if row is None:
             raise IllegalEvent(name, "only the journal itself writes it")
         after = row.get(self.stage)
@@ -187,8 +187,8 @@ class Lifecycle:
                     raise IllegalEvent(name, f"expected session {self.sessions + 1}, got session {number}")
                 self.sessions = number
             case events.RunFinished():
-                if self.open:
-                    raise IllegalEvent(name, f"{self.open} {'trial is' if self.open == 1 else 'trials are'} open")
+                if self.open_trials:
+                    raise IllegalEvent(name, f"{self.open_trials} {'trial is' if self.open_trials == 1 else 'trials are'} open")
         self.stage = after
 
     def _illegal(self, event: Event, trial: str, transition: _Transition) -> IllegalEvent:
@@ -196,9 +196,9 @@ class Lifecycle:
         if self.stage != "in_session":
             return IllegalEvent(name, _RUN_STAGE_TEXT[self.stage], trial=trial)
         if transition.change[_NUMBER[stage]] is None:
-            allowed = [kind.__name__ for kind, row in TRIAL.items() if stage in row]
+            allowed = [kind.__name__ for kind, row in TRIAL_RULES.items() if stage in row]
             return IllegalEvent(name, f"the trial is {stage}", trial=trial, allowed=allowed)
-        number = transition.number(event) if transition.number is not None else None
+        number = transition.attempt_of(event) if transition.attempt_of is not None else None
         reason = f"expected attempt {attempts + transition.ahead}, got attempt {number}"
         return IllegalEvent(name, reason, trial=trial)
 

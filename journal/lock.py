@@ -25,7 +25,7 @@ class Lock:
         try:
             if not files.lock(fd):
                 raise JournalLocked(f"{path} is being written by {_holder(file, files)}", path=path, hint="watch")
-            if files.links(fd) == 1:
+            if files.link_count(fd) == 1:
                 retry_interrupted(lambda: files.ftruncate(fd, 0))
                 write_all(files, fd, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
         except BaseException:

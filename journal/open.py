@@ -50,7 +50,7 @@ def open_run(path: Path, files: Files, *, new: bool, run: str | None) -> tuple[J
             _check_directory(path, files)
         lock = Lock(path, files)
         try:
-            end = _empty(path, files, run or uuid.uuid4().hex) if new else find_end(path, files)
+            end = _end_of_new_run(path, files, run or uuid.uuid4().hex) if new else find_end(path, files)
             file = SegmentFile(path, files, lock)
             if end.is_open:
                 file.open_existing(end.segment, end.bytes)
@@ -105,7 +105,7 @@ def find_end(path: Path, files: Files) -> JournalEnd:
         records=cursor.records,
         bytes=cursor.offset,
         digest=digest,
-        is_open=not cursor.sealed,
+        is_open=not cursor.is_sealed,
         torn=torn,
     )
 
@@ -117,7 +117,7 @@ def _replay(scan: Scan) -> tuple[Scan, Lifecycle]:
     return scan, lifecycle
 
 
-def _empty(path: Path, files: Files, run: str) -> JournalEnd:
+def _end_of_new_run(path: Path, files: Files, run: str) -> JournalEnd:
     try:
         segments.numbers(path, files)
     except NotAJournal:

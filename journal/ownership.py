@@ -122,18 +122,18 @@ def _signature(body: bytes, key: bytes, run: bytes, previous: bytes) -> bytes:
     return digest.hex()[: chain.HASH_LENGTH].encode()
 
 
-def starts(path: Path, key: bytes | None, files: Files = DISK) -> Iterator[tuple[RunStarted | SessionStarted, bool]]:
+def start_events(path: Path, key: bytes | None, files: Files = DISK) -> Iterator[tuple[RunStarted | SessionStarted, bool]]:
     """Yield the start of each session, newest first, then that of the run, each with whether it is signed with the key.
 
     Only these lines are parsed, and each is checked against the previous line. Damaged lines are skipped.
     """
     numbers = segments.numbers(path, files)
     for number in reversed(numbers):
-        yield from _starts_in(path, number, SessionStarted, key, files)
-    yield from _starts_in(path, numbers[0], RunStarted, key, files)
+        yield from _start_events_in(path, number, SessionStarted, key, files)
+    yield from _start_events_in(path, numbers[0], RunStarted, key, files)
 
 
-def _starts_in(
+def _start_events_in(
     path: Path, number: int, kind: type[RunStarted | SessionStarted], key: bytes | None, files: Files
 ) -> Iterator[tuple[RunStarted | SessionStarted, bool]]:
     marker = f'"type":"{type_name(kind)}"'.encode()

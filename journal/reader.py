@@ -185,7 +185,7 @@ class _Follower:
         except JournalError:
             if not records:
                 raise
-        if cursor.sealed and self._files.size(segments.file(self._path, cursor.segment + 1)) is not None:
+        if cursor.is_sealed and self._files.size(segments.file(self._path, cursor.segment + 1)) is not None:
             cursor.enter(cursor.segment + 1)
             self.has_more = True
         else:

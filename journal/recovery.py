@@ -197,7 +197,7 @@ def damage(scan: Scan) -> JournalDamaged | None:
     stop, cursor = scan.stop, scan.cursor
     if stop is None:
         return None
-    if scan.is_in_last_segment and not (stop.in_header or stop.is_unreadable) and confirmed_seq(scan) <= cursor.seq:
+    if scan.is_in_last_segment and not (stop.is_in_header or stop.is_unreadable) and confirmed_seq(scan) <= cursor.seq:
         return None
     remainder = scan.remainder()
     return JournalDamaged(
@@ -259,7 +259,7 @@ def recover(scan: Scan) -> TornTail | None:
     with files.read(segments.file(path, last)) as stream:
         valid = stream.read(scan.cursor.offset)
     create(files, str(path), segments.name(last), valid)
-    if scan.cursor.sealed:
+    if scan.cursor.is_sealed:
         files.make_read_only(segments.file(path, last))
     return torn
 

@@ -52,7 +52,7 @@ class Cursor:
         """Start of the next line."""
         self.records = 0
         """Number of valid records in this segment so far."""
-        self.sealed = False
+        self.is_sealed = False
         self.seqs_with_blobs: list[int] = []
         """Records that refer to blobs."""
         self.major = segments.MAJOR
@@ -69,7 +69,7 @@ class Cursor:
         self.segment = segment
         self.offset = 0
         self.records = 0
-        self.sealed = False
+        self.is_sealed = False
 
     def take(self, lines: Iterable[bytes]) -> Iterator[Record]:  # noqa: C901  # one loop, for speed
         """Yield the records in the next lines; raise `BadLine`, and stay before it, at an unexpected one."""
@@ -101,7 +101,7 @@ class Cursor:
                     raise InvalidRecord(self.path, seq + 1, f"not a record ({_reason(exc)})") from exc
                 if number != seq + 1:
                     raise InvalidRecord(self.path, seq + 1, f"expected seq {seq + 1}, got {number}")
-                if self.sealed or not records or event.__class__ is SegmentSealed or event.__class__ is SegmentOpened:
+                if self.is_sealed or not records or event.__class__ is SegmentSealed or event.__class__ is SegmentOpened:
                     self.seq, self.h, self.offset, self.records = seq, h, offset, records
                     self._check_file(event)
                 if check_all:
@@ -170,7 +170,7 @@ class Cursor:
                     raise self._invalid("its previous_h is not the hash of the previous record")
                 if self._check_all and self.segment > 1 and event.previous_sha256 != digest:
                     raise self._invalid("its previous_sha256 is not the SHA-256 of the previous file")
-            case SegmentSealed() if self.records and not self.sealed:
+            case SegmentSealed() if self.records and not self.is_sealed:
                 if (event.run.encode(), event.segment) != (self.run, self.segment):
                     expected = f"segment {self.segment} of run {self.run.decode()!r}"
                     raise self._invalid(f"it seals segment {event.segment} of run {event.run!r}, expected {expected}")
@@ -179,9 +179,9 @@ class Cursor:
                     raise self._invalid(f"it seals {event.records} records in {event.bytes} bytes, expected {expected}")
                 if self._check_all and event.sha256 != self._digest.hexdigest():
                     raise self._invalid("its sha256 is not the SHA-256 of the bytes before it")
-                self.sealed = True
+                self.is_sealed = True
             case _:
-                raise self._invalid("it follows segment_sealed" if self.sealed else "it is not at the start of a file")
+                raise self._invalid("it follows segment_sealed" if self.is_sealed else "it is not at the start of a file")
 
 
 def _has_correct_hash(line: bytes, header: dict[str, Any]) -> bool:
@@ -233,7 +233,7 @@ class ScanStop:
     seq: int
     """The record expected there."""
     check: str
-    in_header: bool
+    is_in_header: bool
     """Whether it is the first line of a file, which is synced before the file gets its name."""
     unfinished: bytes | None = None
     """Everything after the last valid record, if that is an incomplete line."""
@@ -271,7 +271,7 @@ class Scan:
             if number != expected:
                 self._stop_at(expected, f"{segments.name(expected)} is missing")
                 return
-            if expected > 1 and not cursor.sealed:
+            if expected > 1 and not cursor.is_sealed:
                 self._stop_at(cursor.segment, "the file is not sealed, but another one follows")
                 return
             cursor.enter(number)
@@ -354,7 +354,7 @@ class Scan:
             byte=cursor.offset if is_current else 0,
             seq=cursor.seq + 1,
             check=check,
-            in_header=not (is_current and cursor.records),
+            is_in_header=not (is_current and cursor.records),
             unfinished=exc.unfinished if isinstance(exc, BadLine) else None,
             is_unreadable=isinstance(exc, OSError),
         )

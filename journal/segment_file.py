@@ -113,7 +113,7 @@ class SegmentFile:
 
     def _change(self) -> Change:
         if self.segment:
-            file, has_moved = segments.file(self._path, self.segment), self.files.links(self._fd) > 0
+            file, has_moved = segments.file(self._path, self.segment), self.files.link_count(self._fd) > 0
             if not self.files.exists(file):
                 return "moved" if has_moved else "deleted"
             if not self.files.is_intact(self._fd, file, self._size):

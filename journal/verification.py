@@ -124,7 +124,7 @@ class Verifier:
             head=cursor.h.decode(),
             unfinished=len(remainder),
             zero_bytes=len(remainder) - len(remainder.rstrip(b"\0")),
-            unconfirmed=0 if cursor.sealed else max(0, cursor.seq - confirmed_seq(scan)),
+            unconfirmed=0 if cursor.is_sealed else max(0, cursor.seq - confirmed_seq(scan)),
             expected_at=self._expected_at,
             problem=problem,
         )

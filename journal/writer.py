@@ -95,10 +95,10 @@ class Journal:
         self.failure: JournalFailed | None = None
         """Why nothing more is written, if writing failed."""
         self._is_open = True
-        self._is_done = False
+        self._is_closed = False
         self._is_sealed = False
-        self._to_sync = trio.Event()
-        self._room = trio.Event()
+        self._sync_needed = trio.Event()
+        self._room_freed = trio.Event()
         self._waiters: list[tuple[int, int, trio.Event]] = []
         """Heap of (record, order, event to set when the record's state changes)."""
         self._wait_order = 0
@@ -192,7 +192,7 @@ class Journal:
             return in_blobs
 
         try:
-            return await self._guarded(write)
+            return await self._call_in_thread(write)
         except JournalFailed as exc:
             self._fail(exc)
             raise
@@ -218,32 +218,32 @@ class Journal:
         while self._lines.pending > PENDING_LIMIT:
             if self.failure is not None:
                 raise self.failure
-            if self._room.is_set():
-                self._room = trio.Event()
-            await self._room.wait()
+            if self._room_freed.is_set():
+                self._room_freed = trio.Event()
+            await self._room_freed.wait()
 
     async def _keep_writing(self) -> None:
         """Write lines until the journal is closed; raise if that fails."""
-        while not self._is_ended:
+        while not self._has_ended:
             while not self._lines.is_empty:
                 await self._write(self._lines.take())
-            if not self._is_ended:
-                with trio.move_on_after(self.files.idle_check) as idle:
+            if not self._has_ended:
+                with trio.move_on_after(self.files.idle_check_interval) as idle:
                     await self._lines.wait_changed()
                 if idle.cancelled_caught and self._lines.is_empty:
-                    await self._guarded(self._file.check)
+                    await self._call_in_thread(self._file.check)
 
     async def _keep_syncing(self) -> None:
         """Sync what was written until the journal is closed; raise if that fails."""
-        while not self._is_ended:
+        while not self._has_ended:
             while self._durable < self._written and (self._durability == "sync" or self._sync_target > self._durable):
                 async with self._segment_lock:
                     target = self._written
-                    await self._guarded(lambda: self._sync(target))  # noqa: B023  # called at once
+                    await self._call_in_thread(lambda: self._sync(target))  # noqa: B023  # called at once
                 self._confirm(target)
-            self._to_sync = trio.Event()
-            if not self._is_ended:
-                await self._to_sync.wait()
+            self._sync_needed = trio.Event()
+            if not self._has_ended:
+                await self._sync_needed.wait()
 
     @trio.lowlevel.enable_ki_protection
     async def _run_task(self, task: Callable[[], Awaitable[None]]) -> None:
@@ -262,14 +262,14 @@ class Journal:
         try:
             if self.failure is None:
                 await self._wait_synced()
-                await self._guarded(self._file.check)
+                await self._call_in_thread(self._file.check)
                 self._lines.seal_segment(*self._time(), self._durable)  # A seal confirms that everything before it is durable.
                 await self._wait_synced()
                 self._is_sealed = True
         finally:
-            self._is_done = True
+            self._is_closed = True
             self._lines.wake()
-            self._to_sync.set()
+            self._sync_needed.set()
 
     def _release(self) -> None:
         """Close the file and release the lock; blocking."""
@@ -280,8 +280,8 @@ class Journal:
             self._lock.release()
 
     @property
-    def _is_ended(self) -> bool:
-        return self._is_done or self.failure is not None
+    def _has_ended(self) -> bool:
+        return self._is_closed or self.failure is not None
 
     def _time(self) -> tuple[str, float]:
         """Read the clock; `t` is rounded to microseconds."""
@@ -301,7 +301,7 @@ class Journal:
 
     async def _wait_synced(self) -> None:
         self._sync_target = target = self.appended
-        self._to_sync.set()
+        self._sync_needed.set()
         while self._durable < target:
             await self._wait(target)
 
@@ -318,18 +318,18 @@ class Journal:
         data = batch.data
         if batch.segment != self._file.segment:
             async with self._segment_lock:
-                await self._guarded(self._file.check)
-                await self._guarded(self._file.finish)
+                await self._call_in_thread(self._file.check)
+                await self._call_in_thread(self._file.finish)
                 self._confirm(self._written)
-                await self._guarded(lambda: self._file.create(batch.segment, batch.lines[0]))
+                await self._call_in_thread(lambda: self._file.create(batch.segment, batch.lines[0]))
             self._written = batch.first
             self._confirm(batch.first)
             data = data[len(batch.lines[0]) :]
-        await self._guarded(lambda: self._write_lines(data, len(batch.lines), batch.blobs))
+        await self._call_in_thread(lambda: self._write_lines(data, len(batch.lines), batch.blobs))
         self._written = batch.first + len(batch.lines) - 1
         self._lines.mark_written(batch)
-        self._room.set()
-        self._to_sync.set()
+        self._room_freed.set()
+        self._sync_needed.set()
         if self._durability == "os":
             self._wake(self._written)
 
@@ -348,7 +348,7 @@ class Journal:
         if self._written > target and not self._waiters:
             self._file.pause(self._written - target)
 
-    async def _guarded(self, call: Callable[[], T]) -> T:
+    async def _call_in_thread(self, call: Callable[[], T]) -> T:
         """Make a call in a thread and translate its errors; raise at once if writing has failed before."""
         if self.failure is not None:
             raise self.failure
@@ -380,7 +380,7 @@ class Journal:
         """Remove an incomplete line from the end of the file, and sync."""
         lines: list[int] = []
         async with self._segment_lock:
-            await self._guarded(lambda: lines.append(self._file.truncate_to_lines(written)))
+            await self._call_in_thread(lambda: lines.append(self._file.truncate_to_lines(written)))
         self._written += lines[0]
         self._durable = self._written
 
@@ -397,9 +397,9 @@ class Journal:
             else:  # Waiting tasks must not wait for a writer that has ended.
                 message = f"the writer of {self.path} ended with {exc!r}"
                 self.failure = WriteFailed(message, path=self.path, hint="resume", durable=self._durable)
-        self._room.set()
+        self._room_freed.set()
         self._lines.wake()
-        self._to_sync.set()
+        self._sync_needed.set()
         self._wake(math.inf)
         if is_first and self._is_open and on_segment_lost is not None and isinstance(exc, SegmentLost):
             on_segment_lost(exc)

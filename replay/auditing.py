@@ -68,7 +68,7 @@ class Auditor:
         self._in_flight = InFlight()
         self._hung = 0
         """Attempts in flight when an endpoint stopped responding, in this session."""
-        self._highest = 0
+        self._highest_limit = 0
         """Highest concurrency limit of attempts in this session."""
         self._calls: dict[tuple[str, str], int] = {}
         """Trial that is not completed and scorer → number of the last call in this session."""
@@ -109,7 +109,7 @@ class Auditor:
             completed=state.completed,
             failed=state.failed,
             withdrawn=state.stages["withdrawn"],
-            open=self._lifecycle.open if self._open is None else self._open,
+            open=self._lifecycle.open_trials if self._open is None else self._open,
         )
         accounted = totals.completed + totals.failed + totals.withdrawn + totals.open
         findings, count = list(self._findings.kept), self._findings.count
@@ -135,7 +135,7 @@ class Auditor:
     def _stop(self, record: Record, message: str) -> None:
         self._add(record, "lifecycle", message)
         self._findings.note(f"nothing after record {record.seq:,} was checked")
-        self._is_over, self._open = True, self._lifecycle.open
+        self._is_over, self._open = True, self._lifecycle.open_trials
 
     def _check(self, record: Record) -> None:
         event = record.event
@@ -155,7 +155,7 @@ class Auditor:
                 self._t_before_notes = self._t
 
     def _begin_session(self, event: events.SessionStarted, record: Record) -> None:
-        self._t, self._t_before_notes, self._highest, self._hung = record.t, record.t, 0, 0
+        self._t, self._t_before_notes, self._highest_limit, self._hung = record.t, record.t, 0, 0
         if self._state.merged and self._state.merged.is_first(event.session):
             self._before_run = record.seq, len(self._findings.kept), self._findings.count
         for per_session in (self._slots, self._in_flight, self._calls, self._output_times):
@@ -188,9 +188,9 @@ class Auditor:
         return started is not None and (started.forked_from is not None or any(self._state.merged.origins()))
 
     def _check_score(self, event: events.TrialScored | events.ScoringFailed, record: Record) -> None:
-        name = event.trial, event.scorer.partition(".")[0]
-        if name in self._in_flight:
-            self._check_call_end(name, event.elapsed, record)
+        call_id = event.trial, event.scorer.partition(".")[0]
+        if call_id in self._in_flight:
+            self._check_call_end(call_id, event.elapsed, record)
             return
         output_at = self._output_times.get(event.trial)
         since = "the session started" if output_at is None else "the output"
@@ -199,34 +199,34 @@ class Auditor:
     _on_trial_scored = _on_scoring_failed = _check_score
 
     def _on_scorer_call_started(self, event: events.ScorerCallStarted, record: Record) -> None:
-        name, count = (event.trial, event.scorer), self._findings.count
+        call_id, count = (event.trial, event.scorer), self._findings.count
         subject = f"call of {event.scorer!r} for {event.trial!r}"
-        if name in self._in_flight:
-            self._add(record, "calls", f"{subject} starts while call {self._calls[name]} is in flight")
-            self._in_flight.end(name)
-        expected = self._calls.get(name, 0) + 1
+        if call_id in self._in_flight:
+            self._add(record, "calls", f"{subject} starts while call {self._calls[call_id]} is in flight")
+            self._in_flight.end(call_id)
+        expected = self._calls.get(call_id, 0) + 1
         if event.call != expected:
             self._add(record, "calls", f"{subject}: expected call {expected}, got call {event.call}")
-        self._calls[name] = event.call
-        due = self._state.delayed_calls.get(name, 0.0)
+        self._calls[call_id] = event.call
+        due = self._state.delayed_calls.get(call_id, 0.0)
         if record.t < due - TIME_TOLERANCE:
             self._add(record, "delay", f"{subject} starts at {record.t:.6f} s, before its backoff ends at {due:.6f} s")
-        in_flight = self._in_flight.start(name, event.key)
+        in_flight = self._in_flight.start(call_id, event.key)
         self._check_room(subject, event.key, in_flight, record)
         if count == self._findings.count:
             self._decisions.check_start(subject, event.key, record)
         self._decisions.inform(record, event.key)
 
     def _on_scorer_call_failed(self, event: events.ScorerCallFailed, record: Record) -> None:
-        name = event.trial, event.scorer
-        if name not in self._in_flight or event.call != self._calls[name]:
+        call_id = event.trial, event.scorer
+        if call_id not in self._in_flight or event.call != self._calls[call_id]:
             message = f"call {event.call} of {event.scorer!r} for {event.trial!r} fails, but is not in flight"
             self._add(record, "calls", message)
             return
-        self._check_call_end(name, event.elapsed, record)
+        self._check_call_end(call_id, event.elapsed, record)
 
-    def _check_call_end(self, name: tuple[str, str], elapsed: float, record: Record) -> None:
-        key, since = self._in_flight.end(name), self._state.scorer_calls[name].since
+    def _check_call_end(self, call_id: tuple[str, str], elapsed: float, record: Record) -> None:
+        key, since = self._in_flight.end(call_id), self._state.scorer_calls[call_id].since
         self._check_elapsed(record, elapsed, self._t_before_notes - since, record.t - since, "the call started")
         self._decisions.inform(record, key)
 
@@ -273,8 +273,8 @@ class Auditor:
             self._add_all(record, "steps", self._steps.start(event))
         in_flight, subject = self._in_flight.start(event.trial, event.key), repr(event.trial)
         is_known = self._check_room(subject, event.key, in_flight, record)
-        if is_known and not 0 <= event.slot < max(self._highest + self._hung, len(self._slots)):
-            message = f"{event.trial!r} starts in slot {event.slot}, but there were never more than {self._highest} slots"
+        if is_known and not 0 <= event.slot < max(self._highest_limit + self._hung, len(self._slots)):
+            message = f"{event.trial!r} starts in slot {event.slot}, but there were never more than {self._highest_limit} slots"
             self._add(record, "slots", message)
         due = state.backing_off.get(event.trial, 0.0)
         if record.t < due - TIME_TOLERANCE:
@@ -339,7 +339,7 @@ class Auditor:
         if isinstance(event, events.LimitChanged):
             limits = {**state.limits, event.key: event.after}
             attempt_limits = (limit for key, limit in limits.items() if not key.startswith(events.SCORER_PREFIX))
-            self._highest = max(self._highest, sum(attempt_limits))
+            self._highest_limit = max(self._highest_limit, sum(attempt_limits))
             slots = slots_of(state, event.key)
             if event.before != state.limits.get(event.key, event.before):
                 message = f"it changes a limit of {event.before}, but the limit was {state.limits[event.key]}"

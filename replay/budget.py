@@ -43,7 +43,7 @@ def _amount(value: object) -> float | None:
     return value if value is not None and is_amount(value) and math.isfinite(value) and value >= 0 else None
 
 
-def _sums() -> Amounts:
+def _zero_amounts() -> Amounts:
     return dict.fromkeys(UNITS, 0.0)
 
 
@@ -112,9 +112,9 @@ class Budget:
     """The budget of the run; empty if it has none."""
     trial_limits: Amounts = attrs.field(factory=dict[str, float])
     """What the attempts of one trial may use."""
-    spent: Amounts = attrs.field(factory=_sums)
-    possibly_paid: Amounts = attrs.field(factory=_sums)
-    held: Amounts = attrs.field(factory=_sums)
+    spent: Amounts = attrs.field(factory=_zero_amounts)
+    possibly_paid: Amounts = attrs.field(factory=_zero_amounts)
+    held: Amounts = attrs.field(factory=_zero_amounts)
     """Reserves that are not used yet, of attempts in flight and of outputs that are not fully scored."""
     has_ended: bool = False
     """Whether the session has ended with a final record, so that nothing is in flight."""
@@ -152,8 +152,8 @@ class Budget:
 
     def excess(self) -> Block | None:
         """Return why no attempt may start if a unit is exceeded already; None if none is."""
-        over = (unit for unit, limit in self.limits.items() if self._committed(unit) > limit)
-        return next((Block(reason="limit", unit=unit) for unit in over), None)
+        exceeded = (unit for unit, limit in self.limits.items() if self._committed(unit) > limit)
+        return next((Block(reason="limit", unit=unit) for unit in exceeded), None)
 
     def over_trial_limit(self, trial: str, usage: object = None) -> Amounts:
         """Return the units in which a trial exceeds the budget per trial, with what its attempts have used.
@@ -196,7 +196,7 @@ class Budget:
         ]
         return min(counts, default=None)
 
-    def needed(self, remaining: int, done: int) -> Amounts:
+    def larger(self, remaining: int, done: int) -> Amounts:
         """Return a larger budget, in round numbers, with which the remaining trials can probably start.
 
         Twice the budget if only the first estimate is known and did not fit. Empty if a larger budget does not help.
@@ -239,13 +239,14 @@ class Budget:
         attempt = self._open.get(trial)
         if attempt is not None and attempt.number != number:
             attempt = None
-        for unit, of_judges in _NAMES_IN_USAGE:
-            if unit not in usage and of_judges not in usage:
+        for names in _NAMES_IN_USAGE:
+            unit, judge_unit = names
+            if unit not in usage and judge_unit not in usage:
                 continue
-            parts = [part for name in (unit, of_judges) if (part := _amount(usage.get(name))) is not None]
-            if not parts:
+            reported = [amount for name in names if (amount := _amount(usage.get(name))) is not None]
+            if not reported:
                 continue
-            amount = sum(parts)
+            amount = sum(reported)
             self._add(self.spent, unit, amount)
             if attempt is not None:
                 before = attempt.held(unit)

@@ -15,13 +15,13 @@ def quantity(unit: str, amount: float) -> str:
 
 def use_lines(use: Mapping[str, BudgetUse]) -> Iterator[str]:
     """Yield, for each unit, what is spent of the budget, and the worst possible overshoot."""
-    for unit, part in use.items():
-        parts = [f"{unit} {quantity(unit, part.spent)} of {quantity(unit, part.limit)} spent"]
-        if part.possibly_paid:
-            parts.append(f"up to {quantity(unit, part.possibly_paid)} more for interrupted calls")
-        if part.reserved:
-            parts.append(f"{quantity(unit, part.reserved)} reserved")
-        overshoot = quantity(unit, part.overshoot) if part.overshoot else "none"
+    for unit, used in use.items():
+        parts = [f"{unit} {quantity(unit, used.spent)} of {quantity(unit, used.limit)} spent"]
+        if used.possibly_paid:
+            parts.append(f"up to {quantity(unit, used.possibly_paid)} more for interrupted calls")
+        if used.reserved:
+            parts.append(f"{quantity(unit, used.reserved)} reserved")
+        overshoot = quantity(unit, used.overshoot) if used.overshoot else "none"
         yield f"{', '.join(parts)}; worst possible overshoot: {overshoot}"
 
 
@@ -38,19 +38,19 @@ def budget_lines(state: RunState) -> Iterator[str]:
         yield f"budget per trial: {limits}; exceeded by {plural(summary.trials_exceeded, 'trial')}"
 
 
-def spent_in_words(state: RunState) -> str:
+def spent_text(state: RunState) -> str:
     """Return `cost $1.23 of $5.00 · about 37 more trials`; empty without a budget."""
     if state.budget is None or not state.budget.limits:
         return ""
     parts = [
-        f"{unit} {quantity(unit, part.spent + part.possibly_paid)} of {quantity(unit, part.limit)}"
-        for unit, part in state.budget.use().items()
+        f"{unit} {quantity(unit, used.spent + used.possibly_paid)} of {quantity(unit, used.limit)}"
+        for unit, used in state.budget.use().items()
     ]
     trials = state.budget.more_trials(state.done)
     return " · ".join([*parts, *([] if trials is None else [f"about {plural(trials, 'more trial')}"])])
 
 
-def block_in_words(state: RunState, block: Block) -> str:
+def block_text(state: RunState, block: Block) -> str:
     """Return why the budget allows no attempt."""
     unit, budget = block.unit, state.budget or Budget()
     if block.reason == "unknown":
@@ -66,19 +66,19 @@ def block_in_words(state: RunState, block: Block) -> str:
     return f"{unit} {used} of {quantity(unit, use.limit)} used{next_attempt}"
 
 
-def reserved_in_words(state: RunState) -> str:
+def reserved_text(state: RunState) -> str:
     """Return how much of the budget is used or reserved; empty if nothing is reserved."""
     use = {} if state.budget is None else state.budget.use()
     parts = (
-        f"{unit} {quantity(unit, part.spent + part.possibly_paid + part.reserved)} of {quantity(unit, part.limit)}"
-        for unit, part in use.items()
-        if part.reserved
+        f"{unit} {quantity(unit, used.spent + used.possibly_paid + used.reserved)} of {quantity(unit, used.limit)}"
+        for unit, used in use.items()
+        if used.reserved
     )
     text = " · ".join(parts)
     return f"{text} used or reserved" if text else ""
 
 
-def over_budget_in_words(budget: Budget, trial: str, usage: object = None) -> str:
+def over_budget_text(budget: Budget, trial: str, usage: object = None) -> str:
     """Return how a trial exceeds the budget per trial; `usage` is that of its attempt in flight, if not recorded yet."""
     over = budget.over_trial_limit(trial, usage)
     parts = (f"{unit} {quantity(unit, used)} of {quantity(unit, budget.trial_limits[unit])}" for unit, used in over.items())
@@ -90,5 +90,5 @@ def larger_budget(state: RunState, remaining: int) -> str:
 
     If usage was not reported, the task must be changed first, and ` --adopt` is returned.
     """
-    needed = {} if state.budget is None else state.budget.needed(remaining, state.done)
+    needed = {} if state.budget is None else state.budget.larger(remaining, state.done)
     return "".join(f" --budget {unit}={amount:.12g}" for unit, amount in needed.items()) or " --adopt"

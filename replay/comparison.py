@@ -224,9 +224,8 @@ def common_scorers(a: Side, b: Side) -> list[str]:
 
 
 def _nothing_in_common(a: Side, b: Side, pairing: Pairing) -> NothingInCommon:
-    has_variants = [name for name, side in (("A", a), ("B", b)) if side.variant is None and any(side.state.variants)]
-    has_hint = len(has_variants) == 1
-    hint = f"; {has_variants[0]} has variants: pass one of them as RUN@VARIANT" if has_hint else ""
+    with_variants = [name for name, side in (("A", a), ("B", b)) if side.variant is None and any(side.state.variants)]
+    hint = f"; {with_variants[0]} has variants: pass one of them as RUN@VARIANT" if len(with_variants) == 1 else ""
     return NothingInCommon(
         f"the two runs have no trial in common: {plural(len(pairing.only_a), 'trial')} only in A, "
         f"{len(pairing.only_b):,} only in B, {len(pairing.different_content):,} with the same name and different content{hint}"

@@ -6,14 +6,14 @@ from typing import Final
 
 from replay.comparison_table import ComparisonTable, Difference, Row
 from replay.comparison_text import in_unit, sentence, signed
-from replay.summary_text import versions_in_words
+from replay.summary_text import versions_text
 from replay.summary_types import Score
 from replay.text import digits, duration, money, number, plural, printable
 
 _WIDTH: Final = 120
 _NAME_CHARS: Final = 40
 _MAX_NAME_CHARS: Final = 4_000
-_NAMES: Final = 3
+_MAX_NAMES: Final = 3
 """Number of trials to name, of those that are not compared."""
 _MIN_P: Final = 0.0001
 _Column = Sequence[str]
@@ -33,7 +33,7 @@ def lines(table: ComparisonTable) -> Iterator[str]:
         yield ""
         yield f"{_name(scorer)}, compared with {_row_name(table.baseline)}:"
         for row in compared:
-            yield f"  {_row_name(row.name):<{width}}  {_in_words(row.differences[scorer])}"
+            yield f"  {_row_name(row.name):<{width}}  {_difference_text(row.differences[scorer])}"
     if note_lines := list(notes(table)):
         yield ""
         yield from note_lines
@@ -132,7 +132,7 @@ def verdict(difference: Difference) -> tuple[str, str, str]:
     return p_value, "not distinguishable", power
 
 
-def _in_words(difference: Difference) -> str:
+def _difference_text(difference: Difference) -> str:
     p_value, words, power = verdict(difference)
     paired = difference.paired
     if not p_value or paired.difference is None:
@@ -174,14 +174,14 @@ def _overlap(row: Row, baseline: str) -> Iterator[str]:
         ("only here", row.overlap.only_row),
         ("with different content", row.overlap.different_content),
     )
-    parts = [f"{len(trials):,} {where} ({_first(trials)})" for where, trials in lists if trials]
+    parts = [f"{len(trials):,} {where} ({_first_names(trials)})" for where, trials in lists if trials]
     if parts:
         yield f"{plural(row.overlap.common, 'trial')} in common with {baseline}; not compared: {', '.join(parts)}"
 
 
-def _first(trials: Sequence[str]) -> str:
-    names = [printable(name, 24) for name in islice(trials, _NAMES)]
-    return ", ".join([*names, *(["…"] if len(trials) > _NAMES else [])])
+def _first_names(trials: Sequence[str]) -> str:
+    names = [printable(name, 24) for name in islice(trials, _MAX_NAMES)]
+    return ", ".join([*names, *(["…"] if len(trials) > _MAX_NAMES else [])])
 
 
 def _row_notes(row: Row) -> Iterator[str]:
@@ -192,7 +192,7 @@ def _row_notes(row: Row) -> Iterator[str]:
     if row.unpriced_calls:
         yield f"{plural(row.unpriced_calls, 'call')} without a price; the cost is incomplete"
     for scorer, score in row.scores.items():
-        if versions := versions_in_words(score.versions, score.from_older_version):
+        if versions := versions_text(score.versions, score.from_older_version):
             yield f"{plural(score.scored, 'score')} of {_name(scorer)} {versions}"
         if score.failed:
             yield f"{_name(scorer)} failed for {plural(score.failed, 'output')}"

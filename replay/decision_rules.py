@@ -6,7 +6,7 @@ from typing import Final, TypeVar
 
 from journal import Event, Record, events
 from journal.codec import event_type
-from journal.fact import set_fields
+from journal.fact import non_default_fields
 from replay.audit_types import Rules, Settlement
 from replay.findings import Findings
 from replay.state import RunState
@@ -77,7 +77,7 @@ class DecisionRules:
         if self._due:
             seq, expected = self._due[0]
             self._report_decision(
-                record, f"missing before this record: after record {seq:,} the policy decides {_in_words(expected)}"
+                record, f"missing before this record: after record {seq:,} the policy decides {_decision_text(expected)}"
             )
 
     def check_start(self, subject: str, key: str, record: Record) -> None:
@@ -102,13 +102,13 @@ class DecisionRules:
         elif not self._due:
             self._expect(record, self._call_rules(record, lambda: rules.elapse(event.key, record.t), ()))
         if not self._due:
-            self._report_decision(record, f"the policy does not decide {_in_words(event)}")
+            self._report_decision(record, f"the policy does not decide {_decision_text(event)}")
             return
         seq, expected = self._due.popleft()
         if expected == event:
             self.reproduced += 1
         else:
-            message = f"the policy decides {_in_words(expected)}, but the record is {_in_words(event)}"
+            message = f"the policy decides {_decision_text(expected)}, but the record is {_decision_text(event)}"
             self._report_decision(record, f"after record {seq:,} {message}")
 
     def check_settlement(self, event: Settlement, record: Record) -> None:
@@ -123,7 +123,7 @@ class DecisionRules:
         elif event.trial in self._shared_trials:
             self.not_reproduced += 1  # This journal does not record whether the attempt was a probe.
         else:
-            message = f"the retry rules decide {_in_words(expected)}, but the record is {_in_words(event)}"
+            message = f"the retry rules decide {_decision_text(expected)}, but the record is {_decision_text(event)}"
             self._report_difference(record, "retry", f"after attempt {trial.attempts} of {event.trial!r} {message}")
 
     def _call_rules(self, record: Record, call: Callable[[], T], default: T) -> T:
@@ -135,9 +135,11 @@ class DecisionRules:
 
     def _report_decision(self, record: Record, message: str) -> None:
         """Report a wrong decision, once per session: every later decision depends on it."""
-        n = len(self._state.sessions)
+        session = len(self._state.sessions)
         self._report_difference(record, "policy", message)
-        self._findings.note(f"decisions of session {n} after record {record.seq:,} were not recomputed: they depend on it")
+        self._findings.note(
+            f"decisions of session {session} after record {record.seq:,} were not recomputed: they depend on it"
+        )
         self.stop()
 
     def _report_difference(self, record: Record, check: str, message: str) -> None:
@@ -148,5 +150,5 @@ class DecisionRules:
             self._findings.add(record, check, message)
 
 
-def _in_words(event: Event) -> str:
-    return " ".join([event_type(event), *(f"{name}={value!r}" for name, value in set_fields(event).items())])
+def _decision_text(event: Event) -> str:
+    return " ".join([event_type(event), *(f"{name}={value!r}" for name, value in non_default_fields(event).items())])

@@ -11,7 +11,7 @@ import attrs
 import orjson
 from attrs.validators import in_, instance_of, optional
 
-from replay.ending import ending_in_words, total_trials
+from replay.ending import ending_text, total_trials
 from replay.loaded_run import LoadedRun
 from replay.state import RunState
 from replay.summary import has_output, latency, score_of
@@ -23,8 +23,8 @@ from replay.view_json import view_json
 VERSION: Final = 2
 """Version of the JSON; a digest of another version is computed again."""
 
-_REVISION: Final = 64
-"""Characters of a git revision, at most."""
+_REVISION_CHARS: Final = 64
+"""Maximum length of a git revision."""
 
 PASSED: Final = "p"
 FAILED: Final = "f"
@@ -136,12 +136,12 @@ def unreadable_digest(problem: str) -> RunDigest:
 def digest(run: LoadedRun) -> tuple[RunDigest, list[CaseColumns]]:
     """Return the digest of a run, and the cases of each of its variants."""
     state, started = run.state, run.state.started
-    parts = list(_parts(state))
+    results = list(_results_by_variant(state))
     git = started.environment.get("git") if started is not None else None
     run_digest = RunDigest(
         evaluation=started.evaluation if started else None,
         started_at=state.sessions[0].at if state.sessions else None,
-        git=git[:_REVISION] if isinstance(git, str) else "",
+        git=git[:_REVISION_CHARS] if isinstance(git, str) else "",
         shard=started.shard if started else "",
         status=run.status,
         outcome=short_ending(run),
@@ -151,23 +151,23 @@ def digest(run: LoadedRun) -> tuple[RunDigest, list[CaseColumns]]:
         elapsed=state.elapsed,
         head=state.head,
         cost=_cost(state.usage),
-        variants=[_variant_digest(*part) for part in parts],
+        variants=[_variant_digest(*result) for result in results],
     )
-    return run_digest, [_case_columns(trials, scores) for _, trials, _, scores in parts]
+    return run_digest, [_case_columns(trials, scores) for _, trials, _, scores in results]
 
 
 def short_ending(run: LoadedRun) -> str:
     """Return how a run ended in a few words, for a table."""
     if run.problem is not None or run.is_live:
         return run.status
-    return ending_in_words(run.state) if run.state.outcome else "no final record"
+    return ending_text(run.state) if run.state.outcome else "no final record"
 
 
-_Part = tuple[str, list[TrialState], Mapping[str, float], Mapping[str, Tally]]
+_VariantResults = tuple[str, list[TrialState], Mapping[str, float], Mapping[str, Tally]]
 """The name, trials, usage and scores of a variant."""
 
 
-def _parts(state: RunState) -> Iterator[_Part]:
+def _results_by_variant(state: RunState) -> Iterator[_VariantResults]:
     trials: dict[str, list[TrialState]] = {variant: [] for variant in state.variants or ("",)}
     for trial in state.trials.values():
         if trial.stage != "withdrawn":

@@ -17,9 +17,9 @@ from replay.trial_state import TrialState
 from replay.variant_text import variant_lines
 from replay.worker_totals import worker_lines
 
-_FAILURES: Final = 5
+_MAX_FAILURES: Final = 5
 """Failed trials shown one by one."""
-_SHARDS: Final = 20
+_MAX_SHARDS: Final = 20
 """Missing shards that are listed."""
 
 CRASHED: Final = "ended without a final record (killed, power loss or disk full)"
@@ -34,7 +34,7 @@ _OUTCOMES: Final = {
     "dataset_failed": "stopped (the cases could not be read)",
     "budget": "stopped by its budget",
 }
-"""How a session ended, in words."""
+"""How a session ended → its text."""
 
 
 def final_report(state: RunState, *, path: Path | str, head: str = "", **options: Any) -> str:
@@ -54,8 +54,8 @@ def final_summary(
     summary = summarize(state)
     name = printable(state.started.evaluation) if state.started else "the run"
     name += f", shard {printable(state.started.shard, 24)}," if state.started and state.started.shard else ""
-    progress, directory = progress_in_words(state, total), printable(str(path), 500)
-    lines = [f"{name} {ending_in_words(state, stop_reason)}: {progress} done, in {directory}"]
+    progress, directory = progress_text(state, total), printable(str(path), 500)
+    lines = [f"{name} {ending_text(state, stop_reason)}: {progress} done, in {directory}"]
     if detail:
         lines.append(f"  {one_line(detail, 500)}")
     if state.sessions:
@@ -64,8 +64,8 @@ def final_summary(
         lines.append(f"  took {duration(state.elapsed)}{sessions}{shards}")
     lines += [f"  {row}" for row in _summary_lines(state, summary)]
     if missing := summary.missing_shards:
-        more = f", … ({len(missing):,})" if len(missing) > _SHARDS else ""
-        lines.append(f"  missing shards: {', '.join(missing[:_SHARDS])}{more}")
+        more = f", … ({len(missing):,})" if len(missing) > _MAX_SHARDS else ""
+        lines.append(f"  missing shards: {', '.join(missing[:_MAX_SHARDS])}{more}")
     lines += [f"  {row}" for row in _events(state, detail)]
     lines += _failures(state)
     lines += [f"details: {command}" for command in _detail_commands(state, path)]
@@ -74,15 +74,15 @@ def final_summary(
     return "\n".join(lines)
 
 
-def ending_in_words(state: RunState, stop_reason: str = "") -> str:
-    """Return how the last session ended, in words."""
+def ending_text(state: RunState, stop_reason: str = "") -> str:
+    """Return how the last session ended."""
     outcome = state.outcome or stop_reason
     if not outcome and state.sessions and state.sessions[-1].number in forked_sessions(state):
         return "forked while running"
     return _OUTCOMES.get(outcome, printable(outcome)) if outcome else CRASHED
 
 
-def progress_in_words(state: RunState, total: int | None = None) -> str:
+def progress_text(state: RunState, total: int | None = None) -> str:
     """Return how many trials are done, of how many if that is known."""
     trials = total_trials(state, total)
     return plural(state.done, "trial") if trials is None else f"{state.done:,} of {plural(trials, 'trial')}"
@@ -118,22 +118,22 @@ def unscored_lines(missing: Mapping[str, int], path: Path | str) -> Iterator[str
 
 
 def _summary_lines(state: RunState, summary: Summary) -> Iterator[str]:
-    yield summary_text.trials_in_words(state)
+    yield summary_text.trials_text(state)
     yield from variant_lines(state)
     scores = summary_text.score_lines(summary.scores, failed=summary.trials.failed)
     yield from (f"all variants: {row}" for row in scores) if state.variants else scores
     yield from summary_text.pass_lines(summary.scores)
     if summary.steps is not None:
-        yield summary_text.steps_in_words(summary.steps)
+        yield summary_text.steps_text(summary.steps)
     if summary.latency.count:
-        yield summary_text.latency_in_words(summary.latency, plural(summary.latency.count, "output"))
+        yield summary_text.latency_text(summary.latency, plural(summary.latency.count, "output"))
     yield from summary_text.truncated_lines(state)
     usage = summary_text.billed_usage(summary.usage)
     if usage:
         unproductive = summary_text.billed_usage(summary.usage_without_output)
-        in_words = summary_text.usage_in_words
-        part = f"; of this {in_words(unproductive, {})} by attempts without an output" if unproductive else ""
-        yield f"{in_words(usage, summary.unpriced_models)}{part}"
+        usage_text = summary_text.usage_text
+        part = f"; of this {usage_text(unproductive, {})} by attempts without an output" if unproductive else ""
+        yield f"{usage_text(usage, summary.unpriced_models)}{part}"
     yield from budget_lines(state)
     yield from worker_lines(state.workers)
 
@@ -157,8 +157,8 @@ def _events(state: RunState, detail: str) -> Iterator[str]:
     """Yield adoptions, retries, interruptions, errors and crashes."""
     yield from summary_text.adopted_lines(state)
     if state.retries:
-        words = {"stopped": "run stopped"}
-        counts = [f"{count:,} × {words.get(reason) or spaced(reason)}" for reason, count in state.retries.most_common()]
+        labels = {"stopped": "run stopped"}
+        counts = [f"{count:,} × {labels.get(reason) or spaced(reason)}" for reason, count in state.retries.most_common()]
         yield f"{plural(sum(state.retries.values()), 'retry', 'retries')}: {', '.join(counts)}"
     if state.interrupted:
         verb = "was" if state.interrupted == 1 else "were"
@@ -175,7 +175,7 @@ def _events(state: RunState, detail: str) -> Iterator[str]:
     error = state.last_error
     is_last = error is not None and error.outputs == len(state.latencies) and state.outcome != "finished"
     if error is not None and is_last and error.message not in detail:
-        yield f"no output since the last error{', ' if error.consecutive > 1 else ': '}{summary_text.error_in_words(error)}"
+        yield f"no output since the last error{', ' if error.consecutive > 1 else ': '}{summary_text.error_text(error)}"
     if state.running:
         reusable = _reusable_steps(state)
         after = f"continued after {plural(reusable, 'completed step')}" if reusable else "repeated"
@@ -205,11 +205,11 @@ def _failures(state: RunState) -> Iterator[str]:
     repeated: list[tuple[str, TrialState]] = []
     for name, trial in failed_trials(state):
         if (trial.reason, trial.error) in errors:
-            repeated += [(name, trial)] if len(repeated) < _FAILURES else []
-        elif len(shown) < _FAILURES:
+            repeated += [(name, trial)] if len(repeated) < _MAX_FAILURES else []
+        elif len(shown) < _MAX_FAILURES:
             errors.add((trial.reason, trial.error))
             shown[name] = trial
-    shown.update(islice(repeated, _FAILURES - len(shown)))
+    shown.update(islice(repeated, _MAX_FAILURES - len(shown)))
     for name, trial in shown.items():
         error = "interrupted, and not repeated" if trial.reason == "ambiguous" else one_line(trial.error, 200)
         yield f"  {printable(name)}: {error} ({spaced(trial.reason)}, {plural(trial.attempts, 'attempt')})"

@@ -224,7 +224,7 @@ def _changes(entries: Sequence[Entry], fingerprints: Mapping[str, str]) -> dict[
     changes: dict[str, list[CaseHistory]] = {"broken": [], "fixed": [], "flaky": []}
     for name, by_run in rows.items():
         for case, letters in zip(fingerprints, zip(*by_run, strict=True), strict=True):
-            kind, since = change("".join(letters))
+            kind, since = case_change("".join(letters))
             if kind != "unchanged":
                 path = None if since is None else entries[since].path
                 changes[kind].append(CaseHistory(case=case, variant=name, outcomes="".join(letters), since=path))
@@ -244,7 +244,7 @@ def _has_same_cases(columns: CaseColumns, fingerprints: Mapping[str, str]) -> bo
     return columns.cases == [*fingerprints] and columns.fingerprints == [*fingerprints.values()]
 
 
-def change(outcomes: str) -> tuple[Literal["unchanged", "broken", "fixed", "flaky"], int | None]:
+def case_change(outcomes: str) -> tuple[Literal["unchanged", "broken", "fixed", "flaky"], int | None]:
     """Return how a case changed over some runs, and the index of the run since which it is broken or fixed (None otherwise).
 
     An error before a later result does not count, so that an outage makes no case flaky. An error at the end counts.

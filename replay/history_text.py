@@ -17,7 +17,7 @@ _MAX_RUNS: Final = 20
 """Maximum number of runs whose outcomes are shown, the newest ones."""
 
 
-def score_in_short(score: ScoreDigest) -> str:
+def short_score(score: ScoreDigest) -> str:
     """Return a mean: `93.3 %` of passes, `0.82` of other numbers."""
     return f"{100 * score.mean:.1f} %" if score.kind == "pass" else digits(score.mean, 3)
 
@@ -25,10 +25,10 @@ def score_in_short(score: ScoreDigest) -> str:
 def score_with_interval(score: ScoreDigest) -> str:
     """Return a mean with its 95 % confidence interval: `93.3 % (84.1–97.4)`."""
     if score.low is None or score.high is None:
-        return score_in_short(score)
+        return short_score(score)
     if score.kind == "pass":
-        return f"{score_in_short(score)} ({100 * score.low:.1f}–{100 * score.high:.1f})"
-    return f"{score_in_short(score)} ({digits(score.low, 3)} to {digits(score.high, 3)})"
+        return f"{short_score(score)} ({100 * score.low:.1f}–{100 * score.high:.1f})"
+    return f"{short_score(score)} ({digits(score.low, 3)} to {digits(score.high, 3)})"
 
 
 def sparkline(values: Sequence[float | None]) -> str:
@@ -85,7 +85,7 @@ def trend_lines(history: History) -> Iterator[str]:
         trend = [None if point.is_partial else point.score for point in points]
         scores = [score for score in trend if score is not None]
         if len(scores) > 1:
-            low, high = (score_in_short(choose(scores, key=lambda score: score.mean)) for choose in (min, max))
+            low, high = (short_score(choose(scores, key=lambda score: score.mean)) for choose in (min, max))
             bars = sparkline([None if score is None else score.mean for score in trend])
             label = f"{printable(history.scorer or '', 24)}{f'@{printable(variant, 40)}' if variant else ''}"
             yield f"{label}  {bars}  {low} to {high}"

@@ -9,7 +9,7 @@ from typing import Final, Literal
 import attrs
 
 from journal.events import SCORER_PREFIX
-from replay.budget_text import block_in_words, reserved_in_words
+from replay.budget_text import block_text, reserved_text
 from replay.pauses import PAUSE_REASONS, PROBING, Pause
 from replay.state import RunState
 from replay.text import digits, duration, plural, printable
@@ -40,7 +40,7 @@ class Reason:
     evidence: str = ""
     """What the policy observed, as recorded."""
     text: str
-    """The reason in words; safe for a terminal."""
+    """The reason as text; safe for a terminal."""
 
 
 def reasons(state: RunState, *, now: float, total: int | None = None) -> list[Reason]:
@@ -55,7 +55,7 @@ def reasons(state: RunState, *, now: float, total: int | None = None) -> list[Re
     keys = [key for key in {**state.limits, **state.paces, **state.pauses} if not key.startswith(SCORER_PREFIX)] or [""]
     has_idle_slot = any((slots := slots_of(state, key)) is None or state.in_flight(key) < slots for key in keys)
     attempts = list(_attempt_reasons(state, keys, now, ready, total)) if has_idle_slot else []
-    if has_idle_slot and ready and not attempts and (text := reserved_in_words(state)):
+    if has_idle_slot and ready and not attempts and (text := reserved_text(state)):
         attempts = [Reason(reason="budget", text=f"budget: {text}")]  # The estimate for the next attempt is not recorded.
     workers = state.settings.get("workers")
     if has_idle_slot and ready and not attempts and isinstance(workers, dict) and workers.get("tasks", True):
@@ -83,7 +83,7 @@ def slots_of(state: RunState, key: str) -> int | None:
     return slots if isinstance(slots, int) else None
 
 
-def pause_in_words(pause: Pause, now: float) -> str:
+def pause_text(pause: Pause, now: float) -> str:
     """Return what a pause waits for: `Retry-After: 12 s left`, `endpoint unavailable; probing, next probe in 3 s`."""
     left, reason = pause.until - now, PAUSE_REASONS.get(pause.reason) or printable(pause.reason)
     if pause.reason in PROBING:
@@ -91,12 +91,12 @@ def pause_in_words(pause: Pause, now: float) -> str:
     return f"{reason}: {duration(left)} left"
 
 
-def pace_in_words(pace: float) -> str:
+def pace_text(pace: float) -> str:
     """Return a pace as `pace: 4.2 starts/s`."""
     return f"pace: {digits(pace, 2 if pace < 100 else 3)} starts/s"  # noqa: PLR2004
 
 
-def limit_in_words(limit: int, slots: int | None, evidence: str = "") -> str:
+def limit_text(limit: int, slots: int | None, evidence: str = "") -> str:
     """Return a limit as `concurrency limit 16 of 100: 429 at 17 in flight`."""
     maximum = "" if slots is None else f" of {slots:,}"
     reason = f": {printable(' '.join(evidence.split()), _EVIDENCE_CHARS)}" if evidence else ""
@@ -110,10 +110,10 @@ def _attempt_reasons(state: RunState, keys: list[str], now: float, ready: int, t
         outputs = state.stages["scoring"]
         yield Reason(reason="scorers", number=outputs, text=f"scorers: {plural(outputs, 'output')} to score")
     if ready and state.budget is not None:
-        blocks = {block_in_words(state, block): None for block in state.budget.blocks()}
+        blocks = {block_text(state, block): None for block in state.budget.blocks()}
         yield from (Reason(reason="budget", text=f"budget: {text}") for text in blocks)
     if ready or state.backing_off or to_come:
-        yield from _key_reasons(state, keys, now, waiting=ready > 0 and not is_held, show_keys=len(keys) > 1)
+        yield from _key_reasons(state, keys, now, is_waiting=ready > 0 and not is_held, show_keys=len(keys) > 1)
     if ready:
         return
     if state.backing_off:  # None of them is ready.
@@ -130,8 +130,8 @@ def _attempt_reasons(state: RunState, keys: list[str], now: float, ready: int, t
         yield Reason(reason="none_left", text=f"no trials left to start{scoring}")
 
 
-def _key_reasons(state: RunState, keys: list[str], now: float, *, waiting: bool, show_keys: bool) -> Iterator[Reason]:
-    """Yield why the policies of some keys delay starts; `waiting` is whether something is ready to start."""
+def _key_reasons(state: RunState, keys: list[str], now: float, *, is_waiting: bool, show_keys: bool) -> Iterator[Reason]:
+    """Yield why the policies of some keys delay starts; `is_waiting` is whether something is ready to start."""
     for key in keys:
         pause, busy, limit, slots = state.pauses.get(key), state.in_flight(key), state.limits.get(key), slots_of(state, key)
         name = f"{_name(key)}: " if show_keys or key.startswith(SCORER_PREFIX) else ""
@@ -143,15 +143,15 @@ def _key_reasons(state: RunState, keys: list[str], now: float, *, waiting: bool,
                 "breaker" if pause.reason in PROBING else "retry_after" if pause.reason == "retry_after" else "pause"
             )
             left = pause.until - now if pause.until > now else None
-            text = f"{name}{pause_in_words(pause, now)}"
+            text = f"{name}{pause_text(pause, now)}"
             yield Reason(key=key, reason=kind, seconds=left, evidence=pause.evidence, text=text)
-        elif waiting and is_full and limit is not None and slots is not None and limit < slots:
+        elif is_waiting and is_full and limit is not None and slots is not None and limit < slots:
             change = state.limit_changes[key]
             evidence = change.evidence or (_FIRST_LIMIT if change.reason == "start" else "")
-            text = f"{name}{limit_in_words(limit, slots, evidence)}"
+            text = f"{name}{limit_text(limit, slots, evidence)}"
             yield Reason(key=key, reason="limit", number=limit, evidence=change.evidence, text=text)
-        elif waiting and not is_full and key in state.paces:
-            yield Reason(key=key, reason="pace", number=state.paces[key], text=f"{name}{pace_in_words(state.paces[key])}")
+        elif is_waiting and not is_full and key in state.paces:
+            yield Reason(key=key, reason="pace", number=state.paces[key], text=f"{name}{pace_text(state.paces[key])}")
 
 
 def _scorer_reasons(state: RunState, attempt_keys: list[str], now: float) -> Iterator[Reason]:
@@ -160,7 +160,7 @@ def _scorer_reasons(state: RunState, attempt_keys: list[str], now: float) -> Ite
         return
     keys = [key for key in {**state.limits, **state.paces, **state.pauses} if key not in attempt_keys]
     started = {trial for trial, _ in (*state.scorer_calls, *state.delayed_calls)}
-    yield from _key_reasons(state, keys, now, waiting=state.stages["scoring"] > len(started), show_keys=True)
+    yield from _key_reasons(state, keys, now, is_waiting=state.stages["scoring"] > len(started), show_keys=True)
 
 
 def _name(key: str) -> str:

@@ -81,7 +81,7 @@ class Pairing:
 
     def scores(self, scorers: Iterable[str]) -> dict[str, PairedDifference]:
         """Compare the values of some scorers."""
-        return {scorer: self._scorer(scorer, self._cases) for scorer in scorers}
+        return {scorer: self._compare_scorer(scorer, self._cases) for scorer in scorers}
 
     def grouped(self, scorers: Sequence[str], groups: Mapping[Key, str]) -> dict[str, dict[str, PairedDifference]]:
         """Compare the scores of each group; equal cases have equal metadata."""
@@ -89,23 +89,28 @@ class Pairing:
         for key in self.common:
             if key in groups:
                 cases_of.setdefault(groups[key], {})[key[0]] = self._cases[key[0]]
-        return {label: {scorer: self._scorer(scorer, cases) for scorer in scorers} for label, cases in sorted(cases_of.items())}
+        return {
+            label: {scorer: self._compare_scorer(scorer, cases) for scorer in scorers}
+            for label, cases in sorted(cases_of.items())
+        }
 
     def latency(self) -> PairedDifference:
         """Compare the seconds per output."""
-        return self._measured("number", lambda trial: trial.elapsed if trial.output_location is not None else None)
+        return self._compare_measured("number", lambda trial: trial.elapsed if trial.output_location is not None else None)
 
     def completion(self) -> PairedDifference:
         """Compare the share of trials that were completed, among those that are done."""
-        return self._measured("pass", lambda trial: trial.stage == "completed" if trial.stage in DONE else None)
+        return self._compare_measured("pass", lambda trial: trial.stage == "completed" if trial.stage in DONE else None)
 
-    def _measured(self, kind: Literal["pass", "number"], measure: Callable[[TrialState], float | None]) -> PairedDifference:
+    def _compare_measured(
+        self, kind: Literal["pass", "number"], measure: Callable[[TrialState], float | None]
+    ) -> PairedDifference:
         a, b = array("d"), array("d")
         for pairs in _values(self._cases, measure):
             _append_means(a, b, pairs)
         return compare_values(kind, a, b, cases=len(self._cases), scorer_changed=False, is_share=kind == "pass")
 
-    def _scorer(self, scorer: str, cases: _Cases) -> PairedDifference:
+    def _compare_scorer(self, scorer: str, cases: _Cases) -> PairedDifference:
         a, b = array("d"), array("d")
         types: set[type] = set()
         is_share = True
@@ -130,12 +135,12 @@ class Pairing:
             for side in (0, 1)
         )
         scorer_changed = versions_a != versions_b
-        if not a and (labels := self._labels(scorer, cases, scorer_changed=scorer_changed)).n:
+        if not a and (labels := self._compare_labels(scorer, cases, scorer_changed=scorer_changed)).n:
             return labels
         kind: Literal["pass", "number"] = "pass" if types == {bool} else "number"
         return compare_values(kind, a, b, cases=len(cases), scorer_changed=scorer_changed, is_share=is_share)
 
-    def _labels(self, scorer: str, cases: _Cases, *, scorer_changed: bool) -> PairedDifference:
+    def _compare_labels(self, scorer: str, cases: _Cases, *, scorer_changed: bool) -> PairedDifference:
         """Compare labels trial by trial; repeats of a case cannot be averaged."""
         keys = [key for key in self.common if key[0] in cases]
         pairs = [(score(self._a[key], scorer), score(self._b[key], scorer)) for key in keys]

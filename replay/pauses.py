@@ -1,4 +1,4 @@
-"""Pauses of a rate-limit key: their reasons, and the reasons in words.
+"""Pauses of a rate-limit key: their reasons, and the texts of these.
 
 `intake_paused` records the reasons. `runner.concurrency` decides what may start during a pause.
 """
@@ -28,7 +28,7 @@ class Pause(NamedTuple):
     """When the next attempt or probe may start, in seconds of `t`."""
     reason: str
     evidence: str = ""
-    """What the policy observed, in words."""
+    """What the policy observed."""
 
     def is_in_force(self, now: float) -> bool:
         """Return whether it applies; an open circuit breaker does until a record closes it."""

@@ -62,7 +62,7 @@ class Scores(dict[str, Tally]):
     def add(self, event: TrialScored, trial: TrialState) -> None:
         """Add a score of a trial, or replace the earlier one."""
         old_score = trial.set_score(sys.intern(event.scorer), sys.intern(event.version), event.value, self._shared)
-        for scores in self._sums(trial):
+        for scores in self._scores_of(trial):
             tally = scores.tally(event.scorer)
             if old_score is not None:
                 tally.remove(old_score[1], old_score[0], trial.case)
@@ -71,24 +71,24 @@ class Scores(dict[str, Tally]):
             tally.add(event.value, 1, trial.case)
         if trial.unscored and (scorer := event.scorer.partition(".")[0]) in trial.unscored:  # It had failed before.
             trial.unscored = tuple(name for name in trial.unscored if name != scorer)
-            for scores in self._sums(trial):
+            for scores in self._scores_of(trial):
                 scores[scorer].failed -= 1
 
     def add_failure(self, event: ScoringFailed, trial: TrialState) -> None:
         """Add a failure of a scorer, unless it has failed for the trial before."""
         if event.scorer not in trial.unscored:
             trial.unscored = (*trial.unscored, event.scorer)
-            for scores in self._sums(trial):
+            for scores in self._scores_of(trial):
                 tally = scores.tally(event.scorer)
                 tally.failed += 1
                 tally.error = f"{event.error}: {event.message}"[:ERROR_CHARS]
 
-    def _sums(self, trial: TrialState) -> "tuple[Scores, ...]":
+    def _scores_of(self, trial: TrialState) -> "tuple[Scores, ...]":
         return (self, self.by_variant[trial.variant]) if self.by_variant else (self,)
 
     def remove(self, trial: TrialState) -> None:
         """Remove the scores and failures of a trial that was withdrawn."""
-        for scores in self._sums(trial):
+        for scores in self._scores_of(trial):
             for scorer, (version, value) in trial.scores.items():
                 scores[scorer].remove(value, version, trial.case)
             for scorer in trial.unscored:

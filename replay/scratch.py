@@ -146,9 +146,9 @@ class Column(Generic[Number]):
 
     def values(self, first: int = 0, last: int | None = None) -> Iterator[Number]:
         """Yield the numbers from one index up to another, in order."""
-        return chain.from_iterable(self._parts(first, len(self) if last is None else last))
+        return chain.from_iterable(self._arrays(first, len(self) if last is None else last))
 
-    def _parts(self, first: int, last: int) -> "Iterator[array[Number]]":
+    def _arrays(self, first: int, last: int) -> "Iterator[array[Number]]":
         for block in range(first // _BLOCK, min(len(self._blocks), -(-last // _BLOCK))):
             start = block * _BLOCK
             yield self._read(block)[max(0, first - start) : last - start]

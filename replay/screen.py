@@ -10,14 +10,14 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from replay import summary_text
-from replay.budget_text import spent_in_words
+from replay.budget_text import spent_text
 from replay.idle import in_backoff, one_line, reasons
 from replay.pauses import PAUSE_REASONS, PROBING
 from replay.state import RunState
 from replay.summary import latency, score_of, steps_of
 from replay.text import digits, duration, escape_controls, plural, printable
 from replay.trial_state import LastStep, RunningAttempt
-from replay.variant_text import mean_in_words, variant_lines
+from replay.variant_text import mean_text, variant_lines
 from replay.worker_totals import ended_workers
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 LONG_PAUSE: Final = 5.0
-"""Seconds from which a pause is reported; shorter ones are part of the normal pace."""
+"""Seconds from which a pause is reported; shorter ones are normal."""
 _RECENT_OUTPUTS: Final = 1_000
 """Outputs in the latency on the screen; the final report includes all."""
 _LONGEST_RUNNING: Final = 4
@@ -50,7 +50,7 @@ _STOP_REASONS: Final = {
 
 
 def remaining(state: RunState, *, now: float, total: int | None, done_before: int) -> float | None:
-    """Return the estimated seconds left at this session's pace; None if unknown or if the run is stalled."""
+    """Return the estimated seconds left at this session's rate; None if unknown or if the run is stalled."""
     done = state.done - done_before
     if total is None or done < _MIN_DONE or now <= 0 or stall_reason(state, now=now, done_before=done_before):
         return None
@@ -58,7 +58,7 @@ def remaining(state: RunState, *, now: float, total: int | None, done_before: in
 
 
 def stall_reason(state: RunState, *, now: float, done_before: int, min_pause: float = LONG_PAUSE) -> str:
-    """Return why the pace so far predicts nothing: all starts are paused, or no trial has ended for a long time.
+    """Return why the rate so far predicts nothing: all starts are paused, or no trial has ended for a long time.
 
     Empty otherwise. A pause of at most `min_pause` seconds is ignored.
     """
@@ -98,26 +98,26 @@ def panel(
     done_before: int = 0,
     title: str = "",
     stopping: tuple[str, float] | None = None,
-    show_pace: bool = True,
+    show_rate: bool = True,
 ) -> "Group":
     """Return the live screen.
 
     `now` is in seconds of `t`; `durable` is the last record known to be on disk; `total` is the number of trials, if known;
     `done_before` is how many were done when the session started; `stopping` is why the run is being stopped, and how many
-    seconds attempts in flight have left. `show_pace` is False for a run that may not be running, such as a damaged one.
+    seconds attempts in flight have left. `show_rate` is False for a run that may not be running, such as a damaged one.
     """
     from rich.console import Group  # noqa: PLC0415  # slow to import
     from rich.text import Text  # noqa: PLC0415  # as above
 
-    pace = _pace(state, now=now, total=total, done_before=done_before) if show_pace else ""
-    lines = [_heading(state, title, Text()), _progress(state, Text(), total=total, width=width, pace=pace)]
+    rate = _rate(state, now=now, total=total, done_before=done_before) if show_rate else ""
+    lines = [_heading(state, title, Text()), _progress(state, Text(), total=total, width=width, rate=rate)]
     previous_label = ""
     if stopping is not None:
-        lines.append(Text(f"stopping {stopping_in_words(state, *stopping)}", style="bold yellow"))
-    for label, words, style in _rows(state, now, durable, total):
+        lines.append(Text(f"stopping {stopping_text(state, *stopping)}", style="bold yellow"))
+    for label, text, style in _rows(state, now, durable, total):
         line = Text()
         line.append(f"{label if label != previous_label else '':<9}", style="dim")
-        line.append(words, style=style)
+        line.append(text, style=style)
         lines.append(line)
         previous_label = label
     for line in lines:
@@ -136,29 +136,29 @@ def _heading(state: RunState, title: str, line: "Text") -> "Text":
     return line
 
 
-def _progress(state: RunState, line: "Text", *, total: int | None, width: int, pace: str) -> "Text":
+def _progress(state: RunState, line: "Text", *, total: int | None, width: int, rate: str) -> "Text":
     if total is None:
-        return line.append(f"{state.done:,} done of {state.total:,} so far; total unknown{pace}")
+        return line.append(f"{state.done:,} done of {state.total:,} so far; total unknown{rate}")
     share = min(1.0, state.done / total) if total else 1.0
-    words = f"  {state.done:,} of {total:,} · {math.floor(100 * share)} %{pace}"
-    bar = max(10, min(40, width - len(words)))
-    filled = round(bar * share)
+    text = f"  {state.done:,} of {total:,} · {math.floor(100 * share)} %{rate}"
+    bar_width = max(10, min(40, width - len(text)))
+    filled = round(bar_width * share)
     line.append("━" * filled, style="green")
-    line.append("─" * (bar - filled), style="dim")
-    return line.append(words)
+    line.append("─" * (bar_width - filled), style="dim")
+    return line.append(text)
 
 
-def _pace(state: RunState, *, now: float, total: int | None, done_before: int) -> str:
+def _rate(state: RunState, *, now: float, total: int | None, done_before: int) -> str:
     """Return trials per second and the remaining time, or why the run is stalled."""
     stalled, done = stall_reason(state, now=now, done_before=done_before), state.done - done_before
     if stalled:
         return f" · {stalled}"
-    pace = f" · {digits(done / now, 3)}/s" if total is not None and done >= _MIN_DONE and now > 0 else ""
+    rate = f" · {digits(done / now, 3)}/s" if total is not None and done >= _MIN_DONE and now > 0 else ""
     left = remaining(state, now=now, total=total, done_before=done_before)
-    return f"{pace} · about {duration(max(1, round(left)))} left" if left else pace
+    return f"{rate} · about {duration(max(1, round(left)))} left" if left else rate
 
 
-def stopping_in_words(state: RunState, reason: str, left: float) -> str:
+def stopping_text(state: RunState, reason: str, left: float) -> str:
     """Return how many attempts are in flight in a run that is being stopped, and how long they may still take."""
     in_flight = len(state.running) + state.stages["scoring"]
     cause, again = ("", " again") if reason == "interrupted" else (f"{_STOP_REASONS.get(reason, printable(reason))}; ", "")
@@ -179,10 +179,10 @@ def _rows(state: RunState, now: float, durable: int, total: int | None) -> Itera
     if idle := reasons(state, now=now, total=total):
         yield "waiting", one_line(idle), "" if idle[0].reason == "none_left" else "yellow"
     if (error := state.last_error) is not None and (error.outputs == len(state.latencies) or now - error.t < _MINUTE):
-        yield "error", summary_text.error_in_words(error, now), "yellow"
-    yield "trials", summary_text.trials_in_words(state), ""
+        yield "error", summary_text.error_text(error, now), "yellow"
+    yield "trials", summary_text.trials_text(state), ""
     if (steps := steps_of(state)) is not None:
-        yield "steps", summary_text.steps_in_words(steps, _steps_per_second(state, now)), ""
+        yield "steps", summary_text.steps_text(steps, _steps_per_second(state, now)), ""
     yield from (("adopted", sentence, "yellow") for sentence in summary_text.adopted_lines(state))
     if state.failed:
         yield "failed", f"{state.failed:,} of {state.done:,} done", "red"
@@ -194,16 +194,16 @@ def _rows(state: RunState, now: float, durable: int, total: int | None) -> Itera
         recent = latency(state.latencies[-_RECENT_OUTPUTS:])
         outputs = plural(recent.count, "output")
         scope = outputs if recent.count == len(state.latencies) else f"the last {outputs}"
-        yield "latency", summary_text.latency_in_words(recent, scope, "p50", "p95"), ""
+        yield "latency", summary_text.latency_text(recent, scope, "p50", "p95"), ""
     yield from (("outputs", sentence, "yellow") for sentence in summary_text.truncated_lines(state))
     usage = summary_text.billed_usage(state.usage)
     if usage:
-        yield "usage", summary_text.usage_in_words(usage, state.unpriced_models), ""
+        yield "usage", summary_text.usage_text(usage, state.unpriced_models), ""
     yield from (("workers", sentence, "yellow") for sentence in ended_workers(state.workers))
-    if spent := spent_in_words(state):
+    if spent := spent_text(state):
         yield "budget", spent, ""
     for name, attempt in heapq.nsmallest(_LONGEST_RUNNING, state.running.items(), key=lambda item: item[1].since):
-        yield "longest", *_running(name, attempt, now, state.settings.get("timeout"))
+        yield "longest", *_running_text(name, attempt, now, state.settings.get("timeout"))
     yield "journal", f"seq {state.seq:,} · on disk to {durable:,}", "dim"
 
 
@@ -221,7 +221,7 @@ def _slots(state: RunState, now: float, total: int | None) -> str:
     return " · ".join(parts)
 
 
-def _running(name: str, attempt: RunningAttempt, now: float, timeout: object) -> tuple[str, str]:
+def _running_text(name: str, attempt: RunningAttempt, now: float, timeout: object) -> tuple[str, str]:
     elapsed = max(0.0, now - attempt.since)
     text = f"slot {attempt.slot:>3}  {printable(name, 40):<20}  attempt {attempt.attempt}  {duration(elapsed)}"
     step = f" · {_last_step(attempt.last_step, now)}" if attempt.last_step is not None else ""
@@ -252,19 +252,19 @@ def line(state: RunState, *, now: float, durable: int, total: int | None, done_b
     if (backoff := in_backoff(state, now)) and not any(reason.reason == "backoff" for reason in idle):
         parts.append(f"{backoff:,} in backoff")
     for scorer, tally in state.scores.items():
-        if mean := mean_in_words(tally):
+        if mean := mean_text(tally):
             parts.append(f"{printable(scorer, 24)} {mean}")
     if state.steps and (per_second := _steps_per_second(state, now)) is not None:
         parts.append(f"{plural(state.steps.executed, 'step')}, {digits(per_second, 2)}/s")
     left = remaining(state, now=now, total=total, done_before=done_before)
     if left:
         parts.append(f"about {duration(max(1, round(left)))} left")
-    parts += [f"budget: {spent}"] if (spent := spent_in_words(state)) else []
+    parts += [f"budget: {spent}"] if (spent := spent_text(state)) else []
     if idle:
         parts.append(f"waiting: {one_line(idle)}")
     if quiet := _quiet(state, now, done_before):
         parts.append(quiet)
     if state.last_error and (quiet or _paused(state, now)):
-        parts.append(summary_text.error_in_words(state.last_error, now))
+        parts.append(summary_text.error_text(state.last_error, now))
     parts.append(f"seq {state.seq:,}, on disk to {durable:,}")
     return " · ".join(parts)

@@ -43,7 +43,7 @@ def max_unscored_outputs(scorer_limit: int) -> int:
     return 2 * scorer_limit + 64
 
 
-_UNPRICED_MODELS: Final = 20
+_MAX_UNPRICED_MODELS: Final = 20
 _UNAUTHORIZED: Final = f"{events.NOTE_PREFIX}unauthorized"
 _FINISH_REASON: Final = f"{events.NOTE_PREFIX}finish_reason"
 
@@ -311,17 +311,17 @@ class RunState(Totals):
         variant = event.variant
         if variant or self.variants:
             variant = sys.intern(variant)
-            self.variants.enqueue(variant, event.repeat, self.trials, self.scores, self._sums)
+            self.variants.enqueue(variant, event.repeat, self.trials, self.scores, self._totals)
         if (variant or event.repeat > 1) and not self.scores.has_repeats:
             self.scores.group_by_case(self.trials.values())
         case = event.trial if event.case == event.trial else sys.intern(event.case)  # Repeats share one string.
         attempts = before.attempts if before else 0
-        facts = packed_input(record, event.fingerprint, event.repeat)
-        self.trials[event.trial] = TrialState("queued", facts, case, variant, attempts)
+        packed = packed_input(record, event.fingerprint, event.repeat)
+        self.trials[event.trial] = TrialState("queued", packed, case, variant, attempts)
         self.stages["queued"] += 1
 
-    def _sums(self) -> Totals:
-        """Return the sums over all trials so far."""
+    def _totals(self) -> Totals:
+        """Return the totals of all trials so far."""
         return Totals(dict(self.stages), self.attempts, self.recovered, self.usage.copy(), copy.deepcopy(self.scores))
 
     def _on_attempt_started(self, event: events.AttemptStarted, record: Record) -> None:
@@ -446,17 +446,17 @@ class RunState(Totals):
         self.retries[event.reason] += 1
 
     def _on_scorer_call_started(self, event: events.ScorerCallStarted, record: Record) -> None:
-        name = event.trial, event.scorer
-        self.delayed_calls.pop(name, None)
-        self.scorer_calls[name] = OpenCall(event.key, record.t)
+        call_id = event.trial, event.scorer
+        self.delayed_calls.pop(call_id, None)
+        self.scorer_calls[call_id] = OpenCall(event.key, record.t)
         self.calls_started[event.scorer] += 1
         self.scorer_keys.add(event.key)
 
     def _on_scorer_call_failed(self, event: events.ScorerCallFailed, record: Record) -> None:
-        name = event.trial, event.scorer
-        self.scorer_calls.pop(name, None)
+        call_id = event.trial, event.scorer
+        self.scorer_calls.pop(call_id, None)
         if event.delay is not None:
-            self.delayed_calls[name] = record.t + event.delay
+            self.delayed_calls[call_id] = record.t + event.delay
         self.calls_failed[event.category] += 1
         if self.budget is not None and event.category == "timed_out":
             self.budget.interrupt_call(event.trial)
@@ -572,7 +572,7 @@ class RunState(Totals):
             self.budget.spend(usage, name, attempt)
         for sum_name, model in unpriced_models(usage):
             models = self.unpriced_models.setdefault(sum_name, [])
-            if model not in models and len(models) < _UNPRICED_MODELS:
+            if model not in models and len(models) < _MAX_UNPRICED_MODELS:
                 models.append(model[:ERROR_CHARS])
 
     def _add_unproductive_usage(self, trial: str, attempt: int, usage: Any = None) -> None:

@@ -1,6 +1,6 @@
 """Means, shares and paired differences with 95 % confidence intervals and p-values; Holm's correction, pass@k, quantiles.
 
-Pure arithmetic. No interval is sampled, so the same journal always gives the same interval.
+Pure arithmetic without random sampling, so the same journal always gives the same interval.
 """
 
 import math

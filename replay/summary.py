@@ -117,9 +117,9 @@ def unscored(state: RunState, variant: str | None = None) -> dict[str, int]:
     """
     all_scorers = state.started.scorers if state.started else {}
     scorers = set(all_scorers)
-    sums = state if variant is None else state.variants[variant]
-    if not sums.stages["scoring"]:  # A scorer with as many scores as completed trials lacks none.
-        scorers -= {name for name, tally in sums.scores.items() if tally.scored == sums.stages["completed"]}
+    totals = state if variant is None else state.variants[variant]
+    if not totals.stages["scoring"]:  # A scorer with as many scores as completed trials lacks none.
+        scorers -= {name for name, tally in totals.scores.items() if tally.scored == totals.stages["completed"]}
     missing: Counter[str] = Counter()
     for trial in state.trials.values() if scorers else ():
         is_counted = trial.stage == "completed" and (variant is None or trial.variant == variant)

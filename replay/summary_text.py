@@ -9,13 +9,13 @@ from replay.state import RunState
 from replay.summary_types import GroupSummary, Latency, Score, Steps
 from replay.text import digits, duration, money, number, one_line, plural, printable
 
-_LABELS: Final = 6
+_MAX_LABELS: Final = 6
 """Labels shown of a scorer, most frequent first."""
-_MODELS: Final = 3
+_MAX_MODELS: Final = 3
 """Models without a price that are named."""
 
 
-def trials_in_words(state: RunState) -> str:
+def trials_text(state: RunState) -> str:
     """Return the counts of completed, recovered and withdrawn trials."""
     parts = [f"{state.completed:,} ok of {state.done:,} done"]
     if state.recovered:
@@ -30,10 +30,10 @@ def score_lines(scores: Mapping[str, Score], *, failed: int) -> Iterator[str]:
     names = {scorer: printable(scorer, 24) for scorer in scores}
     width = max(map(len, names.values()), default=0)
     for scorer, score in scores.items():
-        yield f"{names[scorer]:<{width}}  {score_in_words(score, failed=failed)}"
+        yield f"{names[scorer]:<{width}}  {score_text(score, failed=failed)}"
 
 
-def score_in_words(score: Score, *, failed: int = 0) -> str:
+def score_text(score: Score, *, failed: int = 0) -> str:
     """Return a scorer's results: `91.4 %  53 of 58 passed (95 % CI 81.4–96.3 %); excluded: 2 failed`."""
     cases = f" in {plural(score.cases, 'case')}" if score.cases < score.numbers else ""
     parts: list[str] = []
@@ -50,13 +50,13 @@ def score_in_words(score: Score, *, failed: int = 0) -> str:
     failures = f"scorer failure{'s' if score.failed > 1 else ''}" + (f" ({one_line(score.error, 200)})" if score.error else "")
     counts = [(failed, "failed"), (score.failed, failures), (score.out_of_range, "not finite or too large")]
     excluded = ", ".join(f"{count:,} {reason}" for count, reason in counts if count)
-    versions = versions_in_words(score.versions, score.from_older_version)
+    versions = versions_text(score.versions, score.from_older_version)
     if not parts:
         return f"no score: {excluded}" if excluded else "no score yet"
     return f"{' '.join(parts)}{f'; excluded: {excluded}' if excluded else ''}{f'; {versions}' if versions else ''}"
 
 
-def versions_in_words(versions: int, from_older_version: int) -> str:
+def versions_text(versions: int, from_older_version: int) -> str:
     """Return which versions of a scorer its values are from; empty if all are from the current one."""
     if not from_older_version:
         return ""
@@ -66,7 +66,7 @@ def versions_in_words(versions: int, from_older_version: int) -> str:
 
 
 def _labels(score: Score) -> str:
-    shown = list(islice(score.labels.items(), _LABELS))
+    shown = list(islice(score.labels.items(), _MAX_LABELS))
     shares = ", ".join(f"{printable(label, 24)} {100 * count / score.scored:.0f} %" for label, count in shown)
     omitted = len(score.labels) - len(shown)
     omitted_labels = f" and {plural(omitted, 'more label')}" if omitted else ""
@@ -97,19 +97,19 @@ def group_lines(groups: Mapping[str, GroupSummary], by: str, *, limit: int | Non
         yield f"  … and {plural(len(groups) - limit, 'more group')}"
 
 
-def latency_in_words(times: Latency, of: str, *names: str) -> str:
+def latency_text(times: Latency, of: str, *names: str) -> str:
     """Return quantiles: `p50 0.24 s · p95 0.9 s of 60 outputs`."""
     quantiles = {"p50": times.p50, "p95": times.p95, "p99": times.p99, "max": times.max}
     shown = [f"{name} {duration(quantiles[name] or 0.0)}" for name in names or quantiles]
     return f"{' · '.join(shown)} of {of}"
 
 
-def steps_in_words(steps: Steps, per_second: float | None = None) -> str:
+def steps_text(steps: Steps, per_second: float | None = None) -> str:
     """Return how many steps were executed and reused: `81 steps (2 failed), 4.2/s · 41 steps reused, $3.12 not paid again`."""
     failed = f" ({steps.failed:,} failed)" if steps.failed else ""
-    pace = "" if per_second is None else f", {digits(per_second, 2)}/s"
-    executed = f"{plural(steps.completed + steps.failed, 'step')}{failed}{pace}"
-    return f"{executed} · {_saved_in_words(steps)}" if steps.reused else executed
+    rate = "" if per_second is None else f", {digits(per_second, 2)}/s"
+    executed = f"{plural(steps.completed + steps.failed, 'step')}{failed}{rate}"
+    return f"{executed} · {_saved_text(steps)}" if steps.reused else executed
 
 
 def saved_usage(steps: Steps) -> dict[str, float]:
@@ -118,10 +118,10 @@ def saved_usage(steps: Steps) -> dict[str, float]:
     return cost or {name: value for name, value in steps.usage_saved.items() if "token" in name.lower()}
 
 
-def _saved_in_words(steps: Steps) -> str:
+def _saved_text(steps: Steps) -> str:
     """Return what reused steps have saved: `41 steps reused, $3.12 not paid again`."""
     saved = saved_usage(steps)
-    amount = money(saved["cost"]) if "cost" in saved else usage_in_words(saved, {})
+    amount = money(saved["cost"]) if "cost" in saved else usage_text(saved, {})
     return f"{plural(steps.reused, 'step')} reused{f', {amount} not paid again' if saved else ''}"
 
 
@@ -137,7 +137,7 @@ def billed_usage(usage: Mapping[str, float]) -> dict[str, float]:
     return {name: value for name, value in usage.items() if any(word in name.lower() for word in ("token", "cost", "unpriced"))}
 
 
-def usage_in_words(usage: Mapping[str, float], unpriced_models: Mapping[str, Sequence[str]]) -> str:
+def usage_text(usage: Mapping[str, float], unpriced_models: Mapping[str, Sequence[str]]) -> str:
     """Return sums of usage: `input_tokens 1,200 · cost $0.034 · 3 calls without a price (gpt-x)`."""
     return " · ".join(_amount(name, value, unpriced_models.get(name, ())) for name, value in usage.items())
 
@@ -145,8 +145,8 @@ def usage_in_words(usage: Mapping[str, float], unpriced_models: Mapping[str, Seq
 def _amount(name: str, value: float, models: Sequence[str]) -> str:
     label = printable(name.replace("judge.", "judge "), 32)
     if name in {"unpriced_calls", "judge.unpriced_calls"}:
-        names = [printable(model, 40) for model in models[:_MODELS]]
-        names += [f"{len(models) - _MODELS} more"] if len(models) > _MODELS else []
+        names = [printable(model, 40) for model in models[:_MAX_MODELS]]
+        names += [f"{len(models) - _MAX_MODELS} more"] if len(models) > _MAX_MODELS else []
         listed = f" ({', '.join(names)})" if names else ""
         return f"{plural(int(value), label.replace('unpriced_calls', 'call'))} without a price{listed}"
     return f"{label} {money(value) if 'cost' in name.lower() else number(value)}"
@@ -167,11 +167,11 @@ def version_notes(state: RunState) -> Iterator[str]:
     """Yield notes on results from older versions of the task or of a scorer."""
     yield from adopted_lines(state)
     for scorer, tally in state.scores.items():
-        if versions := versions_in_words(tally.versions, tally.from_older_version):
+        if versions := versions_text(tally.versions, tally.from_older_version):
             yield f"{plural(tally.scored, 'score')} of {printable(scorer, 24)} {versions}"
 
 
-def error_in_words(error: LastError, now: float | None = None) -> str:
+def error_text(error: LastError, now: float | None = None) -> str:
     """Return the last error: `3 in a row, the last 2 s ago: TimeoutError: …`."""
     parts = [f"{error.consecutive:,} in a row"] if error.consecutive > 1 else []
     if now is not None:

@@ -50,20 +50,20 @@ class Tally:
     by_case: dict[str, tuple[int, float]] | None = None
     """Case → count and sum of its numbers; None while no case has repeats."""
     products: float = 0.0
-    """With repeats: the sum over cases of sum times count."""
+    """With repeats: the sum over cases of sum sign count."""
     sizes: int = 0
     """With repeats: the sum over cases of the squared count."""
     version: str = ""
     _older: dict[str, int] = attrs.field(factory=dict)
     """Older version → number of its values; all others are of the current version."""
 
-    def add(self, value: object, times: int = 1, case: str = "") -> None:
-        """Add a value, or (`times` = -1) remove it."""
-        self.scored += times
+    def add(self, value: object, sign: int = 1, case: str = "") -> None:
+        """Add a value, or (`sign` = -1) remove it."""
+        self.scored += sign
         if isinstance(value, str):
-            self.labels[value] += times
+            self.labels[value] += sign
         elif not is_summable(value):
-            self.out_of_range += times
+            self.out_of_range += sign
         else:
             is_boolean = isinstance(value, bool)
             is_zero_or_one = is_boolean or value in (0, 1)
@@ -71,28 +71,28 @@ class Tally:
                 self.origin = 0.0 if is_zero_or_one else float(value)
                 self.total = self.squares = self.products = 0.0
             if is_zero_or_one:
-                self.zeros_and_ones += times
-                self.booleans += times * is_boolean
+                self.zeros_and_ones += sign
+                self.booleans += sign * is_boolean
             elif not 0 < value < 1:
-                self.outside_unit += times
-            self.numbers += times
+                self.outside_unit += sign
+            self.numbers += sign
             value -= self.origin
-            self.total += times * value
+            self.total += sign * value
             if self.by_case is None:
-                self.squares += times * value * value
+                self.squares += sign * value * value
             else:
-                self._add_to_case(case, value, times)
+                self._add_to_case(case, value, sign)
 
-    def _add_to_case(self, case: str, value: float, times: int) -> None:
+    def _add_to_case(self, case: str, value: float, sign: int) -> None:
         """Add a value to its case, or remove it."""
         assert self.by_case is not None
         n, total = self.by_case.get(case, (0, 0.0))
-        if times < 0:
+        if sign < 0:
             n, total = n - 1, total - value
-        self.squares += times * value * (2 * total + value)
-        self.products += times * (total + value * (n + 1))
-        self.sizes += times * (2 * n + 1)
-        if times > 0:
+        self.squares += sign * value * (2 * total + value)
+        self.products += sign * (total + value * (n + 1))
+        self.sizes += sign * (2 * n + 1)
+        if sign > 0:
             n, total = n + 1, total + value
         if n:
             self.by_case[case] = n, total

@@ -13,11 +13,11 @@ from replay.trajectory import StepDetails, nested
 from replay.trial import AttemptDetails
 from replay.usage import is_amount
 
-_VALUE: Final = 60
+_VALUE_CHARS: Final = 60
 """Characters of an input or an output in a line."""
-_ERROR: Final = 200
-_NAME: Final = 40
-_LABEL: Final = 10
+_ERROR_CHARS: Final = 200
+_NAME_CHARS: Final = 40
+_LABEL_WIDTH: Final = 10
 _UNITS: Final = {
     "input_tokens": "in",
     "prompt_tokens": "in",
@@ -26,18 +26,18 @@ _UNITS: Final = {
     "tokens": "tokens",
     "cost": "",
 }
-_JSON_LINE: Final = 100
+_JSON_LINE_CHARS: Final = 100
 """Characters from which JSON is indented."""
 
 
 def trajectory_lines(attempt: AttemptDetails, *, full: bool) -> Iterator[str]:
     """Yield the steps of an attempt; with `full`, all of their messages and tool calls."""
     if attempt.reuses:
-        yield reuse_in_words(attempt)
+        yield reuse_text(attempt)
     if not attempt.steps:
         return
     usage = summary_text.billed_usage(attempt.step_usage)
-    used = f" · {summary_text.usage_in_words(usage, {})}" if usage else ""
+    used = f" · {summary_text.usage_text(usage, {})}" if usage else ""
     yield f"{plural(len(attempt.steps) - attempt.reused_steps, 'step')} executed{used}"
     numbers = {step.number: step for step in attempt.steps}
     for depth, step in nested(attempt.steps):
@@ -47,7 +47,7 @@ def trajectory_lines(attempt: AttemptDetails, *, full: bool) -> Iterator[str]:
             yield _short(step, depth)
 
 
-def reuse_in_words(attempt: AttemptDetails) -> str:
+def reuse_text(attempt: AttemptDetails) -> str:
     """Return what an attempt reused of those before: `reused 9 of 12 steps and diverged at step 10`."""
     reused = f"reused {attempt.reused_steps:,} of {plural(attempt.reused_steps + attempt.unused_steps, 'step')}"
     if attempt.diverged_at:
@@ -55,17 +55,17 @@ def reuse_in_words(attempt: AttemptDetails) -> str:
     return f"{reused} and continued at step {attempt.first_executed:,}" if attempt.first_executed else reused
 
 
-def not_reused_in_words(note: Any) -> str:
+def not_reused_text(note: Any) -> str:
     """Return the note that a step is executed again, because its recorded result cannot be read."""
-    facts = note if isinstance(note, Mapping) else {}
-    step, problem = as_text(facts.get("step", "")), as_text(facts.get("problem", ""))
-    return f"step {one_line(step, _NAME)} is executed again; its result could not be read: {one_line(problem, 200)}"
+    members = note if isinstance(note, Mapping) else {}
+    step, problem = as_text(members.get("step", "")), as_text(members.get("problem", ""))
+    return f"step {one_line(step, _NAME_CHARS)} is executed again; its result could not be read: {one_line(problem, 200)}"
 
 
 def _short(step: StepDetails, depth: int) -> str:
     elapsed = "reused" if step.is_reused else duration(step.elapsed)
-    name = f"{'  ' * depth}{printable(step.name, _NAME)}"
-    result = f"failed: {one_line(f'{step.error}: {step.message}', _ERROR)}" if step.error else _one_line(_result(step))
+    name = f"{'  ' * depth}{printable(step.name, _NAME_CHARS)}"
+    result = f"failed: {one_line(f'{step.error}: {step.message}', _ERROR_CHARS)}" if step.error else _one_line(_result(step))
     return f"{step.number:>4,}  {step.kind:<5}  {elapsed:>8}  {name}  {_one_line(_request(step))} → {result}{_usage(step)}"
 
 
@@ -92,15 +92,15 @@ def _result(step: StepDetails) -> Any:
 def _one_line(value: Any) -> str:
     if isinstance(value, Blob):
         return printable(value)
-    return one_line(message_in_words(value, " ") if isinstance(value, Message) else as_text(value), _VALUE)
+    return one_line(message_text(value, " ") if isinstance(value, Message) else as_text(value), _VALUE_CHARS)
 
 
-def message_in_words(message: Message, separator: str = "\n") -> str:
+def message_text(message: Message, separator: str = "\n") -> str:
     """Return the text of a message and its tool calls."""
-    return separator.join(filter(None, (message.text, *map(_call_in_words, message.tool_calls))))
+    return separator.join(filter(None, (message.text, *map(_call_text, message.tool_calls))))
 
 
-def _call_in_words(call: ToolCall) -> str:
+def _call_text(call: ToolCall) -> str:
     return f"{call.name}({as_text(call.arguments)})"
 
 
@@ -114,10 +114,10 @@ def _complete(step: StepDetails, earlier: StepDetails | None) -> Iterator[str]:
     if messages:
         before = messages_of(earlier.input) if earlier is not None else []
         if before and messages[: len(before)] == before:
-            yield f"  {'':<{_LABEL}}({plural(len(before), 'message')} as in step {step.continues:,})"
+            yield f"  {'':<{_LABEL_WIDTH}}({plural(len(before), 'message')} as in step {step.continues:,})"
             messages = messages[len(before) :]
         for message in messages:
-            yield from _block(message.role or "other", message_in_words(message))
+            yield from _block(message.role or "other", message_text(message))
     else:
         yield from _block("input", _text(step.input))
     if step.error:
@@ -125,14 +125,14 @@ def _complete(step: StepDetails, earlier: StepDetails | None) -> Iterator[str]:
     else:
         reply = _result(step)
         is_reply = isinstance(reply, Message)
-        yield from _block("reply" if is_reply else "output", message_in_words(reply) if is_reply else _text(reply))
+        yield from _block("reply" if is_reply else "output", message_text(reply) if is_reply else _text(reply))
 
 
 def _text(value: Any) -> str:
     if isinstance(value, Blob):
         return f"(missing blob of {value.bytes:,} bytes)"
     text = as_text(value)
-    if len(text) > _JSON_LINE and not isinstance(value, str):
+    if len(text) > _JSON_LINE_CHARS and not isinstance(value, str):
         text = orjson.dumps(value, option=orjson.OPT_INDENT_2).decode()
     return text
 
@@ -140,4 +140,5 @@ def _text(value: Any) -> str:
 def _block(label: str, text: str) -> Iterator[str]:
     """Yield the lines of a text, the first one with a label."""
     for index, line in enumerate(text.splitlines() or [""]):
-        yield f"  {'' if index else printable(label, _LABEL - 1):<{_LABEL}}{escape_controls(line.expandtabs())}".rstrip()
+        name = "" if index else printable(label, _LABEL_WIDTH - 1)
+        yield f"  {name:<{_LABEL_WIDTH}}{escape_controls(line.expandtabs())}".rstrip()

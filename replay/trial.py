@@ -1,6 +1,6 @@
 """Everything recorded about one trial and its attempts: the one fold that `show`, the exports and the report page use.
 
-`attempt_facts` defines what each event adds to its attempt. `TrialDetails` collects the records of one trial; the times come
+`attempt_fields` defines what each event adds to its attempt. `TrialDetails` collects the records of one trial; the times come
 from a timeline.
 """
 
@@ -22,8 +22,8 @@ from replay.waits import Wait
 _NO_TIMES: Final = Times(queue_time=0.0, backoff_time=0.0, run_time=0.0, scoring_time=0.0, attempts=0)
 
 
-def attempt_facts(event: Event) -> dict[str, Any]:  # noqa: PLR0911  # one for each event
-    """Return the facts about an attempt in an event, by field of `AttemptDetails`."""
+def attempt_fields(event: Event) -> dict[str, Any]:  # noqa: PLR0911  # one for each event
+    """Return what an event adds to its attempt, by field of `AttemptDetails`."""
     match event:
         case events.AttemptStarted():
             return {"reuses": event.reuses, "spent": event.spent}
@@ -34,12 +34,12 @@ def attempt_facts(event: Event) -> dict[str, Any]:  # noqa: PLR0911  # one for e
             return {name: getattr(event, name) for name in names}
         case events.AttemptTimedOut():
             timeout, message = event.timeout, f"timed out after {event.timeout:g} s"
-            facts = {"category": "timed_out", "error": "timeout", "message": message, "timeout": timeout}
-            return {**facts, "usage": event.usage, "worker": event.worker}
+            fields = {"category": "timed_out", "error": "timeout", "message": message, "timeout": timeout}
+            return {**fields, "usage": event.usage, "worker": event.worker}
         case events.AttemptInterrupted():
             message = f"interrupted: {spaced(event.reason)}{f' ({event.detail})' if event.detail else ''}"
-            facts = {"category": "interrupted", "error": "interrupted", "message": message, "reason": event.reason}
-            return {**facts, "detail": event.detail, "worker": event.worker}
+            fields = {"category": "interrupted", "error": "interrupted", "message": message, "reason": event.reason}
+            return {**fields, "detail": event.detail, "worker": event.worker}
         case events.AttemptReturnedLate():
             return {"late_outcome": event.outcome}
         case events.RetryScheduled():
@@ -95,10 +95,10 @@ class AttemptDetails:
     """In the order in which they ended."""
 
     def apply(self, event: Event) -> None:
-        """Add the facts in an event."""
+        """Add what an event is about."""
         if isinstance(event, events.Noted):
             self.notes.append((event.name, event.value))
-        for name, value in attempt_facts(event).items():
+        for name, value in attempt_fields(event).items():
             setattr(self, name, value)
 
     @property

@@ -24,7 +24,7 @@ _NO_LOCATION: Final = -1
 _OFFSET_BITS: Final = 40
 _OUTPUT: Final = Struct("=qd")
 """Packed location of the output, and its elapsed seconds."""
-_FACTS: Final = Struct("=qdqI")
+_PACKED: Final = Struct("=qdqI")
 """The same, the packed location of the input, and the repeat."""
 _OUTPUT_SIZE: Final = _OUTPUT.size
 _MAX_REPEAT: Final = (1 << 32) - 1
@@ -54,7 +54,7 @@ class RetryHistory:
     deaths: int = 0
     """Attempts that ended with their worker, which ran nothing else."""
     losses: int = 0
-    """Attempts that ended with their worker, for a reason that is not known to be theirs."""
+    """Attempts that ended with their worker, and may not be the cause."""
     rate_limit_wait: float = 0.0
     """Seconds of backoff after rate limits."""
     category: str = ""
@@ -171,7 +171,7 @@ class SharedScores:
 def packed_input(record: Record, fingerprint: str, repeat: int) -> bytes:
     """Return the location of an input, its repeat and its fingerprint as one object, for a new `TrialState`."""
     location = record.segment << _OFFSET_BITS | record.offset
-    return _FACTS.pack(_NO_LOCATION, 0.0, location, repeat if 0 < repeat < _MAX_REPEAT else _MAX_REPEAT) + fingerprint.encode()
+    return _PACKED.pack(_NO_LOCATION, 0.0, location, repeat if 0 < repeat < _MAX_REPEAT else _MAX_REPEAT) + fingerprint.encode()
 
 
 @attrs.define(weakref_slot=False)
@@ -181,7 +181,7 @@ class TrialState:
     stage: str
     """One of `journal.lifecycle.STAGES`."""
     _packed: bytes
-    """`_FACTS` and the fingerprint; four objects take twice the memory."""
+    """`_PACKED` and the fingerprint; four objects take twice the memory."""
     case: str = ""
     """The case's id; repeats and variants of a case share it."""
     variant: str = ""
@@ -230,29 +230,29 @@ class TrialState:
     @property
     def fingerprint(self) -> str:
         """The case's fingerprint."""
-        return self._packed[_FACTS.size :].decode()
+        return self._packed[_PACKED.size :].decode()
 
     @property
     def repeat(self) -> int:
         """Number of the repeat of its case and variant, from 1."""
-        repeat: int = _FACTS.unpack_from(self._packed)[3]
+        repeat: int = _PACKED.unpack_from(self._packed)[3]
         return repeat
 
     @property
     def elapsed(self) -> float:
         """Seconds of the attempt that returned the output; 0 if there is none."""
-        elapsed: float = _FACTS.unpack_from(self._packed)[1]
+        elapsed: float = _PACKED.unpack_from(self._packed)[1]
         return elapsed
 
     @property
     def input_location(self) -> Location:
         """Location of the record that holds the input."""
-        return unpack_location(_FACTS.unpack_from(self._packed)[2])
+        return unpack_location(_PACKED.unpack_from(self._packed)[2])
 
     @property
     def output_location(self) -> Location | None:
         """Location of the record that holds the output; None if there is none."""
-        location = _FACTS.unpack_from(self._packed)[0]
+        location = _PACKED.unpack_from(self._packed)[0]
         return None if location == _NO_LOCATION else unpack_location(location)
 
     @property

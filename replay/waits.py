@@ -11,7 +11,7 @@ import attrs
 
 from journal import Record
 from journal.events import AttemptStarted, AttemptSucceeded, ScorerCallFailed, ScorerCallStarted, SessionStarted
-from replay.idle import limit_in_words, pace_in_words, slots_of
+from replay.idle import limit_text, pace_text, slots_of
 from replay.pauses import PAUSE_REASONS
 from replay.state import RunState
 from replay.text import printable
@@ -30,7 +30,7 @@ class Wait:
     """`scorers`, `pause`, `limit` or `pace`."""
     seconds: float
     text: str
-    """The reason in words: `pace: 4.2 starts/s`, `Retry-After`, `all 16 slots busy`."""
+    """The reason as text: `pace: 4.2 starts/s`, `Retry-After`, `all 16 slots busy`."""
 
 
 class WaitLog:
@@ -111,7 +111,7 @@ class WaitLog:
             yield start, end
 
     def _reason(self, name: str, key: str, at: float) -> tuple[str, str] | None:
-        """Return what delays starts of a rate-limit key at a time: the reason, and the reason in words."""
+        """Return what delays starts of a rate-limit key at a time: the reason, and its text."""
         state, pause = self._state, self._state.pauses.get(key)
         if pause is not None and pause.is_in_force(at):
             return "pause", PAUSE_REASONS.get(pause.reason) or printable(pause.reason)
@@ -119,5 +119,5 @@ class WaitLog:
             return "scorers", "too many outputs waiting for scorers"
         limit, slots = state.limits.get(key), slots_of(state, key)
         if limit is not None and state.in_flight(key) >= limit:
-            return "limit", f"all {limit:,} slots busy" if limit == slots else limit_in_words(limit, slots)
-        return ("pace", pace_in_words(state.paces[key])) if key in state.paces else None
+            return "limit", f"all {limit:,} slots busy" if limit == slots else limit_text(limit, slots)
+        return ("pace", pace_text(state.paces[key])) if key in state.paces else None

@@ -61,7 +61,7 @@ class WorkerTotals:
 
     @property
     def ends(self) -> str:
-        """How it ended, in words; empty if it did not."""
+        """How it ended, as text; empty if it did not."""
         counts = zip((self.died, self.lost), WORKER_ENDS, strict=True)
         return ", ".join(f"{spaced(name)}{f' {count:,} times' if count > 1 else ''}" for count, name in counts if count)
 

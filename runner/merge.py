@@ -18,7 +18,7 @@ from journal.errors import IllegalEvent, InvalidRecord, JournalLocked, KeyUnavai
 from journal.files import DISK, Files
 from journal.lifecycle import Lifecycle
 from journal.lock import is_held
-from journal.ownership import starts, user_key
+from journal.ownership import start_events, user_key
 from journal.staging import check_target, staged_run
 from journal.step_references import StepReferences
 from journal.threads import InThread, run_in_thread
@@ -138,7 +138,7 @@ def _describe(path: Path, key: bytes | None) -> SourceShard:
     start = next((record for record in records if isinstance(record.event, events.RunStarted)), None)
     if header is None or not isinstance(header.event, events.SegmentOpened) or start is None:
         raise UsageError(f"{path} ends before its evaluation was recorded; start the shard again")
-    signed_starts = list(starts(path, key))
+    signed_starts = list(start_events(path, key))
     state = RunState()
     with reject_invalid_record(path, lambda: start.seq):
         for event, _ in reversed(signed_starts):
@@ -326,7 +326,7 @@ class _Adapter:
         counts, state, journal = self.lifecycle.counts(), self._state, self._journal
         if (event.completed, event.failed, event.withdrawn) != (counts["completed"], counts["failed"], counts["withdrawn"]):
             raise InvalidRecord(self._shard.path, record.seq, "its totals are not those of the trials")
-        if journal.lifecycle.open or not self._is_complete:
+        if journal.lifecycle.open_trials or not self._is_complete:
             return events.RunStopped(reason="interrupted")
         totals = {"completed": state.completed, "failed": state.failed, "withdrawn": state.stages["withdrawn"]}
         elapsed = None if event.elapsed is None else state.elapsed

@@ -9,7 +9,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from replay.idle import IdleReason, limit_in_words, pace_in_words, pause_in_words
+from replay.idle import IdleReason, limit_text, pace_text, pause_text
 from replay.pauses import PAUSE_REASONS, Pause
 
 ROOT = Path(__file__).parents[1]
@@ -36,11 +36,11 @@ def test_the_pictures_are_there() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        pace_in_words(4.2),
-        limit_in_words(16, 100, "429 at 17 in flight"),
-        pause_in_words(Pause(12.0, "retry_after"), 0.0),
-        pause_in_words(Pause(0.8, "rate_limited"), 0.0),
-        pause_in_words(Pause(3.0, "unavailable"), 0.0),
+        pace_text(4.2),
+        limit_text(16, 100, "429 at 17 in flight"),
+        pause_text(Pause(12.0, "retry_after"), 0.0),
+        pause_text(Pause(0.8, "rate_limited"), 0.0),
+        pause_text(Pause(3.0, "unavailable"), 0.0),
         PAUSE_REASONS["no_response"],
         PAUSE_REASONS["all_rate_limited"],
     ],

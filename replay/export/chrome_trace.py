@@ -30,11 +30,11 @@ def chrome_trace(source: Source) -> Iterator[bytes]:
     timeline = TrialIndex.of(source).timeline
     started = source.run.state.started
     header = {"evaluation": started.evaluation if started is not None else "", "run": source.run_id, "seq": timeline.seq}
-    before = b'{"displayTimeUnit":"ms","otherData":' + orjson.dumps(header) + b',"traceEvents":[\n'
+    prefix = b'{"displayTimeUnit":"ms","otherData":' + orjson.dumps(header) + b',"traceEvents":[\n'
     for event in _events(source, timeline):
-        yield before + orjson.dumps(event)
-        before = b",\n"
-    yield b"\n]}\n" if before == b",\n" else before + b"]}\n"
+        yield prefix + orjson.dumps(event)
+        prefix = b",\n"
+    yield b"\n]}\n" if prefix == b",\n" else prefix + b"]}\n"
 
 
 def _events(source: Source, timeline: Timeline) -> Iterator[dict[str, Any]]:

@@ -86,9 +86,9 @@ def _step_events(index: TrialIndex, trial: TrialDetails, attempt: AttemptDetails
         parent = open_spans[-1][0]
         if step.kind not in {"model", "tool"} or step.number in callers:
             identity = uuid_of(index, trial.trial, "span", key)
-            facts = {"input": step.input, "output": step.output} if step.kind == "other" else {}
+            details = {"input": step.input, "output": step.output} if step.kind == "other" else {}
             span_members = (identity, parent, step.kind, step.name)
-            yield _span_begin(index, trial, span_members, start, key, **facts, **_error_of(step))
+            yield _span_begin(index, trial, span_members, start, key, **details, **_error_of(step))
             open_spans.append((identity, key, step_end))
             parent = identity
         if step.kind in {"model", "tool"}:
@@ -108,12 +108,12 @@ def _step_events(index: TrialIndex, trial: TrialDetails, attempt: AttemptDetails
 
 
 def _span_begin(
-    index: TrialIndex, trial: TrialDetails, members: tuple[str, str | None, str, str], at: int, key: str, **facts: Any
+    index: TrialIndex, trial: TrialDetails, members: tuple[str, str | None, str, str], at: int, key: str, **details: Any
 ) -> dict[str, Any]:
     identity, parent, kind, name = members
     event = _event(index, trial, "span_begin", at, key)
     event |= {"span_id": identity, "id": identity, "parent_id": parent, "type": kind, "name": name}
-    return event | ({"metadata": {"evaljournal": facts}} if facts else {})
+    return event | ({"metadata": {"evaljournal": details}} if details else {})
 
 
 def _span_end(index: TrialIndex, trial: TrialDetails, identity: str, key: str, at: int) -> dict[str, Any]:

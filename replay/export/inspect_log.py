@@ -92,11 +92,11 @@ def _with_nan(value: Any, trial: TrialDetails) -> bytes:
 
 
 def _list(items: Iterator[bytes]) -> Iterator[bytes]:
-    before = b"["
+    prefix = b"["
     for item in items:
-        yield before + item
-        before = b","
-    yield b"]" if before == b"," else b"[]"
+        yield prefix + item
+        prefix = b","
+    yield b"]" if prefix == b"," else b"[]"
 
 
 def _entry(name: str, index: TrialIndex) -> ZipInfo:
@@ -121,7 +121,7 @@ def _file_name(trial: TrialDetails) -> str:
 
 
 def _header(index: TrialIndex, task_model: TaskModel, variant: str | None) -> dict[str, Any]:
-    state, started, sums = index.state, index.state.started, index.sums(variant)
+    state, started, totals = index.state, index.state.started, index.totals(variant)
     metadata: dict[str, Any] = {"run": index.source.run_id, "seq": state.seq, "head": state.head}
     created = state.sessions[0].at if state.sessions else "1970-01-01T00:00:00Z"
     name, task = (started.evaluation, started.task) if started is not None else ("evaluation", "")
@@ -156,14 +156,14 @@ def _header(index: TrialIndex, task_model: TaskModel, variant: str | None) -> di
         "eval": spec,
         "plan": {"name": "plan", "steps": [{"solver": task or name, "params": {}}], "config": {}},
         "results": {
-            "total_samples": sums.total,
-            "completed_samples": sums.completed,
-            "scores": [_score(scorer, score_of(tally), sums.done) for scorer, tally in sums.scores.items()],
+            "total_samples": totals.total,
+            "completed_samples": totals.completed,
+            "scores": [_score(scorer, score_of(tally), totals.done) for scorer, tally in totals.scores.items()],
         },
         "stats": {
             "started_at": created,
             "completed_at": state.at if state.outcome else "",
-            "model_usage": usage_of(model, sums.usage),
+            "model_usage": usage_of(model, totals.usage),
         },
     }
     if header["status"] == "error":
@@ -187,7 +187,7 @@ def _score(scorer: str, score: Score, done: int) -> dict[str, Any]:
 def _sample(index: TrialIndex, trial: TrialDetails, task: TaskModel) -> dict[str, Any]:
     times = trial.times
     sample: dict[str, Any] = {
-        **_common(index, trial, task),
+        **_common_members(index, trial, task),
         "input": as_text(trial.input),
         "target": target_of(trial.expected),
         "metadata": {
@@ -226,7 +226,7 @@ def _summary(index: TrialIndex, trial: TrialDetails, task: TaskModel) -> dict[st
     last = trial.last_error
     target = target_of(trial.expected)
     summary = {
-        **_common(index, trial, task),
+        **_common_members(index, trial, task),
         "input": as_text(trial.input)[:_SUMMARY_CHARS],
         "target": target[:_SUMMARY_CHARS] if isinstance(target, str) else target,
         "scores": {scorer: {"value": inspect_score(score)["value"]} for scorer, score in trial.scores.items()},
@@ -237,8 +237,8 @@ def _summary(index: TrialIndex, trial: TrialDetails, task: TaskModel) -> dict[st
     return {key: value for key, value in summary.items() if value is not None}
 
 
-def _common(index: TrialIndex, trial: TrialDetails, task: TaskModel) -> dict[str, Any]:
-    """Return the fields that a sample and its summary share."""
+def _common_members(index: TrialIndex, trial: TrialDetails, task: TaskModel) -> dict[str, Any]:
+    """Return the members that a sample and its summary share."""
     return {
         "id": trial.case,
         "epoch": trial.repeat,

@@ -97,11 +97,11 @@ def _error(trial: TrialDetails) -> bytes:
 
 
 def _failure(trial: TrialDetails) -> bytes:
-    false = [score for score in trial.scores.values() if score.value is False]
-    parts = [f"{score.scorer}: false{f': {_shorten(score.reason)}' if score.reason else ''}" for score in false]
+    false_scores = [score for score in trial.scores.values() if score.value is False]
+    parts = [f"{score.scorer}: false{f': {_shorten(score.reason)}' if score.reason else ''}" for score in false_scores]
     values = {"input": trial.input, "expected": trial.expected, "output": trial.output}
     parts += [f"{name}: {_shorten(value)}" for name, value in values.items()]
-    scorers = ", ".join(score.scorer for score in false)
+    scorers = ", ".join(score.scorer for score in false_scores)
     return _tag("failure", {"message": f"{scorers}: false", "type": scorers}) + _text("\n".join(parts)) + b"</failure>"
 
 

@@ -11,13 +11,13 @@ from typing import Any, Final
 
 from replay.comparison import Comparison, Side, TrialChange, compare, outputs
 from replay.comparison_text import short_verdict
-from replay.ending import ending_in_words, progress_in_words
+from replay.ending import ending_text, progress_text
 from replay.export.source import Source
 from replay.export.trial_index import TrialIndex
 from replay.pairing import PairedDifference
 from replay.state import RunState
 from replay.summary import summarize
-from replay.summary_text import latency_in_words, score_in_words, trials_in_words, usage_in_words
+from replay.summary_text import latency_text, score_text, trials_text, usage_text
 from replay.text import as_text, digits, plural, printable
 from replay.trial import TrialDetails
 from replay.trial_state import outcome_of
@@ -41,21 +41,21 @@ class _Document:
     def __init__(self, *last_lines: str) -> None:
         self._lines: list[str] = []
         self._last_lines = [text for line in last_lines for text in ("", line)]
-        self._room = MAX_CHARS - sum(len(line) + 1 for line in self._last_lines)
+        self._remaining = MAX_CHARS - sum(len(line) + 1 for line in self._last_lines)
 
     def add(self, *lines: str) -> None:
         self._lines += lines
-        self._room -= sum(len(line) + 1 for line in lines)
+        self._remaining -= sum(len(line) + 1 for line in lines)
 
     def add_table(
         self, title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], count: int, share: float = 1.0
     ) -> None:
-        """Add a table of `count` rows, or as many of them as fit into a share of the room; the others are counted."""
+        """Add a table of `count` rows, or as many as fit into a share of the remaining characters; the others are counted."""
         if not count:
             return
         self.add("", *((f"**{title}:**", "") if title else ()))
         self.add(f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}")
-        room, shown = share * self._room - _FRAME_CHARS, 0
+        room, shown = share * self._remaining - _FRAME_CHARS, 0
         for cells in rows:
             row = f"| {' | '.join(cells)} |"
             room -= len(row) + 1
@@ -109,29 +109,29 @@ def _head(name: str, index: TrialIndex, variant: str | None = None) -> str:
 def _add_summary(document: _Document, state: RunState) -> None:
     summary = summarize(state)
     name = state.started.evaluation if state.started is not None else "evaluation"
-    title = f"{printable(name, _VALUE_CHARS)} {ending_in_words(state)}: {progress_in_words(state)} done"
-    document.add(f"### {_line(title)}", "", _line(trials_in_words(state)))
+    title = f"{printable(name, _VALUE_CHARS)} {ending_text(state)}: {progress_text(state)} done"
+    document.add(f"### {_line(title)}", "", _line(trials_text(state)))
     variants = [(_cell(name), _line(results)) for name, results in variant_rows(state)]
     document.add_table("", ("variant", "results"), variants, len(variants), 0.25)
-    words = ((name, score_in_words(score, failed=state.failed)) for name, score in summary.scores.items())
-    rows = ((_cell(name), _line(result)) for name, result in words)
+    results = ((name, score_text(score, failed=state.failed)) for name, score in summary.scores.items())
+    rows = ((_cell(name), _line(result)) for name, result in results)
     document.add_table("", ("score", "result"), rows, len(summary.scores), 0.25)
     if summary.latency.count:
-        document.add("", _line(latency_in_words(summary.latency, plural(summary.latency.count, "output"), "p50", "p95")))
+        document.add("", _line(latency_text(summary.latency, plural(summary.latency.count, "output"), "p50", "p95")))
     if summary.usage:
-        document.add("", _line(usage_in_words(summary.usage, summary.unpriced_models)))
+        document.add("", _line(usage_text(summary.usage, summary.unpriced_models)))
 
 
 def _add_differences(document: _Document, comparison: Comparison) -> None:
     """Add what a comparison with the baseline counts, and a table of the differences."""
     counts = {"broken": comparison.broken, "fixed": comparison.fixed, "changed": comparison.changed}
-    words = ", ".join(f"{len(changes):,} {kind}" for kind, changes in counts.items())
-    trials = f"{plural(comparison.compared, 'trial')} compared with the baseline: {words}, {comparison.unchanged:,} unchanged"
+    counted = ", ".join(f"{len(changes):,} {kind}" for kind, changes in counts.items())
+    trials = f"{plural(comparison.compared, 'trial')} compared with the baseline: {counted}, {comparison.unchanged:,} unchanged"
     not_compared = {
         "not done in both": comparison.not_done,
         "only in the baseline": len(comparison.only_a),
         "only in the run": len(comparison.only_b),
-        "with other content": len(comparison.different_content),
+        "with different content": len(comparison.different_content),
     }
     excluded = ", ".join(f"{count:,} {where}" for where, count in not_compared.items() if count)
     document.add("", _line(f"{trials}; not compared: {excluded}" if excluded else trials))

@@ -17,7 +17,7 @@ from replay.export.trial_index import TrialIndex
 from replay.model_messages import messages_of, reply_of
 from replay.summary import score_of
 from replay.trajectory import StepDetails
-from replay.trajectory_text import message_in_words
+from replay.trajectory_text import message_text
 from replay.trial import AttemptDetails, TrialDetails
 from replay.trial_state import DONE
 from replay.usage import add, as_integer
@@ -89,7 +89,7 @@ def _step(trial: TrialDetails, attempt: AttemptDetails, step: StepDetails) -> di
     if step.kind == "model":
         messages, reply = messages_of(step.input), reply_of(step.output)
         request = messages[-1].text if messages else request
-        result = message_in_words(reply) if reply is not None else result
+        result = message_text(reply) if reply is not None else result
     return {
         "parent_id": f"{trial.trial}/{number}/{step.parent}" if step.parent else "root",
         "function_ancestry": {"function_id": "root", "function_name": "root", "parent_id": None, "parent_name": None},
@@ -125,7 +125,7 @@ def _timestamp(at: str) -> float:
 
 
 def _scorer_file(index: TrialIndex, scorer: str, variant: str | None) -> Iterator[bytes]:
-    tally = index.sums(variant).scores.get(scorer)
+    tally = index.totals(variant).scores.get(scorer)
     score = None if tally is None else score_of(tally)
     average = score.mean if score is not None and score.kind in {"pass", "number"} else None
     yield b'{\n  "average_score": ' + orjson.dumps(average) + b',\n  "eval_output_items": '
@@ -146,9 +146,9 @@ def _score(trial: TrialDetails, scorer: str) -> dict[str, Any]:
 
 def _list(items: Iterator[dict[str, Any]], indent: bytes = b"") -> Iterator[bytes]:
     """Write an indented JSON list, one item at a time."""
-    before = b"[\n"
+    prefix = b"[\n"
     for fields in items:
         text = orjson.dumps(fields, option=orjson.OPT_INDENT_2)
-        yield before + indent + b"  " + text.replace(b"\n", b"\n" + indent + b"  ")
-        before = b",\n"
-    yield b"[]" if before == b"[\n" else b"\n" + indent + b"]"
+        yield prefix + indent + b"  " + text.replace(b"\n", b"\n" + indent + b"  ")
+        prefix = b",\n"
+    yield b"[]" if prefix == b"[\n" else b"\n" + indent + b"]"

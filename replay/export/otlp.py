@@ -56,11 +56,12 @@ def _spans(index: TrialIndex) -> Iterator[dict[str, Any]]:
     models = TaskModels(index.state.started)
     for trial in index.trials():
         task = models.of(trial.variant)
-        yield _trial(index, trial)
+        yield _trial_span(index, trial)
         for attempt in trial.attempts:
-            yield _attempt(index, trial, attempt, ModelCall() if attempt.steps else task.call(attempt.request))
+            yield _attempt_span(index, trial, attempt, ModelCall() if attempt.steps else task.call(attempt.request))
             numbers = {step.number for step in attempt.steps}
-            yield from (_step(index, attempt, step, step.parent if step.parent in numbers else 0) for step in attempt.steps)
+            for step in attempt.steps:
+                yield _step_span(index, attempt, step, step.parent if step.parent in numbers else 0)
 
 
 def _scope(index: TrialIndex) -> dict[str, Any]:
@@ -69,10 +70,10 @@ def _scope(index: TrialIndex) -> dict[str, Any]:
 
 
 def _resource(index: TrialIndex) -> dict[str, Any]:
-    return {"attributes": _attributes(_run(index))}
+    return {"attributes": _attributes(_run_attributes(index))}
 
 
-def _run(index: TrialIndex) -> dict[str, Any]:
+def _run_attributes(index: TrialIndex) -> dict[str, Any]:
     started = index.state.started
     run: dict[str, Any] = {"evaljournal.run": index.source.run_id, "evaljournal.seq": index.state.seq}
     if started is None:
@@ -87,7 +88,7 @@ def _run(index: TrialIndex) -> dict[str, Any]:
     }
 
 
-def _trial(index: TrialIndex, trial: TrialDetails) -> dict[str, Any]:
+def _trial_span(index: TrialIndex, trial: TrialDetails) -> dict[str, Any]:
     times = [_times(index, attempt.span) for attempt in trial.attempts]
     start = min([index.enqueued(trial.trial), *(start for start, _ in times)])
     end = max([start, index.end_time(trial.trial), *(end for _, end in times)])
@@ -114,12 +115,16 @@ def _trial(index: TrialIndex, trial: TrialDetails) -> dict[str, Any]:
     return _span(_ids(index, trial.trial), f"trial {trial.trial}", _INTERNAL, (start, end), attributes, status)
 
 
-def _attempt(index: TrialIndex, trial: TrialDetails, attempt: AttemptDetails, call: ModelCall) -> dict[str, Any]:
+def _attempt_span(index: TrialIndex, trial: TrialDetails, attempt: AttemptDetails, call: ModelCall) -> dict[str, Any]:
     span, started = attempt.span, index.state.started
     agent = started.evaluation if started is not None else ""
     is_last = span.attempt == len(trial.attempts)
     attributes: dict[str, Any] = {
-        **(_model(call) if call.model else {"gen_ai.operation.name": "invoke_agent", "openinference.span.kind": "AGENT"}),
+        **(
+            _call_attributes(call)
+            if call.model
+            else {"gen_ai.operation.name": "invoke_agent", "openinference.span.kind": "AGENT"}
+        ),
         "gen_ai.agent.name": agent,
         "evaljournal.trial": span.trial,
         "evaljournal.variant": trial.variant or None,
@@ -156,7 +161,7 @@ def _attempt(index: TrialIndex, trial: TrialDetails, attempt: AttemptDetails, ca
     return result | {"events": events} if events else result
 
 
-def _step(index: TrialIndex, attempt: AttemptDetails, step: StepDetails, parent_step: int) -> dict[str, Any]:
+def _step_span(index: TrialIndex, attempt: AttemptDetails, step: StepDetails, parent_step: int) -> dict[str, Any]:
     """Return a step as a child of its attempt, or of the step that called it."""
     span = attempt.span
     attributes: dict[str, Any] = {
@@ -173,7 +178,7 @@ def _step(index: TrialIndex, attempt: AttemptDetails, step: StepDetails, parent_
         case "model":
             operation = "embeddings" if step.name.startswith("embeddings") else "chat"
             call = call_of_step(step.input)
-            attributes |= _model_step(step, call, operation)
+            attributes |= _model_step_attributes(step, call, operation)
             name, kind = f"{operation} {call.model}" if call.model else step.name, _CLIENT
         case "tool":
             name = f"execute_tool {step.name}"
@@ -200,10 +205,10 @@ def _step(index: TrialIndex, attempt: AttemptDetails, step: StepDetails, parent_
     return _span(ids, name, kind, (min(start, end), end), attributes, status)
 
 
-def _model_step(step: StepDetails, call: ModelCall, operation: str) -> dict[str, Any]:
+def _model_step_attributes(step: StepDetails, call: ModelCall, operation: str) -> dict[str, Any]:
     """Return the attributes of a step that calls a model, with its messages and tool calls."""
     messages, reply = messages_of(step.input), reply_of(step.output)
-    attributes: dict[str, Any] = _model(call) if call.model else {"openinference.span.kind": "LLM"}
+    attributes: dict[str, Any] = _call_attributes(call) if call.model else {"openinference.span.kind": "LLM"}
     attributes["gen_ai.operation.name"] = operation
     if messages:
         attributes["gen_ai.input.messages"] = as_text([_message(message) for message in messages])
@@ -227,7 +232,7 @@ def _message(message: Message) -> dict[str, Any]:
     return {"role": message.role or "user", "parts": parts}
 
 
-def _model(call: ModelCall) -> dict[str, Any]:
+def _call_attributes(call: ModelCall) -> dict[str, Any]:
     """Return the attributes of a call to a chat model."""
     parameters = {_PARAMETERS[name]: value for name, value in call.parameters.items() if name in _PARAMETERS}
     return {

@@ -15,8 +15,8 @@ MAX_BODY: Final = 4 << 20
 """Maximum bytes of a request."""
 _VARINT, _FIXED64, _LENGTH = 0, 1, 2
 """Wire types."""
-_MORE: Final = 0x80
-_LOW: Final = 0x7F
+_CONTINUATION_BIT: Final = 0x80
+_LOW_BITS: Final = 0x7F
 _MAX_TIME: Final = (1 << 64) - 1
 _LENGTHS: Final = 32
 """Maximum bytes of the tags and lengths of the messages around the spans."""
@@ -41,19 +41,19 @@ def json_requests(resource: Any, scope: Any, spans: Iterable[Any]) -> Iterator[b
 
 def protobuf_requests(resource: Any, scope: Any, spans: Iterable[Any]) -> Iterator[Iterator[bytes]]:
     """Return the pieces of each request, an `ExportTraceServiceRequest`; one request is in memory at a time."""
-    first = _message(1, _attributes(1, resource["attributes"]))
+    resource = _message(1, _attributes(1, resource["attributes"]))
     scope = _message(1, _text(1, scope["name"]) + _text(2, scope["version"]))
-    room = MAX_BODY - len(first) - len(scope) - _LENGTHS
+    room = MAX_BODY - len(resource) - len(scope) - _LENGTHS
     batch: list[bytes] = []
     size = 0
     for span in spans:
         encoded = _message(2, _span(span))
         if batch and size + len(encoded) > room:
-            yield _request(first, scope, batch)
+            yield _request(resource, scope, batch)
             batch, size = [], 0
         batch.append(encoded)
         size += len(encoded)
-    yield _request(first, scope, batch)
+    yield _request(resource, scope, batch)
 
 
 def _request(resource: bytes, scope: bytes, spans: list[bytes]) -> Iterator[bytes]:
@@ -119,8 +119,8 @@ def _tag(number: int, wire_type: int) -> bytes:
 
 def _varint(number: int) -> bytes:
     encoded = bytearray()
-    while number > _LOW:
-        encoded.append(number & _LOW | _MORE)
+    while number > _LOW_BITS:
+        encoded.append(number & _LOW_BITS | _CONTINUATION_BIT)
         number >>= 7
     encoded.append(number)
     return bytes(encoded)

@@ -25,7 +25,7 @@ from replay.comparison_table import compare_all
 from replay.comparison_table_text import notes, verdict
 from replay.comparison_text import short_verdict
 from replay.definition import definition_lines, load_definition
-from replay.ending import ending_in_words, next_command
+from replay.ending import ending_text, next_command
 from replay.export.page_columns import Cursor, columns, encoded
 from replay.export.page_content import Content
 from replay.history import History
@@ -97,7 +97,7 @@ class PageRun:
             "name": path.name,
             "status": status,
             "problem": None if problem is None else str(problem),
-            "headline": headline(summary, status if next_verb else ending_in_words(state)),
+            "headline": headline(summary, status if next_verb else ending_text(state)),
             "next_command": f"evaljournal {next_verb} {quoted_path}" if next_verb else next_command(state, path),
             "show_command": f"evaljournal show {quoted_path}",
             "verify_command": f"evaljournal verify {quoted_path}",
@@ -160,7 +160,7 @@ def headline(summary: Summary, status: str) -> str:
         progress = f"{plural(done, 'trial')} done"
     else:
         progress = f"{done:,} of {plural(total, 'trial')} done" if done < total else f"All {plural(total, 'trial')} done"
-    parts = [progress, *(_brief_score(scorer, score) for scorer, score in _first(summary.scores) if score.scored)]
+    parts = [progress, *(_brief_score(scorer, score) for scorer, score in _main_score(summary.scores) if score.scored)]
     if done:
         parts.append(f"{trials.failed:,} failed" if trials.failed else "none failed")
     if trials.recovered:
@@ -168,7 +168,7 @@ def headline(summary: Summary, status: str) -> str:
     return f"{name}: {status}. {', '.join(parts)}."
 
 
-def _first(scores: Mapping[str, _Scored]) -> list[tuple[str, _Scored]]:
+def _main_score(scores: Mapping[str, _Scored]) -> list[tuple[str, _Scored]]:
     """Return the scorer for the headline, if there is one; passes are preferred to numbers, and numbers to labels."""
     return sorted(scores.items(), key=lambda item: {"pass": 0, "number": 1}.get(item[1].kind, 2))[:1]
 
@@ -195,7 +195,7 @@ def comparison_data(comparison: Comparison) -> dict[str, Any]:
 
 
 def _comparison_headline(comparison: Comparison, verdicts: Mapping[str, str]) -> str:
-    score_text = "".join(f"{printable(scorer, 40)}: {verdicts[scorer]}. " for scorer, _ in _first(comparison.scores))
+    score_text = "".join(f"{printable(scorer, 40)}: {verdicts[scorer]}. " for scorer, _ in _main_score(comparison.scores))
     changed_text = f", {len(comparison.changed):,} changed" if comparison.changed else ""
     unchanged_text = f"{comparison.unchanged:,} of {plural(comparison.compared, 'trial')} unchanged"
     return f"{score_text}{len(comparison.fixed):,} fixed, {len(comparison.broken):,} broken{changed_text}, {unchanged_text}."
@@ -206,7 +206,7 @@ def page(runs: Sequence[Mapping[str, Any]], comparison: Mapping[str, Any] | None
     names = " and ".join(run["name"] for run in runs)
     evaluation = runs[0]["summary"]["evaluation"] or "run"
     yield _top(f"{evaluation} · {names}", connect="'none'")
-    yield from _data({"runs": list(runs), "comparison": comparison})
+    yield from _data_element({"runs": list(runs), "comparison": comparison})
     yield _bottom()
 
 
@@ -214,11 +214,11 @@ def index_page(histories: Sequence[History], links: Mapping[str, str]) -> Iterat
     """Yield a page with the histories of evaluations; `links` are the addresses of the reports of some runs, by path."""
     runs = plural(len({point.path for history in histories for point in history.points}), "run")
     yield _top(f"{plural(len(histories), 'evaluation')}, {runs}", "index.html", _INDEX_SCRIPTS, _INDEX_STYLES, connect="'none'")
-    yield from _data({"histories": [view_json(history) for history in histories], "links": list(links.items())})
+    yield from _data_element({"histories": [view_json(history) for history in histories], "links": list(links.items())})
     yield _bottom(_INDEX_SCRIPTS)
 
 
-def _data(data: Mapping[str, Any]) -> Iterator[bytes]:
+def _data_element(data: Mapping[str, Any]) -> Iterator[bytes]:
     yield b'<script type="application/octet-stream" id="data">'
     yield from _base64(_compressed(encoded(data)))
     yield b"</script>\n"
@@ -246,7 +246,7 @@ def live_page(title: str) -> bytes:
     return _top(title, connect="'self'") + b'<script type="application/octet-stream" id="data"></script>\n' + _bottom()
 
 
-def policy(scripts: Iterable[str] = _SCRIPTS, styles: Iterable[str] = tuple(_STYLES), *, connect: str) -> str:
+def security_policy(scripts: Iterable[str] = _SCRIPTS, styles: Iterable[str] = tuple(_STYLES), *, connect: str) -> str:
     """Return a Content-Security-Policy that allows only a page's scripts and styles, by hash, and connections to `connect`."""
     script_hashes, style_hashes = (" ".join(_hash(_resource(name)) for name in names) for names in (scripts, styles))
     return (
@@ -273,7 +273,7 @@ def _top(
 ) -> bytes:
     elements = "".join(f"<style{attributes}>{_resource(name)}</style>\n" for name, attributes in styles.items())
     head = (
-        f'<meta http-equiv="Content-Security-Policy" content="{policy(scripts, styles, connect=connect)}">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{security_policy(scripts, styles, connect=connect)}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="color-scheme" content="light dark">\n'
         f'<meta name="referrer" content="no-referrer">\n<title>{html.escape(printable(title, 200))}</title>\n'

@@ -76,8 +76,8 @@ def columns(content: Content, state: RunState, cursor: Cursor = Cursor()) -> dic
             "t": _deltas(content.t.values(first)),
             "type": content.type.values(first),
             "trial": _deltas(content.trial.values(first)),
-            "move": content.moves.values(first),
-            "flag": content.flags.values(first),
+            "stage_change": content.stage_changes.values(first),
+            "count_change": content.count_changes.values(first),
         },
         "sessions": [view_json(session) for session in content.timeline.sessions],
         "limits": content.limits,
@@ -189,10 +189,10 @@ def _series(content: Content, name: SeriesName, first: int) -> dict[str, Any]:
     """Return a series in the times of its sessions; of several values at one time, only the last."""
     scratch = Scratch()
     points = {column: Column[int]("q", scratch) for column in ("t", "value", "session")}
-    add = [column.append for column in points.values()]
+    appends = [column.append for column in points.values()]
     for count, ((t, session), group) in enumerate(groupby(_points(content, name, first), itemgetter(0, 2))):
         *_, (_, value, _) = group
-        for append, number in zip(add, (t, value, session), strict=True):
+        for append, number in zip(appends, (t, value, session), strict=True):
             append(number)
         if not count % _BATCH:
             scratch.trim()

@@ -13,7 +13,7 @@ import orjson
 
 from journal import Event, Record, events
 from journal.codec import TYPE_NAMES
-from journal.lifecycle import STAGES, TRIAL
+from journal.lifecycle import STAGES, TRIAL_RULES
 from replay.export.page_steps import PageSteps
 from replay.export.page_text import MICRO, Text, microseconds, page_text, shown_text, truncated
 from replay.handlers import handlers
@@ -21,7 +21,7 @@ from replay.loaded_run import LoadedRun
 from replay.scratch import Column, Scratch, Values
 from replay.tally import is_summable
 from replay.timeline import Timeline
-from replay.trial import attempt_facts
+from replay.trial import attempt_fields
 
 VALUE_LENGTH: Final = 16_384
 """Characters of each value on a page; a longer one is truncated, and the page names the command that shows it in full."""
@@ -32,10 +32,10 @@ MIN_VALUE_LENGTH: Final = 40
 TYPES: Final = (*TYPE_NAMES.values(), "x-")
 """The names of event types, in the order of their numbers on a page."""
 
-_TRACEBACK: Final = 6_000
-"""Characters of a traceback, from its end."""
-_MESSAGE: Final = 1_000
-_NOTE: Final = 300
+_TRACEBACK_CHARS: Final = 6_000
+"""Maximum length of a traceback; its end is kept."""
+_MESSAGE_CHARS: Final = 1_000
+_NOTE_CHARS: Final = 300
 _MAX_NOTES: Final = 100
 """Maximum number of notes shown for one attempt."""
 _SCALARS: Final = frozenset({bool, int, float})
@@ -46,8 +46,8 @@ _TYPE: Final[dict[type[Event], int]] = {
 }
 STAGE_NUMBERS: Final = {stage: number for number, stage in enumerate(STAGES)}
 _BACKING_OFF: Final = STAGE_NUMBERS["backing_off"]
-_TRIAL_EVENTS: Final = frozenset(TRIAL)
-_MOVES: Final = frozenset(kind for kind, moves in TRIAL.items() if any(before != after for before, after in moves.items()))
+_TRIAL_EVENTS: Final = frozenset(TRIAL_RULES)
+_STAGE_EVENTS: Final = frozenset(kind for kind, row in TRIAL_RULES.items() if any(row[stage] != stage for stage in row))
 """Events that can change the stage of a trial."""
 _COUNTED: Final = frozenset({events.AttemptStarted, events.TrialCompleted, events.TrialWithdrawn})
 """Events that can change the number of recovered trials or of repeated calls."""
@@ -81,9 +81,9 @@ class Content:
         self.type = Column[int]("B", scratch)
         self.trial = Column[int]("l", scratch)
         """Number of the trial; -1 for an event without one."""
-        self.moves = Column[int]("B", scratch)
+        self.stage_changes = Column[int]("B", scratch)
         """16 × the stage before + the stage after; 0 if the stage does not change."""
-        self.flags = Column[int]("l", scratch)
+        self.count_changes = Column[int]("l", scratch)
         """By how much the number of recovered trials or of repeated calls changes."""
 
         self.limits: list[tuple[int, int | None]] = []
@@ -141,7 +141,7 @@ class Content:
         """Apply the next record, to the run and to the content."""
         event, seq, state, timeline = record.event, record.seq, run.state, self.timeline
         kind = event.__class__
-        number, move, flag = -1, 0, 0
+        number, stage_change, count_change = -1, 0, 0
         name: str = event.trial if kind in _TRIAL_EVENTS else ""  # type: ignore[union-attr]  # these events have a trial
         trial = state.trials.get(name)
         before = STAGE_NUMBERS[trial.stage] if trial is not None else 0
@@ -150,7 +150,8 @@ class Content:
         timeline.apply(record)
         if kind in _TRIAL_EVENTS:
             number = timeline.times.numbers[name]
-            move = self._move(number, before, STAGE_NUMBERS[state.trials[name].stage], seq) if kind in _MOVES else 0
+            if kind in _STAGE_EVENTS:
+                stage_change = self._stage_change(number, before, STAGE_NUMBERS[state.trials[name].stage], seq)
         elif kind is events.Noted and event.trial in state.trials:  # type: ignore[union-attr]  # as above
             number = timeline.times.numbers[event.trial]  # type: ignore[union-attr]  # as above
         for scorer, (_, value) in scores.items() if scores else ():
@@ -160,7 +161,7 @@ class Content:
         if handler is not None:
             handler(self, event, number, record)
         if kind in _COUNTED:
-            flag = abs(state.recovered - self._recovered) or state.repeated_calls - self._repeated_calls
+            count_change = abs(state.recovered - self._recovered) or state.repeated_calls - self._repeated_calls
             self._recovered, self._repeated_calls = state.recovered, state.repeated_calls
         elif kind in _LIMITS:
             self._planned = state.planned
@@ -171,10 +172,10 @@ class Content:
         self.t.append(round(sessions[-1].end * MICRO) if sessions else 0)
         self.type.append(_TYPE[kind])
         self.trial.append(number)
-        self.moves.append(move)
-        self.flags.append(flag)
+        self.stage_changes.append(stage_change)
+        self.count_changes.append(count_change)
 
-    def _move(self, number: int, before: int, after: int, seq: int) -> int:
+    def _stage_change(self, number: int, before: int, after: int, seq: int) -> int:
         """Return the change of a trial's stage as one number, 0 if the stage is the same."""
         if before == after:
             return 0
@@ -195,29 +196,29 @@ class Content:
     def _on_attempt_started(self, event: events.AttemptStarted, number: int, record: Record) -> None:
         span = self._open[number] = len(self.timeline.spans) - 1
         self._mark_changed(record.seq, span)
-        self._detail(span, request=self._text(event.request), reuses=event.reuses or None)
+        self._add_details(span, request=self._text(event.request), reuses=event.reuses or None)
 
     def _attempt_ended(self, event: events.AttemptEnd, number: int, record: Record) -> None:
         span = self._open.pop(number, None)
         if span is None:
             span = self.timeline.times.span[number]
         self._mark_changed(record.seq, span)
-        facts = attempt_facts(event)
+        fields = attempt_fields(event)
         if isinstance(event, events.AttemptSucceeded):
-            self.outputs[number] = self._text(facts["output"])
+            self.outputs[number] = self._text(fields["output"])
         elif not isinstance(event, events.AttemptInterrupted):
-            category, error, message = facts["category"], facts["error"], facts["message"]
-            self._detail(span, error=self._error(record.seq, category, error, message, facts.get("traceback", "")))
-        usage = self._shorten(facts.get("usage"))
-        self._detail(span, retry_after=facts.get("retry_after"), reason=facts.get("reason"), usage=usage)
-        worker, detail = self._shorten(event.worker or None), self._shorten(facts.get("detail") or None)
-        self._detail(span, worker=worker, detail=detail)
+            category, error, message = fields["category"], fields["error"], fields["message"]
+            self._add_details(span, error=self._error_number(record.seq, category, error, message, fields.get("traceback", "")))
+        usage = self._shorten(fields.get("usage"))
+        self._add_details(span, retry_after=fields.get("retry_after"), reason=fields.get("reason"), usage=usage)
+        worker, detail = self._shorten(event.worker or None), self._shorten(fields.get("detail") or None)
+        self._add_details(span, worker=worker, detail=detail)
 
     _on_attempt_succeeded = _on_attempt_failed = _on_attempt_timed_out = _on_attempt_interrupted = _attempt_ended
 
     def _on_attempt_returned_late(self, event: events.AttemptReturnedLate, number: int, _: Record) -> None:
         if self.timeline.times.span[number] >= 0:
-            self._detail(self.timeline.times.span[number], **attempt_facts(event))
+            self._add_details(self.timeline.times.span[number], **attempt_fields(event))
 
     def _step_ended(self, event: events.StepEvent, number: int, record: Record) -> None:
         if (span := self._open.get(number)) is not None:
@@ -231,18 +232,18 @@ class Content:
         self.backoffs.append([number, record.seq, 0, due, event.reason])
         span = self.timeline.times.span[number]
         if span >= 0:
-            self._detail(span, retry_in=event.delay, retry_reason=event.reason)
+            self._add_details(span, retry_in=event.delay, retry_reason=event.reason)
             self._mark_changed(record.seq, span)
 
     def _on_trial_scored(self, event: events.TrialScored, number: int, record: Record) -> None:
         scorer = self.scorers.setdefault(event.scorer, len(self.scorers))
         self._log_score(record.seq, scorer, 1, event.value)
         if event.reason or self.score_reasons[number]:
-            self._reason(number, scorer, truncated(event.reason, self._length) if event.reason else None)
+            self._set_score_reason(number, scorer, truncated(event.reason, self._length) if event.reason else None)
 
     def _on_scoring_failed(self, event: events.ScoringFailed, number: int, _: Record) -> None:
         scorer = self.scorers.setdefault(event.scorer, len(self.scorers))
-        self._reason(number, scorer, {"error": f"{event.error}: {event.message}"[:_MESSAGE]})
+        self._set_score_reason(number, scorer, {"error": f"{event.error}: {event.message}"[:_MESSAGE_CHARS]})
 
     def _on_trial_failed(self, event: events.TrialFailed, number: int, _: Record) -> None:
         self.reasons[number] = event.reason
@@ -263,7 +264,7 @@ class Content:
             self._mark_changed(record.seq, span)
 
     def _policy_changed(self, event: events.LimitChanged | events.PaceChanged, _: int, record: Record) -> None:
-        change = (event.before, event.after, event.reason, event.evidence[:_MESSAGE], event.key)
+        change = (event.before, event.after, event.reason, event.evidence[:_MESSAGE_CHARS], event.key)
         changes = self.limit_changes if isinstance(event, events.LimitChanged) else self.pace_changes
         changes.append((record.seq, len(self.timeline.sessions), self._now, *change))
 
@@ -272,7 +273,7 @@ class Content:
     def _on_intake_paused(self, event: events.IntakePaused, _: int, record: Record) -> None:
         self._end_pauses(record.seq, event.key)
         until = microseconds(max(event.until, self.timeline.times.now))
-        pause = (until, event.reason, event.evidence[:_MESSAGE], event.key)
+        pause = (until, event.reason, event.evidence[:_MESSAGE_CHARS], event.key)
         self.pauses.append([record.seq, len(self.timeline.sessions), self._now, *pause, 0])
 
     def _on_intake_resumed(self, event: events.IntakeResumed, _: int, record: Record) -> None:
@@ -304,21 +305,21 @@ class Content:
         self.changed_spans[0].append(seq)
         self.changed_spans[1].append(span)
 
-    def _detail(self, span: int, **details: Any) -> None:
+    def _add_details(self, span: int, **details: Any) -> None:
         details = {name: value for name, value in details.items() if value is not None}
         if details:
             self.details[span] = {**(self.details[span] or {}), **details}
 
-    def _reason(self, number: int, scorer: int, reason: Any) -> None:
+    def _set_score_reason(self, number: int, scorer: int, reason: Any) -> None:
         reasons = self.score_reasons[number] or {}
         reasons.pop(str(scorer), None)
         if reason is not None:
             reasons[str(scorer)] = reason
         self.score_reasons[number] = reasons or None
 
-    def _error(self, seq: int, category: str, error: str, message: str, traceback: str) -> int:
-        message = message[:_MESSAGE]
-        texts = category, error, message, traceback[-_TRACEBACK:]
+    def _error_number(self, seq: int, category: str, error: str, message: str, traceback: str) -> int:
+        message = message[:_MESSAGE_CHARS]
+        texts = category, error, message, traceback[-_TRACEBACK_CHARS:]
         key = hashlib.sha256(orjson.dumps(texts)).digest()
         number = self._error_numbers.get(key)
         if number is None:
@@ -339,11 +340,11 @@ class Content:
         return page_text(value, self._length)
 
     def _shorten(self, value: Any) -> Any:
-        """Return a number as it is, and at most `_NOTE` characters of anything else."""
+        """Return a number as it is, and at most `_NOTE_CHARS` characters of anything else."""
         if value is None or value.__class__ in _SCALARS:
             return value if not isinstance(value, int) or abs(value) < 1 << 53 else str(value)
         text = shown_text(self._text(value))
-        return text if len(text) <= _NOTE else f"{text[: _NOTE - 1]}…"
+        return text if len(text) <= _NOTE_CHARS else f"{text[: _NOTE_CHARS - 1]}…"
 
 
 _HANDLERS: Final = handlers(Content)

@@ -12,7 +12,7 @@ from replay.export.page_text import Text, microseconds, page_text, shown_text, t
 from replay.model_messages import Message, messages_of, reply_of
 from replay.scratch import Column, Scratch, Values
 from replay.text import printable
-from replay.trajectory_text import message_in_words
+from replay.trajectory_text import message_text
 from replay.usage import is_amount
 
 MAX_STEPS: Final = 200_000
@@ -25,8 +25,8 @@ _SHARE: Final = 128
 """One value gets at most 1/128 of the remaining characters."""
 _MIN_CHARS: Final = 40
 _MAX_MESSAGES: Final = 50
-_NAME: Final = 200
-_ERROR: Final = 1_000
+_NAME_CHARS: Final = 200
+_ERROR_CHARS: Final = 1_000
 _MAX_UNITS: Final = 8
 """Amounts of usage per step."""
 
@@ -58,7 +58,7 @@ class PageSteps:
             completed_seq, duration, name, kind = event.completed_seq, 0, 0, 0
         else:
             completed_seq, duration, kind = 0, microseconds(event.elapsed), KINDS.index(event.kind)
-            name = self.names.setdefault(printable(event.name, _NAME), len(self.names))
+            name = self.names.setdefault(printable(event.name, _NAME_CHARS), len(self.names))
             self.content[len(self)] = self._content(event, length)
         self.seq.append(record.seq)
         self.span.append(span)
@@ -76,7 +76,7 @@ class PageSteps:
         if event.continues:
             content["continues"] = event.continues
         if isinstance(event, events.StepFailed):
-            content["error"] = f"{event.error}: {event.message}"[:_ERROR]
+            content["error"] = f"{event.error}: {event.message}"[:_ERROR_CHARS]
         elif isinstance(event.usage, dict):
             amounts = {printable(name, 40): value for name, value in event.usage.items() if is_amount(value)}
             content["usage"] = dict(list(amounts.items())[:_MAX_UNITS])
@@ -105,13 +105,13 @@ class PageSteps:
         return omitted + [[message.role[:_MIN_CHARS], self._message(message, share)] for message in last]
 
     def _message(self, message: Message, length: int) -> Text:
-        return self._count(truncated(message_in_words(message), length))
+        return self._counted(truncated(message_text(message), length))
 
     def _text(self, value: Any, length: int) -> Text:
-        return self._count(page_text(value, length))
+        return self._counted(page_text(value, length))
 
-    def _count(self, text: Text) -> Text:
-        """Take a text from the remaining characters."""
+    def _counted(self, text: Text) -> Text:
+        """Return a text after subtracting its length from the remaining characters."""
         self._remaining -= len(shown_text(text))
         return text
 

@@ -16,12 +16,12 @@ import orjson
 
 from journal import events
 from journal.codec import RECORD_MEMBERS, event_type
-from journal.fact import set_fields
+from journal.fact import non_default_fields
 from replay.export.source import Source
 from replay.export.trial_index import TrialIndex
 from replay.state import RunState
 from replay.text import as_text
-from replay.trial import TrialDetails, attempt_facts
+from replay.trial import TrialDetails, attempt_fields
 from replay.usage import is_amount, noted_usage
 
 Rows = Literal["trials", "attempts", "steps", "events"]
@@ -53,9 +53,9 @@ def table(source: Source, rows: Rows) -> Table:
         case "trials":
             content = _trials(source)
         case "attempts":
-            content = Table(_attempts(source), _columns(ATTEMPT))
+            content = Table(_attempts(source), _columns(ATTEMPT_COLUMNS))
         case "steps":
-            content = Table(_steps(source), _columns(STEP))
+            content = Table(_steps(source), _columns(STEP_COLUMNS))
         case "events":
             return Table(_events(source), _EVENT_COLUMNS)
     return _with_variants(content, source.run.state) if source.run.state.variants else content
@@ -140,7 +140,7 @@ def _error(name: str) -> Callable[[TrialDetails], str | None]:
     return lambda trial: getattr(trial.last_error, name, None)
 
 
-_TRIAL: Final[dict[str, tuple[Kind | None, Callable[[TrialDetails], Any]]]] = {
+_TRIAL_MEMBERS: Final[dict[str, tuple[Kind | None, Callable[[TrialDetails], Any]]]] = {
     "trial": ("text", attrgetter("trial")),
     "case": ("text", attrgetter("case")),
     "repeat": ("integer", attrgetter("repeat")),
@@ -172,12 +172,12 @@ _TRIAL: Final[dict[str, tuple[Kind | None, Callable[[TrialDetails], Any]]]] = {
 }
 """Member of a row → the kind of its column, and how to get it; those without a kind become several columns."""
 
-TRIAL: Final[dict[str, Kind]] = {name: kind for name, (kind, _) in _TRIAL.items() if kind is not None}
+TRIAL_COLUMNS: Final[dict[str, Kind]] = {name: kind for name, (kind, _) in _TRIAL_MEMBERS.items() if kind is not None}
 
 
 def _trials(source: Source) -> Table:
     index = TrialIndex.of(source)
-    columns = _columns(TRIAL)
+    columns = _columns(TRIAL_COLUMNS)
     for scorer in index.scorers:
         types = {_type(value) for value in index.values(scorer)}
         kind: Kind = (
@@ -190,7 +190,7 @@ def _trials(source: Source) -> Table:
         for name, is_integer in index.usage_names.items()
     ]
     columns.append(Column("scorer_errors", "any", lambda row: row["scorer_errors"] or None))
-    rows = ({name: get(trial) for name, (_, get) in _TRIAL.items()} for trial in index.trials())
+    rows = ({name: get(trial) for name, (_, get) in _TRIAL_MEMBERS.items()} for trial in index.trials())
     return Table(rows, columns)
 
 
@@ -199,7 +199,7 @@ def _type(value: object) -> type:
     return float if type(value) is int and abs(value) > _MAX_INT64 else type(value)
 
 
-ATTEMPT: Final[dict[str, Kind]] = {
+ATTEMPT_COLUMNS: Final[dict[str, Kind]] = {
     "trial": "text",
     "attempt": "integer",
     "session": "integer",
@@ -237,7 +237,7 @@ def _attempts(source: Source) -> Iterator[Row]:
             case events.AttemptStarted():
                 if event.request is not None:
                     requests[event.trial] = event.request
-                in_flight[event.trial] = dict.fromkeys(ATTEMPT) | {
+                in_flight[event.trial] = dict.fromkeys(ATTEMPT_COLUMNS) | {
                     "trial": event.trial,
                     "attempt": event.attempt,
                     "session": session,
@@ -251,15 +251,15 @@ def _attempts(source: Source) -> Iterator[Row]:
             case events.Noted(trial=trial) if trial in in_flight and in_flight[trial]["attempt"] == event.attempt:
                 in_flight[trial]["usage"] = _merged(in_flight[trial]["usage"], noted_usage(event.name, event.value))
             case _ if isinstance(event, events.AttemptEnd) and event.trial in in_flight:
-                row, facts = in_flight.pop(event.trial), attempt_facts(source.with_blobs(event))
-                usage = _merged(row["usage"], facts.pop("usage", None))
+                row, fields = in_flight.pop(event.trial), attempt_fields(source.with_blobs(event))
+                usage = _merged(row["usage"], fields.pop("usage", None))
                 times = {"ended_at": record.at, "end": record.t, "elapsed": event.elapsed}
-                row |= times | facts | {"outcome": event_type(event).removeprefix("attempt_"), "usage": usage}
+                row |= times | fields | {"outcome": event_type(event).removeprefix("attempt_"), "usage": usage}
                 yield row | {"traceback": row["traceback"] or None, "request": source.load(row["request"])}
     yield from in_flight.values()
 
 
-STEP: Final[dict[str, Kind]] = {
+STEP_COLUMNS: Final[dict[str, Kind]] = {
     "trial": "text",
     "attempt": "integer",
     "step": "integer",
@@ -340,7 +340,7 @@ def _events(source: Source) -> Iterator[Row]:
     """Yield the members of each record, without its signature, and with large values instead of references."""
     for record in source.records():
         event = record.event
-        before = {"seq": record.seq, "at": record.at, "t": record.t, "type": event_type(event)}
+        record_members = {"seq": record.seq, "at": record.at, "t": record.t, "type": event_type(event)}
         loaded = source.with_blobs(event)
-        members = loaded.data if isinstance(loaded, events.Extension) else set_fields(loaded)
-        yield before | dict(members) | {"d": record.d, "h": record.h}
+        members = loaded.data if isinstance(loaded, events.Extension) else non_default_fields(loaded)
+        yield record_members | dict(members) | {"d": record.d, "h": record.h}

@@ -80,7 +80,7 @@ class TrialIndex:
         if number is None:
             return
         if number == len(self._last):
-            self._add()
+            self._add_trial()
         has_details = event.request is not None or event.reuses if isinstance(event, AttemptStarted) else True
         if has_details and not isinstance(event, TrialCompleted):
             self._previous.append(self._last[number])
@@ -102,7 +102,7 @@ class TrialIndex:
             case _:
                 self._add_usage_names(getattr(event, "usage", None))
 
-    def _add(self) -> None:
+    def _add_trial(self) -> None:
         """Add the entries of a new trial."""
         for column in (self._last, self._end_index, self._enqueued[0], self._end[0]):
             column.append(-1)
@@ -152,7 +152,7 @@ class TrialIndex:
         """The variants with trials that were not withdrawn; empty if the run has none."""
         return [name for name, totals in self.state.variants.items() if totals.total]
 
-    def sums(self, variant: str | None) -> Totals:
+    def totals(self, variant: str | None) -> Totals:
         """Return the sums over the trials of one variant, or of the run."""
         return self.state if variant is None else self.state.variants[variant]
 

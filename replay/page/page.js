@@ -86,10 +86,10 @@ class Page {
     const took = summary.sessions ? `, took ${duration(summary.elapsed)}` : "";
     const shards = this.run.shards.filter(({ name }) => name).length;
     const sessions = summary.sessions > 1 || shards ? `, ${plural(summary.sessions, "session")}${shards ? `, merged from ${plural(shards, "shard")}` : ""}${summary.crashes ? `, ${grouped(summary.crashes)} without a final record` : ""}` : "";
-    const facts = this.comparison ? this.runs.map((run, index) => el("span", {}, el("b", { text: "AB"[index] }), ` ${oneLine(run.info.path, 80)}, ${run.info.status}`))
+    const status = this.comparison ? this.runs.map((run, index) => el("span", {}, el("b", { text: "AB"[index] }), ` ${oneLine(run.info.path, 80)}, ${run.info.status}`))
       : [el("span", { class: `badge ${info.status}`, text: info.status }), this.live ? el("span", { id: "live", class: "live", text: this.live.text }) : "", el("span", { text: oneLine(info.path, 120) }), el("span", { text: `${started}${took}${sessions}` })];
     refill(this.top,
-      this.themeButton, el("p", { class: "eyebrow" }, facts),
+      this.themeButton, el("p", { class: "eyebrow" }, status),
       el("h1", { text: visible(this.comparison ? this.comparison.headline : info.headline).replace(/ (?=[%=])|(?<==) /g, "\u00a0") }),
       ...this.runs.map((run) => (run.info.problem ? el("p", { class: "banner", role: "alert", text: `Shown up to the damage: ${visible(run.info.problem)}` }) : "")));
   }

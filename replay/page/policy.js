@@ -1,4 +1,4 @@
-// The policy's decisions in words and on the charts: pauses, the circuit breaker and the pace of starts.
+// The policy's decisions as text and on the charts: pauses, the circuit breaker and the pace of starts.
 "use strict";
 
 // Reasons that open the circuit breaker: only probes start, until a record ends the pause.
@@ -76,7 +76,7 @@ function pacedTime(run) {
   return { seconds, low, high };
 }
 
-// Why slots were idle, in words, the longest time first: "pace: 4.2 starts/s, 58 s".
+// Why slots were idle, the longest time first: "pace: 4.2 starts/s, 58 s".
 function idleReasons(run) {
   const totals = new Map();
   for (const { from, to, reason, key } of pauseRanges(run)) {

@@ -11,9 +11,9 @@ const COUNT = Object.fromEntries(COUNTS.map((name, index) => [name, 16 + index])
 
 const EFFECTS = {
   ...Object.fromEntries(COUNTS.slice(1).map((name) => [name, (counts) => { counts[COUNT[name]] += 1; }])),
-  attempt_started: (counts, flag) => { counts[COUNT.attempt_started] += 1; counts[COUNT.attempt_repeated_calls] += flag; },
-  trial_completed: (counts, flag) => { counts[COUNT.recovered] += flag; },
-  trial_withdrawn: (counts, flag) => { counts[COUNT.recovered] -= flag; },
+  attempt_started: (counts, count_change) => { counts[COUNT.attempt_started] += 1; counts[COUNT.attempt_repeated_calls] += count_change; },
+  trial_completed: (counts, count_change) => { counts[COUNT.recovered] += count_change; },
+  trial_withdrawn: (counts, count_change) => { counts[COUNT.recovered] -= count_change; },
 };
 
 function cumulative(deltas) {
@@ -37,7 +37,7 @@ const lastIndex = (column, value) => countWhile(column, (entry) => entry <= valu
 class Run {
   constructor(data) {
     this.seq = 0;
-    this.events = { t: [], type: [], trial: [], move: [], flag: [] };
+    this.events = { t: [], type: [], trial: [], stage_change: [], count_change: [] };
     this.x = []; // Seconds of each event on the common axis of all sessions.
     this.base = []; // Where t = 0 of each session is on that axis.
     this.shards = []; // Name, first record and slots of each shard of a merged run, and of its own sessions; otherwise one entry.
@@ -119,7 +119,7 @@ class Run {
       while (session + 1 < this.sessions.length && this.sessions[session + 1].seq <= seq) session += 1;
       events.t.push(t[index]);
       events.trial.push(trials[index]);
-      for (const name of ["type", "move", "flag"]) events[name].push(columns[name][index]);
+      for (const name of ["type", "stage_change", "count_change"]) events[name].push(columns[name][index]);
       const x = this.sessions.length && this.sessions[session].seq <= seq ? this.base[session] + t[index] / 1e6 : 0;
       this.x.push(Math.max(x, this.x.length && shard === this.shardOf[session] ? this.x[this.x.length - 1] : 0));
       this.apply(counts, seq - 1);
@@ -215,13 +215,13 @@ class Run {
   }
 
   apply(counts, index) {
-    const { move, flag, type } = this.events;
-    if (move[index]) {
-      counts[move[index] >> 4] -= 1;
-      counts[move[index] & 15] += 1;
+    const { stage_change, count_change, type } = this.events;
+    if (stage_change[index]) {
+      counts[stage_change[index] >> 4] -= 1;
+      counts[stage_change[index] & 15] += 1;
     }
     const effect = this.effects[type[index]];
-    if (effect) effect(counts, flag[index]);
+    if (effect) effect(counts, count_change[index]);
   }
 
   countsAt(seq) {

@@ -38,7 +38,7 @@ function stepCount(run, trial) {
   return executed ? `, ${plural(executed, "step")}` : "";
 }
 
-// What an attempt reused of those before: the same as replay.trajectory_text.reuse_in_words.
+// What an attempt reused of those before: the same as replay.trajectory_text.reuse_text.
 function reuseText(run, span, steps) {
   const { outcome, number, parent, span: spans } = run.steps, { attempt, trial, details } = run.spans, first = details[span]?.reuses;
   if (!first || run.stepsOmitted) return "";
@@ -101,10 +101,10 @@ function stepContent(run, span, step, source, drawer) {
   const content = (source >= 0 && steps.content[source]) || {}, isReused = steps.outcome[step] === STEP_REUSED;
   const kind = source < 0 ? "" : run.stepKinds[steps.kind[source]], from = source < 0 ? "an earlier attempt" : `attempt ${run.spans.attempt[steps.span[source]]}`;
   const usage = isReused ? [] : Object.entries(content.usage || {}).map(([name, value]) => amount(name, value));
-  const facts = [kind, isReused ? `reused from ${from}` : "", ...usage, content.continues ? `after the messages of step ${grouped(content.continues)}` : ""].filter(Boolean).join(" · ");
+  const notes = [kind, isReused ? `reused from ${from}` : "", ...usage, content.continues ? `after the messages of step ${grouped(content.continues)}` : ""].filter(Boolean).join(" · ");
   const part = (label, value) => el("div", { class: "message" }, el("h4", { text: label }), drawer.content(value, run, trial));
   return [
-    el("p", { class: "faint" }, link(`seq ${grouped(steps.seq[step])}`, () => drawer.onSeq(run, steps.seq[step]), { title: "Show the state at the end of this step" }), ` ${facts}`),
+    el("p", { class: "faint" }, link(`seq ${grouped(steps.seq[step])}`, () => drawer.onSeq(run, steps.seq[step]), { title: "Show the state at the end of this step" }), ` ${notes}`),
     ...(content.messages || []).map(([role, text]) => part(oneLine(role, 40) || "message", text)),
     content.input === undefined ? "" : part("input", content.input),
     content.reply === undefined ? "" : part("reply", content.reply),

@@ -393,8 +393,8 @@ function changeText({ change, details, slower }, columns) {
   if (details && details.stage_a !== details.stage_b) parts.push(`${STAGES[details.stage_a].label} → ${STAGES[details.stage_b].label}`);
   const scores = Object.entries(details?.scores || {});
   for (const [scorer, [a, b]] of scores.filter(([name]) => !columns.includes(name))) parts.push(`${oneLine(scorer, 24)} ${scoreText(a)} → ${scoreText(b)}`);
-  if (details?.output_changed) parts.push("output differs");
-  if (details && !parts.length && !scores.length) parts.push("a different error");
+  if (details?.output_changed) parts.push("output changed");
+  if (details && !parts.length && !scores.length) parts.push("failed with a different error");
   if (slower) parts.push("slower");
   return [CHANGES[change], parts.join(", ")].filter(Boolean).join(": ");
 }

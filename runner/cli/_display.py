@@ -149,5 +149,5 @@ def render_screen(run: LoadedRun, now: float, width: int) -> "Group":
             width=width,
             done_before=run.done_before,
             title=str(run.path),
-            show_pace=run.problem is None,
+            show_rate=run.problem is None,
         )

@@ -7,7 +7,7 @@ from typing import Final
 
 from journal.errors import KeyUnavailable
 from journal.events import RunStarted, SessionStarted
-from journal.ownership import starts, user_key
+from journal.ownership import start_events, user_key
 from replay.text import printable
 from runner.cli._no_code_options import evaluation_from_reference, is_option_reference
 from runner.definition.loading import LoadedEvaluation, load_evaluation
@@ -59,7 +59,7 @@ def _recorded_reference(path: Path, verb: str, *, trust: bool) -> str:
     """Return the last recorded reference of the evaluation; reject one that another user or machine has recorded."""
     key, problem = _key()
     is_own = True
-    for event, is_signed in starts(path, key):
+    for event, is_signed in start_events(path, key):
         is_own = is_own and is_signed  # A later session that is not the user's own may have changed settings.
         reference: object = event.task if isinstance(event, RunStarted) else _adopted_reference(event)
         if isinstance(reference, str) and reference:

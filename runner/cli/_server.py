@@ -18,7 +18,7 @@ from journal import follow
 from journal.errors import InvalidRecord, JournalDamaged, NotAJournal
 from journal.lock import is_held
 from replay import LoadedRun
-from replay.export.page import PageRun, live_page, policy
+from replay.export.page import PageRun, live_page, security_policy
 from replay.export.page_columns import Cursor, encoded
 from replay.loaded_run import reject_invalid_record
 from runner.cli._page import PageReader
@@ -35,7 +35,7 @@ HEARTBEAT: Final = 15.0
 REQUEST_TIMEOUT: Final = 10.0
 """Seconds within which a request must be complete."""
 _CHUNK: Final = 65_536
-_POLICY: Final = policy(connect="'self'") + "; frame-ancestors 'none'"
+_POLICY: Final = security_policy(connect="'self'") + "; frame-ancestors 'none'"
 
 
 class FollowedRun:

@@ -14,7 +14,7 @@ import trio
 from journal import segments
 from journal.errors import RecordTooLarge
 from journal.threads import run_in_thread
-from replay.screen import panel, stopping_in_words
+from replay.screen import panel, stopping_text
 from replay.text import printable
 from runner.api import run as run_evaluation
 from runner.cli import INTERRUPTED, OUTPUT_FAILED, UNFINISHED, CommandError
@@ -201,7 +201,7 @@ class CommandSession:
             stopping = live.stopping()
             if stopping and not is_stopping:
                 is_stopping = True
-                echo(f"stopping: {stopping_in_words(live.state, *stopping)}", err=True)
+                echo(f"stopping: {stopping_text(live.state, *stopping)}", err=True)
             printer.update(live.state, now=live.now(), durable=live.journal.durable, total=live.total, done_before=done_before)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 import trio
 
-from replay.ending import next_command, progress_in_words, total_trials
+from replay.ending import next_command, progress_text, total_trials
 from replay.text import plural
 from runner.cli._common import RunType, output_option
 from runner.cli._output import echo
@@ -29,6 +29,6 @@ def fork(run: Path, at: int | None, target: Path) -> None:
     forked = trio.run(fork_run, run, target, at)
     state = forked.state
     counts = f"{plural(state.done, 'trial')} done, {state.total:,} read so far"
-    progress = f"{progress_in_words(state)} done" if total_trials(state) else counts
+    progress = f"{progress_text(state)} done" if total_trials(state) else counts
     echo(f"{target}: forked from {run} at record {forked.seq:,}; {progress}", err=True)
     echo(f"next: {next_command(state, target)}", err=True)

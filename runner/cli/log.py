@@ -11,7 +11,7 @@ from journal import Record, read
 from journal import follow as follow_journal
 from journal.codec import EVENT_TYPES, event_type
 from journal.events import TrialEnqueued
-from journal.fact import set_fields
+from journal.fact import non_default_fields
 from journal.reader import Finder
 from replay.text import printable
 from runner.cli._common import TrialType, run_and_trial
@@ -98,6 +98,6 @@ async def _follow(path: Path, printer: _RecordPrinter) -> None:
 
 def _record_line(record: Record) -> str:
     event = record.event
-    fields = " ".join(f"{name}={printable(value)}" for name, value in set_fields(event).items())
+    fields = " ".join(f"{name}={printable(value)}" for name, value in non_default_fields(event).items())
     time, name = printable(record.at[11:23]), printable(event_type(event))
     return f"{record.seq:>7}  {time}  {record.t:>10.3f}  {name:<20}  {fields}"

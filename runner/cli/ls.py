@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from replay.digest import RunDigest, first_score
-from replay.history_text import score_in_short
+from replay.history_text import short_score
 from replay.text import duration, money, printable
 from replay.view_json import view_json
 from runner.cli._digests import DigestCache
@@ -65,5 +65,5 @@ def _score_text(run: RunDigest) -> str:
     if not scores or scorer is None:
         return "-"
     low, high = min(scores, key=lambda score: score.mean), max(scores, key=lambda score: score.mean)
-    ends = [score_in_short(score) for score in ((low,) if len(scores) == 1 else (low, high))]
+    ends = [short_score(score) for score in ((low,) if len(scores) == 1 else (low, high))]
     return f"{printable(scorer, 24)} {' to '.join(ends)}"

@@ -17,7 +17,7 @@ from replay.sessions import Session
 from replay.steps import NOT_REUSED
 from replay.text import as_text, duration, number, one_line, plural, printable, spaced
 from replay.timeline_columns import Span
-from replay.trajectory_text import not_reused_in_words, trajectory_lines
+from replay.trajectory_text import not_reused_text, trajectory_lines
 from replay.trial import AttemptDetails, ScoreDetails, ScorerCallDetails, TrialDetails
 from replay.trial_state import TrialState
 from replay.waits import Wait
@@ -245,7 +245,7 @@ def _note_lines(attempt: AttemptDetails) -> Iterator[str]:
             continue
         for name, value in notes:  # A judge's prompt, reply and usage, for example.
             if name == NOT_REUSED:
-                yield f"{_INDENT}{not_reused_in_words(value)}"
+                yield f"{_INDENT}{not_reused_text(value)}"
                 continue
             yield from _value_lines("", f"{name}: {' · '.join(f'{key} {printable(item)}' for key, item in value.items())}")
 

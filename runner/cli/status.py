@@ -11,7 +11,7 @@ from replay.ending import final_report
 from replay.summary import summarize
 from replay.summary_text import group_lines, score_lines
 from replay.text import plural, printable
-from replay.variant_text import variant_in_words
+from replay.variant_text import variant_result
 from replay.view_json import view_json
 from runner.cli._common import RunReference, reference_argument
 from runner.cli._display import age, exit_if_damaged, groups_by, open_run, print_json, print_screen, summary_of
@@ -73,6 +73,6 @@ def _print_variant(view: LoadedRun, variant: str, *, as_json: bool) -> None:
         header = {"path": str(view.path), "variant": variant, "status": view.status, "problem": problem}
         print_json({**header, **view_json(results)})
         return
-    echo(f"{printable(f'{view.path}@{variant}', 500)}: {variant_in_words(view.state.variants[variant])}")
+    echo(f"{printable(f'{view.path}@{variant}', 500)}: {variant_result(view.state.variants[variant])}")
     for line in score_lines(results.scores, failed=results.trials.failed):
         echo(f"  {line}")

@@ -12,7 +12,7 @@ from journal.codec import json_round_trip
 from journal.errors import BlobDamaged, Unserializable
 from journal.threads import InThread
 from replay.budget import OVER_BUDGET
-from replay.budget_text import over_budget_in_words
+from replay.budget_text import over_budget_text
 from replay.steps import NOT_REUSED, first_reused, remaining_timeout
 from replay.text import plural
 from runner.concurrency.constants import SAME_TRIAL_LIMITED
@@ -197,7 +197,7 @@ class Attempts:
         """Fail an attempt with which its trial has exceeded the budget per trial."""
         budget = self._recorder.state.budget
         assert budget is not None
-        message = over_budget_in_words(budget, work.trial, usage)
+        message = over_budget_text(budget, work.trial, usage)
         self._fail(work, error=OVER_BUDGET, message=message, category="fatal", elapsed=elapsed, usage=usage)
 
     def _record_success(self, work: TrialWork, outcome: Returned, elapsed: float) -> bool:

@@ -9,7 +9,7 @@ from journal.files import Files
 class NullFiles(Files):
     """Writes succeed and are discarded; there is nothing to read."""
 
-    idle_check = math.inf
+    idle_check_interval = math.inf
 
     def open(self, path: str, flags: int, parents: int = 0) -> int:
         return 0
@@ -37,7 +37,7 @@ class NullFiles(Files):
     def is_same_file(self, fd: int, path: str) -> bool:
         return True
 
-    def links(self, fd: int) -> int:
+    def link_count(self, fd: int) -> int:
         return 1
 
     def is_intact(self, fd: int, path: str, size: int) -> bool:

@@ -14,7 +14,7 @@ import trio
 from journal import Record
 from journal.events import IntakePaused, PolicyEvent, PolicyShared, TrialCompleted
 from replay.budget import Block
-from replay.budget_text import block_in_words
+from replay.budget_text import block_text
 from replay.pauses import NO_RESPONSE
 from runner.concurrency.policy import Policy
 from runner.concurrency.registry import Member
@@ -261,7 +261,7 @@ class Scheduler:
         """Stop the session, whose budget allows no further start, once nothing is in flight."""
         state, queues = self.recorder.state, self.queues
         if not state.running and queues.unscored == len(queues.to_score):
-            self.shutdown.stop("budget", block_in_words(state, block))
+            self.shutdown.stop("budget", block_text(state, block))
             self.close()
 
     def _has_next(self, lane: Lane) -> bool:

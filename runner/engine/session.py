@@ -20,7 +20,7 @@ from journal.errors import DiskFull, JournalExists, JournalLocked, NotAJournal
 from journal.events import RunStopped, SessionStarted
 from journal.threads import run_in_thread
 from replay import RunState, fold
-from replay.ending import ending_in_words, final_report, final_summary
+from replay.ending import ending_text, final_report, final_summary
 from replay.text import printable
 from runner.data.dataset import as_strings
 from runner.definition.evaluation import Evaluation
@@ -76,7 +76,7 @@ class Outcome:
     def problems(self) -> list[str]:
         """Why the run did not pass; empty if it did."""
         if self.stop_reason:
-            return [f"not finished: {ending_in_words(self.state, self.stop_reason)}"]
+            return [f"not finished: {ending_text(self.state, self.stop_reason)}"]
         return problems(self.state)
 
     @property

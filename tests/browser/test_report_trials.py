@@ -280,7 +280,7 @@ def test_two_runs_side_by_side(tmp_path: Path, open_tab: OpenTab) -> None:
     assert ["rome", "chad", "oslo", "only-a", "peru", "gone"] == tab.rows()
     cells = tab.cells("rome")
     assert ("Lima", "Cusco", "pass → fail") == (cells["output-a"], cells["output-b"], cells["score-exact"])
-    assert "broken: output differs, slower" == cells["change"]
+    assert "broken: output changed, slower" == cells["change"]
     assert ("Lima", "–", "only in A") == tuple(tab.cells("only-a")[name] for name in ("output-a", "output-b", "change"))
     tab.page.click("[data-filter=fixed]")
     assert ["chad", "oslo"] == tab.rows()

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from journal import read, verify
 from journal.events import RunFinished, RunStopped
-from journal.ownership import starts
+from journal.ownership import start_events
 from replay import load
 from replay.auditing import audit
 from runner.api import arun
@@ -65,7 +65,7 @@ def test_the_golden_merged_run_verifies() -> None:
     audited = audit(read(GOLDEN), rules=session_rules)
 
     assert (True, ()) == (verify(GOLDEN).ok, audited.findings)
-    assert {True} == {is_signed for _, is_signed in starts(GOLDEN, KEY)}
+    assert {True} == {is_signed for _, is_signed in start_events(GOLDEN, KEY)}
 
 
 def test_the_golden_merged_run_has_its_figures() -> None:

@@ -29,7 +29,7 @@ from journal.events import (
     TrialFailed,
     TrialScored,
 )
-from journal.ownership import starts
+from journal.ownership import start_events
 from replay import fold
 from replay.summary import summarize
 from runner import Case, Retry, evaluation
@@ -133,7 +133,7 @@ def test_the_golden_run_verifies() -> None:
 def test_the_golden_run_is_signed() -> None:
     """The starts of the run and of its two sessions have signatures that are valid with its key only."""
     for key, is_valid in ((KEY, True), (KEY[::-1], False), (None, False)):
-        assert [is_valid] * 3 == [is_signed for _, is_signed in starts(GOLDEN, key)]
+        assert [is_valid] * 3 == [is_signed for _, is_signed in start_events(GOLDEN, key)]
 
 
 def test_the_golden_run_covers_every_outcome() -> None:

@@ -104,7 +104,7 @@ class RecordingDisk(Files):
         self.directories: list[str] = []
 
     def __getattribute__(self, name: str) -> Any:
-        if name not in {"threads", "directories", "idle_check"}:
+        if name not in {"threads", "directories", "idle_check_interval"}:
             self.threads.add(threading.get_ident())
         return super().__getattribute__(name)
 

@@ -47,7 +47,7 @@ class Directory:
 class SimulatedDisk(Files):
     """A file system in memory. `on_call` is called before each change and each open; it may raise, or limit a write."""
 
-    idle_check = math.inf
+    idle_check_interval = math.inf
 
     def __init__(self, root: Directory | None = None) -> None:
         self.root = root or Directory()
@@ -175,7 +175,7 @@ class SimulatedDisk(Files):
         except FileNotFoundError:
             return False
 
-    def links(self, fd: int) -> int:  # noqa: ARG002  # no test deletes an open file
+    def link_count(self, fd: int) -> int:  # noqa: ARG002  # no test deletes an open file
         return 1
 
     def is_intact(self, fd: int, path: str, size: int) -> bool:

@@ -45,7 +45,7 @@ from journal.events import (
     TrialWithdrawn,
 )
 from journal.fact import fields_of
-from journal.lifecycle import ENDED, STAGES, TRIAL
+from journal.lifecycle import ENDED, STAGES, TRIAL_RULES
 from tests.journal import independent_reader as independent
 from tests.journal.samples import complete_run, content, enqueued, finished, flip, segment, session, started, trial, write_sync
 
@@ -65,7 +65,7 @@ PAGES = [ROOT / "docs" / "format.md"]
 def diagram() -> str:
     """Return the stages of a trial as a Mermaid state diagram."""
     arrows: dict[tuple[str, str], list[str]] = {}
-    for event, row in TRIAL.items():
+    for event, row in TRIAL_RULES.items():
         for before, after in row.items():
             if event not in (AttemptReturnedLate, TrialWithdrawn):  # Legal nearly everywhere: too many arrows.
                 arrows.setdefault((before, after), []).append(event.__name__)

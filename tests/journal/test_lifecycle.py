@@ -40,7 +40,7 @@ from journal.events import (
     TrialScored,
     TrialWithdrawn,
 )
-from journal.lifecycle import ENDED, RUN, STAGES, TRIAL, Lifecycle
+from journal.lifecycle import ENDED, RUN_RULES, STAGES, TRIAL_RULES, Lifecycle
 from tests.journal.samples import complete_run, enqueued, examples, finished, session, started, trial
 from tests.journal.test_format import diagram
 
@@ -130,7 +130,7 @@ def in_session(*events: Event) -> Lifecycle:
 
 def state_of(lifecycle: Lifecycle) -> tuple[Any, ...]:
     """Return everything that an event may change."""
-    return lifecycle.stage, lifecycle.sessions, lifecycle.open, dict(lifecycle._trials)
+    return lifecycle.stage, lifecycle.sessions, lifecycle.open_trials, dict(lifecycle._trials)
 
 
 def rejection(lifecycle: Lifecycle, event: Event) -> IllegalEvent:
@@ -150,30 +150,32 @@ def test_every_stage_can_be_reached(stage: str) -> None:
     assert stage == in_session(*EVENTS_TO[stage]).stage_of("a")
 
 
-@pytest.mark.parametrize(("kind", "stage"), [(kind, stage) for kind, row in TRIAL.items() for stage in row])
+@pytest.mark.parametrize(("kind", "stage"), [(kind, stage) for kind, row in TRIAL_RULES.items() for stage in row])
 def test_legal_event_is_accepted(kind: type[TrialEvent], stage: str) -> None:
     """An event that the table allows leads to its stage, and attempts are counted."""
     lifecycle = in_session(*(EVENTS_TO | EVENTS_TO_AGAIN if kind is AttemptReturnedLate else EVENTS_TO)[stage])
     attempts = lifecycle.attempts_of("a")
     lifecycle.advance(event_of(kind, attempts=attempts))
 
-    assert TRIAL[kind][stage] == lifecycle.stage_of("a")
+    assert TRIAL_RULES[kind][stage] == lifecycle.stage_of("a")
     assert attempts + (kind is AttemptStarted) == lifecycle.attempts_of("a")
-    assert int(lifecycle.stage_of("a") not in ENDED) == lifecycle.open
+    assert int(lifecycle.stage_of("a") not in ENDED) == lifecycle.open_trials
 
 
-@pytest.mark.parametrize(("kind", "stage"), [(kind, stage) for kind in TRIAL for stage in STAGES if stage not in TRIAL[kind]])
+@pytest.mark.parametrize(
+    ("kind", "stage"), [(kind, stage) for kind in TRIAL_RULES for stage in STAGES if stage not in TRIAL_RULES[kind]]
+)
 def test_illegal_event_is_rejected(kind: type[TrialEvent], stage: str) -> None:
     """An event that the table does not allow changes nothing, and the error lists the allowed ones."""
     lifecycle = in_session(*EVENTS_TO[stage])
     error = rejection(lifecycle, event_of(kind, attempts=lifecycle.attempts_of("a")))
 
     assert ("a", f"the trial is {stage}") == (error.trial, error.reason)
-    assert [kind.__name__ for kind in TRIAL if stage in TRIAL[kind]] == error.allowed
+    assert [kind.__name__ for kind in TRIAL_RULES if stage in TRIAL_RULES[kind]] == error.allowed
 
 
 @pytest.mark.parametrize("stage", ["new", "between_sessions"])
-@pytest.mark.parametrize("kind", TRIAL)
+@pytest.mark.parametrize("kind", TRIAL_RULES)
 def test_trials_need_a_session(kind: type[TrialEvent], stage: str) -> None:
     """No event of a trial is allowed outside a session."""
     reason = "the run has not started" if stage == "new" else "no session is open"
@@ -194,17 +196,17 @@ def test_open_trials_continue_in_the_next_session(outcome: Event) -> None:
 
 
 @pytest.mark.parametrize("stage", RUN_EVENTS_TO)
-@pytest.mark.parametrize("kind", RUN)
+@pytest.mark.parametrize("kind", RUN_RULES)
 def test_the_run_has_its_own_table(kind: type[Event], stage: str) -> None:
     """Whether an event of the run itself is allowed depends on the stage of the run."""
     lifecycle = lifecycle_after(*RUN_EVENTS_TO[stage])
     event = event_of(kind, sessions=lifecycle.sessions)
-    if stage not in RUN[kind]:
+    if stage not in RUN_RULES[kind]:
         rejection(lifecycle, event)
         return
     lifecycle.advance(event)
 
-    assert RUN[kind][stage] == lifecycle.stage
+    assert RUN_RULES[kind][stage] == lifecycle.stage
 
 
 @pytest.mark.parametrize("kind", [SegmentOpened, SegmentSealed])
@@ -261,7 +263,7 @@ def test_failed_trial_can_be_retried() -> None:
     lifecycle = in_session(*EVENTS_TO["failed"], RunStopped(reason="interrupted"), session(2))
     lifecycle.advance(RetryScheduled(trial="a", attempt=2, delay=0, reason="requested"))
 
-    assert ("backing_off", 1) == (lifecycle.stage_of("a"), lifecycle.open)
+    assert ("backing_off", 1) == (lifecycle.stage_of("a"), lifecycle.open_trials)
 
 
 @pytest.mark.parametrize("n", [0, 1, 3, -1])
@@ -274,7 +276,7 @@ def test_session_may_follow_an_interrupted_one() -> None:
     """A session may start although the previous one has no end."""
     lifecycle = in_session(enqueued("a"), session(2))
 
-    assert ("in_session", 2, 1) == (lifecycle.stage, lifecycle.sessions, lifecycle.open)
+    assert ("in_session", 2, 1) == (lifecycle.stage, lifecycle.sessions, lifecycle.open_trials)
 
 
 @pytest.mark.parametrize("stage", [stage for stage in STAGES if stage not in ENDED and stage != "absent"])
@@ -298,7 +300,7 @@ def test_trials_are_independent() -> None:
 
     assert ["running", "completed", "queued", "absent"] == [lifecycle.stage_of(name) for name in "abcd"]
     assert [1, 2, 0, 0] == [lifecycle.attempts_of(name) for name in "abcd"]
-    assert 2 == lifecycle.open
+    assert 2 == lifecycle.open_trials
 
 
 @pytest.mark.parametrize("attempts", [15, 16, 17, 1000])
@@ -309,7 +311,7 @@ def test_many_attempts_are_counted(attempts: int) -> None:
     assert ("completed", attempts) == (lifecycle.stage_of("a"), lifecycle.attempts_of("a"))
 
 
-EVENT_TYPES = [*TRIAL, *RUN]
+EVENT_TYPES = [*TRIAL_RULES, *RUN_RULES]
 
 
 @examples(200)
@@ -319,7 +321,7 @@ def test_open_trials_are_counted(walk: list[tuple[type[Event], str, int]]) -> No
     lifecycle = in_session()
     history: list[Event] = [started(), session()]
     for kind, name, offset in walk:
-        event = event_of(kind, name, lifecycle.attempts_of(name) + (offset if kind in TRIAL else 0), lifecycle.sessions)
+        event = event_of(kind, name, lifecycle.attempts_of(name) + (offset if kind in TRIAL_RULES else 0), lifecycle.sessions)
         before = state_of(lifecycle)
         try:
             lifecycle.advance(event)
@@ -328,7 +330,7 @@ def test_open_trials_are_counted(walk: list[tuple[type[Event], str, int]]) -> No
             assert before == state_of(lifecycle)
         stages = [lifecycle.stage_of(name) for name in "ab"]
 
-        assert lifecycle.open == sum(stage not in ENDED and stage != "absent" for stage in stages)
+        assert lifecycle.open_trials == sum(stage not in ENDED and stage != "absent" for stage in stages)
 
     assert state_of(lifecycle) == state_of(lifecycle_after(*history))
 
@@ -343,7 +345,7 @@ def test_any_prefix_is_legal(length: int) -> None:
 
 def test_table_has_only_known_stages() -> None:
     """Every transition begins and ends in an existing stage."""
-    assert {stage for row in TRIAL.values() for step in row.items() for stage in step} <= set(STAGES)
+    assert {stage for row in TRIAL_RULES.values() for step in row.items() for stage in step} <= set(STAGES)
     assert set(STAGES) >= ENDED
 
 
@@ -353,5 +355,5 @@ def test_diagram_shows_every_stage() -> None:
 
     assert drawing.startswith("stateDiagram-v2\n")
     assert [] == [stage for stage in STAGES if stage != "absent" and f" {stage}" not in drawing]
-    assert [] == [kind.__name__ for kind in TRIAL if kind is not AttemptReturnedLate and kind.__name__ not in drawing]
+    assert [] == [kind.__name__ for kind in TRIAL_RULES if kind is not AttemptReturnedLate and kind.__name__ not in drawing]
     assert "    [*] --> queued: TrialEnqueued" in drawing

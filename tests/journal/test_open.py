@@ -65,7 +65,7 @@ async def test_reopened_journal_has_its_state(tmp_path: Path) -> None:
     await write(tmp_path / "run", [started(), session(), *trial("a", retries=2)[:-4]])
     async with writing(tmp_path / "run", new=False, clock=fake_clock(), in_thread=inline) as journal:
         assert RUN == journal.run
-        assert ("in_session", 1, 1) == (journal.lifecycle.stage, journal.lifecycle.sessions, journal.lifecycle.open)
+        assert ("in_session", 1, 1) == (journal.lifecycle.stage, journal.lifecycle.sessions, journal.lifecycle.open_trials)
         assert ("backing_off", 2) == (journal.lifecycle.stage_of("a"), journal.lifecycle.attempts_of("a"))
         with pytest.raises(IllegalEvent, match="expected session 2, got session 1"):
             journal.append(session(1))

@@ -11,7 +11,7 @@ import pytest
 
 from journal import chain
 from journal.errors import KeyUnavailable
-from journal.ownership import is_signed, sign, starts, state_directory, user_key
+from journal.ownership import is_signed, sign, start_events, state_directory, user_key
 from tests.journal.samples import RUN, lines_of, overwrite, segment, session, started, trial, write_sync
 
 KEY = bytes(range(32))
@@ -193,11 +193,11 @@ def test_lines_that_look_like_starts(tmp_path: Path) -> None:
     """User data with the same text, and lines with a wrong hash, are not mistaken for starts of sessions."""
     data = {"type": "session_started", "session": 9, "adopted": {"task": "evil.py"}}
     write_sync(tmp_path, [started(), session(), *trial("a", output=[data] * 1_000)])
-    assert [session(), started()] == [event for event, _ in starts(tmp_path, KEY)]
+    assert [session(), started()] == [event for event, _ in start_events(tmp_path, KEY)]
 
     lines = lines_of(tmp_path)
     overwrite(segment(tmp_path), b"".join([*lines, lines[2].replace(b"4711", b"4712")]))
-    assert [session(), started()] == [event for event, _ in starts(tmp_path, KEY)]
+    assert [session(), started()] == [event for event, _ in start_events(tmp_path, KEY)]
 
 
 def test_starts_are_found_in_every_segment(tmp_path: Path) -> None:
@@ -206,4 +206,4 @@ def test_starts_are_found_in_every_segment(tmp_path: Path) -> None:
     write_sync(tmp_path, [session(2), *trial("b")], roll_at=300, new=False)
 
     assert len(list(tmp_path.glob("journal-*.jsonl"))) > 2
-    assert [session(2), session(), started()] == [event for event, _ in starts(tmp_path, KEY)]
+    assert [session(2), session(), started()] == [event for event, _ in start_events(tmp_path, KEY)]

@@ -265,7 +265,7 @@ def test_totals_are_counted_twice() -> None:
     auditor = Auditor()
     for record in records_of_run("adaptive"):
         auditor.apply(record)
-    auditor._lifecycle.open += 1
+    auditor._lifecycle.open_trials += 1
 
     finding = Finding(records_of_run("adaptive")[-1].seq, "totals", "150 trials enqueued, but 151 accounted for")
     assert (finding,) == auditor.result().findings

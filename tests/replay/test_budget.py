@@ -23,7 +23,7 @@ from replay import RunState, fold
 from replay.audit_types import Audit
 from replay.auditing import audit
 from replay.budget import Budget, round_up
-from replay.budget_text import larger_budget, spent_in_words
+from replay.budget_text import larger_budget, spent_text
 from replay.ending import next_command
 from replay.screen import line
 from replay.summary import summarize
@@ -116,7 +116,7 @@ def test_foreign_budgets(budget: Any) -> None:
     state = fold(change_event(RunStarted, 0, lambda event: with_settings(event, budget=budget), records_of_run(**STOPPED)))
 
     assert state.budget is not None
-    assert ({}, "") == (state.budget.use(), spent_in_words(state))
+    assert ({}, "") == (state.budget.use(), spent_text(state))
 
 
 def test_violations_of_the_budget_per_trial() -> None:
@@ -141,7 +141,7 @@ def test_what_is_shown() -> None:
     run = records_of_run(budget="cost=0.75", deadline=2.5)
     state = fold(run)
 
-    assert "cost $0.600 of $0.750 · about 1 more trial" == spent_in_words(state)
+    assert "cost $0.600 of $0.750 · about 1 more trial" == spent_text(state)
     assert "budget: cost $0.600 of $0.750 · about 1 more trial" in line(state, now=3.0, durable=9, total=12)
     assert {
         "run": {"cost": {"limit": 0.75, "spent": 0.6, "possibly_paid": 0.0, "reserved": 0.0, "overshoot": 0.0}},
@@ -188,7 +188,7 @@ def test_a_budget_without_trials() -> None:
     """Before the first trial is done, no number of further trials is shown; the suggested budget is twice the current one."""
     budget = Budget(limits={"cost": 1.5, "output_tokens": 2e6})
 
-    assert (None, {"cost": 3.0, "output_tokens": 4e6}) == (budget.more_trials(0), budget.needed(3, 0))
+    assert (None, {"cost": 3.0, "output_tokens": 4e6}) == (budget.more_trials(0), budget.larger(3, 0))
     assert " --budget cost=3 --budget output_tokens=4000000" == larger_budget(RunState(budget=budget), 3)
 
 

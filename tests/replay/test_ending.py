@@ -18,7 +18,7 @@ from replay import RunState
 from replay.ending import final_report, next_command
 from replay.export.page import headline
 from replay.summary import score_of, summarize
-from replay.summary_text import score_in_words
+from replay.summary_text import score_text
 from replay.tally import Tally
 from tests.replay.screens import ok, row, screen_lines
 from tests.replay.trial_events import attempt_started, failed, queued, rate_limited, run_state
@@ -151,7 +151,7 @@ def test_many_labels() -> None:
         tally.add(label)
     tally.add("h", -1)
 
-    assert "a 33 %, b 11 %, c 11 %, d 11 %, e 11 %, f 11 % and 1 more label  of 9 scored" == score_in_words(score_of(tally))
+    assert "a 33 %, b 11 %, c 11 %, d 11 %, e 11 %, f 11 % and 1 more label  of 9 scored" == score_text(score_of(tally))
 
 
 def test_unknown_total_of_a_stopped_run() -> None:

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from replay.export import FORMATS, Files
-from replay.export.tables import ATTEMPT, STEP, TRIAL
+from replay.export.tables import ATTEMPT_COLUMNS, STEP_COLUMNS, TRIAL_COLUMNS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "export.md").read_text()
 
@@ -32,6 +32,6 @@ def test_table_of_formats() -> None:
 
 def test_columns() -> None:
     """The page lists every column."""
-    assert ", ".join(f"`{name}`" for name in TRIAL) == generated_part("trials")
-    assert ", ".join(f"`{name}`" for name in ATTEMPT) == generated_part("attempts")
-    assert ", ".join(f"`{name}`" for name in STEP) == generated_part("steps")
+    assert ", ".join(f"`{name}`" for name in TRIAL_COLUMNS) == generated_part("trials")
+    assert ", ".join(f"`{name}`" for name in ATTEMPT_COLUMNS) == generated_part("attempts")
+    assert ", ".join(f"`{name}`" for name in STEP_COLUMNS) == generated_part("steps")

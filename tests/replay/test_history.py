@@ -13,7 +13,7 @@ from journal import Event
 from journal.events import RunStarted
 from replay import LoadedRun, fold
 from replay.digest import CaseColumns, RunDigest, columns_from_json, digest, run_from_json, to_json, unreadable_digest
-from replay.history import Entry, History, change, histories
+from replay.history import Entry, History, case_change, histories
 from replay.history_text import change_lines, sparkline, table, trend_lines
 from replay.statistics import wilson
 from tests.journal.samples import finished, started
@@ -185,7 +185,7 @@ def test_each_evaluation_has_its_history() -> None:
 )
 def test_changes_of_a_case(outcomes: str, kind: str, since: int | None) -> None:
     """One change is a break or a fix, more are flaky; an error counts only at the end."""
-    assert (kind, since) == change(outcomes)
+    assert (kind, since) == case_change(outcomes)
 
 
 def test_every_short_sequence_of_outcomes() -> None:
@@ -193,7 +193,7 @@ def test_every_short_sequence_of_outcomes() -> None:
     for length in range(7):
         for letters in itertools.product("pfe-", repeat=length):
             outcomes = "".join(letters)
-            kind, since = change(outcomes)
+            kind, since = case_change(outcomes)
             assert (since is not None) == (kind in {"broken", "fixed"}), outcomes
             if since is not None:
                 before = outcomes[:since].replace("-", "").replace("e", "")

@@ -17,7 +17,7 @@ from journal import Event, Record
 from journal.errors import InvalidRecord
 from journal.events import AttemptStarted, AttemptSucceeded, FileEvent, TrialCompleted
 from replay import LoadedRun, load
-from replay.export.page import is_page, policy
+from replay.export.page import is_page, security_policy
 from replay.export.page_columns import columns
 from replay.export.page_content import FULL_SIZE, MIN_VALUE_LENGTH, VALUE_LENGTH, Content, value_length
 from replay.summary import summarize
@@ -114,8 +114,8 @@ def test_policy_allows_only_our_scripts_and_styles(tmp_path: Path) -> None:
     allowed = set(re.findall(r"'sha256-([^']+)'", page[: page.index("<title>")]))
     parts = re.findall(r"<(?:script|style)(?: id=\"dark\"[^>]*)?>(.*?)</(?:script|style)>", page, re.DOTALL)
     assert allowed == {base64.b64encode(hashlib.sha256(part.encode()).digest()).decode() for part in parts}
-    assert "default-src 'none'" in policy(connect="'none'")
-    assert not re.search(r"unsafe|https?:|\*", policy(connect="'none'"))
+    assert "default-src 'none'" in security_policy(connect="'none'")
+    assert not re.search(r"unsafe|https?:|\*", security_policy(connect="'none'"))
 
 
 def test_scripts_create_no_markup_from_text() -> None:

@@ -14,7 +14,7 @@ from journal.events import (
 from replay import fold
 from replay.ending import final_report
 from replay.summary import summarize
-from replay.summary_text import score_in_words
+from replay.summary_text import score_text
 from tests.journal.samples import examples, session, started
 from tests.replay.summaries import chain, summary_of
 from tests.replay.trial_events import answered, failed, records, state_of
@@ -82,11 +82,11 @@ def test_scores_of_several_versions() -> None:
     rescored = state_of([*trials, TrialScored(trial="b", scorer="exact", version="v2", value=PASS, elapsed=0.0)])
 
     text = "100.0 %  2 of 2 passed (95 % CI 34.2–100.0 %)"
-    assert f"{text}; from 2 versions of the scorer, 1 from an older one" == score_in_words(summarize(state).scores["exact"])
+    assert f"{text}; from 2 versions of the scorer, 1 from an older one" == score_text(summarize(state).scores["exact"])
     assert "\nre-score everything with one version of exact: evaljournal rescore 'my run'\n" in final_report(
         state, path="my run"
     )
-    assert text == score_in_words(summarize(rescored).scores["exact"])
+    assert text == score_text(summarize(rescored).scores["exact"])
     assert "rescore" not in final_report(rescored, path="my run")
 
 

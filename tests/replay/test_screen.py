@@ -21,7 +21,7 @@ from journal.events import (
 )
 from replay import RunState
 from replay.ending import final_report
-from replay.screen import line, panel, stopping_in_words
+from replay.screen import line, panel, stopping_text
 from replay.session_errors import LastError
 from tests.replay.screens import SCORERS, ok, row, screen_lines
 from tests.replay.trial_events import attempt_started, failed, fatal, queued, rate_limited, run_state
@@ -312,7 +312,7 @@ def test_stopping(in_flight: int, reason: str, left: float, text: str) -> None:
     names = [str(number) for number in range(in_flight)]
     state = run_state([*queued(*names), *(attempt_started(name) for name in names)])
 
-    assert text == stopping_in_words(state, reason, left)
+    assert text == stopping_text(state, reason, left)
     screen = panel(state, now=1.0, durable=0, total=9, width=200, stopping=(reason, left))
     out = io.StringIO()
     Console(file=out, width=200, highlight=False).print(screen)

@@ -27,7 +27,7 @@ from replay import RunState, fold
 from replay.ending import final_report
 from replay.statistics import pass_all, pass_at, wilson
 from replay.summary import summarize
-from replay.summary_text import score_in_words
+from replay.summary_text import score_text
 from tests.journal.samples import session
 from tests.journal.test_format import GOLDEN
 from tests.replay.summaries import chain, summary_of
@@ -206,7 +206,7 @@ def test_failures_are_excluded_from_the_mean() -> None:
     summary = summary_of(*trials)
 
     assert (90, 81, 9) == (summary.trials.enqueued, summary.trials.with_output, summary.trials.failed)
-    assert "88.9 %  72 of 81 passed (95 % CI 80.2–94.0 %); excluded: 9 failed" == score_in_words(
+    assert "88.9 %  72 of 81 passed (95 % CI 80.2–94.0 %); excluded: 9 failed" == score_text(
         summary.scores["exact"], failed=summary.trials.failed
     )
 
@@ -216,8 +216,8 @@ def test_repeats_show_the_number_of_cases() -> None:
     trials = [answered(case, {"exact": case == "a", "near": 0.5}, repeat=repeat) for case in "ab" for repeat in (1, 2)]
     scores = summary_of(*trials).scores
 
-    assert score_in_words(scores["exact"]).startswith("50.0 %  2 of 4 in 2 cases passed")
-    assert score_in_words(scores["near"]).startswith("0.5  mean of 4 scored in 2 cases")
+    assert score_text(scores["exact"]).startswith("50.0 %  2 of 4 in 2 cases passed")
+    assert score_text(scores["near"]).startswith("0.5  mean of 4 scored in 2 cases")
 
 
 def test_no_trial_done() -> None:
@@ -237,7 +237,7 @@ def test_scores_that_are_not_finite() -> None:
     near = summary.scores["near"]
 
     assert (4, 2, 2, 0.6) == (near.scored, near.numbers, near.out_of_range, near.mean)
-    assert score_in_words(near).endswith("; excluded: 2 not finite or too large")
+    assert score_text(near).endswith("; excluded: 2 not finite or too large")
 
 
 def test_mixed_scores() -> None:
@@ -246,7 +246,7 @@ def test_mixed_scores() -> None:
     judge = summary_of(*trials).scores["judge"]
 
     assert ("mixed", 4, 3, {"refused": 1}) == (judge.kind, judge.scored, judge.numbers, judge.labels)
-    assert "0.833  mean of 3 scored (95 % CI 0.116 to 1) refused 25 %  of 4 scored" == score_in_words(judge)
+    assert "0.833  mean of 3 scored (95 % CI 0.116 to 1) refused 25 %  of 4 scored" == score_text(judge)
 
 
 def test_pass_at_k() -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from journal import Blob
 from replay.summary import score_of
-from replay.summary_text import score_in_words
+from replay.summary_text import score_text
 from replay.tally import Tally
 from replay.text import digits, duration, number, printable
 
@@ -27,7 +27,7 @@ def test_large_numbers() -> None:
     for length in (12_000, 13_000.5):
         tally.add(length)
 
-    assert score_in_words(score_of(tally)).startswith("12,500  mean of 2 scored")
+    assert score_text(score_of(tally)).startswith("12,500  mean of 2 scored")
     assert ["999", "1,000", "-1,235", "0.00123", "1.2e+15"] == [
         digits(n, 3) for n in (999.1, 999.9, -1234.5678, 0.00123, 1.2e15)
     ]

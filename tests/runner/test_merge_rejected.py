@@ -22,7 +22,7 @@ from journal.events import (
     SessionStarted,
     TrialWithdrawn,
 )
-from journal.ownership import starts, user_key
+from journal.ownership import start_events, user_key
 from replay import load
 from replay.auditing import audit
 from runner import UsageError
@@ -154,8 +154,8 @@ async def test_only_the_users_own_shards_are_signed(tmp_path: Path) -> None:
     await merge([tmp_path / str(number) for number in (1, 2, 3)], tmp_path / "mixed", files=FILES, in_thread=inline)
 
     assert 2 == len(own.state.sessions)
-    assert [True] * 3 == [is_signed for _, is_signed in starts(tmp_path / "own", key)]
-    assert [False, True, True, False] == [is_signed for _, is_signed in starts(tmp_path / "mixed", key)]
+    assert [True] * 3 == [is_signed for _, is_signed in start_events(tmp_path / "own", key)]
+    assert [False, True, True, False] == [is_signed for _, is_signed in start_events(tmp_path / "mixed", key)]
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.exhaustive) for seed in range(1, 7))])

@@ -32,7 +32,7 @@ from replay import fold
 from replay.auditing import audit
 from replay.ending import final_report
 from replay.summary import summarize
-from replay.summary_text import score_in_words
+from replay.summary_text import score_text
 from replay.summary_types import Adoption
 from runner import Case, Fatal, Retry, UsageError
 from runner.api import arun
@@ -386,7 +386,7 @@ async def test_an_adopted_scorer_does_not_take_over_old_scores() -> None:
 
     exact = summarize(outcome.state).scores["exact"]
     assert (1, 6, 0) == (exact.versions, exact.from_older_version, exact.passed)
-    assert score_in_words(exact).endswith("; all from an older version of the scorer")
+    assert score_text(exact).endswith("; all from an older version of the scorer")
 
 
 async def test_withdrawn_outputs_of_an_older_task_do_not_count() -> None:

@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 
 from journal import Event, chain, verify, writing
 from journal.events import RunStarted, RunStopped, SessionStarted
-from journal.ownership import starts, user_key
+from journal.ownership import start_events, user_key
 from runner.api import run as run_in_python
 from runner.cli import cli
 from runner.definition.loading import load_evaluation
@@ -252,7 +252,7 @@ def test_an_own_run_needs_no_flag(tmp_path: Path) -> None:
         flag = "--adopt" if command == "resume" else "--all"
         result = evaljournal(command, "moved", flag)
         assert 0 == result.exit_code, result.output
-    assert [True] * 5 == [is_signed for _, is_signed in starts(tmp_path / "moved", user_key())]
+    assert [True] * 5 == [is_signed for _, is_signed in start_events(tmp_path / "moved", user_key())]
     assert verify(tmp_path / "moved").ok
 
 
@@ -277,7 +277,7 @@ def test_sessions_that_do_not_name_the_evaluation_leave_a_run_foreign(tmp_path: 
     assert 0 == evaljournal("rescore", run, "--score", "regex:.").exit_code
     assert 0 == evaljournal("rescore", run, "--trust", "--all").exit_code
 
-    assert [True, True, True, False, False] == [is_signed for _, is_signed in starts(run, user_key())]
+    assert [True, True, True, False, False] == [is_signed for _, is_signed in start_events(run, user_key())]
     assert not is_own(run)
 
 
@@ -388,7 +388,7 @@ def test_after_the_damage_nothing_is_signed(tmp_path: Path) -> None:
 
     salvaged = tmp_path / "salvaged"
     assert 0 == evaljournal("salvage", run, "-o", salvaged).exit_code
-    assert [False] == list({is_signed for _, is_signed in starts(salvaged, user_key())})
+    assert [False] == list({is_signed for _, is_signed in start_events(salvaged, user_key())})
     assert not is_own(salvaged)
 
 
