@@ -43,21 +43,21 @@ def outputs(variables: Mapping[str, str]) -> dict[str, str]:
     branch = variables.get("GITHUB_HEAD_REF") or (
         variables["GITHUB_REF_NAME"] if variables["GITHUB_REF_TYPE"] == "branch" else ""
     )
-    base = "" if variables["BASELINE"] else variables["BASELINE_BRANCH"]
-    resumes = variables["RESUME"] == "true" and bool(branch)
-    finished = _list(repository, name) if base or resumes else []
-    unfinished = newest(_list(repository, f"{name}-unfinished"), branch) if resumes else None
+    base_branch = "" if variables["BASELINE"] else variables["BASELINE_BRANCH"]
+    may_resume = variables["RESUME"] == "true" and bool(branch)
+    finished = _artifacts(repository, name) if base_branch or may_resume else []
+    unfinished = newest(_artifacts(repository, f"{name}-unfinished"), branch) if may_resume else None
     newest_finished = newest(finished, branch)
     if unfinished is not None and newest_finished is not None and newest_finished["created_at"] > unfinished["created_at"]:
         unfinished = None  # It was resumed and has finished.
-    return {"unfinished": _run_id(unfinished), "baseline": _run_id(newest(finished, base) if base else None)}
+    return {"unfinished": _run_id(unfinished), "baseline": _run_id(newest(finished, base_branch) if base_branch else None)}
 
 
 def _run_id(artifact: Mapping[str, Any] | None) -> str:
     return "" if artifact is None else str(artifact["workflow_run"]["id"])
 
 
-def _list(repository: str, name: str) -> list[Any]:
+def _artifacts(repository: str, name: str) -> list[Any]:
     command = [
         "gh",
         "api",

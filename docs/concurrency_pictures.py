@@ -39,7 +39,7 @@ class RecordedPolicy:
     unavailable: list[float] = field(factory=list)
     """When a call failed with a 5xx."""
     probes: list[float] = field(factory=list)
-    open: list[tuple[float, float]] = field(factory=list)
+    open_periods: list[tuple[float, float]] = field(factory=list)
     """Start and end of each period in which the circuit breaker was open."""
     _count: int = 0
     _since: float | None = None
@@ -82,7 +82,7 @@ class RecordedPolicy:
                 case IntakePaused(reason="unavailable") if self._since is None:
                     self._since = t
                 case IntakeResumed(reason="unavailable") if self._since is not None:
-                    self.open.append((self._since, t))
+                    self.open_periods.append((self._since, t))
                     self._since = None
                 case _:
                     pass
@@ -119,15 +119,15 @@ class Panel:
         """Return the y coordinate of a value."""
         return self.top + self.height * (1 - value / self.maximum)
 
-    def frame(self, ticks: Sequence[float], *, times: bool) -> list[str]:
+    def frame(self, ticks: Sequence[float], *, show_times: bool) -> list[str]:
         """Draw the title, the grid and the labels."""
         lines = [text(LEFT, self.top - 10, self.title, weight=600)]
         for value in ticks:
             lines.append(line([(LEFT, self.y(value)), (WIDTH - RIGHT, self.y(value))], HAIR, 1))
             lines.append(text(LEFT - 8, self.y(value) + 4, f"{value:g}", anchor="end", color=FAINT))
         below = self.top + self.height + 18
-        moments = range(0, int(self.seconds) + 1, 10) if times else ()
-        return lines + [text(self.x(t), below, f"{t} s", anchor="middle", color=FAINT) for t in moments]
+        times = range(0, int(self.seconds) + 1, 10) if show_times else ()
+        return lines + [text(self.x(t), below, f"{t} s", anchor="middle", color=FAINT) for t in times]
 
     def shade(self, spans: Sequence[tuple[float, float]]) -> list[str]:
         """Shade spans of time."""
@@ -173,12 +173,12 @@ def text(x: float, y: float, label: str, *, anchor: str = "start", color: str = 
 def line(points: Sequence[tuple[float, float]], color: str, width: float, dash: str = "") -> str:
     """Return a line through points."""
     dashed = f' stroke-dasharray="{dash}"' if dash else ""
-    through = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-    return f'<polyline points="{through}" fill="none" stroke="{color}" stroke-width="{width}"{dashed}/>'
+    coordinates = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+    return f'<polyline points="{coordinates}" fill="none" stroke="{color}" stroke-width="{width}"{dashed}/>'
 
 
-def key(y: float, entries: Sequence[tuple[str, str, str]]) -> list[str]:
-    """Draw a row of keys: a swatch (`fill`, `line`, `dash` or `tick`), its color and its label."""
+def legend(y: float, entries: Sequence[tuple[str, str, str]]) -> list[str]:
+    """Draw the legend: for each entry a swatch (`fill`, `shade`, `line`, `dash` or `tick`), its color and its label."""
     lines, x = [], float(LEFT)
     for kind, color, label in entries:
         match kind:
@@ -218,11 +218,11 @@ def rate_limit() -> str:
     return picture(
         412,
         "Ramp-up until a rate limit is detected",
-        key(24, [IN_FLIGHT, LIMIT_KEY, PACE_KEY, LIMITED]),
-        upper.frame([0, 16, 32, 48], times=False),
+        legend(24, [IN_FLIGHT, LIMIT_KEY, PACE_KEY, LIMITED]),
+        upper.frame([0, 16, 32, 48], show_times=False),
         upper.steps(policy.in_flight, FLIGHT, fill=True),
         upper.steps(policy.limits, LIMIT, dash="6 4"),
-        lower.frame([0, 10, 20, 30, 40], times=True),
+        lower.frame([0, 10, 20, 30, 40], show_times=True),
         lower.level(10, "the endpoint accepts 10/s"),
         lower.steps(policy.paces, PACE),
         lower.ticks(policy.limited, BAD, at=0),
@@ -237,11 +237,9 @@ def outage() -> str:
     return picture(
         312,
         "An outage: circuit breaker and probes",
-        key(
-            24, [IN_FLIGHT, LIMIT_KEY, ("shade", SHADE, "breaker open"), ("tick", PROBE, "probe"), ("tick", BAD, "failed call")]
-        ),
-        panel.shade(policy.open),
-        panel.frame([0, 20, 40, 60, 80], times=True),
+        legend(24, [IN_FLIGHT, LIMIT_KEY, OPEN, ("tick", PROBE, "probe"), ("tick", BAD, "failed call")]),
+        panel.shade(policy.open_periods),
+        panel.frame([0, 20, 40, 60, 80], show_times=True),
         panel.steps(policy.in_flight, FLIGHT, fill=True),
         panel.steps(policy.limits, LIMIT, dash="6 4"),
         [down, text(panel.x(20) + 4, panel.top + 22, "endpoint down for 15 s", color=BAD)],
@@ -258,12 +256,12 @@ def random_429s() -> str:
     titles = "5 % of the calls are rate limited at random: ignored", "The endpoint accepts 20 calls per second: paced"
     for policy, title, top in ((random, titles[0], 66), (rate_limited, titles[1], 262)):
         panel = Panel(title, top, 130, 60.0, 120)
-        parts += panel.frame([0, 40, 80, 120], times=True)
+        parts += panel.frame([0, 40, 80, 120], show_times=True)
         parts += panel.steps(policy.in_flight, FLIGHT, fill=True)
         parts += panel.steps(policy.limits, LIMIT, dash="6 4")
         parts += panel.steps(policy.paces, PACE)
         parts += panel.ticks(policy.limited, BAD, at=0)
-    return picture(430, "Random 429s and a real rate limit", key(24, [IN_FLIGHT, LIMIT_KEY, PACE_KEY, LIMITED]), parts)
+    return picture(430, "Random 429s and a real rate limit", legend(24, [IN_FLIGHT, LIMIT_KEY, PACE_KEY, LIMITED]), parts)
 
 
 PICTURES = {"rate-limit": rate_limit, "outage": outage, "random-429s": random_429s}

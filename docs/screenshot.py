@@ -19,10 +19,10 @@ TARGET = ROOT / "docs" / "report.png"
 WIDTH, HEIGHT = 1180, 1330
 
 
-def evaljournal(directory: Path, *words: str) -> None:
+def evaljournal(directory: Path, *arguments: str) -> None:
     """Run `evaljournal` in a directory."""
     code = "from runner.cli import main; main()"
-    subprocess.run([sys.executable, "-c", code, *words], cwd=directory, check=True, timeout=120)  # noqa: S603 - our own command
+    subprocess.run([sys.executable, "-c", code, *arguments], cwd=directory, check=True, timeout=120)  # noqa: S603 - our own command
 
 
 def take_screenshot(address: str) -> None:

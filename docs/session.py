@@ -33,13 +33,13 @@ _NEXT_FRAME = re.compile(r"\r?(?:\x1b\[2K)?(?:\x1b\[1A\x1b\[2K)+")
 
 def play(command: str, *, stop: bool = False) -> tuple[str, int]:
     """Run a command in a terminal; return its output and exit code. With `stop`, press Ctrl-C at `STOP_WHEN`."""
-    words = shlex.split(command)
-    words[0] = shutil.which(words[0]) or words[0]
+    arguments = shlex.split(command)
+    arguments[0] = shutil.which(arguments[0]) or arguments[0]
     pid, terminal = pty.fork()
     if pid == 0:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # It may be ignored here, and children inherit that.
         environment = {name: value for name, value in os.environ.items() if name != "CI"}
-        os.execve(words[0], words, {**environment, "TERM": "xterm", "COLUMNS": str(COLUMNS), "LINES": str(ROWS)})  # noqa: S606
+        os.execve(arguments[0], arguments, {**environment, "TERM": "xterm", "COLUMNS": str(COLUMNS), "LINES": str(ROWS)})  # noqa: S606
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
     output, deadline = b"", time.monotonic() + 120
     while time.monotonic() < deadline:
@@ -65,7 +65,7 @@ def frames(output: str) -> list[str]:
 def section() -> str:
     """Run, interrupt, resume and verify the quick start; return the session as Markdown."""
     run, code = play("evaljournal run examples/quickstart.py", stop=True)
-    drawn = next(frame for frame in frames(run) if frame.startswith("capitals  ") and STOP_WHEN.search(frame.encode()))
+    screen = next(frame for frame in frames(run) if frame.startswith("capitals  ") and STOP_WHEN.search(frame.encode()))
     stopped = frames(run)[-1].removeprefix("^C").strip("\n")
     resumed, resumed_code = play("evaljournal resume")
     verified, _ = play("evaljournal verify")
@@ -74,7 +74,7 @@ def section() -> str:
 
 ```
 $ evaljournal run examples/quickstart.py
-{drawn.removesuffix("^C")}
+{screen.removesuffix("^C")}
 ```
 
 Press Ctrl-C. In-flight attempts get a few seconds to finish, the journal is synced, and the command to resume is printed

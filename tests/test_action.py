@@ -369,7 +369,7 @@ def test_no_other_run_is_resumed(listed: dict[str, Any], job: dict[str, str], mo
     }
     artifacts: list[dict[str, Any]] = []
     monkeypatch.setattr(
-        find_artifacts, "_list", lambda _, name: [artifact for artifact in artifacts if artifact["name"] == name]
+        find_artifacts, "_artifacts", lambda _, name: [artifact for artifact in artifacts if artifact["name"] == name]
     )
 
     artifacts[:] = [UNFINISHED]
