@@ -34,7 +34,7 @@ def main(kind: str, path: Path, calls: Path, cases: int, options: dict[str, Any]
         "gateway": _http,
     }
     own: dict[str, dict[str, Any]] = {"trio": {"loop": "trio"}, "sdk": {"durable": "http"}, "gateway": {"gateway": True}}
-    defined: Any = evaluation(
+    definition: Any = evaluation(
         cases=[Case(name=f"c{number}", input=f"c{number}") for number in range(cases)],
         name="agent",
         policy="fixed",
@@ -42,7 +42,7 @@ def main(kind: str, path: Path, calls: Path, cases: int, options: dict[str, Any]
         retry=Retry(errors=0),
         **own.get(kind, {}),
     )(tasks[kind])
-    outcome = run(defined, path, resume=path.exists(), **options)
+    outcome = run(definition, path, resume=path.exists(), **options)
     sys.exit(not outcome.passed)
 
 

@@ -54,12 +54,12 @@ def _measure(directory: Path, task: Callable[[int], Any], count: int, slots: int
         for number in range(count):
             yield Case(name=f"c{number}", input=number)
 
-    defined: Any = evaluation(cases=cases, slots=slots, loop=loop, timeout=None, name="benchmark")(task)
+    definition: Any = evaluation(cases=cases, slots=slots, loop=loop, timeout=None, name="benchmark")(task)
     path = directory / "run"
     shutil.rmtree(path, ignore_errors=True)
     gc.collect()
     wall, cpu = time.perf_counter(), time.process_time()
-    outcome = run(defined, path, policy="fixed")
+    outcome = run(definition, path, policy="fixed")
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     assert outcome.state.completed == count
     return wall, cpu
@@ -184,8 +184,8 @@ def long_run(directory: str, count: int) -> None:
                 marks.append(time.process_time())
             yield Case(name=f"c{number}", input=number)
 
-    defined: Any = evaluation(cases=cases, slots=10, loop="trio", timeout=None, name="benchmark")(_instant)
-    outcome = run(defined, Path(directory) / "long", policy="fixed")
+    definition: Any = evaluation(cases=cases, slots=10, loop="trio", timeout=None, name="benchmark")(_instant)
+    outcome = run(definition, Path(directory) / "long", policy="fixed")
     marks.append(time.process_time())
     assert outcome.state.completed == count
     halves = [(end - start) / (count // 2) * 1e6 for start, end in itertools.pairwise(marks)]

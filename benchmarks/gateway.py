@@ -56,9 +56,9 @@ def measure(figures: Figures, calls: int) -> None:
 def _agent(path: Path, measurement: str, calls: int) -> tuple[dict[str, float], float]:
     """Run the agent; return its figures and the CPU seconds of this process."""
     command = Command([sys.executable, "-m", "benchmarks._gateway_load", measurement, str(calls)], output="json")
-    defined: Any = evaluation(cases=[Case(name="agent", input="")], gateway=True, name="benchmark")(command)
+    definition: Any = evaluation(cases=[Case(name="agent", input="")], gateway=True, name="benchmark")(command)
     cpu = time.process_time()
-    run(defined, path)
+    run(definition, path)
     cpu = time.process_time() - cpu
-    (ended,) = (event for event in events_of(path) if isinstance(event, AttemptSucceeded))
-    return dict(ended.output), cpu
+    (success,) = (event for event in events_of(path) if isinstance(event, AttemptSucceeded))
+    return dict(success.output), cpu

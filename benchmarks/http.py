@@ -47,14 +47,14 @@ def _compare(figures: Figures, directory: Path, url: str, slots: int, count: int
     print(f"\n{slots} slots")
     rates = [(_bare(url, slots, count), _measure(directory, url, slots, count)) for _ in range(ROUNDS)]
     bare, bare_cpu = max(rate for (rate, _), _ in rates), min(cpu for (_, cpu), _ in rates)
-    rate_of_ours, ours_cpu = max(rate for _, (rate, _) in rates), min(cpu for _, (_, cpu) in rates)
+    our_rate, our_cpu = max(rate for _, (rate, _) in rates), min(cpu for _, (_, cpu) in rates)
     figures.show("bare loop over the same client, nothing recorded", bare, unit="calls/s")
     figures.show("… CPU per call", bare_cpu * 1e6, unit="µs")
-    figures.show("ours, journaled and synced", rate_of_ours, unit="calls/s")
-    figures.show("… CPU per call", ours_cpu * 1e6, unit="µs")
+    figures.show("ours, journaled and synced", our_rate, unit="calls/s")
+    figures.show("… CPU per call", our_cpu * 1e6, unit="µs")
     pairs = [rate / bare_rate for (bare_rate, _), (rate, _) in rates]  # Pairs: other load affects both.
     figures.show("… share of the bare loop's rate, median of five pairs", statistics.median(pairs), minimum=REQUIRED.get(slots))
-    figures.show("… share of the bare loop's rate, by CPU time", bare_cpu / ours_cpu)
+    figures.show("… share of the bare loop's rate, by CPU time", bare_cpu / our_cpu)
 
 
 def _measure(directory: Path, url: str, slots: int, count: int) -> tuple[float, float]:
@@ -64,12 +64,12 @@ def _measure(directory: Path, url: str, slots: int, count: int) -> tuple[float, 
         for number in range(count):
             yield Case(name=f"c{number}", input=f"The capital of country {number}?")
 
-    defined: Any = evaluation(cases=cases, slots=slots, timeout=30, name="benchmark")(Endpoint(url, output_path="output"))
+    definition: Any = evaluation(cases=cases, slots=slots, timeout=30, name="benchmark")(Endpoint(url, output_path="output"))
     path = directory / "run"
     shutil.rmtree(path, ignore_errors=True)
     gc.collect()
     wall, cpu = time.perf_counter(), time.process_time()
-    outcome = run(defined, path, policy="fixed")
+    outcome = run(definition, path, policy="fixed")
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     assert outcome.state.completed == count
     return count / wall, cpu / count

@@ -31,11 +31,11 @@ def main(argv: list[str]) -> int:
         for index, path in enumerate(shards):
             write = functools.partial(page.write_run, shard=f"{index + 1}/{SHARDS}", first=index * trials)
             trio.run(write, path, trials, index)
-        merging = command_seconds(["merge", *map(str, shards), "-o", str(target)], state)
-        verifying = command_seconds(["verify", str(target)], state)
+        merge_seconds = command_seconds(["merge", *map(str, shards), "-o", str(target)], state)
+        verify_seconds = command_seconds(["verify", str(target)], state)
         records = sum(file.read_bytes().count(b"\n") for file in target.glob("journal-*.jsonl"))
         print(f"\n{SHARDS} shards, {SHARDS * trials:,} trials, {records:,} records")
-        figures.show("verify of the merged run", verifying, unit="s")
-        figures.show("merge", merging, unit="s")
-        figures.show("… relative to verify", merging / verifying, maximum=2)
+        figures.show("verify of the merged run", verify_seconds, unit="s")
+        figures.show("merge", merge_seconds, unit="s")
+        figures.show("… relative to verify", merge_seconds / verify_seconds, maximum=2)
     return 1 if figures.missed else 0

@@ -165,7 +165,7 @@ async def write_run(
 
     Its cases are numbered from `first`, so that several runs can be the shards of one.
     """
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     clock = [0.0]
 
     def read_clock() -> tuple[str, float]:
@@ -186,7 +186,7 @@ async def write_run(
                 clock[0], _, event = heapq.heappop(scheduled)
                 log.append(event)
             case, variant = divmod(number, len(variants))
-            events = list(_trial_events(chance, start, first + case, slot, variants[variant]))
+            events = list(_trial_events(rng, start, first + case, slot, variants[variant]))
             for t, event in events:
                 heapq.heappush(scheduled, (t, next(order), event))
             heapq.heappush(free, (events[-1][0], slot))
@@ -198,13 +198,13 @@ async def write_run(
         log.append(RunFinished(completed=trials, failed=0, withdrawn=0, head=""))
 
 
-def _trial_events(chance: random.Random, t: float, number: int, slot: int, variant: str) -> Iterator[tuple[float, Event]]:
+def _trial_events(rng: random.Random, t: float, number: int, slot: int, variant: str) -> Iterator[tuple[float, Event]]:
     """Return the events of a trial that gets a slot at `t`, with their times."""
     case = f"case-{number:06}"
     name = f"{case}@{variant}" if variant else case
 
     def words(count: int) -> str:
-        return " ".join(chance.choice(WORDS) for _ in range(count))
+        return " ".join(rng.choice(WORDS) for _ in range(count))
 
     yield (
         t,
@@ -215,14 +215,14 @@ def _trial_events(chance: random.Random, t: float, number: int, slot: int, varia
             repeat=1,
             input=f"{number}: {words(12)}",
             expected=words(3),
-            metadata={"level": chance.choice(["easy", "hard"])},
+            metadata={"level": rng.choice(["easy", "hard"])},
             fingerprint=f"{number:08x}",
         ),
     )
     attempt = 1
     yield t, AttemptStarted(trial=name, attempt=1, slot=slot)
-    if chance.random() < 0.1:
-        elapsed = round(chance.uniform(0.01, 0.1), 6)
+    if rng.random() < 0.1:
+        elapsed = round(rng.uniform(0.01, 0.1), 6)
         t += elapsed
         rate_limited = AttemptFailed(
             trial=name, attempt=1, error="RateLimited", message="429", category="rate_limited", elapsed=elapsed, retry_after=1
@@ -231,15 +231,15 @@ def _trial_events(chance: random.Random, t: float, number: int, slot: int, varia
         yield t, RetryScheduled(trial=name, attempt=2, delay=0.1, reason="rate_limited")
         attempt, t = 2, t + 0.1
         yield t, AttemptStarted(trial=name, attempt=2, slot=slot)
-    elapsed = math.exp(chance.gauss(-1, 0.4))
+    elapsed = math.exp(rng.gauss(-1, 0.4))
     t += elapsed
-    yield t, Noted(name="tokens", value=chance.randint(10, 90), trial=name, attempt=attempt)
+    yield t, Noted(name="tokens", value=rng.randint(10, 90), trial=name, attempt=attempt)
     if variant:
         yield t, Noted(name="cost", value=1e-6 * 4 ** VARIANTS.index(variant), trial=name, attempt=attempt)
     yield t, AttemptSucceeded(trial=name, attempt=attempt, output=words(10), elapsed=round(elapsed, 6))
     t += 0.0003
-    yield t, TrialScored(trial=name, scorer="exact", version="1", value=chance.random() < 0.8, elapsed=0.0001)
-    yield t, TrialScored(trial=name, scorer="closeness", version="1", value=round(chance.random(), 4), elapsed=0.0001)
+    yield t, TrialScored(trial=name, scorer="exact", version="1", value=rng.random() < 0.8, elapsed=0.0001)
+    yield t, TrialScored(trial=name, scorer="closeness", version="1", value=round(rng.random(), 4), elapsed=0.0001)
     yield t, TrialCompleted(trial=name, attempts=attempt)
 
 

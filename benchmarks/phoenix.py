@@ -27,17 +27,17 @@ import attrs
 
 from benchmarks._figures import Figures, machine
 
-HANGS = 15.0
+HANG_TIMEOUT = 15.0
 """Seconds after which a scenario counts as hanging."""
 
 
 @attrs.frozen
 class Side:
-    """One of the two modules, with its two exception classes."""
+    """One of the two modules, with its exceptions that are never retried (`bypass`) and always (`rate_limited`)."""
 
     module: Any
     bypass: type[Exception]
-    later: type[Exception]
+    rate_limited: type[Exception]
 
     def run(self, function: Any, inputs: Any, concurrency: int = 3, **options: Any) -> tuple[list[Any], list[Any]]:
         """Run an AsyncExecutor."""
@@ -157,8 +157,8 @@ def _bypass(side: Side) -> str:
 
 
 @_scenario("a rate limit of the library's own is retried")
-def _later(side: Side) -> str:
-    fails = Fails(side.later("later"), 1, 0)
+def _rate_limited(side: Side) -> str:
+    fails = Fails(side.rate_limited("later"), 1, 0)
     return f"{_statuses(side.run(fails, [0])[1])}, {len(fails.calls)} calls"
 
 
@@ -274,7 +274,7 @@ def _slow_item(side: Side) -> str:
 
 @_scenario("two rate limits on the last of 20, defaults", "slots are not gated")
 def _tail(side: Side) -> str:
-    return f"{_completed(side.run(Fails(side.later('later'), 1, 18, 19), list(range(20)))[1])} completed"
+    return f"{_completed(side.run(Fails(side.rate_limited('later'), 1, 18, 19), list(range(20)))[1])} completed"
 
 
 @_scenario("concurrency=0", "rejected immediately")
@@ -346,8 +346,8 @@ def _side(name: str) -> Side:
 
         return Side(executors, executors.Fatal, executors.RateLimited)
     theirs: Any = importlib.import_module("phoenix.evals.executors")
-    later = type("Later", (theirs.RateLimitError,), {})
-    return Side(theirs, theirs.PhoenixException, later)
+    rate_limited = type("RateLimited", (theirs.RateLimitError,), {})
+    return Side(theirs, theirs.PhoenixException, rate_limited)
 
 
 def _play(name: str, first: int, results: Path) -> int:
@@ -396,7 +396,7 @@ def _lines(results: Path, child: "subprocess.Popen[bytes]") -> Iterator[tuple[in
             yield tuple(json.loads(line))
         if ended:
             return
-        if count and time.monotonic() - since > HANGS:
+        if count and time.monotonic() - since > HANG_TIMEOUT:
             child.kill()
         time.sleep(0.05)
 

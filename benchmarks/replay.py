@@ -128,7 +128,7 @@ def _run(path: Path, *, watched: bool) -> float:
         return number
 
     cases = [Case(name=f"c{number}", input=number) for number in range(3000)]
-    defined: Any = evaluation(cases=cases, slots=20, loop="trio", timeout=None, name="benchmark")(sleep)
+    definition: Any = evaluation(cases=cases, slots=20, loop="trio", timeout=None, name="benchmark")(sleep)
     watchers: list[subprocess.Popen[bytes]] = []
 
     async def start_watcher(_: LiveRun) -> None:
@@ -137,7 +137,7 @@ def _run(path: Path, *, watched: bool) -> float:
             watchers.append(await trio.to_thread.run_sync(subprocess.Popen, [sys.executable, "-c", program, str(path)]))
 
     start = time.process_time()
-    trio.run(partial(arun, defined, path, policy="fixed", observer=start_watcher))
+    trio.run(partial(arun, definition, path, policy="fixed", observer=start_watcher))
     seconds = time.process_time() - start
     for watcher in watchers:
         assert watcher.wait(60) == 0

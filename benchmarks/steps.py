@@ -66,9 +66,9 @@ def _cpu(figures: Figures, directory: Path, steps: int) -> None:
     figures.show("50 kB prompt, trio", _per_step(directory, "trio", steps, prompt, "yes"), maximum=100, unit="µs")
 
 
-def _text(chance: random.Random, length: int) -> str:
+def _text(rng: random.Random, length: int) -> str:
     """Return common words, in which nothing resembles a key."""
-    return " ".join(chance.choices(_WORDS, k=length // 4))[:length]
+    return " ".join(rng.choices(_WORDS, k=length // 4))[:length]
 
 
 def _per_step(directory: Path, kind: str, steps: int, prompt: Any, reply: str) -> float:
@@ -114,34 +114,34 @@ def _cpu_of(directory: Path, agent: Callable[..., Any], kind: str) -> float:
     """Return the CPU seconds of a run."""
     cases = [Case(name=f"c{number}", input=number) for number in range(TRIALS)]
     loop: Any = None if kind == "threads" else kind
-    defined: Any = evaluation(cases=cases, slots=SLOTS, loop=loop, timeout=None, name="agent")(agent)
+    definition: Any = evaluation(cases=cases, slots=SLOTS, loop=loop, timeout=None, name="agent")(agent)
     path = directory / "run"
     shutil.rmtree(path, ignore_errors=True)
     gc.collect()
     start = time.process_time()
-    run(defined, path, policy="fixed", quiet=True)
+    run(definition, path, policy="fixed", quiet=True)
     return time.process_time() - start
 
 
 def _conversation(figures: Figures, directory: Path) -> None:
     print("\n30-turn conversation, 3 kB per turn, 1.4 kB of it the reply")
-    chance = random.Random(1)
+    rng = random.Random(1)
 
     @durable(kind="model")
     def ask(messages: list[dict[str, str]]) -> dict[str, str]:  # noqa: ARG001  # recorded
-        return {"role": "assistant", "content": _text(chance, 1_400)}
+        return {"role": "assistant", "content": _text(rng, 1_400)}
 
     def agent(_: int) -> int:
         messages: list[dict[str, str]] = []
         for _ in range(STEPS):
-            messages += [{"role": "user", "content": _text(chance, 1_550)}]
+            messages += [{"role": "user", "content": _text(rng, 1_550)}]
             messages += [ask(messages)]
         return len(messages)
 
     trials = 20
-    defined: Any = evaluation(cases=[Case(name=f"c{number}", input=number) for number in range(trials)], name="talk")(agent)
+    definition: Any = evaluation(cases=[Case(name=f"c{number}", input=number) for number in range(trials)], name="talk")(agent)
     path = directory / "talk"
-    run(defined, path, quiet=True)
+    run(definition, path, quiet=True)
     size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
     figures.show("bytes per trial", size / trials / 1_000, maximum=150, unit="kB")
 
@@ -188,8 +188,8 @@ def _plain(tree: Path, directory: Path) -> tuple[float, int]:
     shutil.rmtree(path, ignore_errors=True)
     environment = {**os.environ, "PYTHONPATH": str(tree)}
     command = [sys.executable, "-c", _PLAIN, str(path)]
-    ended = subprocess.run(command, env=environment, cwd=tree, capture_output=True, text=True, check=True)  # noqa: S603  # our own program
-    return float(ended.stdout.split()[-1]), sum(file.stat().st_size for file in path.glob("journal-*"))
+    process = subprocess.run(command, env=environment, cwd=tree, capture_output=True, text=True, check=True)  # noqa: S603  # our own program
+    return float(process.stdout.split()[-1]), sum(file.stat().st_size for file in path.glob("journal-*"))
 
 
 @attrs.frozen
@@ -222,7 +222,7 @@ def killed_runs(
     directory: Path, kind: str, kills: int, *, server: Server, write_ahead: bool, seed: int = 0, cases: int = 12
 ) -> Repeated:
     """Run agents in processes that are killed at random moments, resume each run to its end, and count the calls."""
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     calls: dict[str, list[int]] = defaultdict(list)
     """Call → the kills before each time it was made."""
     kill_count = number = 0
@@ -237,19 +237,19 @@ def killed_runs(
         while True:
             command = [sys.executable, "-m", "benchmarks._killed_agent", *arguments]
             process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)  # noqa: S603  # our own program
-            before, ended = _calls_so_far(server, name, log), None
-            while kill_count < kills and (ended := process.poll()) is None and _calls_so_far(server, name, log) == before:
+            before, exit_code = _calls_so_far(server, name, log), None
+            while kill_count < kills and (exit_code := process.poll()) is None and _calls_so_far(server, name, log) == before:
                 time.sleep(0.005)
-            if kill_count < kills and ended is None:
-                time.sleep(chance.uniform(0.0, 0.3))
+            if kill_count < kills and exit_code is None:
+                time.sleep(rng.uniform(0.0, 0.3))
                 process.kill()
-            ended = process.wait(120)
+            exit_code = process.wait(120)
             for call in _all_calls(server, name, log)[before:]:
                 calls[f"{name}/{call}"].append(kill_count)
-            if ended >= 0:
+            if exit_code >= 0:
                 break
             kill_count += 1
-        assert ended == 0, f"the run ended with {ended}"
+        assert exit_code == 0, f"the run ended with {exit_code}"
         assert verify(path).ok
     per_kill = [0] * kill_count
     for when in calls.values():

@@ -88,12 +88,12 @@ def main(argv: list[str]) -> int:
     return 1 if figures.missed else 0
 
 
-def _measure(path: Path, defined: Any, pool: WorkerPool | None, count: int, **settings: Any) -> tuple[float, float]:
+def _measure(path: Path, definition: Any, pool: WorkerPool | None, count: int, **settings: Any) -> tuple[float, float]:
     """Run an evaluation; return wall-clock and CPU seconds of this process from its first case on."""
     shutil.rmtree(path, ignore_errors=True)
     gc.collect()
     tasks.count = count
-    outcome = run(defined, path, workers=pool, quiet=True, **settings)
+    outcome = run(definition, path, workers=pool, quiet=True, **settings)
     wall, cpu = tasks.marks[-1]
     assert outcome.state.completed == count
     return time.perf_counter() - wall, time.process_time() - cpu

@@ -21,7 +21,7 @@ RUBRIC = """Does the answer say that the city is {expected}?
 
 @evaluation(cases=CASES)
 def describe(request: str) -> str:
-    """Stand in for the application under test."""
+    """Simulate the application under test."""
     city = request.removeprefix("Tell me about ").rstrip(".")
     return f"{city} is a capital, and well worth a visit."
 

@@ -1,4 +1,4 @@
-"""Evaluate a plain function; it runs in worker threads.
+"""Evaluate a plain function; its calls run in threads.
 
 evaljournal run examples/plain_function.py
 """

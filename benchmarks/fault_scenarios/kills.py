@@ -147,10 +147,10 @@ CASES_OF_A_KIND = 400
 
 def mixed(ledger: Ledger, count: int) -> Any:
     """Return an evaluation with small and large outputs."""
-    chance = random.Random(0)
+    rng = random.Random(0)
 
     async def task(name: str) -> str:
-        await trio.sleep(SECONDS * (0.5 + chance.random()))
+        await trio.sleep(SECONDS * (0.5 + rng.random()))
         output = output_of(name)
         ledger.add(name)
         return output

@@ -52,16 +52,16 @@ def full_disk(figures: Figures, directory: Path) -> None:
 
 def signals(figures: Figures, directory: Path) -> None:
     """SIGSTOP and SIGCONT change nothing; SIGHUP and SIGTERM stop the run with exit code 3, and `resume` completes it."""
-    for number, sent in enumerate(([signal.SIGSTOP, signal.SIGCONT], [signal.SIGHUP], [signal.SIGTERM])):
+    for number, sequence in enumerate(([signal.SIGSTOP, signal.SIGCONT], [signal.SIGHUP], [signal.SIGTERM])):
         path = directory / str(number)
         with _running("run", str(_write_task(directory)), "-o", str(path)) as process:
             _wait_for_records(path)
-            for signal_number in sent:
+            for signal_number in sequence:
                 process.send_signal(signal_number)
                 time.sleep(0.5)
             code = process.wait(TIMEOUT)
-        expected = 0 if signal.SIGSTOP in sent else 3
-        figures.show(f"exit code after {sent[0].name} ({expected})", code, minimum=expected, maximum=expected)
+        expected = 0 if signal.SIGSTOP in sequence else 3
+        figures.show(f"exit code after {sequence[0].name} ({expected})", code, minimum=expected, maximum=expected)
         _show_resumed(figures, path)
 
 

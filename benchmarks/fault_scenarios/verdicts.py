@@ -50,7 +50,7 @@ def false_findings(directory: Path, runs: int) -> Iterator[str]:
 
 def _evaluation(number: int) -> Any:
     """Return an evaluation with retries, timeouts and scores."""
-    chance = random.Random(number)
+    rng = random.Random(number)
 
     @evaluation(
         cases=[Case(name=f"case-{case}", input=case) for case in range(20)],
@@ -60,9 +60,9 @@ def _evaluation(number: int) -> Any:
         retry=Retry(errors=3, base_delay=0.001, max_delay=0.002),
     )
     async def task(case: int) -> int:
-        await trio.sleep(chance.choice([0, 0, 0.001, 0.002] if case else [0.001, 0.1]))
-        if chance.random() < 0.1:
-            raise chance.choice([ConnectionError("lost"), RateLimited(0.001)])
+        await trio.sleep(rng.choice([0, 0, 0.001, 0.002] if case else [0.001, 0.1]))
+        if rng.random() < 0.1:
+            raise rng.choice([ConnectionError("lost"), RateLimited(0.001)])
         return case
 
     @task.score
