@@ -50,7 +50,7 @@ class Tally:
     by_case: dict[str, tuple[int, float]] | None = None
     """Case → count and sum of its numbers; None while no case has repeats."""
     products: float = 0.0
-    """With repeats: the sum over cases of sum sign count."""
+    """With repeats: the sum over cases of sum times count."""
     sizes: int = 0
     """With repeats: the sum over cases of the squared count."""
     version: str = ""

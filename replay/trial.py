@@ -95,7 +95,7 @@ class AttemptDetails:
     """In the order in which they ended."""
 
     def apply(self, event: Event) -> None:
-        """Add what an event is about."""
+        """Apply an event of the attempt."""
         if isinstance(event, events.Noted):
             self.notes.append((event.name, event.value))
         for name, value in attempt_fields(event).items():

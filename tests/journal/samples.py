@@ -205,13 +205,13 @@ def members_of(event: Event) -> dict[str, Any]:
     return {name: value for name, value in members.items() if name not in ("seq", "at", "t")}
 
 
-def forge(path: Path, facts: Iterable[Event | dict[str, Any]], *, d: int = 0) -> Path:
+def forge(path: Path, entries: Iterable[Event | dict[str, Any]], *, d: int = 0) -> Path:
     """Append lines with correct hashes and any content to the first segment; missing numbers and times are added."""
     path.mkdir(parents=True, exist_ok=True)
     lines = lines_of(path)
     h = orjson.loads(lines[-1])["h"].encode() if lines else chain.GENESIS
-    for seq, fact in enumerate(facts, start=len(lines) + 1):
-        members = fact if isinstance(fact, dict) else members_of(fact)
+    for seq, entry in enumerate(entries, start=len(lines) + 1):
+        members = entry if isinstance(entry, dict) else members_of(entry)
         defaults = {"seq": seq, "at": "2026-11-15T00:00:00.000000Z", "t": 0.5}
         without_d = {name: value for name, value in members.items() if name != "d"}
         body = orjson.dumps({**defaults, **without_d, "d": members.get("d", d)})[:-1]

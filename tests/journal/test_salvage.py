@@ -41,12 +41,12 @@ from tests.journal.samples import (
 LONG = "v" * (300 << 10)
 
 
-async def save(source: Path, target: Path) -> Salvaged:
+async def salvage_run(source: Path, target: Path) -> Salvaged:
     """Salvage a run, without syncs."""
     return await salvage(source, target, files=UNSYNCED_DISK)
 
 
-def facts(path: Path) -> list[Event]:
+def events_of(path: Path) -> list[Event]:
     """Return the events of a run, without those about files."""
     return [record.event for record in read(path) if not isinstance(record.event, FileEvent)]
 
@@ -70,11 +70,11 @@ async def test_intact_records_are_kept(tmp_path: Path) -> None:
     lost = Noted(name="a", value=1)
     await write(tmp_path / "run", [session(2), lost, *trial("b")], new=False)
     corrupt(tmp_path / "run", lost)
-    saved = await save(tmp_path / "run", tmp_path / "new")
+    result = await salvage_run(tmp_path / "run", tmp_path / "new")
     kept = [*events, session(2), *trial("b")]
 
-    assert Salvaged(path=tmp_path / "new", kept=len(kept), lost=1, excluded=0) == saved
-    assert [*kept, JournalSalvaged(run=RUN, kept=len(kept), lost=1, excluded=0)] == facts(tmp_path / "new")
+    assert Salvaged(path=tmp_path / "new", kept=len(kept), lost=1, excluded=0) == result
+    assert [*kept, JournalSalvaged(run=RUN, kept=len(kept), lost=1, excluded=0)] == events_of(tmp_path / "new")
     assert [(record.at, record.t) for record in before[1:-1]] == [
         (record.at, record.t) for record in list(read(tmp_path / "new"))[1 : len(events) + 1]
     ]
@@ -87,10 +87,10 @@ async def test_records_without_their_predecessors_are_excluded(tmp_path: Path) -
     second = trial("case-2")
     corrupt(tmp_path / "run", second[0])
     lines = [orjson.loads(line) for line in (*lines_of(tmp_path / "run")[9:13], lines_of(tmp_path / "run")[-2])]
-    saved = await salvage(str(tmp_path / "run"), str(tmp_path / "new"))
+    result = await salvage(str(tmp_path / "run"), str(tmp_path / "new"))
 
-    assert (len(complete_run(3)) - 6, 1, 5) == (saved.kept, saved.lost, saved.excluded)
-    assert [event for event in complete_run(3)[:-1] if event not in second] == facts(tmp_path / "new")[:-1]
+    assert (len(complete_run(3)) - 6, 1, 5) == (result.kept, result.lost, result.excluded)
+    assert [event for event in complete_run(3)[:-1] if event not in second] == events_of(tmp_path / "new")[:-1]
     assert [{name: value for name, value in line.items() if name not in ("d", "h")} for line in lines] == [
         orjson.loads(line) for line in (tmp_path / "new" / "excluded.jsonl").read_bytes().splitlines()
     ]
@@ -104,10 +104,10 @@ async def test_a_run_that_lost_no_trial_stays_finished(tmp_path: Path) -> None:
     final = RunFinished(completed=1, failed=0, withdrawn=0, head="0" * 32)
     await write(tmp_path / "run", [started(), session(), *trial("a"), lost, final])
     corrupt(tmp_path / "run", lost)
-    saved = await save(tmp_path / "run", tmp_path / "new")
+    result = await salvage_run(tmp_path / "run", tmp_path / "new")
     *_, previous, last = [record for record in read(tmp_path / "new") if not isinstance(record.event, FileEvent)][:-1]
 
-    assert (1, 0) == (saved.lost, saved.excluded)
+    assert (1, 0) == (result.lost, result.excluded)
     assert RunFinished(completed=1, failed=0, withdrawn=0, head=previous.h) == last.event
 
 
@@ -115,7 +115,7 @@ async def test_the_new_run_has_its_own_id(tmp_path: Path) -> None:
     """A salvaged run verifies, has another id, and can be resumed."""
     await write(tmp_path / "run", complete_run(3))
     corrupt(tmp_path / "run", trial("case-2")[0])
-    await save(tmp_path / "run", tmp_path / "new")
+    await salvage_run(tmp_path / "run", tmp_path / "new")
     result = verify(tmp_path / "new")
 
     assert result.ok
@@ -123,7 +123,7 @@ async def test_the_new_run_has_its_own_id(tmp_path: Path) -> None:
     await write(tmp_path / "new", [session(2), *trial("case-2")], new=False)
 
     assert verify(tmp_path / "new").ok
-    assert trial("case-2") == of_trial(facts(tmp_path / "new"), "case-2")
+    assert trial("case-2") == of_trial(events_of(tmp_path / "new"), "case-2")
 
 
 async def test_source_is_only_read(tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ async def test_source_is_only_read(tmp_path: Path) -> None:
     await write(tmp_path / "run", complete_run(3), roll_at=1000)
     flip(segment(tmp_path / "run", 2), 500)
     before = content(tmp_path / "run")
-    await save(tmp_path / "run", tmp_path / "new")
+    await salvage_run(tmp_path / "run", tmp_path / "new")
 
     assert before == content(tmp_path / "run")
 
@@ -143,11 +143,11 @@ async def test_counts_add_up(tmp_path: Path, byte: int) -> None:
     await write(tmp_path / "run", events)
     total, start = len(lines_of(tmp_path / "run")), len(b"".join(lines_of(tmp_path / "run")[:3]))
     flip(segment(tmp_path / "run"), start + byte)
-    saved = await save(tmp_path / "run", tmp_path / "new")
+    result = await salvage_run(tmp_path / "run", tmp_path / "new")
 
-    assert total == saved.kept + saved.lost + saved.excluded + 2
+    assert total == result.kept + result.lost + result.excluded + 2
     assert verify(tmp_path / "new").ok
-    assert saved.lost <= 1  # None if the LF was changed: both lines are intact.
+    assert result.lost <= 1  # None if the LF was changed: both lines are intact.
 
 
 async def test_undamaged_journal_is_not_salvaged(tmp_path: Path) -> None:
@@ -155,19 +155,19 @@ async def test_undamaged_journal_is_not_salvaged(tmp_path: Path) -> None:
     await write(tmp_path / "run", complete_run())
 
     with pytest.raises(JournalError, match="/run is not damaged; there is nothing to salvage"):
-        await save(tmp_path / "run", tmp_path / "new")
+        await salvage_run(tmp_path / "run", tmp_path / "new")
     cut_tail(segment(tmp_path / "run"), 3)
     with segment(tmp_path / "run").open("ab") as file:
         file.write(b"torn")
     with pytest.raises(JournalError, match="is not damaged"):
-        await save(tmp_path / "run", tmp_path / "new")
+        await salvage_run(tmp_path / "run", tmp_path / "new")
     assert not (tmp_path / "new").exists()
 
 
 async def test_missing_journal_is_an_error(tmp_path: Path) -> None:
     """Salvage of a path without a journal is an error."""
     with pytest.raises(NotAJournal):
-        await save(tmp_path / "nothing", tmp_path / "new")
+        await salvage_run(tmp_path / "nothing", tmp_path / "new")
     assert not (tmp_path / "new").exists()
 
 
@@ -179,7 +179,7 @@ async def test_existing_run_is_not_overwritten(tmp_path: Path) -> None:
     before = content(tmp_path)
     for target in ("other", "run"):
         with pytest.raises(JournalExists, match="already exists; choose another path"):
-            await save(tmp_path / "run", tmp_path / target)
+            await salvage_run(tmp_path / "run", tmp_path / target)
 
     assert before == content(tmp_path)
 
@@ -204,10 +204,10 @@ async def test_damaged_header_loses_only_itself(tmp_path: Path, byte: int, mask:
     """If the first line is damaged, the id of the run is found elsewhere, and all other records are kept."""
     await write(tmp_path / "run", complete_run(), roll_at=1000)
     flip(segment(tmp_path / "run"), byte, mask)
-    saved = await save(tmp_path / "run", tmp_path / "new")
+    result = await salvage_run(tmp_path / "run", tmp_path / "new")
 
-    assert (len(complete_run()), 0) == (saved.kept, saved.excluded)
-    assert complete_run() == facts(tmp_path / "new")[:-1]
+    assert (len(complete_run()), 0) == (result.kept, result.excluded)
+    assert complete_run() == events_of(tmp_path / "new")[:-1]
     assert verify(tmp_path / "new").ok
 
 
@@ -217,10 +217,10 @@ async def test_damaged_later_header_loses_only_itself(tmp_path: Path, percent: i
     await write(tmp_path / "run", complete_run(4), roll_at=1000)
     header = segment(tmp_path / "run", 2).read_bytes().splitlines()[0]
     flip(segment(tmp_path / "run", 2), len(header) * percent // 100)
-    saved = await save(tmp_path / "run", tmp_path / "new")
+    result = await salvage_run(tmp_path / "run", tmp_path / "new")
 
-    assert (len(complete_run(4)), 0) == (saved.kept, saved.excluded)
-    assert complete_run(4) == facts(tmp_path / "new")[:-1]
+    assert (len(complete_run(4)), 0) == (result.kept, result.excluded)
+    assert complete_run(4) == events_of(tmp_path / "new")[:-1]
 
 
 async def test_missing_segment_loses_only_its_records(tmp_path: Path) -> None:
@@ -228,13 +228,13 @@ async def test_missing_segment_loses_only_its_records(tmp_path: Path) -> None:
     await write(tmp_path / "run", complete_run(6), roll_at=1500)
     lost_records = [record for record in read(tmp_path / "run") if record.segment == 2]
     segment(tmp_path / "run", 2).unlink()
-    saved = await save(tmp_path / "run", tmp_path / "new")
+    result = await salvage_run(tmp_path / "run", tmp_path / "new")
     affected = {record.event.trial for record in lost_records if isinstance(record.event, TrialEvent)}
     complete = [event for event in complete_run(6)[2:-1] if isinstance(event, TrialEvent) and event.trial not in affected]
 
-    assert len(lost_records) == saved.lost
+    assert len(lost_records) == result.lost
     assert complete == [
-        event for event in facts(tmp_path / "new") if isinstance(event, TrialEvent) and event.trial not in affected
+        event for event in events_of(tmp_path / "new") if isinstance(event, TrialEvent) and event.trial not in affected
     ]
     assert len(complete) > 0
 
@@ -246,12 +246,12 @@ async def test_converted_line_ends_lose_nothing(tmp_path: Path, line_end: bytes)
     await write(tmp_path / "run", events, roll_at=3_000)
     for file in sorted((tmp_path / "run").glob("*.jsonl")):
         overwrite(file, file.read_bytes().replace(b"\n", line_end))
-    saved = await save(tmp_path / "run", tmp_path / "new")
+    result = await salvage_run(tmp_path / "run", tmp_path / "new")
 
-    assert (len(events), 0, 0) == (saved.kept, saved.lost, saved.excluded)
-    assert events == facts(tmp_path / "new")[:-1]
-    assert isinstance(saved.problem, JournalDamaged)
-    assert ("CR LF" in saved.problem.check) == (line_end == b"\r\n")
+    assert (len(events), 0, 0) == (result.kept, result.lost, result.excluded)
+    assert events == events_of(tmp_path / "new")[:-1]
+    assert isinstance(result.problem, JournalDamaged)
+    assert ("CR LF" in result.problem.check) == (line_end == b"\r\n")
 
 
 async def test_lost_definition_is_an_error(tmp_path: Path) -> None:
@@ -260,7 +260,7 @@ async def test_lost_definition_is_an_error(tmp_path: Path) -> None:
     corrupt(tmp_path / "run", started())
 
     with pytest.raises(NotSalvageable) as raised:
-        await save(tmp_path / "run", tmp_path / "new")
+        await salvage_run(tmp_path / "run", tmp_path / "new")
     assert ((), "read_log") == (raised.value.unreadable, raised.value.hint)
     assert not (tmp_path / "new").exists()
 
@@ -271,7 +271,7 @@ async def test_zeroed_run_is_an_error(tmp_path: Path) -> None:
     overwrite(segment(tmp_path / "run"), b"\0" * 4096)
 
     with pytest.raises(NotSalvageable):
-        await save(tmp_path / "run", tmp_path / "new")
+        await salvage_run(tmp_path / "run", tmp_path / "new")
 
 
 @pytest.mark.parametrize("sessions", [1, 2])
@@ -280,10 +280,10 @@ async def test_lost_session_does_not_lose_its_trials(tmp_path: Path, sessions: i
     await write(tmp_path / "run", [started(), session(), *trial("a")])
     await write(tmp_path / "run", [session(2), *trial("b")], new=False)
     corrupt(tmp_path / "run", session(sessions))
-    saved = await save(tmp_path / "run", tmp_path / "new")
-    outputs = [event.trial for event in facts(tmp_path / "new") if isinstance(event, AttemptSucceeded)]
+    result = await salvage_run(tmp_path / "run", tmp_path / "new")
+    outputs = [event.trial for event in events_of(tmp_path / "new") if isinstance(event, AttemptSucceeded)]
 
-    assert (["a", "b"], 1, 0) == (outputs, saved.lost, saved.excluded)
+    assert (["a", "b"], 1, 0) == (outputs, result.lost, result.excluded)
     assert verify(tmp_path / "new").ok
 
 
@@ -293,9 +293,9 @@ async def test_large_values_are_copied(tmp_path: Path) -> None:
     lost = Noted(name="b", value=1)
     await write(tmp_path / "run", [started(), session(), note, lost, note])
     corrupt(tmp_path / "run", lost)
-    await save(tmp_path / "run", tmp_path / "new")
+    await salvage_run(tmp_path / "run", tmp_path / "new")
 
-    assert [started(), session(), note, note] == facts(tmp_path / "new")[:-1]
+    assert [started(), session(), note, note] == events_of(tmp_path / "new")[:-1]
     assert 1 == verify(tmp_path / "new").blobs
 
 
@@ -304,7 +304,7 @@ async def test_excluded_record_keeps_its_large_value(tmp_path: Path) -> None:
     events = trial("a", output=LONG)
     await write(tmp_path / "run", [started(), session(), *events])
     corrupt(tmp_path / "run", events[0])
-    await save(tmp_path / "run", tmp_path / "new")
+    await salvage_run(tmp_path / "run", tmp_path / "new")
     lines = [orjson.loads(line) for line in (tmp_path / "new" / "excluded.jsonl").read_bytes().splitlines()]
 
     assert [LONG] == [line["output"] for line in lines if "output" in line]
@@ -318,11 +318,11 @@ async def test_lost_blob_loses_its_record(tmp_path: Path, *, second_lost: bool) 
     if second_lost:
         corrupt(tmp_path / "run", other)
     next((tmp_path / "run" / "blobs").rglob("*.json")).unlink()
-    saved = await save(tmp_path / "run", tmp_path / "new")
+    result = await salvage_run(tmp_path / "run", tmp_path / "new")
     kept = [started(), session(), *([] if second_lost else [other]), *trial("a")]
 
-    assert (len(kept), 1 + second_lost) == (saved.kept, saved.lost)
-    assert kept == facts(tmp_path / "new")[:-1]
+    assert (len(kept), 1 + second_lost) == (result.kept, result.lost)
+    assert kept == events_of(tmp_path / "new")[:-1]
 
 
 async def test_salvaged_run_can_be_salvaged(tmp_path: Path) -> None:
@@ -330,12 +330,12 @@ async def test_salvaged_run_can_be_salvaged(tmp_path: Path) -> None:
     notes = [Noted(name="n", value=n) for n in range(5)]
     await write(tmp_path / "run", [started(), session(), *notes])
     corrupt(tmp_path / "run", notes[1])
-    await save(tmp_path / "run", tmp_path / "new")
+    await salvage_run(tmp_path / "run", tmp_path / "new")
     corrupt(tmp_path / "new", notes[3])
-    saved = await save(tmp_path / "new", tmp_path / "newer")
+    result = await salvage_run(tmp_path / "new", tmp_path / "newer")
 
-    assert (5, 1) == (saved.kept, saved.lost)
-    assert [started(), session(), notes[0], notes[2], notes[4]] == facts(tmp_path / "newer")[:-1]
+    assert (5, 1) == (result.kept, result.lost)
+    assert [started(), session(), notes[0], notes[2], notes[4]] == events_of(tmp_path / "newer")[:-1]
 
 
 async def test_swapped_and_repeated_lines_are_sorted(tmp_path: Path) -> None:
@@ -344,10 +344,10 @@ async def test_swapped_and_repeated_lines_are_sorted(tmp_path: Path) -> None:
     lines = lines_of(tmp_path / "run")
     lines[4], lines[5] = lines[5], lines[4]
     overwrite(segment(tmp_path / "run"), b"".join([*lines[:8], lines[7], *lines[8:]]))
-    saved = await save(tmp_path / "run", tmp_path / "new")
+    result = await salvage_run(tmp_path / "run", tmp_path / "new")
 
-    assert (len(complete_run()), 0, 0) == (saved.kept, saved.lost, saved.excluded)
-    assert complete_run() == facts(tmp_path / "new")[:-1]
+    assert (len(complete_run()), 0, 0) == (result.kept, result.lost, result.excluded)
+    assert complete_run() == events_of(tmp_path / "new")[:-1]
 
 
 def is_subsequence(subset: Iterable[Event], events: Iterable[Event]) -> bool:
@@ -369,16 +369,16 @@ def test_nothing_is_invented(tmp_path_factory: pytest.TempPathFactory, damage: l
             file = files[position % len(files)]
             flip(file, position % file.stat().st_size, mask)
         try:
-            return await save(path / "run", path / "new")
+            return await salvage_run(path / "run", path / "new")
         except JournalError:
             return None
 
-    saved = trio.run(main)
-    if saved is not None:
-        new = [event for event in facts(path / "new")[:-1] if not isinstance(event, SessionStarted)]
+    result = trio.run(main)
+    if result is not None:
+        new = [event for event in events_of(path / "new")[:-1] if not isinstance(event, SessionStarted)]
 
         assert is_subsequence(new, complete_run(3))
-        assert saved.kept - len(new) in (0, 1)  # Whether the session's own record survived.
+        assert result.kept - len(new) in (0, 1)  # Whether the session's own record survived.
         assert verify(path / "new").ok
     else:
         assert not (path / "new").exists()

@@ -45,10 +45,10 @@ def reply(**message: Any) -> dict[str, Any]:
     return {"status": 200, "content_type": "application/json", "body": body}
 
 
-def completed(trial: str, attempt: int, number: int, name: str, **facts: Any) -> StepCompleted:
+def completed(trial: str, attempt: int, number: int, name: str, **fields: Any) -> StepCompleted:
     """Return a completed step."""
     return StepCompleted(
-        trial=trial, attempt=attempt, step=number, name=name, **{"fingerprint": f"f-{number}", "elapsed": 0.001, **facts}
+        trial=trial, attempt=attempt, step=number, name=name, **{"fingerprint": f"f-{number}", "elapsed": 0.001, **fields}
     )
 
 

@@ -103,12 +103,12 @@ def recorded_events(policy: str = "adaptive") -> list[TimedEvent]:
 
 def index_of(events: list[TimedEvent], kind: type, n: int = 0, **fields: Any) -> int:
     """Return the index of the n-th event of a type with these fields."""
-    fits = [
+    indexes = [
         index
         for index, (_, event) in enumerate(events)
         if isinstance(event, kind) and all(getattr(event, name) == value for name, value in fields.items())
     ]
-    return fits[n]
+    return indexes[n]
 
 
 def change_event(events: list[TimedEvent], index: int, **fields: Any) -> list[TimedEvent]:

@@ -27,15 +27,15 @@ PASS, FAIL = True, False
 
 def side(*trials: list[Event]) -> Side:
     """Return a run with these trials."""
-    facts = records(itertools.chain.from_iterable(trials))
-    return Side(fold(facts), outputs(facts))
+    run_records = records(itertools.chain.from_iterable(trials))
+    return Side(fold(run_records), outputs(run_records))
 
 
-def scored(scorer: str, values: Iterable[Any], **more: Any) -> Side:
+def scored(scorer: str, values: Iterable[Any], **options: Any) -> Side:
     """Return a run with one case per value; None is a failed trial."""
     return side(
         *(
-            failed(f"c{index}") if value is None else answered(f"c{index}", {scorer: value}, **more)
+            failed(f"c{index}") if value is None else answered(f"c{index}", {scorer: value}, **options)
             for index, value in enumerate(values)
         )
     )
@@ -240,7 +240,7 @@ def test_repeats() -> None:
 
 def test_two_variants_of_a_run() -> None:
     """Trials of two variants are paired by case, repeat and content; a change has its id in B."""
-    facts = records(
+    run_records = records(
         itertools.chain.from_iterable(
             [
                 *(answered("x", {"exact": PASS}, variant="mini", repeat=repeat) for repeat in (1, 2)),
@@ -254,7 +254,7 @@ def test_two_variants_of_a_run() -> None:
             ]
         )
     )
-    state, digests = fold(facts), outputs(facts)
+    state, digests = fold(run_records), outputs(run_records)
     comparison = compare(*(Side(state, digests, variant) for variant in ("mini", "large")))
 
     assert {"fixed": [], "broken": ["x@large#2"], "changed": ["x@large"], "slower": []} == kinds(comparison)

@@ -298,10 +298,10 @@ def test_exports_are_deterministic(run: Path, name: str) -> None:
 @pytest.mark.parametrize("name", FORMATS)
 def test_run_without_trials(tmp_path: Path, name: str) -> None:
     """Every format can export a run that was interrupted before its first trial."""
-    write_sync(tmp_path / "begun", [started(), session()])
+    write_sync(tmp_path / "started", [started(), session()])
     write_sync(tmp_path / "bare", [])
 
-    assert b"" != export_of(tmp_path / "begun", name) or name == "jsonl"
+    assert b"" != export_of(tmp_path / "started", name) or name == "jsonl"
     assert b"" != export_of(tmp_path / "bare", name) or name == "jsonl"
 
 

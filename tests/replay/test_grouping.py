@@ -23,11 +23,11 @@ PASS, FAIL = True, False
 
 def summary_by(trials: list[Event], key: str) -> Summary:
     """Return the summary by a metadata key."""
-    facts = records(trials)
+    run_records = records(trials)
     grouping = Grouping(key)
-    for record in facts:
+    for record in run_records:
         grouping.apply(record)
-    return summarize(fold(facts), groups=grouping.groups)
+    return summarize(fold(run_records), groups=grouping.groups)
 
 
 def test_groups_by_metadata() -> None:

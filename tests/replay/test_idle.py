@@ -28,7 +28,7 @@ START = LimitChanged(before=0, after=8, reason="start")
 
 
 def texts(events: Iterable[Event], *, total: int | None = 9, slots: int = 8) -> list[str]:
-    """Return the reasons in words, in a run of `total` trials with `slots` slots."""
+    """Return the texts of the reasons, in a run of `total` trials with `slots` slots."""
     return [reason.text for reason in reasons(run_state(events, slots=slots), now=NOW, total=total)]
 
 

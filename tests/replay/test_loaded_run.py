@@ -136,7 +136,7 @@ def test_unfinished_last_line(run: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fact", "reason"),
+    ("event", "reason"),
     [
         (AttemptStarted(trial="b", attempt=1, slot=0), "unknown reference 'b'"),
         (
@@ -145,9 +145,9 @@ def test_unfinished_last_line(run: Path) -> None:
         ),
     ],
 )
-def test_invalid_record(tmp_path: Path, fact: Any, reason: str) -> None:
+def test_invalid_record(tmp_path: Path, event: Any, reason: str) -> None:
     """A journal with correct hashes and an invalid record is loaded up to that record."""
-    forge(tmp_path, [opened(), started(), session(), enqueued("a"), fact])
+    forge(tmp_path, [opened(), started(), session(), enqueued("a"), event])
     run = load(tmp_path)
 
     assert isinstance(run.problem, InvalidRecord)
@@ -219,11 +219,11 @@ async def test_replayed_screen_equals_the_live_screen(tmp_path: Path, monkeypatc
         return await task(name)
 
     cases = [Case(name=f"case-{number}", input=str(number)) for number in range(12)]
-    evaluated = evaluation(
+    definition = evaluation(
         cases=cases, slots=4, timeout=4, deadline=rng.uniform(3, 12), retry=Retry(base_delay=2.0), loop="trio"
     )(ask)
 
-    @evaluated.score
+    @definition.score
     def says_yes(output: str, case: Case[str, str]) -> bool:
         return output == "yes"
 
@@ -247,7 +247,7 @@ async def test_replayed_screen_equals_the_live_screen(tmp_path: Path, monkeypatc
             truncate_randomly(path, rng)
             remaining = sum(line.endswith(b"\n") for line in lines_of(path))
             live_screens = {seq: screen for seq, screen in live_screens.items() if seq <= remaining}  # The others were lost.
-        await arun(evaluated, path, resume=bool(session_number), grace=0.5, **deterministic_options(seed))
+        await arun(definition, path, resume=bool(session_number), grace=0.5, **deterministic_options(seed))
 
     replayed = LoadedRun(path)
     replayed_screens = {}

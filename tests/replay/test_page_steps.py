@@ -29,9 +29,9 @@ def steps_of(content: Content, run: LoadedRun, cursor: Cursor = Cursor()) -> Any
     return orjson.loads(b"".join(encoded(columns(content, run.state, cursor)))).get("steps")
 
 
-def long_run(path: Path, *, steps: int, chars: int, **facts: Any) -> Path:
+def long_run(path: Path, *, steps: int, chars: int, **fields: Any) -> Path:
     """Write a run of one attempt with steps whose outputs are long."""
-    calls = [completed("a", 1, number, "read", output="x" * chars, **facts) for number in range(1, steps + 1)]
+    calls = [completed("a", 1, number, "read", output="x" * chars, **fields) for number in range(1, steps + 1)]
     write_sync(path, [started(), session(), enqueued("a"), AttemptStarted(trial="a", attempt=1, slot=0), *calls])
     return path
 

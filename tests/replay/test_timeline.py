@@ -40,9 +40,9 @@ def apply_all(records: Iterable[Record]) -> Timeline:
     return timeline
 
 
-def timeline_of(*facts: tuple[float, Event], at: str = "2026-11-15T00:00:00Z") -> Timeline:
+def timeline_of(*timed_events: tuple[float, Event], at: str = "2026-11-15T00:00:00Z") -> Timeline:
     """Return the timeline of events, each with its `t`."""
-    return apply_all(Record(seq, at, t, event, 0, "", 1, 0) for seq, (t, event) in enumerate(facts, start=1))
+    return apply_all(Record(seq, at, t, event, 0, "", 1, 0) for seq, (t, event) in enumerate(timed_events, start=1))
 
 
 def start(trial: str = "a", attempt: int = 1, slot: int = 0) -> AttemptStarted:
@@ -235,17 +235,17 @@ def test_missing_session() -> None:
 
 
 @pytest.mark.parametrize(
-    ("facts", "missing"),
+    ("timed_events", "missing"),
     [
         ([(0.0, enqueued("a"))], "a session"),
         ([(0.0, session()), (0.0, start())], "'a'"),
         ([(0.0, session()), (0.0, enqueued("a")), (0.0, success())], "an attempt at a"),
     ],
 )
-def test_unknown_references(facts: list[tuple[float, Event]], missing: str) -> None:
+def test_unknown_references(timed_events: list[tuple[float, Event]], missing: str) -> None:
     """A record that refers to a missing session, trial or attempt is an error."""
     with pytest.raises(KeyError, match=missing):
-        timeline_of(*facts)
+        timeline_of(*timed_events)
 
 
 def test_time_does_not_go_back() -> None:
@@ -338,10 +338,10 @@ def merged_timeline(*sessions: tuple[str, Sequence[tuple[float, Event]]], shards
     """Return the timeline of a merged run: the first sessions are those of one shard each, with their wall times."""
     entries = [{"shard": f"{number}/{shards}", "sessions": 1} for number in range(1, shards + 1)]
     start: Any = attrs.evolve(started(), merged_from=entries)  # type: ignore[misc]  # a fact is an attrs class
-    facts: list[tuple[str, float, Event]] = [(sessions[0][0], 0.0, start)]
+    timed_events: list[tuple[str, float, Event]] = [(sessions[0][0], 0.0, start)]
     for number, (at, events) in enumerate(sessions, 1):
-        facts += [(at, t, event) for t, event in [(0.0, session(number)), *events]]
-    return apply_all(Record(seq, at, t, event, 0, "", 1, 0) for seq, (at, t, event) in enumerate(facts, start=1))
+        timed_events += [(at, t, event) for t, event in [(0.0, session(number)), *events]]
+    return apply_all(Record(seq, at, t, event, 0, "", 1, 0) for seq, (at, t, event) in enumerate(timed_events, start=1))
 
 
 def test_open_trials_of_a_shard_do_not_wait_in_others() -> None:
@@ -369,8 +369,8 @@ def test_sessions_of_one_shard_do_not_overlap() -> None:
     """A shard that was resumed on a machine with an earlier clock is placed after its first session."""
     entries = [{"shard": "1/1", "sessions": 2}]
     start_event: Any = attrs.evolve(started(), merged_from=entries)  # type: ignore[misc]  # a fact is an attrs class
-    facts = [("10", 0.0, start_event), ("10", 0.0, session(1)), ("14", 4.0, enqueued("a")), ("11", 0.0, session(2))]
+    events = [("10", 0.0, start_event), ("10", 0.0, session(1)), ("14", 4.0, enqueued("a")), ("11", 0.0, session(2))]
     records = (
-        Record(seq, f"2026-11-15T00:00:{at}Z", t, event, 0, "", 1, 0) for seq, (at, t, event) in enumerate(facts, start=1)
+        Record(seq, f"2026-11-15T00:00:{at}Z", t, event, 0, "", 1, 0) for seq, (at, t, event) in enumerate(events, start=1)
     )
     assert [0.0, 4.0] == [session.offset for session in apply_all(records).sessions]

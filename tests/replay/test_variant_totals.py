@@ -30,7 +30,7 @@ def test_a_run_without_variants_has_no_sums() -> None:
     assert ("", 1) == (state.trials["a"].variant, state.trials["a"].repeat)
 
 
-def test_the_facts_of_a_trial() -> None:
+def test_case_variant_and_repeat() -> None:
     """Case, variant and repeat are those of the record, not parts of the trial's id."""
     state = state_of([enqueued("a@b#2", 3, variant="mini")])
     (trial,) = state.trials.values()
