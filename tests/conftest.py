@@ -17,7 +17,7 @@ import runner
 from tests.ray_cluster import ENVIRONMENT, RayCluster, ray_cluster
 from tests.server import Server, serving
 
-hypothesis.settings.register_profile("no-deadline", deadline=None)  # The load of the machine must not decide a test.
+hypothesis.settings.register_profile("no-deadline", deadline=None)  # The result must not depend on the load of the machine.
 hypothesis.settings.load_profile("no-deadline")
 
 if sys.platform == "win32":  # These need POSIX signals, terminals or commands.
@@ -36,7 +36,7 @@ if sys.platform == "win32":  # These need POSIX signals, terminals or commands.
         "test_action.py",
     ]
 
-# A shell starts background jobs with SIGINT ignored, and children inherit that: tests that press Ctrl-C would hang.
+# A shell starts background jobs with SIGINT ignored, and children inherit that: tests that send Ctrl-C would hang.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -86,7 +86,7 @@ def working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def state_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep the key that signs runs in a temporary directory, also for child processes."""
+    """Keep the key that signs runs in a temporary directory, for child processes too."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         yield

@@ -16,7 +16,7 @@ from tests.runs import define_real, run_real
 KEY: Final = "sk-the-real-key-0123456789"
 RETRY: Final = Retry(errors=1, rate_limits=30.0, base_delay=0.01)
 TIMEOUT: Final = 20.0
-"""Seconds of every wait."""
+"""Maximum seconds of every wait."""
 
 
 @contextmanager
@@ -69,12 +69,12 @@ def gateway_address(path: str = "/chat/completions") -> SplitResult:
     return urlsplit(gateway_env()["OPENAI_BASE_URL"] + path)
 
 
-def ask(question: str, url: SplitResult | None = None, **more: Any) -> tuple[int, dict[str, str], Any]:
+def ask(question: str, url: SplitResult | None = None, **parameters: Any) -> tuple[int, dict[str, str], Any]:
     """Ask a model through the gateway; return status, headers and body of the reply."""
     url = url or gateway_address()
     connection = HTTPConnection(url.netloc, timeout=TIMEOUT)
     try:
-        body = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": question}], **more}
+        body = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": question}], **parameters}
         connection.request("POST", url.path, json.dumps(body), {"Content-Type": "application/json"})
         reply = connection.getresponse()
         headers = {name.lower(): value for name, value in reply.getheaders()}
@@ -85,11 +85,11 @@ def ask(question: str, url: SplitResult | None = None, **more: Any) -> tuple[int
 
 
 def statuses(questions: list[str]) -> list[int]:
-    """Ask all questions, whatever happens; return the statuses."""
+    """Ask all questions, also after errors; return the statuses."""
     return [ask(question)[0] for question in questions]
 
 
 def evaluate(task: Any, path: Path, *questions: str, **options: Any) -> Outcome:
     """Run an agent that gets a list of questions, and calls models through the gateway."""
-    defined = define_real(task, [{"id": "it", "input": list(questions)}], gateway=True, **{"retry": RETRY, **options})
-    return run_real(defined, path)
+    evaluation = define_real(task, [{"id": "it", "input": list(questions)}], gateway=True, **{"retry": RETRY, **options})
+    return run_real(evaluation, path)

@@ -19,7 +19,7 @@ TIMEOUT = 60.0
 
 
 def small_environment(**variables: str) -> dict[str, str]:
-    """Return an environment without programs; the key that signs runs is that of the tests, not the user's."""
+    """Return an environment with an empty PATH; the key that signs runs is that of the tests, not the user's."""
     return {"PATH": "", "XDG_STATE_HOME": os.environ["XDG_STATE_HOME"], **variables}
 
 
@@ -49,7 +49,7 @@ _NUMBER = struct.Struct("i")
 
 
 class Forks:
-    """Processes that run one script and start quickly: a first process imports what it needs, and forks for each of them."""
+    """Processes that run one script and start quickly: a first process imports the modules, then forks for each of them."""
 
     def __init__(self, script: Path) -> None:
         self._socket, child_end = socket.socketpair()

@@ -1,7 +1,7 @@
 """A Ray cluster for tests, in its own process, on the loopback address only: `python -m tests.ray_cluster` prints its address.
 
 It has one node with four CPUs. A line `add` adds a node with two CPUs and the resource `extra`, `remove` ends the last one
-immediately. It reports nothing to the makers of Ray, and needs no token unless RAY_AUTH_MODE asks for one.
+immediately. Usage statistics are off, and it needs no token unless RAY_AUTH_MODE requires one.
 """
 
 import importlib.util
@@ -39,7 +39,7 @@ class RayCluster:
     address: str
     """HOST:PORT."""
 
-    def order(self, line: str) -> None:
+    def send_command(self, line: str) -> None:
         """Add or remove a node, and wait until that is done."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None

@@ -1,4 +1,4 @@
-"""Shared helpers: whole runs on a virtual clock and a disk in memory, stopped, killed or without power at a chosen moment.
+"""Shared helpers: runs on a virtual clock and a disk in memory that are stopped, are killed or lose power at a chosen moment.
 
 Nothing here asserts anything.
 """
@@ -31,8 +31,8 @@ E = TypeVar("E")
 
 def define(task: Callable[..., Any], cases: Any, **options: Any) -> AnyEvaluation:
     """Return an evaluation for trio."""
-    defined: AnyEvaluation = evaluation(cases=cases, **{"loop": "trio", "timeout": 30.0, **options})(task)
-    return defined
+    evaluation_: AnyEvaluation = evaluation(cases=cases, **{"loop": "trio", "timeout": 30.0, **options})(task)
+    return evaluation_
 
 
 def numbered_cases(count: int, first: int = 0) -> list[Case[str, str]]:
@@ -41,9 +41,9 @@ def numbered_cases(count: int, first: int = 0) -> list[Case[str, str]]:
     return [Case(name=f"case-{number}", input=f"case-{number}", expected="yes") for number in numbers]
 
 
-async def run_virtual(defined: AnyEvaluation, disk: SimulatedDisk, *, signals: bool = False, **options: Any) -> Outcome:
-    """Run an evaluation in one order, on a disk in memory; with `signals`, they stop it as they do in `runner.run`."""
-    session = Session(defined, PATH, **{**deterministic_options(), "files": disk, **options})
+async def run_virtual(evaluation_: AnyEvaluation, disk: SimulatedDisk, *, signals: bool = False, **options: Any) -> Outcome:
+    """Run an evaluation in a fixed order, on a disk in memory; with `signals`, they stop it as they do in `runner.run`."""
+    session = Session(evaluation_, PATH, **{**deterministic_options(), "files": disk, **options})
     with handle_signals(lambda *_: session.interrupt(), *(STOP_SIGNALS if signals else ())):
         with trio.fail_after(1_000_000):  # Virtual seconds.
             return await session.run()
@@ -53,13 +53,13 @@ def define_real(task: Callable[..., Any], cases: Any = "lima", **options: Any) -
     """Return an evaluation for `run_real`, by default without retries; a text as `cases` is the name and input of one case."""
     cases = [Case(name=cases, input=cases)] if isinstance(cases, str) else cases
     retry = Retry(errors=0, timeouts=0, rate_limits=0)
-    defined: AnyEvaluation = evaluation(cases=cases, **{"timeout": 20.0, "retry": retry, **options})(task)
-    return defined
+    evaluation_: AnyEvaluation = evaluation(cases=cases, **{"timeout": 20.0, "retry": retry, **options})(task)
+    return evaluation_
 
 
-def run_real(defined: AnyEvaluation, path: Path, **options: Any) -> Outcome:
+def run_real(evaluation_: AnyEvaluation, path: Path, **options: Any) -> Outcome:
     """Run an evaluation in real time under a fixed limit, without fsync and with a short grace."""
-    return run(defined, path, **{"durability": "os", "policy": "fixed", "grace": 0.5, **options})
+    return run(evaluation_, path, **{"durability": "os", "policy": "fixed", "grace": 0.5, **options})
 
 
 def events(run: SimulatedDisk | Path | str, kind: type[E]) -> list[E]:
@@ -90,7 +90,7 @@ def signal_after(seconds: float, *, times: int = 1, number: signal.Signals = sig
     return {"signals": True, "observer": send}
 
 
-async def run_killed(defined: AnyEvaluation, disk: SimulatedDisk, *, after: float, **options: Any) -> SimulatedDisk:
+async def run_killed(evaluation_: AnyEvaluation, disk: SimulatedDisk, *, after: float, **options: Any) -> SimulatedDisk:
     """Run an evaluation; return the disk that the next process finds if this one is killed after some seconds."""
     disks: list[SimulatedDisk] = []
     with trio.CancelScope() as scope:
@@ -100,11 +100,11 @@ async def run_killed(defined: AnyEvaluation, disk: SimulatedDisk, *, after: floa
             disks.append(copy.deepcopy(disk))
             scope.cancel()
 
-        await run_virtual(defined, disk, observer=kill, **options)
+        await run_virtual(evaluation_, disk, observer=kill, **options)
     return disks[0].after_kill()
 
 
-def run_until_power_failure(defined: AnyEvaluation, disk: SimulatedDisk, seq: int, **options: Any) -> Outcome | None:
+def run_until_power_failure(evaluation_: AnyEvaluation, disk: SimulatedDisk, seq: int, **options: Any) -> Outcome | None:
     """Run an evaluation until the power fails after record `seq`; return None if it did."""
     append = writer.Journal.append
 
@@ -119,7 +119,7 @@ def run_until_power_failure(defined: AnyEvaluation, disk: SimulatedDisk, seq: in
         return record
 
     async def main() -> Outcome:
-        return await Session(defined, PATH, **{**deterministic_options(), "files": disk, **options}).run()
+        return await Session(evaluation_, PATH, **{**deterministic_options(), "files": disk, **options}).run()
 
     writer.Journal.append = append_or_fail  # type: ignore[method-assign]
     try:
@@ -135,8 +135,8 @@ def run_until_power_failure(defined: AnyEvaluation, disk: SimulatedDisk, seq: in
         disk.on_call = lambda _: None
 
 
-def flaky_step(value: str, times: int) -> Action:
-    """Fail now and then, as decided by the input alone."""
+def flaky_action(value: str, times: int) -> Action:
+    """Fail for some inputs, the same ones every time."""
     number = random.Random(f"{value}").random()
     if number < 0.2 and times == 1:
         return Fail(ConnectionError("no"), 0.5)
@@ -151,7 +151,7 @@ def flaky_step(value: str, times: int) -> Action:
 
 def flaky_evaluation(count: int, first: int = 0) -> tuple[AnyEvaluation, Scripted]:
     """Return an evaluation with a flaky task and a scorer that waits, and its task."""
-    task = Scripted(flaky_step)
+    task = Scripted(flaky_action)
     evaluation = define(task, numbered_cases(count, first), slots=3, timeout=5)
 
     @evaluation.score

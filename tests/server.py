@@ -1,7 +1,7 @@
 """An HTTP server for tests, in its own process: `python -m tests.server` prints its port.
 
-The path defines its replies: `/NAME/STEPS/END`. Each request takes the next step, and the last step is repeated; the name keeps
-tests apart. `/NAME/429:3,500,ok/generate` answers 429, then 500, then normally. `GET /NAME` returns its requests. Steps:
+The path defines its replies: `/NAME/STEPS/END`. Each request takes the next step, the last step is repeated; the name separates
+tests. `/NAME/429:3,500,ok/generate` answers 429, then 500, then normally. `GET /NAME` returns its requests. Steps:
 
     ok            {"output": INPUT in capitals}, or a chat completion, message or response, depending on the end of the path
     tools         calls the first tool of the request whose result is missing; when all were called, answers as ok
@@ -59,8 +59,8 @@ BIG = 10_000_000
 _NAMED_EVENTS = ("messages", "responses")
 _MODEL_ENDS = ("chat/completions", *_NAMED_EVENTS)
 
-_seen: dict[str, list[dict[str, Any]]] = defaultdict(list)
-_firsts: dict[str, float] = {}
+_requests: dict[str, list[dict[str, Any]]] = defaultdict(list)
+_first_request_times: dict[str, float] = {}
 _fast = b'HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 17\r\n\r\n{"output":"LIMA"}'
 
 
@@ -90,8 +90,8 @@ class Connection(asyncio.Protocol):
             if end < 0:
                 return
             head = self._buffer[:end]
-            at = head.lower().find(b"\r\ncontent-length:")
-            length = int(head[at + 17 :].split(b"\r\n", 1)[0]) if at >= 0 else 0
+            length_start = head.lower().find(b"\r\ncontent-length:")
+            length = int(head[length_start + 17 :].split(b"\r\n", 1)[0]) if length_start >= 0 else 0
             if len(self._buffer) < end + 4 + length:
                 return
             body = self._buffer[end + 4 : end + 4 + length]
@@ -111,11 +111,11 @@ class Connection(asyncio.Protocol):
         path = target.split("/", 3)[3] if "://" in target else target  # A proxy gets the absolute URL.
         name, _, script_and_end = unquote(path).lstrip("/").partition("/")
         if not script_and_end:
-            self._json(200, _seen[name])
+            self._json(200, _requests[name])
             return
         steps, _, end = script_and_end.partition("/")
         peer = self._transport.get_extra_info("peername")[1]
-        _seen[name].append(
+        _requests[name].append(
             {
                 "method": method,
                 "target": target,
@@ -125,9 +125,9 @@ class Connection(asyncio.Protocol):
                 "at": time.time(),
             }
         )
-        _firsts.setdefault(name, time.monotonic())
+        _first_request_times.setdefault(name, time.monotonic())
         script = steps.split(",")
-        step, _, argument = script[min(len(_seen[name]), len(script)) - 1].partition(":")
+        step, _, argument = script[min(len(_requests[name]), len(script)) - 1].partition(":")
         if step == "target":
             self._json(200, {"output": target})
         else:
@@ -150,7 +150,7 @@ class Connection(asyncio.Protocol):
         if step.isdecimal():
             self._fail(int(step), argument)
         elif step in {"until", "limit"}:
-            if time.monotonic() - _firsts[name] < float(argument):
+            if time.monotonic() - _first_request_times[name] < float(argument):
                 self._fail(503 if step == "until" else 429, "" if step == "until" else "3")
             else:
                 self._json(200, _answer(end, body))
@@ -206,43 +206,43 @@ class Connection(asyncio.Protocol):
             self._send(200, "application/json" if body[:1] == b"{" else "text/event-stream", body)
         elif step in {"gzip", "deflate", "br"}:
             content = orjson.dumps(_answer(end, body)) if end.endswith(_MODEL_ENDS) else b'{"output": "LIMA"}'
-            self._send(200, "application/json", _packed(step, argument, content), more={"content-encoding": step})
+            self._send(200, "application/json", _compressed(step, argument, content), more_headers={"content-encoding": step})
         elif step == "tools":
             self._json(200, _tool_call(end, body))
         elif step == "redirect":
-            self._send(307, "text/plain", b"", more={"location": "http://elsewhere.test/?key=abcdefgh12345678"})
+            self._send(307, "text/plain", b"", more_headers={"location": "http://elsewhere.test/?key=abcdefgh12345678"})
         elif step == "nooutput":
             self._json(200, {"answer": "LIMA"})
         elif step == "spent":
             self._json(429, {"error": {"message": "pay first", "code": "insufficient_quota"}})
         elif step == "quota":
-            more = {
+            more_headers = {
                 "x-ratelimit-limit-requests": "100",
                 "x-ratelimit-remaining-requests": "1",
                 "x-ratelimit-reset-requests": "2s",
             }
-            self._json(200, _answer(end, body), more)
+            self._json(200, _answer(end, body), more_headers)
         else:
             self._json(200, _answer(end, body))
 
     def _fail(self, status: int, argument: str) -> None:
-        more = {}
+        more_headers = {}
         if argument == "date":
             now = time.time()
-            more = {
+            more_headers = {
                 "date": email.utils.formatdate(now, usegmt=True),
                 "retry-after": email.utils.formatdate(now + 2, usegmt=True),
             }
         elif argument == "quota":
-            more = {"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "1s500ms"}
+            more_headers = {"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "1s500ms"}
         elif argument:
-            more = {"retry-after": argument}
-        self._json(status, {"error": {"message": f"no: {status}", "type": "error"}}, more)
+            more_headers = {"retry-after": argument}
+        self._json(status, {"error": {"message": f"no: {status}", "type": "error"}}, more_headers)
 
     def _stream(self, kind: str, argument: str, end: str, body: bytes) -> None:
         kinds = {"sse": "text/event-stream; charset=utf-8", "ndjson": "application/x-ndjson"}
-        closes = argument in {"close", "torn", "short", "unended", "nothing"}
-        framing = "connection: close" if closes else "transfer-encoding: chunked"
+        is_closing = argument in {"close", "torn", "short", "unended", "nothing"}
+        framing = "connection: close" if is_closing else "transfer-encoding: chunked"
         head = f"HTTP/1.1 200 OK\r\ncontent-type: {kinds[kind]}\r\n{framing}\r\n\r\n"
         self._transport.write(head.encode())
         chunks = list(_chunks_of(end, body))
@@ -255,9 +255,9 @@ class Connection(asyncio.Protocol):
             texts[2:] = ['event: error\ndata: {"message": "overloaded"}\n\n']
         elif argument == "chunk":
             texts[3:] = [form.format('{"error": {"message": "overloaded", "code": 503}}')]
-        elif kind == "sse" and not closes and not has_names:
+        elif kind == "sse" and not is_closing and not has_names:
             texts.append("data: [DONE]\n\n")
-        if closes:
+        if is_closing:
             data = "".join(texts[:-1] if argument == "short" else texts).encode()
             data = {"torn": data[:-6], "unended": data.rstrip(), "nothing": b""}.get(argument, data)
             self._transport.write(data)
@@ -280,39 +280,45 @@ class Connection(asyncio.Protocol):
             self._transport.write(b"%x\r\n%b\r\n" % (len(part), part))
         asyncio.get_running_loop().call_later(0.002, lambda: self._chunk(texts[1:], cut=cut))
 
-    def _json(self, status: int, value: Any, more: dict[str, str] | None = None) -> None:
-        self._send(status, "application/json", orjson.dumps(value), more=more)
+    def _json(self, status: int, value: Any, more_headers: dict[str, str] | None = None) -> None:
+        self._send(status, "application/json", orjson.dumps(value), more_headers=more_headers)
 
     def _send(
-        self, status: int, media: str, body: bytes, *, more: dict[str, str] | None = None, length: int | None = None
+        self,
+        status: int,
+        media_type: str,
+        body: bytes,
+        *,
+        more_headers: dict[str, str] | None = None,
+        length: int | None = None,
     ) -> None:
-        lines = [f"HTTP/1.1 {status} Whatever", f"content-type: {media}", f"content-length: {length or len(body)}"]
-        lines += [f"{name}: {value}" for name, value in (more or {}).items()]
+        lines = [f"HTTP/1.1 {status} Whatever", f"content-type: {media_type}", f"content-length: {length or len(body)}"]
+        lines += [f"{name}: {value}" for name, value in (more_headers or {}).items()]
         self._transport.write("\r\n".join([*lines, "", ""]).encode() + body)
 
 
-def _packed(coding: str, argument: str, content: bytes) -> bytes:
+def _compressed(coding: str, argument: str, content: bytes) -> bytes:
     """Compress an answer, correctly or not."""
     content = content if argument != "bomb" else b"0" * 2_000_000
-    packer = zlib.compressobj(wbits={"gzip": 31, "deflate": -15 if argument == "bare" else 15}.get(coding, 15))
-    packed = packer.compress(content) + packer.flush()
+    compressor = zlib.compressobj(wbits={"gzip": 31, "deflate": -15 if argument == "bare" else 15}.get(coding, 15))
+    compressed = compressor.compress(content) + compressor.flush()
     if argument == "wrong":
         return content
-    return packed[: len(packed) // 2] if argument == "cut" else packed
+    return compressed[: len(compressed) // 2] if argument == "cut" else compressed
 
 
 def _question(body: bytes) -> str:
     """Return the question in a request body of any supported shape."""
     try:
-        sent = orjson.loads(body)
+        request = orjson.loads(body)
     except ValueError:
         return ""
-    if "messages" in sent:
-        content = sent["messages"][-1]["content"]
+    if "messages" in request:
+        content = request["messages"][-1]["content"]
         return content if isinstance(content, str) else str(content[-1].get("text") or content[-1].get("content"))
-    if isinstance(sent.get("input"), list):
-        return str(sent["input"][-1]["content"])
-    return str(sent.get("input") or sent.get("question") or sent)
+    if isinstance(request.get("input"), list):
+        return str(request["input"][-1]["content"])
+    return str(request.get("input") or request.get("question") or request)
 
 
 def _answer(end: str, body: bytes) -> Any:
@@ -320,9 +326,9 @@ def _answer(end: str, body: bytes) -> Any:
     text = _question(body).upper()
     model = "small"
     if end.endswith("chat/completions"):
-        sent = orjson.loads(body)
-        model = sent.get("model", model)
-        if "response_format" in sent:
+        request = orjson.loads(body)
+        model = request.get("model", model)
+        if "response_format" in request:
             text = json.dumps({"answer": text})
         return {
             "id": "chat-1",
@@ -374,14 +380,14 @@ def _response(text: str, model: str) -> dict[str, Any]:
 
 def _tool_call(end: str, body: bytes) -> Any:
     """Return a call of the next tool, with a string for each of its parameters; if all were called, an answer."""
-    sent, answer = orjson.loads(body), _answer(end, body)
+    request, answer = orjson.loads(body), _answer(end, body)
     results = sum(
         message["role"] == "tool" or (isinstance(message["content"], list) and message["role"] == "user")
-        for message in sent["messages"]
+        for message in request["messages"]
     )
-    if results == len(sent["tools"]):
+    if results == len(request["tools"]):
         return answer
-    tool, call = sent["tools"][results], f"call-{results + 1}"
+    tool, call = request["tools"][results], f"call-{results + 1}"
     if end.endswith("messages"):
         arguments = dict.fromkeys(tool["input_schema"]["properties"], "lima")
         answer["content"] = [{"type": "tool_use", "id": call, "name": tool["name"], "input": arguments}]
@@ -423,10 +429,10 @@ def _chunks_of(end: str, body: bytes) -> Iterator[Any]:
     elif end.endswith("responses"):
         response = _answer(end, body)
         yield {"type": "response.created", "sequence_number": 0, "response": {**response, "output": [], "usage": None}}
-        place = {"item_id": "msg-1", "output_index": 0, "content_index": 0}
+        position = {"item_id": "msg-1", "output_index": 0, "content_index": 0}
         for number, letter in enumerate(text, 1):
             part: dict[str, Any] = {"sequence_number": number, "delta": letter, "logprobs": []}
-            yield {"type": "response.output_text.delta", **place, **part}
+            yield {"type": "response.output_text.delta", **position, **part}
         yield {"type": "response.completed", "sequence_number": len(text) + 1, "response": response}
     else:
         yield {"start": True}

@@ -99,7 +99,7 @@ class Job:
             if "run" in step and step["name"] != "Install evaljournal":
                 self._execute(step)
             elif "uses" in step:
-                self._use(step["uses"], {name: self._expand(str(value)) for name, value in step["with"].items()})
+                self._use_action(step["uses"], {name: self._expand(str(value)) for name, value in step["with"].items()})
         self.calls = [line.split("\x1f")[:-1] for line in (self.root / "calls").read_text().splitlines()]
         return self
 
@@ -124,16 +124,16 @@ class Job:
             **{name: self._expand(value) for name, value in step["env"].items()},
         }
         command = ["bash", "--noprofile", "--norc", "-e", "-o", "pipefail", "-c", step["run"]]
-        ended = subprocess.run(
+        process = subprocess.run(
             command, cwd=self.root / "work", env=environment, capture_output=True, text=True, check=False, timeout=30
         )
-        self.output += ended.stdout + ended.stderr
-        self.exit_code = self.exit_code or ended.returncode
+        self.output += process.stdout + process.stderr
+        self.exit_code = self.exit_code or process.returncode
         for line in file.read_text().splitlines():
             name, _, value = line.partition("=")
             self._outputs[f"steps.{step['id']}.outputs.{name}"] = value
 
-    def _use(self, action: str, options: dict[str, str]) -> None:
+    def _use_action(self, action: str, options: dict[str, str]) -> None:
         path = self.root / "work" / options["path"]
         if action.startswith("actions/upload-artifact@"):
             if path.exists():
@@ -148,7 +148,7 @@ class Job:
         return _EXPRESSION.sub(lambda match: str(self._evaluate(match[1])), text)
 
     def _evaluate(self, expression: str) -> Any:
-        """Evaluate an expression of the action; it has only what is replaced here."""
+        """Evaluate an expression of the action; only the syntax that it uses is supported."""
         python = _CONTEXT.sub(lambda match: f"value({match[0]!r})", expression)
         python = python.replace("&&", " and ").replace("||", " or ").replace("always()", "True").replace("true", "True")
         names = {"value": self._value, "format": lambda text, *values: text.format(*values)}
@@ -233,7 +233,7 @@ def test_the_documentation_has_every_input() -> None:
     assert list(ACTION["inputs"]) == [row[0].strip(" `") for row in rows]
     for declared, row in zip(ACTION["inputs"].values(), rows, strict=True):
         default = declared.get("default", "")
-        if default and "${{" not in default:  # Others are described in words.
+        if default and "${{" not in default:  # The table describes other defaults.
             assert default == row[2].strip(" `")
 
 
@@ -302,7 +302,9 @@ def test_the_baseline_is_that_of_the_base_branch(tmp_path: Path, files: Path) ->
     new = artifact("evaljournal-run", branch="main", run=8)
     other = artifact("evaljournal-run", branch="other", run=9, created="2026-11-17T09:00:00Z")
     fork = artifact("evaljournal-run", branch="main", run=10, created="2026-11-17T09:00:00Z", repository=FORK)
-    job = Job(tmp_path, {"run": "x.py"}, artifacts=[(one, files) for one in (old, new, other, fork)], codes={"gate": 1}).run()
+    job = Job(
+        tmp_path, {"run": "x.py"}, artifacts=[(listed, files) for listed in (old, new, other, fork)], codes={"gate": 1}
+    ).run()
     baseline = str(tmp_path / "temp" / "evaljournal-baseline")
 
     assert [
@@ -314,7 +316,7 @@ def test_the_baseline_is_that_of_the_base_branch(tmp_path: Path, files: Path) ->
     assert "8" == job._outputs["steps.find.outputs.baseline"]
 
 
-def test_a_baseline_that_cannot_be_compared_is_left_out_of_the_summary(tmp_path: Path) -> None:
+def test_a_baseline_that_cannot_be_compared_is_not_in_the_summary(tmp_path: Path) -> None:
     """The summary then has the run alone."""
     job = Job(tmp_path, {"run": "x.py", "baseline": "before"}, codes={"export": 2}).run()
 
@@ -404,7 +406,7 @@ def test_a_run_of_changed_code_is_not_resumed(tmp_path: Path, files: Path) -> No
 
 
 def test_commands_in_outputs_are_ignored(tmp_path: Path) -> None:
-    """GitHub's runner executes `::commands::` in the output of a step; they are switched off while evaljournal prints."""
+    """GitHub's runner executes `::commands::` in the output of a step; they are disabled while evaljournal prints."""
     lines = Job(tmp_path, {"run": "x.py", "baseline": "before"}).run().output.splitlines()
     is_stopped, token = False, ""
     for line in lines:
@@ -452,7 +454,7 @@ def exact(output, expected):
 
 @pytest.mark.exhaustive
 def test_a_pull_request_from_run_to_verdict(tmp_path: Path) -> None:
-    """With the commands themselves: main uploads a run; a branch is interrupted, resumed on another machine, and got worse."""
+    """With the real commands: a branch's run is interrupted, resumed on another machine, and fails the gate against main."""
 
     def job(name: str, branch: str, event: str, artifacts: list[tuple[dict[str, Any], Path]], **variables: str) -> Job:
         root = tmp_path / name

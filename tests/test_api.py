@@ -97,7 +97,7 @@ def test_public_names_of_runner() -> None:
 
 
 def test_public_names_of_evaljournal() -> None:
-    """`evaljournal` exports the names of `runner`, the functions of `replay`, and five modules."""
+    """`evaljournal` exports the names of `runner`, four functions of `replay`, and five modules."""
     views = {"audit", "compare", "load", "summarize"}
     modules = {"executors", "journal", "replay", "scorers", "testing"}
 
@@ -156,17 +156,20 @@ def test_parameters_of_tasks_without_code() -> None:
 def test_every_setting_has_a_flag() -> None:
     """Each setting, retry budget and task parameter has a command-line flag, and so a key in the configuration file."""
     flags = {option.removeprefix("--").replace("-", "_") for parameter in run.params for option in parameter.opts}
-    settings = {field.name for field in attrs.fields(Settings)} - {
-        "loop",
-        "retry",
+    settings = {field.name for field in attrs.fields(Settings)} - {"loop", "retry"}
+    renamed_settings = {"record_requests": "requests", "only_variants": "only_variant"}
+    renamed_parameters = {
+        "seed": "model_seed",
+        "output": "output_format",
+        "headers": "header",
+        "url": "endpoint",
+        "model": "chat",
     }
-    renamed = {"record_requests": "requests", "only_variants": "only_variant"}
-    about_tasks = {"seed": "model_seed", "output": "output_format", "headers": "header", "url": "endpoint", "model": "chat"}
     tasks = {field.name for task in (Endpoint, Chat, Command, RecordedOutput) for field in attrs.fields(task) if field.init}
 
-    assert {renamed.get(name, name) for name in settings} <= flags
+    assert {renamed_settings.get(name, name) for name in settings} <= flags
     assert {f"retry_{name}" for name in NUMBERS} <= flags
-    assert {about_tasks.get(name, name) for name in tasks} <= flags
+    assert {renamed_parameters.get(name, name) for name in tasks} <= flags
 
 
 def test_public_names_of_executors() -> None:

@@ -27,7 +27,7 @@ def test_the_pictures_can_be_drawn_again(tmp_path: Path) -> None:
         assert {"svg", "title", "rect", "text", "polyline", "polygon"} == tags
 
 
-def test_the_pictures_are_there() -> None:
+def test_the_pictures_exist() -> None:
     """Every picture of the page is in the repository."""
     assert 3 == len(PICTURES)
     assert [] == [name for name in PICTURES if not (ROOT / "docs" / name).exists()]
@@ -45,7 +45,7 @@ def test_the_pictures_are_there() -> None:
         PAUSE_REASONS["all_rate_limited"],
     ],
 )
-def test_the_page_has_the_words_of_the_screen(text: str) -> None:
+def test_the_page_has_the_texts_of_the_screen(text: str) -> None:
     """The screen lines on the page are those that the screen shows."""
     assert f"`{text}`" in PAGE
 

@@ -70,9 +70,9 @@ def test_code_blocks_run(page: Path, tmp_path: Path, server: Server) -> None:
     printed = ""
 
     def check(command: list[str], code: int, text: str) -> str:
-        ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
-        assert code == ended.returncode, f"{text}\n{ended.stdout}{ended.stderr}"
-        return ended.stdout
+        process = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
+        assert code == process.returncode, f"{text}\n{process.stdout}{process.stderr}"
+        return process.stdout
 
     for language, name, block in blocks(page):
         text = block.replace("http://localhost:8000", root).replace("http://localhost:9000", judge)
@@ -106,8 +106,8 @@ def test_few_blocks_are_not_run() -> None:
 
 
 @pytest.mark.parametrize("page", [*PAGES, ROOT / ".github" / "CONTRIBUTING.md"], ids=lambda page: page.stem)
-def test_links_lead_somewhere(page: Path) -> None:
-    """Every relative link of a page leads to a file, and its fragment to a heading there."""
+def test_links_work(page: Path) -> None:
+    """Every relative link of a page points to a file, and its fragment to a heading there."""
     for link in _LINK.findall(page.read_text()):
         target, _, fragment = link.partition("#")
         if "://" in link:

@@ -151,7 +151,7 @@ def test_code_execution(tmp_path: Path, server: Server, name: str) -> None:
     ids=["right", "wrong", "exit", "killed", "invalid"],
 )
 def test_programs_that_are_executed(program: str, passed: bool, reason: str) -> None:  # noqa: FBT001  # a parameter of the test
-    """Whatever a program does, it has a score."""
+    """Every program gets a score, even one that exits or is invalid."""
     unit_tests: Any = load_evaluation(str(EXAMPLES / "code_execution.py")).evaluation.scorers["unit_tests"].function
     score = unit_tests(program, metadata={"tests": [[[3], 9], [[-4], 16]]})
 
@@ -160,7 +160,7 @@ def test_programs_that_are_executed(program: str, passed: bool, reason: str) -> 
 
 
 def test_the_documented_example() -> None:
-    """The page about workers has the example with containers, word for word."""
+    """The page about workers contains the example with containers verbatim."""
     page = (ROOT / "docs" / "workers.md").read_text(encoding="utf-8")
 
     for file in (EXAMPLES / "code_execution.py", EXAMPLES / "sandbox" / "Dockerfile"):

@@ -1,4 +1,4 @@
-"""No text that a user or contributor reads has a phrase of the early dialect.
+"""No text that a user or contributor reads has a phrase that the vocabulary excludes.
 
 `python -m tests.test_language PATH…` checks files or directories, and `pytest tests/test_language.py -k PATH` does the same.
 """

@@ -99,7 +99,7 @@ def test_imports_point_one_way(package: str) -> None:
     """No module imports one of a later package, not even inside a function or for types only."""
     files = {name: file for name, file in MODULES.items() if package_of(name) == package}
     if package == "runner":
-        assert ["runner"] == list(files), "declare the place of a new package in ORDER"
+        assert ["runner"] == list(files), "add the new package to ORDER"
         return
 
     assert files

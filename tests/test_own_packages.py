@@ -53,7 +53,7 @@ def test_a_foreign_package_is_an_import_error(tmp_path: Path, name: str, code: s
 
 
 def test_the_command_line_exits_with_2(tmp_path: Path) -> None:
-    """The command prints the error in one line, and does not call it a bug."""
+    """The command prints the error in one line, and does not report it as a bug."""
     file = install_foreign(tmp_path, "replay", distribution=None)
     result = python("-m", "evaljournal", "ls", path=tmp_path, cwd=ROOT.parent)
 
@@ -115,6 +115,6 @@ def test_the_wheel_contains_four_packages(tmp_path: Path) -> None:
         timeout=120,
     )
     [wheel] = tmp_path.glob("*.whl")
-    top = {name.partition("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
+    top_level = {name.partition("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
 
-    assert {"evaljournal", "journal", "replay", "runner"} == {name for name in top if not name.endswith(".dist-info")}
+    assert {"evaljournal", "journal", "replay", "runner"} == {name for name in top_level if not name.endswith(".dist-info")}

@@ -146,7 +146,7 @@ _pipe: ContextVar[MemoryPipe] = ContextVar("tests_pipe")
 
 
 def worker_name() -> str:
-    """Return the name of the worker that runs this task; empty: it is the process of the run."""
+    """Return the name of the worker that runs this task, or an empty string in the process of the run."""
     pipe = _pipe.get(None)
     return "" if pipe is None else pipe.name
 
@@ -157,10 +157,10 @@ async def die(detail: str = "exit code 3", *, is_external: bool = False) -> None
     await trio.sleep_forever()
 
 
-async def run_in(pool: MemoryWorkers | None, defined: AnyEvaluation, disk: SimulatedDisk, **options: Any) -> Outcome:
+async def run_in(pool: MemoryWorkers | None, evaluation_: AnyEvaluation, disk: SimulatedDisk, **options: Any) -> Outcome:
     """Run an evaluation in a pool of workers; its audit has no findings."""
     if pool is not None:
-        pool.evaluation = defined
-    outcome = await run_virtual(defined, disk, task="it.py:it", workers=pool, policy="fixed", **options)
+        pool.evaluation = evaluation_
+    outcome = await run_virtual(evaluation_, disk, task="it.py:it", workers=pool, policy="fixed", **options)
     assert () == audit(read(PATH, files=disk), rules=session_rules).findings
     return outcome

@@ -1,4 +1,4 @@
-"""Slices of `python -m benchmarks faults`: the same scenarios, smaller. Slices of its kills are in `tests/crash`."""
+"""The scenarios of `python -m benchmarks faults`, smaller; those with kills are in `tests/crash`."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -34,7 +34,7 @@ def test_valid_runs_verify(tmp_path: Path) -> None:
 
 
 def test_memory_of_a_large_run(tmp_path: Path) -> None:
-    """Commands read a generated run; its memory is measured in the whole scenario."""
+    """Commands read a generated run; memory is measured in the full scenario only."""
     figures = Figures()
     large_runs.a_million_trials(figures, tmp_path, trials=1_000)
     assert 0 == figures.missed

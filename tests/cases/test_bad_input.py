@@ -52,10 +52,10 @@ from tests.runs import PATH, define, events, numbered_cases, run_killed, run_vir
 @pytest.fixture
 def working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Change to an empty directory; restore `sys.modules` and `sys.path` after the test."""
-    before = list(sys.path)
+    search_path = list(sys.path)
     monkeypatch.chdir(tmp_path)
     yield tmp_path
-    sys.path[:] = before
+    sys.path[:] = search_path
     for name in [name for name, module in sys.modules.items() if str(tmp_path) in (getattr(module, "__file__", None) or "")]:
         del sys.modules[name]
 
@@ -90,7 +90,7 @@ ROW = '{"id": "a", "question": "1?"}\n'
         ("qa.jsonl", "", "qa.jsonl has no cases"),
         ("other.jsonl", ROW, "qa.jsonl: cannot read the file: No such file or directory"),
     ],
-    ids=["broken at a line", "duplicate ids", "a field too few", "empty", "missing"],
+    ids=["invalid JSON", "duplicate ids", "missing column", "empty", "missing"],
 )
 def test_an_invalid_dataset_is_a_usage_error(name: str, content: str, message: str) -> None:
     """The exit code is 2, one line names the file and the line in it, and no directory is created."""
@@ -165,7 +165,7 @@ def test_a_dataset_that_fails_half_way_is_resumed_once_fixed() -> None:
     assert broken.stdout.endswith("next: evaljournal resume runs/task/0001\n")
     assert completed >= 1
     assert (0, True) == (fixed.exit_code, "task finished: 60 of 60 trials done" in fixed.stdout)
-    assert sorted(range(60)) == sorted(map(int, Path("calls").read_text().split()))
+    assert list(range(60)) == sorted(map(int, Path("calls").read_text().split()))
     assert verify("runs/task/0001").ok
 
 
@@ -276,8 +276,8 @@ def test_a_full_disk_ends_with_3() -> None:
     assert verify("runs/task/0001").ok
 
 
-def fail_from(disk: SimulatedDisk, call: str, times: int, number: int, *, accepted: int | None = None) -> None:
-    """Let a disk fail the n-th call of a kind and all later ones; the n-th write may accept some bytes."""
+def fail_from(disk: SimulatedDisk, call: str, first: int, code: int, *, accepted: int | None = None) -> None:
+    """Let a disk fail from the given call of a kind on; the first write that fails may accept some bytes."""
     call_count = 0
 
     def fail_call(name: str) -> int | None:
@@ -285,10 +285,10 @@ def fail_from(disk: SimulatedDisk, call: str, times: int, number: int, *, accept
         if name != call:
             return None
         call_count += 1
-        if call_count == times and accepted is not None:
+        if call_count == first and accepted is not None:
             return accepted
-        if call_count >= times:
-            raise OSError(number, os.strerror(number))
+        if call_count >= first:
+            raise OSError(code, os.strerror(code))
         return None
 
     disk.on_call = fail_call
@@ -309,22 +309,22 @@ async def test_a_disk_that_fills_up_at_any_write_loses_nothing(accepted: int | N
         assert "disk_full" == outcome.stop_reason
         assert "no space left" in outcome.detail
         disk.on_call = lambda _: None
-        done = completed(disk)
+        completed = completed_trials(disk)
         calls = dict(task.calls)
-        outcome = await run_virtual(evaluation_, disk, resume=exists(disk))
+        outcome = await run_virtual(evaluation_, disk, resume=has_journal(disk))
 
         assert ("", 8) == (outcome.stop_reason, outcome.state.completed)
-        assert all(calls[trial] == task.calls[trial] for trial in done)
+        assert all(calls[trial] == task.calls[trial] for trial in completed)
         assert verify(PATH, files=disk).ok
     assert stopped >= 10
 
 
-def exists(disk: SimulatedDisk) -> bool:
+def has_journal(disk: SimulatedDisk) -> bool:
     return disk.is_directory(str(PATH)) and any(name.startswith("journal-") for name in disk.list_directory(str(PATH)))
 
 
-def completed(disk: SimulatedDisk) -> list[str]:
-    return [event.trial for event in events(disk, TrialCompleted)] if exists(disk) else []
+def completed_trials(disk: SimulatedDisk) -> list[str]:
+    return [event.trial for event in events(disk, TrialCompleted)] if has_journal(disk) else []
 
 
 async def test_a_full_disk_is_recorded_if_there_is_space() -> None:
@@ -424,12 +424,11 @@ def test_two_concurrent_sessions_in_two_processes() -> None:
 
     assert 0 in codes, errors
     assert all(code == 0 or "is being written by" in error for code, error in zip(codes, errors, strict=True))
-    outputs = [event.trial for event in events_of("runs/task/0001") if isinstance(event, TrialCompleted)]
-    assert sorted(f"t{number}" for number in range(20)) == sorted(outputs)
+    trials = [event.trial for event in events_of("runs/task/0001") if isinstance(event, TrialCompleted)]
+    assert sorted(f"t{number}" for number in range(20)) == sorted(trials)
     interrupted = sum(isinstance(event, AttemptInterrupted) for event in events_of("runs/task/0001"))
-    assert (
-        20 <= len(Path("calls").read_text().split()) <= 20 + interrupted
-    )  # An interrupted attempt may not have made its call.
+    # An interrupted attempt may not have made its call.
+    assert 20 <= len(Path("calls").read_text().split()) <= 20 + interrupted
     assert verify("runs/task/0001").ok
 
 
@@ -465,12 +464,12 @@ def test_a_task_that_raises_keyboard_interrupt_fails(tmp_path: Path, loop: str, 
             raise raised
         return number
 
-    async def in_loop(number: int) -> int:
+    async def async_task(number: int) -> int:
         return task(number)
 
     settings: dict[str, Any] = {} if loop == "thread" else {"loop": loop}
     evaluation_ = evaluation(cases=list(range(6)), retry=Retry(errors=2, base_delay=0.001), **settings)(
-        task if loop == "thread" else in_loop
+        task if loop == "thread" else async_task
     )
     outcome = run(evaluation_, tmp_path / "run")
 
@@ -503,11 +502,11 @@ def test_a_blocking_generator_does_not_delay_earlier_cases(tmp_path: Path) -> No
     """If a generator blocks after three cases, those three are run immediately."""
     calls: list[int] = []
     has_three = threading.Event()
-    waited: list[bool] = []
+    wait_results: list[bool] = []
 
     def cases() -> Iterator[int]:
         yield from (1, 2, 3)
-        waited.append(has_three.wait(20))
+        wait_results.append(has_three.wait(20))
         yield 4
 
     def task(number: int) -> int:
@@ -518,7 +517,7 @@ def test_a_blocking_generator_does_not_delay_earlier_cases(tmp_path: Path) -> No
 
     outcome = run(evaluation(cases=cases)(task), tmp_path / "run")
 
-    assert ([True], [1, 2, 3, 4], 4) == (waited, sorted(calls), outcome.state.completed)
+    assert ([True], [1, 2, 3, 4], 4) == (wait_results, sorted(calls), outcome.state.completed)
 
 
 async def test_the_outcome_after_a_full_disk_counts_records_on_disk() -> None:

@@ -65,7 +65,7 @@ def raise_zero_division(_: BaseException) -> Any:
     return 1 // 0
 
 
-def no_category(_: BaseException) -> Any:
+def invalid_category(_: BaseException) -> Any:
     """Return an invalid category."""
     return "no such category"
 
@@ -93,7 +93,7 @@ async def run_one(task: Any, disk: SimulatedDisk, *, score: Any = None, **option
         (raise_error, {}, f"{__name__}.ExitingError"),
         (raise_error, {"retry": Retry(classify=exit_0)}, "SystemExit"),
         (raise_error, {"retry": Retry(classify=raise_zero_division)}, "ZeroDivisionError"),
-        (raise_error, {"retry": Retry(classify=no_category)}, "evaljournal.UsageError"),
+        (raise_error, {"retry": Retry(classify=invalid_category)}, "evaljournal.UsageError"),
         (lambda _: Exits(), {}, "Unserializable"),
         (lambda _: Model(), {}, "Unserializable"),
     ],
@@ -264,22 +264,24 @@ def run(prepare, *arguments):
         time.sleep(0.005)
     return os.waitstatus_to_exitcode(ended[1])
 
-def full():
+def fill_stderr():
     os.dup2(os.open("/dev/full", os.O_WRONLY), 2)
     sys.stderr = open(2, "w", closefd=False)
 
-def closed():
+def close_streams():
     os.closerange(0, 3)
     sys.stdin = sys.stdout = sys.stderr = None
 
-nothing = lambda: None
+keep_streams = lambda: None
 print(json.dumps({{
-    "full": [run(full, "tasks.py:good"), run(full, "tasks.py:stopped")],
-    "closed": [run(closed, "tasks.py:good"), run(closed, "tasks.py:stopped")],
-    "closes standard output": [run(nothing, "tasks.py:closes", "--json"), run(nothing, "tasks.py:closes_and_stops", "--json")],
-    "closes everything": [run(nothing, "tasks.py:closes_everything")],
-    "no threads": [run(nothing, "tasks.py:no_threads")],
-    "no asyncio": [run(nothing, "tasks.py:no_threads_in_asyncio")],
+    "full": [run(fill_stderr, "tasks.py:good"), run(fill_stderr, "tasks.py:stopped")],
+    "closed": [run(close_streams, "tasks.py:good"), run(close_streams, "tasks.py:stopped")],
+    "closes standard output": [
+        run(keep_streams, f"tasks.py:{{name}}", "--json") for name in ("closes", "closes_and_stops")
+    ],
+    "closes everything": [run(keep_streams, "tasks.py:closes_everything")],
+    "no threads": [run(keep_streams, "tasks.py:no_threads")],
+    "no asyncio": [run(keep_streams, "tasks.py:no_threads_in_asyncio")],
 }}))
 """
 
@@ -319,21 +321,21 @@ async def closes_everything(number):
         os.closerange(3, 100)
     return number
 
-def no_more_threads():
+def cases_that_disable_threads():
     for number in range(12):
         if number == 3:
             threading.stack_size(1 << 46)
         yield Case(name=str(number), input=number)
 
-@evaluation(cases=no_more_threads, slots=4, retry=ONCE)
+@evaluation(cases=cases_that_disable_threads, slots=4, retry=ONCE)
 def no_threads(number):
     return number
 
-def no_threads_at_all():
+def case_that_disables_threads():
     threading.stack_size(1 << 46)
     yield Case(name="a", input=1)
 
-@evaluation(cases=no_threads_at_all, loop="asyncio", retry=ONCE)
+@evaluation(cases=case_that_disables_threads, loop="asyncio", retry=ONCE)
 async def no_threads_in_asyncio(number):
     return number
 """
@@ -341,7 +343,7 @@ async def no_threads_in_asyncio(number):
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_streams_files_and_threads(tmp_path: Path) -> None:
-    """Closed or full standard streams do not change the exit code; with a closed journal it is 3, without threads 1."""
+    """Closed or full standard streams do not change the exit code; it is 3 with a closed journal, 1 with no asyncio thread."""
     (tmp_path / "tasks.py").write_text(TASKS)
     driver = [sys.executable, "-c", DRIVER.format(root=str(ROOT))]
     process = subprocess.run(driver, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
@@ -396,12 +398,12 @@ def test_an_unreadable_file_is_damage(path: Path, monkeypatch: pytest.MonkeyPatc
     name = "journal-000002.jsonl" if unreadable == "segment" else next(path.glob("blobs/*/*.json")).name
     read = Files.read
 
-    def failing(self: Files, file: str, *parents: int) -> Any:
+    def failing_read(self: Files, file: str, *parents: int) -> Any:
         if file.endswith(name):
             raise OSError(errno.EIO, "Input/output error", file)
         return read(self, file, *parents)
 
-    monkeypatch.setattr(Files, "read", failing)
+    monkeypatch.setattr(Files, "read", failing_read)
     result = CliRunner().invoke(cli, [command[0], str(path), *command[1:]])
 
     assert 4 == result.exit_code, result.output

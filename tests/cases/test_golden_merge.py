@@ -1,7 +1,7 @@
 """The golden merged run: the same shards are merged into the same bytes.
 
-It has a shard that was finished in two sessions and one that was stopped at its deadline; the third is missing. `resume` has
-finished it. After an intended change, `python -m tests.cases.test_golden_merge` writes it again.
+One shard was finished in two sessions, one was stopped at its deadline, and one was missing; `resume` ran the other trials
+after the merge. After an intended change, `python -m tests.cases.test_golden_merge` writes it again.
 """
 
 import re

@@ -117,7 +117,7 @@ def run_golden() -> dict[str, bytes]:
         return disk
 
     disk = run_seeded(main)
-    return {name.removeprefix(f"{PATH}/"): bytes(inode.shown) for name, inode in disk.files() if not name.endswith("LOCK")}
+    return {name.removeprefix(f"{PATH}/"): bytes(inode.visible) for name, inode in disk.files() if not name.endswith("LOCK")}
 
 
 def test_the_golden_run_is_reproduced() -> None:
@@ -137,7 +137,7 @@ def test_the_golden_run_is_signed() -> None:
 
 
 def test_the_golden_run_covers_every_outcome() -> None:
-    """The golden run has rate limits, failures, timeouts, invalid outputs, missing scores, a stop, an interruption, an end."""
+    """The golden run has rate limits, failures, timeouts, invalid outputs, failed scorers, a stop, an interruption, an end."""
     events = events_of(GOLDEN)
 
     categories = {event.category for event in events if isinstance(event, AttemptFailed)}

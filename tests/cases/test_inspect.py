@@ -68,10 +68,10 @@ async def test_concurrency_can_be_read_from_the_journal() -> None:
     await run_virtual(define(task, numbered_cases(100), slots=10), disk, policy="fixed")
 
     in_flight = max_in_flight = 0
-    before = 0.0
+    previous_time = 0.0
     for record in read(PATH, files=disk):
-        assert before <= record.t
-        before = record.t
+        assert previous_time <= record.t
+        previous_time = record.t
         in_flight += isinstance(record.event, AttemptStarted)
         in_flight -= isinstance(record.event, AttemptSucceeded | AttemptFailed | AttemptTimedOut)
         max_in_flight = max(max_in_flight, in_flight)
@@ -121,13 +121,13 @@ async def test_edited_prompts_are_rejected() -> None:
     """If every prompt was edited before resuming, the run is rejected without a call or a write."""
     task = Scripted(lambda *_: Return("yes", 1))
     disk = await run_killed(define(task, numbered_cases(40), slots=4), SimulatedDisk(), after=5.5, policy="fixed")
-    before, calls = {name: bytes(inode.shown) for name, inode in disk.files()}, task.calls.total()
+    before, calls = {name: bytes(inode.visible) for name, inode in disk.files()}, task.calls.total()
     edited = [Case(name=case.name, input=f"Think hard. {case.input}", expected="yes") for case in numbered_cases(40)]
 
     with pytest.raises(RunChanged, match="the cases have changed"):
         await run_virtual(define(task, edited, slots=4), disk, resume=True)
     assert calls == task.calls.total()
-    assert before == {name: bytes(inode.shown) for name, inode in disk.files()}
+    assert before == {name: bytes(inode.visible) for name, inode in disk.files()}
 
 
 async def test_edited_prompts_of_a_generator_are_rejected() -> None:
@@ -149,8 +149,8 @@ async def test_removing_a_case_repeats_no_call() -> None:
     task = Scripted(lambda *_: Return("yes", 1))
     disk = SimulatedDisk()
     await run_virtual(define(task, numbered_cases(40), slots=4), disk, policy="fixed", **signal_after(5.5))
-    fewer = [case for case in numbered_cases(40) if case.name != "case-3"]
-    outcome = await run_virtual(define(task, fewer, slots=4), disk, policy="fixed", resume=True, adopt=True)
+    remaining_cases = [case for case in numbered_cases(40) if case.name != "case-3"]
+    outcome = await run_virtual(define(task, remaining_cases, slots=4), disk, policy="fixed", resume=True, adopt=True)
 
     assert ("", 39, 39) == (outcome.stop_reason, outcome.state.completed, outcome.state.total)
     assert {f"case-{number}": 1 for number in range(40)} == task.calls
@@ -180,11 +180,11 @@ async def test_retries_have_an_end(exc: Exception, policy: str) -> None:
     """A permanent failure ends its trial within the hour, after a bounded number of recorded calls."""
     task = Scripted(lambda *_: Fail(exc, 0.1))
     disk = SimulatedDisk()
-    before = trio.current_time()
+    start = trio.current_time()
     outcome = await run_virtual(define(task, numbered_cases(3)), disk, policy=policy)
 
     assert ("", 3) == (outcome.stop_reason, outcome.state.failed)
-    assert trio.current_time() - before <= 3_600
+    assert trio.current_time() - start <= 3_600
     assert task.calls.total() == len(events(disk, AttemptFailed)) <= 1_000
     assert {"exhausted"} == {event.reason for event in events(disk, TrialFailed)}
 

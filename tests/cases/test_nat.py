@@ -1,4 +1,4 @@
-"""Defects of `nat eval` and of the review of their fix that evaljournal must not have.
+"""Defects of `nat eval`, and those found in the review of their fix, that evaljournal must not have.
 
 Tested elsewhere:
 
@@ -69,7 +69,7 @@ def test_completions_can_be_followed(tmp_path: Path) -> None:
     async def main() -> None:
         has_started = trio.Event()
 
-        async def start_following(live: LiveRun) -> None:
+        async def wait_journal(live: LiveRun) -> None:
             await live.journal.wait_durable(1)  # The journal exists from here on.
             has_started.set()
 
@@ -88,7 +88,7 @@ def test_completions_can_be_followed(tmp_path: Path) -> None:
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(follow_run)
-            await arun(define(task, numbered_cases(20)), tmp_path / "run", observer=start_following)
+            await arun(define(task, numbered_cases(20)), tmp_path / "run", observer=wait_journal)
 
     trio.run(main)
 
@@ -291,7 +291,7 @@ async def test_the_cost_per_trial_is_constant() -> None:
         disk = SimulatedDisk()
         disk.on_call = calls.append
         await run_virtual(define(Scripted(lambda *_: Return("yes", 1)), numbered_cases(count), slots=10), disk, policy="fixed")
-        return len(calls), sum(len(inode.shown) for _, inode in disk.files())
+        return len(calls), sum(len(inode.visible) for _, inode in disk.files())
 
     small, large = await cost(100), await cost(200)
 

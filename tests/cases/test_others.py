@@ -1,4 +1,4 @@
-"""Defects of other tools, after a kill half-way, rate limits or failures, that evaljournal must not have.
+"""Defects of other tools, after a kill, rate limits or failures, that evaljournal must not have.
 
 Tested elsewhere:
 

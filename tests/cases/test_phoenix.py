@@ -1,4 +1,4 @@
-"""Ten defects of Phoenix's executor, by their numbers, that evaljournal must not have; and its `evaluate_dataframe`.
+"""Ten numbered defects of Phoenix's executor that evaljournal must not have; and its `evaluate_dataframe`.
 
 Tested elsewhere:
 
@@ -75,10 +75,10 @@ async def test_1_rate_limits_at_the_end_do_not_hang_the_run(policy: str) -> None
 async def test_2_nothing_polls(slots: int, seconds: float) -> None:
     """Three hundred calls of 0.1 s take exactly 300 × 0.1 ÷ slots seconds."""
     disk = SimulatedDisk()
-    before = trio.current_time()
+    start = trio.current_time()
     await run_virtual(define(Scripted(lambda *_: Return("yes", 0.1)), numbered_cases(300), slots=slots), disk, policy="fixed")
 
-    assert seconds == pytest.approx(trio.current_time() - before, abs=1e-6)
+    assert seconds == pytest.approx(trio.current_time() - start, abs=1e-6)
 
 
 async def test_3_an_outage_costs_few_calls() -> None:
@@ -92,30 +92,30 @@ async def test_3_an_outage_costs_few_calls() -> None:
     assert endpoint.rejected <= 30
 
 
-@pytest.mark.parametrize("part", [0.01, 0.03])
-async def test_4_random_rate_limits_cost_little(part: float) -> None:
+@pytest.mark.parametrize("rate", [0.01, 0.03])
+async def test_4_random_rate_limits_cost_little(rate: float) -> None:
     """With random 429s among calls of 50 ms, fifty slots make at least 800 of 1,000 possible calls per second."""
 
     def action(value: str, times: int) -> Action:
-        is_rate_limited = random.Random(f"{value}/{times}").random() < part
+        is_rate_limited = random.Random(f"{value}/{times}").random() < rate
         return Fail(RateLimited(), 0.05) if is_rate_limited else Return("yes", 0.05)
 
     disk = SimulatedDisk()
     await run_virtual(define(Scripted(action), numbered_cases(5_000), slots=50), disk, durability="os")
-    done = sorted(record.t for record in read(PATH, files=disk) if isinstance(record.event, AttemptSucceeded))
+    end_times = sorted(record.t for record in read(PATH, files=disk) if isinstance(record.event, AttemptSucceeded))
 
-    assert len(done) == 5_000
-    assert done[4_499] - done[0] <= 4_500 / 800
+    assert len(end_times) == 5_000
+    assert end_times[4_499] - end_times[0] <= 4_500 / 800
 
 
 @pytest.mark.parametrize("slots", [1, 2, 10])
 async def test_2_the_first_second_is_not_idle(slots: int) -> None:
     """With default settings, ten calls of 10 ms take no longer than the slots need."""
     disk = SimulatedDisk()
-    before = trio.current_time()
+    start = trio.current_time()
     await run_virtual(define(Scripted(lambda *_: Return("yes", 0.01)), numbered_cases(10), slots=slots), disk)
 
-    assert trio.current_time() - before <= 0.1 / slots + 0.03
+    assert trio.current_time() - start <= 0.1 / slots + 0.03
 
 
 async def test_4_connection_errors_open_the_breaker() -> None:
@@ -135,11 +135,11 @@ async def test_4_the_limit_recovers_after_an_outage() -> None:
     endpoint = SimulatedEndpoint(lambda value: value, latency=1.0)
     disk = SimulatedDisk()
 
-    async def fail_once(_: Any) -> None:
+    async def start_outage(_: Any) -> None:
         await trio.sleep(10)
         endpoint.down_until = trio.current_time() + 20
 
-    await run_virtual(define(endpoint, numbered_cases(3_000), slots=100), disk, observer=fail_once, durability="os")
+    await run_virtual(define(endpoint, numbered_cases(3_000), slots=100), disk, observer=start_outage, durability="os")
 
     in_flight, recovered_at = 0, None
     for record in read(PATH, files=disk):
@@ -174,22 +174,22 @@ async def test_6_a_leaked_cancellation_loses_nothing() -> None:
 async def test_7_a_signal_is_detected_while_every_slot_waits(number: signal.Signals) -> None:
     """With every slot waiting, Ctrl-C takes effect immediately: the run ends with the grace period."""
     disk = SimulatedDisk()
-    before = trio.current_time()
+    start = trio.current_time()
     outcome = await run_virtual(
         define(Scripted(lambda *_: Hang()), numbered_cases(20)), disk, grace=2, **signal_after(9.0, number=number)
     )
 
     assert "interrupted" == outcome.stop_reason
-    assert 11.0 == pytest.approx(trio.current_time() - before, abs=0.1)
+    assert 11.0 == pytest.approx(trio.current_time() - start, abs=0.1)
 
 
 async def test_7_a_second_ctrl_c_does_not_wait() -> None:
     """A second Ctrl-C ends the run immediately, whatever the grace period."""
     disk = SimulatedDisk()
-    before = trio.current_time()
+    start = trio.current_time()
     await run_virtual(define(Scripted(lambda *_: Hang()), numbered_cases(20)), disk, grace=600, **signal_after(9.0, times=2))
 
-    assert 9.5 == pytest.approx(trio.current_time() - before, abs=0.1)
+    assert 9.5 == pytest.approx(trio.current_time() - start, abs=0.1)
 
 
 @pytest.mark.parametrize("outcome", ["finished", "interrupted", "rejected"])
@@ -213,18 +213,18 @@ async def test_7_signal_handlers_are_restored(outcome: str) -> None:
 
 async def test_8_cancelling_the_run_ends_its_tasks() -> None:
     """A run that is cancelled leaves no call running, and every started attempt has an end."""
-    first = [f"case-{number}" for number in range(5)]
-    task = Scripted(lambda value, times: Hang() if value in first and times == 1 else Return("yes"))
+    hanging = [f"case-{number}" for number in range(5)]
+    task = Scripted(lambda value, times: Hang() if value in hanging and times == 1 else Return("yes"))
     evaluation, disk = define(task, numbered_cases(20), slots=5), SimulatedDisk()
     with trio.move_on_after(10):
         await run_virtual(evaluation, disk, policy="fixed")
 
     assert (5, 0) == (task.calls.total(), task.in_flight)
-    assert first == [event.trial for event in events(disk, AttemptStarted)]
+    assert hanging == [event.trial for event in events(disk, AttemptStarted)]
     assert verify(PATH, files=disk).ok
 
     outcome = await run_virtual(evaluation, disk, resume=True)
-    assert first == sorted(event.trial for event in events(disk, AttemptInterrupted))
+    assert hanging == sorted(event.trial for event in events(disk, AttemptInterrupted))
     assert (20, 25) == (outcome.state.completed, outcome.state.attempts)
 
 
@@ -349,12 +349,12 @@ def evaluate_dataframe(frame: Any, evaluators: list[Evaluator], executor: Callab
 @pytest.mark.parametrize("kind", [AsyncExecutor, SyncExecutor])
 def test_evaluate_dataframe_is_resumed(tmp_path: Path, kind: Any) -> None:
     """Only rows without a score are evaluated again; scores are objects; a changed cell or evaluator is detected."""
-    broken, calls = True, 0
+    is_broken, calls = True, 0
 
     def count_words(row: dict[str, Any]) -> float:
         nonlocal calls
         calls += 1
-        if broken and row["text"] == "a b c":
+        if is_broken and row["text"] == "a b c":
             raise ValueError("no")
         return len(row["text"].split())
 
@@ -369,7 +369,7 @@ def test_evaluate_dataframe_is_resumed(tmp_path: Path, kind: Any) -> None:
         )
 
     assert [1, 1, 2, 3, None, 5] == evaluate("a b c", count_words, count_characters)
-    broken, calls = False, 0
+    is_broken, calls = False, 0
     assert [1, 1, 2, 3, 3, 5] == evaluate("a b c", count_words, count_characters)
     assert 1 == calls
     with pytest.raises(RunChanged, match="'rows'"):

@@ -44,9 +44,9 @@ SCRIPT = textwrap.dedent(
 
 def wait_calls(log: Path, count: int) -> None:
     """Wait until the task has been called `count` times, in all processes together."""
-    until = time.monotonic() + TIMEOUT
+    deadline = time.monotonic() + TIMEOUT
     while not log.exists() or log.stat().st_size < count:
-        assert time.monotonic() < until, "no call"
+        assert time.monotonic() < deadline, "no call"
         time.sleep(0.002)
 
 

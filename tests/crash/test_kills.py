@@ -82,16 +82,16 @@ class Run:
 
     def wait_called(self, calls: int) -> None:
         """Wait until the task has been called `calls` times in all processes together: then signals are handled."""
-        until = time.monotonic() + TIMEOUT
+        deadline = time.monotonic() + TIMEOUT
         while self.calls.total() < calls:
-            assert time.monotonic() < until, "no call"
+            assert time.monotonic() < deadline, "no call"
             time.sleep(0.002)
 
     def wait_session(self) -> None:
         """Wait until a session is recorded; on a busy machine, a process may be killed before that."""
-        until = time.monotonic() + TIMEOUT
+        deadline = time.monotonic() + TIMEOUT
         while not self.count(SessionStarted):
-            assert time.monotonic() < until, "no session"
+            assert time.monotonic() < deadline, "no session"
             time.sleep(0.002)
 
     def signal(self, number: signal.Signals) -> None:

@@ -7,12 +7,15 @@ import pytest
 from benchmarks.steps import SLOTS, killed_runs
 from tests.server import Server
 
-ALL = [(kind, write_ahead) for kind in ("trio", "asyncio", "threads", "sdk", "gateway") for write_ahead in (True, False)]
+COMBINATIONS = [
+    (kind, write_ahead) for kind in ("trio", "asyncio", "threads", "sdk", "gateway") for write_ahead in (True, False)
+]
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    ("kind", "write_ahead"), [("threads", True), *(pytest.param(*values, marks=pytest.mark.exhaustive) for values in ALL)]
+    ("kind", "write_ahead"),
+    [("threads", True), *(pytest.param(*values, marks=pytest.mark.exhaustive) for values in COMBINATIONS)],
 )
 def test_few_calls_are_repeated(
     tmp_path: Path,

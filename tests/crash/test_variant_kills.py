@@ -17,7 +17,7 @@ from tests.processes import Forks
 
 CASES = 12
 SLOTS = 3
-FOUR = ("nano", "mini", "medium", "large")
+VARIANTS = ("nano", "mini", "medium", "large")
 TIMEOUT = 15.0
 """Seconds after which a process counts as hanging."""
 
@@ -62,7 +62,7 @@ def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
     forks.close()
 
 
-def called(file: Path) -> Counter[tuple[str, ...]]:
+def call_counts(file: Path) -> Counter[tuple[str, ...]]:
     """Return the number of calls by case and model."""
     return Counter(tuple(line.split()) for line in file.read_text().splitlines()) if file.exists() else Counter()
 
@@ -71,23 +71,23 @@ def called(file: Path) -> Counter[tuple[str, ...]]:
 def test_a_killed_run_is_resumed_with_a_fifth_variant(forks: Forks, tmp_path: Path, seed: int) -> None:
     """After SIGKILL in a run with four variants, exactly the open cells and those of the adopted variant are called."""
     path, kill_after = tmp_path / "run", random.Random(seed).randrange(8, 40)
-    process = forks.start(path, tmp_path / "before", " ".join(FOUR), 0.02)
-    until = time.monotonic() + TIMEOUT
-    while called(tmp_path / "before").total() < kill_after:
-        assert time.monotonic() < until, "no call"
+    process = forks.start(path, tmp_path / "before", " ".join(VARIANTS), 0.02)
+    deadline = time.monotonic() + TIMEOUT
+    while call_counts(tmp_path / "before").total() < kill_after:
+        assert time.monotonic() < deadline, "no call"
         time.sleep(0.002)
     process.send_signal(signal.SIGKILL)
     process.end(TIMEOUT)
     done = {event.trial for event in events_of(path) if isinstance(event, AttemptSucceeded)}
-    five = (*FOUR, "huge")
-    resumed = forks.start(path, tmp_path / "after", " ".join(five), 0.001)
+    all_variants = (*VARIANTS, "huge")
+    resumed = forks.start(path, tmp_path / "after", " ".join(all_variants), 0.001)
 
     code, _, errors = resumed.end(TIMEOUT)
     assert (0, "") == (code, errors)
-    cells = {(f"case-{number}", model) for number in range(CASES) for model in five}
+    cells = {(f"case-{number}", model) for number in range(CASES) for model in all_variants}
     expected = {cell for cell in cells if "@".join(cell) not in done}
     assert CASES < len(expected) < len(cells)
-    assert dict.fromkeys(expected, 1) == called(tmp_path / "after")
+    assert dict.fromkeys(expected, 1) == call_counts(tmp_path / "after")
     events = events_of(path)
     enqueued = Counter((event.case, event.variant) for event in events if isinstance(event, TrialEnqueued))
     assert dict.fromkeys(cells, 1) == enqueued

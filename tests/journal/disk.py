@@ -30,7 +30,7 @@ class PowerFailure(BaseException):
 class Inode:
     """The content of a file."""
 
-    shown: bytearray = attrs.field(factory=bytearray)
+    visible: bytearray = attrs.field(factory=bytearray)
     synced: bytes = b""
     holder: int | None = None
     """The descriptor that holds the lock."""
@@ -40,7 +40,7 @@ class Inode:
 class Directory:
     """A directory: the names that the system shows, and those on disk."""
 
-    shown: "dict[str, Inode | Directory]" = attrs.field(factory=dict)
+    visible: "dict[str, Inode | Directory]" = attrs.field(factory=dict)
     synced: "dict[str, Inode | Directory]" = attrs.field(factory=dict)
 
 
@@ -60,9 +60,9 @@ class SimulatedDisk(Files):
         for part in filter(None, path.split("/")):
             if not isinstance(node, Directory):
                 raise NotADirectoryError(errno.ENOTDIR, "not a directory", path)
-            if part not in node.shown:
+            if part not in node.visible:
                 raise FileNotFoundError(errno.ENOENT, "no such file", path)
-            node = node.shown[part]
+            node = node.visible[part]
         return node
 
     def _directory(self, path: str) -> Directory:
@@ -74,14 +74,14 @@ class SimulatedDisk(Files):
     def open(self, path: str, flags: int, parents: int = 0) -> int:  # noqa: ARG002  # there are no symlinks
         self.on_call("open")
         directory, name = self._directory(os.path.dirname(path)), os.path.basename(path)
-        if flags & os.O_EXCL and name in directory.shown:
+        if flags & os.O_EXCL and name in directory.visible:
             raise FileExistsError(errno.EEXIST, "it exists", path)
-        if flags & os.O_CREAT and name not in directory.shown:
-            directory.shown[name] = Inode()
+        if flags & os.O_CREAT and name not in directory.visible:
+            directory.visible[name] = Inode()
         inode = self._walk(path)
         assert isinstance(inode, Inode)
         if flags & os.O_TRUNC:
-            inode.shown.clear()
+            inode.visible.clear()
         self._next += 1
         self._open[self._next] = (inode, flags)
         return self._next
@@ -89,7 +89,7 @@ class SimulatedDisk(Files):
     def write(self, fd: int, data: memoryview) -> int:
         limit = self.on_call("write")
         part = data if limit is None else data[:limit]
-        self._open[fd][0].shown += part
+        self._open[fd][0].visible += part
         return len(part)
 
     def fdatasync(self, fd: int) -> None:
@@ -102,11 +102,11 @@ class SimulatedDisk(Files):
 
     def _sync(self, fd: int) -> None:
         inode = self._open[fd][0]
-        inode.synced = bytes(inode.shown)
+        inode.synced = bytes(inode.visible)
 
     def ftruncate(self, fd: int, size: int) -> None:
         self.on_call("ftruncate")
-        del self._open[fd][0].shown[size:]
+        del self._open[fd][0].visible[size:]
 
     def close(self, fd: int) -> None:
         inode, _ = self._open.pop(fd)
@@ -115,28 +115,28 @@ class SimulatedDisk(Files):
 
     def replace(self, source: str, target: str) -> None:
         self.on_call("replace")
-        node = self._directory(os.path.dirname(source)).shown.pop(os.path.basename(source))
-        self._directory(os.path.dirname(target)).shown[os.path.basename(target)] = node
+        node = self._directory(os.path.dirname(source)).visible.pop(os.path.basename(source))
+        self._directory(os.path.dirname(target)).visible[os.path.basename(target)] = node
 
     def remove(self, path: str) -> None:
         self.on_call("remove")
-        del self._directory(os.path.dirname(path)).shown[os.path.basename(path)]
+        del self._directory(os.path.dirname(path)).visible[os.path.basename(path)]
 
     def remove_tree(self, path: str) -> None:
         self.on_call("remove_tree")
-        del self._directory(os.path.dirname(path)).shown[os.path.basename(path)]
+        del self._directory(os.path.dirname(path)).visible[os.path.basename(path)]
 
     def mkdir(self, path: str) -> None:
         self.on_call("mkdir")
         directory = self._directory(os.path.dirname(path))
-        if os.path.basename(path) in directory.shown:
+        if os.path.basename(path) in directory.visible:
             raise FileExistsError(errno.EEXIST, "it exists", path)
-        directory.shown[os.path.basename(path)] = Directory()
+        directory.visible[os.path.basename(path)] = Directory()
 
     def sync_directory(self, path: str) -> None:
         self.on_call("sync_directory")
         directory = self._directory(path)
-        directory.synced = dict(directory.shown)
+        directory.synced = dict(directory.visible)
 
     def pause(self, seconds: float = 0.0) -> None:
         pass
@@ -148,10 +148,10 @@ class SimulatedDisk(Files):
         node = self._walk(path)
         if isinstance(node, Directory):
             raise IsADirectoryError(errno.EISDIR, "a directory", path)
-        return io.BytesIO(bytes(node.shown))
+        return io.BytesIO(bytes(node.visible))
 
     def list_directory(self, path: str) -> list[str]:
-        return list(self._directory(path).shown)
+        return list(self._directory(path).visible)
 
     def exists(self, path: str) -> bool:
         return self.size(path) is not None
@@ -167,7 +167,7 @@ class SimulatedDisk(Files):
             node = self._walk(path)
         except FileNotFoundError:
             return None
-        return len(node.shown) if isinstance(node, Inode) else 0
+        return len(node.visible) if isinstance(node, Inode) else 0
 
     def is_same_file(self, fd: int, path: str) -> bool:
         try:
@@ -179,7 +179,7 @@ class SimulatedDisk(Files):
         return 1
 
     def is_intact(self, fd: int, path: str, size: int) -> bool:
-        return len(self._open[fd][0].shown) == size and self.is_same_file(fd, path)
+        return len(self._open[fd][0].visible) == size and self.is_same_file(fd, path)
 
     def lock(self, fd: int) -> bool:
         inode = self._open[fd][0]
@@ -192,15 +192,15 @@ class SimulatedDisk(Files):
         """Create a synced file."""
         directory = self.root
         for part in filter(None, os.path.dirname(path).split("/")):
-            node = directory.shown.setdefault(part, Directory())
+            node = directory.visible.setdefault(part, Directory())
             assert isinstance(node, Directory)
             directory.synced[part] = node
             directory = node
-        directory.shown[os.path.basename(path)] = directory.synced[os.path.basename(path)] = Inode(bytearray(data), data)
+        directory.visible[os.path.basename(path)] = directory.synced[os.path.basename(path)] = Inode(bytearray(data), data)
 
     def files(self, directory: Directory | None = None, path: str = "") -> Iterator[tuple[str, Inode]]:
         """Yield all files that the system shows."""
-        for name, node in (directory or self.root).shown.items():
+        for name, node in (directory or self.root).visible.items():
             if isinstance(node, Directory):
                 yield from self.files(node, f"{path}/{name}")
             else:
@@ -219,15 +219,15 @@ class SimulatedDisk(Files):
 
 def _directory_after(directory: Directory, rng: random.Random, copied_files: dict[int, Inode]) -> Directory:
     result = Directory()
-    for name in sorted(directory.shown.keys() | directory.synced.keys()):
-        node = rng.choice([directory.shown.get(name), directory.synced.get(name)])
+    for name in sorted(directory.visible.keys() | directory.synced.keys()):
+        node = rng.choice([directory.visible.get(name), directory.synced.get(name)])
         if isinstance(node, Directory):
-            result.shown[name] = result.synced[name] = _directory_after(node, rng, copied_files)
+            result.visible[name] = result.synced[name] = _directory_after(node, rng, copied_files)
         elif node is not None:
             if id(node) not in copied_files:
-                data = data_after_power_failure(node.synced, bytes(node.shown), rng=rng)
+                data = data_after_power_failure(node.synced, bytes(node.visible), rng=rng)
                 copied_files[id(node)] = Inode(bytearray(data), data)
-            result.shown[name] = result.synced[name] = copied_files[id(node)]
+            result.visible[name] = result.synced[name] = copied_files[id(node)]
     return result
 
 

@@ -245,7 +245,7 @@ async def test_blobs_are_not_synced_with_durability_os() -> None:
         during = disk.calls - before
 
     assert (0, 0, 0) == (during["fsync"], during["fdatasync"], during["sync_directory"])
-    assert [True] == [inode.shown == inode.synced for name, inode in disk.files() if "/blobs/" in name]
+    assert [True] == [inode.visible == inode.synced for name, inode in disk.files() if "/blobs/" in name]
     assert verify(PATH, files=disk).ok
 
 

@@ -245,7 +245,7 @@ def test_a_missing_file_in_the_middle_is_damage(number: int) -> None:
     disk = SimulatedDisk()
     write_sync(RUN_PATH, complete_run(8), files=disk, roll_at=1500)
     assert len(disk.list_directory(str(RUN_PATH))) > 5
-    del disk._directory(str(RUN_PATH)).shown[segments.name(number)]
+    del disk._directory(str(RUN_PATH)).visible[segments.name(number)]
 
     with pytest.raises(JournalDamaged, match=f"{segments.name(number)} is missing"):
         write_sync(RUN_PATH, [session(2)], new=False, files=disk)
@@ -282,7 +282,7 @@ def test_an_unsealed_file_is_copied() -> None:
 
     after = dict(disk.files())[f"{RUN_PATH}/{segments.name(1)}"]
     assert before is not after
-    assert after.shown.startswith(original.synced)
+    assert after.visible.startswith(original.synced)
 
 
 def test_a_sealed_journal_continues_in_a_new_file() -> None:

@@ -31,7 +31,7 @@ def damaged_disk() -> SimulatedDisk:
     trio.run(main)
     path = segments.file(SOURCE, 1)
     inode = dict(disk.files())[path]
-    lines = bytes(inode.shown).splitlines(keepends=True)
+    lines = bytes(inode.visible).splitlines(keepends=True)
     lines[8] = lines[8].replace(b"b", b"B")
     disk.add_file(path, b"".join(lines))
     return disk
@@ -48,7 +48,7 @@ def salvage_run(disk: SimulatedDisk) -> Salvaged:
 
 def content(disk: SimulatedDisk) -> dict[str, bytes]:
     """Return the content of all files but locks."""
-    return {path: bytes(inode.shown) for path, inode in disk.files() if not path.endswith("/LOCK")}
+    return {path: bytes(inode.visible) for path, inode in disk.files() if not path.endswith("/LOCK")}
 
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])

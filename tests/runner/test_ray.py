@@ -265,16 +265,16 @@ def test_nodes_come_and_go(cluster: RayCluster, capfd: pytest.CaptureFixture[str
     pool = RayWorkers(cluster.address, resources={"extra": 1}, concurrency=1, start_timeout=60)
 
     def change_nodes() -> None:
-        cluster.order("add")  # The run waits for it.
-        cluster.order("add")
+        cluster.send_command("add")  # The run waits for it.
+        cluster.send_command("add")
         wait_until(lambda: number_of_workers() > 2)
-        cluster.order("remove")
+        cluster.send_command("remove")
 
     with ThreadPoolExecutor(1) as thread:
         changes = thread.submit(change_nodes)
         outcome = run_in("plain", names, workers=pool, slots=4, timeout=30, grace=5)
         changes.result(timeout=60)
-    cluster.order("remove")
+    cluster.send_command("remove")
 
     assert 60 == outcome.state.completed
     lost = events(Path("run"), AttemptInterrupted)

@@ -628,7 +628,7 @@ def test_the_same_seed_gives_the_same_bytes() -> None:
         defined, _ = flaky_evaluation(15)
         assert run_until_power_failure(defined, disk, 10**9) is not None
 
-    first, second = ({name: bytes(inode.shown) for name, inode in disk.files() if "LOCK" not in name} for disk in disks)
+    first, second = ({name: bytes(inode.visible) for name, inode in disk.files() if "LOCK" not in name} for disk in disks)
     assert first == second
 
 

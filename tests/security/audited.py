@@ -21,7 +21,7 @@ VARIABLE = "CANARY_KEY"
 
 _PROCESSES = {"subprocess.Popen": 1, "os.exec": 1, "os.posix_spawn": 1, "os.system": 0}
 """Audit event → position of the command in its arguments."""
-_seen: dict[str, set[str]] = {}
+_actions: dict[str, set[str]] = {}
 
 
 def _audit(event: str, arguments: tuple[Any, ...]) -> None:
@@ -38,7 +38,7 @@ def _audit(event: str, arguments: tuple[Any, ...]) -> None:
     elif event == "socket.connect":
         kind, value = "connected", "{}:{}".format(*arguments[1])
     if kind:
-        _seen.setdefault(kind, set()).add(value)
+        _actions.setdefault(kind, set()).add(value)
 
 
 class _Environment(dict[str, str]):
@@ -46,7 +46,7 @@ class _Environment(dict[str, str]):
 
     def __getitem__(self, name: str) -> str:
         if name == VARIABLE:
-            _seen.setdefault("expanded", set()).add(name)
+            _actions.setdefault("expanded", set()).add(name)
         return super().__getitem__(name)
 
     def get(self, name: str, default: Any = None) -> Any:
@@ -59,7 +59,7 @@ class _Environment(dict[str, str]):
 def _call(call: "list[str] | str") -> dict[str, Any]:
     from runner.cli import cli
 
-    _seen.clear()
+    _actions.clear()
     output, code = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True), 0
     with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
         try:
@@ -75,7 +75,7 @@ def _call(call: "list[str] | str") -> dict[str, Any]:
     return {
         "code": code,
         "output": output.buffer.getvalue().decode(),
-        **{kind: sorted(values) for kind, values in _seen.items()},
+        **{kind: sorted(values) for kind, values in _actions.items()},
     }
 
 

@@ -1,4 +1,4 @@
-"""Run every command that reads a run, in a process with little memory and time, and report what it did; see `reading`.
+"""Run every command that reads a run, in a process with little memory and time, and report what it did.
 
 `python commands.py ROOT` waits for the directories to read, as `tests.processes.Forks` expects.
 """
@@ -15,7 +15,7 @@ from typing import Any
 MEMORY = 8 << 30
 """Bytes of address space, which is more than the memory that is used: a file of 50 GB cannot be read."""
 SECONDS = 30
-"""Seconds of CPU for all commands together."""
+"""Seconds of CPU for the commands on one directory."""
 RESULTS = "results.json"
 ACTIONS = (
     "subprocess.Popen",
@@ -41,8 +41,8 @@ def commands(run: str, out: str) -> list[list[str]]:
     views += [["history", run], ["history", run, "--json"], ["report", "--all", run, "-o", f"{out}/index.html"]]
     exports = [["export", run, "-f", "markdown", "--baseline", run, "-o", f"{out}/compared.md"]]
     views += [["gate", run, "--baseline", run], ["gate", run, "--baseline", run, "--json"]]
-    same = f"{run}/../{Path(run).name}"
-    views += [["compare", run, same], ["compare", run, same, "--json"], ["diff", f"{run}@a", f"{run}@b"]]
+    other_path = f"{run}/../{Path(run).name}"
+    views += [["compare", run, other_path], ["compare", run, other_path, "--json"], ["diff", f"{run}@a", f"{run}@b"]]
     exports += [["export", run, "-f", name, "-o", f"{out}/{name}"] for name in FORMATS]
     views += [["status", run, "--by", "k"], ["report", run, "-o", f"{out}/report.html"]]
     copies = [["salvage", run, "-o", f"{out}/salvaged"], ["fork", run, "-o", f"{out}/forked"]]
@@ -69,8 +69,8 @@ def view(run: str) -> None:
     trio.run(first_message)
 
 
-def main(parts: str, *directories: str) -> None:
-    """Read the run in each directory with every `parts`-th command, beginning with another one in each of them.
+def main(stride: str, *directories: str) -> None:
+    """Read the run in each directory with every `stride`-th command, starting at a different one in each.
 
     Exit codes, outputs and forbidden actions are written as JSON into its directory `out`.
     """
@@ -87,22 +87,22 @@ def main(parts: str, *directories: str) -> None:
     for number, directory in enumerate(directories):
         signal.setitimer(signal.ITIMER_PROF, SECONDS)  # Of CPU: other processes do not matter.
         signal.alarm(10 * SECONDS)  # Waiting takes no CPU.
-        results = read_with_all(f"{directory}/run", f"{directory}/out", number % int(parts), int(parts))
+        results = read_with_all(f"{directory}/run", f"{directory}/out", number % int(stride), int(stride))
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         text = json.dumps({"results": results, "actions": actions, "peak_kb": peak})
         Path(directory, "out", RESULTS).write_text(text)
         actions.clear()
 
 
-def read_with_all(run: str, out: str, part: int, parts: int) -> dict[str, tuple[int, str]]:
-    """Run every `parts`-th command; return their exit codes and outputs."""
+def read_with_all(run: str, out: str, first: int, stride: int) -> dict[str, tuple[int, str]]:
+    """Run every `stride`-th command; return their exit codes and outputs."""
     from click.testing import CliRunner
 
     from journal.errors import JournalError
     from runner.cli import cli
 
     results: dict[str, tuple[int, str]] = {}
-    for command in commands(run, out)[part::parts]:
+    for command in commands(run, out)[first::stride]:
         result = CliRunner().invoke(cli, command, color=True)
         is_bug = result.exception is not None and not isinstance(result.exception, SystemExit)
         results[" ".join(command)] = (

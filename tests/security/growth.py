@@ -12,12 +12,12 @@ NEGLIGIBLE: Final = 0.0005
 
 
 def growth(call: Callable[[Any], object], small: Any, large: Any) -> float:
-    """Return by which factor more CPU time a call takes with an input of `FACTOR` times the size; 0 if it takes hardly any."""
+    """Return the factor by which CPU time grows from the small to the large input; 0 if the time is negligible."""
     seconds = _seconds(call, large)
     return 0.0 if seconds < NEGLIGIBLE * FACTOR else seconds / max(min(_seconds(call, small) for _ in range(3)), 1e-6)
 
 
 def _seconds(call: Callable[[Any], object], value: Any) -> float:
-    started = time.thread_time()
+    start = time.thread_time()
     call(value)
-    return time.thread_time() - started
+    return time.thread_time() - start

@@ -18,7 +18,7 @@ class Replies:
 
 
 @contextmanager
-def replying(body: bytes, media: str = "application/json", *, status: int = 200, **headers: str) -> Iterator[Replies]:
+def replying(body: bytes, media_type: str = "application/json", *, status: int = 200, **headers: str) -> Iterator[Replies]:
     """Serve on a port of this machine for the duration of the block; an underscore in a header's name stands for a dash."""
     requests: list[Mapping[str, str]] = []
 
@@ -29,7 +29,7 @@ def replying(body: bytes, media: str = "application/json", *, status: int = 200,
             self.rfile.read(int(self.headers.get("Content-Length", 0)))
             requests.append({name.lower(): value for name, value in self.headers.items()})
             self.send_response(status)
-            for name, value in {"Content-Type": media, "Content-Length": str(len(body)), **headers}.items():
+            for name, value in {"Content-Type": media_type, "Content-Length": str(len(body)), **headers}.items():
                 self.send_header(name.replace("_", "-"), value)
             self.end_headers()
             self.wfile.write(body)

@@ -20,11 +20,11 @@ from tests.runs import define_real, events, run_real
 FORMULA = '=HYPERLINK("http://attacker.example")'
 
 
-@pytest.mark.parametrize("before", ["", ";", "\t", "a;", "a\t", "a\n", "a\r\n", "a; ", 'a;"', ";;", "a;b;"])
+@pytest.mark.parametrize("prefix", ["", ";", "\t", "a;", "a\t", "a\n", "a\r\n", "a; ", 'a;"', ";;", "a;b;"])
 @pytest.mark.parametrize("delimiter", [",", ";", "\t"])
-def test_csv_has_no_formula_for_any_delimiter(tmp_path: Path, before: str, delimiter: str) -> None:
+def test_csv_has_no_formula_for_any_delimiter(tmp_path: Path, prefix: str, delimiter: str) -> None:
     """In some locales, spreadsheets separate cells at semicolons or tabs, and then rows at every line break."""
-    text = before + FORMULA
+    text = prefix + FORMULA
     write_sync(tmp_path / "run", [started(), session(), *trial("a", text)])
     content = export_of(tmp_path / "run", "csv").decode()
     reader = csv.reader(io.StringIO(content, newline=""), delimiter=delimiter)
@@ -65,7 +65,7 @@ def test_a_value_is_not_an_option_of_a_program(path: Path) -> None:
 
 
 @pytest.mark.parametrize("arguments", [["--", "{question}"], ["--text={question}"], ["-x", "--", "a", "{question}"]])
-def test_a_value_behind_two_hyphens_or_an_option_is_allowed(path: Path, arguments: list[str]) -> None:
+def test_a_value_after_two_hyphens_or_an_option_is_allowed(path: Path, arguments: list[str]) -> None:
     """After `--`, or as the value of an option, a text that begins with - is passed unchanged."""
     command = Command([sys.executable, "-c", "import sys; print(sys.argv[-1])", *arguments])
     outcome = run_real(define_real(command, [Case(name="a", input={"question": "-5 + 3"})]), path)

@@ -57,7 +57,7 @@ def controls(text: str) -> set[str]:
     return {char for char in text if char not in "\n\t" and category(char) in {"Cc", "Cf", "Cs", "Zl", "Zp"}}
 
 
-def printed_on_a_terminal(*arguments: object) -> str:
+def terminal_output(*arguments: object) -> str:
     """Run a command whose standard output is a terminal; return what it prints there."""
     terminal, child_end = pty.openpty()
     with open(terminal, "rb", buffering=0) as stream:
@@ -131,7 +131,7 @@ def test_data_is_escaped_on_a_terminal_only(tmp_path: Path, arguments: list[str]
     command, *options = arguments
 
     assert evil in evaljournal(command, tmp_path / "run", *options).stdout
-    shown = printed_on_a_terminal(command, tmp_path / "run", *options)
+    shown = terminal_output(command, tmp_path / "run", *options)
     assert (set(), True) == (controls(shown), r"\x9b31m\u202e" in shown)
 
 
@@ -155,8 +155,8 @@ def foreign(tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-def unchanged(outside: Path) -> bool:
-    """Whether the user's files are as they were."""
+def is_unchanged(outside: Path) -> bool:
+    """Whether the user's files are unchanged."""
     return {"id_rsa": SECRET.encode()} == content(outside)
 
 
@@ -170,12 +170,12 @@ def tear(run: Path) -> None:
     overwrite(segment(run), segment(run).read_bytes() + b'{"seq":')
 
 
-def continued(run: Path) -> None:
+def continue_run(run: Path) -> None:
     """Continue a run in the same journal, with another blob."""
     write_sync(run, [session(2), *trial("b", output=f"{LARGE}{LARGE}")], new=False)
 
 
-def reading(run: Path, target: Path) -> Iterator[tuple[str, Result]]:
+def reading_results(run: Path, target: Path) -> Iterator[tuple[str, Result]]:
     """Yield the results of all commands that read a run; those that write a file write it to the target."""
     yield from (
         (command, evaljournal(command, run)) for command in ("ls", "status", "log", "verify", "show", "watch", "replay")
@@ -192,9 +192,9 @@ def reading(run: Path, target: Path) -> Iterator[tuple[str, Result]]:
 def test_a_link_in_place_of_a_new_file(foreign: Path, outside: Path, link: Callable[[Path, Path], None], name: str) -> None:
     """A link in place of a new file is removed; the file that it points to is not overwritten."""
     link(outside / "id_rsa", foreign / name)
-    continued(foreign)
+    continue_run(foreign)
 
-    assert unchanged(outside)
+    assert is_unchanged(outside)
     assert verify(foreign).ok
 
 
@@ -204,9 +204,9 @@ def test_a_link_in_place_of_the_lock(foreign: Path, outside: Path, link: Callabl
     (foreign / "LOCK").unlink()
     link(outside / "id_rsa", foreign / "LOCK")
     with pytest.raises(JournalError, match="a symlink") if link is os.symlink else nullcontext():
-        continued(foreign)
+        continue_run(foreign)
 
-    assert unchanged(outside)
+    assert is_unchanged(outside)
     assert 0 == evaljournal("status", foreign).exit_code
 
 
@@ -216,9 +216,9 @@ def test_a_torn_tail_stays_in_the_run(foreign: Path, outside: Path) -> None:
     (foreign / "torn").symlink_to(outside)
     before = segment(foreign).read_bytes()
     with pytest.raises(JournalError):
-        continued(foreign)
+        continue_run(foreign)
 
-    assert unchanged(outside)
+    assert is_unchanged(outside)
     assert before == segment(foreign).read_bytes()
 
 
@@ -227,9 +227,9 @@ def test_new_blobs_stay_in_the_run(tmp_path: Path, outside: Path) -> None:
     write_sync(tmp_path / "run", [started(), session(), *trial("a")])
     (tmp_path / "run" / "blobs").symlink_to(outside)
     with pytest.raises(WriteFailed):
-        continued(tmp_path / "run")
+        continue_run(tmp_path / "run")
 
-    assert unchanged(outside)
+    assert is_unchanged(outside)
 
 
 @pytest.mark.parametrize("place", ["file", "directory", "blobs"])
@@ -244,7 +244,7 @@ def test_a_blob_outside_the_run_is_not_read(foreign: Path, tmp_path: Path, outsi
         other.write_text(SECRET)
     shutil.rmtree(linked) if linked.is_dir() else linked.unlink()
     linked.symlink_to(target)
-    for command, result in reading(foreign, tmp_path):
+    for command, result in reading_results(foreign, tmp_path):
         expected = {4} if command in {"verify", "export", "show a"} else {0, 2, 3, 4}
 
         assert (True, False) == (result.exit_code in expected, SECRET in result.output), (command, result.output)
@@ -278,7 +278,7 @@ def test_a_file_that_is_not_regular(foreign: Path, tmp_path: Path, name: str, ki
     file = blob_of(foreign) if name == "blob" else foreign / name
     file.unlink()
     SPECIAL[kind](file)
-    codes = {command: result.exit_code for command, result in reading(foreign, tmp_path)}
+    codes = {command: result.exit_code for command, result in reading_results(foreign, tmp_path)}
 
     if name != "LOCK":
         assert 4 == codes["verify"]
@@ -301,7 +301,9 @@ def test_a_wrong_type_is_damage(tmp_path: Path) -> None:
     """Every command that reads a member of a wrong type exits with 4, up to the record before it, without a traceback."""
     members: dict[str, Any] = {"type": "noted", "name": ["a"], "value": 1}
     run = forge(tmp_path / "run", [opened(), started(), session(), *trial("a"), members, finished()])
-    codes = {command: result.exit_code for command, result in reading(run, tmp_path) if command not in {"ls", "salvage"}}
+    codes = {
+        command: result.exit_code for command, result in reading_results(run, tmp_path) if command not in {"ls", "salvage"}
+    }
 
     assert {4} == set(codes.values()), codes
 
@@ -331,13 +333,13 @@ def test_everything_printed_is_escaped_in_one_place() -> None:
     """No command prints except through `runner.cli._output` and the screen."""
     for file in (ROOT / "runner" / "cli").glob("*.py"):
         calls = [ast.unparse(node.func) for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Call)]
-        direct = [
+        direct_prints = [
             call
             for call in calls
             if call in {"print", "click.echo", "click.secho"} or call.endswith((".buffer.write", "stderr.write"))
         ]
 
-        assert direct == (["click.echo"] if file.name == "_output.py" else []), file.name
+        assert direct_prints == (["click.echo"] if file.name == "_output.py" else []), file.name
 
 
 @pytest.mark.parametrize("gates", [["exact=half"], [f"exact={'9' * 400_000}x"], [5], "exact=0.5", 5], ids=range(5))
@@ -347,8 +349,8 @@ def test_an_invalid_gate_is_damage(tmp_path: Path, gates: Any) -> None:
     settings = {"slots": 1, "fail_under": gates}
     forge(run, [opened(), {**members_of(started()), "settings": settings}, session(), *trial("case-0"), finished()])
     before = content(run)
-    words = [["watch"], ["watch", "--json"], ["resume"], ["rescore", "--score", "contains"]]
-    results = {" ".join(command): evaljournal(*command, run) for command in words}
+    commands = [["watch"], ["watch", "--json"], ["resume"], ["rescore", "--score", "contains"]]
+    results = {" ".join(command): evaljournal(*command, run) for command in commands}
 
     assert dict.fromkeys(results, 4) == {command: result.exit_code for command, result in results.items()}
     assert not [result.output for result in results.values() if len(result.stderr) > 1_000]

@@ -75,31 +75,31 @@ ATTACKS: dict[str, tuple[str, dict[str, list[str]]]] = {
     ),
 }
 """What a journal names, and what `resume --trust` does because of it."""
-QUICKLY = ["--adopt", "--retry-errors", "0", "--deadline", "0.2", "--grace", "0", "--plain"]
+QUICK_OPTIONS = ["--adopt", "--retry-errors", "0", "--deadline", "0.2", "--grace", "0", "--plain"]
 
 
 def write_run(path: Path, events: Sequence[Event], *, signed: Sequence[bool] | bool = False, run: str | None = None) -> Path:
     """Write a run of these events; `signed` selects those that carry the user's signature."""
-    marks = [signed] * len(events) if isinstance(signed, bool) else signed
+    signature_flags = [signed] * len(events) if isinstance(signed, bool) else signed
 
     async def main() -> None:
         async with writing(path, new=True, run=run, in_thread=inline) as journal:
-            for event, mark in zip(events, marks, strict=True):
+            for event, has_signature in zip(events, signature_flags, strict=True):
                 is_start = isinstance(event, RunStarted | SessionStarted)
-                journal.append(event, key=user_key() if mark and is_start else None)
+                journal.append(event, key=user_key() if has_signature and is_start else None)
 
     trio.run(main)
     return path
 
 
-def starting(task: str) -> RunStarted:
+def run_started(task: str) -> RunStarted:
     """Return the start of a run whose evaluation is at this location."""
     return attrs.evolve(started(), task=task)  # type: ignore[misc]  # a fact is an attrs class
 
 
-def adopting(task: str, number: int = 2) -> SessionStarted:
+def adopting_session(task: str, number: int = 2) -> SessionStarted:
     """Return the start of a session that moves the evaluation to this location."""
-    return attrs.evolve(session(number), adopted={"task": task})  # type: ignore[misc]  # the same
+    return attrs.evolve(session(number), adopted={"task": task})  # type: ignore[misc]  # a fact is an attrs class
 
 
 STOPPED = RunStopped(reason="interrupted")
@@ -107,7 +107,7 @@ STOPPED = RunStopped(reason="interrupted")
 
 def foreign_run(path: Path, task: str) -> Path:
     """Write an interrupted run that was started elsewhere."""
-    return write_run(path, [starting(task), session(), STOPPED])
+    return write_run(path, [run_started(task), session(), STOPPED])
 
 
 def evaljournal(*arguments: object) -> Result:
@@ -130,11 +130,11 @@ def audited(calls: Sequence[Sequence[str] | str]) -> list[dict[str, Any]]:
     """Make the calls in a child process under an audit hook; return what each did."""
     script = ROOT / "tests" / "security" / "audited.py"
     command, environment = [sys.executable, str(script)], {**os.environ, VARIABLE: "sesame", "PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run(
+    process = subprocess.run(
         command, input=json.dumps(calls), env=environment, capture_output=True, text=True, check=False, timeout=60
     )
-    assert 0 == done.returncode, done.stderr
-    results: list[dict[str, Any]] = json.loads(done.stdout)
+    assert 0 == process.returncode, process.stderr
+    results: list[dict[str, Any]] = json.loads(process.stdout)
     return results
 
 
@@ -159,7 +159,7 @@ def files(tmp_path: Path) -> None:
     (tmp_path / "evil.sh").chmod(0o700)
 
 
-PYTHON = "import sys\nsys.path.append('.')\nimport own, runner\nfrom runner.executors import SyncExecutor\n"
+IMPORTS = "import sys\nsys.path.append('.')\nimport own, runner\nfrom runner.executors import SyncExecutor\n"
 
 
 def test_nothing_is_done_without_trust(tmp_path: Path) -> None:
@@ -168,16 +168,16 @@ def test_nothing_is_done_without_trust(tmp_path: Path) -> None:
     With it, `resume` does what the journal names, and the same hook reports that.
     """
     runs = {name: str(foreign_run(tmp_path / name, task)) for name, (task, _) in ATTACKS.items()}
-    without = [[verb, run] for run in runs.values() for verb in ("resume", "rescore")]
-    trusted = [["resume", run, "--trust", *QUICKLY] for run in runs.values()]
-    results = audited([*without, *trusted])
+    untrusted = [[verb, run] for run in runs.values() for verb in ("resume", "rescore")]
+    trusted = [["resume", run, "--trust", *QUICK_OPTIONS] for run in runs.values()]
+    results = audited([*untrusted, *trusted])
 
-    for (verb, run), result in zip(without, results, strict=False):
+    for (verb, run), result in zip(untrusted, results, strict=False):
         assert ({"code", "output"}, 2) == (set(result), result["code"]), (verb, run, result)
         assert f"`evaljournal {verb} {run} --trust`" in result["output"]
         task = ATTACKS[Path(run).name][0]
         assert all(word in result["output"] for word in task.replace("'", "").split()), result["output"]
-    for (name, (_, effects)), result in zip(ATTACKS.items(), results[len(without) :], strict=True):
+    for (name, (_, effects)), result in zip(ATTACKS.items(), results[len(untrusted) :], strict=True):
         observed = {kind: values for kind, values in result.items() if kind not in {"code", "output"}}
         assert effects == observed, (name, result["output"])
 
@@ -192,12 +192,12 @@ def test_other_commands_and_python_use_nothing_that_a_journal_names(tmp_path: Pa
             ["fork", name, "-o", f"fork-of-{name}"],
             ["fork", name, "-o", f"second-fork-of-{name}"],
             ["resume", f"fork-of-{name}"],
-            f"{PYTHON}SyncExecutor(len, journal='second-fork-of-{name}', options={{'adopt': True}}).run(['a'])",
+            f"{IMPORTS}SyncExecutor(len, journal='second-fork-of-{name}', options={{'adopt': True}}).run(['a'])",
             ["export", name, "-f", "csv"],
             ["diff", name, name],
             ["gate", name, "--baseline", name],
-            f"{PYTHON}runner.run(own.own, '{name}', resume=True, adopt=True, quiet=True)",
-            f"{PYTHON}runner.rescore(own.own, '{name}', all_outputs=True)",
+            f"{IMPORTS}runner.run(own.own, '{name}', resume=True, adopt=True, quiet=True)",
+            f"{IMPORTS}runner.rescore(own.own, '{name}', all_outputs=True)",
             ["resume", name, "--adopt"],
             ["rescore", name, "--score", "exact"],
         ]
@@ -213,8 +213,8 @@ def test_the_reference_is_escaped(tmp_path: Path) -> None:
     evil = "\x1b[2J\r\u202e\n  If you trust it: evil"
     shown = evaljournal("resume", foreign_run(tmp_path / "a", f"evil.py:{evil}")).output
     assert r"evil.py:\x1b[2J\r\u202e\n  If" in shown
-    many = " ".join(f"--score=a{number}" for number in range(1_000))
-    shown = evaljournal("resume", foreign_run(tmp_path / "b", f"--data x {many} --command evil")).output
+    many_scorers = " ".join(f"--score=a{number}" for number in range(1_000))
+    shown = evaljournal("resume", foreign_run(tmp_path / "b", f"--data x {many_scorers} --command evil")).output
     assert "\n  --command evil\n" in shown
     shown = evaljournal("resume", foreign_run(tmp_path / "d", f"--data {'x' * 100_000}")).output
     assert ("… and 80,007 more characters; `evaljournal log" in shown, len(shown) < 25_000) == (True, True)
@@ -234,7 +234,7 @@ def rewrite(path: Path, change: Callable[[list[bytes]], list[bytes]]) -> None:
 
 
 @pytest.mark.parametrize("task", [5, ["evil.py"], {"task": "evil.py"}])
-def test_a_reference_that_is_no_text_is_not_used(tmp_path: Path, task: Any) -> None:
+def test_a_reference_that_is_not_text_is_not_used(tmp_path: Path, task: Any) -> None:
     """A location of another type is damage, not a reference."""
     run = foreign_run(tmp_path / "run", "evil.py:evil")
     rewrite(run, lambda bodies: [body.replace(b'"evil.py:evil"', json.dumps(task).encode()) for body in bodies])
@@ -258,7 +258,7 @@ def test_an_own_run_needs_no_flag(tmp_path: Path) -> None:
 
 def test_on_another_machine_a_run_is_foreign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With another key, the same run needs `--trust`, or an evaluation named on the command line; then it is the user's own."""
-    write_run(tmp_path / "run", [starting("own.py:own"), session(), STOPPED], signed=True)
+    write_run(tmp_path / "run", [run_started("own.py:own"), session(), STOPPED], signed=True)
     shutil.copytree(tmp_path / "run", tmp_path / "other")
     assert is_own(tmp_path / "run")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "elsewhere"))
@@ -281,18 +281,18 @@ def test_sessions_that_do_not_name_the_evaluation_leave_a_run_foreign(tmp_path: 
     assert not is_own(run)
 
 
-HISTORY: list[Event] = [starting("own.py:own"), session(), STOPPED, adopting("./own.py:own"), STOPPED]
+HISTORY: list[Event] = [run_started("own.py:own"), session(), STOPPED, adopting_session("./own.py:own"), STOPPED]
 """Two sessions; the second one moved the evaluation."""
 
 
-def body_of(number: int, *, session: int, task: str) -> bytes:
+def session_body(number: int, *, session: int, task: str) -> bytes:
     """Return the line of a session that another user has added."""
     start = {"type": "session_started", "session": session, "pid": 1, "host": "", "boot_id": ""}
     record = {"seq": number, "at": "2026-11-15T00:00:00.000000Z", "t": 0.5, **start}
     return json.dumps({**record, **({"adopted": {"task": task}} if task else {}), "d": 0}, separators=(",", ":")).encode()[:-1]
 
 
-def moved(body: bytes, seq: int, session: int) -> bytes:
+def renumbered(body: bytes, seq: int, session: int) -> bytes:
     """Return a line with another number, for another session."""
     body = re.sub(rb'"seq":[0-9]+', b'"seq":%d' % seq, body)
     return re.sub(rb'"session":[0-9]+', b'"session":%d' % session, body)
@@ -311,9 +311,9 @@ TAMPERED: dict[str, Callable[[list[bytes], list[bytes]], list[bytes]]] = {
     "record of another run": lambda own, other: [*own[:4], other[4], *own[5:]],
     "records of another run": lambda own, other: [own[0], *other[1:]],
     "earlier history altered": lambda own, _: [*own[:3], own[3].replace(b"interrupted", b"deadline"), *own[4:]],
-    "earlier record at another position": lambda own, _: [*own, moved(own[4], 7, 3)],
-    "evaluation adopted by another user": lambda own, _: [*own, body_of(7, session=3, task="evil.py:evil")],
-    "session of another user": lambda own, _: [*own, body_of(7, session=3, task="")],
+    "earlier record at another position": lambda own, _: [*own, renumbered(own[4], 7, 3)],
+    "evaluation adopted by another user": lambda own, _: [*own, session_body(7, session=3, task="evil.py:evil")],
+    "session of another user": lambda own, _: [*own, session_body(7, session=3, task="")],
     "run id changed": lambda own, _: [re.sub(rb'"run":"[0-9a-f]+"', b'"run":"%b"' % (b"e" * 32), own[0]), *own[1:]],
 }
 """Changes by an attacker to the lines of the user's own run, given those of another own run with the same history."""
@@ -335,7 +335,7 @@ def test_a_signature_is_valid_for_its_record_only(tmp_path: Path, attack: str) -
 
 def test_a_truncated_own_run_uses_an_earlier_evaluation_of_the_user(tmp_path: Path) -> None:
     """Removing records from the end can only bring back what the user has signed; without its start, a run is not resumed."""
-    history: list[Event] = [starting("own.py:own"), session(), STOPPED, adopting("gone.py:own"), STOPPED]
+    history: list[Event] = [run_started("own.py:own"), session(), STOPPED, adopting_session("gone.py:own"), STOPPED]
     run = write_run(tmp_path / "run", history, signed=True)
     rewrite(run, lambda bodies: bodies[:4])
     assert is_own(run)
@@ -351,12 +351,12 @@ def test_a_fork_is_own_as_far_as_its_source_was(tmp_path: Path, *, at: int | Non
     """A fork of the user's own run is the user's own; a fork of a foreign run, or of the foreign part of one, is foreign."""
     signed = [True, True, True, False, False, True, True]
     events: list[Event] = [
-        starting("own.py:own"),
+        run_started("own.py:own"),
         session(),
         STOPPED,
-        adopting("evil.py:evil"),
+        adopting_session("evil.py:evil"),
         STOPPED,
-        adopting("own.py:own", 3),
+        adopting_session("own.py:own", 3),
         STOPPED,
     ]
     run = write_run(tmp_path / "run", events, signed=signed)
@@ -370,7 +370,7 @@ def test_a_fork_is_own_as_far_as_its_source_was(tmp_path: Path, *, at: int | Non
 @pytest.mark.parametrize("own", [True, False])
 def test_a_salvaged_run_is_own_if_its_source_was(tmp_path: Path, *, own: bool) -> None:
     """Salvage does not sign what the user has not signed."""
-    run = write_run(tmp_path / "run", [starting("own.py:own"), session(), STOPPED], signed=own)
+    run = write_run(tmp_path / "run", [run_started("own.py:own"), session(), STOPPED], signed=own)
     lines = lines_of(run)
     overwrite(segment(run), b"".join([*lines[:3], lines[3].replace(b"interrupted", b"deadlines!!"), *lines[4:]]))
 
@@ -381,7 +381,7 @@ def test_a_salvaged_run_is_own_if_its_source_was(tmp_path: Path, *, own: bool) -
 
 def test_after_the_damage_nothing_is_signed(tmp_path: Path) -> None:
     """A signed session after lost records does not make an earlier, foreign definition the user's."""
-    events: list[Event] = [starting("evil.py:evil"), session(), STOPPED, session(2), STOPPED]
+    events: list[Event] = [run_started("evil.py:evil"), session(), STOPPED, session(2), STOPPED]
     run = write_run(tmp_path / "run", events, signed=[False, False, False, True, True])
     lines = lines_of(run)
     overwrite(segment(run), b"".join([*lines[:3], lines[3].replace(b"interrupted", b"deadlines!!"), *lines[4:]]))

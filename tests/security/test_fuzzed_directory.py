@@ -26,7 +26,7 @@ from tests.security import commands
 from tests.security.test_foreign_directory import EVIL, LARGE, SECRET, SPECIAL, controls
 
 SAMPLE = 6
-"""Directories in each of the quick tests, each read by another part of the commands."""
+"""Directories in each of the quick tests, each read by a different part of the commands."""
 BATCH = 24
 """Directories that one process reads: a new process for each would take most of the time."""
 CODES = {0, 1, 2, 3, 4, 5}
@@ -56,13 +56,13 @@ VALUES: dict[str, Any] = {
 
 def event_samples() -> list[dict[str, Any]]:
     """Return a run with every type of event, each with all of its members."""
-    a: dict[str, Any] = {"trial": "case-1"}
-    b: dict[str, Any] = {"trial": "case-2"}
+    trial_1: dict[str, Any] = {"trial": "case-1"}
+    trial_2: dict[str, Any] = {"trial": "case-2"}
     settings = {"slots": 2, "timeout": 30.0, "fail_under": ["exact=0.5"], "policy": "fixed"}
     usage = {"tokens": 5, "cost": 0.5}
-    start: dict[str, Any] = {**a, "slot": 0, "key": "k", "request": {"url": "http://x"}, "reserved": {"cost": 0.5}}
-    step: dict[str, Any] = {**a, "attempt": 1, "name": "ask", "kind": "model", "fingerprint": "f", "elapsed": 0.5}
-    call: dict[str, Any] = {**a, "scorer": "judge", "key": "scorer:judge"}
+    start: dict[str, Any] = {**trial_1, "slot": 0, "key": "k", "request": {"url": "http://x"}, "reserved": {"cost": 0.5}}
+    step: dict[str, Any] = {**trial_1, "attempt": 1, "name": "ask", "kind": "model", "fingerprint": "f", "elapsed": 0.5}
+    call: dict[str, Any] = {**trial_1, "scorer": "judge", "key": "scorer:judge"}
     failure: dict[str, Any] = {"error": "OSError", "message": "no", "retry_after": 2.0, "elapsed": 0.5}
     run = events.RunStarted(
         evaluation="capitals",
@@ -89,7 +89,7 @@ def event_samples() -> list[dict[str, Any]]:
         )
         for name in ("case-1", "case-2", "case-3")
     ]
-    facts: list[events.Event] = [
+    run_events: list[events.Event] = [
         run,
         events.SessionStarted(session=1, **session),
         events.LimitChanged(before=1, after=2, reason="r", evidence="e", key="k"),
@@ -102,33 +102,33 @@ def event_samples() -> list[dict[str, Any]]:
         events.StepCompleted(**step, step=2, input={"messages": ["b"]}, output="c", parent=3, continues=1, reusable=False),
         events.StepFailed(**step, step=4, input={"messages": []}, error="OSError", message="no", parent=3, continues=2),
         events.AttemptFailed(
-            **a, **failure, attempt=1, traceback="t", location="w:1", category="rate_limited", usage=usage, worker="w"
+            **trial_1, **failure, attempt=1, traceback="t", location="w:1", category="rate_limited", usage=usage, worker="w"
         ),
-        events.RetryScheduled(**a, attempt=2, delay=0.5, reason="rate_limited"),
+        events.RetryScheduled(**trial_1, attempt=2, delay=0.5, reason="rate_limited"),
         events.IntakePaused(until=5.0, reason="retry_after", evidence="e", key="k"),
         events.IntakeResumed(reason="retry_after", evidence="e", key="k"),
         events.AttemptStarted(attempt=2, reuses=1, spent=0.5, **start),
-        events.StepReused(**a, attempt=2, step=1, completed_seq=12, parent=0),
-        events.AttemptTimedOut(**a, attempt=2, timeout=0.5, elapsed=0.5, usage=usage, worker="w"),
-        events.AttemptReturnedLate(**a, attempt=2, outcome="succeeded", elapsed=0.5),
-        events.RetryScheduled(**a, attempt=3, delay=0.5, reason="timed_out"),
+        events.StepReused(**trial_1, attempt=2, step=1, completed_seq=12, parent=0),
+        events.AttemptTimedOut(**trial_1, attempt=2, timeout=0.5, elapsed=0.5, usage=usage, worker="w"),
+        events.AttemptReturnedLate(**trial_1, attempt=2, outcome="succeeded", elapsed=0.5),
+        events.RetryScheduled(**trial_1, attempt=3, delay=0.5, reason="timed_out"),
         events.AttemptStarted(attempt=3, **start),
-        events.AttemptInterrupted(**a, attempt=3, reason="stopped", detail="d", elapsed=0.5, worker="w"),
+        events.AttemptInterrupted(**trial_1, attempt=3, reason="stopped", detail="d", elapsed=0.5, worker="w"),
         events.RunStopped(reason="interrupted"),
         events.JournalRecovered(last_seq=9, bytes=5, file="torn/x"),
         events.SessionStarted(session=2, **session, **adopted),
         events.AttemptStarted(attempt=4, **start),
         events.Noted(name="usage", value=usage, trial="case-1", attempt=4),
-        events.AttemptSucceeded(**a, attempt=4, output="Lima", elapsed=0.5, usage=usage, worker="w"),
+        events.AttemptSucceeded(**trial_1, attempt=4, output="Lima", elapsed=0.5, usage=usage, worker="w"),
         events.ScorerCallStarted(call=1, **call),
-        events.ScorerCallFailed(**failure, **a, scorer="judge", call=1, category="unavailable", delay=0.5),
+        events.ScorerCallFailed(**failure, **trial_1, scorer="judge", call=1, category="unavailable", delay=0.5),
         events.ScorerCallStarted(call=2, **call),
-        events.TrialScored(**a, scorer="judge", version="v", value=0.5, reason="r", elapsed=0.5),
-        events.ScoringFailed(**a, scorer="exact", version="v", error="E", message="m", traceback="t", elapsed=0.5),
-        events.TrialCompleted(**a, attempts=4),
-        events.AttemptStarted(**b, attempt=1, slot=1),
-        events.AttemptFailed(**b, attempt=1, error="E", message="m", category="fatal", elapsed=0.5),
-        events.TrialFailed(**b, attempts=1, reason="fatal"),
+        events.TrialScored(**trial_1, scorer="judge", version="v", value=0.5, reason="r", elapsed=0.5),
+        events.ScoringFailed(**trial_1, scorer="exact", version="v", error="E", message="m", traceback="t", elapsed=0.5),
+        events.TrialCompleted(**trial_1, attempts=4),
+        events.AttemptStarted(**trial_2, attempt=1, slot=1),
+        events.AttemptFailed(**trial_2, attempt=1, error="E", message="m", category="fatal", elapsed=0.5),
+        events.TrialFailed(**trial_2, attempts=1, reason="fatal"),
         events.TrialWithdrawn(trial="case-3", reason="removed"),
         events.Extension(type="x-weather", data={"sun": 1}),
         events.RunFinished(completed=1, failed=1, withdrawn=1, head="", elapsed=5.0),
@@ -136,7 +136,7 @@ def event_samples() -> list[dict[str, Any]]:
         events.SegmentSealed(run=RUN, segment=1, records=1, bytes=1, sha256=""),
     ]
     first = opened(previous_h="")
-    return [{**first, "previous_seq": 0, "previous_bytes": 0, "previous_sha256": ""}, *map(members_of, facts)]
+    return [{**first, "previous_seq": 0, "previous_bytes": 0, "previous_sha256": ""}, *map(members_of, run_events)]
 
 
 def changed_members() -> Iterator[tuple[int, str, str]]:
@@ -144,19 +144,19 @@ def changed_members() -> Iterator[tuple[int, str, str]]:
     samples = event_samples()
     types = [members["type"] for members in samples]
     for name in dict.fromkeys(types):
-        at = types.index(name)
-        for member, value in itertools.product([*samples[at], "seq", "at", "t", "d", "blobs"], [*VALUES, "missing"]):
-            yield at, member, value
+        index = types.index(name)
+        for member, value in itertools.product([*samples[index], "seq", "at", "t", "d", "blobs"], [*VALUES, "missing"]):
+            yield index, member, value
 
 
-def write_changed(run: Path, at: int, member: str, value: str) -> None:
+def write_changed(run: Path, index: int, member: str, value: str) -> None:
     """Write the run with one member changed, and correct hashes."""
     samples = event_samples()
     if value == "missing":
-        samples[at].pop(member, None)
+        samples[index].pop(member, None)
     else:
-        samples[at][member] = VALUES[value]
-    forge(run, samples if at == len(samples) - 1 else samples[:-1])  # The seal of this file would be wrong.
+        samples[index][member] = VALUES[value]
+    forge(run, samples if index == len(samples) - 1 else samples[:-1])  # The seal of this file would be wrong.
 
 
 NAMES = (
@@ -171,7 +171,7 @@ NAMES = (
     "blobs/XX/FILE",
     ".journal-000001.jsonl.new",
 )
-SIZES: dict[str, bytes | int] = {
+CONTENTS: dict[str, bytes | int] = {
     "nothing": b"",
     "zeros": bytes(8 << 20),
     "line feeds": b"\n" * (8 << 20),
@@ -182,7 +182,7 @@ SIZES: dict[str, bytes | int] = {
     "50 GB": 50 << 30,
 }
 """Content of a file; a number is the size of a sparse one."""
-KINDS = ("removed", *SPECIAL, *SIZES, *(f"tail of {name}" for name in SIZES))
+KINDS = ("removed", *SPECIAL, *CONTENTS, *(f"tail of {name}" for name in CONTENTS))
 
 
 def write_replaced(run: Path, name: str, kind: str) -> None:
@@ -193,16 +193,16 @@ def write_replaced(run: Path, name: str, kind: str) -> None:
     write_sync(run, [session(2), *trial("case-2")], new=False)
     (blob,) = run.glob("blobs/*/*.json")
     file = {"blobs/XX": blob.parent, "blobs/XX/FILE": blob}.get(name, run / name)
-    is_tail, size = kind.startswith("tail of "), SIZES.get(kind.removeprefix("tail of "))
+    is_tail, new_content = kind.startswith("tail of "), CONTENTS.get(kind.removeprefix("tail of "))
     if not is_tail or not file.is_file():
         shutil.rmtree(file) if file.is_dir() else file.unlink(missing_ok=True)
     if kind in SPECIAL:
         SPECIAL[kind](file)
-    elif isinstance(size, int):
+    elif isinstance(new_content, int):
         with file.open("ab") as stream:
-            stream.truncate(size)
-    elif size is not None:
-        overwrite(file, (file.read_bytes() if file.exists() else b"") + size)
+            stream.truncate(new_content)
+    elif new_content is not None:
+        overwrite(file, (file.read_bytes() if file.exists() else b"") + new_content)
 
 
 @pytest.fixture(scope="module")
@@ -214,14 +214,14 @@ def forks() -> Iterator[Forks]:
 
 
 def listing(directory: Path) -> dict[str, tuple[int, int, int]]:
-    """Return type, size and time of everything in a directory."""
+    """Return mode, size and modification time of everything in a directory."""
     paths = [Path(root, name) for root, subdirectories, files in os.walk(directory) for name in (*subdirectories, *files)]
     status = {str(path): path.lstat() for path in paths}
     return {name: (entry.st_mode, entry.st_size, entry.st_mtime_ns) for name, entry in status.items()}
 
 
-def check(forks: Forks, directories: Mapping[Path, object], parts: int) -> Iterator[tuple[Any, dict[str, int]]]:
-    """Read the run in each directory with every `parts`-th command, in one process; yield its case and the exit codes."""
+def check(forks: Forks, directories: Mapping[Path, object], stride: int) -> Iterator[tuple[Any, dict[str, int]]]:
+    """Read the run in each directory with every `stride`-th command, in one process; yield its case and the exit codes."""
     before = {}
     for directory in directories:
         for name in ("home", "out", "evals", "run"):
@@ -230,7 +230,7 @@ def check(forks: Forks, directories: Mapping[Path, object], parts: int) -> Itera
         for canary in ("evals", "run"):
             (directory / canary / "capitals.py").write_text("raise SystemExit(99)")
         before[directory] = listing(directory / "run"), listing(directory / "home")
-    child = forks.start(parts, *directories)
+    child = forks.start(stride, *directories)
     code, _, err = child.end(20 * commands.SECONDS)
     unread = [case for directory, case in directories.items() if not (directory / "out" / commands.RESULTS).exists()]
     assert (0, "", []) == (code, err, unread), (unread[:1], err[-2_000:])
@@ -249,9 +249,9 @@ def check(forks: Forks, directories: Mapping[Path, object], parts: int) -> Itera
         shutil.rmtree(directory)
 
 
-def is_invalid(at: int, member: str, value: str) -> bool:
+def is_invalid(index: int, member: str, value: str) -> bool:
     """Whether the changed event has a member of a wrong type."""
-    members = {**event_samples()[at], member: VALUES.get(value)}
+    members = {**event_samples()[index], member: VALUES.get(value)}
     if value == "missing" or member in {"seq", "at", "t", "d", "blobs", "type", "format", "version"}:
         return False  # An unknown format is a usage error, and so is an unknown event.
     try:
@@ -261,22 +261,22 @@ def is_invalid(at: int, member: str, value: str) -> bool:
     return False
 
 
-def check_members(forks: Forks, tmp_path: Path, cases: Sequence[tuple[int, str, str]], parts: int = 1) -> None:
+def check_members(forks: Forks, tmp_path: Path, cases: Sequence[tuple[int, str, str]], stride: int = 1) -> None:
     """Check runs in which one member is changed; a wrong type is damage."""
-    for case, codes in check_all(forks, tmp_path, cases, write_changed, parts):
+    for case, codes in check_all(forks, tmp_path, cases, write_changed, stride):
         if is_invalid(*case):
-            reading = {f"{command} /run" for command in ("verify", "status", "log", "show", "watch")} & codes.keys()
-            assert {4} >= {codes[command] for command in reading}, case
+            readers = {f"{command} /run" for command in ("verify", "status", "log", "show", "watch")} & codes.keys()
+            assert {4} >= {codes[command] for command in readers}, case
 
 
-def check_files(forks: Forks, tmp_path: Path, cases: Sequence[tuple[str, str]], parts: int = 1) -> None:
+def check_files(forks: Forks, tmp_path: Path, cases: Sequence[tuple[str, str]], stride: int = 1) -> None:
     """Check runs in which one file is replaced."""
-    for _ in check_all(forks, tmp_path, cases, write_replaced, parts):
+    for _ in check_all(forks, tmp_path, cases, write_replaced, stride):
         pass
 
 
 def check_all(
-    forks: Forks, tmp_path: Path, cases: Sequence[Any], write: Callable[..., None], parts: int
+    forks: Forks, tmp_path: Path, cases: Sequence[Any], write: Callable[..., None], stride: int
 ) -> Iterator[tuple[Any, dict[str, int]]]:
     """Write the run of each case, and check several of them per process; yield each case and its exit codes."""
     for first in range(0, len(cases), BATCH):
@@ -284,7 +284,7 @@ def check_all(
         for directory, case in directories.items():
             directory.mkdir()
             write(directory / "run", *case)
-        yield from check(forks, directories, parts)
+        yield from check(forks, directories, stride)
 
 
 def test_every_event_is_changed() -> None:
@@ -293,12 +293,12 @@ def test_every_event_is_changed() -> None:
 
 
 def test_changed_members(forks: Forks, tmp_path: Path) -> None:
-    """Values of all types in a sample of the members."""
+    """A sample of the members, with values of all types."""
     check_members(forks, tmp_path, random.Random(0).sample([*changed_members()], SAMPLE), SAMPLE)
 
 
 def test_replaced_files(forks: Forks, tmp_path: Path) -> None:
-    """Links, special files and sizes in place of a sample of the files."""
+    """A sample of the files, replaced by links, special files and other content."""
     check_files(forks, tmp_path, random.Random(0).sample([*itertools.product(NAMES, KINDS)], SAMPLE), SAMPLE)
 
 
@@ -308,8 +308,8 @@ def test_replaced_files(forks: Forks, tmp_path: Path) -> None:
 @pytest.mark.parametrize("value", ["large", "huge"])
 def test_a_report_of_a_very_long_duration(tmp_path: Path, event: str, member: str, value: str) -> None:
     """A duration that does not fit into 64 bits of microseconds is shown, not reported as a bug."""
-    at = next(at for at, members in enumerate(event_samples()) if members["type"] == event)
-    write_changed(tmp_path / "run", at, member, value)
+    index = next(index for index, members in enumerate(event_samples()) if members["type"] == event)
+    write_changed(tmp_path / "run", index, member, value)
     result = CliRunner().invoke(cli, ["report", str(tmp_path / "run"), "-o", str(tmp_path / "report.html")])
 
     assert 0 == result.exit_code, result.output
@@ -322,15 +322,15 @@ def test_a_report_of_a_very_long_duration(tmp_path: Path, event: str, member: st
 @pytest.mark.parametrize("value", ["large", "huge"])
 def test_a_very_large_number(tmp_path: Path, event: str, member: str, value: str) -> None:
     """A number that no run reaches neither ends a page early nor makes `salvage` write without end."""
-    at = next(at for at, members in enumerate(event_samples()) if members["type"] == event)
-    write_changed(tmp_path / "run", at, member, value)
+    index = next(index for index, members in enumerate(event_samples()) if members["type"] == event)
+    write_changed(tmp_path / "run", index, member, value)
     salvaged = CliRunner().invoke(cli, ["salvage", str(tmp_path / "run"), "-o", str(tmp_path / "new")])
 
     assert salvaged.exit_code in CODES, salvaged.output
     commands.view(str(tmp_path / "run"))
 
 
-def test_sizes(forks: Forks, tmp_path: Path) -> None:
+def test_large_files(forks: Forks, tmp_path: Path) -> None:
     """A sparse file of 50 GB and 8 MiB of line feeds take neither much memory nor time."""
     segments = [("journal-000002.jsonl", kind) for kind in ("tail of line feeds", "tail of 50 GB", "tail of hashes")]
     check_files(forks, tmp_path, [*segments, ("blobs/XX/FILE", "50 GB")], 4)
@@ -339,11 +339,11 @@ def test_sizes(forks: Forks, tmp_path: Path) -> None:
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("part", range(8))
 def test_all_changed_members(forks: Forks, tmp_path: Path, part: int) -> None:
-    """Values of all types in every member of every event, each directory read by a quarter of the commands."""
+    """Every member of every event, with values of all types; each directory is read by a quarter of the commands."""
     check_members(forks, tmp_path, [*changed_members()][part::8], 4)
 
 
 @pytest.mark.exhaustive
 def test_all_replaced_files(forks: Forks, tmp_path: Path) -> None:
-    """Links, special files and sizes in place of every file, each directory read by a quarter of the commands."""
+    """Every file, replaced by links, special files and other content; each directory is read by a quarter of the commands."""
     check_files(forks, tmp_path, [*itertools.product(NAMES, KINDS)], 4)

@@ -22,7 +22,7 @@ from tests.runs import define_real, events, run_real, signal_after
 from tests.security.growth import FACTOR, LINEAR, growth
 
 
-def unchanged(value: str) -> str:
+def identity(value: str) -> str:
     return value
 
 
@@ -76,12 +76,12 @@ PREFIXES = ["", "eyJ", "api_key", "authorization:", "bearer", "-----BEGIN PRIVAT
 def test_every_mask_takes_linear_time(shape: Any, size: int) -> None:
     """No repetition of a part of a secret, after the beginning of one, takes more than linear time."""
     texts = {(prefix, unit): (prefix + unit * (size // len(unit))) for prefix in PREFIXES for unit in UNITS}
-    grown = {
+    growths = {
         (prefix, unit): growth(lambda text: shape.mask(text, None), text, prefix + unit * (FACTOR * size // len(unit)))
         for (prefix, unit), text in texts.items()
     }
 
-    assert {} == {key: value for key, value in grown.items() if value > LINEAR}
+    assert {} == {key: value for key, value in growths.items() if value > LINEAR}
 
 
 @pytest.mark.parametrize("unit", ["abcdefghijkl"[:11], "\\", "a\\/", "YWJjZGVmZ2hp", "%2f", "\\u002f"])
@@ -97,10 +97,10 @@ def test_a_search_for_values_takes_linear_time(value: str, unit: str) -> None:
 
 def test_a_megabyte_is_masked_quickly() -> None:
     """A megabyte of beginnings of a token is masked in less than a second."""
-    started = time.thread_time()
+    start = time.thread_time()
     mask("_eyJ" * 250_000)
 
-    assert time.thread_time() - started < 1
+    assert time.thread_time() - start < 1
 
 
 @pytest.mark.parametrize(
@@ -160,21 +160,21 @@ def test_quick_searches_are_quick(pattern: str, text: str) -> None:
     except re.error:
         return
     length = next(length for length in (3_000, 1_000, 300, 100, 30, 10, 3, 1, 0) if is_quick(pattern, length) or not length)
-    started = time.thread_time()
+    start = time.thread_time()
     if is_quick(pattern, length):
         re.search(pattern, "a" * length)
 
-    assert time.thread_time() - started < 1
+    assert time.thread_time() - start < 1
     assert expected == search(pattern, text, 5)
 
 
 def test_a_pattern_of_a_case_fails_its_score_only(path: Path) -> None:
     """A case whose pattern never ends gets no score; the others do, and a re-scoring ends too."""
     cases = [Case(name="evil", input="a" * 60 + "b", expected="(a+)+$"), Case(name="good", input="Lima", expected="^L")]
-    defined = define_real(unchanged, cases)
-    defined.score(timeout=0.1)(scorers.regex())
-    run_real(defined, path)
-    rescore(defined, path, all_outputs=True)
+    evaluation = define_real(identity, cases)
+    evaluation.score(timeout=0.1)(scorers.regex())
+    run_real(evaluation, path)
+    rescore(evaluation, path, all_outputs=True)
 
     failed = events(path, ScoringFailed)
     assert [("evil", "evaljournal.SearchTimedOut")] * 2 == [(event.trial, event.error) for event in failed]
@@ -182,13 +182,13 @@ def test_a_pattern_of_a_case_fails_its_score_only(path: Path) -> None:
 
 
 def test_a_search_does_not_delay_a_signal(path: Path) -> None:
-    """While a search takes long, the run can be stopped."""
-    defined = define_real(unchanged, [Case(name="evil", input="a" * 60 + "b", expected="(a+)+$")])
-    defined.score(timeout=30)(scorers.regex())
-    started = time.monotonic()
-    outcome = run_real(defined, path, **signal_after(0.1), grace=0.2)
+    """During a long search, the run can be stopped."""
+    evaluation = define_real(identity, [Case(name="evil", input="a" * 60 + "b", expected="(a+)+$")])
+    evaluation.score(timeout=30)(scorers.regex())
+    start = time.monotonic()
+    outcome = run_real(evaluation, path, **signal_after(0.1), grace=0.2)
 
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - start < 10
     assert "interrupted" == outcome.stop_reason
 
 
@@ -201,12 +201,12 @@ def test_the_limit_of_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
         return True
 
     monkeypatch.setattr("runner.scorers.builtin.search", record)
-    own: list[tuple[float | Inherited | None, float | None]]
-    own = [(INHERITED, None), (INHERITED, 600), (INHERITED, 3), (60, 3), (None, 3)]
-    for own_timeout, timeout in own:
-        defined = define_real(unchanged)
-        defined.score(timeout=own_timeout)(scorers.regex("a"))
-        (scorer,) = defined.scorers.values()
+    timeouts: list[tuple[float | Inherited | None, float | None]]
+    timeouts = [(INHERITED, None), (INHERITED, 600), (INHERITED, 3), (60, 3), (None, 3)]
+    for own_timeout, timeout in timeouts:
+        evaluation = define_real(identity)
+        evaluation.score(timeout=own_timeout)(scorers.regex("a"))
+        (scorer,) = evaluation.scorers.values()
         scorer.with_defaults(scorer.retry, timeout).call(ScorerInput("a", Case(input="a")))
 
     assert [10, 10, 3, 60, 10] == limits

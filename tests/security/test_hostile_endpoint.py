@@ -1,4 +1,4 @@
-"""A hostile endpoint: whatever it replies, the loop does not block, memory is bounded, and the attempt fails or succeeds."""
+"""A hostile endpoint: whatever it replies, the loop does not block, memory is bounded, and the attempt ends."""
 
 import gzip
 import random
@@ -43,7 +43,7 @@ def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_large_replies_wait_for_each_other(small_limits: None) -> None:
     """However many replies are in flight, only four are large; each gets its turn."""
-    large: list[int] = []
+    parsed: list[int] = []
     count = peak = 0
 
     async def reply(number: int) -> None:
@@ -56,7 +56,7 @@ def test_large_replies_wait_for_each_other(small_limits: None) -> None:
             peak = max(peak, count)
             await memory.parse(lambda: time.sleep(0.002))
             count -= 1
-            large.append(number)
+            parsed.append(number)
 
     async def main() -> None:
         with trio.fail_after(20):
@@ -67,7 +67,7 @@ def test_large_replies_wait_for_each_other(small_limits: None) -> None:
     trio.run(main)
 
     assert reply_memory.LARGE_REPLIES == peak
-    assert list(range(20)) == sorted(large)
+    assert list(range(20)) == sorted(parsed)
 
 
 def test_an_abandoned_parse_keeps_its_place(small_limits: None) -> None:
@@ -102,7 +102,7 @@ def test_an_abandoned_parse_keeps_its_place(small_limits: None) -> None:
 def test_a_place_is_free_after_an_error(small_limits: None, path: Path) -> None:
     """Replies that are too large fail their attempts and free their places."""
     with replying(b"x" * 200_000, "text/plain") as replies:
-        run_real(define_real(Endpoint(replies.url), [Case(name=str(n), input=n) for n in range(12)]), path)
+        run_real(define_real(Endpoint(replies.url), [Case(name=str(number), input=number) for number in range(12)]), path)
 
     assert ["evaljournal.ReplyTooLarge"] * 12 == [event.error for event in events(path, AttemptFailed)]
 
@@ -112,11 +112,11 @@ def test_a_large_reply_is_parsed_in_a_thread(small_limits: None, path: Path, mon
     threads: dict[int, str] = {}
     parse = Reply.json
 
-    def recorded(self: Reply) -> Any:
+    def recording(self: Reply) -> Any:
         threads[len(self.body)] = threading.current_thread().name
         return parse(self)
 
-    monkeypatch.setattr(Reply, "json", recorded)
+    monkeypatch.setattr(Reply, "json", recording)
     sizes = []
     for number, size in enumerate((100, 50_000)):
         body = orjson.dumps({"output": "x" * size})
@@ -145,14 +145,14 @@ def test_a_very_long_reply_of_a_judge_is_invalid(path: Path, monkeypatch: pytest
     monkeypatch.setattr("runner.scorers.llm_judge._MAX_REPLY", 1_000)
     body = {"choices": [{"message": {"content": "verdict: correct " * 100}, "finish_reason": "stop"}]}
     with replying(orjson.dumps(body)) as replies:
-        defined = define_real(_unchanged)
-        defined.score(scorers.judge("m", base_url=replies.url))
-        run_real(defined, path)
+        evaluation = define_real(identity)
+        evaluation.score(scorers.judge("m", base_url=replies.url))
+        run_real(evaluation, path)
 
     assert ["evaljournal.InvalidReply"] == [event.error for event in events(path, ScorerCallFailed)]
 
 
-def _unchanged(value: str) -> str:
+def identity(value: str) -> str:
     return value
 
 
@@ -168,7 +168,7 @@ def test_reading_a_verdict_takes_linear_time(unit: str) -> None:
     assert growth(verdict, unit * 2_000, unit * 2_000 * FACTOR) <= LINEAR
 
 
-@pytest.mark.parametrize("media", ["application/json", "text/event-stream", "application/x-ndjson", "text/plain"])
+@pytest.mark.parametrize("media_type", ["application/json", "text/event-stream", "application/x-ndjson", "text/plain"])
 @pytest.mark.parametrize(
     "unit",
     [
@@ -192,11 +192,11 @@ def test_reading_a_verdict_takes_linear_time(unit: str) -> None:
         *('data: {"choices": [{"delta": {"content": "a"}}]}\n\n', "event: a\n", "-", "0.1e1", "\x00", "é", "\ud7ff"),
     ],
 )
-def test_parsing_takes_linear_time(unit: str, media: str) -> None:
+def test_parsing_takes_linear_time(unit: str, media_type: str) -> None:
     """No repetition in a reply is slow to parse."""
 
     def parse(body: bytes) -> None:
-        read(reply(body, media))
+        parse_reply(reply(body, media_type))
 
     small = unit.encode() * (4_000 // len(unit.encode()))
     assert growth(parse, small, small * FACTOR) <= LINEAR
@@ -205,13 +205,13 @@ def test_parsing_takes_linear_time(unit: str, media: str) -> None:
 @pytest.mark.parametrize("status", [200, 302, 404, 429, 500])
 def test_headers_and_errors_are_bounded(status: int, path: Path) -> None:
     """Long headers that look like secrets, and a long body, take little time and space."""
-    started = time.process_time()
+    start = time.process_time()
     with replying(
         b"_eyJ" * 100_000, "text/plain", status=status, Location="/?" + "_eyJ" * 10_000, X_Ratelimit="_eyJ" * 3_000
     ) as replies:
         run_real(define_real(Endpoint(replies.url)), path)
 
-    assert time.process_time() - started < 5
+    assert time.process_time() - start < 5
     assert sum(file.stat().st_size for file in path.glob("*.jsonl")) < 20_000 + (400_100 if status == 200 else 0)
     assert load(path).state.done == 1
 
@@ -221,11 +221,11 @@ def test_a_compressed_reply_counts_as_a_large_one(small_limits: None, path: Path
     waits: list[bool] = []
     take = ReplyMemory.take_place
 
-    async def recorded(self: ReplyMemory) -> None:
+    async def recording(self: ReplyMemory) -> None:
         waits.append(True)
         await take(self)
 
-    monkeypatch.setattr(ReplyMemory, "take_place", recorded)
+    monkeypatch.setattr(ReplyMemory, "take_place", recording)
     with replying(gzip.compress(b'{"output": "Lima"}'), Content_Encoding="gzip") as replies:
         run_real(define_real(Endpoint(replies.url, output_path="output")), path)
 
@@ -233,7 +233,7 @@ def test_a_compressed_reply_counts_as_a_large_one(small_limits: None, path: Path
     assert [True] == waits
 
 
-# Fuzzing. A slice of it in every run of the tests; `pytest -m exhaustive` for all.
+# Fuzzing: a sample in every test run, all with `pytest -m exhaustive`.
 
 PIECES: Final = (
     *(b"{", b"}", b"[", b"]", b'"', b":", b",", b" ", b"\n", b"\r", b"\r\n\r\n", b"\n\n", b"\\", b"\\u", b"\\ud800", b"\\/"),
@@ -271,7 +271,7 @@ PIECES: Final = (
     ),
     *("é\u2028\U0001f600".encode(), b"[" * 300, b"]" * 300, b'{"a":' * 1_100),
 )
-MEDIA: Final = ("application/json", "text/event-stream", "application/x-ndjson", "text/plain", "text/plain; charset=", "")
+MEDIA_TYPES: Final = ("application/json", "text/event-stream", "application/x-ndjson", "text/plain", "text/plain; charset=", "")
 CHARSETS: Final = (
     "utf-7",
     "utf-16",
@@ -286,12 +286,12 @@ CHARSETS: Final = (
 )
 
 
-def reply(body: bytes, media: str = "application/json", **headers: str) -> Reply:
-    return Reply(200, {"content-type": media, "content-length": str(len(body)), **headers}, body, 0.1)
+def reply(body: bytes, media_type: str = "application/json", **headers: str) -> Reply:
+    return Reply(200, {"content-type": media_type, "content-length": str(len(body)), **headers}, body, 0.1)
 
 
-def read(received: Reply) -> None:
-    """Parse a reply in every way; raise only if that raises something that it must not."""
+def parse_reply(received: Reply) -> None:
+    """Parse a reply in every way; raise only errors that are not expected."""
     chat = Chat("m", base_url="http://127.0.0.1:1")
     readers: list[Callable[[], object]] = [
         lambda: output_of(received, None, None, None),
@@ -303,7 +303,7 @@ def read(received: Reply) -> None:
             reader()
 
 
-def fuzzed(seed: int) -> bytes:
+def fuzzed_body(seed: int) -> bytes:
     rng = random.Random(seed)
     body = b"".join(rng.choices(PIECES, k=rng.randrange(1, 40)))
     if rng.random() < 0.3:
@@ -314,14 +314,14 @@ def fuzzed(seed: int) -> bytes:
 
 def fuzz_reply(seed: int) -> None:
     rng = random.Random(seed)
-    body, media, headers = fuzzed(seed), rng.choice(MEDIA), dict[str, str]()
-    if media.endswith("="):
-        media += rng.choice(CHARSETS)
+    body, media_type, headers = fuzzed_body(seed), rng.choice(MEDIA_TYPES), dict[str, str]()
+    if media_type.endswith("="):
+        media_type += rng.choice(CHARSETS)
     if rng.random() < 0.3:
         headers["content-encoding"] = rng.choice(["gzip", "deflate", "br", "gzip, deflate", "identity", "\udcff"])
         body = rng.choice([zlib.compress(body), gzip.compress(body), body])
         body = body[: rng.randrange(len(body) + 1)] if rng.random() < 0.3 else body
-    received = reply(body, media, **headers)
+    received = reply(body, media_type, **headers)
     if rng.random() < 0.3:
         del received.headers["content-length"]
     if headers:
@@ -329,7 +329,7 @@ def fuzz_reply(seed: int) -> None:
             received.decompress()
         except EXPECTED_ERRORS:
             return
-    read(received)
+    parse_reply(received)
 
 
 SECRET_PIECES: Final = (
@@ -401,11 +401,11 @@ def fuzz_mask(seed: int) -> None:
         assert key not in mask_keys(f"{text} {key} {text}"), text
 
 
-SLICE, ALL = 300, 200_000
+SAMPLE, ALL = 300, 200_000
 """Inputs of each kind that are tried."""
 
 
-@pytest.mark.parametrize("count", [SLICE, pytest.param(ALL, marks=[pytest.mark.exhaustive, pytest.mark.timeout(3_600)])])
+@pytest.mark.parametrize("count", [SAMPLE, pytest.param(ALL, marks=[pytest.mark.exhaustive, pytest.mark.timeout(3_600)])])
 @pytest.mark.parametrize("fuzz", [fuzz_reply, fuzz_mask])
 def test_any_input_is_classified(fuzz: Callable[[int], None], count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Parsers of replies raise only what is classified; masks only remove parts of a text, and leave no key in it."""
@@ -419,16 +419,16 @@ def test_any_input_is_classified(fuzz: Callable[[int], None], count: int, monkey
             raise
 
 
-STEERING: Final = ("quota", "finish_reason", "unauthorized", "masked", "judge", "usage")
+ENGINE_NOTES: Final = ("quota", "finish_reason", "unauthorized", "masked", "judge", "usage")
 """What the engine and the views read from notes of their own."""
 
 
 @pytest.mark.parametrize("prefix", ["", NOTE_PREFIX])
-def test_notes_from_a_reply_do_not_steer_the_engine(prefix: str, path: Path) -> None:
+def test_notes_from_a_reply_do_not_control_the_engine(prefix: str, path: Path) -> None:
     """A task that notes whatever a reply contains cannot use a name of the engine; other names mean nothing to it."""
 
     def task(value: str) -> str:
-        note(**{f"{prefix}{name}": "length" for name in STEERING})
+        note(**{f"{prefix}{name}": "length" for name in ENGINE_NOTES})
         return value
 
     outcome = run_real(define_real(task), path)

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from runner.cli import cli
 from tests.replay.eventful_run import eventful_run
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="file modes of POSIX")
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX file modes")
 
 
 def mode(path: Path) -> int:
@@ -38,7 +38,7 @@ def test_reports_and_exports_are_private(tmp_path: Path, arguments: list[str]) -
 def test_the_files_of_nat_output_are_private(tmp_path: Path) -> None:
     """What a run writes with `--nat-output` is as private as its journal."""
     (tmp_path / "qa.jsonl").write_text('{"id": "peru", "input": "Peru?"}\n')
-    words = [
+    arguments = [
         "run",
         "--data",
         f"{tmp_path}/qa.jsonl",
@@ -49,7 +49,7 @@ def test_the_files_of_nat_output_are_private(tmp_path: Path) -> None:
         "--nat-output",
         f"{tmp_path}/out",
     ]
-    result = CliRunner().invoke(cli, words)
+    result = CliRunner().invoke(cli, arguments)
 
     assert 0 == result.exit_code, result.output
     files = [*(tmp_path / "out").iterdir()]

@@ -41,15 +41,15 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "qa.jsonl"
 
 
-def test_the_head_of_a_run_is_kept(data: str) -> None:
+def test_the_head_of_a_run_is_written(data: str) -> None:
     """`--head-file` writes the head that is printed; `verify` accepts it, and rejects a run from which records were removed."""
     run = ["run", "--data", data, "--command", "echo Lima", "--score", "exact", "--head-file", "head.txt", "--plain"]
-    ended = CliRunner().invoke(cli, run)
+    result = CliRunner().invoke(cli, run)
     head = Path("head.txt").read_text()
 
-    assert 0 == ended.exit_code, ended.output
+    assert 0 == result.exit_code, result.output
     assert re.fullmatch(r"[0-9a-f]{32}\n", head)
-    assert f"head: {head}" in ended.stdout
+    assert f"head: {head}" in result.stdout
     verify = ["verify", "runs/qa/0001", "--expect-head", head.strip()]
     assert 0 == CliRunner().invoke(cli, verify).exit_code
     (segment,) = Path("runs/qa/0001").glob("journal-*.jsonl")
@@ -78,10 +78,10 @@ def test_no_other_file_is_replaced_by_a_head(data: str, target: str) -> None:
     os.mkfifo("pipe")
     Path("link").symlink_to(data)
     Path("folder").mkdir()
-    ended = CliRunner().invoke(cli, [*RUN, "--head-file", target])
+    result = CliRunner().invoke(cli, [*RUN, "--head-file", target])
 
-    assert 2 == ended.exit_code
-    assert "--head-file" in ended.stderr
+    assert 2 == result.exit_code
+    assert "--head-file" in result.stderr
     assert DATA == Path(data).read_text()
     assert not Path("runs").exists()
 
@@ -99,7 +99,7 @@ def test_the_head_of_an_earlier_run_is_replaced() -> None:
 
 @pytest.mark.usefixtures("data")
 def test_a_file_that_appears_during_the_run_is_kept(capsys: pytest.CaptureFixture[str]) -> None:
-    """The journal itself, for example: the head is printed instead."""
+    """If the head file is another file at the end, such as the journal, the head is printed instead."""
     assert 0 == CliRunner().invoke(cli, [*RUN, "-o", "mine"]).exit_code
     write_head(Path("mine/journal-000001.jsonl"), "0" * 32)
 
@@ -115,12 +115,12 @@ def test_the_junit_export_has_the_head(tmp_path: Path) -> None:
     assert f'name="head" value="{load(run).state.head}"' in exported.stdout
 
 
-def test_a_duration_beyond_every_calendar(tmp_path: Path) -> None:
+def test_a_duration_that_is_too_long_to_simulate(tmp_path: Path) -> None:
     """A run whose call took 1e308 s cannot be simulated; that is an error, not a bug."""
     events = [event for event in trial("a") if not isinstance(event, AttemptSucceeded)]
-    ended = AttemptSucceeded(trial="a", attempt=1, output=1, elapsed=1e308)
-    recorded = {"slots": 1, "policy": "fixed", "seed": 1}
-    run_started = attrs.evolve(started(), settings=recorded)  # type: ignore[misc]  # a fact is an attrs class
-    write_sync(tmp_path / "run", [run_started, session(), *events[:2], ended, *events[2:]])
+    succeeded = AttemptSucceeded(trial="a", attempt=1, output=1, elapsed=1e308)
+    settings = {"slots": 1, "policy": "fixed", "seed": 1}
+    run_started = attrs.evolve(started(), settings=settings)  # type: ignore[misc]  # a fact is an attrs class
+    write_sync(tmp_path / "run", [run_started, session(), *events[:2], succeeded, *events[2:]])
 
     assert 2 == CliRunner().invoke(cli, ["simulate", str(tmp_path / "run")]).exit_code

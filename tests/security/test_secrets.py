@@ -40,22 +40,23 @@ def no_known_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.setattr(values, name, value)
 
 
-def written(path: Path) -> bytes:
+def recorded_bytes(path: Path) -> bytes:
     """Return the bytes of all files of a run."""
     return b"".join(file.read_bytes() for file in path.rglob("*") if file.is_file())
 
 
-def forms(value: str) -> dict[str, str]:
+def encoded_forms(value: str) -> dict[str, str]:
     """Return the forms in which a server or a library may repeat a value."""
     encoded = {
-        f"base64, offset {n}": base64.b64encode(b"user:abc"[: 5 + n] + value.encode() + b"\n").decode() for n in range(3)
+        f"base64, offset {offset}": base64.b64encode(b"user:abc"[: 5 + offset] + value.encode() + b"\n").decode()
+        for offset in range(3)
     }
     return {
         "plain": value,
         "JSON": json.dumps(value)[1:-1],
         "slashes escaped": json.dumps(value)[1:-1].replace("/", "\\/"),
         "JSON in JSON": json.dumps(json.dumps(value).replace("/", "\\/")),
-        "unicode escapes": "".join(f"\\u{ord(c):04x}" if not c.isalnum() else c for c in value),
+        "unicode escapes": "".join(f"\\u{ord(char):04x}" if not char.isalnum() else char for char in value),
         "percent": quote(value, safe=""),
         "repr": repr(value),
         **encoded,
@@ -63,11 +64,11 @@ def forms(value: str) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("form", forms(VALUE))
+@pytest.mark.parametrize("form", encoded_forms(VALUE))
 @pytest.mark.parametrize("value", [VALUE, "abcdefghijkl", "\\/\"'\\/\"'\\/\"'", "pässwörter-überall"])
 def test_a_value_is_masked_in_every_form(value: str, form: str) -> None:
     """A known value is recognized where it is escaped or encoded."""
-    text = forms(value)[form]
+    text = encoded_forms(value)[form]
     add_secret(value)
 
     assert "***" in mask_output(f"before {text} after")
@@ -95,21 +96,21 @@ def test_an_echoed_key_is_masked_and_that_is_recorded(path: Path, monkeypatch: p
     scored_outputs: list[Any] = []
     reply = json.dumps({"output": f"your key is {VALUE}, really"}).replace("/", "\\/").encode()
     with replying(reply) as replies:
-        defined = define_real(Endpoint(replies.url, headers={"X-Plain": "$OUR_SETTING"}, output_path="output"))
+        evaluation = define_real(Endpoint(replies.url, headers={"X-Plain": "$OUR_SETTING"}, output_path="output"))
 
-        @defined.score
+        @evaluation.score
         def scored(output: str) -> bool:
             scored_outputs.append(output)
             return True
 
-        run_real(defined, path)
-    rescore(defined, path, all_outputs=True)
+        run_real(evaluation, path)
+    rescore(evaluation, path, all_outputs=True)
 
     assert VALUE == replies.requests[0]["x-plain"]
     assert ["your key is ***, really"] == outputs(path)
     assert ["your key is ***, really"] * 2 == scored_outputs
     assert [{"output": True}] == [event.value for event in events(path, Noted) if event.name == MASKED]
-    assert VALUE.encode() not in written(path)
+    assert VALUE.encode() not in recorded_bytes(path)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +132,7 @@ def test_a_key_split_over_a_stream_is_masked(
     assert [expected] == outputs(path)
 
 
-def test_an_output_without_a_key_is_not_touched() -> None:
+def test_an_output_without_a_key_is_not_copied() -> None:
     """An output in which nothing is masked is the same object."""
     add_secret(VALUE)
     output = [{"text": "no/known+form"}, {"text": "=4712"}]
@@ -150,7 +151,7 @@ def test_variables_with_secret_names_are_masked(path: Path, monkeypatch: pytest.
         note(client=f"Client({VALUE})", by="an author of code", cwd=str(Path.cwd()))
         if value == "fail":
             raise ValueError(f"cannot use {VALUE}")
-        return f"told {VALUE}"
+        return f"used {VALUE}"
 
     run_real(define_real(task, [Case(name=name, input=name) for name in ("fail", "ok")]), path)
 
@@ -159,7 +160,7 @@ def test_variables_with_secret_names_are_masked(path: Path, monkeypatch: pytest.
     (failed,) = events(path, AttemptFailed)
     assert "cannot use ***" == failed.message
     assert VALUE not in failed.traceback
-    assert [f"told {VALUE}"] == outputs(path)
+    assert [f"used {VALUE}"] == outputs(path)
     assert mask_values({"q": [f"with {VALUE}"]}) == {"q": ["with ***"]}
 
 
@@ -171,10 +172,10 @@ def test_expanded_values_are_masked_in_errors(path: Path, monkeypatch: pytest.Mo
 
     (failed,) = events(path, AttemptFailed)
     assert "evaljournal.ErrorReply" == failed.error
-    assert b"no/kn" not in written(path)
+    assert b"no/kn" not in recorded_bytes(path)
 
 
-def test_the_host_is_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_host_is_not_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     """A variable with the base URL is shown, but not a long segment of its path."""
     monkeypatch.setenv("BASE", "http://127.0.0.1:4711/hooks/T0123456789abcdef")
     endpoint = Endpoint("$BASE/x")
@@ -280,14 +281,14 @@ def test_a_literal_key_is_rejected(arguments: tuple[str, ...], form: str, monkey
     """A key in a header, a URL or a command is a usage error that shows how to pass it; nothing is written."""
     monkeypatch.setenv("VENDOR_API_KEY", VALUE)
     target = () if {"--endpoint", "--chat", "--command"} & {*arguments} else ("--endpoint", "http://127.0.0.1:1/")
-    ended = invoke(*target, *arguments)
+    result = invoke(*target, *arguments)
 
-    assert 2 == ended.exit_code
+    assert 2 == result.exit_code
     assert (
         f"{next(word for word in reversed(arguments) if word.startswith('--') and word != '--shell')} contains a key"
-        in ended.output
+        in result.output
     )
-    assert form in ended.output
+    assert form in result.output
     assert not Path("run").exists()
 
 
@@ -312,9 +313,9 @@ def test_variables_and_fields_are_accepted(arguments: tuple[str, ...], monkeypat
     """`$NAME`, `{field}` and other values are not keys."""
     monkeypatch.setenv("MY_KEY", VALUE)
     target = () if {"--endpoint", "--command"} & {*arguments} else ("--endpoint", "http://127.0.0.1:1/")
-    ended = invoke(*target, *arguments, "--dry-run")
+    result = invoke(*target, *arguments, "--dry-run")
 
-    assert 0 == ended.exit_code, ended.output
+    assert 0 == result.exit_code, result.output
 
 
 @pytest.mark.parametrize("shell", [(), ("--shell",)], ids=["words", "shell"])
@@ -339,10 +340,10 @@ def test_the_advised_command_passes_the_key(words: str, shell: tuple[str, ...], 
     line = f"printf '<%s>' {words}"
     rejected = invoke("--command", line if shell else line.replace("{", "{{").replace("}", "}}"), *shell)
     monkeypatch.setenv("NAME", "hunter2")
-    ended = invoke(*shlex.split(rejected.output.partition(" and pass ")[2]))
+    result = invoke(*shlex.split(rejected.output.partition(" and pass ")[2]))
 
     assert 2 == rejected.exit_code
-    assert 0 == ended.exit_code, ended.output
+    assert 0 == result.exit_code, result.output
     assert ["".join(f"<{argument}>" for argument in arguments)] == outputs(Path("run"))
 
 
@@ -350,9 +351,9 @@ def test_the_advised_command_passes_fields_as_arguments(monkeypatch: pytest.Monk
     """Where a command with a key has fields, the advised one passes them to a shell that cannot execute them."""
     rejected = invoke("--command", "printf '<%s>' -u eva:hunter2 '{question}' {id}")
     monkeypatch.setenv("NAME", "hunter2")
-    ended = invoke(*shlex.split(rejected.output.partition(" and pass ")[2]))
+    result = invoke(*shlex.split(rejected.output.partition(" and pass ")[2]))
 
-    assert 0 == ended.exit_code, ended.output
+    assert 0 == result.exit_code, result.output
     assert ["<-u><eva:hunter2><Capital of Peru?><peru>"] == outputs(Path("run"))
 
 
@@ -368,13 +369,13 @@ def test_the_advised_command_passes_fields_as_arguments(monkeypatch: pytest.Monk
 def test_a_key_in_a_text_is_masked_with_a_warning(arguments: tuple[str, ...], secret: str, server: Server, name: str) -> None:
     """A key in a prompt, a body or a parameter is sent, but not recorded; such a run is resumed with the text in a file."""
     url = server.url(name, "401", "v1")
-    ended = invoke(*(word.replace("{url}", url) for word in arguments))
+    result = invoke(*(word.replace("{url}", url) for word in arguments))
     resumed = CliRunner().invoke(cli, ["resume", "run"])
 
-    assert 3 == ended.exit_code, ended.output
-    assert f"Warning: {arguments[-2]} contains a key" in ended.output
+    assert 3 == result.exit_code, result.output
+    assert f"Warning: {arguments[-2]} contains a key" in result.output
     assert secret in json.dumps(server.requests(name)[0]["body"])
-    assert secret.encode() not in written(Path("run"))
+    assert secret.encode() not in recorded_bytes(Path("run"))
     assert 2 == resumed.exit_code
     assert f"{arguments[-2]} @FILE" in resumed.output
     Path("text").write_text(f"{arguments[-1]}\n" if arguments[-2] == "--body" else arguments[-1])
@@ -389,9 +390,9 @@ def test_a_key_in_a_text_is_masked_with_a_warning(arguments: tuple[str, ...], se
 def test_a_prompt_about_passwords_is_recorded(server: Server, name: str) -> None:
     """Words after `password:` in a prompt are not a key: the prompt is recorded unchanged, without a warning."""
     prompt = "Password: {question} Secret: required. Token *** Authorization: Bearer"
-    ended = invoke("--chat", "m", "--base-url", server.url(name, "401", "v1"), "--prompt", prompt)
+    result = invoke("--chat", "m", "--base-url", server.url(name, "401", "v1"), "--prompt", prompt)
 
-    assert "Warning" not in ended.output
+    assert "Warning" not in result.output
     (run,) = events(Path("run"), RunStarted)
     assert prompt in run.task
 
@@ -403,9 +404,9 @@ def test_reasons_of_scores_are_masked(path: Path) -> None:
     def task(value: str) -> str:
         return value
 
-    defined = define_real(task)
-    defined.score(name="quoting")(lambda output: Score(value=True, reason=f"because of {VALUE} in {output}"))
-    run_real(defined, path)
+    evaluation = define_real(task)
+    evaluation.score(name="quoting")(lambda output: Score(value=True, reason=f"because of {VALUE} in {output}"))
+    run_real(evaluation, path)
 
     assert ["because of *** in lima"] == [event.reason for event in events(path, TrialScored)]
 
@@ -435,4 +436,4 @@ def test_a_variable_in_a_url_is_masked_as_a_whole(monkeypatch: pytest.MonkeyPatc
     address = Address.parse("http://127.0.0.1:9/x?foo=$V", {})
 
     assert "http://127.0.0.1:9/x?foo=***" == address.masked_url
-    assert "said ***" == mask_output(f"said {value}")
+    assert "got ***" == mask_output(f"got {value}")

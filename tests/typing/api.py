@@ -56,21 +56,21 @@ async def capitals(question: str) -> str:
 
 
 @evaluation(cases=CASES, variants={"mini": {"model": "gpt-5-mini"}, "large": {"model": "gpt-5"}})
-async def compared(question: str, *, model: str) -> str:
+async def variant_answers(question: str, *, model: str) -> str:
     """An async task with variants."""
     return f"{model}: {question}"
 
 
-assert_type(compared, Evaluation[str, str, Coroutine[Any, Any, str]])
+assert_type(variant_answers, Evaluation[str, str, Coroutine[Any, Any, str]])
 
 
 @evaluation(cases=CASES, variants={"model": ["gpt-5", "gpt-5-mini"], "k": (1, 2)})
-def compared_lengths(question: str, model: str, k: int) -> int:
+def variant_lengths(question: str, model: str, k: int) -> int:
     """A plain function with the product of two parameters."""
     return len(question) + len(model) + k
 
 
-assert_type(compared_lengths, Evaluation[str, int, int])
+assert_type(variant_lengths, Evaluation[str, int, int])
 
 
 @evaluation(cases=Dataset("qa.jsonl", input_key="q"), timeout=None)
@@ -113,13 +113,13 @@ def typed(output: str, case: Case[str, str]) -> Score:
 
 
 @capitals.score(name="judge", retry=Retry(errors=1))
-async def several(output: str, expected: str) -> Mapping[str, float]:
+async def several_scores(output: str, expected: str) -> Mapping[str, float]:
     """An async scorer with several scores."""
     return {"length": len(output) / len(expected)}
 
 
 @capitals.score
-def mixed(output: object, metadata: Mapping[str, Any]) -> dict[str, bool | str | Score]:
+def mixed_scores(output: object, metadata: Mapping[str, Any]) -> dict[str, bool | str | Score]:
     """A scorer with several scores of different types."""
     return {"known": output in metadata, "label": "good", "why": Score(0.5, "half")}
 
