@@ -23,7 +23,7 @@ def _cases() -> Iterator[Case[int, None]]:
 
 @evaluation(cases=_cases, loop="trio", timeout=None, policy="fixed")
 async def instant(number: int) -> int:
-    """Return at once."""
+    """Return immediately."""
     await trio.lowlevel.checkpoint()
     return number
 
@@ -36,7 +36,7 @@ def large(number: int) -> str:
 
 @evaluation(cases=_cases, timeout=None, policy="fixed", slots=1, retry=Retry(deaths=0))
 def deadly(number: int) -> int:
-    """End the worker: the first call when a spare is ready, the second one at once."""
+    """End the worker: the first call when a spare is ready, the second one immediately."""
     if number == 0:
         time.sleep(3)
     if number < 2:

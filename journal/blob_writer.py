@@ -93,14 +93,14 @@ class BlobWriter:
         directories: set[str] = set()
         for _ in range(len(self._unsynced_files)):
             file = self._unsynced_files.popleft()
-            fd = retry_interrupted(lambda: self._files.open(file, APPEND))  # noqa: B023  # called at once
+            fd = retry_interrupted(lambda: self._files.open(file, APPEND))  # noqa: B023  # called immediately
             try:
-                retry_interrupted(lambda: self._files.fsync(fd))  # noqa: B023  # called at once
+                retry_interrupted(lambda: self._files.fsync(fd))  # noqa: B023  # called immediately
             finally:
                 self._files.close(fd)
             directories.add(os.path.dirname(file))
         for directory in directories:
-            retry_interrupted(lambda: self._files.sync_directory(directory))  # noqa: B023  # called at once
+            retry_interrupted(lambda: self._files.sync_directory(directory))  # noqa: B023  # called immediately
             self._sync_name(directory)
 
     def _sync_name(self, directory: str) -> None:
@@ -126,4 +126,4 @@ class BlobWriter:
         directory = os.path.dirname(file)
         for path in (os.path.dirname(directory), directory):
             with contextlib.suppress(FileExistsError):
-                retry_interrupted(lambda: self._files.mkdir(path))  # noqa: B023  # called at once
+                retry_interrupted(lambda: self._files.mkdir(path))  # noqa: B023  # called immediately

@@ -75,7 +75,7 @@ class Journal:
         """Stages of the run and its trials."""
         self.on_segment_lost: Callable[[SegmentLost], None] | None = None
         """Called if writing fails with `SegmentLost`. From then on, records are accepted and discarded, until the block of
-        `writing` ends and raises; without it, the block is cancelled at once."""
+        `writing` ends and raises; without it, the block is cancelled immediately."""
         self._clock = clock
         self._durability: Durability = durability
         self._roll_at = roll_at
@@ -239,7 +239,7 @@ class Journal:
             while self._durable < self._written and (self._durability == "sync" or self._sync_target > self._durable):
                 async with self._segment_lock:
                     target = self._written
-                    await self._call_in_thread(lambda: self._sync(target))  # noqa: B023  # called at once
+                    await self._call_in_thread(lambda: self._sync(target))  # noqa: B023  # called immediately
                 self._confirm(target)
             self._sync_needed = trio.Event()
             if not self._has_ended:
@@ -349,7 +349,7 @@ class Journal:
             self._file.pause(self._written - target)
 
     async def _call_in_thread(self, call: Callable[[], T]) -> T:
-        """Make a call in a thread and translate its errors; raise at once if writing has failed before."""
+        """Make a call in a thread and translate its errors; raise immediately if writing has failed before."""
         if self.failure is not None:
             raise self.failure
         try:

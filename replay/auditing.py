@@ -311,7 +311,7 @@ class Auditor:
             self._output_times[event.trial] = record.t
         if event.elapsed is None:
             return
-        # It is measured when the attempt returns and recorded at once. Only notes may come between: an exception's text and an
+        # It is measured when the attempt returns and recorded immediately. Only notes may come between: an exception's text and an
         # output's conversion to JSON are user code.
         earliest, latest = self._t_before_notes - since, record.t - since
         self._check_elapsed(record, event.elapsed, earliest, latest, "the attempt started")

@@ -39,7 +39,7 @@ COMMANDS: Final = {
     "salvage": "Copy the intact records of a damaged journal.",
     "diff": "Compare two runs trial by trial.",
     "compare": "Compare runs and variants in one table.",
-    "gate": "Check whether a run got worse than a baseline.",
+    "gate": "Check whether a run is worse than a baseline.",
     "simulate": "Simulate a run with another policy or number of slots.",
     "report": "Write an HTML report of a run, of two runs, or of all runs.",
     "view": "Show a run live in a browser.",

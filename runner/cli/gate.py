@@ -36,7 +36,7 @@ _EXIT_CODES: Final = {"passed": 0, "regressed": 1, "too_little_evidence": 5}
 @click.option("--rules", metavar="FILE", type=click.Path(path_type=Path), help="TOML file with the rules; see docs/gate.md.")
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON, with the heads of both journals.")
 def gate(run: RunReference, baseline: str, rules: Path | None, as_json: bool) -> None:
-    """Check whether a run, or one variant of it (RUN@VARIANT), got worse than a baseline.
+    """Check whether a run, or one variant of it (RUN@VARIANT), is worse than a baseline.
 
     Each score is compared over the cases that both runs have. Without --rules, each score and the share of completed
     trials may drop by at most 0.02.

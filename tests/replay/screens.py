@@ -13,7 +13,7 @@ SCORERS = ("exact", "closeness", "tone")
 
 
 def ok(name: str, *scores: bool | float | str) -> list[Event]:
-    """Return all events of a trial that completes at once."""
+    """Return all events of a trial that completes immediately."""
     return answered(name, dict(zip(SCORERS, scores, strict=False)))
 
 

@@ -214,7 +214,7 @@ def test_waits_continue_in_the_next_session() -> None:
     ],
 )
 def test_sessions_never_overlap(at: str, offset: float) -> None:
-    """The wall clock gives the time between sessions; if it went back, they follow each other at once."""
+    """The wall clock gives the time between sessions; if it went back, there is no gap between them."""
     timeline = resumed_timeline(at)
 
     assert [(1, 0.0, 6.0, 0.0), (2, 0.5, 4.0, offset)] == [(s.number, s.start, s.end, s.offset) for s in timeline.sessions]
