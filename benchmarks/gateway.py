@@ -40,8 +40,8 @@ def measure(figures: Figures, calls: int) -> None:
         provider = f"{server.root}/fast"
         os.environ.update(OPENAI_BASE_URL=provider, DIRECT_BASE_URL=provider, OPENAI_API_KEY="sk-benchmark-0123456789")
         try:
-            latency, _ = _agent(Path(directory, "latency"), "latency", calls)
-            rate, cpu = _agent(Path(directory, "rate"), "rate", calls)
+            latency, _ = _run_agent(Path(directory, "latency"), "latency", calls)
+            rate, cpu = _run_agent(Path(directory, "rate"), "rate", calls)
         finally:
             os.environ.clear()
             os.environ.update(before)
@@ -53,7 +53,7 @@ def measure(figures: Figures, calls: int) -> None:
     figures.show("calls per second by the clock, 32 connections", rate["rate"], unit="calls/s")
 
 
-def _agent(path: Path, measurement: str, calls: int) -> tuple[dict[str, float], float]:
+def _run_agent(path: Path, measurement: str, calls: int) -> tuple[dict[str, float], float]:
     """Run the agent; return its figures and the CPU seconds of this process."""
     command = Command([sys.executable, "-m", "benchmarks._gateway_load", measurement, str(calls)], output="json")
     definition: Any = evaluation(cases=[Case(name="agent", input="")], gateway=True, name="benchmark")(command)

@@ -111,8 +111,8 @@ class JournalDamaged(JournalError):
         self.intact = intact
         """Number of intact records after it in the same file."""
         place = f"{file}, byte {byte:,}" if seq is None else f"record {seq:,} ({file}, byte {byte:,})"
-        remainder = f"{intact:,} intact record{'' if intact == 1 else 's'} after it in this file"
-        super().__init__(f"{path} is damaged at {place}: {check}; {remainder}", path=path, hint="salvage")
+        intact_records = f"{intact:,} intact record{'' if intact == 1 else 's'} after it in this file"
+        super().__init__(f"{path} is damaged at {place}: {check}; {intact_records}", path=path, hint="salvage")
 
 
 class NotSalvageable(JournalError):

@@ -311,8 +311,8 @@ class Auditor:
             self._output_times[event.trial] = record.t
         if event.elapsed is None:
             return
-        # It is measured when the attempt returns and recorded immediately. Only notes may come between: an exception's text and an
-        # output's conversion to JSON are user code.
+        # It is measured when the attempt returns and recorded immediately; only notes may come between, because an exception's
+        # text and an output's conversion to JSON are user code.
         earliest, latest = self._t_before_notes - since, record.t - since
         self._check_elapsed(record, event.elapsed, earliest, latest, "the attempt started")
         if isinstance(event, events.AttemptTimedOut):

@@ -73,17 +73,17 @@ def _columns(table: ComparisonTable) -> Iterator[_Column]:
     for scorer in dict.fromkeys(scorer for row in rows for scorer in row.scores):
         scores = [row.scores.get(scorer) for row in rows]
         yield _column(
-            _name(scorer), ["-" if score is None else _score(score, row) for score, row in zip(scores, rows, strict=True)]
+            _name(scorer), ["-" if score is None else _score_text(score, row) for score, row in zip(scores, rows, strict=True)]
         )
     yield _column("OK", [f"{row.completed:,}" for row in rows])
     yield _column("FAILED", [f"{row.failed:,}" for row in rows])
-    yield _column("P50", [_seconds(row.latency.p50) for row in rows])
-    yield _column("P95", [_seconds(row.latency.p95) for row in rows])
+    yield _column("P50", [_duration_text(row.latency.p50) for row in rows])
+    yield _column("P95", [_duration_text(row.latency.p95) for row in rows])
     if any(row.tokens is not None for row in rows):
         yield _column("TOKENS", ["-" if row.tokens is None else number(row.tokens) for row in rows])
     if any(row.cost is not None for row in rows):
         costs = ((row.cost, ">" if row.unpriced_calls else "") for row in rows)
-        yield _column("COST", ["-" if cost is None else f"{at_least}{money(cost)}" for cost, at_least in costs])
+        yield _column("COST", ["-" if cost is None else f"{sign}{money(cost)}" for cost, sign in costs])
     if any(row.cost_per_pass is not None for row in rows):
         title = "PER PASS" if len(rows[0].scores) == 1 else f"PER PASS OF {_name(table.score or '')}"
         yield _column(title, ["-" if row.cost_per_pass is None else money(row.cost_per_pass) for row in rows])
@@ -94,11 +94,11 @@ def _column(header: str, cells: Sequence[str], *, left: bool = False) -> _Column
     return [f"{cell:<{width}}" if left else f"{cell:>{width}}" for cell in (header, *cells)]
 
 
-def _seconds(seconds: float | None) -> str:
+def _duration_text(seconds: float | None) -> str:
     return "-" if seconds is None else duration(seconds)
 
 
-def _score(score: Score, row: Row) -> str:
+def _score_text(score: Score, row: Row) -> str:
     """Return a mean with its interval, and n where it is not the number of completed trials: `84.3 % (79.8–88.0)`."""
     if score.mean is None:
         label, count = next(iter(score.labels.items()), ("", 0))
@@ -133,16 +133,16 @@ def verdict(difference: Difference) -> tuple[str, str, str]:
 
 
 def _difference_text(difference: Difference) -> str:
-    p_value, words, power = verdict(difference)
+    p_value, result, power = verdict(difference)
     paired = difference.paired
     if not p_value or paired.difference is None:
-        return words
+        return result
     interval = "no interval"
     if paired.low is not None and paired.high is not None:
         interval = f"95 % CI {in_unit(paired, paired.low)} to {in_unit(paired, paired.high)}"
     unit = " points" if paired.kind == "pass" else ""
     details = f"at n = {paired.n:,} ({signed(in_unit(paired, paired.difference))}{unit}, {interval}, {p_value})"
-    return "; ".join(filter(None, (f"{words} {details}", power)))
+    return "; ".join(filter(None, (f"{result} {details}", power)))
 
 
 def notes(table: ComparisonTable) -> Iterator[str]:
@@ -151,7 +151,7 @@ def notes(table: ComparisonTable) -> Iterator[str]:
         yield f"p-values have Holm's correction over {table.comparisons:,} comparisons"
     baseline = _row_name(table.baseline)
     for row in table.rows:
-        for note in (*_overlap(row, baseline), *_difference_notes(row, baseline), *_row_notes(row)):
+        for note in (*_overlap_notes(row, baseline), *_difference_notes(row, baseline), *_row_notes(row)):
             yield f"{_row_name(row.name)}: {note}"
 
 
@@ -166,7 +166,7 @@ def _difference_notes(row: Row, baseline: str) -> Iterator[str]:
         yield f"excluded, because not scored in both: {', '.join(excluded)}"
 
 
-def _overlap(row: Row, baseline: str) -> Iterator[str]:
+def _overlap_notes(row: Row, baseline: str) -> Iterator[str]:
     if row.overlap is None:
         return
     lists = (

@@ -66,5 +66,5 @@ def definition_diff(before: Any, now: Any) -> list[str]:
         return []
     old, new = list(definition_lines(before)), list(definition_lines(now))
     diff = [line for line in difflib.unified_diff(old, new, lineterm="", n=2) if not line.startswith(("---", "+++", "@@"))]
-    more = len(diff) - _MAX_DIFF
-    return diff if more <= 0 else [*diff[:_MAX_DIFF], f"… {more:,} more lines"]
+    omitted = len(diff) - _MAX_DIFF
+    return diff if omitted <= 0 else [*diff[:_MAX_DIFF], f"… {omitted:,} more lines"]

@@ -255,7 +255,7 @@ def _compact(numbers: list[float] | None) -> Any:
 
 def to_json(run_digest: RunDigest, columns: Sequence[CaseColumns]) -> bytes:
     """Return a digest as two lines of JSON: the run, and the cases of its variants."""
-    lines = [{"version": VERSION, **view_json(run_digest)}, [view_json(part) for part in columns]]
+    lines = [{"version": VERSION, **view_json(run_digest)}, [view_json(variant) for variant in columns]]
     return b"\n".join(map(orjson.dumps, lines)) + b"\n"
 
 
@@ -277,7 +277,7 @@ def run_from_json(line: bytes) -> RunDigest:
 def columns_from_json(line: bytes, run_digest: RunDigest) -> list[CaseColumns]:
     """Return the cases of a run's variants from the second line of its digest; raises a ValueError if it is not valid."""
     try:
-        columns = [CaseColumns(**part) for part in orjson.loads(line)]
+        columns = [CaseColumns(**variant) for variant in orjson.loads(line)]
         is_valid = len(columns) == len(run_digest.variants) and all(map(_is_valid, columns, run_digest.variants))
     except (TypeError, AttributeError) as exc:
         raise ValueError(f"not the cases of a digest: {exc}") from exc

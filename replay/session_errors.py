@@ -42,7 +42,7 @@ class RepeatedError:
     trials: int = 0
     """Trials that failed with it, until one had an output or failed in another way."""
     is_over: bool = False
-    """Whether one did."""
+    """Whether a trial has had an output or failed in another way."""
 
     def count(self, type_: str, location: str) -> None:
         """Count a failed trial; `type_` is empty if it failed without an exception."""

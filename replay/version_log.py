@@ -6,7 +6,7 @@ from replay.trial_state import Location
 
 
 class VersionLog:
-    """The fingerprints that something had before each of its changes."""
+    """The fingerprints that a definition had before each of its changes."""
 
     def __init__(self) -> None:
         self._changes: list[tuple[Location, str]] = []

@@ -49,7 +49,7 @@ class WaitLog:
         """Process the next record; if it starts an attempt or a scorer call of the trial, return what that waited for."""
         event, is_session_start = record.event, isinstance(record.event, SessionStarted)
         if self._ready and not is_session_start:
-            self._pass_time(max(record.t, self._t))
+            self._add_waits(max(record.t, self._t))
         self._state.apply(record)
         self._t = record.t if is_session_start else max(record.t, self._t)
         if is_session_start:
@@ -88,20 +88,20 @@ class WaitLog:
         reasons = [wait for (wait_key, _), wait in waits.items() if wait_key == key and wait.seconds > _MIN_WAIT]
         return sorted(reasons, key=lambda wait: -wait.seconds)
 
-    def _pass_time(self, now: float) -> None:
+    def _add_waits(self, now: float) -> None:
         state = self._state
         keys = {"", *state.limits, *state.paces, *state.pauses}
         for name, ready in self._ready.items():
             waits = self._waits.setdefault(name, {})
             for key in keys:
-                for start, end in self._pieces(key, max(ready, self._t), now):
+                for start, end in self._split_at_pause(key, max(ready, self._t), now):
                     reason = self._reason(name, key, start)
                     if reason is not None:
                         kind, text = reason
                         previous = waits.get((key, kind))
                         waits[key, kind] = Wait(kind, (previous.seconds if previous else 0.0) + end - start, text)
 
-    def _pieces(self, key: str, start: float, end: float) -> Iterator[tuple[float, float]]:
+    def _split_at_pause(self, key: str, start: float, end: float) -> Iterator[tuple[float, float]]:
         """Split an interval where a pause of the key expires."""
         pause = self._state.pauses.get(key)
         if pause is not None and start < pause.until < end:
@@ -110,10 +110,10 @@ class WaitLog:
         if end > start:
             yield start, end
 
-    def _reason(self, name: str, key: str, at: float) -> tuple[str, str] | None:
+    def _reason(self, name: str, key: str, t: float) -> tuple[str, str] | None:
         """Return what delays starts of a rate-limit key at a time: the reason, and its text."""
         state, pause = self._state, self._state.pauses.get(key)
-        if pause is not None and pause.is_in_force(at):
+        if pause is not None and pause.is_in_force(t):
             return "pause", PAUSE_REASONS.get(pause.reason) or printable(pause.reason)
         if name == _ATTEMPT and state.holds_attempts:
             return "scorers", "too many outputs waiting for scorers"

@@ -54,7 +54,7 @@ def inspect(source: Source) -> Iterator[bytes]:
 
 
 def inspect_variants(source: Source) -> Iterator[tuple[str, Iterator[bytes]]]:
-    """Return the name and content of a zip for each variant: the samples of one log have different ids."""
+    """Return the name and content of a zip for each variant, because the ids of the samples in a log must be unique."""
     index = TrialIndex.of(source)
     names = file_names(index.variants, ".eval")
     return ((names[variant], _log(index, variant)) for variant in index.variants)
@@ -67,18 +67,20 @@ def _log(index: TrialIndex, variant: str | None) -> Iterator[bytes]:
     header = _header(index, task, variant)
     with ZipFile(spool, "w", ZIP_DEFLATED) as log:
 
-        def put(name: str, pieces: Iterator[bytes]) -> Iterator[bytes]:
+        def write_file(name: str, pieces: Iterator[bytes]) -> Iterator[bytes]:
             with log.open(_entry(name, index), "w") as file:
                 for piece in pieces:
                     file.write(piece)
                     yield spool.take()
 
-        yield from put("_journal/start.json", _json({"version": _VERSION, "eval": header["eval"], "plan": header["plan"]}))
+        yield from write_file(
+            "_journal/start.json", _json({"version": _VERSION, "eval": header["eval"], "plan": header["plan"]})
+        )
         for trial in index.trials(*DONE, variant=variant):
-            yield from put(_file_name(trial), iter([_with_nan(_sample(index, trial, task), trial)]))
-        summaries = (_with_nan(_summary(index, trial, task), trial) for trial in index.trials(*DONE, variant=variant))
-        yield from put("summaries.json", _list(summaries))
-        yield from put("header.json", _json(header))
+            yield from write_file(_file_name(trial), iter([_json_with_nan(_sample(index, trial, task), trial)]))
+        summaries = (_json_with_nan(_summary(index, trial, task), trial) for trial in index.trials(*DONE, variant=variant))
+        yield from write_file("summaries.json", _list(summaries))
+        yield from write_file("header.json", _json(header))
     yield spool.take()
 
 
@@ -86,7 +88,7 @@ def _json(value: Any) -> Iterator[bytes]:
     yield orjson.dumps(value)
 
 
-def _with_nan(value: Any, trial: TrialDetails) -> bytes:
+def _json_with_nan(value: Any, trial: TrialDetails) -> bytes:
     """Return JSON; NaN, which Inspect uses for the score of a failed scorer, is kept."""
     return json.dumps(value, ensure_ascii=False).encode() if trial.scorer_failures else orjson.dumps(value)
 

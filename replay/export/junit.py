@@ -88,24 +88,24 @@ def _error(trial: TrialDetails) -> bytes:
     if trial.stage == "failed":
         last = trial.last_error
         kind, message = (last.error, last.message) if last is not None else ("", "")
-        parts = [f"failed after {plural(len(trial.attempts), 'attempt')}: {trial.reason}", *map(_attempt, trial.failures)]
+        texts = [f"failed after {plural(len(trial.attempts), 'attempt')}: {trial.reason}", *map(_attempt_text, trial.failures)]
     else:
         scorer, failure = next(iter(trial.scorer_failures.items()))
         kind, message = failure.error, f"{scorer} failed: {failure.message}"
-        parts = [f"{name}: {score.error}: {score.message}\n{score.traceback}" for name, score in trial.scorer_failures.items()]
-    return _tag("error", {"message": message, "type": kind or trial.reason}) + _text("\n\n".join(parts)) + b"</error>"
+        texts = [f"{name}: {score.error}: {score.message}\n{score.traceback}" for name, score in trial.scorer_failures.items()]
+    return _tag("error", {"message": message, "type": kind or trial.reason}) + _text("\n\n".join(texts)) + b"</error>"
 
 
 def _failure(trial: TrialDetails) -> bytes:
     false_scores = [score for score in trial.scores.values() if score.value is False]
-    parts = [f"{score.scorer}: false{f': {_shorten(score.reason)}' if score.reason else ''}" for score in false_scores]
+    texts = [f"{score.scorer}: false{f': {_shorten(score.reason)}' if score.reason else ''}" for score in false_scores]
     values = {"input": trial.input, "expected": trial.expected, "output": trial.output}
-    parts += [f"{name}: {_shorten(value)}" for name, value in values.items()]
+    texts += [f"{name}: {_shorten(value)}" for name, value in values.items()]
     scorers = ", ".join(score.scorer for score in false_scores)
-    return _tag("failure", {"message": f"{scorers}: false", "type": scorers}) + _text("\n".join(parts)) + b"</failure>"
+    return _tag("failure", {"message": f"{scorers}: false", "type": scorers}) + _text("\n".join(texts)) + b"</failure>"
 
 
-def _attempt(attempt: AttemptDetails) -> str:
+def _attempt_text(attempt: AttemptDetails) -> str:
     return f"attempt {attempt.span.attempt}: {attempt.error}: {attempt.message}\n{attempt.traceback}".rstrip()
 
 
