@@ -40,7 +40,7 @@ const link = (text, onclick, attributes) => el("button", { type: "button", class
 
 // A table in a box that scrolls sideways if it must.
 function table(kind, heads, rows) {
-  return el("div", { class: "scrolls" }, el("table", { class: `facts ${kind}` },
+  return el("div", { class: "scrolls" }, el("table", { class: `data ${kind}` },
     el("thead", {}, el("tr", {}, heads.map((head) => el("th", { scope: "col", text: head })))), el("tbody", {}, rows)));
 }
 

@@ -33,13 +33,13 @@ function difference(a, b) {
   return [marked(one, keptOne, "removed"), marked(two, keptTwo, "added")];
 }
 
-function marked(parts, kept, kind) {
+function marked(words, kept, kind) {
   const nodes = [];
-  for (let index = 1; index + 1 < parts.length; index++) if (kept[index] && isBlank(parts[index]) && !kept[index - 1] && !kept[index + 1]) kept[index] = 0;
-  for (let start = 0; start < parts.length;) {
+  for (let index = 1; index + 1 < words.length; index++) if (kept[index] && isBlank(words[index]) && !kept[index - 1] && !kept[index + 1]) kept[index] = 0;
+  for (let start = 0; start < words.length;) {
     let end = start;
-    while (end < parts.length && kept[end] === kept[start]) end += 1;
-    const text = visible(parts.slice(start, end).join(""));
+    while (end < words.length && kept[end] === kept[start]) end += 1;
+    const text = visible(words.slice(start, end).join(""));
     nodes.push(kept[start] ? text : el("mark", { class: kind, text }));
     start = end;
   }

@@ -1,12 +1,12 @@
-// The data embedded in a page: JSON, compressed, in base64; empty if the page gets them from a server.
+// The data embedded in a page: JSON, compressed, in base64; empty if the page gets it from a server.
 "use strict";
 
 const EMBEDDED = document.getElementById("data").textContent;
 
 async function unpack(text) {
-  const bytes = atob(text), packed = new Uint8Array(bytes.length);
-  for (let index = 0; index < bytes.length; index++) packed[index] = bytes.charCodeAt(index);
-  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
+  const bytes = atob(text), compressed = new Uint8Array(bytes.length);
+  for (let index = 0; index < bytes.length; index++) compressed[index] = bytes.charCodeAt(index);
+  const stream = new Blob([compressed]).stream().pipeThrough(new DecompressionStream("gzip"));
   return JSON.parse(await new Response(stream).text());
 }
 

@@ -33,11 +33,11 @@ function scoreTile(name, score, summary) {
 const usageText = (usage, models = {}) => usage.map(([name, value]) => amount(name, value, Object.hasOwn(models, name) ? models[name] : [])).join(" · ");
 
 function budgetTiles({ run, more_trials, per_trial, trials_exceeded }) {
-  const shown = (unit, value) => (unit === "cost" ? money(value) : number(value));
-  const tiles = Object.entries(run).map(([unit, use]) => tile(`budget: ${spaced(unit)}`, shown(unit, use.spent), `spent of ${shown(unit, use.limit)}`,
-    use.possibly_paid ? `up to ${shown(unit, use.possibly_paid)} more for interrupted calls` : "", more_trials === null ? "" : `enough for about ${plural(more_trials, "more trial")}`,
-    `worst possible overshoot: ${use.overshoot ? shown(unit, use.overshoot) : "none"}`));
-  const limits = Object.entries(per_trial).map(([unit, limit]) => `${spaced(unit)} ${shown(unit, limit)}`);
+  const formatted = (unit, value) => (unit === "cost" ? money(value) : number(value));
+  const tiles = Object.entries(run).map(([unit, use]) => tile(`budget: ${spaced(unit)}`, formatted(unit, use.spent), `spent of ${formatted(unit, use.limit)}`,
+    use.possibly_paid ? `up to ${formatted(unit, use.possibly_paid)} more for interrupted calls` : "", more_trials === null ? "" : `enough for about ${plural(more_trials, "more trial")}`,
+    `worst possible overshoot: ${use.overshoot ? formatted(unit, use.overshoot) : "none"}`));
+  const limits = Object.entries(per_trial).map(([unit, limit]) => `${spaced(unit)} ${formatted(unit, limit)}`);
   if (limits.length) tiles.push(tile("budget per trial", grouped(trials_exceeded), `${trials_exceeded === 1 ? "trial" : "trials"} exceeded ${limits.join(" or ")}`));
   return tiles;
 }

@@ -31,8 +31,8 @@ TimedEvent = tuple[float, Event]
 def records(events: Iterable[Event], run: RunStarted | None = None) -> list[Record]:
     """Return the records of a run with these events, half a second apart."""
     at = "2026-11-15T00:00:00.000000Z"
-    facts = enumerate((run or started(), session(), *events), start=1)
-    return [Record(seq, at, seq / 2, event, 0, "", 1, seq) for seq, event in facts]
+    numbered_events = enumerate((run or started(), session(), *events), start=1)
+    return [Record(seq, at, seq / 2, event, 0, "", 1, seq) for seq, event in numbered_events]
 
 
 def state_of(events: Iterable[Event]) -> RunState:
