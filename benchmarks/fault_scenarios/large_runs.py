@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Final
 
 import trio
 import trio.lowlevel
@@ -21,6 +22,17 @@ from journal.events import (
     TrialScored,
 )
 
+ROOT: Final = Path(__file__).parent.parent.parent
+_MEASURED: Final = """
+import sys
+from benchmarks._figures import peak_memory
+from evaljournal.__main__ import main
+try:
+    main()
+finally:
+    sys.stderr.write(f"\\n{peak_memory()}")
+"""
+"""Runs a command and writes its peak memory; that from `wait4` would include the memory of this process."""
 COMMANDS = {
     "verify": ("verify", "RUN"),
     "status": ("status", "RUN", "--json"),
@@ -34,17 +46,17 @@ def a_million_trials(figures: Figures, directory: Path, trials: int = 1_000_000)
     path = directory / "run"
     trio.run(_write, path, trials)
     for name, arguments in COMMANDS.items():
-        command = [
-            sys.executable,
-            "-m",
-            "evaljournal",
-            *(str(path) if word == "RUN" else word for word in arguments),
-        ]
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd=directory)  # noqa: S603  # our own command
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
+        command = [sys.executable, "-c", _MEASURED, *(str(path) if word == "RUN" else word for word in arguments)]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        with subprocess.Popen(  # noqa: S603  # our own command
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, cwd=directory, env=environment
+        ) as process:
+            assert process.stderr is not None
+            *_, peak = process.stderr.read().split("\n")
+            _, status, usage = os.wait4(process.pid, 0)
+            process.returncode = os.waitstatus_to_exitcode(status)
         figures.show(f"{name}: exit code", process.returncode, maximum=0)
-        figures.show(f"{name}: peak memory, {trials:,} trials", usage.ru_maxrss / 1024, maximum=500, unit="MB")
+        figures.show(f"{name}: peak memory, {trials:,} trials", float(peak), maximum=500, unit="MB")
         figures.show(f"{name}: CPU", usage.ru_utime + usage.ru_stime, unit="s")
 
 
