@@ -86,7 +86,7 @@ class SessionStarted:
     """Settings that differ from those of the previous session."""
     trials: int = 0
     """Number of trials to run, if it changed; 0 if unchanged or not known in advance. In a merged run, a session of a shard has
-    the number of its shard."""
+    the number of trials of its shard."""
     adopted: Json = None
     """New values of members of `run_started` that changed (`evaluation`, `task`, `scorers`, fingerprints), and
     `variants` (name → fingerprint), if these have changed."""
@@ -191,7 +191,8 @@ class AttemptInterrupted:
     reason: Literal["cancelled", "forked", "process_died", "stopped", "worker_died", "worker_lost"]
     """`stopped`: the run was stopped. `cancelled`: the session was cancelled. `process_died`: the process ended without a final
     record. `forked`: it was in flight where this run was forked; it may have ended differently in the original run.
-    `worker_died`, `worker_lost`: the worker's process ended, or the connection to it."""
+    `worker_died`: the worker's process ended, probably because of this attempt. `worker_lost`: the connection was lost, or the
+    process ended and another attempt in it may be the cause."""
     detail: str = ""
     """What is known about the cause, such as `signal 11`."""
     elapsed: float | None = None

@@ -10,8 +10,9 @@ class LimitChanged:
     before: int
     after: int
     reason: str
-    """`start`, `climbing` (no limit of the endpoint is known yet), `trying` (another limit is tested), `in_flight`, `latency`,
-    `timeouts`, `no_response`, `rate_limit` or `random_429s`; `window` (AIMD)."""
+    """`start`, `climbing` (no limit of the endpoint is known yet), `trying` (another limit is tested), `in_flight` (429s
+    depend on the number in flight), `latency`, `timeouts`, `no_response`, `rate_limit`, `random_429s` (429s do not depend on
+    the load) or `window` (AIMD)."""
     evidence: str = ""
     """Observations behind the decision, such as `3 × 429 in 2.1 s at 41 in flight`."""
     key: str = ""

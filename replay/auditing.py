@@ -18,7 +18,7 @@ from replay.findings import Findings
 from replay.handlers import handlers
 from replay.idle import slots_of
 from replay.in_flight import InFlight
-from replay.pauses import NO_RESPONSE, PROBING, Pause
+from replay.pauses import BREAKER_REASONS, NO_RESPONSE, Pause
 from replay.state import RunState
 from replay.step_rules import StepRules
 from replay.summary_text import version_notes
@@ -297,7 +297,7 @@ class Auditor:
             message = f"{subject} starts at {record.t:.6f} s, while starts are paused until {until:.6f} s ({reason!r})"
             self._add(record, "intake", message)
         limit = self._state.limits.get(key, in_flight)
-        if in_flight > limit and reason not in PROBING:  # A probe may start although hung attempts fill every slot.
+        if in_flight > limit and reason not in BREAKER_REASONS:  # A probe may start although hung attempts fill every slot.
             self._add(record, "limit", f"{subject} starts with {in_flight} in flight, above the limit of {limit}")
             return False
         return key in self._state.limits

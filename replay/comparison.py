@@ -19,7 +19,7 @@ from replay.state import RunState
 from replay.summary import has_output, latency, times
 from replay.summary_types import Latency
 from replay.text import plural
-from replay.trial_state import DONE, TrialState, Value
+from replay.trial_state import DONE_STAGES, TrialState, Value
 from replay.variant_totals import Totals
 
 SLOWER_FACTOR: Final = 2.0
@@ -184,7 +184,7 @@ def compare(a: Side, b: Side, *, groups: Mapping[str, str] | None = None) -> Com
     pairing = Pairing(trials_a, trials_b)
     if not pairing.common:
         raise _nothing_in_common(a, b, pairing)
-    done = [key for key in pairing.common if trials_a[key].stage in DONE and trials_b[key].stage in DONE]
+    done = [key for key in pairing.common if trials_a[key].stage in DONE_STAGES and trials_b[key].stage in DONE_STAGES]
     scorers = common_scorers(a, b)
     changes: dict[str, list[TrialChange]] = {"fixed": [], "broken": [], "changed": []}
     for key in done:

@@ -25,14 +25,14 @@ _ALPHA: Final = 1 - LEVEL
 class Difference:
     """A score compared with the baseline."""
 
-    paired: PairedDifference
+    paired_difference: PairedDifference
     """Differences are row minus baseline."""
     p_adjusted: float | None
     """The p-value with Holm's correction over all comparisons of the table; None for labels, and without common values."""
     is_distinguishable: bool
     """Whether `p_adjusted` is below 5 %."""
-    detectable: float | None
-    """Minimum difference that 80 % of tables with this many cases detect; None if it is unknown or they detect none."""
+    minimum_detectable: float | None
+    """Smallest true difference that this number of cases detects with 80 % power; None if it is unknown, or there is none."""
 
 
 @attrs.frozen(kw_only=True)
@@ -72,7 +72,7 @@ class Row:
     cost_per_pass: float | None
     """Cost divided by the passes of the table's score; None if that score has no passes."""
     is_pareto_optimal: bool
-    """Whether no other row is better for at most its cost per trial, or as good for less."""
+    """Whether no other row has a higher score at the same or a lower cost per trial, or the same score at a lower cost."""
     overlap: Overlap | None
     """None for the baseline."""
     differences: Mapping[str, Difference]
@@ -86,7 +86,7 @@ class ComparisonTable:
     baseline: str
     """Name of its row."""
     score: str | None
-    """The score of `cost_per_pass` and `is_pareto_optimal`: the first with passes, otherwise the first with numbers."""
+    """The score of `cost_per_pass` and `is_pareto_optimal`: the first pass/fail score, otherwise the first numeric one."""
     comparisons: int
     """Differences that were tested together."""
     rows: Sequence[Row]
@@ -94,9 +94,9 @@ class ComparisonTable:
 
 def compare_all(sides: Mapping[str, Side], baseline: str) -> ComparisonTable:
     """Compare runs or variants, each under the name of its row, with one of them."""
-    paired = {name: _paired(sides[baseline], side) for name, side in sides.items() if name != baseline}
-    keys = [(name, scorer) for name, (_, differences) in paired.items() for scorer in differences]
-    differences = dict(zip(keys, assess([paired[name][1][scorer] for name, scorer in keys]), strict=True))
+    results = {name: _overlap_and_differences(sides[baseline], side) for name, side in sides.items() if name != baseline}
+    keys = [(name, scorer) for name, (_, differences) in results.items() for scorer in differences]
+    differences = dict(zip(keys, assess([results[name][1][scorer] for name, scorer in keys]), strict=True))
     score = _main_score(sides)
     points = {name: _mean_and_cost(side, score) for name, side in sides.items()}
     return ComparisonTable(
@@ -108,7 +108,7 @@ def compare_all(sides: Mapping[str, Side], baseline: str) -> ComparisonTable:
                 name,
                 side,
                 score,
-                paired[name][0] if name in paired else None,
+                results[name][0] if name in results else None,
                 {scorer: difference for (row, scorer), difference in differences.items() if row == name},
                 is_pareto_optimal=_is_pareto_optimal(name, points),
             )
@@ -117,14 +117,16 @@ def compare_all(sides: Mapping[str, Side], baseline: str) -> ComparisonTable:
     )
 
 
-def assess(paired: Sequence[PairedDifference]) -> list[Difference]:
+def assess(differences: Sequence[PairedDifference]) -> list[Difference]:
     """Test several differences, with Holm's correction over those that can be tested."""
-    p_values = [difference.p for difference in paired if difference.p is not None]
-    adjusted, level = iter(holm(p_values)), 1 - _ALPHA / max(1, len(p_values))
-    return [_difference(difference, None if difference.p is None else next(adjusted), level) for difference in paired]
+    p_values = [difference.p for difference in differences if difference.p is not None]
+    adjusted_p_values, level = iter(holm(p_values)), 1 - _ALPHA / max(1, len(p_values))
+    return [
+        _difference(difference, None if difference.p is None else next(adjusted_p_values), level) for difference in differences
+    ]
 
 
-def _paired(baseline: Side, side: Side) -> tuple[Overlap, dict[str, PairedDifference]]:
+def _overlap_and_differences(baseline: Side, side: Side) -> tuple[Overlap, dict[str, PairedDifference]]:
     ids_a, ids_b = baseline.ids, side.ids
     pairing = Pairing(baseline.trials, side.trials)
     overlap = Overlap(
@@ -136,12 +138,12 @@ def _paired(baseline: Side, side: Side) -> tuple[Overlap, dict[str, PairedDiffer
     return overlap, pairing.scores(common_scorers(baseline, side))
 
 
-def _difference(paired: PairedDifference, p_adjusted: float | None, level: float) -> Difference:
+def _difference(difference: PairedDifference, p_adjusted: float | None, level: float) -> Difference:
     return Difference(
-        paired=paired,
+        paired_difference=difference,
         p_adjusted=p_adjusted,
         is_distinguishable=p_adjusted is not None and p_adjusted < _ALPHA,
-        detectable=None if p_adjusted is None else detectable_difference(paired, level),
+        minimum_detectable=None if p_adjusted is None else detectable_difference(difference, level),
     )
 
 
@@ -167,7 +169,7 @@ def _mean_and_cost(side: Side, score: str | None) -> tuple[float, float] | None:
 
 
 def _is_pareto_optimal(name: str, points: Mapping[str, tuple[float, float] | None]) -> bool:
-    """Return whether no other row is better for at most its cost, or as good for less."""
+    """Return whether no other row has a higher score at the same or a lower cost, or the same score at a lower cost."""
     point = points[name]
     if point is None:
         return False

@@ -25,7 +25,7 @@ def lines(table: ComparisonTable) -> Iterator[str]:
     yield from _rows(table)
     if any(row.is_pareto_optimal for row in table.rows):
         front = f"* on the Pareto front of {_name(table.score or '')} against cost"
-        yield f"{front}: no other row is better for at most its cost per trial, or as good for less"
+        yield f"{front}: no other row scores higher at the same or a lower cost per trial, or the same at a lower cost"
     scorers = dict.fromkeys(scorer for row in table.rows for scorer in row.differences)
     for scorer in scorers:
         compared = [row for row in table.rows if scorer in row.differences]
@@ -118,14 +118,14 @@ def verdict(difference: Difference) -> tuple[str, str, str]:
     For example `p = 0.4`, `not distinguishable` and `minimum detectable difference: 4.2 points`; the first and the last may be
     empty.
     """
-    paired, p = difference.paired, difference.p_adjusted
+    paired, p = difference.paired_difference, difference.p_adjusted
     if p is None or paired.difference is None or (paired.kind == "number" and not paired.changed):
         return "", sentence(paired), ""
     p_value = f"p < {_MIN_P:.4f}" if p < _MIN_P else f"p = {digits(p, 2)}"
     if difference.is_distinguishable:
         words = ("better", "worse") if paired.kind == "pass" else ("higher", "lower")
         return p_value, words[paired.difference < 0], ""
-    detectable, unit = difference.detectable, " points" if paired.kind == "pass" else ""
+    detectable, unit = difference.minimum_detectable, " points" if paired.kind == "pass" else ""
     power = "n is too small to detect any difference"
     if detectable is not None:
         power = f"minimum detectable difference: {in_unit(paired, detectable)}{unit}"
@@ -134,7 +134,7 @@ def verdict(difference: Difference) -> tuple[str, str, str]:
 
 def _difference_text(difference: Difference) -> str:
     p_value, result, power = verdict(difference)
-    paired = difference.paired
+    paired = difference.paired_difference
     if not p_value or paired.difference is None:
         return result
     interval = "no interval"
@@ -156,7 +156,7 @@ def notes(table: ComparisonTable) -> Iterator[str]:
 
 
 def _difference_notes(row: Row, baseline: str) -> Iterator[str]:
-    paired = {_name(scorer): difference.paired for scorer, difference in row.differences.items()}
+    paired = {_name(scorer): difference.paired_difference for scorer, difference in row.differences.items()}
     if changed := [scorer for scorer, values in paired.items() if values.scorer_changed]:
         yield f"not the same version of the scorer as in {baseline}: {', '.join(changed)}"
     counts = {

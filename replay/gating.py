@@ -76,7 +76,7 @@ class Check:
     low: float | None = None
     high: float | None = None
     """Run minus baseline, with its 95 % confidence interval."""
-    detectable: float | None = None
+    minimum_detectable: float | None = None
     """The minimum drop that 80 % of comparisons with this many cases detect; None if it is unknown or they detect none."""
 
 
@@ -174,7 +174,7 @@ def check_drop(name: str, paired: PairedDifference, tolerated: float) -> Check:
         difference=paired.difference,
         low=low,
         high=high,
-        detectable=detectable_drop(paired, tolerated),
+        minimum_detectable=detectable_drop(paired, tolerated),
     )
 
 

@@ -10,7 +10,7 @@ import attrs
 
 from journal.events import SCORER_PREFIX
 from replay.budget_text import block_text, reserved_text
-from replay.pauses import PAUSE_REASONS, PROBING, Pause
+from replay.pauses import BREAKER_REASONS, PAUSE_TEXTS, Pause
 from replay.state import RunState
 from replay.text import digits, duration, plural, printable
 
@@ -85,8 +85,8 @@ def slots_of(state: RunState, key: str) -> int | None:
 
 def pause_text(pause: Pause, now: float) -> str:
     """Return what a pause waits for: `Retry-After: 12 s left`, `endpoint unavailable; probing, next probe in 3 s`."""
-    left, reason = pause.until - now, PAUSE_REASONS.get(pause.reason) or printable(pause.reason)
-    if pause.reason in PROBING:
+    left, reason = pause.until - now, PAUSE_TEXTS.get(pause.reason) or printable(pause.reason)
+    if pause.reason in BREAKER_REASONS:
         return f"{reason}; probing" + (f", next probe in {duration(left)}" if left > 0 else "")
     return f"{reason}: {duration(left)} left"
 
@@ -140,7 +140,7 @@ def _key_reasons(state: RunState, keys: list[str], now: float, *, is_waiting: bo
             continue
         if pause is not None and pause.is_in_force(now):
             kind: IdleReason = (
-                "breaker" if pause.reason in PROBING else "retry_after" if pause.reason == "retry_after" else "pause"
+                "breaker" if pause.reason in BREAKER_REASONS else "retry_after" if pause.reason == "retry_after" else "pause"
             )
             left = pause.until - now if pause.until > now else None
             text = f"{name}{pause_text(pause, now)}"

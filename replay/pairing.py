@@ -13,7 +13,7 @@ import attrs
 
 from replay.statistics import paired_numbers, paired_shares
 from replay.tally import is_summable
-from replay.trial_state import DONE, TrialState, Value
+from replay.trial_state import DONE_STAGES, TrialState, Value
 
 Key = tuple[str, str, int]
 """Case, variant and repeat of a trial; the variant is empty if only one is compared."""
@@ -100,7 +100,7 @@ class Pairing:
 
     def completion(self) -> PairedDifference:
         """Compare the share of trials that were completed, among those that are done."""
-        return self._compare_measured("pass", lambda trial: trial.stage == "completed" if trial.stage in DONE else None)
+        return self._compare_measured("pass", lambda trial: trial.stage == "completed" if trial.stage in DONE_STAGES else None)
 
     def _compare_measured(
         self, kind: Literal["pass", "number"], measure: Callable[[TrialState], float | None]

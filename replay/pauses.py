@@ -8,10 +8,10 @@ from typing import Final, NamedTuple
 NO_RESPONSE: Final = "no_response"
 """No attempt has ended for a long time; those in flight no longer count against the limit."""
 
-PROBING: Final = frozenset({"unavailable", NO_RESPONSE, "all_rate_limited"})
+BREAKER_REASONS: Final = frozenset({"unavailable", NO_RESPONSE, "all_rate_limited"})
 """Reasons that open the circuit breaker: only probes start, whatever the limit, until a record ends the pause."""
 
-PAUSE_REASONS: Final = {
+PAUSE_TEXTS: Final = {
     "retry_after": "Retry-After",
     "rate_limited": "429, short pause",
     "unavailable": "endpoint unavailable",
@@ -25,11 +25,11 @@ class Pause(NamedTuple):
     """The last recorded pause."""
 
     until: float
-    """When the next attempt or probe may start, in seconds of `t`."""
+    """When the next attempt or probe may start, in seconds since the start of the session."""
     reason: str
     evidence: str = ""
     """What the policy observed."""
 
     def is_in_force(self, now: float) -> bool:
         """Return whether it applies; an open circuit breaker does until a record closes it."""
-        return self.until > now or self.reason in PROBING
+        return self.until > now or self.reason in BREAKER_REASONS

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from replay import summary_text
 from replay.budget_text import spent_text
 from replay.idle import in_backoff, one_line, reasons
-from replay.pauses import PAUSE_REASONS, PROBING
+from replay.pauses import BREAKER_REASONS, PAUSE_TEXTS
 from replay.state import RunState
 from replay.summary import latency, score_of, steps_of
 from replay.text import digits, duration, escape_controls, plural, printable
@@ -73,8 +73,8 @@ def _paused(state: RunState, now: float, min_pause: float = LONG_PAUSE) -> str:
     if not paused or not paused.keys() >= (state.attempt_limits or state.limits).keys():
         return ""
     for pause in paused.values():
-        if pause.reason in PROBING:
-            return f"{PAUSE_REASONS[pause.reason]}; probing"
+        if pause.reason in BREAKER_REASONS:
+            return f"{PAUSE_TEXTS[pause.reason]}; probing"
     left = min(pause.until for pause in paused.values()) - now
     return f"paused for {duration(left)}" if left > min_pause else ""
 
@@ -233,7 +233,7 @@ def _running_text(name: str, attempt: RunningAttempt, now: float, timeout: objec
 
 
 def _last_step(step: LastStep, now: float) -> str:
-    return f"{plural(step.ended, 'step')}, the last {duration(max(0.0, now - step.t))} ago: {printable(step.name, 40)}"
+    return f"{plural(step.ended_steps, 'step')}, the last {duration(max(0.0, now - step.t))} ago: {printable(step.name, 40)}"
 
 
 def _steps_per_second(state: RunState, now: float) -> float | None:

@@ -370,7 +370,7 @@ class RunState(Totals):
             steps.spent += event.elapsed
             category = event.category if isinstance(event, events.AttemptFailed) else "timed_out"
             if steps.is_productive and keeps_steps(self.settings.get("reuse_steps", ""), category):
-                history.restart()
+                history.reset()
         if isinstance(event, events.AttemptFailed):
             history.count_failure(event.category, event.retry_after)
             history.error, history.error_type = f"{event.error}: {event.message}"[:ERROR_CHARS], event.error

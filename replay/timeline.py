@@ -14,7 +14,7 @@ from typing import Final, Literal, get_args
 
 from journal import Record, events
 from replay.handlers import handlers
-from replay.pauses import PROBING
+from replay.pauses import BREAKER_REASONS
 from replay.scratch import Scratch
 from replay.sessions import seconds_between
 from replay.shards import MergedShards
@@ -326,7 +326,7 @@ class Timeline:
         self._pace.put(_bounded(sum(self._paces.values())), t, seq)
 
     def _on_intake_paused(self, event: events.IntakePaused, t: float, seq: int) -> None:
-        is_open = event.reason in PROBING
+        is_open = event.reason in BREAKER_REASONS
         if (is_open or event.until > t) and not event.key.startswith(events.SCORER_PREFIX):
             self._pauses[event.key] = math.inf if is_open else event.until
             self._count_paused(t, seq)

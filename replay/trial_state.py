@@ -14,7 +14,7 @@ Location = tuple[int, int]
 Value = bool | int | float | str
 """A score."""
 
-DONE: Final = ("completed", "failed")
+DONE_STAGES: Final = ("completed", "failed")
 """The stages of a trial that has ended and was not withdrawn."""
 
 WORKER_ENDS: Final = ("worker_died", "worker_lost")
@@ -22,15 +22,15 @@ WORKER_ENDS: Final = ("worker_died", "worker_lost")
 
 _NO_LOCATION: Final = -1
 _OFFSET_BITS: Final = 40
-_OUTPUT: Final = Struct("=qd")
+_OUTPUT_LAYOUT: Final = Struct("=qd")
 """Packed location of the output, and its elapsed seconds."""
-_PACKED: Final = Struct("=qdqI")
+_LAYOUT: Final = Struct("=qdqI")
 """The same, the packed location of the input, and the repeat."""
-_OUTPUT_SIZE: Final = _OUTPUT.size
+_OUTPUT_SIZE: Final = _OUTPUT_LAYOUT.size
 _MAX_REPEAT: Final = (1 << 32) - 1
 """Stands for any number that the field cannot hold; a foreign journal may contain one."""
-_MAX_SHARED: Final = 4_096
-"""Maximum number of scores that trials share; a run exceeds it only if most of its trials have different scores."""
+_MAX_SHARED_TUPLES: Final = 4_096
+"""Maximum number of tuples of scores that trials share; further ones are not shared."""
 
 
 def pack_location(record: Record) -> int:
@@ -52,9 +52,9 @@ class RetryHistory:
     timeouts: int = 0
     rate_limit_failures: int = 0
     deaths: int = 0
-    """Attempts that ended with their worker, which ran nothing else."""
+    """Attempts whose worker ended while it ran nothing else."""
     losses: int = 0
-    """Attempts that ended with their worker, and may not be the cause."""
+    """Attempts whose worker ended, perhaps because of another attempt."""
     rate_limit_wait: float = 0.0
     """Seconds of backoff after rate limits."""
     category: str = ""
@@ -82,8 +82,8 @@ class RetryHistory:
         elif reason in {"probe", "stopped"}:
             self._count(-1)
 
-    def restart(self) -> None:
-        """Restart the retry budgets, except those of worker ends, after an attempt that has completed a step."""
+    def reset(self) -> None:
+        """Reset the retry budgets, except those of worker ends, after an attempt that has completed a step."""
         self.errors = self.parse_errors = self.timeouts = self.rate_limit_failures = 0
         self.rate_limit_wait = 0.0
 
@@ -105,11 +105,11 @@ class RetryHistory:
 class LastStep(NamedTuple):
     """The step of an attempt in flight that ended last; steps in flight are not recorded."""
 
-    ended: int
+    ended_steps: int
     """Steps of the attempt that have ended, this one included."""
     name: str
     t: float
-    """When it ended, in seconds of its session."""
+    """When it ended, in seconds since the start of the session."""
 
 
 class RunningAttempt(NamedTuple):
@@ -118,13 +118,13 @@ class RunningAttempt(NamedTuple):
     attempt: int
     slot: int
     since: float
-    """When it started, in seconds of `t`."""
+    """When it started, in seconds since the start of the session."""
     last_step: LastStep | None
 
     def after_step(self, name: str, t: float) -> "RunningAttempt":
         """Return the attempt after another step of it has ended."""
-        attempt, slot, since, last = self
-        step = _new_step(LastStep, (1 if last is None else last.ended + 1, name, t))
+        attempt, slot, since, last_step = self
+        step = _new_step(LastStep, (1 if last_step is None else last_step.ended_steps + 1, name, t))
         return new_attempt(RunningAttempt, (attempt, slot, since, step))
 
 
@@ -139,7 +139,7 @@ class OpenCall:
 
     key: str
     since: float
-    """When it started, in seconds of `t`."""
+    """When it started, in seconds since the start of the session."""
 
 
 class SharedScores:
@@ -149,29 +149,29 @@ class SharedScores:
     """
 
     def __init__(self) -> None:
-        self._shared: dict[tuple[Any, ...], tuple[tuple[Any, ...], tuple[Any, ...]]] = {(): ((), ())}
-        """Scores → the shared scores without the last one, and the shared scores."""
+        self._tuples: dict[tuple[Any, ...], tuple[tuple[Any, ...], tuple[Any, ...]]] = {(): ((), ())}
+        """Scores → the shared tuple that they extend, and their own shared tuple."""
 
     def __len__(self) -> int:
-        return len(self._shared)
+        return len(self._tuples)
 
     def add(self, scores: tuple[Any, ...], scorer: str, version: str, value: Value) -> tuple[Any, ...]:
         """Return the scores with another one."""
-        longer = (*scores, scorer, version, value)
+        extended = (*scores, scorer, version, value)
         if value.__class__ is not bool and value.__class__ is not str:
-            return longer
-        shared = self._shared.get(longer)
-        if shared is not None:  # True equals 1, but a tuple with 1 is not the shared one.
-            return shared[1] if shared[0] is scores else longer
-        if len(self._shared) <= _MAX_SHARED and self._shared.get(scores, (None, None))[1] is scores:
-            self._shared[longer] = scores, longer
-        return longer
+            return extended
+        entry = self._tuples.get(extended)
+        if entry is not None:  # An equal tuple may have 1 where this one has True, so the part before is compared by identity.
+            return entry[1] if entry[0] is scores else extended
+        if len(self._tuples) <= _MAX_SHARED_TUPLES and self._tuples.get(scores, (None, None))[1] is scores:
+            self._tuples[extended] = scores, extended
+        return extended
 
 
 def packed_input(record: Record, fingerprint: str, repeat: int) -> bytes:
     """Return the location of an input, its repeat and its fingerprint as one object, for a new `TrialState`."""
-    location = record.segment << _OFFSET_BITS | record.offset
-    return _PACKED.pack(_NO_LOCATION, 0.0, location, repeat if 0 < repeat < _MAX_REPEAT else _MAX_REPEAT) + fingerprint.encode()
+    location = pack_location(record)
+    return _LAYOUT.pack(_NO_LOCATION, 0.0, location, repeat if 0 < repeat < _MAX_REPEAT else _MAX_REPEAT) + fingerprint.encode()
 
 
 @attrs.define(weakref_slot=False)
@@ -181,7 +181,7 @@ class TrialState:
     stage: str
     """One of `journal.lifecycle.STAGES`."""
     _packed: bytes
-    """`_PACKED` and the fingerprint; four objects take twice the memory."""
+    """`_LAYOUT` and the fingerprint; four objects take twice the memory."""
     case: str = ""
     """The case's id; repeats and variants of a case share it."""
     variant: str = ""
@@ -201,23 +201,23 @@ class TrialState:
         return {flat[index]: (flat[index + 1], flat[index + 2]) for index in range(0, len(flat), 3)}
 
     def score(self, scorer: str) -> tuple[str, Value] | None:
-        """Return the version and latest value of a scorer; None if there is none."""
+        """Return the version and latest value of a scorer; None if the trial has no score of it."""
         flat = self._scores
         for index in range(0, len(flat), 3):
             if flat[index] == scorer:
                 return flat[index + 1], flat[index + 2]
         return None
 
-    def set_score(self, scorer: str, version: str, value: Value, shared: SharedScores) -> tuple[str, Value] | None:
+    def set_score(self, scorer: str, version: str, value: Value, shared_scores: SharedScores) -> tuple[str, Value] | None:
         """Add a score, or replace the scorer's earlier one, which is returned."""
-        flat, earlier = self._scores, None
+        flat, earlier_score = self._scores, None
         if flat and scorer in flat[::3]:
             scores, flat = self.scores, ()
-            earlier = scores.pop(scorer)
-            for other, (other_version, other_value) in scores.items():
-                flat = shared.add(flat, other, other_version, other_value)
-        self._scores = shared.add(flat, scorer, version, value)
-        return earlier
+            earlier_score = scores.pop(scorer)
+            for other_scorer, (other_version, other_value) in scores.items():
+                flat = shared_scores.add(flat, other_scorer, other_version, other_value)
+        self._scores = shared_scores.add(flat, scorer, version, value)
+        return earlier_score
 
     def clear_scores(self) -> None:
         """Remove all scores and failures of scorers."""
@@ -225,34 +225,36 @@ class TrialState:
 
     def set_output(self, record: Record, elapsed: float) -> None:
         """Set the location of the output, and the seconds of the attempt that returned it."""
-        self._packed = _OUTPUT.pack(record.segment << _OFFSET_BITS | record.offset, elapsed) + self._packed[_OUTPUT_SIZE:]
+        self._packed = (
+            _OUTPUT_LAYOUT.pack(record.segment << _OFFSET_BITS | record.offset, elapsed) + self._packed[_OUTPUT_SIZE:]
+        )
 
     @property
     def fingerprint(self) -> str:
         """The case's fingerprint."""
-        return self._packed[_PACKED.size :].decode()
+        return self._packed[_LAYOUT.size :].decode()
 
     @property
     def repeat(self) -> int:
         """Number of the repeat of its case and variant, from 1."""
-        repeat: int = _PACKED.unpack_from(self._packed)[3]
+        repeat: int = _LAYOUT.unpack_from(self._packed)[3]
         return repeat
 
     @property
     def elapsed(self) -> float:
-        """Seconds of the attempt that returned the output; 0 if there is none."""
-        elapsed: float = _PACKED.unpack_from(self._packed)[1]
+        """Seconds of the attempt that returned the output; 0 without an output."""
+        elapsed: float = _LAYOUT.unpack_from(self._packed)[1]
         return elapsed
 
     @property
     def input_location(self) -> Location:
         """Location of the record that holds the input."""
-        return unpack_location(_PACKED.unpack_from(self._packed)[2])
+        return unpack_location(_LAYOUT.unpack_from(self._packed)[2])
 
     @property
     def output_location(self) -> Location | None:
-        """Location of the record that holds the output; None if there is none."""
-        location = _PACKED.unpack_from(self._packed)[0]
+        """Location of the record that holds the output; None without an output."""
+        location = _LAYOUT.unpack_from(self._packed)[0]
         return None if location == _NO_LOCATION else unpack_location(location)
 
     @property
@@ -282,12 +284,12 @@ class TrialState:
 
 
 Outcome = Literal["passed", "failure", "error", "skipped"]
-"""The result of a trial as that of a test: an error if it or a scorer failed, a failure with a false score."""
+"""The result of a trial as a test result: an error if it or a scorer failed, a failure if a score is false."""
 
 
 def outcome_of(trial: TrialState) -> Outcome:
-    """Return the result of a trial as that of a test."""
-    if trial.stage not in DONE:
+    """Return the result of a trial as a test result; a trial that is not done is skipped."""
+    if trial.stage not in DONE_STAGES:
         return "skipped"
     if trial.stage == "failed" or trial.unscored:
         return "error"

@@ -46,7 +46,7 @@ def variant_result(totals: Totals) -> str:
 
 
 def mean_text(tally: Tally) -> str:
-    """Return the mean of a scorer's values, of passes as a percentage; empty without numbers."""
+    """Return the mean of a score as text, of a pass/fail score as a percentage; empty for labels."""
     if tally.mean is None:
         return ""
     return f"{100 * tally.mean:.1f} %" if tally.kind == "pass" else digits(tally.mean, 3)

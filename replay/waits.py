@@ -12,12 +12,12 @@ import attrs
 from journal import Record
 from journal.events import AttemptStarted, AttemptSucceeded, ScorerCallFailed, ScorerCallStarted, SessionStarted
 from replay.idle import limit_text, pace_text, slots_of
-from replay.pauses import PAUSE_REASONS
+from replay.pauses import PAUSE_TEXTS
 from replay.state import RunState
 from replay.text import printable
 
 _ATTEMPT, _FIRST_CALLS = "", "*"
-"""Keys of waits: the next attempt, and the first call of every scorer; a retried call has the name of its scorer."""
+"""What waits: the next attempt, and the first call of every scorer; a retried call has the name of its scorer."""
 _MIN_WAIT: Final = 1e-6
 """Shorter times, in seconds, are not a wait."""
 
@@ -40,32 +40,32 @@ class WaitLog:
         self._trial = trial
         self._state = RunState()
         self._t = 0.0
-        self._ready: dict[str, float] = {}
-        """What waits → when it became ready, in seconds of `t`."""
+        self._ready_times: dict[str, float] = {}
+        """What waits → when it is or will be ready, in seconds since the start of the session."""
         self._waits: dict[str, dict[tuple[str, str], Wait]] = {}
         """What waits → rate-limit key and reason → its time so far."""
 
     def apply(self, record: Record) -> list[Wait]:
         """Process the next record; if it starts an attempt or a scorer call of the trial, return what that waited for."""
         event, is_session_start = record.event, isinstance(record.event, SessionStarted)
-        if self._ready and not is_session_start:
+        if self._ready_times and not is_session_start:
             self._add_waits(max(record.t, self._t))
         self._state.apply(record)
         self._t = record.t if is_session_start else max(record.t, self._t)
         if is_session_start:
-            self._ready = dict.fromkeys(self._ready, self._t)
+            self._ready_times = dict.fromkeys(self._ready_times, self._t)
             self._prepare()
         if getattr(event, "trial", None) != self._trial:
             return []
         match event:
             case AttemptStarted():
-                return self._start(_ATTEMPT, event.key)
+                return self._end_wait(_ATTEMPT, event.key)
             case ScorerCallStarted():
-                return self._start(event.scorer if event.scorer in self._ready else _FIRST_CALLS, event.key)
+                return self._end_wait(event.scorer if event.scorer in self._ready_times else _FIRST_CALLS, event.key)
             case ScorerCallFailed(delay=float(delay)):
-                self._ready[event.scorer] = self._t + delay
+                self._ready_times[event.scorer] = self._t + delay
             case AttemptSucceeded():
-                self._ready[_FIRST_CALLS] = self._t
+                self._ready_times[_FIRST_CALLS] = self._t
             case _:
                 self._prepare()
         return []
@@ -74,32 +74,32 @@ class WaitLog:
         """Start the wait of the next attempt; clear everything once the trial is done."""
         trial = self._state.trials.get(self._trial)
         if trial is None or trial.stage in {"completed", "failed", "withdrawn"}:
-            self._ready.clear()
+            self._ready_times.clear()
             self._waits.clear()
         elif trial.stage in {"queued", "interrupted", "backing_off"}:
-            self._ready.setdefault(_ATTEMPT, max(self._t, self._state.backing_off.get(self._trial, 0.0)))
+            self._ready_times.setdefault(_ATTEMPT, max(self._t, self._state.backing_off.get(self._trial, 0.0)))
 
-    def _start(self, name: str, key: str) -> list[Wait]:
-        """End a wait; return its reasons, longest first."""
+    def _end_wait(self, name: str, key: str) -> list[Wait]:
+        """End a wait; return its parts for this rate-limit key, longest first."""
         waits = self._waits.get(name, {})
         if name != _FIRST_CALLS:  # The first calls of other scorers still wait.
-            self._ready.pop(name, None)
+            self._ready_times.pop(name, None)
             self._waits.pop(name, None)
-        reasons = [wait for (wait_key, _), wait in waits.items() if wait_key == key and wait.seconds > _MIN_WAIT]
-        return sorted(reasons, key=lambda wait: -wait.seconds)
+        parts = [wait for (limit_key, _), wait in waits.items() if limit_key == key and wait.seconds > _MIN_WAIT]
+        return sorted(parts, key=lambda wait: -wait.seconds)
 
     def _add_waits(self, now: float) -> None:
         state = self._state
         keys = {"", *state.limits, *state.paces, *state.pauses}
-        for name, ready in self._ready.items():
+        for name, ready_at in self._ready_times.items():
             waits = self._waits.setdefault(name, {})
             for key in keys:
-                for start, end in self._split_at_pause(key, max(ready, self._t), now):
-                    reason = self._reason(name, key, start)
-                    if reason is not None:
-                        kind, text = reason
-                        previous = waits.get((key, kind))
-                        waits[key, kind] = Wait(kind, (previous.seconds if previous else 0.0) + end - start, text)
+                for start, end in self._split_at_pause(key, max(ready_at, self._t), now):
+                    reason_and_text = self._reason(name, key, start)
+                    if reason_and_text is not None:
+                        reason, text = reason_and_text
+                        previous = waits.get((key, reason))
+                        waits[key, reason] = Wait(reason, (previous.seconds if previous else 0.0) + end - start, text)
 
     def _split_at_pause(self, key: str, start: float, end: float) -> Iterator[tuple[float, float]]:
         """Split an interval where a pause of the key expires."""
@@ -111,10 +111,10 @@ class WaitLog:
             yield start, end
 
     def _reason(self, name: str, key: str, t: float) -> tuple[str, str] | None:
-        """Return what delays starts of a rate-limit key at a time: the reason, and its text."""
+        """Return what delays starts of a rate-limit key at `t`: the reason, and its text."""
         state, pause = self._state, self._state.pauses.get(key)
         if pause is not None and pause.is_in_force(t):
-            return "pause", PAUSE_REASONS.get(pause.reason) or printable(pause.reason)
+            return "pause", PAUSE_TEXTS.get(pause.reason) or printable(pause.reason)
         if name == _ATTEMPT and state.holds_attempts:
             return "scorers", "too many outputs waiting for scorers"
         limit, slots = state.limits.get(key), slots_of(state, key)

@@ -10,7 +10,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from replay.idle import IdleReason, limit_text, pace_text, pause_text
-from replay.pauses import PAUSE_REASONS, Pause
+from replay.pauses import PAUSE_TEXTS, Pause
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "concurrency.md").read_text()
@@ -41,8 +41,8 @@ def test_the_pictures_exist() -> None:
         pause_text(Pause(12.0, "retry_after"), 0.0),
         pause_text(Pause(0.8, "rate_limited"), 0.0),
         pause_text(Pause(3.0, "unavailable"), 0.0),
-        PAUSE_REASONS["no_response"],
-        PAUSE_REASONS["all_rate_limited"],
+        PAUSE_TEXTS["no_response"],
+        PAUSE_TEXTS["all_rate_limited"],
     ],
 )
 def test_the_page_has_the_texts_of_the_screen(text: str) -> None:

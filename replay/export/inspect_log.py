@@ -34,7 +34,7 @@ from replay.summary import score_of
 from replay.summary_types import Score
 from replay.text import as_text
 from replay.trial import AttemptDetails, TrialDetails
-from replay.trial_state import DONE
+from replay.trial_state import DONE_STAGES
 
 _VERSION: Final = 2
 """Version of Inspect's format."""
@@ -76,9 +76,11 @@ def _log(index: TrialIndex, variant: str | None) -> Iterator[bytes]:
         yield from write_file(
             "_journal/start.json", _json({"version": _VERSION, "eval": header["eval"], "plan": header["plan"]})
         )
-        for trial in index.trials(*DONE, variant=variant):
+        for trial in index.trials(*DONE_STAGES, variant=variant):
             yield from write_file(_file_name(trial), iter([_json_with_nan(_sample(index, trial, task), trial)]))
-        summaries = (_json_with_nan(_summary(index, trial, task), trial) for trial in index.trials(*DONE, variant=variant))
+        summaries = (
+            _json_with_nan(_summary(index, trial, task), trial) for trial in index.trials(*DONE_STAGES, variant=variant)
+        )
         yield from write_file("summaries.json", _list(summaries))
         yield from write_file("header.json", _json(header))
     yield spool.take()

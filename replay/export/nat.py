@@ -19,7 +19,7 @@ from replay.summary import score_of
 from replay.trajectory import StepDetails
 from replay.trajectory_text import message_text
 from replay.trial import AttemptDetails, TrialDetails
-from replay.trial_state import DONE
+from replay.trial_state import DONE_STAGES
 from replay.usage import add, as_integer
 
 LINES: Final = "workflow_output.jsonl"
@@ -50,7 +50,7 @@ def nat(source: Source) -> Iterator[tuple[str, Iterator[bytes]]]:
 
 
 def _files(index: TrialIndex, variant: str | None) -> Iterator[tuple[str, Iterator[bytes]]]:
-    yield LIST, _list(item(trial) for trial in index.trials(*DONE, variant=variant))
+    yield LIST, _list(item(trial) for trial in index.trials(*DONE_STAGES, variant=variant))
     yield LINES, _lines(index, variant)
     names = file_names(index.scorers, "_output.json", used=[LIST])
     for scorer in index.scorers:
@@ -129,7 +129,7 @@ def _scorer_file(index: TrialIndex, scorer: str, variant: str | None) -> Iterato
     score = None if tally is None else score_of(tally)
     average = score.mean if score is not None and score.kind in {"pass", "number"} else None
     yield b'{\n  "average_score": ' + orjson.dumps(average) + b',\n  "eval_output_items": '
-    yield from _list((_score(trial, scorer) for trial in index.trials(*DONE, variant=variant)), b"  ")
+    yield from _list((_score(trial, scorer) for trial in index.trials(*DONE_STAGES, variant=variant)), b"  ")
     yield b"\n}\n"
 
 

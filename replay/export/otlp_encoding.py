@@ -1,7 +1,7 @@
 """OTLP requests in JSON and in protobuf, each below 4 MiB, the limit of many collectors.
 
-The protobuf wire format is written here, because it is a few messages of OpenTelemetry's `trace.proto`; spans are in the form
-of OTLP JSON. A span that is larger than the limit is a request of its own.
+Protobuf is encoded here, because only a few messages of OpenTelemetry's `trace.proto` are needed. The functions take spans as
+OTLP JSON. A span that is larger than the limit is a request of its own.
 """
 
 import itertools
@@ -18,12 +18,12 @@ _VARINT, _FIXED64, _LENGTH = 0, 1, 2
 _CONTINUATION_BIT: Final = 0x80
 _LOW_BITS: Final = 0x7F
 _MAX_TIME: Final = (1 << 64) - 1
-_LENGTHS: Final = 32
+_MAX_ENVELOPE: Final = 32
 """Maximum bytes of the tags and lengths of the messages around the spans."""
 
 
 def json_requests(resource: Any, scope: Any, spans: Iterable[Any]) -> Iterator[bytes]:
-    """Write one request per line, as in OpenTelemetry's file format."""
+    """Yield the pieces of the requests, one request per line, as in OpenTelemetry's file format."""
     head = b'{"resourceSpans":[{"resource":%b,"scopeSpans":[{"scope":%b,"spans":[' % (
         orjson.dumps(resource),
         orjson.dumps(scope),
@@ -43,23 +43,23 @@ def protobuf_requests(resource: Any, scope: Any, spans: Iterable[Any]) -> Iterat
     """Return the pieces of each request, an `ExportTraceServiceRequest`; one request is in memory at a time."""
     resource = _message(1, _attributes(1, resource["attributes"]))
     scope = _message(1, _text(1, scope["name"]) + _text(2, scope["version"]))
-    room = MAX_BODY - len(resource) - len(scope) - _LENGTHS
+    room = MAX_BODY - len(resource) - len(scope) - _MAX_ENVELOPE
     batch: list[bytes] = []
     size = 0
     for span in spans:
-        encoded = _message(2, _span(span))
-        if batch and size + len(encoded) > room:
+        span_bytes = _message(2, _span(span))
+        if batch and size + len(span_bytes) > room:
             yield _request(resource, scope, batch)
             batch, size = [], 0
-        batch.append(encoded)
-        size += len(encoded)
+        batch.append(span_bytes)
+        size += len(span_bytes)
     yield _request(resource, scope, batch)
 
 
 def _request(resource: bytes, scope: bytes, spans: list[bytes]) -> Iterator[bytes]:
     size = len(scope) + sum(map(len, spans))
-    inner = _tag(2, _LENGTH) + _varint(size) + scope
-    head = _tag(1, _LENGTH) + _varint(len(resource) + len(inner) + size - len(scope)) + resource + inner
+    scope_head = _tag(2, _LENGTH) + _varint(size) + scope
+    head = _tag(1, _LENGTH) + _varint(len(resource) + len(scope_head) + size - len(scope)) + resource + scope_head
     return itertools.chain([head], spans)
 
 
@@ -118,9 +118,9 @@ def _tag(number: int, wire_type: int) -> bytes:
 
 
 def _varint(number: int) -> bytes:
-    encoded = bytearray()
+    varint = bytearray()
     while number > _LOW_BITS:
-        encoded.append(number & _LOW_BITS | _CONTINUATION_BIT)
+        varint.append(number & _LOW_BITS | _CONTINUATION_BIT)
         number >>= 7
-    encoded.append(number)
-    return bytes(encoded)
+    varint.append(number)
+    return bytes(varint)

@@ -1,7 +1,7 @@
 """The columns of a page: what a `Content` has collected, in full or since a `Cursor`.
 
 Columns are iterators, so that only a part of one is in memory. Some have the difference between each number and the one before,
-which compresses well. Times are in microseconds.
+which compresses well. Times are in microseconds, except those of sessions.
 """
 
 import re
@@ -35,7 +35,7 @@ class Cursor(NamedTuple):
 
     seq: int = 0
     series: tuple[int, ...] = (0,) * len(_SERIES)
-    """Points of each series; a delay that a record announces can add one long after that record."""
+    """Number of points of each series; the end of a delay can add one long after the record that announced the delay."""
 
     def __str__(self) -> str:
         return "-".join(map(str, (self.seq, *self.series)))
@@ -56,16 +56,16 @@ def columns(content: Content, state: RunState, cursor: Cursor = Cursor()) -> dic
     """Return the columns of a run, or only what has changed since the cursor."""
     if cursor.seq > len(content.t):
         cursor = Cursor()  # It belongs to another run.
-    first = cursor.seq
+    after_seq = cursor.seq
     trials: Sequence[int] = range(len(content.timeline.times))
     spans: Sequence[int] = range(len(content.timeline.spans))
-    if first:
-        trials = sorted({number for number in content.trial.values(first) if number >= 0})
-        spans = sorted(set(content.changed_spans[1].values(bisect_right(content.changed_spans[0], first))))
-    scored, failed = bisect_right(content.score_log[0], first), bisect_right(content.error_seq, first)
+    if after_seq:
+        trials = sorted({number for number in content.trial.values(after_seq) if number >= 0})
+        spans = sorted(set(content.changed_spans[1].values(bisect_right(content.changed_spans[0], after_seq))))
+    score_start, error_start = bisect_right(content.score_log[0], after_seq), bisect_right(content.error_seq, after_seq)
     seqs, scorers, counts, values = content.score_log
     return {
-        "from": first,
+        "from": after_seq,
         "seq": len(content.t),
         "types": TYPES,
         "stages": STAGES,
@@ -73,28 +73,28 @@ def columns(content: Content, state: RunState, cursor: Cursor = Cursor()) -> dic
         "scorers": list(content.scorers),
         "variants": _variants(state),
         "events": {
-            "t": _deltas(content.t.values(first)),
-            "type": content.type.values(first),
-            "trial": _deltas(content.trial.values(first)),
-            "stage_change": content.stage_changes.values(first),
-            "count_change": content.count_changes.values(first),
+            "t": _deltas(content.t.values(after_seq)),
+            "type": content.type.values(after_seq),
+            "trial": _deltas(content.trial.values(after_seq)),
+            "stage_change": content.stage_changes.values(after_seq),
+            "count_change": content.count_changes.values(after_seq),
         },
         "sessions": [view_json(session) for session in content.timeline.sessions],
         "limits": content.limits,
         "limit_changes": content.limit_changes,
         "pace_changes": content.pace_changes,
         "pauses": content.pauses,
-        "backoffs": [row for row in content.backoffs if not first or row[1] > first or not 0 < row[2] <= first],
+        "backoffs": [row for row in content.backoffs if not after_seq or row[1] > after_seq or not 0 < row[2] <= after_seq],
         "score_log": {
-            "seq": _deltas(seqs.values(scored)),
-            "scorer": scorers.values(scored),
-            "count": counts.values(scored),
-            "value": values.values(scored),
+            "seq": _deltas(seqs.values(score_start)),
+            "scorer": scorers.values(score_start),
+            "count": counts.values(score_start),
+            "value": values.values(score_start),
         },
-        "errors": _json(content.errors, range(failed, len(content.error_seq))),
+        "errors": _json(content.errors, range(error_start, len(content.error_seq))),
         "error_groups": [[category, error, example] for (category, error, _), (_, example) in content.groups.items()],
         "spans": _spans(content, spans),
-        **({"steps": _steps(content.steps, first)} if len(content.steps) else {}),
+        **({"steps": _steps(content.steps, after_seq)} if len(content.steps) else {}),
         "trials": _trials(content, trials, state),
         "series": {name: _series(content, name, start) for name, start in zip(_SERIES, cursor.series, strict=True)},
     }
@@ -120,23 +120,23 @@ def _spans(content: Content, indexes: Sequence[int]) -> dict[str, Any]:
     }
 
 
-def _steps(steps: PageSteps, first: int) -> dict[str, Any]:
-    begin = bisect_right(steps.seq, first)
+def _steps(steps: PageSteps, after_seq: int) -> dict[str, Any]:
+    start = bisect_right(steps.seq, after_seq)
     return {
         "names": list(steps.names),
         "kinds": KINDS,
         "omitted": steps.omitted,
-        "seq": _deltas(steps.seq.values(begin)),
-        "span": _deltas(steps.span.values(begin)),
-        "number": steps.number.values(begin),
-        "parent": steps.parent.values(begin),
-        "name": steps.name.values(begin),
-        "kind": steps.kind.values(begin),
-        "outcome": steps.outcome.values(begin),
-        "completed_seq": steps.completed_seq.values(begin),
-        "end": _deltas(steps.end.values(begin)),
-        "duration": steps.duration.values(begin),
-        "content": _json(steps.content, range(begin, len(steps)), b"0"),
+        "seq": _deltas(steps.seq.values(start)),
+        "span": _deltas(steps.span.values(start)),
+        "number": steps.number.values(start),
+        "parent": steps.parent.values(start),
+        "name": steps.name.values(start),
+        "kind": steps.kind.values(start),
+        "outcome": steps.outcome.values(start),
+        "completed_seq": steps.completed_seq.values(start),
+        "end": _deltas(steps.end.values(start)),
+        "duration": steps.duration.values(start),
+        "content": _json(steps.content, range(start, len(steps)), b"0"),
     }
 
 
@@ -186,7 +186,7 @@ def _variants(state: RunState) -> list[str]:
 
 
 def _series(content: Content, name: SeriesName, first: int) -> dict[str, Any]:
-    """Return a series in the times of its sessions; of several values at one time, only the last."""
+    """Return a series; times count from the start of their session. Of several values at one time, only the last is kept."""
     scratch = Scratch()
     points = {column: Column[int]("q", scratch) for column in ("t", "value", "session")}
     appends = [column.append for column in points.values()]
@@ -202,7 +202,7 @@ def _series(content: Content, name: SeriesName, first: int) -> dict[str, Any]:
 def _points(content: Content, name: SeriesName, first: int) -> Iterator[tuple[int, int, int]]:
     """Yield time in its session, value and session of each point from index `first` on.
 
-    All points of a merged run are sums over its shards, in the order of the axis. It grows by sessions that follow all shards.
+    All points of a merged run are sums over its shards, in the order of wall time; only sessions after all shards add points.
     """
     timeline = content.timeline
     if timeline.is_merged and not first:

@@ -20,7 +20,7 @@ def check_head_file(file: Path | None) -> None:
     if file is None:
         return
     if not file.parent.is_dir():
-        raise UsageError(f"the directory {file.parent} of --head-file does not exist")
+        raise UsageError(f"the directory {file.parent} of --head-file does not exist; create it, or pass another path")
     if os.path.lexists(file):
         status = file.lstat()
         if not stat.S_ISREG(status.st_mode) or status.st_size > _MAX_BYTES or not _HEAD.fullmatch(file.read_bytes()):

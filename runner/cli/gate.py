@@ -141,7 +141,11 @@ def _sentence(check: Check) -> str:
         f"drop tolerated: {digits(check.bound, 4)}"
     )
     if check.verdict == "too_little_evidence":
-        power = "cannot show a drop" if check.detectable is None else f"would show a drop of {_text(check.detectable)} or more"
+        power = (
+            "cannot show a drop"
+            if check.minimum_detectable is None
+            else f"would show a drop of {_text(check.minimum_detectable)} or more"
+        )
         sentence += f"; {plural(check.n or 0, 'case')} {power}"
     return sentence
 

@@ -29,7 +29,7 @@ from runner.suggest import suggest
 
 _MAX_LINES: Final = 40
 """Maximum lines of a value; `--json` has all."""
-_MAX_LINE: Final = 500
+_MAX_LINE_LENGTH: Final = 500
 _MAX_INPUT: Final = 40
 """Maximum characters of an input in the list."""
 _INDENT: Final = " " * 10
@@ -45,9 +45,9 @@ _TRACEBACK_LINES: Final = 12
     "--steps",
     type=click.Choice(["short", "full"]),
     default="short",
-    help="One line for each step of an attempt, or all of its messages and tool calls (default: short).",
+    help="short: one line per step; full: also its messages and tool calls (default: short).",
 )
-@click.option("--definition", is_flag=True, help="Show what is evaluated: prompts, parameters, addresses, source.")
+@click.option("--definition", is_flag=True, help="Show what is evaluated: prompts, parameters, URLs, source.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 def show(  # noqa: PLR0917  # the options
     run: str | None, trial: str | None, at: int | None, steps: str, definition: bool, as_json: bool
@@ -67,13 +67,13 @@ def show(  # noqa: PLR0917  # the options
     path, trial = run_and_trial(run, trial)
     view = open_run(path, at)
     problem: JournalError | None = view.problem
-    matching = [] if trial is None else _matching(view, trial)
+    matching_trials = [] if trial is None else _matching_trials(view, trial)
     if definition:
         _print_definition(view, as_json=as_json)
-    elif trial is None or len(matching) > 1:
-        _print_list(view, matching or None, as_json=as_json)
-    elif matching:
-        trial_details = view.trial(matching[0])
+    elif trial is None or len(matching_trials) > 1:
+        _print_list(view, matching_trials or None, as_json=as_json)
+    elif matching_trials:
+        trial_details = view.trial(matching_trials[0])
         problem = trial_details.problem or problem
         if as_json:
             _print_json(path, problem, **_trial_json(trial_details))
@@ -83,7 +83,10 @@ def show(  # noqa: PLR0917  # the options
     else:
         exit_if_damaged(problem)  # It may be after the damage.
         as_of = "" if at is None else f" at record {at:,}"
-        raise UsageError(f"{path} has no trial {trial!r}{as_of}{suggest(trial, view.state.trials)}")
+        raise UsageError(
+            f"{path} has no trial {trial!r}{as_of}{suggest(trial, view.state.trials)}",
+            hint=f"`evaljournal show {path}` lists its trials",
+        )
     exit_if_damaged(problem, quiet=as_json)
 
 
@@ -93,15 +96,15 @@ def _print_json(path: Path, problem: JournalError | None, **members: Any) -> Non
 
 def _print_definition(view: LoadedRun, *, as_json: bool) -> None:
     """Show the definition of the run, with adopted changes applied."""
-    started = view.state.started
-    recorded = None if started is None else load_definition(started.definition)
+    run_started = view.state.started
+    recorded_definition = None if run_started is None else load_definition(run_started.definition)
     if as_json:
-        _print_json(view.path, view.problem, definition=recorded)
+        _print_json(view.path, view.problem, definition=recorded_definition)
     else:
-        echo("\n".join(definition_lines(recorded)) or "this run has no recorded definition")
+        echo("\n".join(definition_lines(recorded_definition)) or "this run has no recorded definition")
 
 
-def _matching(view: LoadedRun, trial: str) -> list[str]:
+def _matching_trials(view: LoadedRun, trial: str) -> list[str]:
     """Return the trial with this id, otherwise the trials of the case with this name."""
     trials = view.state.trials
     return [trial] if trial in trials else [name for name, state in trials.items() if state.case == trial]
@@ -178,7 +181,7 @@ def _trial_lines(trial_details: TrialDetails, sessions: Sequence[Session], *, fu
     attempts = plural(len(trial_details.attempts), "attempt")
     count = sum(len(attempt.steps) - attempt.reused_steps for attempt in trial_details.attempts)
     steps = f", {plural(count, 'step')}" if count else ""
-    yield f"{printable(trial_details.trial, _MAX_LINE)}  {trial_details.stage}{reason}, {attempts}{steps}"
+    yield f"{printable(trial_details.trial, _MAX_LINE_LENGTH)}  {trial_details.stage}{reason}, {attempts}{steps}"
     yield (
         f"queued at {printable(trial_details.enqueued_at)} · waited {duration(times.queue_time)} · "
         f"backoff {duration(times.backoff_time)} · attempts {duration(times.run_time)} · scoring {duration(times.scoring_time)}"
@@ -251,16 +254,16 @@ def _note_lines(attempt: AttemptDetails) -> Iterator[str]:
 
 
 def _wait_text(waits: Sequence[Wait]) -> str:
-    """Return the longest wait, in parentheses; empty if there is none."""
+    """Return the longest wait, in parentheses; empty without waits."""
     return f" ({waits[0].text})" if waits else ""
 
 
 def _call_lines(call: ScorerCallDetails, session: str) -> Iterator[str]:
     outcome = spaced(call.outcome) or "in flight"
-    after = "" if call.elapsed is None else f" after {duration(call.elapsed)}"
-    waited = sum(wait.seconds for wait in call.waits)
-    waits = f" · waited {duration(waited)}{_wait_text(call.waits)}" if waited else ""
-    yield f"call {call.call}    {printable(call.scorer, 24)} {outcome}{after}  {session} · seq {call.seq:,}{waits}"
+    elapsed_text = "" if call.elapsed is None else f" after {duration(call.elapsed)}"
+    wait_seconds = sum(wait.seconds for wait in call.waits)
+    waits = f" · waited {duration(wait_seconds)}{_wait_text(call.waits)}" if wait_seconds else ""
+    yield f"call {call.call}    {printable(call.scorer, 24)} {outcome}{elapsed_text}  {session} · seq {call.seq:,}{waits}"
     if call.error:
         yield from _value_lines("", f"{call.error}: {call.message}")
     if call.retry_after is not None:
@@ -284,10 +287,10 @@ def _value_lines(label: str, value: Any) -> Iterator[str]:
         text = f"(missing blob of {value.bytes:,} bytes)"
     else:
         text = as_text(value)
-        if len(text) > _MAX_LINE and not isinstance(value, str):
+        if len(text) > _MAX_LINE_LENGTH and not isinstance(value, str):
             text = orjson.dumps(value, option=orjson.OPT_INDENT_2).decode()
     lines = text.splitlines() or [""]
     for index, line in enumerate(lines[:_MAX_LINES]):
-        yield f"{'' if index else label:<{len(_INDENT)}}{printable(line.expandtabs(), _MAX_LINE)}".rstrip()
+        yield f"{'' if index else label:<{len(_INDENT)}}{printable(line.expandtabs(), _MAX_LINE_LENGTH)}".rstrip()
     if len(lines) > _MAX_LINES:
         yield f"{_INDENT}… {plural(len(lines) - _MAX_LINES, 'more line')}; --json has all"

@@ -11,15 +11,15 @@ from typing import Final, assert_never, cast, get_args
 from journal import Record, events
 from runner.concurrency.policy import Failed, Interrupted, Policy, Signal, Started, Succeeded, TimedOut, evolved
 
-PROBES: Final = 3
-"""Probes of a trial per outage that do not count against its retries; after more, the trial may be the reason."""
+MAX_FREE_PROBES: Final = 3
+"""Maximum probes of a trial or call per outage that do not count against its retries; if more fail, it may be the cause."""
 
 AttemptEvent = events.AttemptStarted | events.AttemptEnd
 CallEvent = events.ScorerCallStarted | events.ScorerCallFailed | events.TrialScored | events.ScoringFailed
 
 
 def call_id(trial: str, scorer: str) -> str:
-    """Return the name of a scorer call in signals; an attempt has the name of its trial."""
+    """Return the id of a scorer call in signals; that of an attempt is its trial."""
     return f"{trial}\0{scorer}"
 
 
@@ -38,12 +38,12 @@ class Steering:
         self.limit = policy.limit
         """Attempts and calls that may be in flight."""
         self.may_start = policy.may_start
-        """Returns whether an attempt or a call may start at a time; changes nothing."""
+        """Returns whether an attempt or a call may start at `t`; changes nothing."""
         self.free_probes: set[str] = set()
         """Trials and calls whose last start was a probe that does not count against their retries."""
 
     def begin(self) -> events.LimitChanged:
-        """Return the limit before the first start."""
+        """Return the event that records the first limit."""
         return events.LimitChanged(before=0, after=self.limit, reason="start", key=self._key)
 
     def take(self, record: Record) -> list[events.PolicyEvent]:
@@ -53,16 +53,16 @@ class Steering:
         """
         kind = record.event.__class__  # Faster than isinstance; this runs twice per attempt.
         if kind in _CALL_EVENTS:
-            name, signal = _call_signal(cast("CallEvent", record.event), record.t)
+            source, signal = _call_signal(cast("CallEvent", record.event), record.t)
         else:
             event = cast("AttemptEvent", record.event)
-            name = event.trial
+            source = event.trial
             signal = _signal(event, record.t)
         decision = self._policy.take(signal)
         self.limit = decision.limit
         if kind is events.AttemptStarted or kind is events.ScorerCallStarted:
             if decision.probe or self.free_probes:
-                self._started(name, record.t, probe=decision.probe)
+                self._started(source, record.t, probe=decision.probe)
         elif self._outage_since is not None and signal.__class__ is Succeeded:
             self._outage_since = None
             self._probes.clear()
@@ -87,14 +87,14 @@ class Steering:
             for change in changes
         ]
 
-    def _started(self, name: str, t: float, *, probe: bool) -> None:
+    def _started(self, source: str, t: float, *, probe: bool) -> None:
         if probe:
             self._outage_since = t if self._outage_since is None else self._outage_since
-            self._probes[name] += 1
-        if probe and self._probes[name] <= PROBES and t - (self._outage_since or t) < self._patience:
-            self.free_probes.add(name)
+            self._probes[source] += 1
+        if probe and self._probes[source] <= MAX_FREE_PROBES and t - (self._outage_since or t) < self._patience:
+            self.free_probes.add(source)
         else:
-            self.free_probes.discard(name)
+            self.free_probes.discard(source)
 
 
 def _signal(event: AttemptEvent, t: float) -> Signal:
@@ -113,17 +113,17 @@ def _signal(event: AttemptEvent, t: float) -> Signal:
 
 
 def _call_signal(event: CallEvent, t: float) -> tuple[str, Signal]:
-    """Return the name of a call and its signal; an invalid score is a success here, because the endpoint answered."""
-    name = call_id(event.trial, event.scorer.partition(".")[0])
+    """Return the id of a call and its signal; an invalid score is a success here, because the endpoint answered."""
+    source = call_id(event.trial, event.scorer.partition(".")[0])
     match event:
         case events.ScorerCallStarted():
-            return name, Started(t=t, attempt=name)
+            return source, Started(t=t, attempt=source)
         case events.TrialScored() | events.ScoringFailed():
-            return name, Succeeded(t=t, attempt=name, elapsed=event.elapsed)
+            return source, Succeeded(t=t, attempt=source, elapsed=event.elapsed)
         case events.ScorerCallFailed():
             if event.category == "timed_out":
-                return name, TimedOut(t=t, attempt=name)
-            return name, Failed(t=t, attempt=name, category=event.category, retry_after=event.retry_after)
+                return source, TimedOut(t=t, attempt=source)
+            return source, Failed(t=t, attempt=source, category=event.category, retry_after=event.retry_after)
     assert_never(event)
 
 

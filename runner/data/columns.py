@@ -27,27 +27,31 @@ class Columns:
     def __init__(self, *, id_key: str | None, input_key: str | None, expected_key: str | None) -> None:
         keys: dict[Role, str | None] = {"id": id_key, "input": input_key, "expected": expected_key}
         self._user_keys = {role: key for role, key in keys.items() if key is not None}
-        self._recognized: dict[Role, str] = {}
-        self._last_row: tuple[tuple[str, ...], tuple[str | None, str, str | None]] | None = None
+        self._recognized_keys: dict[Role, str] = {}
+        self._last_keys: tuple[tuple[str, ...], tuple[str | None, str, str | None]] | None = None
         """The columns of the previous row and their roles; most rows have the same."""
 
     def case(self, row: Mapping[str, Any]) -> Case:
         """Convert a row to a case."""
         columns = tuple(row)
-        if self._last_row is None or self._last_row[0] != columns:
-            self._last_row = columns, self._keys(columns)
-        name_key, input_key, expected_key = keys = self._last_row[1]
+        if self._last_keys is None or self._last_keys[0] != columns:
+            self._last_keys = columns, self._keys(columns)
+        id_column, input_key, expected_key = keys = self._last_keys[1]
         metadata = {column: value for column, value in row.items() if column not in keys}
         expected = None if expected_key is None else row[expected_key]
-        if name_key is None:
+        if id_column is None:
             return Case(input=row[input_key], expected=expected, metadata=metadata, input_name=input_key)
-        name = _name(row[name_key], name_key)
+        name = _id_text(row[id_column], id_column)
         return Case(name=name, input=row[input_key], expected=expected, metadata=metadata, input_name=input_key)
 
     def _keys(self, columns: tuple[str, ...]) -> tuple[str | None, str, str | None]:
         input_key = self._key("input", columns)
         if input_key is None:
-            names = f"{self._recognized['input']!r}" if "input" in self._recognized else f"one of {listed(_NAMES['input'])}"
+            names = (
+                f"{self._recognized_keys['input']!r}"
+                if "input" in self._recognized_keys
+                else f"one of {listed(_NAMES['input'])}"
+            )
             raise UsageError(f"no input column; expected {names}, got {listed(columns)}", hint=column_hint("input"))
         return self._key("id", columns), input_key, self._key("expected", columns)
 
@@ -58,11 +62,13 @@ class Columns:
                 flags = f"--{role}-key{' or --turns' if role == 'input' else ''}, {role}_key in Python"
                 raise UsageError(f"{key!r} is not a column ({flags}); columns: {listed(columns)}")
             return key
-        usual = _usual_column(role, tuple(column for column in columns if column not in self._user_keys.values()))
-        if usual is not None and usual != self._recognized.setdefault(role, usual):
-            first = self._recognized[role]
-            raise UsageError(f"the {role} seems to be in {usual!r} here, but was in {first!r} before", hint=column_hint(role))
-        return usual
+        column = _usual_column(role, tuple(name for name in columns if name not in self._user_keys.values()))
+        if column is not None and column != self._recognized_keys.setdefault(role, column):
+            earlier_column = self._recognized_keys[role]
+            raise UsageError(
+                f"the {role} seems to be in {column!r} here, but was in {earlier_column!r} before", hint=column_hint(role)
+            )
+        return column
 
 
 def column_hint(role: Role) -> str:
@@ -71,7 +77,7 @@ def column_hint(role: Role) -> str:
 
 
 def _usual_column(role: Role, columns: tuple[str, ...]) -> str | None:
-    """Return the column with a usual name for a role; `id` has precedence, other duplicates are ambiguous."""
+    """Return the column with a usual name for a role; several are an error, unless one is `id`."""
     candidates = [column for column in columns if str(column).casefold() in _NAMES[role]]
     if role == "id" and "id" in candidates:
         return "id"
@@ -80,7 +86,7 @@ def _usual_column(role: Role, columns: tuple[str, ...]) -> str | None:
     return candidates[0] if candidates else None
 
 
-def _name(value: object, key: str) -> str:
+def _id_text(value: object, key: str) -> str:
     """Return an id as a string, unchanged: "0042" stays "0042"."""
     if isinstance(value, str) and value.strip():
         return value

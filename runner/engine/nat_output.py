@@ -21,7 +21,7 @@ from journal.reader import POLL_INTERVAL
 from replay.export import Source
 from replay.export.nat import LINES, LIST, line, nat
 from replay.export.trial_index import TrialIndex
-from replay.trial_state import DONE
+from replay.trial_state import DONE_STAGES
 from runner.atomic_write import write_atomically, write_directory
 from runner.errors import UsageError
 from runner.suggest import command
@@ -42,7 +42,7 @@ class NatOutput:
     def __init__(self, directory: Path, *, retry_failed: bool = False) -> None:
         self.directory = directory
         self._lines = directory / LINES
-        self._stages = ("completed",) if retry_failed else DONE
+        self._stages = ("completed",) if retry_failed else DONE_STAGES
         """Stages of trials that are written when the session starts; failed ones are not if they are retried."""
         self._size: int | None = None
         """Valid bytes of the file with one line per trial; None if it has to be rewritten."""

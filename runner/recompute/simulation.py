@@ -15,7 +15,7 @@ import trio.testing
 
 from journal import Record, events
 from replay import RunState
-from replay.trial_state import DONE
+from replay.trial_state import DONE_STAGES
 from runner.data.case import Case
 from runner.definition.evaluation import Evaluation, evaluation
 from runner.engine.null_files import NullFiles
@@ -146,7 +146,7 @@ class Recording:
     def done_trials(self) -> dict[str, TrialScript]:
         """The trials that are done and have recorded attempts, in the order of enqueueing."""
         trials = self._state.trials
-        return {name: script for name, script in self._scripts.items() if script.actions and trials[name].stage in DONE}
+        return {name: script for name, script in self._scripts.items() if script.actions and trials[name].stage in DONE_STAGES}
 
     @property
     def excluded(self) -> int:

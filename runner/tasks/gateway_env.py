@@ -12,7 +12,7 @@ def gateway_env() -> dict[str, str]:
     """Return environment variables with which an SDK or a process calls models through the gateway (`gateway=True`).
 
     `OPENAI_BASE_URL` and `ANTHROPIC_BASE_URL` are addresses that work until the attempt ends; the API keys are dummies. Pass
-    them to a process, `subprocess.run(["node", "agent.js"], env=os.environ | gateway_env())`, or to a client:
+    the variables to a process, `subprocess.run(["node", "agent.js"], env=os.environ | gateway_env())`, or to a client:
     `OpenAI(base_url=gateway_env().get("OPENAI_BASE_URL"))`. Empty outside an attempt, and without a gateway.
     """
     return dict(_environment.get())

@@ -1,4 +1,4 @@
-"""The standard streams of a worker's process: its frames, what it prints, and its exit code."""
+"""A worker's process: the code that starts it, its frames, what it prints, and its exit code."""
 
 import signal
 import sys
@@ -39,7 +39,7 @@ class FrameSplitter:
 
 
 class StderrPrinter:
-    """Prints what a worker writes to its standard error, line by line, as that of the run."""
+    """Prints what a worker writes to its standard error on that of the run, line by line."""
 
     def __init__(self) -> None:
         self._line = b""
@@ -50,10 +50,10 @@ class StderrPrinter:
         while len(self._line) > _MAX_LINE:
             lines.append(self._line[:_MAX_LINE])
             self._line = self._line[_MAX_LINE:]
-        self._print([line[at : at + _MAX_LINE] for line in lines for at in range(0, max(1, len(line)), _MAX_LINE)])
+        self._print([line[offset : offset + _MAX_LINE] for line in lines for offset in range(0, max(1, len(line)), _MAX_LINE)])
 
     def end(self) -> None:
-        """Print a last line without a line break."""
+        """Print the last line if it did not end with a line break."""
         self._print([self._line] if self._line else [])
         self._line = b""
 

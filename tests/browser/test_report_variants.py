@@ -67,7 +67,7 @@ def test_table_of_variants(tmp_path: Path, open_tab: OpenTab) -> None:
     assert ("3", "1") == tuple(rows[2][2:4])
     assert ["mini", "large"] == [row["name"] for row in table["rows"] if row["is_pareto_optimal"]]
     assert ["baseline", "◆ Pareto front", "◆ Pareto front"] == tab.texts("table.variants .tag")
-    difference = table["rows"][1]["differences"]["exact"]["paired"]["difference"]
+    difference = table["rows"][1]["differences"]["exact"]["paired_difference"]["difference"]
     assert [
         "large",
         f"+{100 * difference:.1f} points",

@@ -79,7 +79,7 @@ def test_rows() -> None:
     assert mini.overlap is None
     assert large.overlap is not None
     assert (5, ["c5@large"]) == (large.overlap.common, large.overlap.only_row)
-    assert (4, 1) == (large.differences["exact"].paired.n, large.differences["exact"].paired.missing)
+    assert (4, 1) == (large.differences["exact"].paired_difference.n, large.differences["exact"].paired_difference.missing)
 
 
 def test_a_run_without_variants_is_paired_with_a_variant() -> None:
@@ -96,7 +96,7 @@ def test_a_run_without_variants_is_paired_with_a_variant() -> None:
     assert overlap is not None
     assert (14, ["c7#2"], ["c7@mini"]) == (overlap.common, list(overlap.only_baseline), list(overlap.different_content))
     assert [f"c{index}@mini#3" for index in range(7)] == list(overlap.only_row)
-    assert (7, 1.0) == (exact.paired.n, exact.paired.difference)
+    assert (7, 1.0) == (exact.paired_difference.n, exact.paired_difference.difference)
 
 
 def test_holm() -> None:
@@ -118,7 +118,7 @@ def test_holm() -> None:
     is_rejected, adjusted, _, _ = multipletests(p_values, 0.05, "holm")
 
     assert 6 == table.comparisons
-    assert [pytest.approx(p) for p in p_values] == [difference.paired.p for difference in differences]
+    assert [pytest.approx(p) for p in p_values] == [difference.paired_difference.p for difference in differences]
     assert [pytest.approx(p) for p in adjusted] == [difference.p_adjusted for difference in differences]
     assert list(is_rejected) == [difference.is_distinguishable for difference in differences]
     assert {True, False} == set(is_rejected)
@@ -128,8 +128,8 @@ def test_holm() -> None:
 def test_more_comparisons_need_larger_differences() -> None:
     """The minimum difference that n cases detect grows with the number of comparisons."""
     sides = {name: scored(20) for name in "abcdef"}
-    two = compare_all({name: sides[name] for name in "ab"}, "a").rows[1].differences["exact"].detectable
-    six = compare_all(sides, "a").rows[1].differences["exact"].detectable
+    two = compare_all({name: sides[name] for name in "ab"}, "a").rows[1].differences["exact"].minimum_detectable
+    six = compare_all(sides, "a").rows[1].differences["exact"].minimum_detectable
 
     assert two is not None
     assert six is not None

@@ -20,7 +20,7 @@ from journal.events import (
 )
 from replay import RunState
 from replay.idle import Reason, one_line, reasons
-from replay.pauses import PROBING, Pause
+from replay.pauses import BREAKER_REASONS, Pause
 from tests.replay.trial_events import answered, attempt_started, queued, rate_limited, run_state
 
 NOW = 100.0
@@ -198,7 +198,7 @@ def test_line_has_three_reasons() -> None:
     assert ("a · b · c · 2 more", "") == (one_line(idle), one_line([]))
 
 
-@pytest.mark.parametrize("reason", sorted(PROBING))
+@pytest.mark.parametrize("reason", sorted(BREAKER_REASONS))
 def test_open_breaker(reason: str) -> None:
     """An open breaker is in force after its next probe is due; any other pause ends by itself."""
     state = run_state([IntakePaused(until=5.0, reason=reason, evidence="seen")])

@@ -80,7 +80,7 @@ def test_gates_on_passes(n: int, differing: float, tolerated: float, pairs: int)
     for _ in range(pairs):
         check = check_drop("exact", simulated(rng, n, differing), tolerated)
         counts["false alarm"] += check.verdict == "regressed"
-        drop = check.detectable
+        drop = check.minimum_detectable
         assert drop is not None
         for event, size in (("shown", drop), ("twice shown", min(1.0, 2 * drop))):
             paired = simulated(rng, n, max(differing, size), size)
@@ -97,7 +97,7 @@ def test_gates_on_numbers(n: int, pairs: int) -> None:
     for _ in range(pairs):
         check = check_drop("near", simulated_numbers(rng, n), 0.0)
         counts["false alarm"] += check.verdict == "regressed"
-        drop = check.detectable
+        drop = check.minimum_detectable
         assert drop is not None
         for event, size in (("shown", drop), ("twice shown", 2 * drop)):
             counts[event] += check_drop("near", simulated_numbers(rng, n, size), 0.0).verdict == "regressed"
@@ -107,7 +107,7 @@ def test_gates_on_numbers(n: int, pairs: int) -> None:
 
 def is_worse(difference: Difference) -> bool:
     """Return whether a row is reported as worse than the baseline."""
-    return difference.is_distinguishable and (difference.paired.difference or 0.0) < 0
+    return difference.is_distinguishable and (difference.paired_difference.difference or 0.0) < 0
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_tables_of_passes(n: int, differing: float, comparisons: int, pairs: int
         equal = [simulated(rng, n, differing) for _ in range(comparisons)]
         differences = assess(equal)
         counts["false alarm"] += any(difference.is_distinguishable for difference in differences)
-        size = differences[0].detectable
+        size = differences[0].minimum_detectable
         assert size is not None
         for event, drop in (("shown", size), ("twice shown", min(1.0, 2 * size))):
             counts[event] += is_worse(assess([simulated(rng, n, max(differing, drop), drop), *equal[1:]])[0])
@@ -147,7 +147,7 @@ def test_tables_of_numbers(n: int, comparisons: int, pairs: int) -> None:
         equal = [simulated_numbers(rng, n) for _ in range(comparisons)]
         differences = assess(equal)
         counts["false alarm"] += any(difference.is_distinguishable for difference in differences)
-        size = differences[0].detectable
+        size = differences[0].minimum_detectable
         assert size is not None
         for event, drop in (("shown", size), ("twice shown", 2 * size)):
             counts[event] += is_worse(assess([simulated_numbers(rng, n, drop), *equal[1:]])[0])

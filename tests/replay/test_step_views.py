@@ -101,7 +101,7 @@ def test_last_step_ends_with_its_attempt(state: RunState) -> None:
     """The next attempt starts without a last step."""
     running = state.running["route"]
     assert running.last_step is not None
-    assert (2, "walk") == (running.last_step.ended, running.last_step.name)
+    assert (2, "walk") == (running.last_step.ended_steps, running.last_step.name)
 
     later = state_of([enqueued("a"), AttemptStarted(trial="a", attempt=1, slot=0)]).running["a"]
     assert later.last_step is None
