@@ -81,7 +81,8 @@ def print_dry_run(
     calls = plural(calls_per_trial * (1 if max_trials is None else max_trials), "call")
     calls += " for each trial" if max_trials is None else ""
     min_calls = "1" if trials is None else f"{trials:,}"
-    echo(f"  at least {min_calls}, at most {calls}, plus retries after rate limits, outages and lost workers")
+    causes = "rate limits and outages" if settings.workers is None else "rate limits, outages and ends of workers"
+    echo(f"  at least {min_calls}, at most {calls}, plus retries after {causes}")
     echo(
         f"  retries: {retry.errors} after errors, {retry.timeouts} after timeouts, {duration(retry.rate_limits)} on rate limits"
     )

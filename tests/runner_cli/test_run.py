@@ -232,7 +232,7 @@ def test_dry_run_writes_nothing() -> None:
     assert [
         "capitals (evals/capitals.py:capitals) would run in runs/capitals/0001; nothing was written",
         "  4 cases × 3 repeats = 12 trials",
-        "  at least 12, at most 36 calls, plus retries after rate limits, outages and lost workers",
+        "  at least 12, at most 36 calls, plus retries after rate limits and outages",
         "  retries: 0 after errors, 2 after timeouts, 10 min on rate limits",
         "  at most 2 slots (adaptive), timeout none",
         "  scorers: exact",
@@ -334,12 +334,14 @@ def test_dry_run_of_cases_that_can_be_read_only_once() -> None:
 
     text = evaljournal("run", "evals/capitals.py", "--dry-run").stdout
     assert "  unknown number of cases (they can only be read once), 1 trial each\n" in text
-    assert "  at least 1, at most 3 calls for each trial, plus retries after rate limits, outages and lost workers\n" in text
+    assert "  at least 1, at most 3 calls for each trial, plus retries after rate limits and outages\n" in text
     limited = evaljournal("run", "evals/capitals.py", "--dry-run", "--limit", "2").stdout
     assert "  at most 2 cases (they can only be read once), 1 trial each\n" in limited
-    assert "  at least 1, at most 6 calls, plus retries after rate limits, outages and lost workers\n" in limited
+    assert "  at least 1, at most 6 calls, plus retries after rate limits and outages\n" in limited
     answer = orjson.loads(evaljournal("run", "evals/capitals.py", "--dry-run", "--limit", "2", "--json").stdout)
     assert (None, 2, 6) == (answer["trials"], answer["max_trials"], answer["calls"]["max"])
+    in_workers = evaljournal("run", "evals/capitals.py", "--dry-run", "--workers", "processes:2").stdout
+    assert "plus retries after rate limits, outages and ends of workers\n" in in_workers
 
 
 @pytest.mark.parametrize("flags", [[], ["--dry-run"]])
