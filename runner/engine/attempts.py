@@ -229,7 +229,7 @@ class Attempts:
         return True
 
     def _record_failure(self, work: TrialWork, exc: BaseException, elapsed: float) -> None:
-        failure, error = self._settings.retry.described_failure(exc, now=self._recorder.clock.wall())
+        failure, error = self._settings.retry.classify_and_describe(exc, now=self._recorder.clock.wall())
         self._fail(
             work,
             stop_run=failure.stop_run,

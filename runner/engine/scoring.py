@@ -140,7 +140,7 @@ class Scoring:
 
     def _handle_failure(self, call: ScorerCall, exc: BaseException, elapsed: float) -> None:
         scorer, work = call.scorer.scorer, call.work
-        failure, error = scorer.retry.described_failure(exc, now=self._clock.wall())
+        failure, error = scorer.retry.classify_and_describe(exc, now=self._clock.wall())
         self._settle(call, error, failure, elapsed)
         if failure.stop_run:
             value = {"scorer": scorer.name, "message": f"{error.type}: {error.message}"}

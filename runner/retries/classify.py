@@ -32,7 +32,7 @@ class RateLimited(Exception):
     def __init__(self, retry_after: float | None = None, message: str = "rate limited") -> None:
         super().__init__(retry_after, message)
         self.retry_after = retry_after
-        """Seconds from `Retry-After` or an equivalent, if any."""
+        """Seconds from `Retry-After` or an equivalent; None if unknown."""
         self.message = message
 
     def __str__(self) -> str:
@@ -71,7 +71,7 @@ class Description:
 
 
 class RemoteError(Exception):
-    """What a task raised in a worker, where it was classified and described; the exception itself stays there."""
+    """An exception that a task raised in a worker, which classified and described it; the exception itself stays there."""
 
     def __init__(self, failure: Failure, description: Description) -> None:
         super().__init__(description.type, description.message)
@@ -79,28 +79,28 @@ class RemoteError(Exception):
         self.description = description
 
 
-_TEMPORARY = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.CONFLICT, HTTPStatus.TOO_EARLY}
+_TEMPORARY_STATUSES = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.CONFLICT, HTTPStatus.TOO_EARLY}
 """Statuses below 500 that may succeed later; 409 means that a lock was held."""
 
-_UNAUTHORIZED = {
+_UNAUTHORIZED_STATUSES = {
     HTTPStatus.UNAUTHORIZED,
     HTTPStatus.PAYMENT_REQUIRED,
     HTTPStatus.FORBIDDEN,
     HTTPStatus.PROXY_AUTHENTICATION_REQUIRED,
 }
 
-_NO_CREDIT = {"insufficient_quota", "billing_hard_limit_reached", "billing_not_active"}
+_NO_CREDIT_CODES = {"insufficient_quota", "billing_hard_limit_reached", "billing_not_active"}
 """Error codes sent with status 429 where waiting does not help."""
 
 _TOO_LARGE = "request too large"
 """Sent with status 429 for a request above the whole quota, which can never succeed."""
 
-_RATE_LIMITED = {"RateLimitError", "TooManyRequests", "TooManyRequestsException", "ResourceExhausted"}
+_RATE_LIMIT_CLASSES = {"RateLimitError", "TooManyRequests", "TooManyRequestsException", "ResourceExhausted"}
 
-_THROTTLED = ("throttl", "toomanyrequests", "slowdown", "requestlimitexceeded", "rate_limit")
+_THROTTLING_CODES = ("throttl", "toomanyrequests", "slowdown", "requestlimitexceeded", "rate_limit")
 """Parts of error codes of AWS, whose status is sometimes 400, and of error events in streams."""
 
-_OVERLOADED = {"overloaded_error", "api_error", "server_error", "timeout_error"}
+_OVERLOAD_CODES = {"overloaded_error", "api_error", "server_error", "timeout_error"}
 """Error codes of events in streams, which have no status."""
 
 _UNAVAILABLE_BY_LIBRARY = {
@@ -113,18 +113,16 @@ _UNAVAILABLE_BY_LIBRARY = {
     "urllib and http.client": ("URLError", "IncompleteRead"),
     "trio": ("BrokenResourceError", "TooSlowError"),
 }
-_UNAVAILABLE = {name for names in _UNAVAILABLE_BY_LIBRARY.values() for name in names}
-_MALFORMED = {"UnsupportedProtocol", "LocalProtocolError", "InvalidURL"}
+_UNAVAILABLE_CLASSES = {name for names in _UNAVAILABLE_BY_LIBRARY.values() for name in names}
+_MALFORMED_REQUEST_CLASSES = {"UnsupportedProtocol", "LocalProtocolError", "InvalidURL"}
 """Client errors that mean the request itself is malformed."""
 
-_NETWORK = {errno.ENETDOWN, errno.ENETUNREACH, errno.ENETRESET, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.EADDRNOTAVAIL}
+_ERRNOS = {errno.ENETDOWN, errno.ENETUNREACH, errno.ENETRESET, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.EADDRNOTAVAIL}
 """EADDRNOTAVAIL means that no local port is free."""
 
 PROGRAMMING_ERRORS = (TypeError, AttributeError, NameError, ImportError, NotImplementedError, AssertionError)
-"""Errors that are fatal where the user's own code raised them: the same line fails in the same way each time.
-
-Raised inside a library, they may depend on what an endpoint returned.
-"""
+"""Errors that are fatal if the user's own code raised them, because the same line would fail again. Raised by a library, they
+may depend on what an endpoint returned."""
 
 _PARSE_ERRORS = (KeyError, IndexError, ValueError)
 """Errors that often come from parsing an output; the next output may be valid."""
@@ -143,16 +141,16 @@ _OWN_FRAMES = (
 
 _OUR_PACKAGES = ("journal", "replay", "runner")
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
-_LIBRARIES = (
+_LIBRARY_PREFIXES = (
     "<frozen ",
     "<attrs generated ",
     os.path.join(os.path.dirname(os.__file__), ""),
     *(os.path.join(_ROOT, package, "") for package in (*_OUR_PACKAGES, "evaljournal")),
 )
 """Path prefixes of the standard library and of evaljournal."""
-_FAKES = os.path.join(_ROOT, "runner", "testing.py")
+_TESTING_MODULE = os.path.join(_ROOT, "runner", "testing.py")
 """Simulated tasks for tests; they count as the user's own code."""
-_INSTALLED = frozenset({"site-packages", "dist-packages"})
+_PACKAGE_DIRECTORIES = frozenset({"site-packages", "dist-packages"})
 _OWN_TASKS = "runner.tasks."
 """Module prefix of our own task errors, whose traceback would only show our own code."""
 
@@ -162,7 +160,7 @@ def classify(exc: BaseException, *, now: float) -> Failure:
 
     `now` is wall time in seconds since 1970, for headers that contain a date.
     """
-    return worst([_classify(leaf, now) for leaf in leaves(exc)])
+    return worst_failure([_classify(leaf, now) for leaf in leaves(exc)])
 
 
 def leaves(exc: BaseException) -> Iterator[BaseException]:
@@ -176,22 +174,22 @@ def leaves(exc: BaseException) -> Iterator[BaseException]:
 
 def _classify(exc: BaseException, now: float) -> Failure:
     for link in _chain(exc):
-        if isinstance(link, Exception) and (failure := _by_shape(link, now)):
+        if isinstance(link, Exception) and (failure := _recognize(link, now)):
             return failure
     if isinstance(exc, PROGRAMMING_ERRORS):
         return Failure(category="fatal" if _is_raised_by_user(exc) else "error")
     if isinstance(exc, _PARSE_ERRORS):
         return Failure(category="parse_error")
-    if not isinstance(exc, Exception) and type(exc).__name__ != "CancelledError":  # It leaks from some libraries.
+    if not isinstance(exc, Exception) and type(exc).__name__ != "CancelledError":  # Some libraries leak one.
         return Failure(category="fatal")  # SystemExit and KeyboardInterrupt are intended.
     return Failure(category="error")
 
 
-def worst(failures: list[Failure]) -> Failure:
-    """Return the worst category of a group with the longest wait in it, and `stop_run` if any of them has it."""
+def worst_failure(failures: list[Failure]) -> Failure:
+    """Return the failure with the worst category and, within it, the longest wait; `stop_run` is set if any failure sets it."""
     order: tuple[FailureCategory, ...] = ("fatal", "rate_limited", "unavailable", "parse_error", "error")
-    worst_failure = min(failures, key=lambda failure: (order.index(failure.category), -(failure.retry_after or 0)))
-    return evolve(worst_failure, stop_run=any(failure.stop_run for failure in failures))
+    worst = min(failures, key=lambda failure: (order.index(failure.category), -(failure.retry_after or 0)))
+    return evolve(worst, stop_run=any(failure.stop_run for failure in failures))
 
 
 def describe(exc: BaseException) -> Description:
@@ -200,10 +198,10 @@ def describe(exc: BaseException) -> Description:
         return exc.description
     cls = type(exc)
     name = public_name(cls)
-    message = _guarded(lambda: str(exc), lambda error: f"(its str() raised {type(error).__name__})")
+    message = _call_safely(lambda: str(exc), lambda error: f"(its str() raised {type(error).__name__})")
     if str(cls.__module__).startswith(_OWN_TASKS):
         return Description(type=name, message=_shorten(message, _MAX_MESSAGE), traceback="")
-    trace = _guarded(
+    trace = _call_safely(
         lambda: "".join(traceback.format_exception(cls, exc, _user_frames(exc.__traceback__))),
         lambda error: f"(formatting its traceback raised {type(error).__name__})",
     )
@@ -215,7 +213,7 @@ def describe(exc: BaseException) -> Description:
     )
 
 
-def _guarded(call: Callable[[], T], fallback: Callable[[BaseException], T]) -> T:
+def _call_safely(call: Callable[[], T], fallback: Callable[[BaseException], T]) -> T:
     """Call code of an unknown exception class, which may raise anything, even SystemExit; a signal still interrupts."""
     try:
         return call()
@@ -260,13 +258,13 @@ def _is_raised_by_user(exc: BaseException) -> bool:
 @cache
 def _is_library(file: str) -> bool:
     """Return whether a file belongs to the standard library, an installed package or evaljournal."""
-    if file == _FAKES:
+    if file == _TESTING_MODULE:
         return False
-    return file.startswith(_LIBRARIES) or not _INSTALLED.isdisjoint(file.replace("\\", "/").split("/"))
+    return file.startswith(_LIBRARY_PREFIXES) or not _PACKAGE_DIRECTORIES.isdisjoint(file.replace("\\", "/").split("/"))
 
 
 def _shorten(text: str, limit: int) -> str:
-    """Mask a text and keep both ends of it."""
+    """Mask the secrets in a text, and omit its middle if it is too long."""
     margin = 4 * limit  # Shortened before masking, for speed, with enough margin that no part of a secret is kept.
     if len(text) > 2 * margin:
         text = f"{text[:margin]}{text[-margin:]}"
@@ -287,44 +285,44 @@ def _chain(exc: BaseException) -> Iterator[BaseException]:
         link = link.__cause__
 
 
-def _by_shape(exc: BaseException, now: float) -> Failure | None:
+def _recognize(exc: BaseException, now: float) -> Failure | None:
     """Recognize an exception by its attributes and class names; None if it is unknown."""
     wait = _seconds_to_wait(exc, now)
     if isinstance(exc, RateLimited | Fatal):
         return Failure(category="fatal" if isinstance(exc, Fatal) else "rate_limited", retry_after=wait)
     names = {cls.__name__ for cls in type(exc).__mro__}
     status, code = _status(exc), _error_code(exc)
-    if status == HTTPStatus.TOO_MANY_REQUESTS or names & _RATE_LIMITED or any(word in code for word in _THROTTLED):
-        return _rate_limited(exc, code, _seconds_to_wait(exc, now, rate_limited=True))
+    if status == HTTPStatus.TOO_MANY_REQUESTS or names & _RATE_LIMIT_CLASSES or any(word in code for word in _THROTTLING_CODES):
+        return _failure_of_rate_limit(exc, code, _seconds_to_wait(exc, now, rate_limited=True))
     if status is not None:
-        return _by_status(status, wait)
-    if names & _MALFORMED or isinstance(exc, ssl.SSLCertVerificationError):
+        return _failure_of_status(status, wait)
+    if names & _MALFORMED_REQUEST_CLASSES or isinstance(exc, ssl.SSLCertVerificationError):
         return Failure(category="fatal")
-    is_network_error = isinstance(exc, socket.gaierror | ssl.SSLError) or (isinstance(exc, OSError) and exc.errno in _NETWORK)
-    if is_network_error or names & _UNAVAILABLE or code in _OVERLOADED:
+    is_network_error = isinstance(exc, socket.gaierror | ssl.SSLError) or (isinstance(exc, OSError) and exc.errno in _ERRNOS)
+    if is_network_error or names & _UNAVAILABLE_CLASSES or code in _OVERLOAD_CODES:
         return Failure(category="unavailable", retry_after=wait)
     return None
 
 
-def _rate_limited(exc: BaseException, code: str, wait: float | None) -> Failure:
+def _failure_of_rate_limit(exc: BaseException, code: str, wait: float | None) -> Failure:
     """Distinguish a temporary 429 from lack of credit and from a request that is too large."""
-    if code in _NO_CREDIT:
+    if code in _NO_CREDIT_CODES:
         return Failure(category="fatal", stop_run=True)
-    if _TOO_LARGE in _guarded(lambda: str(exc), lambda _: "")[:_MAX_MESSAGE].lower():
+    if _TOO_LARGE in _call_safely(lambda: str(exc), lambda _: "")[:_MAX_MESSAGE].lower():
         return Failure(category="fatal")
     return Failure(category="rate_limited", retry_after=wait)
 
 
-def _by_status(status: int, wait: float | None) -> Failure:
-    if status in _UNAUTHORIZED:
+def _failure_of_status(status: int, wait: float | None) -> Failure:
+    if status in _UNAUTHORIZED_STATUSES:
         return Failure(category="fatal", stop_run=True)
-    if status >= HTTPStatus.INTERNAL_SERVER_ERROR or status in _TEMPORARY:
+    if status >= HTTPStatus.INTERNAL_SERVER_ERROR or status in _TEMPORARY_STATUSES:
         return Failure(category="unavailable", retry_after=wait)
     return Failure(category="fatal")
 
 
 def _status(exc: BaseException) -> int | None:
-    """Return the HTTP status of the error, wherever the library keeps it."""
+    """Return the HTTP status in an exception; each library stores it under another name."""
     response = _attribute(exc, "response")
     values = [_attribute(exc, name) for name in ("status_code", "status", "code")]
     values += [_attribute(response, name) for name in ("status_code", "status")]
@@ -339,8 +337,8 @@ def _status(exc: BaseException) -> int | None:
 
 def _error_code(exc: BaseException) -> str:
     """Return the provider's error code in lower case: OpenAI's `code`, AWS's `Error.Code`."""
-    aws = _member(_member(_attribute(exc, "response"), "Error"), "Code")
-    for value in (_attribute(exc, "code"), aws):
+    aws_code = _member(_member(_attribute(exc, "response"), "Error"), "Code")
+    for value in (_attribute(exc, "code"), aws_code):
         if isinstance(value, str):
             return value.lower()
     return ""
@@ -352,9 +350,9 @@ def _seconds_to_wait(exc: BaseException, now: float, *, rate_limited: bool = Fal
     if isinstance(seconds, int | float) and 0 <= seconds < float("inf"):
         return float(seconds)
     response = _attribute(exc, "response")
-    aws = _member(_member(response, "ResponseMetadata"), "HTTPHeaders")
-    litellm = _attribute(exc, "litellm_response_headers")
-    for headers in (_attribute(response, "headers"), _attribute(exc, "headers"), aws, litellm):
+    aws_headers = _member(_member(response, "ResponseMetadata"), "HTTPHeaders")
+    litellm_headers = _attribute(exc, "litellm_response_headers")
+    for headers in (_attribute(response, "headers"), _attribute(exc, "headers"), aws_headers, litellm_headers):
         values = _lower_case_headers(headers)
         wait = requested_wait(values, now)
         if wait is None and rate_limited:
@@ -366,11 +364,11 @@ def _seconds_to_wait(exc: BaseException, now: float, *, rate_limited: bool = Fal
 
 def _lower_case_headers(headers: Any) -> dict[str, str]:
     """Return headers of any class as a dict with lower-case names."""
-    return _guarded(lambda: {str(name).lower(): str(value) for name, value in headers.items()}, lambda _: {})
+    return _call_safely(lambda: {str(name).lower(): str(value) for name, value in headers.items()}, lambda _: {})
 
 
 def _attribute(value: Any, name: str) -> Any:
-    return _guarded(lambda: getattr(value, name, None), lambda _: None)
+    return _call_safely(lambda: getattr(value, name, None), lambda _: None)
 
 
 def _member(value: Any, name: str) -> Any:

@@ -14,7 +14,7 @@ from attrs.validators import deep_iterable
 from journal.events import FailureCategory
 from replay.trial_state import RetryHistory
 from runner.errors import UsageError, valid, whole_number
-from runner.retries.classify import Description, Failure, RemoteError, classify, describe, leaves, worst
+from runner.retries.classify import Description, Failure, RemoteError, classify, describe, leaves, worst_failure
 from runner.signals import is_from_signal
 
 MAX_LOSSES: Final = 10
@@ -23,7 +23,7 @@ _MAX_DOUBLINGS: Final = 60
 """Doublings of the backoff that are computed; more would overflow a float."""
 
 
-def _rounded(seconds: float) -> float:
+def _round_delay(seconds: float) -> float:
     """Round as the journal does; a delay stays above 0, or it would never use up a budget."""
     return max(round(seconds, 6), 1e-6) if seconds > 0 else 0.0
 
@@ -32,7 +32,7 @@ def _rounded(seconds: float) -> float:
 class RetryIn:
     """Retry after a delay."""
 
-    delay: float = field(converter=_rounded)
+    delay: float = field(converter=_round_delay)
     """Seconds from the failure until the next attempt may start, jitter included, as recorded."""
     reason: Literal["error", "unavailable", "rate_limited", "timed_out", "worker_died", "worker_lost", "probe", "stopped"]
 
@@ -54,15 +54,15 @@ def _as_tuple(value: "type[BaseException] | tuple[type[BaseException], ...]") ->
     return value if isinstance(value, tuple) else (value,)
 
 
-_exception_types: Final = valid(
+_validate_class: Final = valid(
     lambda cls: isinstance(cls, type) and issubclass(cls, BaseException),
     "must be an exception class or a tuple of them",
     prefix="retry.",
 )
-_count: Final = whole_number(0, prefix="retry.")
+_validate_count: Final = whole_number(0, prefix="retry.")
 
 
-def _seconds(retry: "Retry", attribute: "Attribute[Any]", value: object) -> None:
+def _validate_seconds(retry: "Retry", attribute: "Attribute[Any]", value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not (math.isfinite(value) and value >= 0):
         raise _invalid_error(attribute, value, "must be a number of seconds, 0 or more")
     if attribute.name.endswith("_delay") and value == 0:
@@ -82,26 +82,26 @@ class Retry:
     Errors, parse errors, timeouts, worker deaths and rate limits have separate budgets.
     """
 
-    errors: int = field(default=4, validator=_count)
+    errors: int = field(default=4, validator=_validate_count)
     """Retries after errors and after calls to an unavailable endpoint."""
-    parse_errors: int = field(default=1, validator=_count)
+    parse_errors: int = field(default=1, validator=_validate_count)
     """Retries after a KeyError, IndexError or ValueError, which often come from parsing an output; at most `errors`."""
-    timeouts: int = field(default=2, validator=_count)
+    timeouts: int = field(default=2, validator=_validate_count)
     """Retries after timeouts."""
-    deaths: int = field(default=2, validator=_count)
+    deaths: int = field(default=2, validator=_validate_count)
     """Retries after attempts that ended their worker: it crashed, was killed or exited, and ran nothing else."""
-    rate_limits: float = field(default=600.0, validator=_seconds)
+    rate_limits: float = field(default=600.0, validator=_validate_seconds)
     """Total seconds that a trial may wait after its own rate limits. A longer `Retry-After` fails the trial immediately.
     Time in which the policy paused all starts does not count."""
-    base_delay: float = field(default=1.0, validator=_seconds)
+    base_delay: float = field(default=1.0, validator=_validate_seconds)
     """Maximum seconds before the first retry; doubled with each retry after the same kind of failure (full jitter)."""
-    max_delay: float = field(default=60.0, validator=_seconds)
+    max_delay: float = field(default=60.0, validator=_validate_seconds)
     """Upper bound of a delay in seconds. A longer `Retry-After` is still honored."""
-    on: tuple[type[BaseException], ...] = field(default=(), converter=_as_tuple, validator=deep_iterable(_exception_types))
+    on: tuple[type[BaseException], ...] = field(default=(), converter=_as_tuple, validator=deep_iterable(_validate_class))
     """Exceptions that are retried as errors although they would be classified as fatal or as parse errors.
     If an exception matches both `on` and `fail_on`, the more specific class wins:
     `Retry(on=ValueError, fail_on=Exception)` retries only after a ValueError."""
-    fail_on: tuple[type[BaseException], ...] = field(default=(), converter=_as_tuple, validator=deep_iterable(_exception_types))
+    fail_on: tuple[type[BaseException], ...] = field(default=(), converter=_as_tuple, validator=deep_iterable(_validate_class))
     """Exceptions that are fatal although they would be retried."""
     classify: Callable[[BaseException], FailureCategory | None] | None = field(
         default=None,
@@ -112,19 +112,19 @@ class Retry:
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> "Retry":
         """Return the retries of a session from its recorded settings, without functions and classes."""
-        recorded: Mapping[str, Any] = settings.get("retry", {})
+        retry_settings: Mapping[str, Any] = settings.get("retry", {})
         try:
-            names = [name for name in NUMBERS if name in recorded or name != "deaths"]  # Older journals lack it.
-            numbers = {name: recorded[name] for name in names}
-            return OneBudget(**numbers, total=recorded["total"]) if "total" in recorded else Retry(**numbers)
+            names = [name for name in NUMBERS if name in retry_settings or name != "deaths"]  # Older journals lack it.
+            numbers = {name: retry_settings[name] for name in names}
+            return OneBudget(**numbers, total=retry_settings["total"]) if "total" in retry_settings else Retry(**numbers)
         except (KeyError, TypeError) as exc:
-            raise UsageError("invalid in the journal", setting="retry", value=recorded) from exc
+            raise UsageError("invalid in the journal", setting="retry", value=retry_settings) from exc
 
     def failure(self, exc: BaseException, *, now: float) -> Failure:
         """Classify an exception under these settings; `now` is wall time in seconds since 1970."""
-        return worst([self._failure(leaf, now) for leaf in leaves(exc)])
+        return worst_failure([self._failure(leaf, now) for leaf in leaves(exc)])
 
-    def described_failure(self, exc: BaseException, *, now: float) -> tuple[Failure, Description]:
+    def classify_and_describe(self, exc: BaseException, *, now: float) -> tuple[Failure, Description]:
         """Classify and describe an exception. If `classify` itself raises, that is the failure, and it is fatal."""
         if isinstance(exc, RemoteError):
             return exc.failure, exc.description
@@ -150,8 +150,8 @@ class Retry:
             if cls in self.fail_on:
                 return evolve(failure, category="fatal")
             if cls in self.on:
-                is_kept = failure.category not in ("fatal", "parse_error")
-                return failure if is_kept else evolve(failure, category="error", stop_run=False)
+                is_retried = failure.category not in ("fatal", "parse_error")
+                return failure if is_retried else evolve(failure, category="error", stop_run=False)
         return failure
 
     def decide(self, history: RetryHistory, jitter: float, *, probe: bool = False, stop_run: bool = False) -> RetryIn | NoRetry:
@@ -172,7 +172,7 @@ class Retry:
         if category == "fatal":
             return NoRetry(reason="fatal")
         if category == "rate_limited":
-            return self._after_rate_limit(history, jitter)
+            return self._decide_after_rate_limit(history, jitter)
         if category == "timed_out":
             if history.timeouts > self.timeouts:
                 return NoRetry(reason="timed_out")
@@ -192,13 +192,12 @@ class Retry:
         delay = max(retry_after, self._backoff(failures, jitter))
         return RetryIn(delay=delay, reason="unavailable" if category == "unavailable" else "error")
 
-    def _after_rate_limit(self, history: RetryHistory, jitter: float) -> RetryIn | NoRetry:
-        remaining, retry_after = self.rate_limits - history.rate_limit_wait, history.retry_after or 0.0
-        if remaining <= 0 or retry_after > remaining:
+    def _decide_after_rate_limit(self, history: RetryHistory, jitter: float) -> RetryIn | NoRetry:
+        remaining_wait, retry_after = self.rate_limits - history.rate_limit_wait, history.retry_after or 0.0
+        if remaining_wait <= 0 or retry_after > remaining_wait:
             return NoRetry(reason="exhausted")
-        return RetryIn(
-            delay=min(max(retry_after, self._backoff(history.rate_limit_failures, jitter)), remaining), reason="rate_limited"
-        )
+        delay = min(max(retry_after, self._backoff(history.rate_limit_failures, jitter)), remaining_wait)
+        return RetryIn(delay=delay, reason="rate_limited")
 
     def _backoff(self, failures: int, jitter: float) -> float:
         """Return the seconds after the n-th failure of a kind: exponential backoff with full jitter."""
@@ -213,7 +212,7 @@ NUMBERS: Final = ("errors", "parse_errors", "timeouts", "deaths", "rate_limits",
 class OneBudget(Retry):
     """One budget for errors, timeouts, rate limits and worker deaths together."""
 
-    total: int = field(validator=_count)
+    total: int = field(validator=_validate_count)
     """Retries per trial; the separate budgets do not count."""
 
     def decide(self, history: RetryHistory, jitter: float, **_: bool) -> RetryIn | NoRetry:

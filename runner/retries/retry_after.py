@@ -9,15 +9,15 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
-_EPOCH = 1_000_000_000
-"""Numbers from here on are seconds since 1970 (September 2001 or later), not a duration."""
+_MIN_TIMESTAMP = 1_000_000_000
+"""The smallest number that is read as seconds since 1970 (September 2001), not as a duration."""
 
 _MAX_UNVERIFIED = 60.0
 """Longest wait, in seconds, for a date that comes without the server's own time."""
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h|d))+")
-_RESET = re.compile(r"(?:[a-z]+-)?ratelimit-(?:reset(?:-.+)?|(?P<before>.+)-reset)")
+_RESET = re.compile(r"(?:[a-z]+-)?ratelimit-(?:reset(?:-.+)?|(?P<resource>.+)-reset)")
 
 
 def requested_wait(headers: Mapping[str, str], now: float) -> float | None:
@@ -43,18 +43,18 @@ def wait_until_reset(headers: Mapping[str, str], now: float) -> float | None:
     shortest of all.
     """
     resets: list[float] = []
-    exhausted: list[float] = []
+    exhausted_resets: list[float] = []
     for name, value in headers.items():
         if not (match := _RESET.fullmatch(name)):
             continue
         if (wait := seconds_in(value, server_time(headers, now))) is None:
             continue
         resets.append(wait)
-        remaining = name.replace("reset", "remaining") if match["before"] is None else f"{name[:-6]}-remaining"
-        if number_in(headers.get(remaining, "")) == 0:
-            exhausted.append(wait)
-    if exhausted:
-        return max(exhausted)
+        remaining_header = name.replace("reset", "remaining") if match["resource"] is None else f"{name[:-6]}-remaining"
+        if number_in(headers.get(remaining_header, "")) == 0:
+            exhausted_resets.append(wait)
+    if exhausted_resets:
+        return max(exhausted_resets)
     return min(resets, default=None)
 
 
@@ -68,7 +68,7 @@ def seconds_in(text: str, now: float) -> float | None:
     """Parse seconds from now: `3`, `1.5`, `6m0s`, `20ms`, an HTTP date, an ISO date, or seconds since 1970."""
     number = number_in(text)
     if number is not None:
-        return number if number < _EPOCH else max(0.0, number - now)
+        return number if number < _MIN_TIMESTAMP else max(0.0, number - now)
     if _DURATION.fullmatch(text.strip()):
         return sum(float(n) * _UNITS[unit] for n, unit in re.findall(r"([\d.]+)(ms|s|m|h|d)", text))
     timestamp = _timestamp(text)

@@ -1,4 +1,4 @@
-"""What follows a failed attempt: a retry, or the failure of its trial.
+"""Decide what follows a failed attempt: a retry, or the failure of its trial.
 
 The engine, a resumed run and the audit all decide here, from the state that the journal describes.
 """
@@ -26,8 +26,8 @@ def settle(
 ) -> RetryScheduled | TrialFailed:
     """Decide what follows the last attempt of a trial, which failed, timed out or was interrupted.
 
-    A failed trial is retried because the user asked for it. An interrupted one is settled only if its worker ended, or if
-    it is `ambiguous` and must not be repeated. `over_budget`: its attempts have exceeded the budget per trial.
+    A trial that has already failed is retried: the user asked for it. An interrupted one is settled only if its worker ended,
+    or if it is `ambiguous` and must not be repeated. `over_budget`: its attempts have exceeded the budget per trial.
     """
     if state.stage == "failed":
         return RetryScheduled(trial=trial, attempt=state.attempts + 1, delay=0.0, reason="requested")

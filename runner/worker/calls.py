@@ -234,7 +234,7 @@ class Calls:
             except BaseException as exc:  # noqa: BLE001  # reported
                 is_cancelled = isinstance(exc, BaseExceptionGroup) and exc.split(trio.Cancelled)[1] is None
                 if not (scope.cancel_called and is_cancelled):
-                    end_frame = _end_frame(number, failure_members(*retry.described_failure(exc, now=time.time())))
+                    end_frame = _end_frame(number, failure_members(*retry.classify_and_describe(exc, now=time.time())))
         if not end_frame and is_started and isinstance(task, FunctionTask) and task.loop is None:
             await thread_ended.wait()  # A plain function cannot be cancelled.
         del self._scopes[number]
