@@ -28,7 +28,7 @@ class GatewayAttempt:
         """The calls in flight."""
 
     def fail(self, failure: Exception) -> None:
-        """Let the attempt fail because a call to a provider failed, whatever its task returns; the first failure counts."""
+        """Make the attempt fail, whatever its task returns, because a call to a provider failed; the first failure counts."""
         self.failure = self.failure or failure
 
     def end(self) -> None:
@@ -42,33 +42,23 @@ class GatewayAttempt:
             scope.cancel()
 
 
-class GatewayAttempts:
-    """The attempts in flight, by token."""
-
-    def __init__(self) -> None:
-        self._attempts: dict[str, GatewayAttempt] = {}
-
-    def find(self, token: str) -> GatewayAttempt | None:
-        """Return the attempt with a token; None if it has ended or never existed."""
-        return self._attempts.get(token)
-
-    @contextmanager
-    def open(self, attempt: GatewayAttempt) -> Generator[str]:
-        """Give an attempt a token for the duration of the block."""
-        token = f"{_token_prefix()}-{secrets.token_hex(_TOKEN_BYTES)}"
-        self._attempts[token] = attempt
-        try:
-            yield token
-        finally:
-            del self._attempts[token]
-            attempt.close()
+@contextmanager
+def open_attempt(attempts: dict[str, GatewayAttempt], attempt: GatewayAttempt) -> Generator[str]:
+    """Add an attempt to those in flight, with a new token as its key, for the duration of the block."""
+    token = f"{_token_prefix()}-{secrets.token_hex(_TOKEN_BYTES)}"
+    attempts[token] = attempt
+    try:
+        yield token
+    finally:
+        del attempts[token]
+        attempt.close()
 
 
 @functools.cache
 def _token_prefix() -> str:
-    """Return the random text with which the tokens of this process begin, and mask it from now on.
+    """Return a random prefix for the tokens of this process, and mask it from now on.
 
-    A token without it is useless. A secret for each attempt would make masking slower with each of them.
+    Masking whole tokens would get slower with each attempt.
     """
     prefix = secrets.token_hex(_TOKEN_BYTES)
     add_secret(prefix)

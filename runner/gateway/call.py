@@ -1,8 +1,8 @@
 """One call of an agent through the gateway: forwarded to the provider and recorded as a step, or answered from the journal.
 
-A reply that is not a stream is sent to the agent after its step was recorded. A stream is sent as it arrives; its step is
-recorded before its last event is sent. So an agent never acts on a complete reply of a model that is not recorded. Calls to
-other paths, such as `/models`, are only forwarded.
+A reply that is not a stream is sent to the agent after its step is recorded. A stream is sent as it arrives; its step is
+recorded before its last event is sent. So an agent never acts on a complete reply before it is recorded. Calls to other
+paths, such as `/models`, are only forwarded.
 """
 
 import time
@@ -22,19 +22,19 @@ from runner.gateway.providers import Route
 from runner.retries.classify import classify
 from runner.secrets import mask
 from runner.steps.attempt_steps import Step
-from runner.steps.model_calls import COMPARED_HEADERS, NO_SDK_RETRY, ReplyReader, replayed, step_of_request
+from runner.steps.model_calls import COMPARED_HEADERS, NO_SDK_RETRY, ReplyReader, reply_from_output, step_of_request
 from runner.tasks.client import AnyResponse, Client
 from runner.tasks.reply import IncompleteReply, InvalidReply, NoResponse, Redirected, check_values
 from runner.tasks.reply_memory import MAX_BYTES, ReplyMemory, ReplyTooLarge
 
 LAST_REPLY_TIMEOUT: Final = 1.0
-"""Seconds in which an agent must read the reply that ends its attempt."""
+"""Seconds that an agent has to read the reply that ends its attempt."""
 
 LONG_STREAM: Final = 16 * 1024 * 1024
 """Bytes of a reply that is read without waiting for others; a stream takes several hundred bytes for each token."""
 
 STREAM_END_TIMEOUT: Final = 1.0
-"""Seconds in which a provider must end a stream after its last event, or its connection is closed."""
+"""Seconds after the last event of a stream in which the provider must end it; otherwise, its connection is closed."""
 
 _NO_RETRY: Final = (NO_SDK_RETRY[0].encode(), NO_SDK_RETRY[1].encode())
 _HOP_BY_HOP: Final = frozenset(
@@ -44,11 +44,11 @@ _GATEWAY_HEADERS: Final = frozenset(
     {b"host", b"authorization", b"x-api-key", b"cookie", b"user-agent", b"accept-encoding", b"expect", b"proxy-authorization"}
 )
 """Request headers that the gateway sends itself, or that are not meant for the provider."""
-_TELEMETRY: Final = b"x-stainless-"
+_TELEMETRY_PREFIX: Final = b"x-stainless-"
 """Prefix of the headers with which SDKs describe themselves."""
-_COMPARED: Final = {name.encode(): name for name in COMPARED_HEADERS}
-_NOT_FORWARDED: Final = _HOP_BY_HOP | _GATEWAY_HEADERS
-_NOT_RETURNED: Final = _HOP_BY_HOP | {b"set-cookie", _NO_RETRY[0]}
+_HEADER_NAMES: Final = {name.encode(): name for name in COMPARED_HEADERS}
+_DROPPED_REQUEST_HEADERS: Final = _HOP_BY_HOP | _GATEWAY_HEADERS
+_DROPPED_REPLY_HEADERS: Final = _HOP_BY_HOP | {b"set-cookie", _NO_RETRY[0]}
 
 
 class KeyMissing(Exception):
@@ -73,11 +73,11 @@ class Call:
     """Path and query at the provider."""
     connection: Connection
     places: trio.Semaphore
-    """The places of large requests and replies."""
+    """Limits the large requests and replies that are read at the same time."""
     _is_recorded: bool = attrs.field(init=False, default=False)
     """Whether a complete reply was recorded."""
 
-    async def make(self) -> None:
+    async def answer(self) -> None:
         """Read the request, and answer it."""
         attempt, connection = self.attempt, self.connection
         try:
@@ -89,8 +89,8 @@ class Call:
         if attempt.failure is not None:
             await connection.reject(HTTPStatus.SERVICE_UNAVAILABLE, f"the attempt failed: {attempt.failure}", _NO_RETRY)
             return
-        if step is not None and (earlier := attempt.steps.begin(step)) is not None:
-            await self._replay(earlier.output)
+        if step is not None and (earlier_result := attempt.steps.begin(step)) is not None:
+            await self._replay(earlier_result.output)
             return
         try:
             await self._forward(step, body)
@@ -98,7 +98,7 @@ class Call:
             if self._is_recorded:
                 await connection.finish()  # The provider failed after the last event of a stream.
             else:
-                await self._end_failed(step, exc)
+                await self._fail(step, exc)
         except (trio.Cancelled, trio.BrokenResourceError, trio.ClosedResourceError):
             if step is not None and connection.is_closed and not self._is_recorded:
                 attempt.steps.fail(step, AgentDisconnected("the agent closed the connection before the reply was complete"))
@@ -107,22 +107,24 @@ class Call:
     async def _step(self, body: bytes) -> Step:
         def parse() -> Step:
             check_values(body, label="the request")
-            headers = {name: value.decode("latin-1") for key, value in self.request.headers if (name := _COMPARED.get(key))}
+            headers = {name: value.decode("latin-1") for key, value in self.request.headers if (name := _HEADER_NAMES.get(key))}
             url = f"{self.route.origin}{self.target}"
-            return step_of_request(self.route.method, url, headers, body, earlier=self.attempt.steps.inputs)
+            return step_of_request(self.route.method, url, headers, body, earlier_inputs=self.attempt.steps.inputs)
 
         with ReplyMemory("the request", places=self.places) as memory:
             await memory.add(len(body))
             return await memory.parse(parse)
 
-    async def _replay(self, recorded: Any) -> None:
+    async def _replay(self, output: Any) -> None:
         """Send a reply that an earlier attempt recorded."""
         try:
-            status, headers, content = replayed(recorded)
+            status, headers, content = reply_from_output(output)
         except InvalidReply as exc:
-            await self._end_failed(None, exc)
+            await self._fail(None, exc)
             return
-        await self.connection.send(status, _returned((name.encode(), text.encode()) for name, text in headers.items()), content)
+        await self.connection.send(
+            status, _filter_headers((name.encode(), text.encode()) for name, text in headers.items()), content
+        )
 
     async def _forward(self, step: Step | None, body: bytes) -> None:
         route, connection = self.route, self.connection
@@ -131,13 +133,13 @@ class Call:
         forwarded_headers = [
             header
             for header in self.request.headers
-            if header[0] not in _NOT_FORWARDED and not header[0].startswith(_TELEMETRY)
+            if header[0] not in _DROPPED_REQUEST_HEADERS and not header[0].startswith(_TELEMETRY_PREFIX)
         ]
         content = body if route.method == "POST" else None
         chunks: list[bytes] = []
         with ReplyMemory(small=LONG_STREAM, places=self.places) as memory:
             async with self.client.stream(route.method, content, *forwarded_headers, target=self.target) as response:
-                headers = list(_returned(response.headers))
+                headers = list(_filter_headers(response.headers))
                 reader = _reader(response)
                 if reader.is_stream and reader.is_success:
                     await connection.begin(response.status, headers)
@@ -145,7 +147,7 @@ class Call:
                     async for chunk in stream:
                         await memory.add(len(chunk))
                         reader.feed(chunk)
-                        if not connection.is_started:
+                        if not connection.is_reply_started:
                             chunks.append(chunk)
                             continue
                         if reader.is_complete:
@@ -158,14 +160,14 @@ class Call:
             if not self._is_recorded:
                 await self._record(step, reader, memory)
         if not self._is_recorded:
-            await self._end_failed(step, reader.error(route.provider.masked_url(route.path)), response, b"".join(chunks))
-        elif connection.is_started:
+            await self._fail(step, reader.error(route.provider.masked_url(route.path)), response, b"".join(chunks))
+        elif connection.is_reply_started:
             await connection.finish()
         else:
             await connection.send(response.status, headers, b"".join(chunks))
 
     async def _read_to_end(self, stream: AsyncIterator[bytes]) -> None:
-        """Read what follows the last event: SDKs disconnect then, but the connection to the provider can be used again."""
+        """Read what follows the last event, so that the provider's connection can be reused even if the agent disconnects."""
         with trio.move_on_after(STREAM_END_TIMEOUT, shield=True):
             async for chunk in stream:
                 with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
@@ -176,7 +178,7 @@ class Call:
         if step is None:
             self._is_recorded = reader.is_success
             return
-        result = await memory.parse(lambda: (reader.recorded(), reader.usage() or None) if reader.is_complete else None)
+        result = await memory.parse(lambda: (reader.step_output(), reader.usage() or None) if reader.is_complete else None)
         if result is None:
             return
         steps = self.attempt.steps
@@ -188,9 +190,7 @@ class Call:
             except JournalError as exc:  # The journal has failed, which ends the run.
                 raise Disconnected from exc
 
-    async def _end_failed(
-        self, step: Step | None, exc: Exception, response: AnyResponse | None = None, body: bytes = b""
-    ) -> None:
+    async def _fail(self, step: Step | None, exc: Exception, response: AnyResponse | None = None, body: bytes = b"") -> None:
         """Record that a step failed, send the reply to the agent, and end the attempt unless the agent is at fault."""
         connection = self.connection
         if step is not None:
@@ -203,17 +203,17 @@ class Call:
         )
         no_retry = [_NO_RETRY] if ends_attempt else []
         if ends_attempt:
-            self.attempt.fail(exc)  # It is set before the agent can read the reply and return.
+            self.attempt.fail(exc)  # Before the agent can read the reply and return.
         try:
             with trio.move_on_after(LAST_REPLY_TIMEOUT if ends_attempt else float("inf")):
-                if connection.is_started:
+                if connection.is_reply_started:
                     if not isinstance(exc, IncompleteReply | NoResponse | ReplyTooLarge):
                         await connection.finish()  # The stream contains the error.
                 elif response is None or isinstance(exc, Redirected):
                     status = HTTPStatus.UNAUTHORIZED if isinstance(exc, KeyMissing) else HTTPStatus.BAD_GATEWAY
                     await connection.reject(status, mask(str(exc)), *no_retry)
                 else:
-                    headers = [*_returned(response.headers), *no_retry]
+                    headers = [*_filter_headers(response.headers), *no_retry]
                     await connection.send(response.status, headers, _masked_body(body))
         finally:
             if ends_attempt:
@@ -225,9 +225,9 @@ def _reader(response: AnyResponse) -> ReplyReader:
     return ReplyReader(response.status, headers)
 
 
-def _returned(headers: Iterable[tuple[bytes, bytes]]) -> Iterable[tuple[bytes, bytes]]:
-    """Yield the headers of a reply that an agent gets."""
-    return (header for header in headers if header[0].lower() not in _NOT_RETURNED)
+def _filter_headers(headers: Iterable[tuple[bytes, bytes]]) -> Iterable[tuple[bytes, bytes]]:
+    """Yield the headers of a reply that are sent to the agent."""
+    return (header for header in headers if header[0].lower() not in _DROPPED_REPLY_HEADERS)
 
 
 def _masked_body(body: bytes) -> bytes:

@@ -15,7 +15,7 @@ MAX_HEAD: Final = 64 * 1024
 IDLE_TIMEOUT: Final = 120.0
 """Seconds without a complete request head after which a connection is closed."""
 LINGER: Final = 1.0
-"""Seconds for which what an agent still sends is discarded, so that it can read why it was rejected."""
+"""Seconds for which further data from an agent is discarded, so that it can read why it was rejected."""
 _CHUNK: Final = 65_536
 _MAX_LINE: Final = 1024
 """Maximum bytes of the line before a chunk, or after the last one."""
@@ -38,21 +38,22 @@ class Connection:
 
     def __init__(self, stream: trio.SocketStream) -> None:
         self._stream = stream
-        self._received = bytearray()
+        self._buffer = bytearray()
         self.is_closed = False
         """Whether the agent has closed the connection."""
-        self._changed = trio.Event()
-        """Set when something was received, or the connection was closed."""
-        self._consumed = trio.Event()
+        self._activity = trio.Event()
+        """Set when data arrives or the connection is closed."""
+        self._demand = trio.Event()
+        """Set when more data is needed."""
         self.call: trio.CancelScope | None = None
         """The call in flight, which is cancelled when the agent disconnects."""
         self._scope = trio.CancelScope()
         self._idle_since = math.inf
         self._head: RequestHead | None = None
         self._is_body_read = False
-        self.is_started = False
+        self.is_reply_started = False
         """Whether a part of the reply was sent."""
-        self._is_complete = False
+        self._is_reply_complete = False
         """Whether all of the reply was sent."""
 
     async def serve(self, answer: Callable[["Connection", RequestHead], Awaitable[None]]) -> None:
@@ -74,7 +75,7 @@ class Connection:
 
     async def _serve_request(self, answer: Callable[["Connection", RequestHead], Awaitable[None]]) -> bool:
         """Answer a request; return whether there may be another one."""
-        self._head, self.is_started, self._is_complete = None, False, False
+        self._head, self.is_reply_started, self._is_reply_complete = None, False, False
         try:
             self._idle_since = trio.current_time()
             self._head = head = RequestHead.parse(await self._receive_until(_END, MAX_HEAD))
@@ -82,50 +83,50 @@ class Connection:
             self._is_body_read = head.length == 0
             await answer(self, head)
         except InvalidRequest as exc:
-            if self.is_started:
+            if self.is_reply_started:
                 raise
             await self.reject(exc.status, str(exc))
-        if self._is_complete and self._is_body_read and self._head is not None and self._head.keeps_alive:
+        if self._is_reply_complete and self._is_body_read and self._head is not None and self._head.keeps_alive:
             return True
         await self._linger()
         return False
 
     async def _receive(self) -> None:
-        """Read what arrives, even during a call, to detect that the agent disconnects."""
+        """Receive data, even during a call, to detect that the agent disconnects."""
         while True:
             try:
                 data = await self._stream.receive_some(_CHUNK)
             except trio.BrokenResourceError:
                 data = b""
             self.is_closed = not data
-            self._received += data
-            self._changed.set()
+            self._buffer += data
+            self._activity.set()
             if not data:
                 if self.call is not None:
                     self.call.cancel()
                 return
-            if len(self._received) >= _CHUNK:
-                self._consumed = trio.Event()
-                await self._consumed.wait()
+            if len(self._buffer) >= _CHUNK:
+                self._demand = trio.Event()
+                await self._demand.wait()
 
     async def _wait_received(self) -> None:
         if self.is_closed:
             raise Disconnected
-        self._consumed.set()
-        self._changed = trio.Event()
-        await self._changed.wait()
+        self._demand.set()
+        self._activity = trio.Event()
+        await self._activity.wait()
 
     def _take(self, count: int) -> bytes:
-        data = bytes(self._received[:count])
-        del self._received[:count]
+        data = bytes(self._buffer[:count])
+        del self._buffer[:count]
         return data
 
     async def _receive_until(self, end: bytes, limit: int) -> bytes:
-        """Return what is received up to `end`, which is included."""
-        searched = 0
-        while (position := self._received.find(end, searched)) < 0:
-            searched = max(0, len(self._received) - len(end) + 1)
-            if searched > limit:
+        """Receive data up to and including `end`."""
+        start = 0
+        while (position := self._buffer.find(end, start)) < 0:
+            start = max(0, len(self._buffer) - len(end) + 1)
+            if start > limit:
                 break
             await self._wait_received()
         if position > limit or position < 0:
@@ -137,7 +138,7 @@ class Connection:
         """Read the body of the request; raise a `RequestTooLarge` if it has more than `limit` bytes."""
         head = self._head
         assert head is not None
-        if head.expects_continue and not self._received:
+        if head.expects_continue and not self._buffer:
             await self._stream.send_all(b"HTTP/1.1 100 Continue\r\n\r\n")
         body = await (self._receive_chunked(limit) if head.length is None else self._receive_exactly(head.length))
         self._is_body_read = True
@@ -146,7 +147,7 @@ class Connection:
     async def _receive_exactly(self, length: int) -> bytes:
         chunks: list[bytes] = []
         while length > 0:
-            if not self._received:
+            if not self._buffer:
                 await self._wait_received()
             chunks.append(self._take(length))
             length -= len(chunks[-1])
@@ -175,14 +176,14 @@ class Connection:
     async def send(self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> None:
         """Send a complete reply."""
         head = reply_head(status, [*headers, (b"content-length", b"%d" % len(body)), *self._close_header()])
-        self.is_started = self._is_complete = True
+        self.is_reply_started = self._is_reply_complete = True
         await self._stream.send_all(head + body)
 
     async def begin(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
         """Send the head of a reply whose length is unknown."""
         framing = [(b"transfer-encoding", b"chunked")] if self._is_chunked else []
         head = reply_head(status, [*headers, *framing, *self._close_header()])
-        self.is_started = True
+        self.is_reply_started = True
         await self._stream.send_all(head)
 
     async def send_chunk(self, chunk: bytes) -> None:
@@ -191,7 +192,7 @@ class Connection:
 
     async def finish(self) -> None:
         """Mark the end of a reply whose length was unknown."""
-        self._is_complete = self._is_chunked  # Otherwise, the closed connection marks it.
+        self._is_reply_complete = self._is_chunked  # Otherwise, the closed connection marks it.
         if self._is_chunked:
             await self._stream.send_all(b"0\r\n\r\n")
 
@@ -201,9 +202,9 @@ class Connection:
         body = orjson.dumps({"type": "error", "error": error})
         await self.send(status, [(b"content-type", b"application/json"), *headers], body)
 
-    async def end_cancelled(self, status: int, message: str) -> None:
+    async def reject_cancelled(self, status: int, message: str) -> None:
         """Reject a request whose call was cancelled, if that is still possible; the connection cannot be used again."""
-        if not self.is_closed and not self.is_started:
+        if not self.is_closed and not self.is_reply_started:
             with trio.move_on_after(LINGER):
                 await self.reject(status, message)
         raise Disconnected
@@ -213,14 +214,14 @@ class Connection:
         return self._head is not None and self._head.is_chunkable
 
     def _close_header(self) -> list[tuple[bytes, bytes]]:
-        """Return the header that announces that the connection will be closed, if it will."""
-        is_kept = self._is_body_read and self._head is not None and self._head.keeps_alive
-        return [] if is_kept else [(b"connection", b"close")]
+        """Return the header that announces the end of the connection, if it will be closed."""
+        is_kept_open = self._is_body_read and self._head is not None and self._head.keeps_alive
+        return [] if is_kept_open else [(b"connection", b"close")]
 
     async def _linger(self) -> None:
-        """Close our side, and discard what the agent still sends: closing immediately could destroy the reply in transit."""
+        """Close our side, and discard further data from the agent: closing immediately could destroy the reply in transit."""
         with trio.move_on_after(LINGER):
             await self._stream.send_eof()
             while not self.is_closed:
-                self._received.clear()
+                self._buffer.clear()
                 await self._wait_received()

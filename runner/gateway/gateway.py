@@ -8,12 +8,11 @@ from typing import Any, Final
 import attrs
 import trio
 
-from runner.gateway.attempts import GatewayAttempt, GatewayAttempts
+from runner.gateway.attempts import GatewayAttempt, open_attempt
 from runner.gateway.call import Call
 from runner.gateway.connection import Connection, RequestTooLarge
 from runner.gateway.heads import RequestHead
 from runner.gateway.providers import Provider, Route, agent_environment, common_environment, routes
-from runner.gateway.request_memory import RequestMemory
 from runner.steps.attempt_steps import current_steps
 from runner.tasks import OnLateResult, Task
 from runner.tasks.client import Client
@@ -28,6 +27,29 @@ SWEEP_INTERVAL: Final = 10.0
 CONNECT_TIMEOUT: Final = 10.0
 """Seconds to connect to a provider."""
 
+MAX_REQUESTS: Final = 512 * 1024 * 1024
+"""Maximum bytes of all large request bodies together; further ones wait until calls end."""
+
+
+class RequestMemory:
+    """The memory for large request bodies; each takes all it needs in one step, so that no two can block each other."""
+
+    def __init__(self) -> None:
+        self._available = MAX_REQUESTS
+        self._waiters = trio.lowlevel.ParkingLot()
+
+    @asynccontextmanager
+    async def reserve(self, size: int) -> AsyncGenerator[None]:
+        """Reserve memory for a body for the duration of the block."""
+        while size > self._available:
+            await self._waiters.park()
+        self._available -= size
+        try:
+            yield
+        finally:
+            self._available += size
+            self._waiters.unpark_all()
+
 
 @attrs.define
 class Gateway:
@@ -35,7 +57,8 @@ class Gateway:
 
     port: int
     _routes: Mapping[str, tuple[Route, Client]]
-    _attempts: GatewayAttempts = attrs.field(init=False, factory=GatewayAttempts)
+    _attempts: dict[str, GatewayAttempt] = attrs.field(init=False, factory=dict[str, GatewayAttempt])
+    """Token → attempt in flight."""
     _memory: RequestMemory = attrs.field(init=False, factory=RequestMemory)
     _places: trio.Semaphore = attrs.field(init=False, factory=lambda: trio.Semaphore(LARGE_REPLIES))
     _environment: Mapping[str, str] = attrs.field(init=False, factory=lambda: common_environment(HOST))
@@ -48,7 +71,7 @@ class Gateway:
         # A thread cannot be cancelled: it gets the error of the provider, and ends by itself.
         attempt = GatewayAttempt(steps, is_cancellable=not (isinstance(task, FunctionTask) and task.loop is None))
         output = None
-        with self._attempts.open(attempt) as token:
+        with open_attempt(self._attempts, attempt) as token:
             environment = agent_environment(f"http://{HOST}:{self.port}/{token}", self._environment)
             try:
                 with set_gateway_env(environment), attempt.scope:
@@ -81,7 +104,7 @@ class Gateway:
         path, _, query = request.target.partition("?")
         _, _, token_and_path = path.partition("/")
         token, slash, api_path = token_and_path.partition("/")
-        attempt = self._attempts.find(token)
+        attempt = self._attempts.get(token)
         if attempt is None:
             message = "no attempt in flight has this address: the attempt has ended, or the address is wrong"
             await connection.reject(HTTPStatus.FORBIDDEN, message)
@@ -106,15 +129,15 @@ class Gateway:
                 scope.cancel()
             try:
                 if length is not None and length <= SMALL:
-                    await call.make()
+                    await call.answer()
                 else:
                     async with self._memory.reserve(length or MAX_BYTES):
-                        await call.make()
+                        await call.answer()
             finally:
                 attempt.calls.discard(scope)
                 connection.call = None
         if scope.cancelled_caught:
-            await connection.end_cancelled(HTTPStatus.FORBIDDEN, "the attempt has ended")
+            await connection.reject_cancelled(HTTPStatus.FORBIDDEN, "the attempt has ended")
 
 
 async def _reject_connection(connection: Connection, _: RequestHead) -> None:

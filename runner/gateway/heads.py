@@ -89,7 +89,7 @@ def _length(headers: Headers, values: dict[bytes, bytes]) -> int | None:
 
 
 def reply_head(status: int, headers: Headers) -> bytes:
-    """Return the head of a reply. Headers that are not valid are omitted: they may come from another user's journal."""
+    """Return the head of a reply without invalid headers, which may come from another user's journal."""
     lines = [b"%b: %b\r\n" % header for header in headers]
     block = b"".join(lines) + b"\r\n"
     if _HEADERS.fullmatch(block) is None:

@@ -1,4 +1,4 @@
-"""The providers that the gateway forwards to, and what an agent gets instead of their addresses and keys.
+"""The providers that the gateway forwards to, and the environment variables with which agents call the gateway.
 
 Addresses and keys are read from the environment of the run when it starts. An agent chooses a provider and one of the paths
 listed here, never an address.
@@ -6,17 +6,17 @@ listed here, never an address.
 
 import os
 from collections.abc import Mapping
-from typing import Final, Self
+from typing import Final
 
 import attrs
 
 from runner.errors import UsageError
-from runner.steps.model_calls import is_model_call
+from runner.steps.durable_requests import model_endpoint
 from runner.tasks.address import Address
 from runner.tasks.chat import OPENAI
 
 DUMMY_KEY: Final = "sk-evaljournal-gateway"
-"""What an agent gets as an API key; the gateway does not read it."""
+"""The API key that agents get; the gateway ignores it."""
 
 _ANTHROPIC: Final = "https://api.anthropic.com"
 
@@ -29,11 +29,11 @@ class _Api:
     """Environment variable with the base URL."""
     default_url: str
     key_variables: Mapping[str, tuple[str, str]]
-    """Environment variable with a key → the header that it is sent in, and the text before it; the first that is set counts."""
+    """Environment variable with a key → its header, and the text before the key; the first variable that is set is used."""
     prefix: str
-    """Path of its base URL in the gateway, after the token of the attempt."""
+    """Path in the gateway, after the token of the attempt, that stands for its base URL."""
     paths: Mapping[str, str]
-    """What may be called: path after the base URL → HTTP method."""
+    """Path after the base URL → HTTP method, of the calls that are forwarded."""
 
 
 _APIS: Final = (
@@ -83,15 +83,8 @@ class Route:
     target: str
     """Path and query at the provider."""
 
-    @classmethod
-    def of(cls, provider: Provider, method: str, path: str) -> Self:
-        """Return the route to a path of a provider."""
-        base, question_mark, query = provider.address.target.partition("?")
-        target = f"{base.rstrip('/')}{path}{question_mark}{query}"
-        return cls(provider, method, path, is_model_call(method, path), str(provider.address.origin), target)
-
     def target_with(self, query: str) -> str:
-        """Return path and query at the provider of a call with a query of its own."""
+        """Return path and query at the provider, with the query of a call added."""
         return f"{self.target}{'&' if '?' in self.target else '?'}{query}" if query else self.target
 
 
@@ -118,18 +111,25 @@ def _provider(api: _Api) -> Provider:
 
 def routes(provider: Provider) -> dict[str, Route]:
     """Return the routes to a provider, by the path after the token of the attempt."""
-    return {f"{provider.api.prefix}{path}": Route.of(provider, method, path) for path, method in provider.api.paths.items()}
+    origin = str(provider.address.origin)
+    base, question_mark, query = provider.address.target.partition("?")
+    routes_by_path: dict[str, Route] = {}
+    for path, method in provider.api.paths.items():
+        is_recorded = model_endpoint(method, path) is not None
+        target = f"{base.rstrip('/')}{path}{question_mark}{query}"
+        routes_by_path[f"{provider.api.prefix}{path}"] = Route(provider, method, path, is_recorded, origin, target)
+    return routes_by_path
 
 
-def agent_environment(base: str, common: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables with which an agent calls the gateway at `base`; `common` are those of all agents."""
-    urls = {api.url_variable: f"{base}{api.prefix}" for api in _APIS}
-    return {**common, **urls, "OPENAI_API_BASE": urls["OPENAI_BASE_URL"]}  # Its name in older libraries.
+def agent_environment(base_url: str, common_variables: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables with which an agent calls the gateway at `base_url`; `common_variables` are those of all agents."""
+    urls = {api.url_variable: f"{base_url}{api.prefix}" for api in _APIS}
+    return {**common_variables, **urls, "OPENAI_API_BASE": urls["OPENAI_BASE_URL"]}  # Older libraries read this one.
 
 
 def common_environment(host: str) -> dict[str, str]:
     """Return the variables that are the same for all agents: every key is replaced, and `host` is called without a proxy."""
     keys = {value for api in _APIS for name in api.key_variables if (value := os.environ.get(name))}
-    replaced = [name for name, value in os.environ.items() if value in keys]
+    key_names = [name for name, value in os.environ.items() if value in keys]
     no_proxy = {name: ",".join(filter(None, (os.environ.get(name), host))) for name in ("NO_PROXY", "no_proxy")}
-    return dict.fromkeys([*replaced, *(next(iter(api.key_variables)) for api in _APIS)], DUMMY_KEY) | no_proxy
+    return dict.fromkeys([*key_names, *(next(iter(api.key_variables)) for api in _APIS)], DUMMY_KEY) | no_proxy

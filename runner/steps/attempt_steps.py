@@ -1,4 +1,4 @@
-"""The steps of one attempt: returns the results that an earlier attempt recorded, and records new ones.
+"""The steps of one attempt: results of earlier attempts are reused, and new ones are recorded.
 
 A task may run in the loop of the run, on an asyncio loop or in a thread. Records are appended in the loop of the run, in the
 order in which the steps ended.
@@ -36,7 +36,7 @@ class RecordedResult:
 
 @attrs.define(eq=False)  # Faster to create than a frozen class.
 class Step:
-    """A step: what it calls, and with what; `AttemptSteps.begin` sets the rest."""
+    """A step: its name, kind and input; `AttemptSteps.begin` sets the other attributes."""
 
     name: str
     kind: StepKind
@@ -64,12 +64,12 @@ class AttemptSteps:
         is_step: Callable[[str, str], bool] | None = None,
     ) -> None:
         self.trial, self.attempt = trial, attempt
-        self._record = record
+        self.record = record
         """Records an event, from any thread."""
         self._clock = clock
         """Returns seconds; only differences are used."""
         self.token = token
-        """The loop of the run."""
+        """Identifies the loop of the run."""
         self.wait_durable = wait_durable
         """Waits, in the loop of the run, until the recorded steps are on disk; None: steps do not wait."""
         self.is_step = is_step
@@ -77,25 +77,22 @@ class AttemptSteps:
         self._results: dict[Key, deque[RecordedResult]] = {}
         self.inputs = RecordedInputs()
         """The inputs of the steps that ended."""
-        self._with_inner_usage: set[int] = set()
+        self._inner_usage_parents: set[int] = set()
+        """Numbers of the steps inside which other steps have recorded usage."""
         self._numbers = itertools.count(1)
 
     def offer(self, results: Iterable[tuple[Key, RecordedResult]]) -> None:
-        """Make the results of earlier attempts available, each for one step; not those inside a step that was completed."""
+        """Make results of earlier attempts available, each for one step; those of steps inside a completed step are omitted."""
         results = list(results)
-        completed = {result.number for _, result in results}
+        completed_numbers = {result.number for _, result in results}
         for key, result in results:
-            if result.parent not in completed:
+            if result.parent not in completed_numbers:
                 self._results.setdefault(key, deque()).append(result)
 
     @property
-    def offered(self) -> list[tuple[Key, RecordedResult]]:
+    def available_results(self) -> list[tuple[Key, RecordedResult]]:
         """The results of earlier attempts that are available."""
         return [(key, result) for key, results in self._results.items() for result in results]
-
-    def record(self, event: StepEvent) -> None:
-        """Record the end of a step that ran in a worker."""
-        self._record(event)
 
     def begin(self, step: Step) -> RecordedResult | None:
         """Start a step; if an earlier attempt has its result, record that it is reused, and return the result."""
@@ -111,16 +108,16 @@ class AttemptSteps:
             event = StepReused(
                 trial=self.trial, attempt=self.attempt, step=step.number, completed_seq=result.seq, parent=step.parent
             )
-            self._record(event)
+            self.record(event)
             self.inputs.record(step.number, step.input)
             self._add_usage(step, result.usage)
         return result
 
     def complete(self, step: Step, output: Any, usage: Any) -> None:
         """Record the result of a step."""
-        if usage or self._with_inner_usage:
+        if usage or self._inner_usage_parents:
             self._add_usage(step, usage)
-        recorded, continues = self.inputs.record(step.number, step.input)
+        input_to_record, continues = self.inputs.record(step.number, step.input)
         event = StepCompleted(  # A mapping of the members shared with `StepFailed` would be slower, and every step ends here.
             trial=self.trial,
             attempt=self.attempt,
@@ -128,7 +125,7 @@ class AttemptSteps:
             name=step.name,
             kind=step.kind,
             fingerprint=step.input.fingerprint,
-            input=recorded,
+            input=input_to_record,
             output=output,
             elapsed=self._elapsed(step),
             usage=usage,
@@ -136,12 +133,12 @@ class AttemptSteps:
             continues=continues,
             reusable=step.reusable,
         )
-        self._record(event)
+        self.record(event)
 
     def fail(self, step: Step, exc: BaseException) -> None:
         """Record that a step failed."""
         error = describe(exc)
-        recorded, continues = self.inputs.record(step.number, step.input)
+        input_to_record, continues = self.inputs.record(step.number, step.input)
         event = StepFailed(
             trial=self.trial,
             attempt=self.attempt,
@@ -149,29 +146,29 @@ class AttemptSteps:
             name=step.name,
             kind=step.kind,
             fingerprint=step.input.fingerprint,
-            input=recorded,
+            input=input_to_record,
             error=error.type,
             message=error.message,
             elapsed=self._elapsed(step),
             parent=step.parent,
             continues=continues,
         )
-        self._record(event)
+        self.record(event)
 
     def has_inner_usage(self, step: Step) -> bool:
-        """Return whether steps inside a step have recorded usage, so that its result repeats it."""
-        return step.number in self._with_inner_usage
+        """Return whether steps inside a step have recorded usage, which its own result may repeat."""
+        return step.number in self._inner_usage_parents
 
     def _add_usage(self, step: Step, usage: Any) -> None:
         if usage or self.has_inner_usage(step):
-            self._with_inner_usage.add(step.parent)
+            self._inner_usage_parents.add(step.parent)
 
     def _elapsed(self, step: Step) -> float:
         return int((self._clock() - step.started_at) * 1e6 + 0.5) / 1e6  # Microseconds, twice as fast as `round`.
 
 
 def failed_step(event: StepEvent, exc: BaseException) -> StepFailed:
-    """Return what is recorded instead of a step whose event cannot be recorded."""
+    """Return the event to record in place of one that cannot be recorded."""
     assert not isinstance(event, StepReused)  # It contains only numbers and the name of a trial.
     error = describe(exc)
     return StepFailed(
@@ -200,5 +197,5 @@ leave_step: Final[Callable[[Token[int]], None]] = _parent.reset
 
 
 def set_steps(steps: AttemptSteps | None) -> None:
-    """Let the steps in this context belong to an attempt, or to none, from now on."""
+    """Set the attempt that the steps in this context belong to from now on; None: they are not recorded."""
     _steps.set(steps)

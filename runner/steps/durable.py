@@ -1,7 +1,7 @@
 """`step` and `durable`: calls whose results are recorded, so that an interrupted trial can continue.
 
-In the first attempt a step is executed and its result recorded. After an interruption, a rate limit or an outage, the next
-attempt at the trial gets the recorded result of each step with the same input, and executes only the others.
+After an interruption, a rate limit or an outage, the next attempt at the trial gets the recorded result of each step with the
+same input, and executes only the others.
 """
 
 import functools
@@ -23,6 +23,7 @@ from runner.secrets import mask_output, sent_secrets
 from runner.steps.attempt_steps import AttemptSteps, Step, current_steps, enter_step, leave_step
 from runner.steps.inputs import step_input
 from runner.steps.waiting import wait_in_loop, wait_in_thread
+from runner.tasks import is_async
 from runner.tasks.usage import usage_of_response
 
 P = ParamSpec("P")
@@ -54,7 +55,7 @@ class _Definition:
         """Return the step of a call."""
         value: Any = _arguments_by_name(self.parameters, args, kwargs) if self.key is None else self.key(*args, **kwargs)
         try:
-            return Step(self.name, self.kind, step_input(value, self.name, earlier=steps.inputs), self.reuse)
+            return Step(self.name, self.kind, step_input(value, self.name, earlier_inputs=steps.inputs), self.reuse)
         except (UsageError, Unserializable) as exc:
             raise StepNotRecordable(f"{exc}; pass key=…, a function of the arguments that returns JSON") from exc
 
@@ -87,7 +88,7 @@ def _is_unchanged_by_json(value: Any) -> bool:
 
 
 def _as_json(value: Any, name: str) -> Any:
-    """Return a value as the journal returns it; `name` is its name in errors."""
+    """Return a value as it is read back from the journal; `name` is its name in errors."""
     try:
         text = orjson.dumps(value, option=orjson.OPT_PASSTHROUGH_DATACLASS)
         has_null = b"null" in text
@@ -105,17 +106,17 @@ def _arguments_by_name(names: tuple[str, ...], args: tuple[Any, ...], kwargs: di
         return kwargs
     if names and names[0] == "self":
         names, args = names[1:], args[1:]
-    named = {**dict(zip(names, args)), **kwargs}  # noqa: B905  # `strict=False` takes time
-    return named if len(args) <= len(names) else named | {"args": list(args[len(names) :])}
+    arguments = {**dict(zip(names, args)), **kwargs}  # noqa: B905  # `strict=False` takes time
+    return arguments if len(args) <= len(names) else arguments | {"args": list(args[len(names) :])}
 
 
 def _parameters(function: Callable[..., Any]) -> tuple[str, ...]:
     """Return the names of a function's positional parameters; reading its code is far cheaper than `inspect.signature`."""
     function = inspect.unwrap(function)
-    inner = function.__func__ if isinstance(function, types.MethodType) else function
-    code = getattr(inner, "__code__", None)
+    plain_function = function.__func__ if isinstance(function, types.MethodType) else function
+    code = getattr(plain_function, "__code__", None)
     names: tuple[str, ...] = code.co_varnames[: code.co_argcount] if isinstance(code, types.CodeType) else ()
-    return names[1:] if inner is not function else names
+    return names[1:] if plain_function is not function else names
 
 
 @overload
@@ -162,7 +163,7 @@ def durable(
     if not callable(function):
         raise UsageError(f"a step calls a function, not {type(function).__name__}")
     definition = _Definition(function, name or str(getattr(function, "__name__", "step")), kind, reuse, key, usage)
-    wrapper = _async_step(definition) if inspect.iscoroutinefunction(function) else _plain_step(definition)
+    wrapper = _async_wrapper(definition) if inspect.iscoroutinefunction(function) else _plain_wrapper(definition)
     return functools.wraps(function)(wrapper)
 
 
@@ -181,8 +182,7 @@ def step(name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) 
     if not callable(function):
         raise UsageError(f"step({name!r}, …) calls a function; it got {type(function).__name__}")
     definition = _Definition(function, name, "other", True, None, None)  # noqa: FBT003  # as named in the class
-    is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004  # an object
-    return (_async_step(definition) if is_async else _plain_step(definition))(*args, **kwargs)
+    return (_async_wrapper(definition) if is_async(function) else _plain_wrapper(definition))(*args, **kwargs)
 
 
 async def model_step(name: str, request: Any, call: Callable[[], Awaitable[Any]], usage: Callable[[], Any]) -> Any:
@@ -190,22 +190,22 @@ async def model_step(name: str, request: Any, call: Callable[[], Awaitable[Any]]
     return await durable(name=name, kind="model", key=lambda: request, usage=lambda _: usage())(call)()
 
 
-def _plain_step(definition: _Definition) -> Callable[..., Any]:
+def _plain_wrapper(definition: _Definition) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         steps = current_steps()
         if steps is None:
             return definition.function(*args, **kwargs)
         step = definition.step(steps, args, kwargs)
-        if (earlier := steps.begin(step)) is not None:
-            return earlier.output
-        outer = enter_step(step.number)
+        if (earlier_result := steps.begin(step)) is not None:
+            return earlier_result.output
+        outer_token = enter_step(step.number)
         try:
             result = definition.function(*args, **kwargs)
         except Exception as exc:
             steps.fail(step, exc)
             raise
         finally:
-            leave_step(outer)
+            leave_step(outer_token)
         if inspect.isawaitable(result):  # The method of an async client may be a plain function.
             return _await_and_record(definition, steps, step, result)
         output = definition.record_result(steps, step, result)
@@ -215,28 +215,28 @@ def _plain_step(definition: _Definition) -> Callable[..., Any]:
     return call
 
 
-def _async_step(definition: _Definition) -> Callable[..., Any]:
+def _async_wrapper(definition: _Definition) -> Callable[..., Any]:
     async def call(*args: Any, **kwargs: Any) -> Any:
         steps = current_steps()
         if steps is None:
             return await definition.function(*args, **kwargs)
         step = definition.step(steps, args, kwargs)
-        if (earlier := steps.begin(step)) is not None:
-            return earlier.output
+        if (earlier_result := steps.begin(step)) is not None:
+            return earlier_result.output
         return await _await_and_record(definition, steps, step, definition.function(*args, **kwargs))
 
     return call
 
 
 async def _await_and_record(definition: _Definition, steps: AttemptSteps, step: Step, result: Awaitable[Any]) -> Any:
-    outer = enter_step(step.number)
+    outer_token = enter_step(step.number)
     try:
         value = await result
     except Exception as exc:
         steps.fail(step, exc)
         raise
     finally:
-        leave_step(outer)
+        leave_step(outer_token)
     output = definition.record_result(steps, step, value)
     if steps.wait_durable is not None:
         await wait_in_loop(steps)

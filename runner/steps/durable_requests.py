@@ -1,4 +1,4 @@
-"""Which requests of a task's HTTP clients are steps: the setting `durable`."""
+"""The setting `durable`: which requests of a task's HTTP clients are steps."""
 
 from collections.abc import Iterable
 from typing import Final, Self
@@ -43,7 +43,7 @@ class DurableRequests:
 
 
 def model_endpoint(method: str, path: str) -> str | None:
-    """Return the endpoint of OpenAI's or Anthropic's API that a model call uses; None for other requests."""
+    """Return which endpoint of OpenAI's or Anthropic's API, or a compatible one, a model call uses; None for other requests."""
     if method.upper() != "POST":
         return None
     path = path.rstrip("/")

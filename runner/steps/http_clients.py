@@ -14,47 +14,47 @@ from typing import Any, Final
 from runner.errors import UsageError
 from runner.secrets import add_secret, mask
 from runner.steps.attempt_steps import AttemptSteps, current_steps
-from runner.steps.model_calls import NO_SDK_RETRY, ReplyReader, replayed, step_of_request
+from runner.steps.model_calls import NO_SDK_RETRY, ReplyReader, reply_from_output, step_of_request
 from runner.steps.waiting import wait_in_loop, wait_in_thread
 
 _LIBRARIES: Final = ("httpx", "httpx2")
 _AIOHTTP_TRANSPORT: Final = "AiohttpTransport"
 """Name of the transports for aiohttp, which the SDKs contain."""
 _API_KEY_HEADERS: Final = ("authorization", "x-api-key", "api-key", "x-goog-api-key")
-_UNREADABLE: Final = frozenset({"br", "zstd"})
-_READABLE: Final = "gzip, deflate"
+_UNREADABLE_ENCODINGS: Final = frozenset({"br", "zstd"})
+_READABLE_ENCODINGS: Final = "gzip, deflate"
 """The encodings of replies that can be recorded as text."""
-_wrapped: Final[set[type]] = set()
-_wrap_lock: Final = threading.Lock()
+_wrapped_transports: Final[set[type]] = set()
+_lock: Final = threading.Lock()
 
 
 def watch_clients() -> None:
-    """Let the transports of the installed HTTP clients record steps, from now on; raise a `UsageError` if there is none."""
-    modules = [module for name in _LIBRARIES if (module := _imported(name)) is not None]
+    """Make the transports of the installed HTTP clients record steps from now on; raise a `UsageError` if there is none."""
+    modules = [module for name in _LIBRARIES if (module := _import_module(name)) is not None]
     if not modules:
         raise UsageError("durable needs httpx or httpx2, which the SDKs of OpenAI and Anthropic install")
-    with _wrap_lock:
+    with _lock:
         for module in modules:
-            _wrap(module.HTTPTransport, "handle_request", functools.partial(_recording, module))
+            _replace_method(module.HTTPTransport, "handle_request", functools.partial(_wrap_send, module))
             for transport in (module.AsyncHTTPTransport, *module.AsyncBaseTransport.__subclasses__()):
                 if transport is module.AsyncHTTPTransport or transport.__name__ == _AIOHTTP_TRANSPORT:
-                    _wrap(transport, "handle_async_request", functools.partial(_recording_async, module))
+                    _replace_method(transport, "handle_async_request", functools.partial(_wrap_async_send, module))
 
 
-def _imported(name: str) -> ModuleType | None:
+def _import_module(name: str) -> ModuleType | None:
     try:
         return importlib.import_module(name)
     except ImportError:
         return None
 
 
-def _wrap(transport: type, method: str, wrapper: Callable[[Any], Any]) -> None:
-    if transport not in _wrapped:
-        _wrapped.add(transport)
+def _replace_method(transport: type, method: str, wrapper: Callable[[Any], Any]) -> None:
+    if transport not in _wrapped_transports:
+        _wrapped_transports.add(transport)
         setattr(transport, method, wrapper(getattr(transport, method)))
 
 
-def _recording(module: ModuleType, send: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+def _wrap_send(module: ModuleType, send: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     """Return the method of a transport that records the requests of an attempt."""
     stream_class = _stream_class(module)
 
@@ -64,8 +64,8 @@ def _recording(module: ModuleType, send: Callable[[Any, Any], Any]) -> Callable[
         if steps is None:
             return send(transport, request)
         call = _Call(steps, request, request.read())
-        if (earlier := steps.begin(call.step)) is not None:
-            return _response(module, earlier.output)
+        if (earlier_result := steps.begin(call.step)) is not None:
+            return _response(module, earlier_result.output)
         try:
             response = send(transport, request)
         except Exception as exc:
@@ -78,7 +78,7 @@ def _recording(module: ModuleType, send: Callable[[Any, Any], Any]) -> Callable[
     return handle_request
 
 
-def _recording_async(module: ModuleType, send: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+def _wrap_async_send(module: ModuleType, send: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     """Return the method of an async transport that records the requests of an attempt."""
     stream_class = _async_stream_class(module)
 
@@ -88,8 +88,8 @@ def _recording_async(module: ModuleType, send: Callable[[Any, Any], Any]) -> Cal
         if steps is None:
             return await send(transport, request)
         call = _Call(steps, request, await request.aread())
-        if (earlier := steps.begin(call.step)) is not None:
-            return _response(module, earlier.output)
+        if (earlier_result := steps.begin(call.step)) is not None:
+            return _response(module, earlier_result.output)
         try:
             response = await send(transport, request)
         except Exception as exc:
@@ -110,8 +110,8 @@ def _steps_for(request: Any) -> AttemptSteps | None:
     return steps
 
 
-def _response(module: ModuleType, recorded: Any) -> Any:
-    status, headers, content = replayed(recorded)
+def _response(module: ModuleType, output: Any) -> Any:
+    status, headers, content = reply_from_output(output)
     return module.Response(status, headers=headers, stream=module.ByteStream(content))
 
 
@@ -130,18 +130,18 @@ class _Call:
         for name in _API_KEY_HEADERS:
             if value := headers.get(name):
                 add_secret(value.rpartition(" ")[2])
-        self.step = step_of_request(request.method, self._url, headers, body, earlier=steps.inputs)
+        self.step = step_of_request(request.method, self._url, headers, body, earlier_inputs=steps.inputs)
         self._reader: ReplyReader
         self._is_recorded = False
-        if not _UNREADABLE.isdisjoint(headers.get("accept-encoding", "").replace(" ", "").split(",")):
-            request.headers["accept-encoding"] = _READABLE
+        if not _UNREADABLE_ENCODINGS.isdisjoint(headers.get("accept-encoding", "").replace(" ", "").split(",")):
+            request.headers["accept-encoding"] = _READABLE_ENCODINGS
 
     def open(self, response: Any) -> bool:
         """Start to read a reply; return whether it can be a result or an error of the step. A redirect is neither."""
         if response.has_redirect_location:
             return False
-        is_framed = response.extensions.get("http_version") == b"HTTP/2"
-        self._reader = ReplyReader(response.status_code, _headers(response), ends_by_closing=False if is_framed else None)
+        is_http2 = response.extensions.get("http_version") == b"HTTP/2"
+        self._reader = ReplyReader(response.status_code, _headers(response), ends_by_closing=False if is_http2 else None)
         if not self._reader.is_success:
             name, value = NO_SDK_RETRY
             response.headers[name] = value
@@ -177,7 +177,7 @@ class _Call:
         if self._is_recorded:
             return False
         self._is_recorded = True
-        self.steps.complete(self.step, self._reader.recorded(), self._reader.usage() or None)
+        self.steps.complete(self.step, self._reader.step_output(), self._reader.usage() or None)
         return True
 
 

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 _CANDIDATES: Final = 8
 """Earlier inputs that are compared: the last ones with lists, including those of concurrent agents."""
-_EMPTY: Final = b"["
+_EMPTY_LIST: Final = b"["
 _AFTER_ELEMENT: Final = frozenset({b"", b","})
 _NO_MEMBERS: Final[Mapping[str, Any]] = {}
 _LEAVES: Final = frozenset({str, int, float, bool, type(None)})
-_LONG: Final = 1_024
+_LONG_LIST: Final = 1_024
 """Bytes from which a list is compared with earlier ones before it is hashed and searched."""
 
 
@@ -41,15 +41,16 @@ class _LongList:
     elements: list[Any] | None
     """A copy if it contains only texts, otherwise None: 1 and True are equal, but their JSON is not."""
 
-    def extended(self, json: bytes, value: Any) -> "_LongList":
+    def extend(self, json: bytes, value: Any) -> "_LongList":
         """Return the list that begins with the elements of this one."""
         if len(json) == len(self.json):
             return self
-        hashed = self.hash.copy()
-        hashed.update(json[len(self.json) :])
-        is_copied = self.elements is not None and value.__class__ is list
-        new = _copied(value[len(self.elements or ()) :]) if is_copied else None
-        return _LongList(json, hashed, hashed.hexdigest().encode(), new and [*(self.elements or ()), *new])
+        longer_hash = self.hash.copy()
+        longer_hash.update(json[len(self.json) :])
+        can_copy = self.elements is not None and value.__class__ is list
+        new_elements = _copy_texts(value[len(self.elements or ()) :]) if can_copy else None
+        elements = new_elements and [*(self.elements or ()), *new_elements]
+        return _LongList(json, longer_hash, longer_hash.hexdigest().encode(), elements)
 
 
 _NO_LIST: Final = _LongList(b"", sha256(), b"", [])
@@ -70,28 +71,28 @@ class StepInput:
     """Whether it has long lists, and nothing in it resembles a secret or NaN."""
 
 
-def step_input(value: Any, name: str, *, key: bytes | None = None, earlier: "RecordedInputs | None" = None) -> StepInput:
+def step_input(value: Any, name: str, *, key: bytes | None = None, earlier_inputs: "RecordedInputs | None" = None) -> StepInput:
     """Return the input of a step; raise `UsageError` or `Unserializable` if it is not JSON.
 
-    `key` identifies it instead of its JSON. What a list has in common with one in `earlier` is neither hashed nor searched for
-    secrets again, and texts are not even serialized, because that takes longer than everything else.
+    `key` identifies it instead of its JSON. Elements that a list has in common with one in `earlier_inputs` are neither hashed
+    nor searched for secrets again, and texts are not even serialized, because that takes longer than everything else.
     """
     try:
-        content, members, lists, new = _serialized(value, name, earlier)
+        content, members, lists, new_json = _serialize(value, name, earlier_inputs)
     except UsageError:
         value = to_json(value)
-        content, members, lists, new = _serialized(value, name, earlier)
-    is_plain = not may_contain_secrets(new.decode())
+        content, members, lists, new_json = _serialize(value, name, earlier_inputs)
+    is_plain = not may_contain_secrets(new_json.decode())
     if not is_plain:
-        content, members, lists, new = _serialized(mask_values(value), name, None)
+        content, members, lists, new_json = _serialize(mask_values(value), name, None)
     fingerprint = digest(content if key is None else key)
-    return StepInput(content, members, lists, fingerprint, is_plain and bool(lists) and b"null" not in new)
+    return StepInput(content, members, lists, fingerprint, is_plain and bool(lists) and b"null" not in new_json)
 
 
-def _serialized(
-    value: Any, step: str, earlier: "RecordedInputs | None"
+def _serialize(
+    value: Any, step: str, earlier_inputs: "RecordedInputs | None"
 ) -> tuple[bytes, Mapping[str, bytes], Mapping[str, _LongList], bytes]:
-    """Return the content, the members and the long lists of an input, and its JSON without what is in an earlier one."""
+    """Return the content, the members and the long lists of an input, and the part of its JSON that no earlier input has."""
     if value.__class__ is not dict or _LEAVES.issuperset(map(type, value.values())):
         content = _json(value, step)
         if content.rfind(b"null") >= 0:  # Takes half the time of `in`.
@@ -104,35 +105,35 @@ def _serialized(
     lists: dict[str, _LongList] = {}
     parts, new_parts = list[bytes](), list[bytes]()
     for key in sorted(value):
-        member, new, long_list = _serialized_member(value[key], step, key, earlier)
-        if b"null" in new:
+        member, new_json, long_list = _serialize_member(value[key], step, key, earlier_inputs)
+        if b"null" in new_json:
             canonical(value[key], _label(step, key))  # It raises if this is NaN.
-        members[key], part = member, new
+        members[key], part = member, new_json
         if long_list is not None:
             lists[key], members[key], part = long_list, long_list.json, long_list.digest
         elif member[:1] == b"[":
             members[key] = member[:-1]
-        quoted = orjson.dumps(key)
-        parts.append(b"%b:%b" % (quoted, part))
-        new_parts.append(b"%b:%b" % (quoted, new))
+        key_json = orjson.dumps(key)
+        parts.append(b"%b:%b" % (key_json, part))
+        new_parts.append(b"%b:%b" % (key_json, new_json))
     return b"{%b}" % b",".join(parts), members, lists, b",".join(new_parts)
 
 
-def _serialized_member(
-    value: Any, step: str, key: str, earlier: "RecordedInputs | None"
+def _serialize_member(
+    value: Any, step: str, key: str, earlier_inputs: "RecordedInputs | None"
 ) -> tuple[bytes, bytes, _LongList | None]:
-    """Return the JSON of a member, what is new in it, and the long list; the JSON of that has no closing bracket."""
-    prefix = earlier.beginning_of(key, value) if earlier is not None else None
+    """Return the JSON of a member, the new part of it, and the long list, whose JSON has no closing bracket."""
+    prefix = earlier_inputs.find_prefix(key, value) if earlier_inputs is not None else None
     if prefix is not None:
         tail = value[len(prefix.elements or ()) :]
         member = b"%b,%b" % (prefix.json, _json(tail, step, key)[1:-1]) if tail else prefix.json
     else:
         member = _json(value, step, key)
-        if member[:1] != b"[" or len(member) <= _LONG:
+        if member[:1] != b"[" or len(member) <= _LONG_LIST:
             return member, member, None
         member = member[:-1]
-        prefix = earlier.beginning_of_json(key, member) if earlier is not None else _NO_LIST
-    return member, member[len(prefix.json) :], prefix.extended(member, value)
+        prefix = earlier_inputs.find_json_prefix(key, member) if earlier_inputs is not None else _NO_LIST
+    return member, member[len(prefix.json) :], prefix.extend(member, value)
 
 
 def _json(value: Any, step: str, member: str = "") -> bytes:
@@ -143,15 +144,15 @@ def _json(value: Any, step: str, member: str = "") -> bytes:
         return canonical(value, _label(step, member))  # It raises an error that names the position of the problem.
 
 
-def _copied(value: Any) -> Any:
+def _copy_texts(value: Any) -> Any:
     """Return a copy of a value that contains only texts, or None."""
     if value.__class__ is str:
         return value
     if value.__class__ is list:
-        copies = [_copied(item) for item in value]
+        copies = [_copy_texts(item) for item in value]
         return None if None in copies else copies
     if value.__class__ is dict:
-        members = {key: _copied(item) for key, item in value.items()}
+        members = {key: _copy_texts(item) for key, item in value.items()}
         return None if None in members.values() else members
     return None
 
@@ -164,57 +165,56 @@ class RecordedInputs:
     """The inputs of an attempt's steps that ended."""
 
     def __init__(self) -> None:
-        self._recent: tuple[tuple[int, StepInput], ...] = ()
+        self._recent_inputs: tuple[tuple[int, StepInput], ...] = ()
         """Number and input; replaced, not changed, because steps may end in several threads."""
 
-    def record(self, number: int, current: StepInput) -> tuple[Any, int]:
-        """Add the input of a step that ended; return what is recorded of it, and the step that it continues; 0: none."""
-        if not current.members:
-            return orjson.loads(current.content), 0
-        tails, continues = self._tails(current)
-        self._recent = (*self._recent[1 - _CANDIDATES :], (number, current))
-        return {key: orjson.loads(tails.get(key) or _closed(member)) for key, member in current.members.items()}, continues
+    def record(self, number: int, new_input: StepInput) -> tuple[Any, int]:
+        """Add the input of a step that ended; return the part to record, and the number of the step that it continues, or 0."""
+        if not new_input.members:
+            return orjson.loads(new_input.content), 0
+        tails, continues = self._tails(new_input)
+        self._recent_inputs = (*self._recent_inputs[1 - _CANDIDATES :], (number, new_input))
+        value = {key: orjson.loads(tails.get(key) or _close(member)) for key, member in new_input.members.items()}
+        return value, continues
 
-    def beginning_of(self, key: str, value: Any) -> _LongList | None:
+    def find_prefix(self, key: str, value: Any) -> _LongList | None:
         """Return an earlier input's list that this one begins with, if nothing in it resembles a secret; otherwise None."""
         if value.__class__ is list:
-            for _, earlier in reversed(self._recent):
-                prefix = earlier.lists.get(key) if earlier.is_plain else None
+            for _, earlier_input in reversed(self._recent_inputs):
+                prefix = earlier_input.lists.get(key) if earlier_input.is_plain else None
                 if prefix is not None and prefix.elements and value[: len(prefix.elements)] == prefix.elements:
                     return prefix
         return None
 
-    def beginning_of_json(self, key: str, member: bytes) -> _LongList:
-        """Return the same for the JSON of a list, without its closing bracket; an empty list if there is none."""
-        for _, earlier in reversed(self._recent):
-            prefix = earlier.lists.get(key)
-            if prefix is not None and earlier.is_plain and member.startswith(prefix.json):
+    def find_json_prefix(self, key: str, member: bytes) -> _LongList:
+        """Return an earlier list that a list's JSON, without its closing bracket, begins with; if none, an empty one."""
+        for _, earlier_input in reversed(self._recent_inputs):
+            prefix = earlier_input.lists.get(key)
+            if prefix is not None and earlier_input.is_plain and member.startswith(prefix.json):
                 return prefix
         return _NO_LIST
 
-    def _tails(self, current: StepInput) -> tuple[dict[str, bytes], int]:
-        for number, earlier in reversed(self._recent):
-            if tails := _tails(current.members, earlier.members):
+    def _tails(self, new_input: StepInput) -> tuple[dict[str, bytes], int]:
+        for number, earlier_input in reversed(self._recent_inputs):
+            if tails := _tails(new_input.members, earlier_input.members):
                 return tails, number
         return {}, 0
 
 
-def _closed(member: bytes) -> bytes:
+def _close(member: bytes) -> bytes:
     return member + b"]" if member[:1] == b"[" else member
 
 
-def _tails(members: Mapping[str, bytes], earlier: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Return each list that is in both inputs without the elements of the earlier one.
-
-    Return nothing if one of them does not begin with those elements.
-    """
+def _tails(members: Mapping[str, bytes], earlier_members: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Return each list that is in both inputs, without the elements of the earlier one; nothing if a list differs in them."""
     tails: dict[str, bytes] = {}
     for key, member in members.items():
-        before = earlier.get(key, b"")
-        if member[:1] != b"[" or before[:1] != b"[":
+        prefix = earlier_members.get(key, b"")
+        if member[:1] != b"[" or prefix[:1] != b"[":
             continue
-        tail = member[len(before) :]
-        if before != _EMPTY and (tail[:1] not in _AFTER_ELEMENT or not (member is before or member.startswith(before))):
+        tail = member[len(prefix) :]
+        has_prefix = member is prefix or member.startswith(prefix)
+        if prefix != _EMPTY_LIST and not (has_prefix and tail[:1] in _AFTER_ELEMENT):
             return {}
         tails[key] = b"[%b]" % tail.removeprefix(b",")
-    return tails if any(earlier[key] != _EMPTY for key in tails) else {}
+    return tails if any(earlier_members[key] != _EMPTY_LIST for key in tails) else {}

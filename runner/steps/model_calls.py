@@ -1,4 +1,4 @@
-"""Model calls as steps: which requests they are, what identifies one, what is recorded of its reply, and how it is replayed.
+"""Model calls as steps: how a request is identified, and how its reply is recorded and replayed.
 
 Requests and replies are untrusted. Headers may contain keys; only the type and the encoding of a reply's content are recorded.
 """
@@ -32,24 +32,19 @@ if TYPE_CHECKING:
     from zlib import _Decompress as _Decompressor
 
 NO_SDK_RETRY: Final = ("x-should-retry", "false")
-"""A header of a reply with which the SDKs of OpenAI and Anthropic do not retry by themselves; evaljournal does."""
+"""A reply header that keeps the SDKs of OpenAI and Anthropic from retrying; evaljournal retries instead."""
 
 COMPARED_HEADERS: Final = ("anthropic-version", "anthropic-beta", "content-type")
 """Request headers that are compared."""
 _MAX_NAME: Final = 200
-_IDENTITY: Final = frozenset({"", "identity"})
-_ZLIB: Final = {"gzip": zlib.MAX_WBITS | 16, "x-gzip": zlib.MAX_WBITS | 16, "deflate": zlib.MAX_WBITS}
-
-
-def is_model_call(method: str, path: str) -> bool:
-    """Return whether a request is a model call, in the APIs of OpenAI and Anthropic and compatible ones."""
-    return model_endpoint(method, path) is not None
+_NO_ENCODINGS: Final = frozenset({"", "identity"})
+_WINDOW_BITS: Final = {"gzip": zlib.MAX_WBITS | 16, "x-gzip": zlib.MAX_WBITS | 16, "deflate": zlib.MAX_WBITS}
 
 
 def step_of_request(
-    method: str, url: str, headers: Mapping[str, str], body: bytes, *, earlier: RecordedInputs | None = None
+    method: str, url: str, headers: Mapping[str, str], body: bytes, *, earlier_inputs: RecordedInputs | None = None
 ) -> Step:
-    """Return the step of a request; `headers` have lower-case names, and `earlier` are the inputs of earlier steps.
+    """Return the step of a request; `headers` have lower-case names, and `earlier_inputs` are those of earlier steps.
 
     Two requests are the same step only if method, URL, body and some headers are equal, byte by byte. In the URL of a model
     call, keys are not compared: they may be replaced between two sessions.
@@ -68,10 +63,10 @@ def step_of_request(
     name = name[:_MAX_NAME]
     key = orjson.dumps([method, url, [headers.get(header) for header in COMPARED_HEADERS]]) + body
     try:
-        recorded = step_input(value, name, key=key, earlier=earlier)
+        request_input = step_input(value, name, key=key, earlier_inputs=earlier_inputs)
     except (UsageError, Unserializable):  # A number may have more than 64 bits.
-        recorded = step_input(_text(body), name, key=key)
-    return Step(name, "tool" if endpoint is None else "model", recorded, reusable=True)
+        request_input = step_input(_text(body), name, key=key)
+    return Step(name, "tool" if endpoint is None else "model", request_input, reusable=True)
 
 
 def _request_content(body: bytes) -> Any:
@@ -118,21 +113,21 @@ class ReplyReader:
         if self._problem is not None or not chunk:
             return
         try:
-            for content in self._decoded(chunk):
+            for content in self._decompress(chunk):
                 self._add(content)
         except zlib.error as exc:
             self._problem = InvalidReply(f"the reply is not valid {self._coding!r} data: {exc}")
         except ReplyTooLarge as exc:
             self._problem, self._chunks = exc, []
 
-    def _decoded(self, chunk: bytes) -> Iterator[bytes]:
+    def _decompress(self, chunk: bytes) -> Iterator[bytes]:
         """Yield the content of received bytes, in chunks of limited size."""
-        if self._coding not in _ZLIB:
+        if self._coding not in _WINDOW_BITS:
             yield chunk
             return
         if self._decompressor is None:
             is_raw = self._coding == "deflate" and chunk[0] & 15 != zlib.DEFLATED  # Some servers omit the zlib header.
-            self._decompressor = zlib.decompressobj(-zlib.MAX_WBITS if is_raw else _ZLIB[self._coding])
+            self._decompressor = zlib.decompressobj(-zlib.MAX_WBITS if is_raw else _WINDOW_BITS[self._coding])
         while content := self._decompressor.decompress(chunk, SMALL):
             yield content
             chunk = self._decompressor.unconsumed_tail
@@ -200,7 +195,7 @@ class ReplyReader:
         return not self.is_success or has_error or (self._has_ended and not self.is_complete)
 
     def error(self, url: str) -> Exception:
-        """Return why the reply is not a result."""
+        """Return the error of a reply that is not a result."""
         self._reply.body = self._body if self._is_decoded else b""
         if not self.is_success:
             return (BadStatus if self._reply.status >= HTTPStatus.BAD_REQUEST else Redirected)(self._reply, url)
@@ -212,23 +207,23 @@ class ReplyReader:
 
     @property
     def _is_decoded(self) -> bool:
-        return self._coding in _ZLIB or self._coding in _IDENTITY
+        return self._coding in _WINDOW_BITS or self._coding in _NO_ENCODINGS
 
-    def recorded(self) -> dict[str, Any]:
-        """Return what is recorded of the reply, as JSON; `body` is a JSON object or list, or text."""
-        recorded: dict[str, Any] = {"status": self._reply.status, "content_type": self._reply.headers.get("content-type", "")}
+    def step_output(self) -> dict[str, Any]:
+        """Return the reply as JSON, the output of its step; `body` is an object, a list or text."""
+        output: dict[str, Any] = {"status": self._reply.status, "content_type": self._reply.headers.get("content-type", "")}
         content = self._body
         try:
             if not self._is_decoded:
                 raise UnicodeError
             text = content.decode()
-            recorded["body"] = self._json if _is_storable(self._json) else text
+            output["body"] = self._json if _is_storable(self._json) else text
         except UnicodeError:
-            recorded["base64"] = base64.b64encode(content).decode()
+            output["base64"] = base64.b64encode(content).decode()
             if not self._is_decoded:
-                recorded["content_encoding"] = self._coding
-        masked: dict[str, Any] = mask_output(recorded)
-        return masked
+                output["content_encoding"] = self._coding
+        masked_output: dict[str, Any] = mask_output(output)
+        return masked_output
 
     def usage(self) -> dict[str, float | str]:
         """Return the tokens and their cost; empty if the reply does not report them."""
@@ -254,20 +249,20 @@ def _is_storable(value: Any) -> bool:
     return True
 
 
-def _printable(value: Any) -> str:
-    """Return the characters of a header's value that every client accepts."""
+def _header_text(value: Any) -> str:
+    """Return a header's value, without characters that some clients reject."""
     return "".join(character for character in str(value) if " " <= character <= "~")
 
 
-def replayed(recorded: Any) -> tuple[int, dict[str, str], bytes]:
-    """Return the status, the headers and the body of a recorded reply."""
+def reply_from_output(output: Any) -> tuple[int, dict[str, str], bytes]:
+    """Return the status, the headers and the body of a reply that is the output of a step."""
     try:
-        status, headers = int(recorded["status"]), {"content-type": _printable(recorded["content_type"])}
-        if "base64" in recorded:
-            content = base64.b64decode(recorded["base64"], validate=True)
-            headers |= {"content-encoding": _printable(recorded["content_encoding"])} if "content_encoding" in recorded else {}
+        status, headers = int(output["status"]), {"content-type": _header_text(output["content_type"])}
+        if "base64" in output:
+            content = base64.b64decode(output["base64"], validate=True)
+            headers |= {"content-encoding": _header_text(output["content_encoding"])} if "content_encoding" in output else {}
         else:
-            body = recorded["body"]
+            body = output["body"]
             content = body.encode() if isinstance(body, str) else orjson.dumps(body)
     except (LookupError, TypeError, ValueError) as exc:
         raise InvalidReply("the recorded result of the step is not a reply") from exc

@@ -14,7 +14,7 @@ from runner.steps.attempt_steps import Key, RecordedResult
 
 
 def read_results(path: Path, steps: list[RecordedStep], files: Files) -> Iterator[tuple[Key, RecordedResult | BlobDamaged]]:
-    """Yield the results of completed steps; in place of one that cannot be read, the problem."""
+    """Yield the results of completed steps, and the error in place of a result that cannot be read."""
     with Finder(path, files=files) as finder:
         for step in steps:
             try:
@@ -32,7 +32,7 @@ def read_results(path: Path, steps: list[RecordedStep], files: Files) -> Iterato
 def read_trajectory(path: Path, locations: Iterable[int], attempt: int, files: Files) -> list[StepDetails]:
     """Return the steps of an attempt in the order in which they started.
 
-    `locations` are those of its steps' records and of the attempts that it may reuse; see `RunSteps.records`.
+    `locations` are those of the records of its steps, and of the attempts whose steps it may reuse; see `RunSteps.records`.
     """
     trajectory, steps = Trajectory(), list[StepDetails]()
     with Finder(path, files=files) as finder:

@@ -9,16 +9,16 @@ import orjson
 from runner.secrets import excerpt
 from runner.tasks.reply import ErrorReply, error_code
 
-_LAST: Final = frozenset({"message_stop", "response.completed", "response.incomplete"})
-_FAILED: Final = frozenset({"error", "response.failed", "response.cancelled"})
-_ENDS: Final = _LAST | _FAILED
-_PARSED: Final = re.compile(f'"(?:usage|{"|".join(map(re.escape, _ENDS))})"'.encode())
+_LAST_EVENTS: Final = frozenset({"message_stop", "response.completed", "response.incomplete"})
+_ERROR_EVENTS: Final = frozenset({"error", "response.failed", "response.cancelled"})
+_FINAL_EVENTS: Final = _LAST_EVENTS | _ERROR_EVENTS
+_PARSED_DATA: Final = re.compile(f'"(?:usage|{"|".join(map(re.escape, _FINAL_EVENTS))})"'.encode())
 """Only data that contains one of these is parsed."""
-_EXCERPT: Final = 500
+_EXCERPT_LENGTH: Final = 500
 
 
 class StreamEvents:
-    """The events of a stream, of which only what is needed is kept."""
+    """Reads the events of a stream; keeps only the error, the model and the usage."""
 
     def __init__(self) -> None:
         self.is_done = False
@@ -26,7 +26,7 @@ class StreamEvents:
         self.error: ErrorReply | None = None
         self.response: dict[str, Any] = {}
         """`model` and `usage`, as in a reply that is not a stream."""
-        self._line: list[bytes] = []
+        self._line_parts: list[bytes] = []
         """The parts of an incomplete line."""
         self._is_after_return = False
         """Whether the last byte was a carriage return, which a line feed may follow."""
@@ -53,11 +53,11 @@ class StreamEvents:
         if self._is_after_return:
             content = content.removeprefix(b"\n")
         self._is_after_return = content.endswith(b"\r")
-        self._line.append(content)
+        self._line_parts.append(content)
         if b"\n" in content or b"\r" in content:
-            text = b"".join(self._line).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-            *lines, last = text.split(b"\n")
-            self._line = [last]
+            text = b"".join(self._line_parts).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+            *lines, incomplete_line = text.split(b"\n")
+            self._line_parts = [incomplete_line]
             yield from lines
 
     def _dispatch(self) -> None:
@@ -66,21 +66,21 @@ class StreamEvents:
         if data == b"[DONE]":
             self.is_done = True
             return
-        if event not in _ENDS and _PARSED.search(data) is None:
+        if event not in _FINAL_EVENTS and _PARSED_DATA.search(data) is None:
             return
-        value = _parsed(data)
+        value = _parse_object(data)
         event = event or str(value.get("type", ""))
-        if event in _FAILED or value.get("error"):
-            message = excerpt(data.decode("utf-8", "replace"), _EXCERPT)
+        if event in _ERROR_EVENTS or value.get("error"):
+            message = excerpt(data.decode("utf-8", "replace"), _EXCERPT_LENGTH)
             self.error = ErrorReply(f"the stream contains an error: {message}", error_code(value.get("response") or value))
-        elif event in _LAST and value:
+        elif event in _LAST_EVENTS and value:
             self.is_done = True
         for part in (value, value.get("message"), value.get("response")):
             if isinstance(part, Mapping):
                 self._add_usage(part)
 
     def _add_usage(self, part: Mapping[str, Any]) -> None:
-        """Add what a part of the reply reports; later counts replace earlier ones."""
+        """Add the model and the usage in a part of the reply; later counts replace earlier ones."""
         usage = part.get("usage")
         if isinstance(usage, Mapping):
             counts = {name: count for name, count in usage.items() if count is not None}
@@ -89,7 +89,7 @@ class StreamEvents:
             self.response["model"] = part["model"]
 
 
-def _parsed(data: bytes) -> dict[str, Any]:
+def _parse_object(data: bytes) -> dict[str, Any]:
     try:
         value = orjson.loads(data)
     except ValueError:

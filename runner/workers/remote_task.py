@@ -28,7 +28,7 @@ class RemoteTask:
         """Call the task for a trial, in the place that it has."""
         steps = current_steps()
         assert steps is not None
-        results = steps.offered
+        results = steps.available_results
         members: dict[str, Any] = {"variant": self._variant, "trial": work.trial, "attempt": steps.attempt}
         if self._takes_case:
             members["case"] = _case_members(work.case)

@@ -153,7 +153,7 @@ def test_a_body_with_too_many_values_is_rejected(path: Path) -> None:
 @pytest.mark.usefixtures("_provider")
 def test_large_bodies_wait_for_each_other(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All large bodies are answered, although only a few fit into memory at the same time."""
-    monkeypatch.setattr("runner.gateway.request_memory.MAX_TOTAL", 1_500_000)
+    monkeypatch.setattr("runner.gateway.gateway.MAX_REQUESTS", 1_500_000)
 
     def agent(_: Any) -> int:
         url = gateway_address()

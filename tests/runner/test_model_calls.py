@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runner.secrets import add_secret
-from runner.steps.model_calls import ReplyReader, is_model_call, replayed, step_of_request
+from runner.steps.durable_requests import model_endpoint
+from runner.steps.model_calls import ReplyReader, reply_from_output, step_of_request
 
 URL: Final = "https://api.example/v1/chat/completions"
 JSON: Final = {"content-type": "application/json", "content-length": "1"}
@@ -66,7 +67,7 @@ def read(headers: dict[str, str], *chunks: bytes, status: int = 200, end: bool =
 )
 def test_which_requests_are_model_calls(method: str, path: str, expected: bool) -> None:  # noqa: FBT001  # an example
     """A POST to an address of the APIs of OpenAI and Anthropic is a model call."""
-    assert expected is is_model_call(method, path)
+    assert expected is (model_endpoint(method, path) is not None)
 
 
 def test_the_step_of_a_model_call() -> None:
@@ -120,7 +121,7 @@ def test_keys_are_not_recorded() -> None:
     add_secret("a-very-secret-value")
     request = step_of_request("GET", "https://tools.example/a-very-secret-value?api_key=sk-0123456789abcdef", {}, b"")
     body = step_of_request("POST", URL, {}, b'{"messages":"a-very-secret-value"}')
-    reply = read(JSON, b'{"echo":"a-very-secret-value"}').recorded()
+    reply = read(JSON, b'{"echo":"a-very-secret-value"}').step_output()
 
     assert b"0123456789abcdef" not in request.input.content
     assert "secret-value" not in request.name
@@ -144,7 +145,7 @@ def test_a_stream_is_complete_with_its_last_event(stream: bytes, model: str, siz
 
     assert complete_after >= len(stream) - len(newline) + 1
     assert reader.is_complete
-    assert {"status": 200, "content_type": STREAM["content-type"], "body": stream.decode()} == reader.recorded()
+    assert {"status": 200, "content_type": STREAM["content-type"], "body": stream.decode()} == reader.step_output()
     assert (1000, 100) == (reader.usage()["input_tokens"], reader.usage()["output_tokens"])
     assert reader.usage().get("cost", 0) or {"unpriced_calls": 1, "unpriced_model": model}.items() <= reader.usage().items()
 
@@ -203,8 +204,8 @@ def test_a_stream_with_an_error_is_never_complete(error: bytes) -> None:
 def test_json_is_replayed_as_the_same_value(body: bytes) -> None:
     """A reply is recorded as JSON where the journal can store it, otherwise as text."""
     reader = read(JSON, body)
-    stored = orjson.loads(orjson.dumps(reader.recorded()))
-    status, headers, content = replayed(stored)
+    stored = orjson.loads(orjson.dumps(reader.step_output()))
+    status, headers, content = reply_from_output(stored)
 
     assert reader.is_complete
     assert (200, "application/json", len(content)) == (status, headers["content-type"], int(headers["content-length"]))
@@ -224,7 +225,7 @@ def test_json_is_replayed_as_the_same_value(body: bytes) -> None:
 def test_other_replies_are_replayed_byte_by_byte(headers: dict[str, str], body: bytes) -> None:
     """Other replies are replayed with the headers that are needed to read them."""
     reader = read(headers, body)
-    status, replayed_headers, content = replayed(orjson.loads(orjson.dumps(reader.recorded())))
+    status, replayed_headers, content = reply_from_output(orjson.loads(orjson.dumps(reader.step_output())))
 
     assert reader.is_complete
     assert (200, body) == (status, content)
@@ -242,8 +243,8 @@ def test_compressed_replies(coding: str, size: int) -> None:
     reader = read(STREAM | encoding, *chunks)
 
     assert reader.is_complete
-    assert CHAT.decode() == reader.recorded()["body"]
-    assert "content-encoding" not in replayed(reader.recorded())[1]
+    assert CHAT.decode() == reader.step_output()["body"]
+    assert "content-encoding" not in reply_from_output(reader.step_output())[1]
     assert not read(STREAM | encoding, packed[: len(packed) // 2]).is_complete
     assert not read(JSON | encoding, b"not compressed").is_complete
 
@@ -281,7 +282,7 @@ def test_an_error_status() -> None:
 def test_a_recorded_result_that_is_not_a_reply(recorded: Any) -> None:
     """A recorded result of another form is an error."""
     with pytest.raises(Exception, match="not a reply"):
-        replayed(recorded)
+        reply_from_output(recorded)
 
 
 NUMBERS: Final[st.SearchStrategy[Any]] = st.sampled_from([0, -1, 7, 10**30, 1e300, True, None, "x", [], {}])
@@ -304,11 +305,11 @@ def test_any_reply(media: str, coding: str, parts: list[bytes], is_split: bool) 
     """Whatever a server sends, reading it raises nothing; a complete reply can be stored and replayed."""
     headers = {"content-type": media, "content-encoding": coding, "content-length": "1"}
     reader = read(headers, *(parts if is_split else [b"".join(parts)]))
-    stored = orjson.loads(orjson.dumps([reader.recorded(), reader.usage()]))[0]
+    stored = orjson.loads(orjson.dumps([reader.step_output(), reader.usage()]))[0]
 
     assert reader.is_complete is not reader.has_failed
     if reader.is_complete and not coding and media != "application/json":
-        assert b"".join(parts) == replayed(stored)[2]
+        assert b"".join(parts) == reply_from_output(stored)[2]
 
 
 @given(NUMBERS, NUMBERS, st.sampled_from(["gpt-4o-mini", "", 3, None, "\ud83d"]), st.booleans())

@@ -22,7 +22,7 @@ def test_a_common_beginning_changes_nothing() -> None:
     """The input is the same as without an earlier step, and only the new elements are recorded."""
     inputs, _ = after(LONG)
     value = {"messages": [*LONG, {"role": "user", "content": "more"}], "seed": 1}
-    request = step_input(value, "ask", earlier=inputs)
+    request = step_input(value, "ask", earlier_inputs=inputs)
 
     assert step_input(value, "ask") == request
     assert ({"messages": [{"role": "user", "content": "more"}], "seed": 1}, 1) == inputs.record(2, request)
@@ -33,8 +33,10 @@ def test_a_secret_after_a_common_beginning_is_masked(messages: list[Any]) -> Non
     """New elements are searched, whatever precedes them."""
     inputs, _ = after(messages)
     key = "sk-proj-abcdefghijklmnopqrstuvwxyz0123456789ABCD"
-    request = step_input({"messages": [*messages, {"role": "user", "content": key}], "model": "m"}, "ask", earlier=inputs)
-    named = step_input({"messages": messages, "api_key": "abcdefgh12345678"}, "ask", earlier=inputs)
+    request = step_input(
+        {"messages": [*messages, {"role": "user", "content": key}], "model": "m"}, "ask", earlier_inputs=inputs
+    )
+    named = step_input({"messages": messages, "api_key": "abcdefgh12345678"}, "ask", earlier_inputs=inputs)
 
     recorded = repr((request, inputs.record(2, request), named, inputs.record(3, named)))
     assert not [secret for secret in (key, "abcdefgh12345678", "hunter22") if secret in recorded]
@@ -44,7 +46,7 @@ def test_lists_that_differ_have_different_fingerprints() -> None:
     """A long list is hashed from where an earlier one ends; its fingerprint is that of the whole list."""
     inputs, first = after(LONG)
     values = [[*LONG, "a"], [*LONG, "b"], [*LONG, "a", "b"], [*LONG[:-1], "a"], ["a", *LONG], LONG]
-    with_earlier = [step_input({"messages": value}, "ask", earlier=inputs).fingerprint for value in values]
+    with_earlier = [step_input({"messages": value}, "ask", earlier_inputs=inputs).fingerprint for value in values]
 
     assert with_earlier == [step_input({"messages": value}, "ask").fingerprint for value in values]
     assert len(set(with_earlier)) == len(values)
@@ -60,7 +62,7 @@ def test_an_element_that_is_changed_in_place_is_noticed(before: Any, changed: An
     messages: list[Any] = [{"content": [before]}, *LONG]
     inputs, first = after(messages)
     messages[0]["content"][0] = changed
-    request = step_input({"messages": messages}, "ask", earlier=inputs)
+    request = step_input({"messages": messages}, "ask", earlier_inputs=inputs)
 
     assert request == step_input({"messages": messages}, "ask")
     assert request.fingerprint != first.fingerprint
@@ -74,11 +76,11 @@ def test_each_step_records_only_what_it_adds(element: Any) -> None:
     messages: list[Any] = LONG.copy()
     for number in range(2, 5):
         messages.append(element)
-        request = step_input({"messages": messages}, "ask", earlier=inputs)
+        request = step_input({"messages": messages}, "ask", earlier_inputs=inputs)
         assert request == step_input({"messages": messages}, "ask")
         assert inputs.record(number, request) == ({"messages": [element]}, number - 1)
 
-    request = step_input({"messages": messages}, "ask", earlier=inputs)
+    request = step_input({"messages": messages}, "ask", earlier_inputs=inputs)
     assert inputs.record(5, request) == ({"messages": []}, 4)
 
 
@@ -88,6 +90,6 @@ def test_nan_is_rejected(before: Any) -> None:
     inputs, _ = after([*LONG, before])
 
     with pytest.raises(UsageError):
-        step_input({"messages": [*LONG, before, math.nan]}, "ask", earlier=inputs)
+        step_input({"messages": [*LONG, before, math.nan]}, "ask", earlier_inputs=inputs)
     with pytest.raises(UsageError):
-        step_input({"messages": [*LONG, math.nan, "more"]}, "ask", earlier=inputs)
+        step_input({"messages": [*LONG, math.nan, "more"]}, "ask", earlier_inputs=inputs)
