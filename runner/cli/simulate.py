@@ -44,7 +44,7 @@ def simulate(path: Path, policy: str | None, slots: int | None, as_json: bool) -
     except OverflowError as exc:  # The clock ends at the year 9999 or earlier.
         raise UsageError(f"{view.path} has a duration that is too long to simulate") from exc
     columns = {"recorded": view_json(recording.figures), "simulated": view_json(figures)}
-    trials, excluded = len(recording.done_trials), recording.excluded
+    trials, excluded = len(recording.done_trials), recording.excluded_count
     if as_json:
         counts = {"trials": trials, "trials_excluded": excluded}
         print_json({"path": str(view.path), **columns, **counts, "limitation": LIMITATION})

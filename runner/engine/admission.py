@@ -1,8 +1,7 @@
-"""Whether the budget of a run allows another attempt: estimates and reserves for the rule in `replay.budget`."""
+"""Admission of attempts: estimates and reserves for the budget rule in `replay.budget`."""
 
 from collections.abc import Iterable, Mapping
 
-from replay import RunState
 from replay.budget import Amounts, Block, Budget
 from runner.data.case import Case
 from runner.data.dataset import Dataset
@@ -13,7 +12,7 @@ from runner.tasks import Billed
 
 
 def check_prices(cases: Dataset, tasks: Iterable[object], scorers: Mapping[str, Scorer], settings: Settings) -> Dataset:
-    """Return the cases with a check that their models, and the judges, have a price if their cost is limited."""
+    """Return the cases with a check added: if cost is limited, the models of the tasks and the judges must have a price."""
     limits_run, limits_trials = "cost" in (settings.budget or ()), "cost" in (settings.budget_per_trial or ())
     functions = [
         *(tasks if limits_run or limits_trials else ()),
@@ -44,11 +43,11 @@ class Admission:
         return budget.block(variant, reserve)
 
     def admit_scoring(self) -> Block | None:
-        """Return why an output of an earlier session may not be scored; None if it may. Its scorer calls may cost something."""
+        """Return why outputs of earlier sessions may not be scored, or None if they may; scorer calls may cost something."""
         return self._budget.excess() if self._scorers else None
 
     def _estimate(self, case: Case, variant: str) -> Amounts:
-        """Return an estimate of what an attempt and its scorers use at most; unknown units are missing."""
+        """Return the most that an attempt and its scorers are expected to use; unknown units are missing."""
         task = self._tasks[variant]
         usage = dict(task.estimate(case, None)) if isinstance(task, Billed) else {}
         output_tokens = usage.get("output_tokens") or None
@@ -56,8 +55,3 @@ class Admission:
             scorer_usage: Mapping[str, float] = scorer.estimate(case, output_tokens) if isinstance(scorer, Billed) else {}
             usage = {unit: usage[unit] + scorer_usage[unit] for unit in usage if unit in scorer_usage}
         return usage
-
-
-def admission_of(state: RunState, tasks: Mapping[str, object], scorers: Mapping[str, Scorer]) -> Admission | None:
-    """Return the admission of a session; None if its run has no budget."""
-    return Admission(state.budget, tasks, scorers) if state.budget is not None and state.budget.limits else None

@@ -33,7 +33,7 @@ from runner.tasks.usage import usage_of_response
 from runner.workers.pool import WorkerEnded
 
 _LARGE: Final = LIMIT // 6
-"""Characters of text that may need a blob: JSON has at most six bytes for each."""
+"""Characters from which an output may need a blob: JSON has at most six bytes per character."""
 
 
 class Attempts:
@@ -51,16 +51,15 @@ class Attempts:
     ) -> None:
         """`fail_ambiguous`: a trial fails if its attempt ended with its worker, because its call may have had an effect."""
         self._tasks = tasks
-        self._requests = {
-            variant: getattr(task, "request", None) if scheduler.settings.record_requests else None
-            for variant, task in tasks.items()
-        }
-        """Variant → the function that returns what is sent for a case, if that is recorded."""
         self._scheduler = scheduler
         self._late_recorder = late_recorder
         self._in_thread = in_thread
         self._settings = scheduler.settings
-        self._is_step = DurableRequests.parse(durable).includes if (durable := scheduler.settings.durable) else None
+        self._requests = {
+            name: getattr(task, "request", None) for name, task in tasks.items() if self._settings.record_requests
+        }
+        """Variant → the function that returns the request for a case, if there is one; empty if requests are not recorded."""
+        self._is_step = DurableRequests.parse(self._settings.durable).includes if self._settings.durable else None
         self._recorder = scheduler.recorder
         self._record, self._now = scheduler.recorder.record, scheduler.recorder.clock.now
         self._slots = Slots()
@@ -71,10 +70,12 @@ class Attempts:
         """Make one attempt; return whether it returned an output."""
         trial, number = work.trial, work.state.attempts + 1
         work.slot = self._slots.take()
-        task, request_of, request = self._tasks[work.state.variant], self._requests[work.state.variant], None
-        if request_of is not None and not work.is_request_recorded:
-            request, work.is_request_recorded = mask_values(request_of(work.case)), True
-        reuses, spent = self._reused(work) if self._recorder.state.steps.open else (0, 0.0)
+        task, new_request, request = self._tasks[work.state.variant], self._requests.get(work.state.variant), None
+        if new_request is not None and not work.is_request_recorded:
+            request, work.is_request_recorded = mask_values(new_request(work.case)), True
+        open_steps = self._recorder.state.steps.open.get(trial)
+        reuses = first_reused(open_steps, work.state, self._settings.reuse_steps)
+        spent = round(open_steps.spent, 6) if open_steps is not None and reuses else 0.0
         event = events.AttemptStarted(
             trial=trial,
             attempt=number,
@@ -103,16 +104,10 @@ class Attempts:
             on_late=partial(self._record_late_return, trial, number, record.t),
         )
         if sent_secrets and isinstance(outcome, Returned):
-            outcome = await self._masked(work, outcome)
+            outcome = await self._mask(work, outcome)
         if self._recorder.journal.has_slow_blobs and isinstance(outcome, Returned) and is_large(outcome.output, _LARGE):
             outcome = await self._with_blobs(work, outcome)
         return self.end(work, outcome)
-
-    def _reused(self, work: TrialWork) -> tuple[int, float]:
-        """Return the first attempt whose steps the next one reuses, and the seconds spent since then; 0: none."""
-        state = self._recorder.state
-        first = first_reused(state.steps.open.get(work.trial), work.state, self._settings.reuse_steps)
-        return (first, round(state.steps.open[work.trial].spent, 6)) if first else (0, 0.0)
 
     async def _offer_results(self, work: TrialWork, steps: AttemptSteps) -> None:
         """Read the results of completed steps for reuse; a step whose result is damaged is executed again, which is noted."""
@@ -133,7 +128,7 @@ class Attempts:
         self._slots.release(work.slot)
         self._scheduler.queues.lanes[work.key].end(work)
         late_event = partial(events.AttemptReturnedLate, trial=trial, attempt=number, elapsed=elapsed)
-        if self._scheduler.shutdown.is_over:  # It was abandoned and recorded as interrupted, and has returned after all.
+        if self._scheduler.shutdown.is_over:  # The attempt was recorded as interrupted, and returned after that.
             if not isinstance(outcome, OverBudget | Interrupted):
                 self._record(late_event(outcome="succeeded" if isinstance(outcome, Returned) else "failed"))
             return False
@@ -141,17 +136,16 @@ class Attempts:
             case Returned():
                 return self._record_success(work, outcome, elapsed)
             case TimedOut():
-                timeout = work.timeout
-                assert timeout is not None
-                self._record_end(
-                    events.AttemptTimedOut(trial=trial, attempt=number, timeout=timeout, elapsed=elapsed, worker=work.worker),
-                    work,
+                assert work.timeout is not None
+                event = events.AttemptTimedOut(
+                    trial=trial, attempt=number, timeout=work.timeout, elapsed=elapsed, worker=work.worker
                 )
+                self._record_end(event, work)
                 if outcome.late_outcome is not None:
                     self._record(late_event(outcome=outcome.late_outcome))
                 self._settle(work)
             case OverBudget():
-                self._exceed_budget(work, elapsed)
+                self._fail_over_budget(work, elapsed)
             case Interrupted():
                 self._record_end(_interruption(work, "stopped", elapsed=elapsed), work)
                 self._scheduler.release()
@@ -176,11 +170,11 @@ class Attempts:
     ) -> None:
         self._scheduler.inform_policy(self._record(event), work)
 
-    async def _masked(self, work: TrialWork, outcome: Returned) -> Returned:
+    async def _mask(self, work: TrialWork, outcome: Returned) -> Returned:
         """Mask the run's secrets in an output, and note that it was changed."""
-        output, mask = outcome.output, partial(mask_output, outcome.output)
-        masked_output = await self._in_thread(mask) if is_large(output, LIMIT) else mask()
-        if masked_output is output:
+        mask = partial(mask_output, outcome.output)
+        masked_output = await self._in_thread(mask) if is_large(outcome.output, LIMIT) else mask()
+        if masked_output is outcome.output:
             return outcome
         self._late_recorder.sink(work)({f"{events.NOTE_PREFIX}masked": {"output": True}})
         return Returned(output=masked_output)
@@ -193,8 +187,8 @@ class Attempts:
         except (Unserializable, RecursionError):
             return outcome  # `_record_success` converts it, or fails the attempt.
 
-    def _exceed_budget(self, work: TrialWork, elapsed: float, usage: Any = None) -> None:
-        """Fail an attempt with which its trial has exceeded the budget per trial."""
+    def _fail_over_budget(self, work: TrialWork, elapsed: float, usage: Any = None) -> None:
+        """Fail an attempt because its trial has exceeded the budget per trial."""
         budget = self._recorder.state.budget
         assert budget is not None
         message = over_budget_text(budget, work.trial, usage)
@@ -204,7 +198,7 @@ class Attempts:
         output = outcome.output
         state = self._recorder.state
         if state.is_over_budget(work.trial):
-            self._exceed_budget(work, elapsed)
+            self._fail_over_budget(work, elapsed)
             return False
         event = events.AttemptSucceeded(
             trial=work.trial, attempt=work.state.attempts, output=output, elapsed=elapsed, worker=work.worker
@@ -216,14 +210,14 @@ class Attempts:
                 output = mask_output(to_json(output))
                 usage = None if state.has_noted_tokens(work.trial) else usage_of_response(output) or None
                 if state.is_over_budget(work.trial, usage):
-                    self._exceed_budget(work, elapsed, usage)
+                    self._fail_over_budget(work, elapsed, usage)
                     return False
                 record = self._record(attrs.evolve(event, output=output, usage=usage))  # type: ignore[misc]  # an event is an attrs class
         except (Unserializable, RecursionError) as exc:
             self._fail(work, error=UNSERIALIZABLE, message=describe(exc).message, category="fatal", elapsed=elapsed)
             return False
         self._scheduler.inform_policy(record, work)
-        self._scheduler.queues.unscored += 1
+        self._scheduler.queues.unscored_outputs += 1
         work.has_output = True
         work.output = json_round_trip(output)  # Scorers get the same value before and after a resume.
         return True

@@ -22,7 +22,7 @@ class Returned:
 
     output: Any
     in_blobs: Blobs | None = None
-    """What `Journal.write_blobs` returned, for a large output."""
+    """The result of `Journal.write_blobs`, for a large output."""
 
 
 @fact
@@ -44,42 +44,42 @@ class Interrupted:
 
 
 CallOutcome = Returned | BaseException | TimedOut
-"""How a call ended; an exception is what the task raised."""
+"""How a call ended; an exception was raised by the task."""
 
 
 class CallScope:
     """A cancel scope that is reused for consecutive calls of one consumer.
 
-    A call is made inside `scope`. When it is cancelled, the call unwinds to there, `outcome` is the reason, and a new scope is
-    needed. One scope serves many calls, and one timer watches the timeouts of all, because entering a scope and moving its
+    Calls are made inside `scope`. When it is cancelled, the call in flight unwinds to it, `outcome` is the reason, and a new
+    scope is needed. One scope serves many calls, and one timer watches all timeouts, because entering a scope and moving its
     deadline for each call is slow.
     """
 
     def __init__(self, timer: Timer) -> None:
         self.scope: Final = trio.CancelScope()
         self._timer = timer
-        self.due = math.inf
+        self.deadline = math.inf
         """When the call exceeds its timeout, in the seconds of `t`; once it has, when it is abandoned."""
-        self.is_over = False
+        self.is_cancelled = False
         self.is_abandoned = False
         """Whether the call did not respond to its cancellation, and its outcome was recorded without it."""
         self._is_interrupted = False
         self._is_over_budget = False
 
-    def time_out(self, due: float) -> None:
-        """Cancel the call because it has exceeded its timeout; it is abandoned if it has not ended by `due`."""
-        self.due, self.is_over = due, True
+    def time_out(self, deadline: float) -> None:
+        """Cancel the call because it has exceeded its timeout; it is abandoned if it has not ended by `deadline`."""
+        self.deadline, self.is_cancelled = deadline, True
         self.scope.cancel()
 
-    def exceed_budget(self, due: float) -> None:
-        """Cancel the call because its trial has exceeded its budget; it is abandoned if it has not ended by `due`."""
-        if not self.is_over:
+    def exceed_budget(self, deadline: float) -> None:
+        """Cancel the call because its trial has exceeded its budget; it is abandoned if it has not ended by `deadline`."""
+        if not self.is_cancelled:
             self._is_over_budget = True
-            self.time_out(due)
+            self.time_out(deadline)
 
     def interrupt(self) -> None:
         """Cancel the call because the run is stopped."""
-        self._is_interrupted = self.is_over = True
+        self._is_interrupted = self.is_cancelled = True
         self.scope.cancel()
 
     @property
@@ -99,7 +99,7 @@ class CallScope:
     ) -> CallOutcome:
         """Call a task; its notes go to `sink`, its steps to `steps`, and the outcome of an abandoned call to `on_late`."""
         if timeout is not None:
-            self.due = self._timer.schedule_in(timeout)
+            self.deadline = self._timer.schedule_in(timeout)
         set_note_sink(sink)
         set_steps(steps)
         outcome: CallOutcome
@@ -108,7 +108,7 @@ class CallScope:
         except trio.Cancelled:
             raise
         except BaseException as exc:
-            if is_from_signal(exc) or (self.scope.cancel_called and _is_cancelled(exc)):
+            if is_from_signal(exc) or (self.scope.cancel_called and _is_cancellation(exc)):
                 raise
             # Our own frame in its traceback would form a reference cycle.
             outcome = exc.with_traceback(exc.__traceback__ and exc.__traceback__.tb_next)
@@ -120,13 +120,13 @@ class CallScope:
             or (self._is_interrupted and isinstance(outcome, BaseException))
             or (self._is_over_budget and has_worker_ended)
         ):
-            await trio.lowlevel.checkpoint()  # The task shielded itself or replaced the cancellation; it is still cancelled.
-        self.due = math.inf
-        if self.is_over and not self._is_interrupted and not self._is_over_budget and not has_worker_ended:
+            await trio.lowlevel.checkpoint()  # Raises the cancellation, which the task shielded itself from or replaced.
+        self.deadline = math.inf
+        if self.is_cancelled and not self._is_interrupted and not self._is_over_budget and not has_worker_ended:
             return TimedOut(late_outcome="succeeded" if isinstance(outcome, Returned) else "failed")
         return outcome
 
 
-def _is_cancelled(exc: BaseException) -> bool:
+def _is_cancellation(exc: BaseException) -> bool:
     """Return whether an exception is a group of cancellations only, as a nursery raises it."""
     return isinstance(exc, BaseExceptionGroup) and exc.split(trio.Cancelled)[1] is None

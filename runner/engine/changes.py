@@ -28,18 +28,20 @@ _EXPLANATIONS: Final = {
 }
 
 
-def effective_settings(own: Settings, overrides: Mapping[str, Any], recorded: Mapping[str, Any]) -> tuple[Settings, list[str]]:
+def effective_settings(
+    own_settings: Settings, overrides: Mapping[str, Any], recorded_settings: Mapping[str, Any]
+) -> tuple[Settings, list[str]]:
     """Return the settings of a session, and the names of those that are overridden in it and in all later sessions.
 
-    Precedence: `overrides`, then those of earlier sessions (in `recorded`), then the evaluation's `own` settings.
+    Precedence: `overrides`, then those of earlier sessions (in `recorded_settings`), then `own_settings` of the evaluation.
     """
     names = [field.name for field in attrs.fields(Settings) if field.name != "retry"]
-    overridden = recorded.get("overridden")
-    earlier_names = overridden if isinstance(overridden, list) else []
+    recorded_names = recorded_settings.get("overridden")
+    earlier_names = recorded_names if isinstance(recorded_names, list) else []
     earlier_settings = {
-        name: recorded[name]
+        name: recorded_settings[name]
         for name in names
-        if name in earlier_names and name in recorded and (name not in overrides or name in _BUDGETS)
+        if name in earlier_names and name in recorded_settings and (name not in overrides or name in _BUDGETS)
     }
     workers = earlier_settings.get("workers")
     # A journal must not name a command to run or a cluster to trust.
@@ -47,14 +49,14 @@ def effective_settings(own: Settings, overrides: Mapping[str, Any], recorded: Ma
         kind = "on Ray" if workers.get("kind") == "ray" else "that a command starts"
         raise UsageError(f"the run used workers {kind}", hint="pass them again: --workers, or workers=… in Python")
     # Only the numbers of `retry` can be read from a journal; its other fields are functions and classes.
-    retry, recorded_retry = overrides.get("retry", {}), recorded.get("retry")
+    retry, recorded_retry = overrides.get("retry", {}), recorded_settings.get("retry")
     numbers: dict[str, Any] = {}
     if isinstance(retry, Mapping) and isinstance(recorded_retry, Mapping):
         numbers = {
             name: recorded_retry[name] for name in NUMBERS if f"retry.{name}" in earlier_names and name in recorded_retry
         }
     try:
-        settings = own.changed({**earlier_settings, "retry": numbers})
+        settings = own_settings.changed({**earlier_settings, "retry": numbers})
     except (UsageError, TypeError) as exc:
         raise InvalidSetting(exc) from exc
     retry_names = {*numbers, *(retry if isinstance(retry, Mapping) else ())}
@@ -63,81 +65,81 @@ def effective_settings(own: Settings, overrides: Mapping[str, Any], recorded: Ma
     return settings.changed({**overrides, **budgets}), names + [f"retry.{name}" for name in NUMBERS if name in retry_names]
 
 
-def changes(before: RunStarted, current: RunStarted) -> dict[str, Any]:
+def changes(old_start: RunStarted, new_start: RunStarted) -> dict[str, Any]:
     """Return the fields that identify a run and have changed, with their new values."""
-    changed = {field: new for field in PINNED if (new := getattr(current, field)) != getattr(before, field)}
-    variants = variant_fingerprints(current.definition)
-    return changed if variants == variant_fingerprints(before.definition) else {**changed, "variants": variants}
+    new_values = {field: value for field in PINNED if (value := getattr(new_start, field)) != getattr(old_start, field)}
+    variants = variant_fingerprints(new_start.definition)
+    return new_values if variants == variant_fingerprints(old_start.definition) else {**new_values, "variants": variants}
 
 
-def adopted_changes(before: RunStarted, current: RunStarted, *, trusted: bool = False) -> dict[str, Any] | None:
-    """Return what a session records as adopted: changes, and a new location of the task, which is not a change of the task.
+def adopted_changes(old_start: RunStarted, new_start: RunStarted, *, trusted: bool = False) -> dict[str, Any] | None:
+    """Return the changes that a session records as adopted, and the location of the task if it is new.
 
     A location that the user `trusted` is recorded even if it is unchanged: the earlier record may be another user's.
     """
-    location = {"task": current.task} if current.task and (trusted or current.task != before.task) else {}
-    return {**changes(before, current), **location} or None
+    location = {"task": new_start.task} if new_start.task and (trusted or new_start.task != old_start.task) else {}
+    return {**changes(old_start, new_start), **location} or None
 
 
-def differences(before: RunStarted, current: RunStarted, settings: Mapping[str, Any]) -> list[str]:
-    """Describe the changes, field by field, that make the run another experiment; with a diff of the definition.
+def differences(old_start: RunStarted, new_start: RunStarted, settings: Mapping[str, Any]) -> list[str]:
+    """Describe the changes that make the run another experiment, field by field and with a diff of the definition.
 
     Settings other than `EXPERIMENT_SETTINGS` may change from one session to the next.
     """
-    changed = changes(before, current)
-    fields = [
-        _EXPLANATIONS.get(field) or f"{field}: {getattr(before, field)!r} is now {new!r}"
-        for field, new in changed.items()
+    new_values = changes(old_start, new_start)
+    field_changes = [
+        _EXPLANATIONS.get(field) or f"{field}: {getattr(old_start, field)!r} is now {value!r}"
+        for field, value in new_values.items()
         if field != "variants"
     ]
-    fields += _changed_variants(variant_fingerprints(before.definition), variant_fingerprints(current.definition))
-    diff = [f"  {line}" for line in definition_diff(before.definition, current.definition)] if changed else []
-    experiment = [
-        f"setting {name}: {settings[name]!r} is now {current.settings.get(name)!r}"
+    variant_changes = _variant_changes(variant_fingerprints(old_start.definition), variant_fingerprints(new_start.definition))
+    diff = [f"  {line}" for line in definition_diff(old_start.definition, new_start.definition)] if new_values else []
+    setting_changes = [
+        f"setting {name}: {settings[name]!r} is now {new_start.settings.get(name)!r}"
         for name in EXPERIMENT_SETTINGS
-        if name in settings and settings[name] != current.settings.get(name)
+        if name in settings and settings[name] != new_start.settings.get(name)
     ]
-    return [*fields, *diff, *experiment]
+    return [*field_changes, *variant_changes, *diff, *setting_changes]
 
 
-def _changed_variants(before: Mapping[str, str], current: Mapping[str, str]) -> Iterator[str]:
-    """Describe which variants were added, changed or removed, and what adopting that means."""
-    added = [name for name in current if name not in before]
-    changed = [name for name in current if name in before and current[name] != before[name]]
-    removed = [name for name in before if name not in current]
-    if added and not before:
-        yield f"the run has no variants, and the evaluation has {examples(added)}; its trials would be withdrawn"
-    elif added:
-        yield f"{plural(len(added), 'variant')} added: {examples(added)}"
-    if changed:
-        yield f"{plural(len(changed), 'variant')} changed: {examples(changed)}; only their trials would run again"
-    if removed:
-        yield f"{plural(len(removed), 'variant')} removed: {examples(removed)}; their trials would be withdrawn"
+def _variant_changes(old_variants: Mapping[str, str], new_variants: Mapping[str, str]) -> Iterator[str]:
+    """Describe which variants were added, changed or removed, and the effect of adopting the change."""
+    added_names = [name for name in new_variants if name not in old_variants]
+    changed_names = [name for name in new_variants if name in old_variants and new_variants[name] != old_variants[name]]
+    removed_names = [name for name in old_variants if name not in new_variants]
+    if added_names and not old_variants:
+        yield f"the run has no variants, and the evaluation has {examples(added_names)}; its trials would be withdrawn"
+    elif added_names:
+        yield f"{plural(len(added_names), 'variant')} added: {examples(added_names)}"
+    if changed_names:
+        yield f"{plural(len(changed_names), 'variant')} changed: {examples(changed_names)}; only their trials would run again"
+    if removed_names:
+        yield f"{plural(len(removed_names), 'variant')} removed: {examples(removed_names)}; their trials would be withdrawn"
 
 
-def changed_cases(state: RunState, trials: Iterable[Trial]) -> Iterator[str]:
+def case_changes(state: RunState, trials: Iterable[Trial]) -> Iterator[str]:
     """Describe which of the admitted cases have changed or were removed."""
-    recorded = {name: trial for name, trial in state.trials.items() if trial.stage != "withdrawn"}
-    changed: dict[str, None] = {}
-    removed = dict.fromkeys(trial.case for trial in recorded.values())
+    recorded_trials = {name: trial for name, trial in state.trials.items() if trial.stage != "withdrawn"}
+    changed_cases: dict[str, None] = {}
+    removed_cases = dict.fromkeys(trial.case for trial in recorded_trials.values())
     for trial in trials:
-        removed.pop(trial.case.name, None)
-        if trial.id in recorded and not is_same(recorded[trial.id], trial):
-            changed[trial.case.name] = None
-    for names, change in ((changed, "changed"), (removed, "removed")):
+        removed_cases.pop(trial.case.name, None)
+        if trial.id in recorded_trials and not is_same(recorded_trials[trial.id], trial):
+            changed_cases[trial.case.name] = None
+    for names, change in ((changed_cases, "changed"), (removed_cases, "removed")):
         if names:
             yield f"{plural(len(names), 'case')} {change}: {examples(names)}"
-    if not changed and not removed:
+    if not changed_cases and not removed_cases:
         yield "the cases run so far are unchanged; others were added, changed or removed"
 
 
 def is_same(state: TrialState, trial: Trial) -> bool:
     """Return whether a recorded trial has the case, content, variant and repeat of this one."""
-    recorded = state.case, state.fingerprint, state.variant, state.repeat
-    return recorded == (trial.case.name, trial.case.fingerprint, trial.variant, trial.repeat)
+    recorded_identity = state.case, state.fingerprint, state.variant, state.repeat
+    return recorded_identity == (trial.case.name, trial.case.fingerprint, trial.variant, trial.repeat)
 
 
 def examples(names: Iterable[str]) -> str:
     """List the first few names."""
-    first = list(islice(names, _MAX_EXAMPLES + 1))
-    return ", ".join(map(repr, first[:_MAX_EXAMPLES])) + (", …" if len(first) > _MAX_EXAMPLES else "")
+    first_names = list(islice(names, _MAX_EXAMPLES + 1))
+    return ", ".join(map(repr, first_names[:_MAX_EXAMPLES])) + (", …" if len(first_names) > _MAX_EXAMPLES else "")

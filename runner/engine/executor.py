@@ -101,11 +101,11 @@ class Executor:
         self._timeouts = Timer(recorder.clock, self._time_out)
         self._turn_ends = 0.0
         """When consumers must yield, even if their tasks do not wait for anything."""
-        self._idle = trio.Event()
-        """Set when what `_wait_idle` waits for may have happened."""
-        self._stuck: list[str] = []
+        self._idle_event = trio.Event()
+        """Set when `_wait_idle` must check again."""
+        self._stuck_jobs: list[str] = []
         """Jobs that did not respond to their cancellation when the session was stopped."""
-        self._abandoned: dict[CallScope, str] = {}
+        self._abandoned_calls: dict[CallScope, str] = {}
         """Calls that did not respond to their timeout, and are still running."""
 
     async def run(self, trials: TrialSource, *, on_unresponsive: Callable[[], Any] | None = None) -> None:
@@ -117,7 +117,7 @@ class Executor:
             await self._run(trials, on_unresponsive)
         finally:
             self._recorder.journal.on_segment_lost = None
-            self._end()  # What returns from now on is not recorded.
+            self._end()  # Later results are not recorded.
             self.scheduler.leave_shared()
 
     async def _run(self, trials: TrialSource, on_unresponsive: Callable[[], Any] | None) -> None:
@@ -128,20 +128,19 @@ class Executor:
                 self.scheduler.open_lane(scorer.key, calls=True)
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
-            self._recorder.journal.on_segment_lost = self._stop_unrecorded
+            self._recorder.journal.on_segment_lost = self._stop_on_lost_segment
             nursery.start_soon(self._intake.run, trials)
             nursery.start_soon(self.scheduler.timer.run)
             nursery.start_soon(self._timeouts.run)
             if self._settings.deadline is not None:
                 nursery.start_soon(self._stop_at_deadline, self._settings.deadline)
             await self.shutdown.wait_over()
-            await self._wait_idle(trio.CancelScope(), self._settings.grace, self._abandoned)
-            if self.unresponsive and on_unresponsive is not None:
+            await self._wait_idle(trio.CancelScope(), self._settings.grace, self._abandoned_calls)
+            if self.unresponsive_calls and on_unresponsive is not None:
                 await on_unresponsive()
             nursery.cancel_scope.cancel()
 
     def _note_worker_end(self, worker: str, reason: WorkerEnd, detail: str) -> None:
-        """Record that a worker has ended, whatever it ran."""
         if not self.shutdown.is_over:
             with suppress(JournalError):  # The journal has failed, which ends the run.
                 self._recorder.record(Noted(name=WORKER_ENDED, value={"worker": worker, "reason": reason, "detail": detail}))
@@ -154,11 +153,11 @@ class Executor:
                 with scope.scope:
                     await self._serve(scope)
                 if scope in self._in_flight:
-                    self._end_cancelled(self._in_flight.pop(scope), scope.outcome)
-                elif scope.is_abandoned or not scope.is_over:
+                    self._end_cancelled_job(self._in_flight.pop(scope), scope.outcome)
+                elif scope.is_abandoned or not scope.is_cancelled:
                     break  # Another consumer has replaced it, or there are more consumers than the limits allow.
         except SegmentLost:
-            pass  # It waited for a record that cannot be written. The other consumers get their grace period.
+            pass  # It waited for a record that cannot be written; the other consumers get their grace period.
         except trio.Cancelled:
             job = self._in_flight.get(scope)
             if isinstance(job, TrialWork) and not job.has_output and self._attempts is not None:
@@ -167,20 +166,20 @@ class Executor:
         finally:
             self.scheduler.consumers -= not scope.is_abandoned
             self._in_flight.pop(scope, None)
-            self._abandoned.pop(scope, None)
-            if not self._in_flight or not self._abandoned:
-                self._idle.set()
+            self._abandoned_calls.pop(scope, None)
+            if not self._in_flight or not self._abandoned_calls:
+                self._idle_event.set()
 
     async def _serve(self, scope: CallScope) -> None:
-        """Take one job after the other, and execute each to its end or to its next wait."""
+        """Execute one job after the other, each to its end or to its next wait."""
         in_flight, attempts, scoring, scheduler = self._in_flight, self._attempts, self._scoring, self.scheduler
-        while scheduler.is_open and not scope.is_over:
+        while scheduler.is_open and not scope.is_cancelled:
             job = scheduler.next_job()
             if job is None:
                 if scheduler.consumers > scheduler.queues.max_consumers:
                     return
                 if not in_flight:
-                    self._idle.set()
+                    self._idle_event.set()
                 await scheduler.park()
                 continue
             in_flight[scope] = job
@@ -197,7 +196,7 @@ class Executor:
                 await trio.lowlevel.checkpoint()
                 self._turn_ends = self._now() + TURN
 
-    def _end_cancelled(self, job: Job, outcome: TimedOut | OverBudget | Interrupted) -> None:
+    def _end_cancelled_job(self, job: Job, outcome: TimedOut | OverBudget | Interrupted) -> None:
         if isinstance(job, ScorerCall):
             assert self._scoring is not None
             assert not isinstance(outcome, OverBudget)  # Only attempts are stopped by a budget.
@@ -210,41 +209,41 @@ class Executor:
     def _time_out(self, now: float) -> None:
         """Cancel the calls that have exceeded their timeout, and abandon those that do not respond."""
         for scope in list(self._in_flight):
-            if scope.due <= now:
-                if scope.is_over:
+            if scope.deadline <= now:
+                if scope.is_cancelled:
                     self._abandon(scope)
                 else:
                     scope.time_out(now + self._settings.grace + CANCEL_TIMEOUT)
-        self._timeouts.schedule(min((scope.due for scope in self._in_flight), default=math.inf))
+        self._timeouts.schedule(min((scope.deadline for scope in self._in_flight), default=math.inf))
 
     def _abandon(self, scope: CallScope) -> None:
         """Record the end of a cancelled call that is still running, and let another consumer replace this one."""
         job, outcome = self._in_flight.pop(scope), OverBudget() if scope.outcome == OverBudget() else TimedOut()
-        scope.is_abandoned, scope.due = True, math.inf
-        self._abandoned[scope] = _name_of(job)
+        scope.is_abandoned, scope.deadline = True, math.inf
+        self._abandoned_calls[scope] = _job_name(job)
         self.scheduler.consumers -= 1
-        self._end_cancelled(job, outcome)
+        self._end_cancelled_job(job, outcome)
         self.scheduler.wake()
 
     def _stop_over_budget(self, trial: str) -> None:
         """Cancel the attempt in flight of a trial that has exceeded the budget per trial."""
         for scope, job in self._in_flight.items():
             if isinstance(job, TrialWork) and job.trial == trial and not job.has_output:
-                due = self._now() + self._settings.grace + CANCEL_TIMEOUT
-                scope.exceed_budget(due)
-                self._timeouts.schedule(due)
+                deadline = self._now() + self._settings.grace + CANCEL_TIMEOUT
+                scope.exceed_budget(deadline)
+                self._timeouts.schedule(deadline)
 
     @property
-    def unresponsive(self) -> list[str]:
+    def unresponsive_calls(self) -> list[str]:
         """Calls that do not respond to their cancellation."""
-        return [*self._abandoned.values(), *self._stuck]
+        return [*self._abandoned_calls.values(), *self._stuck_jobs]
 
     async def _stop_at_deadline(self, seconds: float) -> None:
         await trio.sleep(seconds)
         self.shutdown.stop("deadline", f"the deadline of {seconds:g} s was reached")
 
-    def _stop_unrecorded(self, failure: SegmentLost) -> None:
-        """Stop because the journal was deleted or truncated; what happens within the grace period is not recorded."""
+    def _stop_on_lost_segment(self, failure: SegmentLost) -> None:
+        """Stop because the journal was deleted or truncated; nothing is recorded in the grace period."""
         self.shutdown.stop("interrupted", str(failure))
 
     def _on_stop(self) -> None:
@@ -257,7 +256,7 @@ class Executor:
         self._nursery.start_soon(self._drain)
 
     async def _drain(self) -> None:
-        """Wait for what is in flight, cancel what does not end within the grace period, and abandon what does not respond."""
+        """Wait for the calls in flight, cancel those that exceed the grace period, and abandon those that do not respond."""
         shutdown = self.shutdown
         await self._wait_idle(shutdown.grace_scope, shutdown.grace, self._in_flight)
         self.scheduler.close()
@@ -265,7 +264,7 @@ class Executor:
             scope.interrupt()
         await self._wait_idle(trio.CancelScope(), CANCEL_TIMEOUT, self._in_flight)
         for job in self._in_flight.values():
-            self._stuck.append(_name_of(job))
+            self._stuck_jobs.append(_job_name(job))
             if self._attempts is not None and isinstance(job, TrialWork) and not job.has_output:
                 self._attempts.abandon(job)
         self._end()
@@ -275,15 +274,15 @@ class Executor:
         scope.deadline = trio.current_time() + seconds
         with scope:
             while calls or (self.scheduler.is_open and self.scheduler.queues.has_calls(self.shutdown.grace_ends)):
-                self._idle = trio.Event()
-                await self._idle.wait()
+                self._idle_event = trio.Event()
+                await self._idle_event.wait()
 
     def _end(self) -> None:
         self.shutdown.end()
         self.scheduler.close()
 
 
-def _name_of(job: Job) -> str:
+def _job_name(job: Job) -> str:
     if isinstance(job, ScorerCall):
         return f"{job.work.trial} in scorer {job.scorer.scorer.name}"
     return f"{job.trial} in a scorer" if job.has_output else f"{job.trial} in slot {job.slot}"

@@ -11,10 +11,8 @@ import trio
 
 from journal.errors import JournalError, SegmentLost
 from journal.events import AttemptSucceeded, RetryScheduled, TrialEnqueued, TrialFailed, TrialWithdrawn
-from journal.fact import fact
 from journal.reader import fetch
 from journal.threads import InThread
-from replay import TrialState
 from replay.text import plural
 from runner.data.case import Trial
 from runner.definition.settings import Settings
@@ -36,8 +34,8 @@ class TrialSource(Protocol):
     """Where trials come from."""
 
     @property
-    def pending(self) -> Iterator[Any]:
-        """The trials. They are read in a thread: that may block and must record nothing."""
+    def items(self) -> Iterator[Any]:
+        """The trials, read in a thread: reading may block and must record nothing."""
         ...
 
     def admit(self, item: Any) -> TrialWork | None:
@@ -45,7 +43,7 @@ class TrialSource(Protocol):
         ...
 
     def close(self) -> None:
-        """Called after the last trial; record what follows from that."""
+        """Record the consequences of reaching the end; called after the last trial."""
         ...
 
 
@@ -57,10 +55,10 @@ class Intake:
         self._scheduler = scheduler
         self._in_thread = in_thread
         self._key_of = key_of
-        self._ready: deque[Any] = deque()
+        self._read_items: deque[Any] = deque()
         """Trials that were read in a thread and are not admitted yet."""
         self._failure: BaseException | None = None
-        """What reading raised after other trials, which are admitted first."""
+        """The exception that ended reading, until the trials before it are admitted."""
 
     async def run(self, source: TrialSource) -> None:
         """Admit trials as they are needed."""
@@ -89,35 +87,35 @@ class Intake:
     async def _read(self, source: TrialSource, limit: int) -> bool:
         """Read trials and admit them, the first ones before the last one is read; return whether there were any."""
         results: list[bool | BaseException] = []
-        is_read = trio.Event()
+        read_end = trio.Event()
 
         def read() -> None:
             try:
-                results.append(self._fill(source.pending, limit))
+                results.append(self._fill(source.items, limit))
             except BaseException as exc:  # noqa: BLE001  # raised below
                 results.append(exc)
-            self._scheduler.loop.call(is_read.set)
+            self._scheduler.loop.call(read_end.set)
 
         with trio.move_on_after(READ_TIME):
             await self._in_thread(read)
         self._admit(source)
-        if not is_read.is_set():
-            await is_read.wait()
+        if not read_end.is_set():
+            await read_end.wait()
             self._admit(source)
         if isinstance(results[0], BaseException):
             raise results[0]
         return results[0]
 
-    def _fill(self, pending: Iterator[Any], limit: int) -> bool:
+    def _fill(self, items: Iterator[Any], limit: int) -> bool:
         """Read up to `limit` trials, or until `READ_TIME` is over; return whether there were any."""
         if self._failure is not None:
             raise self._failure
         now, number = self._scheduler.recorder.clock.now, 0
-        until = now() + READ_TIME
+        end_time = now() + READ_TIME
         try:
-            for number, item in enumerate(pending, 1):
-                self._ready.append(item)
-                if number == limit or now() > until:
+            for number, item in enumerate(items, 1):
+                self._read_items.append(item)
+                if number == limit or now() > end_time:
                     break
         except BaseException as exc:
             if not number:
@@ -126,22 +124,14 @@ class Intake:
         return number > 0
 
     def _admit(self, source: TrialSource) -> None:
-        while self._ready:
-            work = source.admit(self._ready.popleft())
+        while self._read_items:
+            work = source.admit(self._read_items.popleft())
             if work is not None:
                 if self._key_of is not None:
                     work.key = self._key_of(work)
                 self._scheduler.admit(work)
         self._scheduler.stop_on_same_error()
         self._scheduler.wake()
-
-
-@fact
-class PendingTrial:
-    """A trial that may have something left to do."""
-
-    trial: Trial
-    output: Any
 
 
 class PendingTrials:
@@ -156,53 +146,54 @@ class PendingTrials:
         self._path = recorder.journal.path
         self._settings = settings
         self._options = options
-        self.pending = self._pending_trials(trials)
+        self.items = self._pending_trials(trials)
         self.is_closed = False
         """Whether every case was read, and every recorded trial is accounted for."""
-        self._missing = {
+        self._missing_trials = {
             trial for trial, state in recorder.state.trials.items() if state.stage != "withdrawn" and state.variant in variants
         }
         """Recorded trials whose cases were not read yet."""
 
     def withdraw_variants(self, variants: Collection[str]) -> None:
-        """Withdraw the trials of variants that have changed or were removed since; `variants` are those of the run now.
+        """Withdraw the trials of variants that have changed or are not in `variants`, those of the run now.
 
-        The user has adopted that, in this session or in one that was interrupted before it recorded all of them.
+        The user has adopted the change, in this session or in one that was interrupted before all were withdrawn.
         """
         for trial, state in list(self._state.trials.items()):
             is_removed = state.variant not in variants
             if state.stage != "withdrawn" and (is_removed or self._state.variants.is_outdated(state)):
                 self._recorder.record(TrialWithdrawn(trial=trial, reason="removed" if is_removed else "changed"))
-                self._missing.discard(trial)
+                self._missing_trials.discard(trial)
 
-    def _pending_trials(self, trials: Iterable[Trial]) -> Iterator[PendingTrial]:
+    def _pending_trials(self, trials: Iterable[Trial]) -> Iterator[tuple[Trial, Any]]:
+        """Yield the trials that may have something left to do, with their output if only scores are missing."""
         for trial in trials:
             state = self._state.trials.get(trial.id)
             output = None
             if state is not None and is_same(state, trial):
-                self._missing.discard(trial.id)
+                self._missing_trials.discard(trial.id)
                 if state.stage == "completed" or (state.stage == "failed" and not self._options.retry_failed):
                     continue
                 if state.output_location is not None and state.stage == "scoring":
                     event = fetch(self._path, *state.output_location, files=self._options.files).event
                     assert isinstance(event, AttemptSucceeded)
                     output = event.output
-            yield PendingTrial(trial=trial, output=output)
+            yield trial, output
 
-    def admit(self, item: PendingTrial) -> TrialWork | None:
+    def admit(self, item: tuple[Trial, Any]) -> TrialWork | None:
         """Record that a trial is admitted or settled; return what is left to do, if anything."""
-        trial = item.trial
+        trial, output = item
         state = self._state.trials.get(trial.id)
         if state is not None and state.stage != "withdrawn" and not is_same(state, trial):
             if not self._options.adopt:
                 problem = f"case {trial.case.name!r} has changed since the run was started"
                 raise self._changed_error(problem, "runs it again and keeps the results of the others")
-            self._missing.discard(trial.id)
+            self._missing_trials.discard(trial.id)
             self._recorder.record(TrialWithdrawn(trial=trial.id, reason="changed"))
             state = None
         if state is None or state.stage == "withdrawn":
             return self._enqueue(trial)
-        return self._resume(TrialWork(trial=trial.id, case=trial.case, state=state, output=item.output), state)
+        return self._resume(TrialWork(trial=trial.id, case=trial.case, state=state, output=output))
 
     def _changed_error(self, problem: str, effect: str) -> RunChanged:
         return RunChanged(problem, hint=f"{self._options.how_to_resume(self._path, adopt=True)} {effect}")
@@ -223,31 +214,32 @@ class PendingTrials:
         )
         return TrialWork(trial=trial.id, case=case, state=self._state.trials[trial.id])
 
-    def _resume(self, work: TrialWork, state: TrialState) -> TrialWork | None:
+    def _resume(self, work: TrialWork) -> TrialWork | None:
         """Return what is left to do for a recorded trial, if anything."""
+        state = work.state
         match state.stage:
             case "scoring":
                 work.has_output = True
-                work.scored = frozenset(name.partition(".")[0] for name in (*(state.scores or ()), *state.unscored))
+                work.done_scorers = frozenset(name.partition(".")[0] for name in (*(state.scores or ()), *state.unscored))
             case "backing_off":
                 work.delay = self._state.backing_off[work.trial]
             case "unsettled" | "failed":
-                return self._settle(work, state)
-            case "interrupted" if self._must_settle(work.trial, state):
-                return self._settle(work, state)
+                return self._settle(work)
+            case "interrupted" if self._must_settle(work):
+                return self._settle(work)
             case _:
                 pass  # Queued, or interrupted and to be repeated.
         return work
 
-    def _must_settle(self, trial: str, state: TrialState) -> bool:
+    def _must_settle(self, work: TrialWork) -> bool:
         """Return whether `settle` must decide if an interrupted trial is repeated."""
-        return self._options.on_ambiguous == "fail" or state.ended_with_worker or self._state.is_over_budget(trial)
+        return self._options.on_ambiguous == "fail" or work.state.ended_with_worker or self._state.is_over_budget(work.trial)
 
-    def _settle(self, work: TrialWork, state: TrialState) -> TrialWork | None:
+    def _settle(self, work: TrialWork) -> TrialWork | None:
         """Record whether a trial is retried or fails, by the rules of the executor; return what is left to do, if anything."""
         event = settle(
             work.trial,
-            state,
+            work.state,
             self._settings.retry,
             self._settings.seed,
             over_budget=self._state.is_over_budget(work.trial),
@@ -262,9 +254,9 @@ class PendingTrials:
 
     def close(self) -> None:
         """Withdraw the trials whose cases were removed, or raise if that is not adopted; called after the last case."""
-        if self._missing and not self._options.adopt:
-            removed = f"{plural(len(self._missing), 'trial')} were removed: {examples(sorted(self._missing))}"
-            raise self._changed_error(f"the cases of {removed}", "withdraws them")
-        for trial in sorted(self._missing):
+        if self._missing_trials and not self._options.adopt:
+            trials = f"{plural(len(self._missing_trials), 'trial')} were removed: {examples(sorted(self._missing_trials))}"
+            raise self._changed_error(f"the cases of {trials}", "withdraws them")
+        for trial in sorted(self._missing_trials):
             self._recorder.record(TrialWithdrawn(trial=trial, reason="removed"))
         self.is_closed = True

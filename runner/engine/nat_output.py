@@ -30,7 +30,6 @@ OWNER: Final = ".evaljournal-run"
 """A file in the directory that holds the id of its run."""
 _BUFFER: Final = 100
 """Records that may wait to be applied."""
-
 _OTHER_DIRECTORY: Final = "pass another --nat-output"
 
 _log = logging.getLogger("evaljournal")
@@ -46,8 +45,8 @@ class NatOutput:
         """Stages of trials that are written when the session starts; failed ones are not if they are retried."""
         self._size: int | None = None
         """Valid bytes of the file with one line per trial; None if it has to be rewritten."""
-        self._due: list[str] = []
-        self._retried: set[str] = set()
+        self._due_trials: list[str] = []
+        self._retried_trials: set[str] = set()
         """Failed trials of earlier sessions that are retried and have not ended again."""
         self._is_failing = False
         """Whether the last write failed: a failure is logged once, until a write succeeds."""
@@ -55,12 +54,11 @@ class NatOutput:
 
     def check(self, run: Path | None = None) -> None:
         """Raise a `UsageError` if the directory cannot be used for this run."""
-        if inside := segments.enclosing_run(self.directory):
-            raise UsageError(f"{self.directory} is inside the run {inside}", hint=_OTHER_DIRECTORY)
+        if outer_run := segments.enclosing_run(self.directory):
+            raise UsageError(f"{self.directory} is inside the run {outer_run}", hint=_OTHER_DIRECTORY)
         if self.directory.exists() and not self.directory.is_dir():
             raise UsageError(f"{self.directory} is not a directory", hint=_OTHER_DIRECTORY)
-        if self._is_taken(None if run is None else Source(run, at=1).run_id):
-            raise UsageError(f"{self.directory} holds the output of another run", hint=_OTHER_DIRECTORY)
+        self._check_owner("" if run is None else Source(run, at=1).run_id)
 
     def prepare(self, run: Path | None = None) -> None:
         """Create the directory; raise a `UsageError` if it cannot be used for this run."""
@@ -71,11 +69,12 @@ class NatOutput:
         except OSError as exc:
             raise UsageError(f"{self.directory} cannot be written: {exc.strerror}", hint=_OTHER_DIRECTORY) from exc
 
-    def _is_taken(self, run: str | None) -> bool:
-        if not any((self.directory / name).exists() for name in (LINES, LIST)):
-            return False
+    def _check_owner(self, run: str) -> None:
+        """Raise a `UsageError` if the directory holds output, unless it is that of this run; empty: a new run."""
         owner = self.directory / OWNER
-        return not run or not owner.is_file() or owner.read_text().strip() != run
+        has_output = any((self.directory / name).exists() for name in (LINES, LIST))
+        if has_output and not (run and owner.is_file() and owner.read_text().strip() == run):
+            raise UsageError(f"{self.directory} holds the output of another run", hint=_OTHER_DIRECTORY)
 
     async def update_until_cancelled(self, run: Path) -> None:
         """Append each trial that is done, until cancelled."""
@@ -102,7 +101,7 @@ class NatOutput:
             with Source(run) as source:
                 self._claim(source.run_id)
                 write_directory(self.directory, nat(source))
-        except Exception as exc:  # noqa: BLE001  # the same
+        except Exception as exc:  # noqa: BLE001  # the outcome of the run does not depend on it
             self._log_failure("could not be written", run, exc)
 
     def _log_failure(self, problem: str, run: Path, exc: Exception) -> None:
@@ -112,8 +111,7 @@ class NatOutput:
         _log.error("%s %s: %s; %s rewrites it", self.directory, problem, exc, rewrite, exc_info=trace)
 
     def _claim(self, run: str) -> None:
-        if self._is_taken(run):
-            raise UsageError(f"{self.directory} holds the output of another run", hint=_OTHER_DIRECTORY)
+        self._check_owner(run)
         self.directory.mkdir(parents=True, exist_ok=True)
         write_atomically(self.directory / OWNER, [f"{run}\n".encode()])
 
@@ -121,11 +119,10 @@ class NatOutput:
         source = Source(run)
         self._claim(source.run_id)
         self._index = index = TrialIndex.of(source)
-        self._retried = {trial for trial in index.ended() if index.state.trials[trial].stage not in self._stages}
+        self._retried_trials = {trial for trial in index.ended() if index.state.trials[trial].stage not in self._stages}
         self._write()
 
     def _apply(self, records: list[Record]) -> None:
-        """Apply records, and write the trials that are done."""
         index = self._index
         assert index is not None
         for record in records:
@@ -133,9 +130,9 @@ class NatOutput:
                 index.state.apply(record)
                 index.apply(record)
                 if isinstance(record.event, TrialCompleted | TrialFailed):
-                    self._due.append(record.event.trial)
-                    self._retried.discard(record.event.trial)
-        if self._due:
+                    self._due_trials.append(record.event.trial)
+                    self._retried_trials.discard(record.event.trial)
+        if self._due_trials:
             self._write()
 
     def _write(self) -> None:
@@ -144,12 +141,12 @@ class NatOutput:
         try:
             with self._index.source:
                 if self._size is None:
-                    ended = (trial for trial in self._index.ended() if trial not in self._retried)
-                    write_atomically(self._lines, self._encoded(ended))
+                    ended_trials = (trial for trial in self._index.ended() if trial not in self._retried_trials)
+                    write_atomically(self._lines, self._encode(ended_trials))
                     self._size = self._lines.stat().st_size
                 else:
-                    self._append(b"".join(self._encoded(self._due)))
-            self._due.clear()
+                    self._append(b"".join(self._encode(self._due_trials)))
+            self._due_trials.clear()
         except OSError as exc:
             if not self._is_failing:
                 _log.error("%s cannot be written (%s); it is retried with each trial", self._lines, exc.strerror or exc)
@@ -171,7 +168,7 @@ class NatOutput:
             self._size = None  # It was removed.
             raise
 
-    def _encoded(self, trials: Iterable[str]) -> Iterable[bytes]:
+    def _encode(self, trials: Iterable[str]) -> Iterable[bytes]:
         """Yield the lines of trials, without those that cannot be read."""
         assert self._index is not None
         for trial in trials:

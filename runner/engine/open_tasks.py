@@ -18,7 +18,7 @@ class TaskOpener:
     def __init__(
         self, stack: AsyncExitStack, run: str, *, grace: float, in_thread: InThread, workers: Workers | None = None
     ) -> None:
-        """With `workers`, scorers that are defined with `workers=True` are called there, and tasks if `workers.runs_tasks`."""
+        """Scorers that are defined with `workers=True` are called in `workers`, and tasks are if `workers.runs_tasks`."""
         self._stack = stack
         self._run = run
         self._grace = grace
@@ -28,16 +28,16 @@ class TaskOpener:
 
     async def tasks(self, tasks: Mapping[str, Any], loop: Loop | None, *, gateway: bool) -> dict[str, Task]:
         """Open the tasks of all variants; with `gateway`, their attempts call models through one."""
-        opened: dict[str, Task] = {variant: await self._open(task, task, loop) for variant, task in tasks.items()}
+        open_tasks: dict[str, Task] = {variant: await self._open(task, task, loop) for variant, task in tasks.items()}
         if (workers := self._workers) is not None and workers.runs_tasks:
-            opened = {variant: RemoteTask(task, variant, workers) for variant, task in opened.items()}
+            open_tasks = {variant: RemoteTask(task, variant, workers) for variant, task in open_tasks.items()}
         if not gateway:
-            return opened
+            return open_tasks
         from runner.gateway.gateway import GatewayTask, open_gateway  # noqa: PLC0415  # an HTTP client is slow to import
         from runner.gateway.providers import providers_from_environment  # noqa: PLC0415  # the same
 
-        shared = await self._stack.enter_async_context(open_gateway(providers_from_environment()))
-        return {variant: GatewayTask(task, shared) for variant, task in opened.items()}
+        shared_gateway = await self._stack.enter_async_context(open_gateway(providers_from_environment()))
+        return {variant: GatewayTask(task, shared_gateway) for variant, task in open_tasks.items()}
 
     async def scorer(self, scorer: Scorer, key: str) -> OpenScorer:
         """Open a scorer with its rate-limit key."""

@@ -1,4 +1,4 @@
-"""Options of a single session, besides the settings of its evaluation, and what its observer sees."""
+"""Options of a single session, besides the settings of its evaluation, and the live run that its observer gets."""
 
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -24,7 +24,7 @@ class LiveRun:
     """A run in progress, as its observer sees it."""
 
     state: RunState
-    """Kept by the run itself; read only."""
+    """Updated by the run; read only."""
     journal: Journal
     total: int | None
     """Number of trials, if known in advance."""
@@ -33,7 +33,7 @@ class LiveRun:
     changed: Mapping[str, tuple[Any, Any]]
     """Settings that differ from those of the previous session: old and new value."""
     stopping: Callable[[], tuple[str, float] | None]
-    """Returns, once the run is being stopped, the reason and the seconds that calls in flight have left."""
+    """Returns the reason and the rest of the grace period in seconds, once the run is being stopped."""
 
 
 @attrs.frozen(kw_only=True)

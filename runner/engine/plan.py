@@ -1,4 +1,4 @@
-"""What a session is about to run, checked against what its journal records."""
+"""The plan of a session: settings and trials, checked against the journal of the run."""
 
 import itertools
 from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
@@ -19,7 +19,7 @@ from runner.definition.gates import check_gates
 from runner.definition.settings import Settings
 from runner.definition.variants import MAX_UNCONFIRMED
 from runner.engine.admission import check_prices
-from runner.engine.changes import changed_cases, differences, effective_settings
+from runner.engine.changes import case_changes, differences, effective_settings
 from runner.engine.environment import Environment
 from runner.engine.options import Options
 from runner.engine.rate_limits import TaskKeys, default_slots, scorer_slots
@@ -34,12 +34,12 @@ from runner.tasks.function import resolve_loop
 
 @attrs.frozen
 class Plan:
-    """What a session is about to run."""
+    """Settings, trials and rate-limit keys of a session."""
 
     settings: Settings
     trials: Iterable[Trial]
-    started: RunStarted
-    """What a new run records; a resumed run compares it with the recorded one."""
+    run_started: RunStarted
+    """The first record of a new run; a resumed run compares it with the recorded one."""
     scorer_slots: Mapping[str, int]
     """Slots of the scorers that have a rate-limit key of their own, by name."""
     evaluation: Evaluation[Any, Any, Any]
@@ -47,12 +47,12 @@ class Plan:
     keys: TaskKeys
     """Rate-limit keys of the attempts."""
     variants: Sequence[str]
-    """Variants of `trials`; a session may run only some of the run's. A task without variants has an empty name."""
+    """Variants of `trials`; a session may run only some of the run's. Without variants, the only name is empty."""
 
     @property
     def total(self) -> int | None:
         """Number of trials, if known in advance."""
-        return self.started.trials or None
+        return self.run_started.trials or None
 
 
 @attrs.frozen
@@ -81,42 +81,42 @@ def make_plan(
     path: Path,
     only_variants: Sequence[str] = (),
 ) -> Plan:
-    """Return the plan of a session; raise `RunChanged` if it is not what the run was started with, unless that is adopted.
+    """Return the plan of a session; raise `RunChanged` if the run was started with another, unless the changes are adopted.
 
     `only_variants` are those of the session, if it runs only some of the run's.
     """
-    settings, overridden = effective_settings(evaluation.settings, overrides, state.settings)
+    settings, overridden_names = effective_settings(evaluation.settings, overrides, state.settings)
     shard = _shard(options, state, path)
     settings = _with_variants(settings, only_variants, evaluation.variants, options, path)
     selection = select_trials(evaluation, settings, shard, only_variants, yes=options.yes)
-    evaluation, keys, selected = selection.evaluation, selection.keys, selection.trials
+    evaluation, keys = selection.evaluation, selection.keys
     variants = list(evaluation.with_variants(only_variants).tasks)
-    trials = _with_first_read(selected)
+    trials = _read_first(selection.trials)
     shards = shard.count if shard else 1
     slots = scorer_slots(evaluation.scorers, keys, settings.slots, shards)
     if settings.slots is None:
         settings = attrs.evolve(settings, slots=min(default_slots(task, shards) for task in evaluation.tasks.values()))
-    recorded = settings.recorded()
-    if options.policy_factory is not None and "aimd" not in recorded:  # A custom policy, which an audit cannot recompute.
-        recorded["policy"] = getattr(options.policy_factory, "__qualname__", repr(options.policy_factory))
+    recorded_settings = settings.recorded()
+    if options.policy_factory is not None and "aimd" not in recorded_settings:  # An audit cannot recompute a custom policy.
+        recorded_settings["policy"] = getattr(options.policy_factory, "__qualname__", repr(options.policy_factory))
     source = evaluation.cases.source
-    started = RunStarted(
+    run_started = RunStarted(
         evaluation=evaluation.name,
         task=options.task,
         task_fingerprint=evaluation.fingerprint,
         scorers={scorer.name: scorer.version for scorer in evaluation.scorers.values()},
         definition=to_json(evaluation.definition),
         dataset=str(source) if isinstance(source, Path) else f"{type(source).__name__} in Python",
-        dataset_fingerprint=selected.fingerprint or "",
-        trials=(selected.cases or 0) * settings.repeats * len(evaluation.tasks),
-        settings={**recorded, "scorer_slots": slots, "overridden": overridden},
+        dataset_fingerprint=selection.trials.fingerprint or "",
+        trials=(selection.trials.cases or 0) * settings.repeats * len(evaluation.tasks),
+        settings={**recorded_settings, "scorer_slots": slots, "overridden": overridden_names},
         settings_fingerprint=settings.fingerprint,
         durability=settings.durability,
         environment=environment.versions,
         shard=str(shard or ""),
     )
-    _check_unchanged(state, started, selected, path, options)
-    return Plan(settings, trials, started, slots, evaluation, keys, variants)
+    _check_unchanged(state, run_started, selection.trials, path, options)
+    return Plan(settings, trials, run_started, slots, evaluation, keys, variants)
 
 
 def select_trials(
@@ -139,12 +139,12 @@ def select_trials(
             f"{evaluation.name!r} has {len(evaluation.variants):,} variants, more than {MAX_UNCONFIRMED:,}", hint=hint
         )
     keys = TaskKeys.of(evaluation, settings.limit_key)
-    with _reading_cases():
+    with _convert_read_errors():
         cases = check_prices(evaluation.cases, evaluation.tasks.values(), evaluation.scorers, settings)
         if settings.limit_key is not None:
             cases = cases.checked(keys.check)
         variants = list(evaluation.with_variants(only_variants).tasks)
-        selected = cases.select(settings, repeats=settings.repeats, variants=variants, shard=shard)
+        trials = cases.select(settings, repeats=settings.repeats, variants=variants, shard=shard)
     _check_loops(evaluation, settings)
     if settings.gateway:
         for task in evaluation.tasks.values():
@@ -152,21 +152,21 @@ def select_trials(
     check_workers(evaluation, settings)
     if settings.durable:
         _watch_clients(evaluation, settings)
-    settings.failure_limit(selected.cases)
-    return SelectedTrials(evaluation, keys, selected)
+    settings.failure_limit(trials.cases)
+    return SelectedTrials(evaluation, keys, trials)
 
 
 def _with_variants(
     settings: Settings, names: Sequence[str], variants: Collection[str], options: Options, path: Path
 ) -> Settings:
     """Add variants to a run that was started with only some of them; raise `RunChanged` unless that is adopted."""
-    added = tuple(name for name in names if name in variants and name not in settings.only_variants)
-    if not (settings.only_variants and added):
+    added_names = tuple(name for name in names if name in variants and name not in settings.only_variants)
+    if not (settings.only_variants and added_names):
         return settings
     if not options.adopt:
-        hint = f"{options.how_to_resume(path, adopt=True)} adds {', '.join(map(repr, added))}"
+        hint = f"{options.how_to_resume(path, adopt=True)} adds {', '.join(map(repr, added_names))}"
         raise RunChanged(f"{path} has only the variants {', '.join(map(repr, settings.only_variants))}", hint=hint)
-    return attrs.evolve(settings, only_variants=(*settings.only_variants, *added))
+    return attrs.evolve(settings, only_variants=(*settings.only_variants, *added_names))
 
 
 def _check_loops(evaluation: Evaluation[Any, Any, Any], settings: Settings) -> None:
@@ -202,23 +202,22 @@ def _watch_clients(evaluation: Evaluation[Any, Any, Any], settings: Settings) ->
 
 def _shard(options: Options, state: RunState, path: Path) -> Shard | None:
     """Return the shard of the run; a resumed run keeps its own."""
-    before = state.started
-    if before is None or options.shard in (None, _recorded_shard(before)):
-        return options.shard if before is None else _recorded_shard(before)
-    kind = f"is shard {before.shard}" if before.shard else "has the cases of all shards"
-    raise UsageError(f"{path} {kind}, and a run keeps its shard", setting="shard", value=str(options.shard))
-
-
-def _recorded_shard(started: RunStarted) -> Shard | None:
+    if state.started is None:
+        return options.shard
+    recorded_text = state.started.shard
     try:
-        return Shard.parse(started.shard) if started.shard else None
+        recorded_shard = Shard.parse(recorded_text) if recorded_text else None
     except ValueError as exc:
-        raise InvalidSetting(f"shard={started.shard!r:.80}: {exc}") from exc
+        raise InvalidSetting(f"shard={recorded_text!r:.80}: {exc}") from exc
+    if options.shard not in (None, recorded_shard):
+        kind = f"is shard {recorded_text}" if recorded_text else "has the cases of all shards"
+        raise UsageError(f"{path} {kind}, and a run keeps its shard", setting="shard", value=str(options.shard))
+    return recorded_shard
 
 
 @contextmanager
-def _reading_cases() -> Generator[None]:
-    """Turn an error of the user's code that reads the cases into a `UsageError`."""
+def _convert_read_errors() -> Generator[None]:
+    """Convert an error of the user's code that reads the cases to a `UsageError`."""
     try:
         yield
     except BaseException as exc:
@@ -228,22 +227,22 @@ def _reading_cases() -> Generator[None]:
         raise UsageError(f"the cases cannot be read: {error.type}: {error.message}") from exc
 
 
-def _with_first_read(selected: Trials) -> Iterable[Trial]:
-    """Return the trials. Of cases that can be read only once, the first is read, which rejects an empty source."""
-    if selected.cases is not None:
-        return selected
-    trials = iter(selected)
-    with _reading_cases():
-        return itertools.chain(list(itertools.islice(trials, 1)), trials)
+def _read_first(trials: Trials) -> Iterable[Trial]:
+    """Return the trials. If the cases can be read only once, the first is read, which rejects an empty source."""
+    if trials.cases is not None:
+        return trials
+    iterator = iter(trials)
+    with _convert_read_errors():
+        return itertools.chain(list(itertools.islice(iterator, 1)), iterator)
 
 
-def _check_unchanged(state: RunState, started: RunStarted, trials: Trials, path: Path, options: Options) -> None:
-    before = state.started
-    if before is None or is_done(state, options) or options.adopt:
+def _check_unchanged(state: RunState, new_start: RunStarted, trials: Trials, path: Path, options: Options) -> None:
+    old_start = state.started
+    if old_start is None or is_done(state, options) or options.adopt:
         return
-    changes = differences(before, started, state.settings)
-    if started.dataset_fingerprint != before.dataset_fingerprint:
-        changes += changed_cases(state, trials)
+    changes = differences(old_start, new_start, state.settings)
+    if new_start.dataset_fingerprint != old_start.dataset_fingerprint:
+        changes += case_changes(state, trials)
     if changes:
         hint = f"{options.how_to_resume(path, adopt=True)} accepts the changes; unchanged trials keep their results"
         raise RunChanged(f"{path} was started with a different definition", changes=changes, hint=hint)

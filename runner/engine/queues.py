@@ -7,7 +7,8 @@ import heapq
 import itertools
 import math
 from collections import deque
-from typing import TypeVar
+from operator import attrgetter
+from typing import Any, Final
 
 import attrs
 
@@ -16,7 +17,8 @@ from runner.concurrency.registry import Member
 from runner.concurrency.steering import Steering
 from runner.engine.trial_work import Job, ScorerCall, TrialWork
 
-J = TypeVar("J", TrialWork, ScorerCall)
+_FAILURES: Final = attrgetter("failures")
+"""A probe is the first job with the fewest failures, so that probes do not use up the retries of one trial."""
 
 
 @attrs.define(eq=False)
@@ -39,7 +41,7 @@ class Lane:
     epoch: int = 0
     """How many times the endpoint has stopped responding."""
     closed_until: float = 0.0
-    """When the policy may allow the next start, unless something happens before."""
+    """When the policy may allow the next start, unless another event comes first."""
     counted_limit: int = 0
     """The limit that is included in the sums of `Queues`."""
     next_check: float = math.inf
@@ -47,16 +49,19 @@ class Lane:
 
     def put(self, job: Job) -> None:
         """Queue a job; one whose delay is over goes to the front, unless it `is_last`."""
-        queue: deque[TrialWork] | deque[ScorerCall] = self.trials if isinstance(job, TrialWork) else self.calls
-        (queue.appendleft if job.delay > 0 and not job.is_last else queue.append)(job)  # type: ignore[arg-type]  # see above
+        queue: deque[Any] = self.trials if isinstance(job, TrialWork) else self.calls
+        (queue.appendleft if job.delay > 0 and not job.is_last else queue.append)(job)
 
     def next_trial(self, *, probe: bool) -> TrialWork:
-        """Return the trial that is the next to start, or to be a breaker's probe; there is one."""
-        return self.trials[_probe_index(self.trials) if probe else 0]
+        """Return the next trial to start, or to be a breaker's probe; the lane has trials."""
+        return min(self.trials, key=_FAILURES) if probe else self.trials[0]
 
     def take_probe(self) -> Job:
-        """Remove and return the job for a breaker's probe; there is one."""
-        return _take_probe(self.calls) if self.calls else _take_probe(self.trials)
+        """Remove and return the job for a breaker's probe; the lane has jobs."""
+        queue: deque[Any] = self.calls or self.trials
+        job: Job = min(queue, key=_FAILURES)
+        queue.remove(job)
+        return job
 
     def end(self, job: Job) -> None:
         """Count a job that has ended."""
@@ -66,22 +71,10 @@ class Lane:
             self.hung -= 1
 
     def discount_in_flight(self) -> None:
-        """Stop counting what is in flight: the endpoint does not respond."""
+        """Stop counting the jobs in flight: the endpoint does not respond."""
         self.hung += self.busy
         self.busy = 0
         self.epoch += 1
-
-
-def _probe_index(queue: deque[J]) -> int:
-    """Return the index of the first job with the fewest failures, so that probes do not use up the retries of one trial."""
-    return min(enumerate(queue), key=lambda pair: pair[1].failures)[0]
-
-
-def _take_probe(queue: deque[J]) -> J:
-    index = _probe_index(queue)
-    job = queue[index]
-    del queue[index]
-    return job
 
 
 class Queues:
@@ -92,12 +85,12 @@ class Queues:
         """Rate-limit key → its lane; without keys, all attempts use one lane."""
         self.to_score: deque[TrialWork] = deque()
         """Trials that were admitted with an output."""
-        self.delayed: list[tuple[float, int, Job]] = []
-        """Heap of the jobs that wait for their delay: due time, number and job; the number keeps the order of equal times."""
+        self.delayed_jobs: list[tuple[float, int, Job]] = []
+        """Heap of the jobs that wait for their delay: due time, number and job. Jobs due at the same time keep their order."""
         self._numbers = itertools.count()
-        self.waiting = 0
+        self.waiting_trials = 0
         """Trials that wait for an attempt, over all lanes."""
-        self.unscored = 0
+        self.unscored_outputs = 0
         """Trials with an output that are not completed."""
         self.limit = 0
         """Attempts that may be in flight, over all lanes."""
@@ -142,28 +135,28 @@ class Queues:
     @property
     def is_behind(self) -> bool:
         """Whether no attempt starts because too many outputs, which are kept in memory, wait for scores."""
-        return self.unscored > self.max_unscored_outputs
+        return self.unscored_outputs > self.max_unscored_outputs
 
     def put(self, job: Job) -> None:
         """Queue a job that may start."""
-        self.waiting += job.__class__ is TrialWork
+        self.waiting_trials += job.__class__ is TrialWork
         self.lanes[job.key].put(job)
 
-    def delay(self, job: Job, due: float) -> None:
-        """Add a job that may start at `due`."""
-        heapq.heappush(self.delayed, (due, next(self._numbers), job))
+    def delay(self, job: Job, due_time: float) -> None:
+        """Add a job that may start at `due_time`."""
+        heapq.heappush(self.delayed_jobs, (due_time, next(self._numbers), job))
 
     def put_due(self, now: float) -> float:
         """Queue the jobs whose delay is over; return when the next is due."""
-        while self.delayed and self.delayed[0][0] <= now:
-            self.put(heapq.heappop(self.delayed)[2])
-        return self.delayed[0][0] if self.delayed else math.inf
+        while self.delayed_jobs and self.delayed_jobs[0][0] <= now:
+            self.put(heapq.heappop(self.delayed_jobs)[2])
+        return self.delayed_jobs[0][0] if self.delayed_jobs else math.inf
 
     def has_startable(self, now: float, *, for_probe: bool = False) -> bool:
         """Return whether a queued job may be able to start; a breaker's probe may exceed the limit."""
         if self.to_score:
             return True
-        is_behind = self.unscored > self.max_unscored_outputs
+        is_behind = self.is_behind
         for lane in self.lanes.values():
             if not lane.calls and (is_behind or not lane.trials):
                 continue
@@ -171,13 +164,13 @@ class Queues:
                 return True
         return False
 
-    def has_calls(self, until: float) -> bool:
-        """Return whether an output waits for scorer calls that may start before `until`."""
+    def has_calls(self, deadline: float) -> bool:
+        """Return whether an output waits for scorer calls that may start before `deadline`."""
         lanes = self.lanes.values()
         return (
             bool(self.to_score)
-            or any(lane.calls and lane.closed_until <= until for lane in lanes)
-            or any(due <= until and isinstance(job, ScorerCall) for due, _, job in self.delayed)
+            or any(lane.calls and lane.closed_until <= deadline for lane in lanes)
+            or any(due_time <= deadline and isinstance(job, ScorerCall) for due_time, _, job in self.delayed_jobs)
         )
 
 
@@ -185,16 +178,16 @@ class Slots:
     """Slot numbers: an attempt takes the lowest free one."""
 
     def __init__(self) -> None:
-        self._free: list[int] = []
-        self._next = 0
+        self._free_slots: list[int] = []
+        self._next_slot = 0
 
     def take(self) -> int:
         """Take the lowest free number."""
-        if self._free:
-            return heapq.heappop(self._free)
-        self._next += 1
-        return self._next - 1
+        if self._free_slots:
+            return heapq.heappop(self._free_slots)
+        self._next_slot += 1
+        return self._next_slot - 1
 
     def release(self, slot: int) -> None:
         """Free a number."""
-        heapq.heappush(self._free, slot)
+        heapq.heappush(self._free_slots, slot)

@@ -110,7 +110,7 @@ def _keys_by_variant(tasks: Mapping[str, object]) -> dict[str, str]:
 
 
 def _limit_of(task: object) -> tuple[str, str | None, str]:
-    """Return what the calls of one rate limit have in common: the kind of the task, the endpoint with its key, the model."""
+    """Return the kind, the endpoint with API key, and the model of a task: calls with the same values share a rate limit."""
     return str(getattr(task, "__name__", "")) if isinstance(task, OpenableTask) else "", _identity(task), _model(task)
 
 
@@ -128,10 +128,10 @@ def _location(task: object) -> str:
 def scorer_keys(scorers: Iterable[Scorer], tasks: TaskKeys | None) -> dict[str, str]:
     """Return the rate-limit keys of scorers by name.
 
-    Scorers that call the same endpoint with the same API key share one: that of the task, unless it has a `limit_key`, or that
-    of the first of them. If several variants call it, a scorer shares the key of its model, otherwise that of the first.
+    Scorers that call the same endpoint with the same API key share a rate-limit key. If the task calls that endpoint, too, and
+    has no `limit_key`, they share the task's key; of several variants, that of one with the scorer's model, or of the first.
     """
-    shared: dict[str, str] = {}
+    shared_keys: dict[str, str] = {}
     keys: dict[str, str] = {}
     for scorer in scorers:
         identity, own_key = _identity(scorer.function), f"{SCORER_PREFIX}{scorer.name}"
@@ -141,7 +141,7 @@ def scorer_keys(scorers: Iterable[Scorer], tasks: TaskKeys | None) -> dict[str, 
             tasks_by_key = {} if tasks is None or tasks.limit_key is not None else tasks.tasks
             same_endpoint = [key for key, task in tasks_by_key.items() if _identity(task) == identity]
             same_model = [key for key in same_endpoint if _model(tasks_by_key[key]) == _model(scorer.function)]
-            keys[scorer.name] = [*same_model, *same_endpoint][0] if same_endpoint else shared.setdefault(identity, own_key)
+            keys[scorer.name] = [*same_model, *same_endpoint][0] if same_endpoint else shared_keys.setdefault(identity, own_key)
     return keys
 
 
@@ -159,8 +159,8 @@ def scorer_slots(scorers: Mapping[str, Scorer], tasks: TaskKeys | None, slots: i
     }
 
 
-def shared_identity(key: str, tasks: TaskKeys, scorers: Mapping[str, Scorer]) -> Identity | None:
-    """Return what identifies a rate limit across the runs of a process; None if it must not be shared."""
+def _shared_identity(key: str, tasks: TaskKeys, scorers: Mapping[str, Scorer]) -> Identity | None:
+    """Return the identity of a rate limit across the runs of a process; None if it must not be shared."""
     if key.startswith(SCORER_PREFIX) and key.removeprefix(SCORER_PREFIX) in scorers:
         identity = _identity(scorers[key.removeprefix(SCORER_PREFIX)].function)
         return None if identity is None else ("endpoint", identity)
@@ -179,7 +179,7 @@ def recorded_policy(settings: Mapping[str, Any]) -> str | None:
 
 
 def new_policy(name: str, slots: int, settings: Mapping[str, Any], trials: int) -> Policy:
-    """Return a policy as the settings of a session describe it. 0 `trials`: unknown."""
+    """Return a policy as the settings of a session describe it; `trials` is 0 if their number is unknown."""
     aimd: Mapping[str, Any] | None = settings.get("aimd")
     if name != "aimd" or aimd is None:
         return POLICIES[name](slots, trials=trials or None)
@@ -196,13 +196,13 @@ def policy_maker(
     *,
     policy_factory: Callable[[int], Policy] | None,
 ) -> Callable[[str], Policy]:
-    """Return a function that makes the policy of a rate-limit key, or joins the one that another run of this process uses."""
+    """Return a function that makes the policy of a rate-limit key, or joins the policy of another run in this process."""
     make_policy = policy_factory or partial(POLICIES[settings.policy], trials=recorder.state.planned or None)
     slots_by_key = {f"{SCORER_PREFIX}{name}": slots for name, slots in slots_by_scorer.items()}
 
     def policy(key: str) -> Policy:
         slots = slots_by_key.get(key, settings.slots or 0)
-        identity = shared_identity(key, tasks, scorers)
+        identity = _shared_identity(key, tasks, scorers)
         if identity is None or policy_factory is not None or settings.policy == "fixed":
             return make_policy(slots)
         run, now = recorder.journal.run, recorder.clock.now()

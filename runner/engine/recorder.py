@@ -19,13 +19,7 @@ from journal import Event, Journal, Record
 from journal.clock import system_clock
 from journal.codec import Blobs
 from journal.errors import Unserializable
-from journal.events import (
-    AttemptInterrupted,
-    AttemptReturnedLate,
-    Noted,
-    RunFinished,
-    StepEvent,
-)
+from journal.events import AttemptInterrupted, AttemptReturnedLate, Noted, RunFinished, StepEvent
 from replay import RunState
 from replay.summary import forked_sessions
 from runner.data.to_json import to_json
@@ -46,7 +40,7 @@ class Clock:
         self.monotonic = trio.lowlevel.current_clock().current_time  # Cheaper than `trio.current_time`.
         self.start = self.monotonic()
         self.wall = wall
-        self.read = system_clock(self.monotonic, wall, start=self.start)  # A second reading would be later.
+        self.read = system_clock(self.monotonic, wall, start=self.start)  # With the same start as `now`.
 
     def now(self) -> float:
         """Return the seconds since the session started."""
@@ -103,14 +97,13 @@ class Recorder:
     def close_attempts(self) -> None:
         """Record every attempt that was in flight when its process died, or its run was forked, as interrupted.
 
-        It is called after the new session was recorded; the attempts belong to the previous one.
+        Call it after the new session was recorded; the attempts belong to the previous one.
         """
-        previous, forked = self.state.sessions[-2:-1], forked_sessions(self.state)
-        reason: Literal["forked", "process_died"] = (
-            "forked" if any(session.number in forked for session in previous) else "process_died"
-        )
-        for trial, running in list(self.state.running.items()):
-            self.record(AttemptInterrupted(trial=trial, attempt=running.attempt, reason=reason))
+        forked_numbers = forked_sessions(self.state)
+        is_forked = any(session.number in forked_numbers for session in self.state.sessions[-2:-1])
+        reason: Literal["forked", "process_died"] = "forked" if is_forked else "process_died"
+        for trial, running_attempt in list(self.state.running.items()):
+            self.record(AttemptInterrupted(trial=trial, attempt=running_attempt.attempt, reason=reason))
 
     def finish(self) -> None:
         """Record that every trial is done, with the totals."""

@@ -70,21 +70,22 @@ async def rescore(
 
     With `only_variants`, only the outputs of these variants are scored. Scorers that run in workers need `workers`.
 
-    `input_name` is what templates of scorers may call the input; the journal does not record its name in the dataset.
+    `input_name` is the input's name in templates of scorers; the journal does not record its name in the dataset.
     """
     _check_scorers(scorers, workers)
     add_environment()
     environment = await in_thread(Environment.current)
-    before = await in_thread(lambda: fold(read(path, load_blobs=False, files=files)))
+    state = await in_thread(lambda: fold(read(path, load_blobs=False, files=files)))
     for name in only_variants:
-        if name not in before.variants:
-            raise UsageError(f"{path} has no variant {name!r}{suggest(name, before.variants)}")
-    unscored = [before.trials[trial].case for trial, _ in _unscored(before, scorers, only_variants, all_outputs=all_outputs)]
-    for case in unscored:
-        check_name(case)  # Before anything is written: an untrusted journal may contain any name and any gate.
-    gate_results(before)
-    if before.started is not None and not unscored:
-        return Rescored(Outcome(path, before, before.head, "", ""), 0, _count_outputs(before, only_variants), 0)
+        if name not in state.variants:
+            raise UsageError(f"{path} has no variant {name!r}{suggest(name, state.variants)}")
+    trials = list(_unscored_trials(state, scorers, only_variants, all_outputs=all_outputs))
+    # Before anything is written: an untrusted journal may contain any name and any gate.
+    for trial, _ in trials:
+        check_name(state.trials[trial].case)
+    gate_results(state)
+    if state.started is not None and not trials:
+        return Rescored(Outcome(path, state, state.head, "", ""), 0, _count_outputs(state, only_variants), 0)
     clock = Clock()
     async with _open_workers(workers), writing(path, new=False, clock=clock.read, files=files, in_thread=in_thread) as journal:
         state = RunState()
@@ -95,14 +96,14 @@ async def rescore(
         outcome = "finished" if _is_finished(state) else state.outcome
         recorder, settings = Recorder(journal, state, clock), _settings(state.settings)
         slots_by_scorer = scorer_slots({scorer.name: scorer for scorer in scorers}, None, slots)
-        changed = None if state.settings.get("scorer_slots") == slots_by_scorer else {"scorer_slots": slots_by_scorer}
+        new_settings = None if state.settings.get("scorer_slots") == slots_by_scorer else {"scorer_slots": slots_by_scorer}
         number, pid, host = len(state.sessions) + 1, environment.pid, environment.host
         environment.warn_without_key()
-        started = SessionStarted(session=number, pid=pid, host=host, boot_id=environment.boot_id, settings=changed)
-        recorder.record(started, key=environment.key)
+        session_started = SessionStarted(session=number, pid=pid, host=host, boot_id=environment.boot_id, settings=new_settings)
+        recorder.record(session_started, key=environment.key)
         recorder.close_attempts()
-        unscored_trials = list(_unscored(state, scorers, only_variants, all_outputs=all_outputs))
-        outputs = _Outputs(recorder, scorers, unscored_trials, files=files, input_name=input_name)
+        trials = list(_unscored_trials(state, scorers, only_variants, all_outputs=all_outputs))
+        outputs = _Outputs(recorder, scorers, trials, files=files, input_name=input_name)
 
         def policy(key: str) -> Policy:
             return new_policy(settings.policy, slots_by_scorer[key.removeprefix(SCORER_PREFIX)], state.settings, state.planned)
@@ -113,17 +114,21 @@ async def rescore(
             opener = TaskOpener(stack, journal.run, grace=1.0, in_thread=in_thread, workers=workers)
             scorers = [scorer.with_defaults(scorer.retry, settings.timeout) for scorer in scorers]
             keys = scorer_keys(scorers, None)
-            opened = [await opener.scorer(scorer, keys[scorer.name]) for scorer in scorers]
-            executor = Executor(recorder, {}, opened, policy, settings, max_failures=0, in_thread=in_thread, workers=workers)
+            open_scorers = [await opener.scorer(scorer, keys[scorer.name]) for scorer in scorers]
+            executor = Executor(
+                recorder, {}, open_scorers, policy, settings, max_failures=0, in_thread=in_thread, workers=workers
+            )
             await _execute(executor, outputs, signals=signals)
-        scored = executor.scheduler.completed
-        reason = None if scored == outputs.total else executor.shutdown.reason
+        scored_outputs = executor.scheduler.completed
+        reason = None if scored_outputs == outputs.total else executor.shutdown.reason
         if reason is None and outcome == "finished":
             recorder.finish()
         else:
             recorder.record(RunStopped(reason=reason or cast("StopReason", outcome or "interrupted")))
     result = Outcome(path, state, journal.head, reason or "", executor.shutdown.detail)
-    return Rescored(result, scored, _count_outputs(state, only_variants) - outputs.total, outputs.total - scored)
+    return Rescored(
+        result, scored_outputs, _count_outputs(state, only_variants) - outputs.total, outputs.total - scored_outputs
+    )
 
 
 def _check_scorers(scorers: Sequence[Scorer], workers: Workers | None) -> None:
@@ -145,21 +150,22 @@ async def _open_workers(workers: Workers | None) -> AsyncGenerator[None]:
 
 
 async def _execute(executor: Executor, outputs: "_Outputs", *, signals: bool) -> None:
-    """Score the outputs; a signal stops it gracefully, a second one immediately."""
+    """Score the outputs; the first signal stops the session gracefully, the second immediately."""
     token = trio.lowlevel.current_trio_token()
-    handled = STOP_SIGNALS if signals else ()
-    with handle_signals(lambda _, __: token.run_sync_soon(executor.shutdown.interrupt), *handled):
+    stop_signals = STOP_SIGNALS if signals else ()
+    with handle_signals(lambda _, __: token.run_sync_soon(executor.shutdown.interrupt), *stop_signals):
         await executor.run(outputs)
 
 
-def _settings(recorded: Mapping[str, Any]) -> Settings:
+def _settings(recorded_settings: Mapping[str, Any]) -> Settings:
     """Return the recorded settings that a re-scoring needs; a custom policy is replaced."""
-    policy, seed, timeout = recorded_policy(recorded), recorded.get("seed"), recorded.get("timeout")
+    policy = recorded_policy(recorded_settings)
+    seed, timeout = recorded_settings.get("seed"), recorded_settings.get("timeout")
     return Settings(
         policy=policy if policy in POLICIES else "adaptive",
         seed=seed if isinstance(seed, int) else 0,
         timeout=timeout if isinstance(timeout, int | float) else None,
-        retry=Retry.from_settings(recorded) if "retry" in recorded else Retry(),
+        retry=Retry.from_settings(recorded_settings) if "retry" in recorded_settings else Retry(),
     )
 
 
@@ -180,7 +186,7 @@ def _has_output(trial: TrialState, only_variants: Sequence[str]) -> bool:
     return has_output and (not only_variants or trial.variant in only_variants)
 
 
-def _unscored(
+def _unscored_trials(
     state: RunState, scorers: Sequence[Scorer], only_variants: Sequence[str], *, all_outputs: bool
 ) -> Iterator[tuple[str, frozenset[str]]]:
     """Yield the trials with an output that the current version of a scorer has not scored, and the scorers that have."""
@@ -188,11 +194,11 @@ def _unscored(
         if not _has_output(trial, only_variants):
             continue
         scored_versions = {(name.partition(".")[0], version) for name, (version, _) in trial.scores.items()}
-        scored = frozenset(
+        done_scorers = frozenset(
             scorer.name for scorer in scorers if not all_outputs and (scorer.name, scorer.version) in scored_versions
         )
-        if len(scored) < len(scorers):
-            yield name, scored
+        if len(done_scorers) < len(scorers):
+            yield name, done_scorers
 
 
 class _Outputs:
@@ -202,31 +208,31 @@ class _Outputs:
         self,
         recorder: Recorder,
         scorers: Sequence[Scorer],
-        unscored: Sequence[tuple[str, frozenset[str]]],
+        trials: Sequence[tuple[str, frozenset[str]]],
         *,
         files: Files,
         input_name: str,
     ) -> None:
-        """`unscored`: the trials to score, each with the scorers that need not be called."""
+        """`trials` are those to score, each with the scorers that need not be called."""
         self._recorder = recorder
         self._files = files
         self._input_name = input_name
         self._scorers = {scorer.name for scorer in scorers}
-        self.total = len(unscored)
-        self.pending = (self._work(trial, scored) for trial, scored in unscored)
+        self.total = len(trials)
+        self.items = (self._work(trial, done_scorers) for trial, done_scorers in trials)
 
-    def _work(self, trial: str, scored: frozenset[str]) -> TrialWork:
+    def _work(self, trial: str, done_scorers: frozenset[str]) -> TrialWork:
         state, path = self._recorder.state.trials[trial], self._recorder.journal.path
         assert state.output_location is not None
-        enqueued = fetch(path, *state.input_location, files=self._files).event
-        succeeded = fetch(path, *state.output_location, files=self._files).event
-        assert isinstance(enqueued, TrialEnqueued)
-        assert isinstance(succeeded, AttemptSucceeded)
+        trial_enqueued = fetch(path, *state.input_location, files=self._files).event
+        attempt_succeeded = fetch(path, *state.output_location, files=self._files).event
+        assert isinstance(trial_enqueued, TrialEnqueued)
+        assert isinstance(attempt_succeeded, AttemptSucceeded)
         case = Case(
-            name=enqueued.case,
-            input=enqueued.input,
-            expected=enqueued.expected,
-            metadata=enqueued.metadata if isinstance(enqueued.metadata, dict) else {},
+            name=trial_enqueued.case,
+            input=trial_enqueued.input,
+            expected=trial_enqueued.expected,
+            metadata=trial_enqueued.metadata if isinstance(trial_enqueued.metadata, dict) else {},
             input_name=self._input_name,
         )
         return TrialWork(
@@ -235,15 +241,15 @@ class _Outputs:
             state=state,
             has_output=True,
             completes=state.stage == "scoring" and self._completes(state),
-            output=succeeded.output,
-            scored=scored,
+            output=attempt_succeeded.output,
+            done_scorers=done_scorers,
         )
 
     def _completes(self, state: TrialState) -> bool:
         """Return whether every scorer of the run has scored a trial once these have; otherwise a resumed run completes it."""
-        started = self._recorder.state.started
+        run_started = self._recorder.state.started
         scorers = {*self._scorers, *(name.partition(".")[0] for name in (*(state.scores or ()), *state.unscored))}
-        return started is not None and scorers.issuperset(started.scorers)
+        return run_started is not None and scorers.issuperset(run_started.scorers)
 
     def admit(self, item: TrialWork) -> TrialWork:
         """Record nothing: an earlier session admitted the trial."""

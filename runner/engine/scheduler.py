@@ -1,4 +1,4 @@
-"""Which job starts next, and when: lanes and their policies, delays, the read-ahead of trials, and waking consumers.
+"""The scheduler: which job starts next, and when. It has the lanes and their policies, delays, and the read-ahead of trials.
 
 Nothing polls: an event that makes a job ready or frees a place, or a timer, wakes a consumer.
 """
@@ -77,7 +77,7 @@ class Scheduler:
         """The last time for which the timer fired; a rounded clock may be slightly behind it."""
         self.is_open = True
 
-        self._unfinished = 0
+        self._unfinished_trials = 0
         """Trials that were admitted and are neither done nor released."""
         self.completed = 0
         """Trials whose scorers have all ended in this session."""
@@ -88,12 +88,12 @@ class Scheduler:
         self.consumers = 0
         self._is_looking = False
         """Whether a consumer was woken and has not looked for a job yet; it wakes the next one if it finds a job."""
-        self._parked = trio.lowlevel.ParkingLot()
+        self._parking_lot = trio.lowlevel.ParkingLot()
 
     def close(self) -> None:
         """Start nothing more; parked consumers return."""
         self.is_open = False
-        self._parked.unpark_all()
+        self._parking_lot.unpark_all()
 
     def open_lane(self, key: str, *, trials: bool = False, calls: bool = False) -> None:
         """Open the lane of a rate-limit key for attempts or scorer calls; a new one starts with its policy's first limit."""
@@ -120,9 +120,9 @@ class Scheduler:
 
     def admit(self, work: TrialWork) -> None:
         """Queue an admitted trial."""
-        self._unfinished += 1
+        self._unfinished_trials += 1
         if work.has_output:
-            self.queues.unscored += 1
+            self.queues.unscored_outputs += 1
             self.queues.to_score.append(work)
         else:
             if self.has_keys:
@@ -130,7 +130,7 @@ class Scheduler:
             if work.delay > 0:
                 self.put(work)
             else:
-                self.queues.waiting += 1
+                self.queues.waiting_trials += 1
                 self.queues.lanes[work.key].trials.append(work)
 
     @property
@@ -138,7 +138,7 @@ class Scheduler:
         """How many trials to read now; 0 if enough are queued, or too many outputs wait for scores."""
         queues = self.queues
         capacity = READ_AHEAD_WITH_KEYS if self.has_keys else 2 * queues.limit + READ_AHEAD
-        room = capacity - queues.waiting
+        room = capacity - queues.waiting_trials
         return 0 if room <= queues.limit or queues.is_behind else room
 
     async def wait_intake_needed(self) -> None:
@@ -148,29 +148,29 @@ class Scheduler:
 
     def request_intake(self) -> None:
         """Let the intake continue if few trials are queued, or if the session is stopped."""
-        queues, low = self.queues, READ_AHEAD_WITH_KEYS // 2 if self.has_keys else 0
-        is_low = queues.waiting <= queues.limit or queues.waiting <= low
+        queues, low_mark = self.queues, READ_AHEAD_WITH_KEYS // 2 if self.has_keys else 0
+        is_low = queues.waiting_trials <= queues.limit or queues.waiting_trials <= low_mark
         if (is_low and not queues.is_behind) or self.shutdown.reason is not None:
             self._is_intake_waiting = False
             self._intake_needed.set()
 
     def complete(self, work: TrialWork) -> None:
         """Record that a trial is completed: it has an output, and its scorers have all ended."""
-        self.queues.unscored -= 1
+        self.queues.unscored_outputs -= 1
         self.completed += 1
         if work.completes:
             self._record(TrialCompleted(trial=work.trial, attempts=work.state.attempts))
         self.release()
 
     def release(self) -> None:
-        """Count a trial that is done, or is left for another session."""
-        self._unfinished -= 1
-        if not self._unfinished:
+        """Count a trial that is done or is left for another session."""
+        self._unfinished_trials -= 1
+        if not self._unfinished_trials:
             self.end_if_done()
 
     def end_if_done(self) -> None:
         """End the session if every trial was admitted and is done."""
-        if self.shutdown.reason is None and self.is_intake_done and not self._unfinished:
+        if self.shutdown.reason is None and self.is_intake_done and not self._unfinished_trials:
             self.shutdown.end()
             self.close()
 
@@ -184,9 +184,9 @@ class Scheduler:
     def put(self, job: Job) -> None:
         """Queue a job, after its delay if it has one."""
         if job.delay > 0:
-            due = self._now() + job.delay
-            self.queues.delay(job, due)
-            self.timer.schedule(due)
+            due_time = self._now() + job.delay
+            self.queues.delay(job, due_time)
+            self.timer.schedule(due_time)
         else:
             self.queues.put(job)
 
@@ -197,9 +197,9 @@ class Scheduler:
         """
         if self._is_looking or not self.is_open or not self.queues.has_startable(self.recorder.state.t, for_probe=for_probe):
             return
-        if self._parked:
+        if self._parking_lot:
             self._is_looking = True
-            self._parked.unpark()
+            self._parking_lot.unpark()
         elif self.consumers < self.queues.max_consumers + for_probe:
             self._is_looking = True
             self.consumers += 1
@@ -207,7 +207,7 @@ class Scheduler:
 
     async def park(self) -> None:
         """Wait until there may be a job."""
-        await self._parked.park()
+        await self._parking_lot.park()
 
     def next_job(self) -> Job | None:
         """Return the next job that may start now; if there is none, a consumer is woken when there may be one."""
@@ -215,7 +215,7 @@ class Scheduler:
         if not self.is_open:
             return None
         queues, now = self.queues, max(self._now(), self._fired_at)
-        if queues.delayed:
+        if queues.delayed_jobs:
             self.timer.schedule(queues.put_due(now))
         if self._is_intake_waiting:
             self.request_intake()
@@ -239,7 +239,7 @@ class Scheduler:
         return None
 
     def _is_affordable(self, lane: Lane, *, probe: bool) -> bool:
-        """Return whether the budget allows the next attempt of a lane; if not, stop the session once nothing is in flight."""
+        """Return whether the budget allows the next attempt of a lane; if not, stop the session if nothing is in flight."""
         assert self._admission is not None
         if self._blocked_lane not in (None, lane):
             return False
@@ -258,16 +258,16 @@ class Scheduler:
         return block is None
 
     def _stop_if_idle(self, block: Block) -> None:
-        """Stop the session, whose budget allows no further start, once nothing is in flight."""
+        """Stop the session if nothing is in flight; its budget allows no further start."""
         state, queues = self.recorder.state, self.queues
-        if not state.running and queues.unscored == len(queues.to_score):
+        if not state.running and queues.unscored_outputs == len(queues.to_score):
             self.shutdown.stop("budget", block_text(state, block))
             self.close()
 
     def _has_next(self, lane: Lane) -> bool:
         """Return whether a lane has a job that may be taken; if it runs in a worker, there must be a place for it."""
         queues, workers = self.queues, self._workers
-        if not lane.calls and (not lane.trials or queues.unscored > queues.max_unscored_outputs):
+        if not lane.calls and (not lane.trials or queues.is_behind):
             return False
         if workers is None:
             return True
@@ -281,12 +281,12 @@ class Scheduler:
             while queue and (job := queue[0]).needs_own_worker and (job.place is None or not job.place.is_alive):
                 queue.popleft()
                 job.place = None
-                self.queues.waiting -= job.__class__ is TrialWork
+                self.queues.waiting_trials -= job.__class__ is TrialWork
                 workers.reserve_own_worker(job, partial(self._put_back, queue, job))
 
     def _put_back(self, queue: "deque[Any]", job: Job) -> None:
         queue.appendleft(job)
-        self.queues.waiting += job.__class__ is TrialWork
+        self.queues.waiting_trials += job.__class__ is TrialWork
         self.wake()
 
     def _take(self, lane: Lane, *, probe: bool) -> Job:
@@ -294,15 +294,15 @@ class Scheduler:
         job = lane.take_probe() if probe else lane.calls.popleft() if lane.calls else lane.trials.popleft()
         if self._workers is not None and _needs_place(job, self._workers):
             self._workers.reserve(job)
-        self.queues.waiting -= job.__class__ is TrialWork
+        self.queues.waiting_trials -= job.__class__ is TrialWork
         lane.busy += 1
         job.epoch, lane.closed_until = lane.epoch, 0.0
-        if self._parked or len(self.queues.lanes) > 1 or self.consumers < lane.steering.limit + lane.hung:
+        if self._parking_lot or len(self.queues.lanes) > 1 or self.consumers < lane.steering.limit + lane.hung:
             self.wake()
         return job
 
     def inform_policy(self, record: Record, job: Job) -> None:
-        """Pass a start or an end to the policy of a job, and record its decisions."""
+        """Pass the start or the end of a job to its policy, and record the decisions of the policy."""
         lane = self.queues.lanes[job.key]
         lane.closed_until = 0.0
         events = lane.steering.take(record)
@@ -315,7 +315,7 @@ class Scheduler:
         return name in self.queues.lanes[job.key].steering.free_probes
 
     def _apply(self, lane: Lane, events: Sequence[PolicyEvent], when: float | None = None) -> None:
-        """Record what a policy has decided, and act on it."""
+        """Record the decisions of a policy, and act on them."""
         self._record_shared(lane, when)
         for event in events:
             self._record(event, when)
@@ -325,7 +325,7 @@ class Scheduler:
         self.wake()
 
     def _sync_shared(self, lane: Lane) -> None:
-        """Record what other runs have changed in a shared policy, and start what may start now."""
+        """Record the changes that other runs made to a shared policy, and start the jobs that may start now."""
         if not self.shutdown.is_over and self.recorder.journal.failure is None and lane.member is not None:
             lane.closed_until = 0.0
             self._apply(lane, lane.steering.adopt(lane.member.received()))
@@ -343,15 +343,15 @@ class Scheduler:
             if not permit.open and permit.at is not None:
                 self._call_policy_at(lane, permit.at)
 
-    def _call_policy_at(self, lane: Lane, at: float) -> None:
-        lane.next_check = at + TICK
+    def _call_policy_at(self, lane: Lane, time: float) -> None:
+        lane.next_check = time + TICK
         self.timer.schedule(lane.next_check)
 
-    def _fire(self, at: float) -> None:
+    def _fire(self, time: float) -> None:
         """Call the policies whose time has come, and wake a consumer for the jobs that are due."""
-        self._fired_at = at
+        self._fired_at = time
         for lane in self.queues.lanes.values():
-            if lane.next_check <= at:
+            if lane.next_check <= time:
                 lane.next_check = math.inf
                 now = int(self._now() * 1e6 + 0.5) / 1e6  # Rounded as in the journal.
                 if self.is_open and (events := lane.steering.elapse(now)):
@@ -359,8 +359,7 @@ class Scheduler:
                     self._apply(lane, events, now)
                 self._set_timer(lane, now)
             self.timer.schedule(lane.next_check)
-        if self.queues.delayed:
-            self.timer.schedule(self.queues.put_due(max(self._now(), at)))
+        self.timer.schedule(self.queues.put_due(max(self._now(), time)))
         self.wake(for_probe=True)
 
 

@@ -1,6 +1,6 @@
 """Scores of an output: built-in scorers compute them immediately; calls of other scorers are queued.
 
-A failed scorer call is retried under the scorer's own budget; the task is never called again for it.
+A failed scorer call is retried with the scorer's own retry budget; the task is not called again.
 """
 
 import os
@@ -31,7 +31,7 @@ from runner.workers.pool import WorkerEnded
 from runner.workers.remote_task import PlacedInput
 
 LARGE: Final = 16_384
-"""Characters from which a built-in scorer computes in a thread, so that it does not block the loop for long."""
+"""Characters of an output from which a built-in scorer runs in a thread, so that it does not block the loop for long."""
 
 
 class Scoring:
@@ -40,8 +40,8 @@ class Scoring:
     def __init__(
         self, scorers: Sequence[OpenScorer], scheduler: Scheduler, late_recorder: LateRecorder, in_thread: InThread
     ) -> None:
-        self._local = [scorer.scorer for scorer in scorers if scorer.scorer.is_local]
-        self._called = [scorer for scorer in scorers if not scorer.scorer.is_local]
+        self._local_scorers = [scorer.scorer for scorer in scorers if scorer.scorer.is_local]
+        self._called_scorers = [scorer for scorer in scorers if not scorer.scorer.is_local]
         self._with_trajectory = {scorer.scorer.name: scorer.scorer for scorer in scorers if scorer.scorer.takes_trajectory}
         self._scheduler = scheduler
         self._late_recorder = late_recorder
@@ -53,15 +53,15 @@ class Scoring:
         """Score an output with the built-in scorers, then queue a call of every other scorer."""
         trajectory = await self._trajectory(work) if self._with_trajectory else []
         scorer_input = ScorerInput(work.output, work.case, trajectory)
-        for scorer in self._local:
-            if scorer.name not in work.scored:
+        for scorer in self._local_scorers:
+            if scorer.name not in work.done_scorers:
                 await self._compute(scorer, work, scorer_input)
         calls = [
             ScorerCall(work=work, scorer=scorer, input=ScorerInput(work.output, work.case, trajectory))
-            for scorer in self._called
-            if scorer.scorer.name not in work.scored
+            for scorer in self._called_scorers
+            if scorer.scorer.name not in work.done_scorers
         ]
-        work.unscored = len(calls)
+        work.remaining_calls = len(calls)
         for call in calls:
             self._scheduler.put(call)
         if not calls:
@@ -69,7 +69,7 @@ class Scoring:
 
     async def _trajectory(self, work: TrialWork) -> list[StepDetails]:
         """Read the steps of the attempt that returned the output; if that fails, the scorers that take them fail."""
-        recorder, names = self._scheduler.recorder, self._with_trajectory.keys() - work.scored
+        recorder, names = self._scheduler.recorder, self._with_trajectory.keys() - work.done_scorers
         locations = recorder.state.steps.records.get(work.trial)
         if locations is None or not names:
             return []
@@ -80,7 +80,7 @@ class Scoring:
         except JournalError as exc:
             for name in sorted(names):
                 self._record_failure(self._with_trajectory[name], work, describe(exc), 0.0)
-            work.scored |= names
+            work.done_scorers |= names
             return []
 
     async def _compute(self, scorer: Scorer, work: TrialWork, scorer_input: ScorerInput) -> None:
@@ -108,11 +108,11 @@ class Scoring:
         scorer, scheduler = call.scorer.scorer, self._scheduler
         call.number += 1
         event = events.ScorerCallStarted(trial=call.work.trial, scorer=scorer.name, call=call.number, key=call.key)
-        started = self._record(event)
-        call.started_at = started.t
-        scheduler.inform_policy(started, call)
+        record = self._record(event)
+        call.started_at = record.t
+        scheduler.inform_policy(record, call)
         if scheduler.settings.write_ahead:
-            await scheduler.recorder.journal.wait_durable(started.seq)
+            await scheduler.recorder.journal.wait_durable(record.seq)
         sink = self._late_recorder.sink(call.work)
         value = PlacedInput(call, call.input) if call.needs_place else call.input
         outcome = await scope.call(call.scorer.task, value, timeout=scorer.timeout, sink=sink, on_late=lambda _: None)
@@ -156,9 +156,9 @@ class Scoring:
         scheduler, scorer, work = self._scheduler, call.scorer.scorer, call.work
         name = call_id(work.trial, scorer.name)
         call.retry_history.count_failure(category, retry_after)
-        random, probe = jitter(scheduler.settings.seed, name, call.number), scheduler.is_free_probe(call, name)
-        decision = scorer.retry.decide(call.retry_history, random, probe=probe, stop_run=stop_run)
-        failed = events.ScorerCallFailed(
+        random_number, probe = jitter(scheduler.settings.seed, name, call.number), scheduler.is_free_probe(call, name)
+        decision = scorer.retry.decide(call.retry_history, random_number, probe=probe, stop_run=stop_run)
+        event = events.ScorerCallFailed(
             trial=work.trial,
             scorer=scorer.name,
             call=call.number,
@@ -169,7 +169,7 @@ class Scoring:
             elapsed=elapsed,
             delay=decision.delay if isinstance(decision, RetryIn) else None,
         )
-        scheduler.inform_policy(self._record(failed), call)
+        scheduler.inform_policy(self._record(event), call)
         call.rate_limits = call.rate_limits + 1 if category == "rate_limited" else 0
         if isinstance(decision, NoRetry):
             self._record_failure(scorer, work, error, elapsed)
@@ -182,7 +182,7 @@ class Scoring:
     def _record_scores(
         self, scorer: Scorer, work: TrialWork, value: Any, elapsed: float, call: ScorerCall | None = None
     ) -> None:
-        """Record what a scorer returned; the first record ends its call."""
+        """Record the scores that a scorer returned; the first record ends its call."""
         try:
             scores = scorer.scores(value)
         except BaseException as exc:  # The value is not a score; its class may raise anything.
@@ -226,8 +226,8 @@ class Scoring:
             self._scheduler.inform_policy(record, call)
 
     def _end_scorer(self, work: TrialWork) -> None:
-        work.unscored -= 1
-        if not work.unscored:
+        work.remaining_calls -= 1
+        if not work.remaining_calls:
             self._scheduler.complete(work)
 
     def _elapsed(self, started_at: float) -> float:

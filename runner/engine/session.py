@@ -3,7 +3,6 @@
 Starting a run and resuming one differ only in what the journal already records.
 """
 
-import functools
 import math
 import sys
 from collections.abc import AsyncGenerator, Callable
@@ -26,7 +25,7 @@ from runner.data.dataset import as_strings
 from runner.definition.evaluation import Evaluation
 from runner.definition.gates import GateResult, gate_problems, gate_results, problems
 from runner.definition.settings import Settings
-from runner.engine.admission import admission_of
+from runner.engine.admission import Admission
 from runner.engine.changes import adopted_changes
 from runner.engine.executor import Executor
 from runner.engine.intake import PendingTrials
@@ -98,7 +97,7 @@ class Outcome:
     @property
     def report(self) -> str:
         """The final summary, the next command and the gates that did not pass, as the command line prints them."""
-        return self._text(functools.partial(final_report, head=self.head))
+        return self._text(partial(final_report, head=self.head))
 
     def __str__(self) -> str:
         """Return the final summary and the gates that did not pass."""
@@ -130,10 +129,10 @@ class Session:
         self._interrupts = 0
         self._unhandled_interrupts = 0
         self._token: trio.lowlevel.TrioToken | None = None
-        self._preparing = trio.CancelScope()
+        self._preparation_scope = trio.CancelScope()
         self._executor: Executor | None = None
-        self._observing = trio.CancelScope()
-        self._observed = trio.Event()
+        self._observer_scope = trio.CancelScope()
+        self._observer_end = trio.Event()
         self._outcome: Outcome | None = None
         """The outcome, if it was recorded while a call did not end."""
 
@@ -155,7 +154,7 @@ class Session:
         if self._executor is not None:
             self._executor.shutdown.interrupt()
         else:
-            self._preparing.cancel()
+            self._preparation_scope.cancel()
 
     async def run(self) -> Outcome:
         """Run the session."""
@@ -163,22 +162,22 @@ class Session:
         self._token = trio.lowlevel.current_trio_token()
         if self._interrupts:
             self._handle_interrupt()
-        prepared: tuple[RunState, Plan | None] | None = None
-        with self._preparing:
-            prepared = await self._prepare()
-        if prepared is None or self._interrupts:
+        preparation: tuple[RunState, Plan | None] | None = None
+        with self._preparation_scope:
+            preparation = await self._prepare()
+        if preparation is None or self._interrupts:
             raise KeyboardInterrupt  # Nothing was written.
-        state, plan = prepared
+        state, plan = preparation
         if plan is None:
             return self._already_finished(state)
         if plan.settings.workers is None:
             return await self._run_at_free_path(state, plan)
         workers = new_workers(plan.settings.workers, self.evaluation, plan.settings, plan.variants, options.task)
         async with workers.open():
-            self._preparing = trio.CancelScope()
-            with self._preparing:
-                await workers.wait_ready()  # They are ready before anything is written.
-            if self._preparing.cancelled_caught or self._interrupts:
+            self._preparation_scope = trio.CancelScope()
+            with self._preparation_scope:
+                await workers.wait_ready()  # Before anything is written.
+            if self._preparation_scope.cancelled_caught or self._interrupts:
                 raise KeyboardInterrupt
             return await self._run_at_free_path(state, plan, workers)
 
@@ -206,12 +205,12 @@ class Session:
             return await self.options.in_thread(call)
         return await run_in_thread(call, abandon_on_cancel=True)
 
-    def _load_state(self, at: int | None = None) -> RunState:
+    def _load_state(self, seq: int | None = None) -> RunState:
         """Return the recorded state; an empty one for a new run."""
         if not self.options.resume:
             return RunState()
         try:
-            return fold(read(self.path, load_blobs=False, files=self.options.files), at=at)
+            return fold(read(self.path, load_blobs=False, files=self.options.files), at=seq)
         except NotAJournal as exc:
             raise NotAJournal(f"{self.path} is not a run ({exc}); start one without resume=True") from exc
 
@@ -226,8 +225,8 @@ class Session:
             only_variants=self.only_variants,
         )
 
-    def _already_finished(self, state: RunState, head: str | None = None) -> Outcome:
-        return Outcome(self.path, state, state.head if head is None else head, "", "already finished")
+    def _already_finished(self, state: RunState) -> Outcome:
+        return Outcome(self.path, state, state.head, "", "already finished")
 
     async def _run_with_journal(self, state: RunState, plan: Plan, clock: Clock, workers: Workers | None) -> Outcome:
         options = self.options
@@ -256,8 +255,8 @@ class Session:
     async def _run_plan(self, recorder: Recorder, plan: Plan, workers: Workers | None) -> Outcome:
         options, journal, state, settings = self.options, recorder.journal, recorder.state, plan.settings
         if state.started is not None and is_done(state, options):
-            return self._already_finished(state, head="")
-        changed = self._record_start(recorder, plan)
+            return self._already_finished(state)
+        changed_settings = self._record_start(recorder, plan)
         trials = PendingTrials(recorder, plan.trials, settings, options, plan.variants)
         seq = state.seq
         recorder.close_attempts()
@@ -267,8 +266,9 @@ class Session:
             if workers is not None:
                 workers.begin(journal.run)
             tasks, scorers = await self._open_tasks(stack, plan, journal.run, workers)
+            evaluation, budget = plan.evaluation, state.budget
             policy = policy_maker(
-                plan.evaluation.scorers, plan.keys, settings, plan.scorer_slots, recorder, policy_factory=options.policy_factory
+                evaluation.scorers, plan.keys, settings, plan.scorer_slots, recorder, policy_factory=options.policy_factory
             )
             executor = Executor(
                 recorder,
@@ -279,17 +279,17 @@ class Session:
                 max_failures=settings.failure_limit(plan.total),
                 in_thread=self._in_thread,
                 key_of=(lambda work: plan.keys.key_of(work.case, work.state.variant)) if plan.keys.has_several else None,
-                admission=admission_of(state, plan.evaluation.tasks, plan.evaluation.scorers),
+                admission=Admission(budget, evaluation.tasks, evaluation.scorers) if budget and budget.limits else None,
                 workers=workers,
                 fail_ambiguous=options.on_ambiguous == "fail",
             )
             now, shutdown = recorder.clock.now, executor.shutdown
 
-            def stopping() -> tuple[str, float] | None:
+            def stop_status() -> tuple[str, float] | None:
                 return shutdown.reason and (shutdown.reason, shutdown.grace_ends - now())
 
-            live = LiveRun(state, journal, plan.total, now, changed, stopping)
-            await stack.enter_async_context(self._observe(live))
+            live_run = LiveRun(state, journal, plan.total, now, changed_settings, stop_status)
+            await stack.enter_async_context(self._observe(live_run))
             await self._execute(executor, trials, recorder)
         return self._outcome or self._record_end(recorder, trials, shutdown)
 
@@ -306,29 +306,33 @@ class Session:
         return Outcome(self.path, state, recorder.journal.head, reason, detail)
 
     def _record_start(self, recorder: Recorder, plan: Plan) -> dict[str, tuple[Any, Any]]:
-        """Record the start of the run and of the session; return the changed settings for the observer: old and new value."""
+        """Record the start of the run and of the session; return the changed settings, old and new values, for the observer."""
         state, environment = recorder.state, self._environment
         environment.warn_without_key()
         if state.started is None:
-            recorder.record(plan.started, key=environment.key)
-        before = dict(state.settings)
-        adopted = adopted_changes(state.started or plan.started, plan.started, trusted=self.options.trust)
-        changed = {name: value for name, value in plan.started.settings.items() if name not in before or before[name] != value}
+            recorder.record(plan.run_started, key=environment.key)
+        run_started, old_settings = plan.run_started, dict(state.settings)
+        changes = adopted_changes(state.started or run_started, run_started, trusted=self.options.trust)
+        new_settings = {
+            name: value
+            for name, value in run_started.settings.items()
+            if name not in old_settings or old_settings[name] != value
+        }
         recorder.record(
             SessionStarted(
                 session=len(state.sessions) + 1,
                 pid=environment.pid,
                 host=environment.host,
                 boot_id=environment.boot_id,
-                settings=changed or None,
-                trials=0 if plan.started.trials == state.planned else plan.started.trials,
-                adopted=adopted,
-                definition=plan.started.definition if adopted is not None else None,
+                settings=new_settings or None,
+                trials=0 if run_started.trials == state.planned else run_started.trials,
+                adopted=changes,
+                definition=run_started.definition if changes is not None else None,
             ),
             key=environment.key,
         )
-        shown_names = changed.keys() & before.keys() - {"overridden", "scorer_slots"}
-        return {name: (before[name], value) for name, value in changed.items() if name in shown_names}
+        visible_names = old_settings.keys() - {"overridden", "scorer_slots"}
+        return {name: (old_settings[name], value) for name, value in new_settings.items() if name in visible_names}
 
     async def _open_tasks(
         self, stack: AsyncExitStack, plan: Plan, run: str, workers: Workers | None
@@ -345,33 +349,33 @@ class Session:
         self._executor = executor
         if self._interrupts:
             trio.lowlevel.current_trio_token().run_sync_soon(self._handle_interrupt)
-        is_done = False
+        has_returned = False
         try:
             await executor.run(
                 trials,
                 on_unresponsive=partial(self._abandon_calls, executor, trials, recorder) if self.on_unresponsive else None,
             )
-            is_done = True
+            has_returned = True
         finally:
             self._executor = None
-            is_cancelled = not is_done and trio.current_effective_deadline() == -math.inf
+            is_cancelled = not has_returned and trio.current_effective_deadline() == -math.inf
             if is_cancelled and recorder.journal.failure is None:
                 recorder.record(RunStopped(reason=executor.shutdown.reason or "interrupted"))
 
     @asynccontextmanager
-    async def _observe(self, live: LiveRun) -> AsyncGenerator[None]:
+    async def _observe(self, live_run: LiveRun) -> AsyncGenerator[None]:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._run_observer, live)
+            nursery.start_soon(self._run_observer, live_run)
             yield
             nursery.cancel_scope.cancel()
 
-    async def _run_observer(self, live: LiveRun) -> None:
+    async def _run_observer(self, live_run: LiveRun) -> None:
         try:
-            with self._observing:
+            with self._observer_scope:
                 if self.options.observer is not None:
-                    await self.options.observer(live)
+                    await self.options.observer(live_run)
         finally:
-            self._observed.set()
+            self._observer_end.set()
 
     async def _abandon_calls(self, executor: Executor, trials: PendingTrials, recorder: Recorder) -> None:
         """End the session although a call does not end: sync all records, restore the screen and call `on_unresponsive`."""
@@ -379,10 +383,12 @@ class Session:
         with trio.CancelScope(shield=True):
             outcome = self._outcome = self._record_end(recorder, trials, executor.shutdown)
             await recorder.journal.wait_durable(recorder.state.seq)
-            self._observing.cancel()
+            self._observer_scope.cancel()
             with trio.move_on_after(_OBSERVER_GRACE):
-                await self._observed.wait()
-            sys.stderr.write(f"not responding to cancellation, abandoned: {', '.join(map(printable, executor.unresponsive))}\n")
+                await self._observer_end.wait()
+            sys.stderr.write(
+                f"not responding to cancellation, abandoned: {', '.join(map(printable, executor.unresponsive_calls))}\n"
+            )
             if outcome.stop_reason and self.options.on_unresponsive is None:
                 sys.stderr.write(f"all records are on disk; to continue: {self.options.how_to_resume(self.path)}\n")
             sys.stderr.flush()

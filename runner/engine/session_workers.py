@@ -1,4 +1,4 @@
-"""The workers of a session: what they import, and how many attempts each runs concurrently."""
+"""The workers of a session: the evaluation that they import, and how many attempts each runs concurrently."""
 
 import math
 import os
@@ -33,10 +33,9 @@ def check_workers(evaluation: Evaluation[Any, Any, Any], settings: Settings) -> 
     if settings.gateway and pool.runs_tasks and not (pool.is_local and all(map(_starts_processes, evaluation.tasks.values()))):
         problem = "in workers, only commands on this machine call models through the gateway"
         raise UsageError(problem, setting="gateway", value=True)
-    defined, requested = evaluation.settings.retry, settings.retry
-    if (defined.on, defined.fail_on, defined.classify) != (requested.on, requested.fail_on, requested.classify):
-        problem = "workers classify exceptions with the retry=… of @evaluation; put on, fail_on and classify there"
-        raise UsageError(problem)
+    own_retry, retry = evaluation.settings.retry, settings.retry
+    if (own_retry.on, own_retry.fail_on, own_retry.classify) != (retry.on, retry.fail_on, retry.classify):
+        raise UsageError("workers classify exceptions with the retry=… of @evaluation; put on, fail_on and classify there")
 
 
 def new_workers(
@@ -46,12 +45,12 @@ def new_workers(
     variants: Sequence[str],
     reference: str,
 ) -> Workers:
-    """Return the workers of a session with these variants; `reference` is where the evaluation is defined; empty: unknown."""
+    """Return the workers of a session with these variants; `reference` is the file of the evaluation, or empty if unknown."""
     variants = variants if pool.runs_tasks else ()
     places = pool.concurrency or min((_default_places(evaluation.tasks[name]) for name in variants), default=1)
     reference = reference or _reference(evaluation)
     opening = {
-        "task": reference if pool.is_local else _relative(reference),
+        "task": reference if pool.is_local else _relative_reference(reference),
         "fingerprint": evaluation.fingerprint,
         "variants": {name: evaluation.variants[name].fingerprint if name else "" for name in variants},
         "scorers": {scorer.name: scorer.version for scorer in evaluation.scorers.values() if scorer.workers},
@@ -61,15 +60,15 @@ def new_workers(
         "environment": _environment(pool.environment),
     }
     has_one_key = not TaskKeys.of(evaluation, settings.limit_key).has_several
-    is_limited = settings.slots is not None and has_one_key and not opening["scorers"]
+    is_limited = has_one_key and not opening["scorers"]
     slots = settings.slots if is_limited and settings.slots is not None else math.inf
     return Workers(pool, opening, places=places, grace=settings.grace, slots=slots)
 
 
 def _environment(names: Sequence[str]) -> dict[str, str]:
-    """Return the values of environment variables."""
-    if missing := next((name for name in names if name not in os.environ), None):
-        raise MissingVariable(f"the environment variable {missing!r}, which the workers need, is not set")
+    for name in names:
+        if name not in os.environ:
+            raise MissingVariable(f"the environment variable {name!r}, which the workers need, is not set")
     return {name: os.environ[name] for name in names}
 
 
@@ -89,8 +88,8 @@ def _starts_processes(task: Any) -> bool:
     return getattr(task, "starts_processes", False) is True
 
 
-def _relative(reference: str) -> str:
-    """Return the reference to a file below the current directory relative to it: other machines may have it elsewhere."""
+def _relative_reference(reference: str) -> str:
+    """Return a reference relative to the current directory, if the file is below it: other machines may have it elsewhere."""
     path = Path(reference)
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else reference
 

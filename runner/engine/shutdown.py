@@ -26,7 +26,7 @@ class Shutdown:
         self.grace_scope = trio.CancelScope()
         self.is_over = False
         """Whether the session has ended, so that calls in flight are no longer recorded."""
-        self._over = trio.Event()
+        self._end_event = trio.Event()
 
     def stop(self, reason: StopReason, detail: str = "") -> None:
         """Start no more attempts, and give calls in flight their grace period. Only the first reason counts."""
@@ -50,8 +50,8 @@ class Shutdown:
     def end(self) -> None:
         """Mark the session as over."""
         self.is_over = True
-        self._over.set()
+        self._end_event.set()
 
     async def wait_over(self) -> None:
         """Wait until the session is over."""
-        await self._over.wait()
+        await self._end_event.wait()

@@ -15,17 +15,17 @@ class Timer:
         """Call `function` with the scheduled time, even if a rounded clock is slightly behind it."""
         self._clock = clock
         self._function = function
-        self._at = math.inf
-        self._rescheduled = trio.Event()
+        self._time = math.inf
+        self._reschedule_event = trio.Event()
 
     def schedule(self, when: float) -> None:
-        """Fire at `when`, in the seconds of the session's clock, or earlier if it is scheduled earlier; once."""
-        if when < self._at:
-            self._at = when
-            self._rescheduled.set()
+        """Fire at `when`, in the seconds of the session's clock, unless an earlier time is scheduled."""
+        if when < self._time:
+            self._time = when
+            self._reschedule_event.set()
 
     def schedule_in(self, seconds: float) -> float:
-        """Fire after some seconds; return when that is."""
+        """Fire after some seconds; return the time."""
         when = self._clock.now() + seconds
         self.schedule(when)
         return when
@@ -33,9 +33,9 @@ class Timer:
     async def run(self) -> None:
         """Wait and fire, until cancelled."""
         while True:
-            rescheduled = self._rescheduled = trio.Event()
-            with trio.CancelScope(deadline=self._clock.start + self._at):
-                await rescheduled.wait()
-            if not rescheduled.is_set():
-                at, self._at = self._at, math.inf
-                self._function(at)
+            reschedule_event = self._reschedule_event = trio.Event()
+            with trio.CancelScope(deadline=self._clock.start + self._time):
+                await reschedule_event.wait()
+            if not reschedule_event.is_set():
+                time, self._time = self._time, math.inf
+                self._function(time)

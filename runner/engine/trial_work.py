@@ -44,18 +44,19 @@ class TrialWork(_QueuedJob):
     timeout: float | None = None
     """Seconds for the attempt in flight."""
     is_request_recorded: bool = False
-    """Whether this session has recorded what is sent for it."""
+    """Whether this session has recorded its request."""
     has_output: bool = False
     """Whether it has an output, and only scores are missing."""
     completes: bool = True
-    """Whether its last score completes it; not where re-scoring adds scores to a completed trial."""
+    """Whether its last score completes it; false if re-scoring adds scores to a completed trial."""
     output: Any = None
-    scored: frozenset[str] = frozenset()
+    done_scorers: frozenset[str] = frozenset()
     """Scorers that need not be called."""
-    unscored: int = 0
+    remaining_calls: int = 0
+    """Scorers that were called and have not ended."""
     key: str = ""
     reserved: dict[str, float] | None = None
-    """What the budget reserves for the next attempt; None without a budget."""
+    """Amounts that the budget reserves for the next attempt; None without a budget."""
 
     async def model_step(self, name: str, request: Any, call: Callable[[], Awaitable[Any]], usage: Callable[[], Any]) -> Any:
         """Record a model call as a step of the attempt in flight; see `TrialInput`."""
@@ -105,4 +106,4 @@ class ScorerCall(_QueuedJob):
 
 
 Job = TrialWork | ScorerCall
-"""What a consumer takes: an attempt, the scoring of an output, or a call of a scorer."""
+"""The work that a consumer takes: an attempt, the scoring of an output, or a call of a scorer."""

@@ -17,13 +17,13 @@ from runner.tasks.function import Loop, detect_loops
 
 
 async def await_value(value: Awaitable[Any]) -> Any:
-    """Await what a plain function returned instead of a result, as `lambda prompt: generate(prompt)` does."""
+    """Await the coroutine that a plain function returned, as `lambda prompt: generate(prompt)` does."""
     return await value
 
 
 @attrs.frozen
 class InputTask:
-    """Calls the function with the input of a trial and keeps the object that it returns or raises."""
+    """Calls the function with the input of a trial, and keeps the object that the function returns or raises."""
 
     takes_trial = True
 
@@ -44,9 +44,9 @@ class InputTask:
         except trio.Cancelled:
             raise
         except BaseException as exc:
-            self._results.raised[trial] = exc
+            self._results.exceptions[trial] = exc
             raise
-        self._results.returned[trial] = output
+        self._results.return_values[trial] = output
         return output if self._is_journaled else None
 
 
@@ -55,9 +55,9 @@ class CallAborted(BaseException):
 
 
 class CallerThreadTask:
-    """Queues calls of a run in another thread, and makes them in the thread that waits for its results.
+    """Queues the calls of a run, which has its own thread, and makes them in the thread that waits for the results.
 
-    A plain function may depend on its thread: a database connection, or a tool's own event loop.
+    A plain function may depend on its thread, such as one with a database connection or an event loop.
     """
 
     takes_trial: bool = False
@@ -78,7 +78,7 @@ class CallerThreadTask:
         is_abandoned = False
 
         def call() -> None:
-            result = self._captured(lambda: context.run(self._function, value))
+            result = self._capture(lambda: context.run(self._function, value))
             if isinstance(result, outcome.Error) and is_from_signal(result.error):
                 raise result.error
             with suppress(trio.RunFinishedError):
@@ -89,7 +89,7 @@ class CallerThreadTask:
                 on_late("succeeded" if isinstance(result, outcome.Value) else "failed")
             elif not (isinstance(result, outcome.Error) and isinstance(result.error, CallAborted)):
                 trio.lowlevel.reschedule(task, result)
-            # A call that was aborted before the run abandoned it is about to be abandoned.
+            # An aborted call has no result; the run is about to abandon it.
 
         def abort(_: object) -> trio.lowlevel.Abort:
             nonlocal is_abandoned
@@ -100,7 +100,7 @@ class CallerThreadTask:
         self._calls.put(call)
         return await trio.lowlevel.wait_task_rescheduled(abort)
 
-    def _captured(self, call: Callable[[], Any]) -> outcome.Outcome[Any]:
+    def _capture(self, call: Callable[[], Any]) -> outcome.Outcome[Any]:
         try:
             self._is_calling = True
             result: outcome.Outcome[Any] = outcome.capture(call)

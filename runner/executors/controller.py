@@ -8,7 +8,7 @@ from runner.concurrency.aimd import Aimd
 from runner.concurrency.policy import Failed, Signal, Started, Succeeded, TimedOut
 
 _ATTEMPT = "call"
-"""The policy matches the end of an attempt to its start; here, one is always in flight."""
+"""Name of the only attempt: the policy matches the end of an attempt to its start, and one is always in flight here."""
 
 
 class ConcurrencyController:

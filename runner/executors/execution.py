@@ -1,4 +1,4 @@
-"""One call of `run` or `execute`: the function and the inputs become an evaluation, which is run like any other."""
+"""One call of `run` or `execute`: the function and the inputs become an evaluation, which runs like any other."""
 
 import asyncio
 import logging
@@ -46,7 +46,7 @@ _log = logging.getLogger("evaljournal")
 
 
 class Incomplete(Exception):
-    """The run could not continue, for a reason other than the function; it has the results so far."""
+    """The run could not continue, for a reason other than the function; `outputs` and `details` are the results so far."""
 
     def __init__(self, reason: str, outputs: list[Any], details: list[ExecutionDetails]) -> None:
         super().__init__(reason)
@@ -86,9 +86,9 @@ class ExecutorConfig:
         return _INVALID_CHARACTERS.sub("", name) or "function"
 
 
-def _recorded_variables(started: RunStarted) -> dict[str, str]:
+def _recorded_variables(run_started: RunStarted) -> dict[str, str]:
     """Return the recorded digests of the variables; empty if there are none."""
-    definition = load_definition(started.definition)
+    definition = load_definition(run_started.definition)
     task = definition.get("task") if isinstance(definition, dict) else None
     variables = task.get("variables") if isinstance(task, dict) else None
     return variables if isinstance(variables, dict) else {}
@@ -98,14 +98,14 @@ class StopHandle:
     """Stops a run: the first request gracefully, the second immediately. Requests may come from any thread, at any time."""
 
     def __init__(self) -> None:
-        self._pending: deque[None] = deque()
+        self._request_queue: deque[None] = deque()
         self._stop: Callable[[], None] | None = None
         self.requests = 0
 
     def request(self) -> None:
         """Stop the run, now or as soon as it starts."""
         self.requests += 1
-        self._pending.append(None)
+        self._request_queue.append(None)
         self._forward()
 
     def attach(self, stop: Callable[[], None]) -> None:
@@ -116,7 +116,7 @@ class StopHandle:
     def _forward(self) -> None:
         while self._stop is not None:
             try:
-                self._pending.popleft()  # Atomic, so that each request counts once.
+                self._request_queue.popleft()  # Atomic, so that each request counts once.
             except IndexError:
                 return
             self._stop()
@@ -148,12 +148,12 @@ class Execution:
         self.stop_handle = StopHandle()
         self._function_fingerprint = ""
         self._variables: dict[str, str] = {}
-        """Variables that the function reads → digests of their values, when the run starts."""
+        """Variable that the function reads → digest of its value when the run starts."""
         self.__name__ = config.name
 
     @property
     def fingerprint(self) -> str:
-        """Digest of the function and of what it reads besides its input."""
+        """Digest of the function and of the variables that it reads."""
         return self._fingerprint(self._variables)
 
     def _fingerprint(self, variables: Mapping[str, str]) -> str:
@@ -162,7 +162,7 @@ class Execution:
 
     @property
     def definition(self) -> Mapping[str, Any]:
-        """What is recorded about the function: its source, and digests of the variables that it reads."""
+        """The recorded definition of the function: its source, and digests of the variables that it reads."""
         return {**definition_of(innermost(self._config.function)), "variables": self._variables}
 
     def __call__(self, value: Any, /) -> Any:
@@ -190,14 +190,14 @@ class Execution:
             "observer": self._show_progress,
         }
         path = config.journal
-        if path is not None:
-            await self._in_thread(self._identify)
         if path is None:
             path = Path("unrecorded")
             environment = partial(Environment, pid=0, host="", boot_id="", versions={})
             options = {"environment": environment, **options, "files": NULL_FILES, "durability": "os"}
-        elif await self._in_thread(partial(segments.is_run, path, self._files)):
-            self._is_resumed = True
+        else:
+            await self._in_thread(self._identify)
+            self._is_resumed = await self._in_thread(partial(segments.is_run, path, self._files))
+        if self._is_resumed:
             if await self._in_thread(self._is_complete):
                 await self._in_thread(self._load_results)
                 return self._result_lists()
@@ -217,7 +217,7 @@ class Execution:
         return self._result_lists()
 
     def _identify(self) -> None:
-        """Compute the digests of the function and of what it reads, before the function can change it."""
+        """Compute the digests of the function and of the variables that it reads, before the function can change them."""
         self._function_fingerprint = fingerprint_function(innermost(self._config.function))
         self._variables = variable_digests(self._config.function)
 
@@ -232,15 +232,15 @@ class Execution:
         is_completed = all(name in state.trials and state.trials[name].stage == "completed" for name in names)
         return state.outcome == "finished" and is_completed and len(names) == state.total
 
-    def _check_unchanged(self, path: Path, started: RunStarted) -> None:
-        """Raise RunChanged if the function, or what it reads, differs from what the run was started with."""
-        recorded_variables = _recorded_variables(started)
+    def _check_unchanged(self, path: Path, run_started: RunStarted) -> None:
+        """Raise RunChanged if the function, or a variable that it reads, has changed since the run was started."""
+        recorded_variables = _recorded_variables(run_started)
         # A variable that was empty at the start is one that the function itself fills.
         self._variables = {name: value for name, value in self._variables.items() if name in recorded_variables}
-        if started.task_fingerprint == self.fingerprint or self._config.options.get("adopt"):
+        if run_started.task_fingerprint == self.fingerprint or self._config.options.get("adopt"):
             return
         name, origin = self._config.name, "of another function, or of an earlier version of"
-        if started.task_fingerprint == self._fingerprint(recorded_variables):
+        if run_started.task_fingerprint == self._fingerprint(recorded_variables):
             names = [key for key, value in recorded_variables.items() if self._variables.get(key) != value]
             origin = f"for other values of {', '.join(map(repr, names))}, read by"
         raise RunChanged(f"{path} has outputs {origin} {name!r}; use another path, or keep them: options={{'adopt': True}}")
@@ -256,8 +256,8 @@ class Execution:
             return output
 
     def _load_results(self) -> None:
-        path = self._config.journal
-        self._results.load(read(path, files=self._files) if path is not None and self._is_resumed else ())
+        path = self._config.journal if self._is_resumed else None
+        self._results.load(() if path is None else read(path, files=self._files))
 
     @asynccontextmanager
     async def open_session(self, _: str) -> AsyncGenerator[Task]:
@@ -271,14 +271,14 @@ class Execution:
             is_journaled = self._config.journal is not None
             yield InputTask(function, awaiters, self._inputs.by_name, self._results, is_journaled)
 
-    async def _show_progress(self, live: LiveRun) -> None:
+    async def _show_progress(self, live_run: LiveRun) -> None:
         if self._config.bar_format is not None:
-            await show(live, self._config.bar_format, self._in_thread)
+            await show(live_run, self._config.bar_format, self._in_thread)
 
     def _result_lists(self) -> Results:
-        """Return outputs and details in the order of the inputs: of those read, or of all if their number is known."""
+        """Return outputs and details in the order of the inputs: of all if their number is known, otherwise of those read."""
         results, inputs, fallback = self._results, self._inputs, self._config.fallback
         outputs = [results.outputs.get(name, fallback) for name in inputs.names]
         details = [results.details[name] for name in inputs.names]
-        unread = (inputs.count or 0) - len(details)
-        return outputs + [fallback] * unread, details + [ExecutionDetails() for _ in range(unread)]
+        unread_count = (inputs.count or 0) - len(details)
+        return outputs + [fallback] * unread_count, details + [ExecutionDetails() for _ in range(unread_count)]

@@ -29,12 +29,12 @@ from runner.signals import handle_signals
 
 JournalPath = str | os.PathLike[str] | None
 
-_RESERVED: Final = ("resume", "listener", "policy_factory", "observer")
+_RESERVED_OPTIONS: Final = ("resume", "listener", "policy_factory", "observer")
 """Options of `arun` that the executor sets itself."""
-_AIMD: Final = (5.0, 1, 0.5)
+_AIMD_DEFAULTS: Final = (5.0, 1, 0.5)
 """Phoenix's defaults: window, step and ratio."""
-_TIMEOUT: Final = 60
-"""Phoenix's default, in seconds. Its library passes None and relies on it."""
+_DEFAULT_TIMEOUT: Final = 60
+"""Phoenix's default, in seconds. Phoenix passes None and relies on it."""
 
 _log = logging.getLogger("evaljournal")
 
@@ -119,7 +119,7 @@ class _Executor:
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
             raise UsageError(DURATION_PROBLEM, setting="timeout", value=seconds, hint="math.inf turns it off")
         for name in self._options:
-            if name in _RESERVED:
+            if name in _RESERVED_OPTIONS:
                 raise UsageError(f"the option {name!r} is set by the executor; remove it from options")
         timeout = None if math.isinf(self.timeout) else self.timeout
         retry = _MaxRetries(total=self.max_retries, classify=_phoenix_category)
@@ -166,9 +166,9 @@ class AsyncExecutor(_Executor):
         *,
         enable_dynamic_concurrency: bool = True,
         dynamic_initial_target: float | None = None,
-        dynamic_window_seconds: float = _AIMD[0],
-        dynamic_increase_step: float = _AIMD[1],
-        dynamic_decrease_ratio: float = _AIMD[2],
+        dynamic_window_seconds: float = _AIMD_DEFAULTS[0],
+        dynamic_increase_step: float = _AIMD_DEFAULTS[1],
+        dynamic_decrease_ratio: float = _AIMD_DEFAULTS[2],
         dynamic_inactive_check_interval: float = 1.0,  # noqa: ARG002  # only for compatibility
         journal: JournalPath = None,
         output_type: Any = None,
@@ -181,9 +181,9 @@ class AsyncExecutor(_Executor):
         `math.inf` turns it off.
         """
         self.concurrency = concurrency
-        self.timeout = _TIMEOUT if timeout is None else timeout
+        self.timeout = _DEFAULT_TIMEOUT if timeout is None else timeout
         numbers = (dynamic_window_seconds, dynamic_increase_step, dynamic_decrease_ratio)
-        is_aimd = enable_dynamic_concurrency and (dynamic_initial_target is not None or numbers != _AIMD)
+        is_aimd = enable_dynamic_concurrency and (dynamic_initial_target is not None or numbers != _AIMD_DEFAULTS)
         aimd = {
             "initial": float(concurrency if dynamic_initial_target is None else dynamic_initial_target),
             "window_seconds": dynamic_window_seconds,
@@ -277,11 +277,11 @@ def get_executor_on_sync_context(
 ) -> AsyncExecutor | SyncExecutor:
     """Return a SyncExecutor for `run_sync`, or, with a warning, outside the main thread; otherwise an AsyncExecutor."""
     common_arguments = tqdm_bar_format, max_retries, exit_on_error, fallback_return_value
-    recording: dict[str, Any] = {"journal": journal, "output_type": output_type, "options": options}
+    journal_options: dict[str, Any] = {"journal": journal, "output_type": output_type, "options": options}
     if threading.current_thread() is not threading.main_thread():
         if not run_sync:
             _log.warning("not in the main thread: calls are made one at a time; use an AsyncExecutor for concurrent calls")
-        return SyncExecutor(sync_fn, *common_arguments, None, **recording)
+        return SyncExecutor(sync_fn, *common_arguments, None, **journal_options)
     if run_sync:
-        return SyncExecutor(sync_fn, *common_arguments, **recording)
-    return AsyncExecutor(async_fn, concurrency, *common_arguments, timeout=timeout, **recording)
+        return SyncExecutor(sync_fn, *common_arguments, **journal_options)
+    return AsyncExecutor(async_fn, concurrency, *common_arguments, timeout=timeout, **journal_options)

@@ -27,8 +27,8 @@ class Inputs(Dataset):
         if not isinstance(inputs, Iterable):
             raise UsageError("expected a list or another iterable", setting="inputs", value=inputs)
         self.source = inputs
-        self._journaled = journaled
-        self._unique = ContentNames().unique
+        self._is_journaled = journaled
+        self._content_names = ContentNames()
         self._cases = self._read(inputs)
         self.names: list[str] = []
         """Names of the inputs read so far, in order."""
@@ -39,8 +39,8 @@ class Inputs(Dataset):
 
     def read_ahead(self) -> bool:
         """Read the first input, or all of a journaled list, to find errors early; return whether there are any inputs."""
-        cases = deque(self._cases if self._journaled and self.count is not None else itertools.islice(self._cases, 1))
-        first_cases = (cases.popleft() for _ in range(len(cases)))  # Each is released when it is taken.
+        cases = deque(self._cases if self._is_journaled and self.count is not None else itertools.islice(self._cases, 1))
+        first_cases = (cases.popleft() for _ in range(len(cases)))  # Frees each case when it is taken.
         self._cases = itertools.chain(first_cases, self._cases)
         return bool(cases)
 
@@ -55,7 +55,7 @@ class Inputs(Dataset):
     def _read(self, inputs: Iterable[Any]) -> Iterator[Case]:
         try:
             for position, value in enumerate(inputs):
-                case = self._named_case(position, value) if self._journaled else _case(None, str(position), "")
+                case = self._named_case(position, value) if self._is_journaled else _numbered_case(position)
                 self.names.append(case.name)
                 self.by_name[case.name] = value
                 yield case
@@ -64,12 +64,12 @@ class Inputs(Dataset):
             raise
 
     def _named_case(self, position: int, value: Any) -> Case:
-        """Name an input after its content, so that its order does not matter; duplicates get a number."""
+        """Name an input after its content, so that the order of inputs does not matter; duplicates get a number."""
         try:
             case: Case = Case(input=to_json(value))
         except UsageError as exc:
             case = Case(input=_placeholder(position, value, exc))
-        return self._unique(case)
+        return self._content_names.unique(case)
 
 
 class _InputTrials(Trials):
@@ -85,9 +85,9 @@ class _InputTrials(Trials):
         return (Trial(case=case, repeat=1) for case in self._inputs.cases())
 
 
-def _case(value: Any, name: str, fingerprint: str) -> Case:
-    case: Case = Case(input=value, name=name)
-    case.__dict__["fingerprint"] = fingerprint
+def _numbered_case(position: int) -> Case:
+    case: Case = Case(input=None, name=str(position))
+    case.__dict__["fingerprint"] = ""  # It is not needed, and slow to compute.
     return case
 
 

@@ -12,25 +12,25 @@ from runner.engine.options import LiveRun
 INTERVAL = 0.2
 
 
-async def show(live: LiveRun, bar_format: str, in_thread: InThread) -> None:
+async def show(live_run: LiveRun, bar_format: str, in_thread: InThread) -> None:
     """Show the progress of a run until cancelled."""
-    bar = _bar(live, bar_format)
+    bar = _bar(live_run, bar_format)
     try:
         while True:
-            done = live.state.done
+            done = live_run.state.done
             await in_thread(lambda: bar.update(done - bar.n))  # noqa: B023  # called immediately
             await trio.sleep(INTERVAL)
     finally:
-        bar.update(live.state.done - bar.n)
+        bar.update(live_run.state.done - bar.n)
         bar.close()
 
 
-def _bar(live: LiveRun, bar_format: str) -> Any:
+def _bar(live_run: LiveRun, bar_format: str) -> Any:
     try:
         from tqdm.auto import tqdm  # type: ignore[import-untyped,unused-ignore]  # noqa: PLC0415  # optional
     except ImportError:
-        return _Line(live)
-    return tqdm(total=live.total, initial=live.state.done, bar_format=bar_format or None, file=sys.stderr)
+        return _Line(live_run)
+    return tqdm(total=live_run.total, initial=live_run.state.done, bar_format=bar_format or None, file=sys.stderr)
 
 
 class _Line:
@@ -38,13 +38,13 @@ class _Line:
 
     n = 0
 
-    def __init__(self, live: LiveRun) -> None:
-        self._live = live
+    def __init__(self, live_run: LiveRun) -> None:
+        self._live_run = live_run
         self._last_text = ""
 
     def update(self, _: int) -> None:
-        live = self._live
-        text = line(live.state, now=live.now(), durable=live.journal.durable, total=live.total)
+        live_run = self._live_run
+        text = line(live_run.state, now=live_run.now(), durable=live_run.journal.durable, total=live_run.total)
         sys.stderr.write(f"\r{text.ljust(len(self._last_text))}")
         sys.stderr.flush()
         self._last_text = text

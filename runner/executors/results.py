@@ -1,7 +1,6 @@
 """Results of the inputs, collected from the records of earlier sessions and of this one.
 
-Objects that a record cannot contain, those that the function returned or raised, are kept until the record of their attempt is
-written.
+The objects that the function returned or raised, which a record cannot contain, are kept until their attempt is recorded.
 """
 
 import time
@@ -45,8 +44,7 @@ class ExecutionDetails:
 
     def complete(self) -> None:
         """Set the status of an input with an output."""
-        status = ExecutionStatus
-        self.status = status.COMPLETED_WITH_RETRIES if self.exceptions else status.COMPLETED
+        self.status = ExecutionStatus.COMPLETED_WITH_RETRIES if self.exceptions else ExecutionStatus.COMPLETED
 
     def fail(self) -> None:
         """Set the status of an input that failed."""
@@ -67,30 +65,30 @@ class ExecutionDetails:
 
 def _drop_tracebacks(exc: BaseException) -> None:
     """Remove the tracebacks of an exception, its causes and the exceptions it groups."""
-    visited: set[int] = set()
-    pending: list[Any] = [exc]
-    while pending:
-        error = pending.pop()
-        if error is not None and id(error) not in visited:
-            visited.add(id(error))
+    visited_ids: set[int] = set()
+    errors: list[Any] = [exc]
+    while errors:
+        error = errors.pop()
+        if error is not None and id(error) not in visited_ids:
+            visited_ids.add(id(error))
             error.__traceback__ = None
-            pending += [error.__cause__, error.__context__, *getattr(error, "exceptions", ())]
+            errors += [error.__cause__, error.__context__, *getattr(error, "exceptions", ())]
 
 
 class ResultCollector:
-    """Collects details and output of each trial."""
+    """Collects the details and the output of each trial."""
 
     def __init__(self, inputs: dict[str, Any], restore: Callable[[Any], Any]) -> None:
         self.details: defaultdict[str, ExecutionDetails] = defaultdict(ExecutionDetails)
         self.outputs: dict[str, Any] = {}
-        self.returned: dict[str, Any] = {}
+        self.return_values: dict[str, Any] = {}
         """Return values of attempts that are not yet recorded."""
-        self.raised: dict[str, BaseException] = {}
+        self.exceptions: dict[str, BaseException] = {}
         """Exceptions of attempts that are not yet recorded."""
         self._inputs = inputs
         """Trial → its input; removed when the trial is done in this session."""
         self._restore = restore
-        """Converts an output as recorded to what the function returned."""
+        """Converts a recorded output to the type that the function returns."""
         self._buffer: list[Record] | None = []
         """Records of this session that arrive before the earlier ones are read."""
 
@@ -104,9 +102,9 @@ class ResultCollector:
     def load(self, records: Iterable[Record]) -> None:
         """Apply the records of earlier sessions, then those of this session that arrived meanwhile."""
         buffer = self._buffer or []
-        first = buffer[0].seq if buffer else float("inf")
+        first_seq = buffer[0].seq if buffer else float("inf")
         for record in records:
-            if record.seq >= first:
+            if record.seq >= first_seq:
                 break
             self._apply(record.event)
         for record in buffer:
@@ -126,21 +124,21 @@ class ResultCollector:
     def _on_attempt_succeeded(self, event: events.AttemptSucceeded) -> None:
         trial = event.trial
         self.details[trial].execution_seconds += event.elapsed
-        self.outputs[trial] = self.returned.pop(trial) if trial in self.returned else self._restore(event.output)
+        self.outputs[trial] = self.return_values.pop(trial) if trial in self.return_values else self._restore(event.output)
 
     def _on_attempt_failed(self, event: events.AttemptFailed) -> None:
         details = self.details[event.trial]
         details.execution_seconds += event.elapsed
-        self.returned.pop(event.trial, None)
-        exc = self.raised.pop(event.trial, None)
+        self.return_values.pop(event.trial, None)
+        exc = self.exceptions.pop(event.trial, None)
         details.log_exception(RecordedFailure(f"{event.error}: {event.message}") if exc is None else exc)
         details.traceback = event.traceback
 
     def _on_attempt_timed_out(self, event: events.AttemptTimedOut) -> None:
         details = self.details[event.trial]
         details.execution_seconds += event.elapsed
-        self.returned.pop(event.trial, None)
-        self.raised.pop(event.trial, None)
+        self.return_values.pop(event.trial, None)
+        self.exceptions.pop(event.trial, None)
         details.log_exception(TimeoutError(f"timed out after {event.timeout:g} s"))
         details.traceback = ""
 

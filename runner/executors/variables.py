@@ -1,6 +1,6 @@
 """The values that a function reads besides its input, so that a resumed run detects when one has changed.
 
-An input may be the index of a row whose content is in a variable of the function.
+For example, an input may be the index of a row in a table that is a variable of the function.
 """
 
 import dataclasses
@@ -31,9 +31,9 @@ _DEPTH: Final = 2
 def variable_digests(function: Any) -> dict[str, str]:
     """Return the digests of the strings, containers, tables and records that a function reads, by name.
 
-    Arguments of a partial, fields of an object, enclosing and global variables count. Those with the name of a secret are
-    excluded, and so is what is often a counter, a time or a cache: plain numbers and empty containers. A function with a
-    `fingerprint` defines what it depends on.
+    Arguments of a partial, fields of an object, enclosing and global variables count. Excluded are variables with the name of
+    a secret, and plain numbers and empty containers, which are often counters, times or caches. A function with a
+    `fingerprint` has no variables: its fingerprint covers them.
     """
     arguments = list(_arguments(function))
     function = inspect.unwrap(innermost(function))
@@ -60,26 +60,26 @@ def _called_function(function: Any) -> Any:
 def _variables(function: Any) -> dict[str, Any]:
     """Return the variables that a function reads, with those that functions in its enclosing scope read."""
     values: dict[str, Any] = {}
-    pending, visited = [function], set[int]()
-    while pending:
-        function = pending.pop()
-        if not isinstance(function, types.FunctionType) or id(function) in visited:
+    functions, visited_ids = [function], set[int]()
+    while functions:
+        function = functions.pop()
+        if not isinstance(function, types.FunctionType) or id(function) in visited_ids:
             continue
-        visited.add(id(function))
+        visited_ids.add(id(function))
         try:
             variables = inspect.getclosurevars(function)
         except ValueError:  # A variable is not assigned yet.
             continue
         values = {**variables.globals, **variables.nonlocals, **values}
-        pending += variables.nonlocals.values()
+        functions += variables.nonlocals.values()
     return values
 
 
 def _arguments(function: Any) -> Iterator[Any]:
     while isinstance(function, functools.partial):
-        bound = cast("Any", function)
-        yield from (bound.args, bound.keywords)
-        function = bound.func
+        partial = cast("Any", function)
+        yield from (partial.args, partial.keywords)
+        function = partial.func
 
 
 def _is_data(value: Any) -> bool:
@@ -118,19 +118,19 @@ def _digest(value: Any) -> str | None:
 
 def _json(value: Any) -> str:
     try:
-        return json.dumps(value, default=_described, sort_keys=True)
+        return json.dumps(value, default=_describe, sort_keys=True)
     except TypeError:
-        return json.dumps(_with_pairs(value), default=_described)
+        return json.dumps(_replace_dicts(value), default=_describe)
 
 
-def _with_pairs(value: Any) -> Any:
+def _replace_dicts(value: Any) -> Any:
     """Replace dicts, whose keys may not be strings, by lists of their members."""
     if isinstance(value, dict):
-        return sorted((_json([key]), _with_pairs(item)) for key, item in value.items())
-    return [_with_pairs(item) for item in cast("list[Any]", value)] if isinstance(value, list | tuple) else value
+        return sorted((_json([key]), _replace_dicts(item)) for key, item in value.items())
+    return [_replace_dicts(item) for item in cast("list[Any]", value)] if isinstance(value, list | tuple) else value
 
 
-def _described(value: Any) -> Any:  # noqa: PLR0911  # one return for each kind of value
+def _describe(value: Any) -> Any:  # noqa: PLR0911  # one return for each kind of value
     """Describe a value that is not JSON."""
     if isinstance(value, Mapping):
         return {**value}

@@ -4,18 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-from journal import Record
-from journal.events import (
-    SCORER_PREFIX,
-    AttemptStarted,
-    AttemptSucceeded,
-    PolicyEvent,
-    RunStarted,
-    ScorerCallStarted,
-    ScoringFailed,
-    TrialFailed,
-    TrialScored,
-)
+from journal import Record, events
 from replay import TrialState
 from replay.audit_types import Settlement
 from runner.concurrency import POLICIES
@@ -28,7 +17,7 @@ from runner.retries.retry import Retry
 from runner.retries.settle import settle
 
 
-def session_rules(started: RunStarted, settings: Mapping[str, Any], trials: int) -> "SessionRules | str":
+def session_rules(run_started: events.RunStarted, settings: Mapping[str, Any], trials: int) -> "SessionRules | str":
     """Return the rules of a session, or why they cannot be rebuilt."""
     name, slots, seed = recorded_policy(settings), settings.get("slots"), settings.get("seed")
     if name is None or not isinstance(slots, int) or not isinstance(seed, int):
@@ -40,27 +29,27 @@ def session_rules(started: RunStarted, settings: Mapping[str, Any], trials: int)
         policy("")
     except (ValueError, TypeError, KeyError, UsageError) as exc:
         return f"invalid settings ({exc})"
-    return SessionRules(policy, retry, seed, _caveat(started))
+    return SessionRules(policy, retry, seed, _caveat(run_started))
 
 
 def _policy_of_key(name: str, slots: int, settings: Mapping[str, Any], trials: int, key: str) -> Policy:
     """Return the policy of a rate-limit key; a scorer may have slots of its own."""
     scorer_slots: Mapping[str, int] = settings.get("scorer_slots", {})
-    if key.startswith(SCORER_PREFIX):
-        slots = scorer_slots.get(key.removeprefix(SCORER_PREFIX), slots)
+    if key.startswith(events.SCORER_PREFIX):
+        slots = scorer_slots.get(key.removeprefix(events.SCORER_PREFIX), slots)
     return new_policy(name, slots, settings, trials)
 
 
-def _caveat(started: RunStarted) -> str:
+def _caveat(run_started: events.RunStarted) -> str:
     """Return why recomputed decisions may differ: another release may have other policies."""
     version = installed_version()
-    recorded = started.environment.get("evaljournal", version)
-    if recorded == version or not version:
+    recorded_version = run_started.environment.get("evaljournal", version)
+    if recorded_version == version or not version:
         return ""
-    return f"the run was started by evaljournal {recorded}, and this is {version}; only that release can reproduce it"
+    return f"the run was started by evaljournal {recorded_version}, and this is {version}; only that release can reproduce it"
 
 
-_FINAL: Final = (AttemptSucceeded, TrialScored, ScoringFailed)
+_FINAL_EVENTS: Final = (events.AttemptSucceeded, events.TrialScored, events.ScoringFailed)
 
 
 class SessionRules:
@@ -70,34 +59,34 @@ class SessionRules:
         self._new_policy = policy
         self._steerings: dict[str, Steering] = {}
         """Rate-limit key → its steering."""
-        self._last: dict[str, Steering] = {}
-        """Trial → the steering of its last attempt, until it succeeds; call → that of the scorer, until it returns."""
+        self._last_steerings: dict[str, Steering] = {}
+        """Trial → the steering of its last attempt until it succeeds; scorer call → its steering until it returns."""
         self._retry = retry
         self._seed = seed
         self.caveat = caveat
 
-    def begin(self, key: str) -> PolicyEvent:
+    def begin(self, key: str) -> events.PolicyEvent:
         """Return the first limit of a rate-limit key."""
         steering = self._steerings[key] = Steering(self._new_policy(key), patience=self._retry.rate_limits, key=key)
         return steering.begin()
 
-    def take(self, record: Record) -> Sequence[PolicyEvent]:
-        """Pass a start or an end to its policy; return its decisions."""
+    def take(self, record: Record) -> Sequence[events.PolicyEvent]:
+        """Pass the start or end of an attempt or a call to its policy; return the policy's decisions."""
         event = record.event
         name: str = getattr(event, "trial", "")
-        if isinstance(event, AttemptStarted):
-            self._last[name] = self._steerings[event.key]
+        if isinstance(event, events.AttemptStarted):
+            self._last_steerings[name] = self._steerings[event.key]
         elif isinstance(event, CallEvent):
             name = call_id(name, event.scorer.partition(".")[0])
-            if isinstance(event, ScorerCallStarted):
-                self._last[name] = self._steerings[event.key]
-        steering = self._last.get(name)
-        if isinstance(event, _FINAL):
-            self._last.pop(name, None)
+            if isinstance(event, events.ScorerCallStarted):
+                self._last_steerings[name] = self._steerings[event.key]
+        steering = self._last_steerings.get(name)
+        if isinstance(event, _FINAL_EVENTS):
+            self._last_steerings.pop(name, None)
         return [] if steering is None else steering.take(record)
 
-    def elapse(self, key: str, t: float) -> Sequence[PolicyEvent]:
-        """Return what the policy decides at time `t`, without a new record."""
+    def elapse(self, key: str, t: float) -> Sequence[events.PolicyEvent]:
+        """Return the decisions of the policy at time `t`, without a new record."""
         return self._steerings[key].elapse(t) if key in self._steerings else []
 
     def block_reason(self, key: str, t: float) -> str:
@@ -110,12 +99,14 @@ class SessionRules:
         return "the limit is reached" if permit.at is None else f"the next may start at {permit.at:.6f} s"
 
     def settle(self, event: Settlement, trial: TrialState, *, over_budget: bool) -> Settlement:
-        """Return what should have been decided where `event` was recorded."""
+        """Return the event that the rules require in place of the recorded `event`."""
         name = event.trial
-        probe = name in self._last and name in self._last[name].free_probes
+        probe = name in self._last_steerings and name in self._last_steerings[name].free_probes
         history = trial.retry_history
         is_fatal = trial.stage == "unsettled" and history is not None and history.category == "fatal"
-        stop_run = is_fatal and not isinstance(event, TrialFailed)  # Not recorded, but only this is retried.
+        stop_run = is_fatal and not isinstance(
+            event, events.TrialFailed
+        )  # Not recorded; of fatal failures, only these are retried.
         return settle(
             name,
             trial,
@@ -124,5 +115,6 @@ class SessionRules:
             probe=probe,
             stop_run=stop_run,
             over_budget=over_budget,
-            ambiguous=isinstance(event, TrialFailed) and event.reason == "ambiguous",  # An option, which is not recorded.
+            ambiguous=isinstance(event, events.TrialFailed)
+            and event.reason == "ambiguous",  # An option, which is not recorded.
         )

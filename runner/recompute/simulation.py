@@ -1,7 +1,7 @@
 """Simulate a recorded run on a virtual clock with another policy or number of slots.
 
-The engine is the real one; the task is replaced by one that replays the recorded latencies and failures. Both depend on the
-load, and here they are those of the recorded policy, so the figures are estimates.
+The engine is the real one; the task is replaced by one that replays the recorded latencies and failures. The figures are
+estimates, because latencies and failures depend on the load, and the recorded ones are those of the recorded policy.
 """
 
 from collections import defaultdict
@@ -33,7 +33,7 @@ LIMITATION: Final = (
 
 _KEY: Final = "key"
 _NO_CALL: Final[tuple[Action, ...]] = (Return(output=True),)
-"""What a scorer does for a trial without a recorded call."""
+"""Actions of a scorer for a trial without a recorded call."""
 
 
 @attrs.frozen(kw_only=True)
@@ -81,14 +81,6 @@ class Recording:
         """The longest timeout that an attempt exceeded."""
         self._longest_call_timeouts: defaultdict[str, float] = defaultdict(float)
         """Scorer → its longest call that timed out."""
-
-    @classmethod
-    def of(cls, records: Iterable[Record]) -> "Recording":
-        """Read the records of a run."""
-        recording = cls()
-        for record in records:
-            recording.apply(record)
-        return recording
 
     @property
     def seq(self) -> int:
@@ -149,7 +141,7 @@ class Recording:
         return {name: script for name, script in self._scripts.items() if script.actions and trials[name].stage in DONE_STAGES}
 
     @property
-    def excluded(self) -> int:
+    def excluded_count(self) -> int:
         """Number of trials that cannot be simulated: not done, or without recorded attempts."""
         return self._state.total - len(self.done_trials)
 
@@ -211,7 +203,7 @@ class Recording:
         settings = self._state.settings
         retry = Retry.from_settings(settings) if "retry" in settings else Retry()
         timeout = settings.get("timeout") or self._longest_timeout or None
-        simulated: Evaluation[Any, Any, Any] = evaluation(
+        simulated_evaluation: Evaluation[Any, Any, Any] = evaluation(
             cases=[Case(name=name, input=name, metadata={_KEY: script.key}) for name, script in scripts.items()],
             loop="trio",
             timeout=timeout,
@@ -224,8 +216,8 @@ class Recording:
             slots = scorer_slots.get(scorer) if isinstance(scorer_slots, dict) else None
             calls = {name: script.scorer_calls.get(scorer, _NO_CALL) for name, script in scripts.items()}
             scorer_task = _RecordedScorer(calls, slots, "" if key else task.rate_limit_identity)
-            simulated.score(name=scorer, timeout=self._longest_call_timeouts.get(scorer))(scorer_task)
-        return simulated
+            simulated_evaluation.score(name=scorer, timeout=self._longest_call_timeouts.get(scorer))(scorer_task)
+        return simulated_evaluation
 
 
 class _RecordedFailure(RateLimited):

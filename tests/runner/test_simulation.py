@@ -1,7 +1,7 @@
 """Simulations of recorded runs, with results that can be computed by hand."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,13 @@ def virtually(main: Callable[[], Any]) -> Any:
     return trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
+def recording_of(records: Iterable[Record]) -> Recording:
+    recording = Recording()
+    for record in records:
+        recording.apply(record)
+    return recording
+
+
 def recorded(defined: AnyEvaluation, *sessions: dict[str, Any]) -> Recording:
     """Run an evaluation in several sessions, and return its recording."""
     disk = SimulatedDisk()
@@ -37,7 +44,7 @@ def recorded(defined: AnyEvaluation, *sessions: dict[str, Any]) -> Recording:
                 arun, defined, PATH, **{**deterministic_options(3), "files": disk, "resume": number > 0, **options}
             )
         )
-    return Recording.of(read(PATH, files=disk))
+    return recording_of(read(PATH, files=disk))
 
 
 def steady(count: int, seconds: float = 1.0) -> AnyEvaluation:
@@ -163,7 +170,7 @@ def test_unfinished_trials_are_excluded() -> None:
     """Of a stopped run, only trials that are done are simulated."""
     recording = recorded(steady(10), {"policy": "fixed", "slots": 2, "deadline": 2.5, "grace": 0})
 
-    assert (4, 6) == (len(recording.done_trials), recording.excluded)
+    assert (4, 6) == (len(recording.done_trials), recording.excluded_count)
     assert (4, 1.0) == (recording.simulate(slots=4).completed, recording.simulate(slots=4).duration)
 
 
@@ -173,10 +180,10 @@ def test_a_run_without_finished_trials_is_rejected(tmp_path: Path) -> None:
     write_sync(tmp_path / "old", complete_run())
 
     with pytest.raises(UsageError, match="nothing to simulate"):
-        Recording.of(read(tmp_path / "empty")).simulate()
+        recording_of(read(tmp_path / "empty")).simulate()
     with pytest.raises(UsageError, match="pass both"):
-        Recording.of(read(tmp_path / "old")).simulate()
-    assert 2 == Recording.of(read(tmp_path / "old")).simulate(policy="fixed", slots=1).completed
+        recording_of(read(tmp_path / "old")).simulate()
+    assert 2 == recording_of(read(tmp_path / "old")).simulate(policy="fixed", slots=1).completed
 
 
 @pytest.mark.parametrize("elapsed", [-1.0, 1e300])
@@ -190,7 +197,7 @@ def test_invalid_times_do_not_hang(elapsed: float) -> None:
         is_altered = isinstance(record.event, AttemptSucceeded | AttemptFailed | AttemptTimedOut)
         return record._replace(event=attrs.evolve(record.event, elapsed=elapsed)) if is_altered else record  # type: ignore[misc]
 
-    figures = Recording.of(map(altered, read(PATH, files=disk))).simulate()
+    figures = recording_of(map(altered, read(PATH, files=disk))).simulate()
 
     assert 6 == figures.completed + figures.failed
 
