@@ -1,7 +1,7 @@
-"""The result of an audit, and the interface of the rules that it recomputes decisions with."""
+"""The findings and the result of an audit, and the interface of the rules that it recomputes decisions with."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, Protocol
 
 import attrs
 
@@ -9,6 +9,9 @@ from journal import Record
 from journal.events import PolicyEvent, RetryScheduled, RunStarted, TrialFailed
 from replay.budget import BudgetUse
 from replay.trial_state import TrialState
+
+MAX_FINDINGS: Final = 100
+"""Findings that are kept; further ones are only counted."""
 
 Settlement = RetryScheduled | TrialFailed
 """The decision about a trial after an attempt without an output."""
@@ -19,7 +22,7 @@ class Rules(Protocol):
 
     @property
     def caveat(self) -> str:
-        """Why they may differ from the rules that were in force, such as another release; empty if there is no reason."""
+        """Why they may differ from the rules that were in force, such as another release; empty if they do not."""
         ...
 
     def begin(self, key: str) -> PolicyEvent:
@@ -58,6 +61,38 @@ class Finding:
     message: str
 
 
+class Findings:
+    """The findings and notes that an audit collects."""
+
+    def __init__(self) -> None:
+        self.findings: list[Finding] = []
+        """The first `MAX_FINDINGS`."""
+        self.count = 0
+        """Number of all findings."""
+        self.notes: dict[str, None] = {}
+        """What was not checked, and why, each once."""
+
+    def add(self, record: Record, check: str, message: str) -> None:
+        """Add a finding about a record."""
+        self.count += 1
+        if len(self.findings) < MAX_FINDINGS:
+            self.findings.append(Finding(record.seq, check, message))
+
+    def add_all(self, record: Record, check: str, messages: Iterable[str]) -> None:
+        """Add a finding for each message."""
+        for message in messages:
+            self.add(record, check, message)
+
+    def note(self, text: str) -> None:
+        """Add a note, unless there is an equal one."""
+        self.notes[text] = None
+
+    def truncate(self, length: int, count: int) -> None:
+        """Remove the findings after the first `length`, and restore the count that they had then."""
+        del self.findings[length:]
+        self.count = count
+
+
 @attrs.frozen(kw_only=True)
 class Totals:
     """Numbers of trials; `enqueued` is the sum of the others."""
@@ -84,7 +119,7 @@ class Audit:
     decisions_not_reproduced: int = 0
     """Decisions that depend on a policy shared with another run: not reproduced, but checked against all other rules."""
     budget: Mapping[str, BudgetUse] = attrs.field(factory=dict[str, BudgetUse])
-    """Unit → what was spent of the budget, and the worst possible overshoot; empty without a budget."""
+    """Unit → how much of the budget is used; empty without a budget."""
 
     @property
     def ok(self) -> bool:

@@ -5,19 +5,18 @@ pauses, delays, times, totals, and every decision, recomputed. A finding means t
 damaged. The rules of a session belong to the runner; the caller passes a function that rebuilds them from its settings.
 """
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Final, get_args
 
 from journal import Record, events
 from journal.errors import IllegalEvent
 from journal.lifecycle import Lifecycle
-from replay.audit_types import Audit, Finding, Rules, RulesFactory, Settlement, Totals
+from replay.audit_types import Audit, Finding, Findings, Rules, RulesFactory, Settlement, Totals
 from replay.budget_rules import end_problems, start_problems, stop_problems
 from replay.decision_rules import TIME_TOLERANCE, DecisionRules
-from replay.findings import Findings
 from replay.handlers import handlers
 from replay.idle import slots_of
-from replay.in_flight import InFlight
 from replay.pauses import BREAKER_REASONS, NO_RESPONSE, Pause
 from replay.state import RunState
 from replay.step_rules import StepRules
@@ -33,8 +32,44 @@ def audit(records: Iterable[Record], *, rules: RulesFactory | None = None) -> Au
     return auditor.result()
 
 
+class _InFlight:
+    """The attempts and scorer calls in flight in a session, by rate-limit key."""
+
+    def __init__(self) -> None:
+        self._open: dict[Hashable, tuple[str, int]] = {}
+        """Attempt (by its trial) or call (by trial and scorer) → its rate-limit key, and the epoch in which it started."""
+        self._counts: Counter[str] = Counter()
+        self._epochs: Counter[str] = Counter()
+        """Rate-limit key → number of times its endpoint has stopped responding."""
+
+    def __contains__(self, name: Hashable) -> bool:
+        return name in self._open
+
+    def start(self, name: Hashable, key: str) -> int:
+        """Add a start; return how many of its key now count against the limit."""
+        self._open[name] = key, self._epochs[key]
+        self._counts[key] += 1
+        return self._counts[key]
+
+    def end(self, name: Hashable) -> str:
+        """Remove an ended attempt or call; return its key."""
+        key, epoch = self._open.pop(name, ("", -1))
+        if epoch == self._epochs[key]:
+            self._counts[key] -= 1
+        return key
+
+    def key_of(self, name: Hashable) -> str | None:
+        """Return the rate-limit key of an attempt or call; None if it is not in flight."""
+        return self._open[name][0] if name in self._open else None
+
+    def exclude_hung(self, key: str) -> None:
+        """Stop counting the attempts and calls in flight against the limit: the endpoint does not respond."""
+        self._counts[key] = 0
+        self._epochs[key] += 1
+
+
 class Auditor:
-    """An audit in progress: the state so far, and what occupies each slot."""
+    """An audit in progress."""
 
     def __init__(
         self, rules: RulesFactory | None = None, state: RunState | None = None, lifecycle: Lifecycle | None = None
@@ -51,10 +86,10 @@ class Auditor:
         self._findings = Findings()
         self._add, self._add_all = self._findings.add, self._findings.add_all
         self._before_run = 1, 0, 0
-        """The first record of the run, or of the current shard of a merged one, and the findings kept and counted before it."""
+        """The first record of the run, or of the current shard of a merged run, and the findings kept and counted before it."""
         self._is_over = False
         """Whether a record was invalid; the records after it are not checked."""
-        self._open: int | None = None
+        self._open_trials: int | None = None
         """Number of open trials at that record."""
 
         self._t = 0.0
@@ -65,8 +100,8 @@ class Auditor:
         """Hash of the last record that is not a file event."""
         self._slots: dict[int, str] = {}
         """Slot → trial in it."""
-        self._in_flight = InFlight()
-        self._hung = 0
+        self._in_flight = _InFlight()
+        self._hung_attempts = 0
         """Attempts in flight when an endpoint stopped responding, in this session."""
         self._highest_limit = 0
         """Highest concurrency limit of attempts in this session."""
@@ -109,21 +144,21 @@ class Auditor:
             completed=state.completed,
             failed=state.failed,
             withdrawn=state.stages["withdrawn"],
-            open=self._lifecycle.open_trials if self._open is None else self._open,
+            open=self._lifecycle.open_trials if self._open_trials is None else self._open_trials,
         )
-        accounted = totals.completed + totals.failed + totals.withdrawn + totals.open
-        findings, count = list(self._findings.kept), self._findings.count
-        if not self._is_over and totals.enqueued != accounted:
+        accounted_trials = totals.completed + totals.failed + totals.withdrawn + totals.open
+        findings, count = list(self._findings.findings), self._findings.count
+        if not self._is_over and totals.enqueued != accounted_trials:
             count += 1
-            message = f"{plural(totals.enqueued, 'trial')} enqueued, but {accounted:,} accounted for"
+            message = f"{plural(totals.enqueued, 'trial')} enqueued, but {accounted_trials:,} accounted for"
             findings.append(Finding(state.seq, "totals", message))
         return Audit(
             findings=tuple(findings),
             findings_omitted=count - len(findings),
             notes=(*self._findings.notes, *version_notes(state)),
             totals=totals,
-            decisions_reproduced=self._decisions.reproduced,
-            decisions_not_reproduced=self._decisions.not_reproduced,
+            decisions_reproduced=self._decisions.reproduced_count,
+            decisions_not_reproduced=self._decisions.not_reproduced_count,
             budget={} if state.budget is None else state.budget.use(),
         )
 
@@ -135,7 +170,7 @@ class Auditor:
     def _stop(self, record: Record, message: str) -> None:
         self._add(record, "lifecycle", message)
         self._findings.note(f"nothing after record {record.seq:,} was checked")
-        self._is_over, self._open = True, self._lifecycle.open_trials
+        self._is_over, self._open_trials = True, self._lifecycle.open_trials
 
     def _check(self, record: Record) -> None:
         event = record.event
@@ -155,20 +190,21 @@ class Auditor:
                 self._t_before_notes = self._t
 
     def _begin_session(self, event: events.SessionStarted, record: Record) -> None:
-        self._t, self._t_before_notes, self._highest_limit, self._hung = record.t, record.t, 0, 0
+        self._t, self._t_before_notes, self._highest_limit, self._hung_attempts = record.t, record.t, 0, 0
         if self._state.merged and self._state.merged.is_first(event.session):
-            self._before_run = record.seq, len(self._findings.kept), self._findings.count
-        for per_session in (self._slots, self._in_flight, self._calls, self._output_times):
+            self._before_run = record.seq, len(self._findings.findings), self._findings.count
+        self._in_flight = _InFlight()
+        for per_session in (self._slots, self._calls, self._output_times):
             per_session.clear()
         self._decisions.begin_session(self._session_rules(event))
 
     def _session_rules(self, event: events.SessionStarted) -> Rules | None:
         """Return the rules of a session; None if decisions are not recomputed."""
-        started = self._state.started
-        if self._rules_factory is None or started is None:
+        run_started = self._state.started
+        if self._rules_factory is None or run_started is None:
             return None
         settings = {**self._state.settings, **(event.settings if isinstance(event.settings, dict) else {})}
-        rules = self._rules_factory(started, settings, event.trials or self._state.planned)
+        rules = self._rules_factory(run_started, settings, event.trials or self._state.planned)
         if isinstance(rules, str):
             self._findings.note(f"decisions of session {event.session} were not recomputed: {rules}")
             return None
@@ -177,15 +213,15 @@ class Auditor:
     def _reset(self, event: events.JournalRecovered | events.JournalSalvaged, record: Record) -> None:
         self._decisions.stop()
         if isinstance(event, events.JournalSalvaged):
-            first, kept, count = self._before_run
-            self._findings.truncate(kept, count)
+            first_seq, length, count = self._before_run
+            self._findings.truncate(length, count)
             gaps = "were salvaged from a damaged journal, with gaps: only their order was checked"
-            self._findings.note(f"records {first:,} to {record.seq:,} {gaps}")
+            self._findings.note(f"records {first_seq:,} to {record.seq:,} {gaps}")
 
     @property
     def _is_forked(self) -> bool:
-        started = self._state.started
-        return started is not None and (started.forked_from is not None or any(self._state.merged.origins()))
+        run_started = self._state.started
+        return run_started is not None and (run_started.forked_from is not None or any(self._state.merged.origins()))
 
     def _check_score(self, event: events.TrialScored | events.ScoringFailed, record: Record) -> None:
         call_id = event.trial, event.scorer.partition(".")[0]
@@ -193,8 +229,8 @@ class Auditor:
             self._check_call_end(call_id, event.elapsed, record)
             return
         output_at = self._output_times.get(event.trial)
-        since = "the session started" if output_at is None else "the output"
-        self._check_elapsed(record, event.elapsed, 0.0, record.t - (output_at or 0.0), since)
+        origin = "the session started" if output_at is None else "the output"
+        self._check_elapsed(record, event.elapsed, 0.0, record.t - (output_at or 0.0), origin)
 
     _on_trial_scored = _on_scoring_failed = _check_score
 
@@ -208,9 +244,9 @@ class Auditor:
         if event.call != expected:
             self._add(record, "calls", f"{subject}: expected call {expected}, got call {event.call}")
         self._calls[call_id] = event.call
-        due = self._state.delayed_calls.get(call_id, 0.0)
-        if record.t < due - TIME_TOLERANCE:
-            self._add(record, "delay", f"{subject} starts at {record.t:.6f} s, before its backoff ends at {due:.6f} s")
+        backoff_end = self._state.delayed_calls.get(call_id, 0.0)
+        if record.t < backoff_end - TIME_TOLERANCE:
+            self._add(record, "delay", f"{subject} starts at {record.t:.6f} s, before its backoff ends at {backoff_end:.6f} s")
         in_flight = self._in_flight.start(call_id, event.key)
         self._check_room(subject, event.key, in_flight, record)
         if count == self._findings.count:
@@ -226,8 +262,8 @@ class Auditor:
         self._check_call_end(call_id, event.elapsed, record)
 
     def _check_call_end(self, call_id: tuple[str, str], elapsed: float, record: Record) -> None:
-        key, since = self._in_flight.end(call_id), self._state.scorer_calls[call_id].since
-        self._check_elapsed(record, elapsed, self._t_before_notes - since, record.t - since, "the call started")
+        key, start = self._in_flight.end(call_id), self._state.scorer_calls[call_id].start
+        self._check_elapsed(record, elapsed, self._t_before_notes - start, record.t - start, "the call started")
         self._decisions.inform(record, key)
 
     def _on_policy_shared(self, event: events.PolicyShared, _: Record) -> None:
@@ -272,13 +308,13 @@ class Auditor:
         if state.steps.open or event.reuses or event.spent:
             self._add_all(record, "steps", self._steps.start(event))
         in_flight, subject = self._in_flight.start(event.trial, event.key), repr(event.trial)
-        is_known = self._check_room(subject, event.key, in_flight, record)
-        if is_known and not 0 <= event.slot < max(self._highest_limit + self._hung, len(self._slots)):
+        is_within_limit = self._check_room(subject, event.key, in_flight, record)
+        if is_within_limit and not 0 <= event.slot < max(self._highest_limit + self._hung_attempts, len(self._slots)):
             message = f"{event.trial!r} starts in slot {event.slot}, but there were never more than {self._highest_limit} slots"
             self._add(record, "slots", message)
-        due = state.backing_off.get(event.trial, 0.0)
-        if record.t < due - TIME_TOLERANCE:
-            message = f"{event.trial!r} starts at {record.t:.6f} s, before its backoff ends at {due:.6f} s"
+        backoff_end = state.backing_off.get(event.trial, 0.0)
+        if record.t < backoff_end - TIME_TOLERANCE:
+            message = f"{event.trial!r} starts at {record.t:.6f} s, before its backoff ends at {backoff_end:.6f} s"
             self._add(record, "delay", message)
         if count == self._findings.count:
             self._decisions.check_start(subject, event.key, record)
@@ -286,24 +322,24 @@ class Auditor:
         self._decisions.inform(record, event.key)
 
     def _check_budget(self, record: Record, problems: Sequence[str]) -> None:
-        """Add the problems of a recomputed decision of the budget; without any, count it as reproduced."""
+        """Add the problems of a budget decision; if there are none, count the decision as reproduced."""
         self._add_all(record, "budget", problems)
-        self._decisions.reproduced += not problems
+        self._decisions.reproduced_count += not problems
 
     def _check_room(self, subject: str, key: str, in_flight: int, record: Record) -> bool:
-        """Check a start against the limit and the pause of its rate-limit key; return whether it is within the limit."""
-        until, reason, _ = self._state.pauses.get(key, Pause(0.0, ""))
-        if record.t < until - TIME_TOLERANCE:
-            message = f"{subject} starts at {record.t:.6f} s, while starts are paused until {until:.6f} s ({reason!r})"
-            self._add(record, "intake", message)
+        """Check a start against the limit and the pause of its rate-limit key; return whether it is within a known limit."""
+        pause = self._state.pauses.get(key, Pause(0.0, ""))
+        if record.t < pause.until - TIME_TOLERANCE:
+            period = f"while starts are paused until {pause.until:.6f} s ({pause.reason!r})"
+            self._add(record, "intake", f"{subject} starts at {record.t:.6f} s, {period}")
         limit = self._state.limits.get(key, in_flight)
-        if in_flight > limit and reason not in BREAKER_REASONS:  # A probe may start although hung attempts fill every slot.
+        if in_flight > limit and pause.reason not in BREAKER_REASONS:  # A probe may start while hung attempts fill all slots.
             self._add(record, "limit", f"{subject} starts with {in_flight} in flight, above the limit of {limit}")
             return False
         return key in self._state.limits
 
     def _check_end(self, event: events.AttemptEnd, record: Record) -> None:
-        _, slot, since, _ = self._state.running[event.trial]
+        _, slot, start, _ = self._state.running[event.trial]
         self._in_flight.end(event.trial)
         if self._slots.get(slot) == event.trial:
             del self._slots[slot]
@@ -311,10 +347,9 @@ class Auditor:
             self._output_times[event.trial] = record.t
         if event.elapsed is None:
             return
-        # It is measured when the attempt returns and recorded immediately; only notes may come between, because an exception's
+        # `elapsed` is measured when the attempt returns and recorded immediately. Only notes may come between: an exception's
         # text and an output's conversion to JSON are user code.
-        earliest, latest = self._t_before_notes - since, record.t - since
-        self._check_elapsed(record, event.elapsed, earliest, latest, "the attempt started")
+        self._check_elapsed(record, event.elapsed, self._t_before_notes - start, record.t - start, "the attempt started")
         if isinstance(event, events.AttemptTimedOut):
             timeout = self._steps.timeout(event.trial, self._state.settings.get("timeout", event.timeout))
             if event.elapsed < event.timeout - TIME_TOLERANCE:
@@ -322,9 +357,9 @@ class Auditor:
             if timeout != event.timeout:
                 self._add(record, "elapsed", f"its timeout is {event.timeout:g} s, but the settings have timeout={timeout!r}")
 
-    def _check_elapsed(self, record: Record, elapsed: float, earliest: float, latest: float, since: str) -> None:
-        if not earliest - TIME_TOLERANCE <= elapsed <= latest + TIME_TOLERANCE:
-            message = f"elapsed is {elapsed:.6f} s, but {max(earliest, 0):.6f} to {latest:.6f} s have passed since {since}"
+    def _check_elapsed(self, record: Record, elapsed: float, low: float, high: float, origin: str) -> None:
+        if not low - TIME_TOLERANCE <= elapsed <= high + TIME_TOLERANCE:
+            message = f"elapsed is {elapsed:.6f} s, but {max(low, 0):.6f} to {high:.6f} s have passed since {origin}"
             self._add(record, "elapsed", message)
 
     def _check_decision(self, event: events.PolicyEvent, record: Record) -> None:
@@ -351,29 +386,25 @@ class Auditor:
             self._add(record, "intake", "it ends a pause, but starts were not paused")
         elif isinstance(event, events.IntakePaused) and event.reason == NO_RESPONSE:
             self._in_flight.exclude_hung(event.key)
-            self._hung = len(self._slots)
+            self._hung_attempts = len(self._slots)
 
-    def _check_settlement(self, event: Settlement, record: Record) -> None:
+    def _on_retry_scheduled(self, event: Settlement, record: Record) -> None:
         self._decisions.check_settlement(event, record)
 
-    _on_retry_scheduled = _on_trial_failed = _check_settlement
-
-    def _check_same_error(self, event: events.RunStopped, record: Record) -> None:
-        if event.reason == "same_error":
-            if self._state.repeated_error.stops_run(self._state.settings):
-                self._decisions.reproduced += 1
-            else:
-                self._add(record, "stop", "it stops the run for the same error, but the first trials did not fail with one")
+    _on_trial_failed = _on_retry_scheduled
 
     def _check_end_of_run(self, event: events.RunStopped | events.RunFinished, record: Record) -> None:
         if isinstance(event, events.RunFinished):
             self._check_totals(event, record)
         elif event.reason == "disk_full" or self._is_forked:
             return  # The last decisions may be missing: there was no space, or the run was forked before them.
-        else:
-            self._check_same_error(event, record)
-            if event.reason == "budget":
-                self._check_budget(record, list(stop_problems(self._state)))
+        elif event.reason == "budget":
+            self._check_budget(record, list(stop_problems(self._state)))
+        elif event.reason == "same_error":
+            if self._state.repeated_error.stops_run(self._state.settings):
+                self._decisions.reproduced_count += 1
+            else:
+                self._add(record, "stop", "it stops the run for the same error, but the first trials did not fail with one")
         self._decisions.require_no_due(record)
 
     _on_run_stopped = _on_run_finished = _check_end_of_run

@@ -13,7 +13,7 @@ import attrs
 from replay.usage import is_amount
 
 UNITS: Final = ("cost", "input_tokens", "output_tokens")
-"""What a budget can limit; `cost` is in dollars. A judge's usage counts, too."""
+"""Units that a budget can limit; `cost` is in dollars. A judge's usage counts, too."""
 MAX_UNKNOWN: Final = 4
 """Attempts of a variant that may be in flight without a reserve, until one of them has reported its usage."""
 MAX_UNREPORTED: Final = 20
@@ -21,9 +21,9 @@ MAX_UNREPORTED: Final = 20
 OVER_BUDGET: Final = "OverBudget"
 """Error type of an attempt that exceeded the budget per trial and did not fail with another error."""
 _MAX_TRIALS: Final = 10**9
-"""Bound of the number of trials that a budget is enough for; a foreign journal may have any budget."""
+"""Maximum of `more_trials`; a foreign journal may have any budget."""
 _DECIMALS: Final = 9
-"""Decimals of a sum; costs are recorded with as many, so that sums are exact."""
+"""Decimals of a sum; costs are recorded with as many, so sums are exact."""
 
 _NAMES_IN_USAGE: Final = tuple((unit, f"judge.{unit}") for unit in UNITS)
 
@@ -53,25 +53,25 @@ class _OpenAttempt:
 
     number: int
     variant: str
-    reserved: Amounts
-    used: Amounts = attrs.field(factory=dict[str, float])
+    reserve: Amounts
+    usage: Amounts = attrs.field(factory=dict[str, float])
 
-    def held(self, unit: str) -> float:
+    def unused_reserve(self, unit: str) -> float:
         """Return how much of its reserve is not used yet."""
-        return max(0.0, round(self.reserved.get(unit, 0.0) - self.used.get(unit, 0.0), _DECIMALS))
+        return max(0.0, round(self.reserve.get(unit, 0.0) - self.usage.get(unit, 0.0), _DECIMALS))
 
 
 @attrs.define(eq=False)
 class _VariantUsage:
-    """What the attempts of a variant have used."""
+    """Usage of the attempts of a variant."""
 
-    largest: Amounts = attrs.field(factory=dict[str, float])
+    maximum: Amounts = attrs.field(factory=dict[str, float])
     """The most that one attempt has used, its judges included."""
-    reported: set[str] = attrs.field(factory=set[str])
+    reported_units: set[str] = attrs.field(factory=set[str])
     """Units that a completed trial has reported."""
-    unreported: Counter[str] = attrs.field(factory=Counter[str])
+    unreported_trials: Counter[str] = attrs.field(factory=Counter[str])
     """Unit → trials completed in this session without it."""
-    interrupted: Counter[str] = attrs.field(factory=Counter[str])
+    interrupted_attempts: Counter[str] = attrs.field(factory=Counter[str])
     """Unit → interrupted attempts without a reserve; each may have used as much as the first attempt that reports it."""
     last_reserve: Amounts | None = None
     """The reserve of the last attempt that was started with a budget."""
@@ -82,10 +82,10 @@ class Block:
     """Why no attempt of a variant may start."""
 
     reason: Literal["limit", "unknown", "unreported"]
-    """`limit`: it could exceed the budget. `unknown`: its reserve is unknown, and enough of such attempts are in flight.
+    """`limit`: it could exceed the budget. `unknown`: its reserve is unknown, and `MAX_UNKNOWN` such attempts are in flight.
     `unreported`: completed trials have reported no usage."""
     unit: str
-    needed: float | None = None
+    reserve: float | None = None
     """The reserve that does not fit."""
 
 
@@ -111,59 +111,59 @@ class Budget:
     limits: Amounts = attrs.field(factory=dict[str, float])
     """The budget of the run; empty if it has none."""
     trial_limits: Amounts = attrs.field(factory=dict[str, float])
-    """What the attempts of one trial may use."""
+    """The budget of each trial; empty if they have none."""
     spent: Amounts = attrs.field(factory=_zero_amounts)
     possibly_paid: Amounts = attrs.field(factory=_zero_amounts)
-    held: Amounts = attrs.field(factory=_zero_amounts)
+    unused_reserves: Amounts = attrs.field(factory=_zero_amounts)
     """Reserves that are not used yet, of attempts in flight and of outputs that are not fully scored."""
     has_ended: bool = False
     """Whether the session has ended with a final record, so that nothing is in flight."""
     _open: dict[str, _OpenAttempt] = attrs.field(factory=dict[str, _OpenAttempt])
     """Trial → its attempt in flight or being scored."""
     _variants: dict[str, _VariantUsage] = attrs.field(factory=dict[str, _VariantUsage])
-    _used_by_trial: dict[str, Amounts] = attrs.field(factory=dict[str, Amounts])
-    """Trial that is not done → what its attempts have used; only with `trial_limits`."""
+    _usage_by_trial: dict[str, Amounts] = attrs.field(factory=dict[str, Amounts])
+    """Trial that is not done → usage of its attempts; only with `trial_limits`."""
 
     def reserve(self, variant: str, estimate: Mapping[str, float]) -> Amounts:
-        """Return the reserve of the next attempt: the most that one has used, before the first report at least the estimate.
+        """Return the reserve of the next attempt: the most that one has used; before the first report, at least the estimate.
 
-        A unit without either is missing.
+        A unit that is neither reported nor estimated is missing.
         """
         usage, reserve = self._variants.get(variant) or _VariantUsage(), {}
         for unit in self.limits:
-            if unit in usage.reported:
-                reserve[unit] = usage.largest[unit]
+            if unit in usage.reported_units:
+                reserve[unit] = usage.maximum[unit]
             elif unit in estimate:
-                reserve[unit] = max(estimate[unit], usage.largest.get(unit, 0.0))
+                reserve[unit] = max(estimate[unit], usage.maximum.get(unit, 0.0))
         return reserve
 
     def block(self, variant: str, reserve: Mapping[str, float]) -> Block | None:
         """Return why an attempt with this reserve may not start; None if it may."""
         usage = self._variants.get(variant) or _VariantUsage()
         for unit, limit in self.limits.items():
-            committed, needed = self._committed(unit), reserve.get(unit)
-            if unit not in usage.reported and usage.unreported[unit] >= MAX_UNREPORTED:
+            commitment, unit_reserve = self._commitment(unit), reserve.get(unit)
+            if unit not in usage.reported_units and usage.unreported_trials[unit] >= MAX_UNREPORTED:
                 return Block(reason="unreported", unit=unit)
-            if round(committed + (needed or 0.0), _DECIMALS) > limit or (needed is None and committed >= limit):
-                return Block(reason="limit", unit=unit, needed=needed)
-            if needed is None and self._unknown_in_flight(variant, unit) >= MAX_UNKNOWN:
+            if round(commitment + (unit_reserve or 0.0), _DECIMALS) > limit or (unit_reserve is None and commitment >= limit):
+                return Block(reason="limit", unit=unit, reserve=unit_reserve)
+            if unit_reserve is None and self._unknown_in_flight(variant, unit) >= MAX_UNKNOWN:
                 return Block(reason="unknown", unit=unit)
         return None
 
     def excess(self) -> Block | None:
-        """Return why no attempt may start if a unit is exceeded already; None if none is."""
-        exceeded = (unit for unit, limit in self.limits.items() if self._committed(unit) > limit)
-        return next((Block(reason="limit", unit=unit) for unit in exceeded), None)
+        """Return why no attempt may start if the budget is exceeded already; None if it is not."""
+        exceeded_units = (unit for unit, limit in self.limits.items() if self._commitment(unit) > limit)
+        return next((Block(reason="limit", unit=unit) for unit in exceeded_units), None)
 
     def over_trial_limit(self, trial: str, usage: object = None) -> Amounts:
-        """Return the units in which a trial exceeds the budget per trial, with what its attempts have used.
+        """Return the units in which a trial exceeds the budget per trial, with the usage of its attempts.
 
         `usage` is that of the attempt in flight, if it is not recorded yet.
         """
         if not self.trial_limits:
             return {}
-        used, unrecorded = self._used_by_trial.get(trial, {}), amounts(usage)
-        sums = {unit: round(used.get(unit, 0.0) + unrecorded.get(unit, 0.0), _DECIMALS) for unit in self.trial_limits}
+        parts = self._usage_by_trial.get(trial, {}), amounts(usage)
+        sums = {unit: round(sum(part.get(unit, 0.0) for part in parts), _DECIMALS) for unit in self.trial_limits}
         return {unit: amount for unit, amount in sums.items() if amount > self.trial_limits[unit]}
 
     def blocks(self) -> Iterator[Block]:
@@ -176,14 +176,15 @@ class Budget:
     @property
     def has_recorded_reserves(self) -> bool:
         """Whether the reserves of all variants follow from recorded usage, not from estimates."""
-        return bool(self._variants) and all(usage.reported.issuperset(self.limits) for usage in self._variants.values())
+        return bool(self._variants) and all(usage.reported_units.issuperset(self.limits) for usage in self._variants.values())
 
     def use(self) -> dict[str, BudgetUse]:
         """Return how much of the budget is used, by unit."""
         return {unit: self._use(unit, limit) for unit, limit in self.limits.items()}
 
     def _use(self, unit: str, limit: float) -> BudgetUse:
-        spent, possibly_paid, reserved = self.spent[unit], self.possibly_paid[unit], 0.0 if self.has_ended else self.held[unit]
+        spent, possibly_paid = self.spent[unit], self.possibly_paid[unit]
+        reserved = 0.0 if self.has_ended else self.unused_reserves[unit]
         overshoot = max(0.0, round(spent + possibly_paid + reserved - limit, _DECIMALS))
         return BudgetUse(limit=limit, spent=spent, possibly_paid=possibly_paid, reserved=reserved, overshoot=overshoot)
 
@@ -196,44 +197,44 @@ class Budget:
         ]
         return min(counts, default=None)
 
-    def larger(self, remaining: int, done: int) -> Amounts:
-        """Return a larger budget, in round numbers, with which the remaining trials can probably start.
+    def larger_limits(self, open_trials: int, done: int) -> Amounts:
+        """Return a larger budget, in round numbers, that is probably enough for the open trials.
 
         Twice the budget if only the first estimate is known and did not fit. Empty if a larger budget does not help.
         """
-        blocks, larger = list(self.blocks()), dict[str, float]()
+        blocks, limits = list(self.blocks()), dict[str, float]()
         if any(block.reason == "unreported" for block in blocks):
             return {}
         for unit in dict.fromkeys(block.unit for block in blocks if block.reason == "limit"):
-            used = self.spent[unit] + self.possibly_paid[unit]
+            amount_used = self.spent[unit] + self.possibly_paid[unit]
             average = self.spent[unit] / done if done else 0.0
             reserve = max((usage.last_reserve or {}).get(unit, 0.0) for usage in self._variants.values())
-            larger[unit] = round_up(max(used + reserve + max(1, remaining) * average, used + 2 * reserve))
-        return larger or {unit: round_up(2 * limit) for unit, limit in self.limits.items()}
+            limits[unit] = round_up(max(amount_used + reserve + max(1, open_trials) * average, amount_used + 2 * reserve))
+        return limits or {unit: round_up(2 * limit) for unit, limit in self.limits.items()}
 
     def begin_session(self, settings: Mapping[str, Any], being_scored: Iterable[str]) -> None:
-        """Use the limits of a session; `being_scored` are the trials with a scorer call that did not end before it."""
+        """Use the limits of a session; `being_scored` are the trials with a scorer call in flight before it."""
         self.has_ended = False
         self.limits = amounts(settings.get("budget"), zero=False)
         self.trial_limits = amounts(settings.get("budget_per_trial"), zero=False)
         for trial in being_scored:
             self.interrupt_call(trial)
         for usage in self._variants.values():
-            usage.unreported.clear()
+            usage.unreported_trials.clear()
 
-    def start(self, trial: str, number: int, variant: str, reserved: Any) -> None:
-        """Reserve the amounts of an attempt."""
+    def start(self, trial: str, number: int, variant: str, reserve: Any) -> None:
+        """Reserve the amounts of an attempt; `reserve` is the recorded value."""
         usage = self._usage_of(variant)
-        attempt = self._open[trial] = _OpenAttempt(number, variant, amounts(reserved))
-        if reserved is not None:
-            usage.last_reserve = dict(attempt.reserved)
-        for unit in usage.reported:
-            attempt.reserved.setdefault(unit, usage.largest[unit])
-        for unit, amount in attempt.reserved.items():
-            self._add(self.held, unit, amount)
+        attempt = self._open[trial] = _OpenAttempt(number, variant, amounts(reserve))
+        if reserve is not None:
+            usage.last_reserve = dict(attempt.reserve)
+        for unit in usage.reported_units:
+            attempt.reserve.setdefault(unit, usage.maximum[unit])
+        for unit, amount in attempt.reserve.items():
+            self._add(self.unused_reserves, unit, amount)
 
     def spend(self, usage: Any, trial: str = "", number: int = 0) -> None:
-        """Count recorded usage; it uses up the reserve of its attempt, if that is in flight or being scored."""
+        """Count recorded usage, also against the reserve of its attempt, if that is in flight or being scored."""
         if not isinstance(usage, Mapping):
             return
         attempt = self._open.get(trial)
@@ -243,72 +244,72 @@ class Budget:
             unit, judge_unit = names
             if unit not in usage and judge_unit not in usage:
                 continue
-            reported = [amount for name in names if (amount := _amount(usage.get(name))) is not None]
-            if not reported:
+            reported_amounts = [amount for name in names if (amount := _amount(usage.get(name))) is not None]
+            if not reported_amounts:
                 continue
-            amount = sum(reported)
+            amount = sum(reported_amounts)
             self._add(self.spent, unit, amount)
             if attempt is not None:
-                before = attempt.held(unit)
-                self._add(attempt.used, unit, amount)
-                self._add(self.held, unit, attempt.held(unit) - before)
-                largest = self._usage_of(attempt.variant).largest
-                largest[unit] = max(largest.get(unit, 0.0), attempt.used[unit])
+                old_reserve = attempt.unused_reserve(unit)
+                self._add(attempt.usage, unit, amount)
+                self._add(self.unused_reserves, unit, attempt.unused_reserve(unit) - old_reserve)
+                maximum = self._usage_of(attempt.variant).maximum
+                maximum[unit] = max(maximum.get(unit, 0.0), attempt.usage[unit])
                 if self.trial_limits:
-                    self._add(self._used_by_trial.setdefault(trial, {}), unit, amount)
+                    self._add(self._usage_by_trial.setdefault(trial, {}), unit, amount)
 
     def interrupt_call(self, trial: str) -> None:
-        """Count the unused reserve of an attempt as possibly paid: a scorer call reported no usage, and is repeated."""
+        """Count the unused reserve of an attempt as possibly paid: a scorer call ended without reporting its usage."""
         if (attempt := self._open.get(trial)) is not None:
             for unit in UNITS:
-                self._add(self.possibly_paid, unit, attempt.held(unit))
+                self._add(self.possibly_paid, unit, attempt.unused_reserve(unit))
 
     def interrupt(self, trial: str) -> None:
-        """Release the reserve of an attempt that was interrupted or timed out, and count what is unused as possibly paid."""
+        """Release the reserve of an attempt that was interrupted or timed out; count the unused part as possibly paid."""
         if (attempt := self.release(trial)) is None:
             return
-        interrupted = self._usage_of(attempt.variant).interrupted
+        interrupted_attempts = self._usage_of(attempt.variant).interrupted_attempts
         for unit in UNITS:
-            if unit in attempt.reserved:
-                self._add(self.possibly_paid, unit, attempt.held(unit))
+            if unit in attempt.reserve:
+                self._add(self.possibly_paid, unit, attempt.unused_reserve(unit))
             else:
-                interrupted[unit] += 1
+                interrupted_attempts[unit] += 1
 
     def complete(self, trial: str) -> None:
         """Release the reserve of a completed trial; the reserves of later attempts follow from its usage."""
-        self._used_by_trial.pop(trial, None)
+        self._usage_by_trial.pop(trial, None)
         if (attempt := self.release(trial)) is None:
             return
         usage = self._usage_of(attempt.variant)
         for unit in UNITS:
-            if unit in attempt.used:
+            if unit in attempt.usage:
                 self._report(attempt.variant, usage, unit)
-            elif attempt.reserved.get(unit) != 0:
-                usage.unreported[unit] += 1
+            elif attempt.reserve.get(unit) != 0:
+                usage.unreported_trials[unit] += 1
 
     def drop(self, trial: str) -> None:
         """Release the reserve of a trial that failed or was withdrawn."""
         self.release(trial)
-        self._used_by_trial.pop(trial, None)
+        self._usage_by_trial.pop(trial, None)
 
     def _report(self, variant: str, usage: _VariantUsage, unit: str) -> None:
-        """Use the first report of a unit: attempts that were started without a reserve get one."""
-        if unit in usage.reported:
+        """Process the first report of a unit: attempts that were started without a reserve get one."""
+        if unit in usage.reported_units:
             return
-        usage.reported.add(unit)
-        largest = usage.largest[unit]
-        self._add(self.possibly_paid, unit, usage.interrupted.pop(unit, 0) * largest)
+        usage.reported_units.add(unit)
+        maximum = usage.maximum[unit]
+        self._add(self.possibly_paid, unit, usage.interrupted_attempts.pop(unit, 0) * maximum)
         for attempt in self._open.values():
-            if attempt.variant == variant and unit not in attempt.reserved:
-                attempt.reserved[unit] = largest
-                self._add(self.held, unit, attempt.held(unit))
+            if attempt.variant == variant and unit not in attempt.reserve:
+                attempt.reserve[unit] = maximum
+                self._add(self.unused_reserves, unit, attempt.unused_reserve(unit))
 
     def release(self, trial: str) -> _OpenAttempt | None:
         """Release the reserve of an attempt; return the attempt, or None if the trial has none."""
         attempt = self._open.pop(trial, None)
         if attempt is not None:
-            for unit in attempt.reserved:
-                self._add(self.held, unit, -attempt.held(unit))
+            for unit in attempt.reserve:
+                self._add(self.unused_reserves, unit, -attempt.unused_reserve(unit))
         return attempt
 
     def _usage_of(self, variant: str) -> _VariantUsage:
@@ -317,11 +318,11 @@ class Budget:
             usage = self._variants[variant] = _VariantUsage()
         return usage
 
-    def _committed(self, unit: str) -> float:
-        return round(self.spent[unit] + self.possibly_paid[unit] + self.held[unit], _DECIMALS)
+    def _commitment(self, unit: str) -> float:
+        return round(self.spent[unit] + self.possibly_paid[unit] + self.unused_reserves[unit], _DECIMALS)
 
     def _unknown_in_flight(self, variant: str, unit: str) -> int:
-        return sum(attempt.variant == variant and unit not in attempt.reserved for attempt in self._open.values())
+        return sum(attempt.variant == variant and unit not in attempt.reserve for attempt in self._open.values())
 
     @staticmethod
     def _add(sums: Amounts, unit: str, amount: float) -> None:

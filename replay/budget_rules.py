@@ -1,4 +1,4 @@
-"""Budget rules that an audit checks: every reserve and admission is recomputed from the records before it."""
+"""Checks of the budget: every reserve and admission is recomputed from the records before it."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ from replay.state import RunState
 def start_problems(state: RunState, event: AttemptStarted) -> Iterator[str]:
     """Yield what is wrong with the reserve or the admission of an attempt, in the state before it.
 
-    Before the first report the reserve may be an estimate, which is not recomputed; whether it fits is.
+    Before the first report the reserve may be an estimate. An estimate is not recomputed, but must fit into the budget.
     """
     budget, variant = state.budget, state.trials[event.trial].variant
     if budget is None or not budget.limits:

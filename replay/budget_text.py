@@ -1,4 +1,4 @@
-"""The budget of a run as text: what is spent, why no attempt starts, and a larger budget to resume with."""
+"""The budget of a run as text: the amounts spent, why no attempt starts, and the options to resume with a larger budget."""
 
 from collections.abc import Iterator, Mapping
 
@@ -13,20 +13,25 @@ def quantity(unit: str, amount: float) -> str:
     return money(amount) if unit == "cost" else number(amount)
 
 
-def use_lines(use: Mapping[str, BudgetUse]) -> Iterator[str]:
-    """Yield, for each unit, what is spent of the budget, and the worst possible overshoot."""
-    for unit, used in use.items():
-        parts = [f"{unit} {quantity(unit, used.spent)} of {quantity(unit, used.limit)} spent"]
-        if used.possibly_paid:
-            parts.append(f"up to {quantity(unit, used.possibly_paid)} more for interrupted calls")
-        if used.reserved:
-            parts.append(f"{quantity(unit, used.reserved)} reserved")
-        overshoot = quantity(unit, used.overshoot) if used.overshoot else "none"
+def _share(unit: str, amount: float, limit: float) -> str:
+    """Return `cost $1.23 of $5.00`."""
+    return f"{unit} {quantity(unit, amount)} of {quantity(unit, limit)}"
+
+
+def use_lines(use_by_unit: Mapping[str, BudgetUse]) -> Iterator[str]:
+    """Yield, for each unit, how much of the budget is spent, and the worst possible overshoot."""
+    for unit, use in use_by_unit.items():
+        parts = [f"{_share(unit, use.spent, use.limit)} spent"]
+        if use.possibly_paid:
+            parts.append(f"up to {quantity(unit, use.possibly_paid)} more for interrupted calls")
+        if use.reserved:
+            parts.append(f"{quantity(unit, use.reserved)} reserved")
+        overshoot = quantity(unit, use.overshoot) if use.overshoot else "none"
         yield f"{', '.join(parts)}; worst possible overshoot: {overshoot}"
 
 
 def budget_lines(state: RunState) -> Iterator[str]:
-    """Yield what is spent of the budget, and how many trials have exceeded the budget of a trial."""
+    """Yield how much of the budget is spent, and how many trials have exceeded the budget per trial."""
     summary = budget_of(state)
     if summary is None:
         return
@@ -42,17 +47,14 @@ def spent_text(state: RunState) -> str:
     """Return `cost $1.23 of $5.00 · about 37 more trials`; empty without a budget."""
     if state.budget is None or not state.budget.limits:
         return ""
-    parts = [
-        f"{unit} {quantity(unit, used.spent + used.possibly_paid)} of {quantity(unit, used.limit)}"
-        for unit, used in state.budget.use().items()
-    ]
+    parts = [_share(unit, use.spent + use.possibly_paid, use.limit) for unit, use in state.budget.use().items()]
     trials = state.budget.more_trials(state.done)
     return " · ".join([*parts, *([] if trials is None else [f"about {plural(trials, 'more trial')}"])])
 
 
 def block_text(state: RunState, block: Block) -> str:
     """Return why the budget allows no attempt."""
-    unit, budget = block.unit, state.budget or Budget()
+    unit = block.unit
     if block.reason == "unknown":
         return f"at most {MAX_UNKNOWN} attempts in flight until one has reported its {unit}"
     if block.reason == "unreported":
@@ -60,19 +62,18 @@ def block_text(state: RunState, block: Block) -> str:
         price = f" (no price for {models[0]}; pass --prices)" if models and unit == "cost" else ""
         trials = f"{MAX_UNREPORTED} trials have reported no {unit}{price}"
         return f"{trials}, so the budget cannot be enforced; record it with note({unit}=…)"
-    use = budget.use()[unit]
-    used = quantity(unit, use.spent + use.possibly_paid)
-    next_attempt = "" if block.needed is None else f"; the next attempt may use {quantity(unit, block.needed)}"
-    return f"{unit} {used} of {quantity(unit, use.limit)} used{next_attempt}"
+    use = (state.budget or Budget()).use()[unit]
+    next_attempt = "" if block.reserve is None else f"; the next attempt may use {quantity(unit, block.reserve)}"
+    return f"{_share(unit, use.spent + use.possibly_paid, use.limit)} used{next_attempt}"
 
 
 def reserved_text(state: RunState) -> str:
     """Return how much of the budget is used or reserved; empty if nothing is reserved."""
-    use = {} if state.budget is None else state.budget.use()
+    use_by_unit = {} if state.budget is None else state.budget.use()
     parts = (
-        f"{unit} {quantity(unit, used.spent + used.possibly_paid + used.reserved)} of {quantity(unit, used.limit)}"
-        for unit, used in use.items()
-        if used.reserved
+        _share(unit, use.spent + use.possibly_paid + use.reserved, use.limit)
+        for unit, use in use_by_unit.items()
+        if use.reserved
     )
     text = " · ".join(parts)
     return f"{text} used or reserved" if text else ""
@@ -80,15 +81,15 @@ def reserved_text(state: RunState) -> str:
 
 def over_budget_text(budget: Budget, trial: str, usage: object = None) -> str:
     """Return how a trial exceeds the budget per trial; `usage` is that of its attempt in flight, if not recorded yet."""
-    over = budget.over_trial_limit(trial, usage)
-    parts = (f"{unit} {quantity(unit, used)} of {quantity(unit, budget.trial_limits[unit])}" for unit, used in over.items())
+    amounts = budget.over_trial_limit(trial, usage)
+    parts = (_share(unit, amount, budget.trial_limits[unit]) for unit, amount in amounts.items())
     return f"the budget per trial is exceeded: {', '.join(parts)}"
 
 
-def larger_budget(state: RunState, remaining: int) -> str:
+def budget_options(state: RunState, open_trials: int) -> str:
     """Return the options with which a run that was stopped by its budget can be resumed: ` --budget cost=8`.
 
     If usage was not reported, the task must be changed first, and ` --adopt` is returned.
     """
-    needed = {} if state.budget is None else state.budget.larger(remaining, state.done)
-    return "".join(f" --budget {unit}={amount:.12g}" for unit, amount in needed.items()) or " --adopt"
+    limits = {} if state.budget is None else state.budget.larger_limits(open_trials, state.done)
+    return "".join(f" --budget {unit}={amount:.12g}" for unit, amount in limits.items()) or " --adopt"

@@ -1,4 +1,4 @@
-"""Decisions of policies and retries: each is recomputed from the records before it, and compared with the recorded one."""
+"""Checks of the decisions of policies and retries: each is recomputed from the records before it."""
 
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -7,8 +7,7 @@ from typing import Final, TypeVar
 from journal import Event, Record, events
 from journal.codec import event_type
 from journal.fact import non_default_fields
-from replay.audit_types import Rules, Settlement
-from replay.findings import Findings
+from replay.audit_types import Findings, Rules, Settlement
 from replay.state import RunState
 
 T = TypeVar("T")
@@ -26,64 +25,63 @@ class DecisionRules:
         self._findings = findings
         self._rules: Rules | None = None
         """None if decisions are not recomputed."""
-        self._due: deque[tuple[int, events.PolicyEvent]] = deque()
+        self._due_decisions: deque[tuple[int, events.PolicyEvent]] = deque()
         """Decisions that must come next, each with the record that caused it."""
-        self._shared: set[str] = set()
+        self._shared_keys: set[str] = set()
         """Rate-limit keys whose policy is shared with another run."""
         self._shared_trials: set[str] = set()
         """Trials whose last attempt used one of these keys."""
-        self.reproduced = 0
-        self.not_reproduced = 0
+        self.reproduced_count = 0
+        self.not_reproduced_count = 0
 
     def begin_session(self, rules: Rules | None) -> None:
         """Use the rules of a new session; the last decisions before a crash may be missing."""
         self._rules = rules
-        self._due.clear()
-        self._shared.clear()
+        self._due_decisions.clear()
+        self._shared_keys.clear()
         self._shared_trials.clear()
 
     def stop(self) -> None:
         """Recompute no more decisions of this session."""
         self._rules = None
-        self._due.clear()
+        self._due_decisions.clear()
 
     def share(self, key: str) -> None:
         """Recompute no more decisions of a rate-limit key whose policy is shared with another run."""
-        self._shared.add(key)
-        self._due = deque((seq, decision) for seq, decision in self._due if decision.key != key)
+        self._shared_keys.add(key)
+        self._due_decisions = deque((seq, decision) for seq, decision in self._due_decisions if decision.key != key)
 
     def is_shared(self, key: str) -> bool:
         """Return whether the policy of a rate-limit key is shared with another run."""
-        return key in self._shared
+        return key in self._shared_keys
 
     def start(self, event: events.AttemptStarted) -> None:
-        """Add an attempt: its trial may be settled by a shared policy."""
-        (self._shared_trials.add if event.key in self._shared else self._shared_trials.discard)(event.trial)
+        """Keep whether the attempt uses a shared policy, which may settle its trial."""
+        (self._shared_trials.add if event.key in self._shared_keys else self._shared_trials.discard)(event.trial)
 
     def inform(self, record: Record, key: str | None) -> None:
         """Pass a record to the policy of a rate-limit key, unless the policy is shared with another run."""
-        if self._rules is None or key is None or key in self._shared:
+        if self._rules is None or key is None or key in self._shared_keys:
             return
         self.require_no_due(record)
         rules = self._rules
-        if rules is not None:
+        if rules is not None:  # Otherwise a decision was missing.
             self._expect(record, self._call_rules(record, lambda: rules.take(record), ()))
 
     def _expect(self, record: Record, decisions: Sequence[events.PolicyEvent]) -> None:
-        self._due.extend((record.seq, decision) for decision in decisions)
+        self._due_decisions.extend((record.seq, decision) for decision in decisions)
 
     def require_no_due(self, record: Record) -> None:
         """Report a decision that was due and is missing before this record."""
-        if self._due:
-            seq, expected = self._due[0]
-            self._report_decision(
-                record, f"missing before this record: after record {seq:,} the policy decides {_decision_text(expected)}"
-            )
+        if self._due_decisions:
+            seq, decision = self._due_decisions[0]
+            message = f"missing before this record: after record {seq:,} the policy decides {_decision_text(decision)}"
+            self._report_decision(record, message)
 
     def check_start(self, subject: str, key: str, record: Record) -> None:
         """Check whether the policy of a rate-limit key allows a start."""
         rules = self._rules
-        if rules is None or key in self._shared:
+        if rules is None or key in self._shared_keys:
             return
         block_reason = self._call_rules(record, lambda: rules.block_reason(key, record.t + TIME_TOLERANCE), "")
         if block_reason:
@@ -94,34 +92,34 @@ class DecisionRules:
         rules = self._rules
         if rules is None:
             return
-        if event.key in self._shared:
-            self.not_reproduced += 1
+        if event.key in self._shared_keys:
+            self.not_reproduced_count += 1
             return
         if event.key not in self._state.limits:
             self._expect(record, [self._call_rules(record, lambda: rules.begin(event.key), event)])
-        elif not self._due:
+        elif not self._due_decisions:
             self._expect(record, self._call_rules(record, lambda: rules.elapse(event.key, record.t), ()))
-        if not self._due:
+        if not self._due_decisions:
             self._report_decision(record, f"the policy does not decide {_decision_text(event)}")
             return
-        seq, expected = self._due.popleft()
+        seq, expected = self._due_decisions.popleft()
         if expected == event:
-            self.reproduced += 1
+            self.reproduced_count += 1
         else:
             message = f"the policy decides {_decision_text(expected)}, but the record is {_decision_text(event)}"
             self._report_decision(record, f"after record {seq:,} {message}")
 
     def check_settlement(self, event: Settlement, record: Record) -> None:
-        """Check whether a trial had to be retried or to fail."""
+        """Check the decision to retry a trial or to let it fail."""
         rules, trial = self._rules, self._state.trials[event.trial]
         if rules is None:
             return
         over_budget = self._state.is_over_budget(event.trial)
         expected = self._call_rules(record, lambda: rules.settle(event, trial, over_budget=over_budget), event)
         if expected == event:
-            self.reproduced += 1
+            self.reproduced_count += 1
         elif event.trial in self._shared_trials:
-            self.not_reproduced += 1  # This journal does not record whether the attempt was a probe.
+            self.not_reproduced_count += 1  # This journal does not record whether the attempt was a probe.
         else:
             message = f"the retry rules decide {_decision_text(expected)}, but the record is {_decision_text(event)}"
             self._report_difference(record, "retry", f"after attempt {trial.attempts} of {event.trial!r} {message}")
@@ -135,11 +133,9 @@ class DecisionRules:
 
     def _report_decision(self, record: Record, message: str) -> None:
         """Report a wrong decision, once per session: every later decision depends on it."""
-        session = len(self._state.sessions)
         self._report_difference(record, "policy", message)
-        self._findings.note(
-            f"decisions of session {session} after record {record.seq:,} were not recomputed: they depend on it"
-        )
+        decisions = f"decisions of session {len(self._state.sessions)} after record {record.seq:,}"
+        self._findings.note(f"{decisions} were not recomputed: they depend on it")
         self.stop()
 
     def _report_difference(self, record: Record, check: str, message: str) -> None:

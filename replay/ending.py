@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from replay import summary_text
-from replay.budget_text import budget_lines, larger_budget
+from replay.budget_text import budget_lines, budget_options
 from replay.state import RunState
 from replay.steps import keeps_steps
 from replay.summary import crashes, forked_sessions, summarize
@@ -103,7 +103,7 @@ def next_command(state: RunState, path: Path | str) -> str:
     if state.outcome != "finished":
         options = " --adopt --retry-failed" if state.outcome == "same_error" else ""
         if state.outcome == "budget":
-            options = larger_budget(state, (total_trials(state) or state.total) - state.done)
+            options = budget_options(state, (total_trials(state) or state.total) - state.done)
         return f"evaljournal resume {run}{options}{task}"
     if state.failed:
         return f"evaljournal resume {run} --retry-failed{task}"

@@ -202,7 +202,7 @@ def _rows(state: RunState, now: float, durable: int, total: int | None) -> Itera
     yield from (("workers", sentence, "yellow") for sentence in ended_workers(state.workers))
     if spent := spent_text(state):
         yield "budget", spent, ""
-    for name, attempt in heapq.nsmallest(_LONGEST_RUNNING, state.running.items(), key=lambda item: item[1].since):
+    for name, attempt in heapq.nsmallest(_LONGEST_RUNNING, state.running.items(), key=lambda item: item[1].start):
         yield "longest", *_running_text(name, attempt, now, state.settings.get("timeout"))
     yield "journal", f"seq {state.seq:,} · on disk to {durable:,}", "dim"
 
@@ -222,7 +222,7 @@ def _slots(state: RunState, now: float, total: int | None) -> str:
 
 
 def _running_text(name: str, attempt: RunningAttempt, now: float, timeout: object) -> tuple[str, str]:
-    elapsed = max(0.0, now - attempt.since)
+    elapsed = max(0.0, now - attempt.start)
     text = f"slot {attempt.slot:>3}  {printable(name, 40):<20}  attempt {attempt.attempt}  {duration(elapsed)}"
     step = f" · {_last_step(attempt.last_step, now)}" if attempt.last_step is not None else ""
     if not isinstance(timeout, int | float):

@@ -391,7 +391,7 @@ class RunState(Totals):
     _on_attempt_timed_out = _on_attempt_failed
 
     def _on_attempt_interrupted(self, event: events.AttemptInterrupted, record: Record) -> None:
-        since = self.running[event.trial].since
+        start = self.running[event.trial].start
         trial = self.trials[event.trial]
         if event.worker:
             self._worker(event.worker).count(event, record.t, len(self.sessions))
@@ -406,7 +406,7 @@ class RunState(Totals):
         self.interrupted += 1
         self.interrupted_trials.add(event.trial)
         if (steps := self.steps.open.get(event.trial)) is not None:
-            steps.spent += max(0.0, self._previous_end - since) if event.elapsed is None else event.elapsed
+            steps.spent += max(0.0, self._previous_end - start) if event.elapsed is None else event.elapsed
         self._add_unproductive_usage(event.trial, event.attempt)
         if self.budget is not None:
             self.budget.interrupt(event.trial)

@@ -1,10 +1,10 @@
-"""Rules about the steps of attempts: what an attempt may reuse, how long it may take, and how its steps are numbered."""
+"""Checks of the steps of attempts: which steps an attempt may reuse, how long it may take, and how its steps are numbered."""
 
 from collections.abc import Iterator
 
 from journal import events
 from replay.state import RunState
-from replay.steps import first_reused, remaining_timeout
+from replay.steps import first_reused_attempt, remaining_timeout
 
 
 class StepRules:
@@ -15,23 +15,23 @@ class StepRules:
         """The state before the record that is checked."""
         self._numbers: dict[str, set[int]] = {}
         """Trial → the numbers of its attempt's steps."""
-        self._reused: dict[str, set[int]] = {}
+        self._reused_seqs: dict[str, set[int]] = {}
         """Trial → the records that its attempt has reused."""
-        self._spent: dict[str, float] = {}
+        self._seconds_spent: dict[str, float] = {}
         """Trial → `spent` of its attempt, if not 0."""
 
     def start(self, event: events.AttemptStarted) -> Iterator[str]:
-        """Check what an attempt may reuse."""
+        """Check which steps an attempt may reuse, and how much of its timeout they have used."""
         state, steps = self._state, self._state.steps.open.get(event.trial)
-        first = first_reused(steps, state.trials[event.trial], state.settings.get("reuse_steps", ""))
-        spent = round(steps.spent, 6) if steps is not None and first else 0.0
-        if (event.reuses, event.spent) != (first, spent):
+        first_attempt = first_reused_attempt(steps, state.trials[event.trial], state.settings.get("reuse_steps", ""))
+        seconds_spent = round(steps.spent, 6) if steps is not None and first_attempt else 0.0
+        if (event.reuses, event.spent) != (first_attempt, seconds_spent):
             yield (
                 f"{event.trial!r} reuses steps from attempt {event.reuses} on and has spent {event.spent:g} s, "
-                f"but its settings and its earlier attempts give {first} and {spent:g} s"
+                f"but its settings and its earlier attempts give {first_attempt} and {seconds_spent:g} s"
             )
         if event.spent:
-            self._spent[event.trial] = event.spent
+            self._seconds_spent[event.trial] = event.spent
 
     def end(self, event: events.StepEvent) -> Iterator[str]:
         """Check a step that was completed, failed or reused."""
@@ -42,20 +42,20 @@ class StepRules:
             if event.continues and event.continues not in numbers:
                 yield f"step {event.step} of {event.trial!r} continues step {event.continues}, which had not ended"
         else:
-            steps, reused = self._state.steps.open.get(event.trial), self._reused.setdefault(event.trial, set())
+            steps, reused_seqs = self._state.steps.open.get(event.trial), self._reused_seqs.setdefault(event.trial, set())
             step = None if steps is None else steps.steps.get(event.completed_seq)
             if step is None or step.attempt == event.attempt:
                 yield f"{event.trial!r} reuses record {event.completed_seq}, which is not a step that it may reuse"
-            elif event.completed_seq in reused:
+            elif event.completed_seq in reused_seqs:
                 yield f"{event.trial!r} reuses record {event.completed_seq} twice in attempt {event.attempt}"
-            reused.add(event.completed_seq)
+            reused_seqs.add(event.completed_seq)
         numbers.add(event.step)
 
     def clear(self, trial: str) -> None:
-        """Clear what is known about the last attempt at a trial."""
-        for per_attempt in (self._numbers, self._reused, self._spent):
+        """Forget the last attempt at a trial."""
+        for per_attempt in (self._numbers, self._reused_seqs, self._seconds_spent):
             per_attempt.pop(trial, None)
 
     def timeout(self, trial: str, timeout: float | None) -> float | None:
-        """Return the timeout of the attempt in flight, given that of the settings."""
-        return remaining_timeout(timeout, self._spent.get(trial, 0.0))
+        """Return the timeout of the attempt in flight; `timeout` is that of the settings."""
+        return remaining_timeout(timeout, self._seconds_spent.get(trial, 0.0))

@@ -120,7 +120,7 @@ class TrialSteps:
         return iter(self.steps.values())
 
 
-def first_reused(steps: TrialSteps | None, trial: TrialState, reuse: str) -> int:
+def first_reused_attempt(steps: TrialSteps | None, trial: TrialState, reuse: str) -> int:
     """Return the first attempt whose steps the next attempt at a trial reuses; 0 if it reuses none."""
     if steps is None:
         return 0

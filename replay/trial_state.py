@@ -117,15 +117,15 @@ class RunningAttempt(NamedTuple):
 
     attempt: int
     slot: int
-    since: float
+    start: float
     """When it started, in seconds since the start of the session."""
     last_step: LastStep | None
 
     def after_step(self, name: str, t: float) -> "RunningAttempt":
         """Return the attempt after another step of it has ended."""
-        attempt, slot, since, last_step = self
+        attempt, slot, start, last_step = self
         step = _new_step(LastStep, (1 if last_step is None else last_step.ended_steps + 1, name, t))
-        return new_attempt(RunningAttempt, (attempt, slot, since, step))
+        return new_attempt(RunningAttempt, (attempt, slot, start, step))
 
 
 new_attempt: Callable[[type[RunningAttempt], tuple[int, int, float, LastStep | None]], RunningAttempt] = tuple.__new__
@@ -138,7 +138,7 @@ class OpenCall:
     """A scorer call in flight."""
 
     key: str
-    since: float
+    start: float
     """When it started, in seconds since the start of the session."""
 
 

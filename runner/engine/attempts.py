@@ -13,7 +13,7 @@ from journal.errors import BlobDamaged, Unserializable
 from journal.threads import InThread
 from replay.budget import OVER_BUDGET
 from replay.budget_text import over_budget_text
-from replay.steps import NOT_REUSED, first_reused, remaining_timeout
+from replay.steps import NOT_REUSED, first_reused_attempt, remaining_timeout
 from replay.text import plural
 from runner.concurrency.constants import SAME_TRIAL_LIMITED
 from runner.data.to_json import is_large, to_json
@@ -74,7 +74,7 @@ class Attempts:
         if new_request is not None and not work.is_request_recorded:
             request, work.is_request_recorded = mask_values(new_request(work.case)), True
         open_steps = self._recorder.state.steps.open.get(trial)
-        reuses = first_reused(open_steps, work.state, self._settings.reuse_steps)
+        reuses = first_reused_attempt(open_steps, work.state, self._settings.reuse_steps)
         spent = round(open_steps.spent, 6) if open_steps is not None and reuses else 0.0
         event = events.AttemptStarted(
             trial=trial,

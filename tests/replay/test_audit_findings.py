@@ -34,10 +34,9 @@ from journal.events import (
     TrialScored,
 )
 from journal.fact import fields_of
-from replay.audit_types import Audit, Finding
+from replay.audit_types import MAX_FINDINGS, Audit, Finding
 from replay.auditing import Auditor, audit
 from replay.decision_rules import TIME_TOLERANCE
-from replay.findings import MAX_FINDINGS
 from runner import RateLimited
 from runner.api import arun
 from runner.concurrency.fixed import Fixed

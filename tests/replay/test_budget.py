@@ -23,7 +23,7 @@ from replay import RunState, fold
 from replay.audit_types import Audit
 from replay.auditing import audit
 from replay.budget import Budget, round_up
-from replay.budget_text import larger_budget, spent_text
+from replay.budget_text import budget_options, spent_text
 from replay.ending import next_command
 from replay.screen import line
 from replay.summary import summarize
@@ -188,8 +188,8 @@ def test_a_budget_without_trials() -> None:
     """Before the first trial is done, no number of further trials is shown; the suggested budget is twice the current one."""
     budget = Budget(limits={"cost": 1.5, "output_tokens": 2e6})
 
-    assert (None, {"cost": 3.0, "output_tokens": 4e6}) == (budget.more_trials(0), budget.larger(3, 0))
-    assert " --budget cost=3 --budget output_tokens=4000000" == larger_budget(RunState(budget=budget), 3)
+    assert (None, {"cost": 3.0, "output_tokens": 4e6}) == (budget.more_trials(0), budget.larger_limits(3, 0))
+    assert " --budget cost=3 --budget output_tokens=4000000" == budget_options(RunState(budget=budget), 3)
 
 
 def test_unrelated_usage() -> None:
@@ -205,7 +205,7 @@ def test_unrelated_usage() -> None:
     state = fold(records([enqueued("a"), *notes, start], run))
 
     assert state.budget is not None
-    assert (0.5, 0.1) == (state.budget.spent["cost"], state.budget.held["cost"])
+    assert (0.5, 0.1) == (state.budget.spent["cost"], state.budget.unused_reserves["cost"])
 
 
 def test_late_usage_of_an_earlier_attempt() -> None:
@@ -217,7 +217,7 @@ def test_late_usage_of_an_earlier_attempt() -> None:
     state = fold(records([enqueued("a"), first, failed, second, Noted(name="cost", value=0.3, trial="a", attempt=1)], run))
 
     assert state.budget is not None
-    assert (0.3, 0.1) == (state.budget.spent["cost"], state.budget.held["cost"])
+    assert (0.3, 0.1) == (state.budget.spent["cost"], state.budget.unused_reserves["cost"])
 
 
 def test_completed_trials_are_removed() -> None:
@@ -233,5 +233,5 @@ def test_completed_trials_are_removed() -> None:
     state = fold(records(events, run))
 
     assert state.budget is not None
-    assert ({}, {}) == (state.budget._open, state.budget._used_by_trial)
+    assert ({}, {}) == (state.budget._open, state.budget._usage_by_trial)
     assert {"cost": 0.3} == state.budget.reserve("", {})
