@@ -1,6 +1,6 @@
-"""Compare two runs or variants trial by trial: what was fixed, what broke, what changed, and the difference of each score.
+"""Compare two runs or variants: the trials that were fixed, broke or changed, and the difference of each score.
 
-Which trials are compared, and the differences, are in `pairing`; the text of a comparison is in `comparison_text`.
+`pairing` selects the trials and computes the differences; `comparison_text` has the text of a comparison.
 """
 
 import hashlib
@@ -35,11 +35,11 @@ class NothingInCommon(JournalError):
 
 
 def _ids(side: "Side") -> dict[Key, str]:
-    has_all, variant = side.variant is None, side.variant
+    has_all_variants, variant = side.variant is None, side.variant
     return {
-        (trial.case, trial.variant if has_all else "", trial.repeat): name
+        (trial.case, trial.variant if has_all_variants else "", trial.repeat): name
         for name, trial in side.state.trials.items()
-        if trial.stage != "withdrawn" and (has_all or trial.variant == variant)
+        if trial.stage != "withdrawn" and (has_all_variants or trial.variant == variant)
     }
 
 
@@ -51,7 +51,7 @@ class Side:
     outputs: Mapping[str, bytes] = attrs.field(factory=dict[str, bytes])
     """Trial → digest of its output, from `outputs`; needed to find changed outputs."""
     variant: str | None = None
-    """The variant; None: all of the run."""
+    """None: all of the run."""
     ids: Mapping[Key, str] = attrs.field(default=attrs.Factory(_ids, takes_self=True), repr=False)
     """Key → id of the trials that were not withdrawn."""
 
@@ -80,13 +80,13 @@ class Side:
     @property
     def fingerprints(self) -> dict[str, str]:
         """The fingerprints of the task, under an empty name, and of the variants."""
-        started = self.state.started
-        if started is None:
+        run_started = self.state.started
+        if run_started is None:
             return {}
-        variants = variant_fingerprints(started.definition)
+        variants = variant_fingerprints(run_started.definition)
         if self.variant is not None:
             variants = {name: variants[name] for name in (self.variant,) if name in variants}
-        return {**variants, "": started.task_fingerprint}
+        return {**variants, "": run_started.task_fingerprint}
 
 
 def sides_by_variant(state: RunState) -> dict[str, Side]:
@@ -144,7 +144,7 @@ class Comparison:
     compared: int
     """Common trials that are done in both."""
     not_done: int
-    """Common trials that are not."""
+    """Common trials that are not done in both."""
     unchanged: int
     """Compared trials with the same output and scores, or with the same error."""
     fixed: Sequence[TrialChange]
@@ -170,7 +170,7 @@ class Comparison:
     completion: PairedDifference
     """Share of trials that were completed, compared in the same way: failed trials have no score."""
     groups: Mapping[str, Mapping[str, PairedDifference]] | None
-    """Group → scorer → the same for its cases; None if no grouping was requested."""
+    """Group → scorer → difference over its cases; None if no grouping was requested."""
 
 
 def compare(a: Side, b: Side, *, groups: Mapping[str, str] | None = None) -> Comparison:
@@ -189,7 +189,7 @@ def compare(a: Side, b: Side, *, groups: Mapping[str, str] | None = None) -> Com
     changes: dict[str, list[TrialChange]] = {"fixed": [], "broken": [], "changed": []}
     for key in done:
         output_changed = a.outputs.get(ids_a[key]) != b.outputs.get(ids_b[key])
-        kind, change = _change(ids_b[key], trials_a[key], trials_b[key], scorers, output_changed=output_changed)
+        kind, change = _classify(ids_b[key], trials_a[key], trials_b[key], scorers, output_changed=output_changed)
         if kind != "unchanged":
             changes[kind].append(change)
     return Comparison(
@@ -202,7 +202,7 @@ def compare(a: Side, b: Side, *, groups: Mapping[str, str] | None = None) -> Com
         fixed=changes["fixed"],
         broken=changes["broken"],
         changed=changes["changed"],
-        slower=_slower((ids_b[key], trials_a[key], trials_b[key]) for key in pairing.common),
+        slower=_slower_trials((ids_b[key], trials_a[key], trials_b[key]) for key in pairing.common),
         only_a=[ids_a[key] for key in pairing.only_a],
         only_b=[ids_b[key] for key in pairing.only_b],
         different_content=[ids_b[key] for key in pairing.different_content],
@@ -233,27 +233,25 @@ def _nothing_in_common(a: Side, b: Side, pairing: Pairing) -> NothingInCommon:
 
 
 def _has_same_task(a: Side, b: Side) -> bool:
-    """Return whether the task is the same, and every variant that both have by the same name."""
     tasks_a, tasks_b = a.fingerprints, b.fingerprints
     return all(tasks_a[name] == tasks_b[name] for name in tasks_a if name in tasks_b)
 
 
-def _change(
+def _classify(
     name: str, a: TrialState, b: TrialState, scorers: Iterable[str], *, output_changed: bool
 ) -> tuple[Literal["unchanged", "fixed", "broken", "changed"], TrialChange]:
-    """Classify one trial, and return what differs in it."""
     scores = {scorer: (score(a, scorer), score(b, scorer)) for scorer in scorers}
-    differing = {scorer: pair for scorer, pair in scores.items() if pair[0] != pair[1]}
+    changed_scores = {scorer: pair for scorer, pair in scores.items() if pair[0] != pair[1]}
     has_outputs = a.output_location is not None and b.output_location is not None
-    change = TrialChange(name, a.stage, b.stage, differing, output_changed and has_outputs)
-    stages = a.stage, b.stage
-    if stages == ("completed", "failed") or any(before is True and after is False for before, after in differing.values()):
+    change = TrialChange(name, a.stage, b.stage, changed_scores, output_changed and has_outputs)
+    stages, pairs = (a.stage, b.stage), changed_scores.values()
+    if stages == ("completed", "failed") or any(value_a is True and value_b is False for value_a, value_b in pairs):
         return "broken", change
-    if any(before is False and after is True for before, after in differing.values()):
+    if any(value_a is False and value_b is True for value_a, value_b in pairs):
         return "fixed", change
     if stages == ("failed", "completed"):
-        return "changed" if any(after is False for _, after in differing.values()) else "fixed", change
-    is_same = not (differing or change.output_changed) and (a.stage == "completed" or _error(a) == _error(b))
+        return "changed" if any(value_b is False for _, value_b in pairs) else "fixed", change
+    is_same = not (changed_scores or change.output_changed) and (a.stage == "completed" or _error(a) == _error(b))
     return "unchanged" if is_same else "changed", change
 
 
@@ -262,10 +260,10 @@ def _error(trial: TrialState) -> str:
     return _ADDRESS.sub("at 0x…", trial.error)
 
 
-def _slower(pairs: Iterable[tuple[str, TrialState, TrialState]]) -> list[SlowerTrial]:
-    slower: list[SlowerTrial] = []
+def _slower_trials(pairs: Iterable[tuple[str, TrialState, TrialState]]) -> list[SlowerTrial]:
+    slower_trials: list[SlowerTrial] = []
     for name, a, b in pairs:
         is_slower = b.elapsed >= SLOWER_FACTOR * a.elapsed and b.elapsed - a.elapsed >= SLOWER_SECONDS
         if is_slower and a.output_location and b.output_location:
-            slower.append(SlowerTrial(name, a.elapsed, b.elapsed))
-    return sorted(slower, key=lambda trial: trial.seconds_a - trial.seconds_b)
+            slower_trials.append(SlowerTrial(name, a.elapsed, b.elapsed))
+    return sorted(slower_trials, key=lambda trial: trial.seconds_a - trial.seconds_b)

@@ -32,7 +32,7 @@ class Difference:
     is_distinguishable: bool
     """Whether `p_adjusted` is below 5 %."""
     minimum_detectable: float | None
-    """Smallest true difference that this number of cases detects with 80 % power; None if it is unknown, or there is none."""
+    """The minimum difference that this many cases detect with 80 % power; None if it is unknown or there is none."""
 
 
 @attrs.frozen(kw_only=True)
@@ -121,9 +121,17 @@ def assess(differences: Sequence[PairedDifference]) -> list[Difference]:
     """Test several differences, with Holm's correction over those that can be tested."""
     p_values = [difference.p for difference in differences if difference.p is not None]
     adjusted_p_values, level = iter(holm(p_values)), 1 - _ALPHA / max(1, len(p_values))
-    return [
-        _difference(difference, None if difference.p is None else next(adjusted_p_values), level) for difference in differences
-    ]
+    results: list[Difference] = []
+    for difference in differences:
+        p_adjusted = None if difference.p is None else next(adjusted_p_values)
+        result = Difference(
+            paired_difference=difference,
+            p_adjusted=p_adjusted,
+            is_distinguishable=p_adjusted is not None and p_adjusted < _ALPHA,
+            minimum_detectable=None if p_adjusted is None else detectable_difference(difference, level),
+        )
+        results.append(result)
+    return results
 
 
 def _overlap_and_differences(baseline: Side, side: Side) -> tuple[Overlap, dict[str, PairedDifference]]:
@@ -136,15 +144,6 @@ def _overlap_and_differences(baseline: Side, side: Side) -> tuple[Overlap, dict[
         different_content=[ids_b[key] for key in pairing.different_content],
     )
     return overlap, pairing.scores(common_scorers(baseline, side))
-
-
-def _difference(difference: PairedDifference, p_adjusted: float | None, level: float) -> Difference:
-    return Difference(
-        paired_difference=difference,
-        p_adjusted=p_adjusted,
-        is_distinguishable=p_adjusted is not None and p_adjusted < _ALPHA,
-        minimum_detectable=None if p_adjusted is None else detectable_difference(difference, level),
-    )
 
 
 def _main_score(sides: Mapping[str, Side]) -> str | None:
@@ -169,12 +168,11 @@ def _mean_and_cost(side: Side, score: str | None) -> tuple[float, float] | None:
 
 
 def _is_pareto_optimal(name: str, points: Mapping[str, tuple[float, float] | None]) -> bool:
-    """Return whether no other row has a higher score at the same or a lower cost, or the same score at a lower cost."""
-    point = points[name]
-    if point is None:
+    own_point = points[name]
+    if own_point is None:
         return False
-    others = (other for other in points.values() if other is not None and other != point)
-    return not any(mean >= point[0] and cost <= point[1] for mean, cost in others)
+    other_points = (point for point in points.values() if point is not None and point != own_point)
+    return not any(mean >= own_point[0] and cost <= own_point[1] for mean, cost in other_points)
 
 
 def _row(

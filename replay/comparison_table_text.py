@@ -5,7 +5,7 @@ from itertools import islice
 from typing import Final
 
 from replay.comparison_table import ComparisonTable, Difference, Row
-from replay.comparison_text import in_unit, sentence, signed
+from replay.comparison_text import add_sign, in_unit, sentence
 from replay.summary_text import versions_text
 from replay.summary_types import Score
 from replay.text import digits, duration, money, number, plural, printable
@@ -28,11 +28,11 @@ def lines(table: ComparisonTable) -> Iterator[str]:
         yield f"{front}: no other row scores higher at the same or a lower cost per trial, or the same at a lower cost"
     scorers = dict.fromkeys(scorer for row in table.rows for scorer in row.differences)
     for scorer in scorers:
-        compared = [row for row in table.rows if scorer in row.differences]
-        width = max(len(_row_name(row.name)) for row in compared)
+        rows = [row for row in table.rows if scorer in row.differences]
+        width = max(len(_row_name(row.name)) for row in rows)
         yield ""
         yield f"{_name(scorer)}, compared with {_row_name(table.baseline)}:"
-        for row in compared:
+        for row in rows:
             yield f"  {_row_name(row.name):<{width}}  {_difference_text(row.differences[scorer])}"
     if note_lines := list(notes(table)):
         yield ""
@@ -44,18 +44,15 @@ def _name(name: str) -> str:
 
 
 def _row_name(name: str) -> str:
-    """Return the end of a long name: runs and variants differ there."""
+    """Return a name; of a long one only the end, where runs and variants differ."""
     text = printable(name, _MAX_NAME_CHARS)
     return text if len(text) <= _NAME_CHARS else f"…{text[1 - _NAME_CHARS :]}"
 
 
 def _rows(table: ComparisonTable) -> Iterator[str]:
     """Yield the columns side by side; those that do not fit are in a further table below."""
-    names = _column(
-        "",
-        ["* " + _row_name(row.name) if row.is_pareto_optimal else "  " + _row_name(row.name) for row in table.rows],
-        left=True,
-    )
+    marked_names = [f"{'*' if row.is_pareto_optimal else ' '} {_row_name(row.name)}" for row in table.rows]
+    names = _column("", marked_names, left=True)
     columns = list(_columns(table))
     while columns:
         block, width = [names], len(names[0])
@@ -118,30 +115,30 @@ def verdict(difference: Difference) -> tuple[str, str, str]:
     For example `p = 0.4`, `not distinguishable` and `minimum detectable difference: 4.2 points`; the first and the last may be
     empty.
     """
-    paired, p = difference.paired_difference, difference.p_adjusted
-    if p is None or paired.difference is None or (paired.kind == "number" and not paired.changed):
-        return "", sentence(paired), ""
+    paired_difference, p = difference.paired_difference, difference.p_adjusted
+    mean, kind = paired_difference.difference, paired_difference.kind
+    if p is None or mean is None or (kind == "number" and not paired_difference.changed):
+        return "", sentence(paired_difference), ""
     p_value = f"p < {_MIN_P:.4f}" if p < _MIN_P else f"p = {digits(p, 2)}"
     if difference.is_distinguishable:
-        words = ("better", "worse") if paired.kind == "pass" else ("higher", "lower")
-        return p_value, words[paired.difference < 0], ""
-    detectable, unit = difference.minimum_detectable, " points" if paired.kind == "pass" else ""
+        words = ("better", "worse") if kind == "pass" else ("higher", "lower")
+        return p_value, words[mean < 0], ""
     power = "n is too small to detect any difference"
-    if detectable is not None:
-        power = f"minimum detectable difference: {in_unit(paired, detectable)}{unit}"
+    if difference.minimum_detectable is not None:
+        unit = " points" if kind == "pass" else ""
+        power = f"minimum detectable difference: {in_unit(kind, difference.minimum_detectable)}{unit}"
     return p_value, "not distinguishable", power
 
 
 def _difference_text(difference: Difference) -> str:
     p_value, result, power = verdict(difference)
-    paired = difference.paired_difference
-    if not p_value or paired.difference is None:
+    paired_difference, kind = difference.paired_difference, difference.paired_difference.kind
+    mean, low, high = paired_difference.difference, paired_difference.low, paired_difference.high
+    if not p_value or mean is None:
         return result
-    interval = "no interval"
-    if paired.low is not None and paired.high is not None:
-        interval = f"95 % CI {in_unit(paired, paired.low)} to {in_unit(paired, paired.high)}"
-    unit = " points" if paired.kind == "pass" else ""
-    details = f"at n = {paired.n:,} ({signed(in_unit(paired, paired.difference))}{unit}, {interval}, {p_value})"
+    interval = "no interval" if low is None or high is None else f"95 % CI {in_unit(kind, low)} to {in_unit(kind, high)}"
+    unit = " points" if kind == "pass" else ""
+    details = f"at n = {paired_difference.n:,} ({add_sign(in_unit(kind, mean))}{unit}, {interval}, {p_value})"
     return "; ".join(filter(None, (f"{result} {details}", power)))
 
 
@@ -156,14 +153,16 @@ def notes(table: ComparisonTable) -> Iterator[str]:
 
 
 def _difference_notes(row: Row, baseline: str) -> Iterator[str]:
-    paired = {_name(scorer): difference.paired_difference for scorer, difference in row.differences.items()}
-    if changed := [scorer for scorer, values in paired.items() if values.scorer_changed]:
-        yield f"not the same version of the scorer as in {baseline}: {', '.join(changed)}"
-    counts = {
-        scorer: plural(values.missing, "trial" if values.kind == "label" else "case") for scorer, values in paired.items()
-    }
-    if excluded := [f"{scorer} {counts[scorer]}" for scorer, values in paired.items() if values.missing]:
-        yield f"excluded, because not scored in both: {', '.join(excluded)}"
+    differences = {_name(scorer): difference.paired_difference for scorer, difference in row.differences.items()}
+    if changed_scorers := [scorer for scorer, difference in differences.items() if difference.scorer_changed]:
+        yield f"not the same version of the scorer as in {baseline}: {', '.join(changed_scorers)}"
+    exclusions = [
+        f"{scorer} {plural(difference.missing, 'trial' if difference.kind == 'label' else 'case')}"
+        for scorer, difference in differences.items()
+        if difference.missing
+    ]
+    if exclusions:
+        yield f"excluded, because not scored in both: {', '.join(exclusions)}"
 
 
 def _overlap_notes(row: Row, baseline: str) -> Iterator[str]:
@@ -174,7 +173,7 @@ def _overlap_notes(row: Row, baseline: str) -> Iterator[str]:
         ("only here", row.overlap.only_row),
         ("with different content", row.overlap.different_content),
     )
-    parts = [f"{len(trials):,} {where} ({_first_names(trials)})" for where, trials in lists if trials]
+    parts = [f"{len(trials):,} {place} ({_first_names(trials)})" for place, trials in lists if trials]
     if parts:
         yield f"{plural(row.overlap.common, 'trial')} in common with {baseline}; not compared: {', '.join(parts)}"
 

@@ -9,49 +9,49 @@ from replay.text import digits, duration, number, plural, printable
 from replay.trial_state import Value
 
 
-def short_verdict(paired: PairedDifference, *, higher: str = "higher", lower: str = "lower") -> str:
-    """Return in a few words whether B differs from A: `B is better`, `no significant difference`."""
-    if not paired.n:
+def short_verdict(difference: PairedDifference, words: tuple[str, str] = ("higher", "lower")) -> str:
+    """Return in a few words whether B differs from A: `B is better`, `no significant difference`.
+
+    `words` are for a higher and a lower value of B; passes are better or worse.
+    """
+    if not difference.n:
         return "nothing to compare"
-    if paired.kind == "label":
-        return f"{paired.changed:,} of {plural(paired.n, 'label')} changed"
-    if paired.kind == "number" and not paired.changed:
+    if difference.kind == "label":
+        return f"{difference.changed:,} of {plural(difference.n, 'label')} changed"
+    if difference.kind == "number" and not difference.changed:
         return "no difference"
-    if not paired.significant or paired.difference is None:
+    if not difference.significant or difference.difference is None:
         return "no significant difference"
-    if paired.kind == "pass":
-        higher, lower = "better", "worse"
-    return f"B is {higher if paired.difference > 0 else lower}"
+    words = ("better", "worse") if difference.kind == "pass" else words
+    return f"B is {words[difference.difference < 0]}"
 
 
-def sentence(paired: PairedDifference, *, higher: str = "higher", lower: str = "lower", unit: str = "") -> str:
+def sentence(difference: PairedDifference, words: tuple[str, str] = ("higher", "lower"), unit: str = "") -> str:
     """Return whether B differs from A, with the interval: `B is better by 6.2 points (95 % CI 1.2 to 11.3, n = 143)`."""
-    words = short_verdict(paired, higher=higher, lower=lower)
-    if not paired.n:
-        return f"{words}: no case has a value in both"
-    if paired.kind == "label":
-        return words
-    if paired.difference is None or paired.low is None or paired.high is None or words == "no difference":
-        return f"{words} (n = {paired.n:,})"
-    difference, low, high = paired.difference, paired.low, paired.high
-    unit = " points" if paired.kind == "pass" else unit
-    if not paired.significant:
-        amount = signed(in_unit(paired, difference))
-        interval = f"95 % CI {in_unit(paired, low)} to {in_unit(paired, high)}"
-        return f"{words} (B − A: {amount}{unit}, {interval}, n = {paired.n:,})"
-    if difference < 0:
+    verdict = short_verdict(difference, words)
+    if not difference.n:
+        return f"{verdict}: no case has a value in both"
+    if difference.kind == "label":
+        return verdict
+    kind, mean, low, high = difference.kind, difference.difference, difference.low, difference.high
+    if mean is None or low is None or high is None or verdict == "no difference":
+        return f"{verdict} (n = {difference.n:,})"
+    unit = " points" if kind == "pass" else unit
+    if difference.significant and mean < 0:
         low, high = -high, -low
-    interval = f"95 % CI {in_unit(paired, low)} to {in_unit(paired, high)}"
-    return f"{words} by {in_unit(paired, abs(difference))}{unit} ({interval}, n = {paired.n:,})"
+    interval = f"95 % CI {in_unit(kind, low)} to {in_unit(kind, high)}"
+    if difference.significant:
+        return f"{verdict} by {in_unit(kind, abs(mean))}{unit} ({interval}, n = {difference.n:,})"
+    return f"{verdict} (B − A: {add_sign(in_unit(kind, mean))}{unit}, {interval}, n = {difference.n:,})"
 
 
-def in_unit(paired: PairedDifference, value: float) -> str:
-    """Return a difference of passes in points, and one of numbers with three digits."""
-    return f"{100 * value:.1f}" if paired.kind == "pass" else digits(value, 3)
+def in_unit(kind: str, value: float) -> str:
+    """Return a difference of pass rates in points, and any other difference with three digits."""
+    return f"{100 * value:.1f}" if kind == "pass" else digits(value, 3)
 
 
-def signed(amount: str) -> str:
-    """Return an amount with its sign."""
+def add_sign(amount: str) -> str:
+    """Return an amount with a sign: `+1.4`, `-0.2`."""
     return amount if amount.startswith("-") else f"+{amount}"
 
 
@@ -70,7 +70,7 @@ def lines(comparison: Comparison, *, limit: int | None) -> Iterator[str]:
         f"{len(comparison.changed):,} changed, {comparison.unchanged:,} unchanged"
     )
     yield from _score_lines(comparison.scores)
-    yield f"latency  {sentence(comparison.latency, higher='slower', lower='faster', unit=' s')}"
+    yield f"latency  {sentence(comparison.latency, ('slower', 'faster'), ' s')}"
     for label, scores in (comparison.groups or {}).items():
         yield f"{printable(label, 40)}:"
         yield from (f"  {row}" for row in _score_lines(scores))
@@ -78,8 +78,8 @@ def lines(comparison: Comparison, *, limit: int | None) -> Iterator[str]:
         rows = [f"{printable(change.trial)}: {_change(change)}" for change in islice(changes, limit)]
         yield from _list(title, rows, len(changes))
     times = ((printable(trial.trial), duration(trial.seconds_a), duration(trial.seconds_b)) for trial in comparison.slower)
-    slower = [f"{trial}: {before} → {after}" for trial, before, after in islice(times, limit)]
-    yield from _list("slower", slower, len(comparison.slower))
+    rows = [f"{trial}: {time_a} → {time_b}" for trial, time_a, time_b in islice(times, limit)]
+    yield from _list("slower", rows, len(comparison.slower))
     for title, names in (
         ("only in A", comparison.only_a),
         ("only in B", comparison.only_b),
@@ -100,17 +100,17 @@ def _datasets(comparison: Comparison) -> str:
 def _score_lines(scores: Mapping[str, PairedDifference]) -> Iterator[str]:
     names = {scorer: printable(scorer, 24) for scorer in scores}
     width = max(map(len, names.values()), default=0)
-    for scorer, paired in scores.items():
-        text = sentence(paired)
-        if paired.kind == "pass" and paired.n and paired.mean_a is not None and paired.mean_b is not None:
-            text += f"; {100 * paired.mean_a:.1f} % → {100 * paired.mean_b:.1f} %"
-            text += f", {paired.higher:,} better, {paired.lower:,} worse"
-        elif paired.mean_a is not None and paired.mean_b is not None:
-            text += f"; {digits(paired.mean_a, 3)} → {digits(paired.mean_b, 3)}"
-        if paired.missing:
-            noun = "trial" if paired.kind == "label" else "case"
-            text += f"; excluded: {plural(paired.missing, noun)} not scored in both"
-        if paired.scorer_changed:
+    for scorer, difference in scores.items():
+        text = sentence(difference)
+        if difference.kind == "pass" and difference.n and difference.mean_a is not None and difference.mean_b is not None:
+            text += f"; {100 * difference.mean_a:.1f} % → {100 * difference.mean_b:.1f} %"
+            text += f", {difference.higher:,} better, {difference.lower:,} worse"
+        elif difference.mean_a is not None and difference.mean_b is not None:
+            text += f"; {digits(difference.mean_a, 3)} → {digits(difference.mean_b, 3)}"
+        if difference.missing:
+            noun = "trial" if difference.kind == "label" else "case"
+            text += f"; excluded: {plural(difference.missing, noun)} not scored in both"
+        if difference.scorer_changed:
             text += "; the scorer differs between A and B"
         yield f"{names[scorer]:<{width}}  {text}"
 

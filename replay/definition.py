@@ -9,9 +9,9 @@ from journal.errors import BlobDamaged
 from replay.text import as_text, printable
 
 _WIDTH: Final = 500
-"""Characters of a line that are shown."""
+"""Maximum length of a line."""
 _MAX_DIFF: Final = 60
-"""Lines of a diff that are shown."""
+"""Maximum number of lines of a diff."""
 
 
 def load_definition(definition: Any) -> Any:
@@ -59,12 +59,14 @@ def definition_lines(definition: Any, indent: str = "") -> Iterator[str]:
             yield f"{indent}{label}: {printable(as_text(value), _WIDTH)}"
 
 
-def definition_diff(before: Any, now: Any) -> list[str]:
-    """Return the lines that were removed (`-`) and added (`+`), with the lines around them; empty if one is not recorded."""
-    before = load_definition(before)
-    if before is None or now is None:
+def definition_diff(old_definition: Any, new_definition: Any) -> list[str]:
+    """Return the removed (`-`) and added (`+`) lines with their context; empty if a definition is not recorded."""
+    old_definition = load_definition(old_definition)
+    if old_definition is None or new_definition is None:
         return []
-    old, new = list(definition_lines(before)), list(definition_lines(now))
-    diff = [line for line in difflib.unified_diff(old, new, lineterm="", n=2) if not line.startswith(("---", "+++", "@@"))]
-    omitted = len(diff) - _MAX_DIFF
-    return diff if omitted <= 0 else [*diff[:_MAX_DIFF], f"… {omitted:,} more lines"]
+    lines = difflib.unified_diff(
+        list(definition_lines(old_definition)), list(definition_lines(new_definition)), lineterm="", n=2
+    )
+    diff = [line for line in lines if not line.startswith(("---", "+++", "@@"))]
+    omitted_count = len(diff) - _MAX_DIFF
+    return diff if omitted_count <= 0 else [*diff[:_MAX_DIFF], f"… {omitted_count:,} more lines"]

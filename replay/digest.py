@@ -1,7 +1,7 @@
 """Digests: the results of a run in a compact form, for lists of runs and histories.
 
-A digest has the results of each variant, and the content, the outcome and the scores of each case. It is computed from a
-loaded run and can be kept as JSON, which is checked when it is read: it may be damaged or of another version.
+A digest has the results of each variant, and the content, the outcome and the scores of each case. It can be kept as JSON,
+which is checked when it is read: it may be damaged or of another version.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -89,7 +89,7 @@ class CaseColumns:
 
 @attrs.frozen(kw_only=True)
 class RunDigest:
-    """A run in a list of runs."""
+    """The results of one run."""
 
     evaluation: str | None = attrs.field(validator=optional(_text))
     started_at: str | None = attrs.field(validator=optional(_text))
@@ -110,7 +110,7 @@ class RunDigest:
     head: str = attrs.field(validator=_text)
     """The hash of the last record."""
     cost: float | None = attrs.field(validator=optional(_number))
-    """Cost in dollars, that of removed variants included; None if unknown."""
+    """Cost in dollars, including that of removed variants; None if unknown."""
     variants: Sequence[VariantDigest]
 
 
@@ -135,14 +135,14 @@ def unreadable_digest(problem: str) -> RunDigest:
 
 def digest(run: LoadedRun) -> tuple[RunDigest, list[CaseColumns]]:
     """Return the digest of a run, and the cases of each of its variants."""
-    state, started = run.state, run.state.started
+    state, run_started = run.state, run.state.started
     results = list(_results_by_variant(state))
-    git = started.environment.get("git") if started is not None else None
+    git = run_started.environment.get("git") if run_started is not None else None
     run_digest = RunDigest(
-        evaluation=started.evaluation if started else None,
+        evaluation=run_started.evaluation if run_started else None,
         started_at=state.sessions[0].at if state.sessions else None,
         git=git[:_REVISION_CHARS] if isinstance(git, str) else "",
-        shard=started.shard if started else "",
+        shard=run_started.shard if run_started else "",
         status=run.status,
         outcome=short_ending(run),
         completed=state.completed,
@@ -175,7 +175,7 @@ def _results_by_variant(state: RunState) -> Iterator[_VariantResults]:
     if not state.variants:
         yield "", trials[""], state.usage, state.scores
     for variant, totals in state.variants.items():
-        if trials[variant]:  # Not removed.
+        if trials[variant]:  # The variant was not removed.
             yield variant, trials[variant], totals.usage, totals.scores
 
 
@@ -226,8 +226,7 @@ def _case_columns(trials: Iterable[TrialState], scores: Mapping[str, Tally]) -> 
     for trial in trials:
         case, outcome = trial.case, _LETTERS[outcome_of(trial)]
         fingerprints[case] = trial.fingerprint
-        before = outcomes.get(case, OPEN)
-        outcomes[case] = outcome if before == OPEN else before if outcome in (before, OPEN) else _combined(before, outcome)
+        outcomes[case] = _combine(outcomes[case], outcome) if case in outcomes else outcome
         for scorer, (_, value) in trial.scores.items():
             if is_summable(value):
                 values[scorer].setdefault(case, []).append(value)
@@ -235,21 +234,22 @@ def _case_columns(trials: Iterable[TrialState], scores: Mapping[str, Tally]) -> 
         cases=list(fingerprints),
         fingerprints=list(fingerprints.values()),
         outcomes="".join(outcomes.values()),
-        values={scorer: [_compact(by_case.get(case)) for case in fingerprints] for scorer, by_case in values.items()},
+        values={scorer: [_case_value(by_case.get(case)) for case in fingerprints] for scorer, by_case in values.items()},
     )
 
 
 _LETTERS: Final = {"passed": PASSED, "failure": FAILED, "error": ERROR, "skipped": OPEN}
 
 
-def _combined(first: str, second: str) -> str:
-    """Return the outcome of a case whose repeats ended differently; an error does not count if another repeat has a result."""
-    if ERROR in (first, second):
-        return second if first == ERROR else first
-    return MIXED
+def _combine(outcome: str, other_outcome: str) -> str:
+    """Return the outcome of two repeats; an error does not count if the other repeat has a result."""
+    for letter in (OPEN, ERROR):
+        if letter in (outcome, other_outcome):
+            return other_outcome if outcome == letter else outcome
+    return outcome if outcome == other_outcome else MIXED
 
 
-def _compact(numbers: list[float] | None) -> Any:
+def _case_value(numbers: list[float] | None) -> Any:
     return None if numbers is None else numbers[0] if len(numbers) == 1 else numbers
 
 

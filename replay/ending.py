@@ -63,9 +63,9 @@ def final_summary(
         shards = f", merged from {plural(len(state.merged.shards), 'shard')}" if state.merged else ""
         lines.append(f"  took {duration(state.elapsed)}{sessions}{shards}")
     lines += [f"  {row}" for row in _summary_lines(state, summary)]
-    if missing := summary.missing_shards:
-        more = f", … ({len(missing):,})" if len(missing) > _MAX_SHARDS else ""
-        lines.append(f"  missing shards: {', '.join(missing[:_MAX_SHARDS])}{more}")
+    if missing_shards := summary.missing_shards:
+        suffix = f", … ({len(missing_shards):,})" if len(missing_shards) > _MAX_SHARDS else ""
+        lines.append(f"  missing shards: {', '.join(missing_shards[:_MAX_SHARDS])}{suffix}")
     lines += [f"  {row}" for row in _events(state, detail)]
     lines += _failures(state)
     lines += [f"details: {command}" for command in _detail_commands(state, path)]
@@ -97,7 +97,7 @@ def total_trials(state: RunState, total: int | None = None) -> int | None:
 
 def next_command(state: RunState, path: Path | str) -> str:
     """Return the command to run next, ready to copy."""
-    run = _quoted(path)
+    run = _quote(path)
     has_task = state.started is not None and state.started.task
     task = "" if has_task else " --task FILE.py:NAME"  # A run started from Python does not record where its task is.
     if state.outcome != "finished":
@@ -110,11 +110,11 @@ def next_command(state: RunState, path: Path | str) -> str:
     return f"evaljournal verify {run}"
 
 
-def unscored_lines(missing: Mapping[str, int], path: Path | str) -> Iterator[str]:
+def unscored_lines(counts: Mapping[str, int], path: Path | str) -> Iterator[str]:
     """Yield how many outputs each scorer has not scored, and the command that scores them."""
-    if missing:
-        counts = (f"{plural(count, 'output')} not scored by {printable(scorer, 24)}" for scorer, count in missing.items())
-        yield f"{', '.join(counts)}: evaljournal rescore {_quoted(path)}"
+    if counts:
+        parts = (f"{plural(count, 'output')} not scored by {printable(scorer, 24)}" for scorer, count in counts.items())
+        yield f"{', '.join(parts)}: evaljournal rescore {_quote(path)}"
 
 
 def _summary_lines(state: RunState, summary: Summary) -> Iterator[str]:
@@ -164,24 +164,24 @@ def _events(state: RunState, detail: str) -> Iterator[str]:
         verb = "was" if state.interrupted == 1 else "were"
         calls = "its call" if state.interrupted == 1 else "their calls"
         calls = _calls_in_flight(state.interrupted) if state.steps.completed else calls
-        repeated = f"; if repeated, {calls} may be paid for twice"
+        consequence = f"; if repeated, {calls} may be paid for twice"
         if attempts := state.repeated_attempts:
             count = "" if attempts == state.interrupted else f"{attempts:,} "
-            repeated = f" and {count}repeated; {_repeated_calls(state)} may have been paid for twice"
-        yield f"{plural(state.interrupted, 'attempt')} {verb} interrupted{repeated}"
-    if state.outcome == "unauthorized" and (unauthorized := state.unauthorized_scorer) is not None:
-        message = f": {one_line(unauthorized.message, 200)}" if unauthorized.message not in detail else ""
-        yield f"scorer {printable(unauthorized.scorer, 24)}: unauthorized{message}"
+            consequence = f" and {count}repeated; {_repeated_calls(state)} may have been paid for twice"
+        yield f"{plural(state.interrupted, 'attempt')} {verb} interrupted{consequence}"
+    if state.outcome == "unauthorized" and (unauthorized_scorer := state.unauthorized_scorer) is not None:
+        message = f": {one_line(unauthorized_scorer.message, 200)}" if unauthorized_scorer.message not in detail else ""
+        yield f"scorer {printable(unauthorized_scorer.scorer, 24)}: unauthorized{message}"
     error = state.last_error
     is_last = error is not None and error.outputs == len(state.latencies) and state.outcome != "finished"
     if error is not None and is_last and error.message not in detail:
         yield f"no output since the last error{', ' if error.consecutive > 1 else ': '}{summary_text.error_text(error)}"
     if state.running:
-        reusable = _reusable_steps(state)
-        after = f"continued after {plural(reusable, 'completed step')}" if reusable else "repeated"
-        yield f"{plural(len(state.running), 'attempt')} in flight at the end, to be {after} on resume"
-    if crashed := crashes(state):
-        yield f"{crashed:,} of {plural(len(state.sessions), 'session')} {CRASHED}"
+        reusable_steps = _reusable_steps(state)
+        action = f"continued after {plural(reusable_steps, 'completed step')}" if reusable_steps else "repeated"
+        yield f"{plural(len(state.running), 'attempt')} in flight at the end, to be {action} on resume"
+    if crash_count := crashes(state):
+        yield f"{crash_count:,} of {plural(len(state.sessions), 'session')} {CRASHED}"
     if state.late_returns:
         yield f"{plural(state.late_returns, 'attempt')} returned late; results discarded"
     if state.recoveries:
@@ -200,21 +200,21 @@ def _failures(state: RunState) -> Iterator[str]:
     if not state.failed:
         return
     yield f"{plural(state.failed, 'trial')} failed:"
-    shown: dict[str, TrialState] = {}
+    visible_trials: dict[str, TrialState] = {}
     errors: set[tuple[str, str]] = set()
-    repeated: list[tuple[str, TrialState]] = []
+    repeated_trials: list[tuple[str, TrialState]] = []
     for name, trial in failed_trials(state):
         if (trial.reason, trial.error) in errors:
-            repeated += [(name, trial)] if len(repeated) < _MAX_FAILURES else []
-        elif len(shown) < _MAX_FAILURES:
+            repeated_trials += [(name, trial)] if len(repeated_trials) < _MAX_FAILURES else []
+        elif len(visible_trials) < _MAX_FAILURES:
             errors.add((trial.reason, trial.error))
-            shown[name] = trial
-    shown.update(islice(repeated, _MAX_FAILURES - len(shown)))
-    for name, trial in shown.items():
+            visible_trials[name] = trial
+    visible_trials.update(islice(repeated_trials, _MAX_FAILURES - len(visible_trials)))
+    for name, trial in visible_trials.items():
         error = "interrupted, and not repeated" if trial.reason == "ambiguous" else one_line(trial.error, 200)
         yield f"  {printable(name)}: {error} ({spaced(trial.reason)}, {plural(trial.attempts, 'attempt')})"
-    if state.failed > len(shown):
-        yield f"  and {state.failed - len(shown):,} more"
+    if state.failed > len(visible_trials):
+        yield f"  and {state.failed - len(visible_trials):,} more"
 
 
 def failed_trials(state: RunState) -> Iterator[tuple[str, TrialState]]:
@@ -225,23 +225,23 @@ def failed_trials(state: RunState) -> Iterator[tuple[str, TrialState]]:
 def _detail_commands(state: RunState, path: Path | str) -> Iterator[str]:
     """Yield commands that compare the variants, and show what went wrong."""
     if sum(totals.done > 0 for totals in state.variants.values()) > 1:
-        yield f"evaljournal compare {_quoted(path)}"
+        yield f"evaljournal compare {_quote(path)}"
     for name, _ in islice(failed_trials(state), 1):
-        yield f"evaljournal log {_quoted(path)} {printable(shlex.quote(name), 200)}"
+        yield f"evaljournal log {_quote(path)} {printable(shlex.quote(name), 200)}"
     if any(tally.failed for tally in state.scores.values()):
-        yield f"evaljournal log {_quoted(path)} --type scoring_failed"
+        yield f"evaljournal log {_quote(path)} --type scoring_failed"
 
 
 def _rescore_lines(state: RunState, path: Path | str) -> Iterator[str]:
     """Yield the command that scores outputs whose scorer failed, or replaces scores of older versions."""
-    rescore = f"evaljournal rescore {_quoted(path)}"
+    rescore = f"evaljournal rescore {_quote(path)}"
     scorers = state.started.scorers if state.started and state.started.task else {}
     if state.outcome == "finished" and any(tally.failed and scorer in scorers for scorer, tally in state.scores.items()):
         yield f"after fixing the scorer, score the outputs it failed on: {rescore}"
-    older = [printable(scorer, 24) for scorer, tally in state.scores.items() if tally.from_older_version]
-    if older:
-        yield f"re-score everything with one version of {', '.join(older)}: {rescore}"
+    scorer_names = [printable(scorer, 24) for scorer, tally in state.scores.items() if tally.from_older_version]
+    if scorer_names:
+        yield f"re-score everything with one version of {', '.join(scorer_names)}: {rescore}"
 
 
-def _quoted(path: Path | str) -> str:
+def _quote(path: Path | str) -> str:
     return printable(shlex.quote(str(path)), 1_000)

@@ -3,7 +3,7 @@
 Pure functions of two runs and some rules, so the same journals always give the same verdict. A score is compared over the cases
 that both runs have, with the 95 % confidence interval of its paired difference:
 
-- *passed* if the drop at the lower end of the interval is less than the tolerated one,
+- *passed* if the drop at the lower end of the interval is less than the tolerated drop,
 - otherwise *regressed* if the upper end is below 0,
 - otherwise there is *too little evidence*.
 
@@ -77,7 +77,7 @@ class Check:
     high: float | None = None
     """Run minus baseline, with its 95 % confidence interval."""
     minimum_detectable: float | None = None
-    """The minimum drop that 80 % of comparisons with this many cases detect; None if it is unknown or they detect none."""
+    """The minimum drop that a comparison of this many cases detects with 80 % power; None if it is unknown or there is none."""
 
 
 @attrs.frozen
@@ -110,13 +110,12 @@ def gate(baseline: Side, run: Side, rules: GateRules) -> GateReport:
                 problem = f"the run has no scorer {name!r}, which the baseline has"
                 raise NotComparable(f"{problem}; re-score the run, or name the scores to check in a rules file")
     checks = (*_score_checks(comparison, run, rules), *_limit_checks(baseline, run, rules))
-    return GateReport(_worst(check.verdict for check in checks), checks, comparison)
+    return GateReport(_worst_verdict(check.verdict for check in checks), checks, comparison)
 
 
-def _worst(verdicts: Iterable[Verdict]) -> Verdict:
-    unique: set[Verdict] = {"passed", *verdicts}
-    order: tuple[Verdict, ...] = ("regressed", "too_little_evidence", "passed")
-    return next(verdict for verdict in order if verdict in unique)
+def _worst_verdict(verdicts: Iterable[Verdict]) -> Verdict:
+    order: tuple[Verdict, ...] = ("passed", "too_little_evidence", "regressed")
+    return order[max(map(order.index, verdicts), default=0)]
 
 
 def _check_uniform(name: str, side: Side) -> None:
@@ -131,61 +130,63 @@ def _check_uniform(name: str, side: Side) -> None:
             raise NotComparable(
                 f"{name} has scores of {tally.versions} versions of {scorer!r}; `evaljournal rescore` replaces them"
             )
-    for scorer, missing in unscored(state, side.variant).items():
-        raise NotComparable(f"{name} has {missing:,} outputs without a score of {scorer!r}; `evaljournal rescore` adds them")
+    for scorer, count in unscored(state, side.variant).items():
+        raise NotComparable(f"{name} has {count:,} outputs without a score of {scorer!r}; `evaljournal rescore` adds them")
 
 
 def _score_checks(comparison: Comparison, run: Side, rules: GateRules) -> Iterator[Check]:
-    scores = {name: paired for name, paired in comparison.scores.items() if paired.kind != "label"}
+    scores = {name: difference for name, difference in comparison.scores.items() if difference.kind != "label"}
     score_rules = dict.fromkeys(scores, ScoreRule(MAX_DROP)) if rules.scores is None else dict(rules.scores)
     score_rules.setdefault(COMPLETED, ScoreRule(MAX_DROP))
     for name, rule in score_rules.items():
-        paired = comparison.completion if name == COMPLETED else scores.get(name)
-        if paired is None or not paired.n:
+        difference = comparison.completion if name == COMPLETED else scores.get(name)
+        if difference is None or not difference.n:
             raise NotComparable(f"the runs have no numbers of {name!r} in common")
-        if paired.scorer_changed:
+        if difference.scorer_changed:
             raise NotComparable(f"the runs used different versions of the scorer {name!r}; re-score one of them")
         if rule.max_drop is not None:
-            yield check_drop(name, paired, rule.max_drop)
+            yield check_drop(name, difference, rule.max_drop)
         if rule.at_least is not None:
-            mean = paired.mean_b if name == COMPLETED else score_of(run.totals.scores[name]).mean
-            yield _check_bound(name, "at_least", rule.at_least, paired.mean_a, mean)
+            mean = difference.mean_b if name == COMPLETED else score_of(run.totals.scores[name]).mean
+            yield _check_bound(name, "at_least", rule.at_least, difference.mean_a, mean)
 
 
-def check_drop(name: str, paired: PairedDifference, tolerated: float) -> Check:
+def check_drop(name: str, difference: PairedDifference, max_drop: float) -> Check:
     """Check a score, or the share of completed trials, against the tolerated drop."""
-    low, high = paired.low, paired.high
-    if paired.kind == "number" and not paired.changed:
+    low, high = difference.low, difference.high
+    if difference.kind == "number" and not difference.changed:
         low = high = 0.0  # Nothing differs.
     verdict: Verdict = "too_little_evidence"
-    worst = paired.difference if name == COMPLETED else low  # Failures are counted, not estimated from a sample of outputs.
-    if worst is not None and worst > -tolerated:
+    lower_bound = difference.difference if name == COMPLETED else low  # Failures are counted, not estimated from a sample.
+    if lower_bound is not None and lower_bound > -max_drop:
         verdict = "passed"
     elif high is not None and high < 0:
         verdict = "regressed"
     return Check(
         name=name,
         rule="max_drop",
-        bound=tolerated,
+        bound=max_drop,
         verdict=verdict,
-        baseline=paired.mean_a,
-        value=paired.mean_b,
-        n=paired.n,
-        difference=paired.difference,
+        baseline=difference.mean_a,
+        value=difference.mean_b,
+        n=difference.n,
+        difference=difference.difference,
         low=low,
         high=high,
-        minimum_detectable=detectable_drop(paired, tolerated),
+        minimum_detectable=detectable_drop(difference, max_drop),
     )
 
 
 def _limit_checks(baseline: Side, run: Side, rules: GateRules) -> Iterator[Check]:
     for name, limit in rules.limits.items():
-        before, after = _amount(name, baseline), _amount(name, run)
+        baseline_amount, run_amount = _amount(name, baseline), _amount(name, run)
         if limit.at_most is not None:
-            yield _check_bound(name, "at_most", limit.at_most, before, after)
+            yield _check_bound(name, "at_most", limit.at_most, baseline_amount, run_amount)
         if limit.at_most_ratio is not None:
             trials = (baseline.totals.done, run.totals.done) if name != "p95" else (1, 1)
-            ratio = None if not before or after is None else (after / trials[1]) / (before / trials[0])
+            ratio = None
+            if baseline_amount and run_amount is not None:
+                ratio = (run_amount / trials[1]) / (baseline_amount / trials[0])
             yield _check_bound(name, "at_most_ratio", limit.at_most_ratio, None, ratio)
 
 
@@ -209,6 +210,6 @@ def _amount(name: str, side: Side) -> float | None:
     """Return the cost, the tokens or the latency of a run; None if it is unknown."""
     if name == "p95":
         return side.latency.p95
-    if name == "cost" and (unpriced := total(side.totals.usage, "unpriced_calls")):
-        raise NotComparable(f"the cost is incomplete: {unpriced:,.0f} calls have no price; pass --prices when you run")
+    if name == "cost" and (unpriced_calls := total(side.totals.usage, "unpriced_calls")):
+        raise NotComparable(f"the cost is incomplete: {unpriced_calls:,.0f} calls have no price; pass --prices when you run")
     return total(side.totals.usage, name)

@@ -13,18 +13,18 @@ NO_GROUP: Final = "(none)"
 
 
 class Grouping:
-    """The group of each trial, from one pass over the records, because `RunState` does not keep metadata."""
+    """The group of each trial, read from the records, because `RunState` does not keep metadata."""
 
     def __init__(self, key: str) -> None:
         self.key = key
         self.groups: dict[str, str] = {}
         """Trial → group."""
         self.keys: set[str] = set()
-        """All keys of the metadata, to suggest one for a mistyped key."""
+        """All keys of the metadata, to suggest one if `key` is mistyped."""
         self._labels: dict[str, str] = {}
 
     def apply(self, record: Record) -> None:
-        """Read the group from the next record, if it has one."""
+        """Read the group of a trial from the next record, if it enqueues one."""
         event = record.event
         if not isinstance(event, TrialEnqueued):
             return

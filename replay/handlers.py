@@ -12,6 +12,6 @@ _PREFIX = "_on_"
 def handlers(cls: type) -> dict[type[Event], Callable[..., Any]]:
     """Return event type → the method of a class that applies it; raise if a method names no event type."""
     methods = {name.removeprefix(_PREFIX): getattr(cls, name) for name in dir(cls) if name.startswith(_PREFIX)}
-    if unknown := methods.keys() - TYPE_NAMES.values():
-        raise TypeError(f"{cls.__name__} has handlers of unknown events: {', '.join(sorted(unknown))}")
+    if unknown_names := methods.keys() - TYPE_NAMES.values():
+        raise TypeError(f"{cls.__name__} has handlers of unknown events: {', '.join(sorted(unknown_names))}")
     return {kind: methods[name] for kind, name in TYPE_NAMES.items() if name in methods}

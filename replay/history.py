@@ -1,7 +1,7 @@
 """The history of an evaluation: its results run by run, and the cases that broke, were fixed or are flaky.
 
-Runs are joined by case. A case of a run counts if its name and content are those of the reference, usually the newest finished
-run, so runs on different data are compared on their common cases. Pure functions of digests.
+Each run is compared with the reference, usually the newest finished run, on the cases that have the same name and content in
+both. Pure functions of digests.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ from replay.tally import Tally
 
 _UNUSABLE: Final = frozenset(("damaged", "unreadable"))
 _MIN_SHARE: Final = 0.5
-"""A run with a smaller share of the cases of the largest run (`--limit 1`) is not the reference; one with a smaller share of
+"""A run with a smaller share of the cases of the largest run (`--limit 1`) is not the reference; a run with a smaller share of
 the cases of the reference is not part of the trend."""
 
 
@@ -57,7 +57,7 @@ class Point:
     common: int
     """Cases with the same name and content as in the reference."""
     has_other_data: bool
-    """Whether it has cases that the reference does not have, or that have other content there."""
+    """Whether it has cases that are missing in the reference or have different content there."""
     is_partial: bool
     """Whether `common` is less than half of the cases of the reference; then it is not part of the trend."""
     score: ScoreDigest | None
@@ -83,7 +83,7 @@ class CaseHistory:
     outcomes: str
     """A letter for each run, oldest first: `p` passed, `f` false score, `e` error, `m` repeats differ, `-` no result."""
     since: str | None
-    """The first run with the current outcome; None for a flaky case."""
+    """The first run in which it was broken or fixed; None for a flaky case."""
 
 
 @attrs.frozen(kw_only=True)
@@ -117,20 +117,20 @@ def histories(entries: Iterable[Entry], *, last: int | None = None, scorer: str 
 
 
 def _history(evaluation: str, entries: Sequence[Entry], scorer: str | None) -> History:
-    usable = [entry for entry in entries if entry.run.status not in _UNUSABLE]
-    reference = _reference(usable)
+    usable_entries = [entry for entry in entries if entry.run.status not in _UNUSABLE]
+    reference = _reference(usable_entries)
     fingerprints = {} if reference is None else _fingerprints(reference)
     if reference is not None and scorer is None:
         scorer = next(filter(None, map(first_score, reference.run.variants)), None)
     version = None if reference is None or scorer is None else _version(reference, scorer)
     points = [point for entry in entries for point in _points(entry, fingerprints, scorer, version)]
-    changes = _changes(usable, fingerprints)
+    changes = _changes(usable_entries, fingerprints)
     return History(
         evaluation=evaluation,
         scorer=scorer,
         reference=None if reference is None else reference.path,
         cases=len(fingerprints),
-        runs=[entry.path for entry in usable],
+        runs=[entry.path for entry in usable_entries],
         points=points,
         broken=changes["broken"],
         fixed=changes["fixed"],
@@ -143,8 +143,8 @@ def _reference(entries: Sequence[Entry]) -> Entry | None:
     with_cases = [entry for entry in entries if any(columns.cases for columns in entry.columns)]
     candidates = [entry for entry in with_cases if entry.run.status == "finished"] or with_cases
     sizes = [len(_fingerprints(entry)) for entry in candidates]
-    large = [entry for entry, size in zip(candidates, sizes, strict=True) if size >= _MIN_SHARE * max(sizes)]
-    return large[-1] if large else None
+    large_entries = [entry for entry, size in zip(candidates, sizes, strict=True) if size >= _MIN_SHARE * max(sizes)]
+    return large_entries[-1] if large_entries else None
 
 
 def _fingerprints(entry: Entry) -> dict[str, str]:
@@ -160,7 +160,6 @@ def _version(entry: Entry, scorer: str) -> str | None:
 
 
 def _points(entry: Entry, fingerprints: Mapping[str, str], scorer: str | None, version: str | None) -> Iterator[Point]:
-    """Yield the results of each variant of a run."""
     run = entry.run
     is_usable = run.status not in _UNUSABLE and run.variants
     no_results = VariantDigest(
@@ -169,15 +168,11 @@ def _points(entry: Entry, fingerprints: Mapping[str, str], scorer: str | None, v
     no_cases = CaseColumns(cases=[], fingerprints=[], outcomes="", values={})
     variants, all_columns = (run.variants, entry.columns) if is_usable else ([no_results], [no_cases])
     for variant, columns in zip(variants, all_columns, strict=True):
-        common = (
-            [True] * len(fingerprints)
-            if _has_same_cases(columns, fingerprints)
-            else [
-                fingerprints.get(case) == fingerprint
-                for case, fingerprint in zip(columns.cases, columns.fingerprints, strict=True)
-            ]
-        )
-        score = _score(variant, columns, common, scorer)
+        common_flags = [True] * len(fingerprints)
+        if not _has_same_cases(columns, fingerprints):
+            cases = zip(columns.cases, columns.fingerprints, strict=True)
+            common_flags = [fingerprints.get(case) == fingerprint for case, fingerprint in cases]
+        score = _score(variant, columns, common_flags, scorer)
         yield Point(
             path=entry.path,
             variant=variant.variant,
@@ -187,9 +182,9 @@ def _points(entry: Entry, fingerprints: Mapping[str, str], scorer: str | None, v
             status=run.status,
             outcome=run.outcome,
             cases=len(columns.cases),
-            common=sum(common),
-            has_other_data=not all(common),
-            is_partial=sum(common) < _MIN_SHARE * len(fingerprints),
+            common=sum(common_flags),
+            has_other_data=not all(common_flags),
+            is_partial=sum(common_flags) < _MIN_SHARE * len(fingerprints),
             score=score,
             scorer_changed=score is not None and score.version != version,
             failed=variant.failed,
@@ -199,14 +194,13 @@ def _points(entry: Entry, fingerprints: Mapping[str, str], scorer: str | None, v
         )
 
 
-def _score(variant: VariantDigest, columns: CaseColumns, common: Sequence[bool], scorer: str | None) -> ScoreDigest | None:
-    """Return the mean of a scorer over the common cases."""
+def _score(variant: VariantDigest, columns: CaseColumns, flags: Sequence[bool], scorer: str | None) -> ScoreDigest | None:
     score = None if scorer is None else variant.scores.get(scorer)
-    if score is None or scorer is None or all(common):
+    if score is None or scorer is None or all(flags):
         return score
     values = columns.values[scorer]
     tally = Tally(by_case={} if any(isinstance(value, list) for value in values) else None)
-    for case, value, is_common in zip(columns.cases, values, common, strict=True):
+    for case, value, is_common in zip(columns.cases, values, flags, strict=True):
         if is_common and value is not None:
             for number in value if isinstance(value, list) else (value,):
                 tally.add(number, 1, case)
@@ -216,17 +210,17 @@ def _score(variant: VariantDigest, columns: CaseColumns, common: Sequence[bool],
 
 def _changes(entries: Sequence[Entry], fingerprints: Mapping[str, str]) -> dict[str, list[CaseHistory]]:
     """Return the cases of the reference that changed, by kind of change."""
-    missing = OPEN * len(fingerprints)
+    no_outcomes = OPEN * len(fingerprints)
     rows: dict[str, list[str]] = {}
     for index, (_, run, all_columns) in enumerate(entries):
         for variant, columns in zip(run.variants, all_columns, strict=True):
-            rows.setdefault(variant.variant, [missing] * len(entries))[index] = _outcomes(columns, fingerprints)
+            rows.setdefault(variant.variant, [no_outcomes] * len(entries))[index] = _outcomes(columns, fingerprints)
     changes: dict[str, list[CaseHistory]] = {"broken": [], "fixed": [], "flaky": []}
     for name, by_run in rows.items():
         for case, letters in zip(fingerprints, zip(*by_run, strict=True), strict=True):
-            kind, since = case_change("".join(letters))
+            kind, start = case_change("".join(letters))
             if kind != "unchanged":
-                path = None if since is None else entries[since].path
+                path = None if start is None else entries[start].path
                 changes[kind].append(CaseHistory(case=case, variant=name, outcomes="".join(letters), since=path))
     return changes
 
@@ -245,9 +239,9 @@ def _has_same_cases(columns: CaseColumns, fingerprints: Mapping[str, str]) -> bo
 
 
 def case_change(outcomes: str) -> tuple[Literal["unchanged", "broken", "fixed", "flaky"], int | None]:
-    """Return how a case changed over some runs, and the index of the run since which it is broken or fixed (None otherwise).
+    """Return how a case changed over some runs, and the index of the first run in which it is broken or fixed (None otherwise).
 
-    An error before a later result does not count, so that an outage makes no case flaky. An error at the end counts.
+    An error before a later result does not count, because an outage must not make a case flaky. An error at the end counts.
     """
     if len({*outcomes} - {OPEN, ERROR}) <= 1 and not outcomes.endswith((ERROR, OPEN, MIXED)):
         return "unchanged", None

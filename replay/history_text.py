@@ -14,11 +14,11 @@ _MARKS: Final = {"p": "✓", "f": "✗", "e": "E", "m": "±", "-": _MISSING}
 _MAX_CASES: Final = 10
 """Maximum number of cases to list, of each kind."""
 _MAX_RUNS: Final = 20
-"""Maximum number of runs whose outcomes are shown, the newest ones."""
+"""Maximum number of outcomes of a case to show, the newest ones."""
 
 
 def short_score(score: ScoreDigest) -> str:
-    """Return a mean: `93.3 %` of passes, `0.82` of other numbers."""
+    """Return a mean: `93.3 %` for passes, `0.82` for other numbers."""
     return f"{100 * score.mean:.1f} %" if score.kind == "pass" else digits(score.mean, 3)
 
 
@@ -37,10 +37,9 @@ def sparkline(values: Sequence[float | None]) -> str:
     if not numbers:
         return _MISSING * len(values)
     low, width = min(numbers), max(numbers) - min(numbers)
-    top = len(_BARS) - 1
-    return "".join(
-        _MISSING if value is None else _BARS[round(top * (value - low) / width) if width else top // 2] for value in values
-    )
+    maximum = len(_BARS) - 1
+    heights = (None if value is None else round(maximum * (value - low) / width) if width else maximum // 2 for value in values)
+    return "".join(_MISSING if height is None else _BARS[height] for height in heights)
 
 
 def table(history: History) -> list[tuple[str, ...]]:
@@ -51,12 +50,12 @@ def table(history: History) -> list[tuple[str, ...]]:
     rows = [("RUN", *variant, "STARTED", "GIT", "CASES", score, "P95", "COST", "NOTES")]
     for point in history.points:
         variant = (printable(point.variant, 40) or "-",) if has_variants else ()
-        started = printable(point.started_at or "-")[:16].replace("T", " ")
+        start_time = printable(point.started_at or "-")[:16].replace("T", " ")
         git = printable(point.git, 40)[:7] or "-"
         mean = "-" if point.score is None else score_with_interval(point.score)
         p95, cost = "-" if point.p95 is None else duration(point.p95), "-" if point.cost is None else money(point.cost)
         notes = "; ".join(_notes(point, history.scorer or "", history.cases))
-        rows.append((printable(point.path, 200), *variant, started, git, f"{point.common:,}", mean, p95, cost, notes))
+        rows.append((printable(point.path, 200), *variant, start_time, git, f"{point.common:,}", mean, p95, cost, notes))
     return rows
 
 
@@ -104,7 +103,7 @@ def _case_lines(kind: str, cases: Sequence[CaseHistory]) -> Iterable[str]:
     for case in islice(cases, _MAX_CASES):
         marks = "".join(_MARKS[outcome] for outcome in case.outcomes[-_MAX_RUNS:])
         name = printable(case.case, 60) + (f"@{printable(case.variant, 40)}" if case.variant else "")
-        since = f"  since {printable(case.since, 200)}" if case.since is not None else ""
-        yield f"  {marks}  {name}{since}"
+        suffix = f"  since {printable(case.since, 200)}" if case.since is not None else ""
+        yield f"  {marks}  {name}{suffix}"
     if len(cases) > _MAX_CASES:
         yield f"  … and {len(cases) - _MAX_CASES:,} more"

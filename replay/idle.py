@@ -1,7 +1,4 @@
-"""Why slots are idle: the reasons, with the numbers that the policy uses.
-
-Derived from a `RunState` and a time; nothing here reads a clock or decides anything.
-"""
+"""Why slots are idle, derived from a `RunState` and a time."""
 
 from collections.abc import Iterator
 from typing import Final, Literal
@@ -17,7 +14,7 @@ from replay.text import digits, duration, plural, printable
 IdleReason = Literal[
     "breaker", "retry_after", "pause", "pace", "limit", "scorers", "budget", "workers", "backoff", "cases", "none_left"
 ]
-"""What starts wait for: the circuit breaker, a Retry-After, another pause, the pace, the concurrency limit, scorers, budget,
+"""The cause of the wait: the circuit breaker, a Retry-After, another pause, the pace, the concurrency limit, scorers, budget,
 workers, backoff or unread cases; or no trial is left."""
 
 _MAX_REASONS: Final = 3
@@ -31,7 +28,7 @@ class Reason:
     """One reason why a slot is idle."""
 
     key: str = ""
-    """The rate-limit key; `scorer:NAME` for a scorer's own, empty if there is only one or if it applies to all."""
+    """The rate-limit key; `scorer:NAME` for a scorer's own, empty if there is only one or the reason applies to all."""
     reason: IdleReason
     seconds: float | None = None
     """Seconds until the next start, if known."""
@@ -50,29 +47,29 @@ def reasons(state: RunState, *, now: float, total: int | None = None) -> list[Re
     """
     if state.outcome or not state.sessions:
         return []
-    ready = state.stages["queued"] + state.stages["interrupted"] + state.stages["unsettled"]
-    ready += len(state.backing_off) - in_backoff(state, now)
+    ready_trials = state.stages["queued"] + state.stages["interrupted"] + state.stages["unsettled"]
+    ready_trials += len(state.backing_off) - in_backoff(state, now)
     keys = [key for key in {**state.limits, **state.paces, **state.pauses} if not key.startswith(SCORER_PREFIX)] or [""]
     has_idle_slot = any((slots := slots_of(state, key)) is None or state.in_flight(key) < slots for key in keys)
-    attempts = list(_attempt_reasons(state, keys, now, ready, total)) if has_idle_slot else []
-    if has_idle_slot and ready and not attempts and (text := reserved_text(state)):
+    attempts = list(_attempt_reasons(state, keys, now, ready_trials, total)) if has_idle_slot else []
+    if has_idle_slot and ready_trials and not attempts and (text := reserved_text(state)):
         attempts = [Reason(reason="budget", text=f"budget: {text}")]  # The estimate for the next attempt is not recorded.
     workers = state.settings.get("workers")
-    if has_idle_slot and ready and not attempts and isinstance(workers, dict) and workers.get("tasks", True):
+    if has_idle_slot and ready_trials and not attempts and isinstance(workers, dict) and workers.get("tasks", True):
         is_busy = state.running or state.scorer_calls
         attempts = [Reason(reason="workers", text="all workers are busy" if is_busy else "no worker is ready")]
     return attempts + list(_scorer_reasons(state, keys, now))
 
 
 def in_backoff(state: RunState, now: float) -> int:
-    """Return how many trials are in backoff; one whose delay has passed is ready, without a record."""
-    return sum(due > now for due in state.backing_off.values())
+    """Return how many trials are in backoff; a trial whose delay has passed is ready, without a record."""
+    return sum(end > now for end in state.backing_off.values())
 
 
-def one_line(idle: list[Reason]) -> str:
+def one_line(idle_reasons: list[Reason]) -> str:
     """Return the first reasons on one line; empty if there are none."""
-    more = f" · {len(idle) - _MAX_REASONS} more" if len(idle) > _MAX_REASONS else ""
-    return " · ".join(reason.text for reason in idle[:_MAX_REASONS]) + more
+    suffix = f" · {len(idle_reasons) - _MAX_REASONS} more" if len(idle_reasons) > _MAX_REASONS else ""
+    return " · ".join(reason.text for reason in idle_reasons[:_MAX_REASONS]) + suffix
 
 
 def slots_of(state: RunState, key: str) -> int | None:
@@ -85,10 +82,10 @@ def slots_of(state: RunState, key: str) -> int | None:
 
 def pause_text(pause: Pause, now: float) -> str:
     """Return what a pause waits for: `Retry-After: 12 s left`, `endpoint unavailable; probing, next probe in 3 s`."""
-    left, reason = pause.until - now, PAUSE_TEXTS.get(pause.reason) or printable(pause.reason)
+    seconds_left, reason = pause.until - now, PAUSE_TEXTS.get(pause.reason) or printable(pause.reason)
     if pause.reason in BREAKER_REASONS:
-        return f"{reason}; probing" + (f", next probe in {duration(left)}" if left > 0 else "")
-    return f"{reason}: {duration(left)} left"
+        return f"{reason}; probing" + (f", next probe in {duration(seconds_left)}" if seconds_left > 0 else "")
+    return f"{reason}: {duration(seconds_left)} left"
 
 
 def pace_text(pace: float) -> str:
@@ -103,26 +100,26 @@ def limit_text(limit: int, slots: int | None, evidence: str = "") -> str:
     return f"concurrency limit {limit:,}{maximum}{reason}"
 
 
-def _attempt_reasons(state: RunState, keys: list[str], now: float, ready: int, total: int | None) -> Iterator[Reason]:
-    to_come = None if total is None else max(0, total - state.total)
+def _attempt_reasons(state: RunState, keys: list[str], now: float, ready_trials: int, total: int | None) -> Iterator[Reason]:
+    unread_trials = None if total is None else max(0, total - state.total)
     is_held = state.holds_attempts
     if is_held:
         outputs = state.stages["scoring"]
         yield Reason(reason="scorers", number=outputs, text=f"scorers: {plural(outputs, 'output')} to score")
-    if ready and state.budget is not None:
+    if ready_trials and state.budget is not None:
         blocks = {block_text(state, block): None for block in state.budget.blocks()}
         yield from (Reason(reason="budget", text=f"budget: {text}") for text in blocks)
-    if ready or state.backing_off or to_come:
-        yield from _key_reasons(state, keys, now, is_waiting=ready > 0 and not is_held, show_keys=len(keys) > 1)
-    if ready:
+    if ready_trials or state.backing_off or unread_trials:
+        yield from _key_reasons(state, keys, now, is_waiting=ready_trials > 0 and not is_held, show_keys=len(keys) > 1)
+    if ready_trials:
         return
     if state.backing_off:  # None of them is ready.
-        count, left = len(state.backing_off), min(state.backing_off.values()) - now
-        text = f"{plural(count, 'trial')} in backoff, next in {duration(left)}"
-        yield Reason(reason="backoff", number=count, seconds=left, text=text)
-    if to_come:
-        yield Reason(reason="cases", number=to_come, text=f"dataset: {plural(to_come, 'trial')} to come")
-    elif to_come is None:
+        count, seconds_left = len(state.backing_off), min(state.backing_off.values()) - now
+        text = f"{plural(count, 'trial')} in backoff, next in {duration(seconds_left)}"
+        yield Reason(reason="backoff", number=count, seconds=seconds_left, text=text)
+    if unread_trials:
+        yield Reason(reason="cases", number=unread_trials, text=f"dataset: {plural(unread_trials, 'trial')} to come")
+    elif unread_trials is None:
         yield Reason(reason="cases", text="dataset: cases to come")
     elif not state.backing_off:
         outputs = state.stages["scoring"] if not state.running else 0
@@ -133,18 +130,19 @@ def _attempt_reasons(state: RunState, keys: list[str], now: float, ready: int, t
 def _key_reasons(state: RunState, keys: list[str], now: float, *, is_waiting: bool, show_keys: bool) -> Iterator[Reason]:
     """Yield why the policies of some keys delay starts; `is_waiting` is whether something is ready to start."""
     for key in keys:
-        pause, busy, limit, slots = state.pauses.get(key), state.in_flight(key), state.limits.get(key), slots_of(state, key)
+        pause, limit = state.pauses.get(key), state.limits.get(key)
+        in_flight, slots = state.in_flight(key), slots_of(state, key)
         name = f"{_name(key)}: " if show_keys or key.startswith(SCORER_PREFIX) else ""
-        is_full = limit is not None and busy >= limit
-        if slots is not None and busy >= slots:
+        is_full = limit is not None and in_flight >= limit
+        if slots is not None and in_flight >= slots:
             continue
         if pause is not None and pause.is_in_force(now):
             kind: IdleReason = (
                 "breaker" if pause.reason in BREAKER_REASONS else "retry_after" if pause.reason == "retry_after" else "pause"
             )
-            left = pause.until - now if pause.until > now else None
+            seconds_left = pause.until - now if pause.until > now else None
             text = f"{name}{pause_text(pause, now)}"
-            yield Reason(key=key, reason=kind, seconds=left, evidence=pause.evidence, text=text)
+            yield Reason(key=key, reason=kind, seconds=seconds_left, evidence=pause.evidence, text=text)
         elif is_waiting and is_full and limit is not None and slots is not None and limit < slots:
             change = state.limit_changes[key]
             evidence = change.evidence or (_FIRST_LIMIT if change.reason == "start" else "")
@@ -155,12 +153,12 @@ def _key_reasons(state: RunState, keys: list[str], now: float, *, is_waiting: bo
 
 
 def _scorer_reasons(state: RunState, attempt_keys: list[str], now: float) -> Iterator[Reason]:
-    """Yield why scorer calls are delayed whose rate-limit keys are not those of attempts."""
+    """Yield why scorer calls with their own rate-limit keys are delayed."""
     if not state.stages["scoring"]:
         return
     keys = [key for key in {**state.limits, **state.paces, **state.pauses} if key not in attempt_keys]
-    started = {trial for trial, _ in (*state.scorer_calls, *state.delayed_calls)}
-    yield from _key_reasons(state, keys, now, is_waiting=state.stages["scoring"] > len(started), show_keys=True)
+    started_trials = {trial for trial, _ in (*state.scorer_calls, *state.delayed_calls)}
+    yield from _key_reasons(state, keys, now, is_waiting=state.stages["scoring"] > len(started_trials), show_keys=True)
 
 
 def _name(key: str) -> str:

@@ -156,7 +156,7 @@ def _mean(mean: float | None, paired: PairedDifference, unit: str) -> str:
 
 def _difference(paired: PairedDifference, unit: str) -> str:
     """Return the difference from the baseline: `-3.3 points (95 % CI -8.1 to 1.4, n = 60): no significant difference`."""
-    verdict = short_verdict(paired, higher="higher", lower="lower").removeprefix("B is ")
+    verdict = short_verdict(paired).removeprefix("B is ")
     if paired.difference is None or paired.low is None or paired.high is None:
         return verdict
     scale, unit = (100, " points") if paired.kind == "pass" else (1, unit)

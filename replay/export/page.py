@@ -190,7 +190,7 @@ def comparison_data(comparison: Comparison) -> dict[str, Any]:
         **view_json(comparison),
         "headline": _comparison_headline(comparison, verdicts),
         "verdicts": verdicts,
-        "latency_verdict": short_verdict(comparison.latency, higher="slower", lower="faster"),
+        "latency_verdict": short_verdict(comparison.latency, ("slower", "faster")),
     }
 
 
