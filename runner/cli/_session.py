@@ -184,7 +184,7 @@ class CommandSession:
                     width=console.width,
                     done_before=done_before,
                     title=str(self._path),
-                    stopping=live.stopping(),
+                    stopping=live.stop_status(),
                 )
                 await run_in_thread(functools.partial(redraw, screen, frame))  # Ctrl-S must not block the run.
                 await trio.sleep(FRAME_INTERVAL)
@@ -198,7 +198,7 @@ class CommandSession:
             echo(line, err=True)
         while True:
             await trio.sleep(FRAME_INTERVAL)
-            stopping = live.stopping()
+            stopping = live.stop_status()
             if stopping and not is_stopping:
                 is_stopping = True
                 echo(f"stopping: {stopping_text(live.state, *stopping)}", err=True)
@@ -207,7 +207,7 @@ class CommandSession:
 
 def _changed_settings(live: LiveRun) -> Iterator[str]:
     """Yield a line for each setting that differs from that of the previous session."""
-    for name, (old, new) in live.changed.items():
+    for name, (old, new) in live.changed_settings.items():
         changes = [(name, old, new)]
         if isinstance(old, dict) and isinstance(new, dict):
             changes = [(f"{name}.{key}", old.get(key), value) for key, value in new.items() if old.get(key) != value]

@@ -188,7 +188,6 @@ class Attempts:
             return outcome  # `_record_success` converts it, or fails the attempt.
 
     def _fail_over_budget(self, work: TrialWork, elapsed: float, usage: Any = None) -> None:
-        """Fail an attempt because its trial has exceeded the budget per trial."""
         budget = self._recorder.state.budget
         assert budget is not None
         message = over_budget_text(budget, work.trial, usage)

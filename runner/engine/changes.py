@@ -19,7 +19,7 @@ from runner.retries.retry import NUMBERS
 
 _MAX_EXAMPLES: Final = 5
 _BUDGETS: Final = ("budget", "budget_per_trial")
-"""Settings of which a later session replaces single units."""
+"""Settings whose units a later session can replace one by one."""
 
 _EXPLANATIONS: Final = {
     "task_fingerprint": "the task has changed",
@@ -103,7 +103,6 @@ def differences(old_start: RunStarted, new_start: RunStarted, settings: Mapping[
 
 
 def _variant_changes(old_variants: Mapping[str, str], new_variants: Mapping[str, str]) -> Iterator[str]:
-    """Describe which variants were added, changed or removed, and the effect of adopting the change."""
     added_names = [name for name in new_variants if name not in old_variants]
     changed_names = [name for name in new_variants if name in old_variants and new_variants[name] != old_variants[name]]
     removed_names = [name for name in old_variants if name not in new_variants]

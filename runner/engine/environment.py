@@ -47,7 +47,6 @@ class Environment:
 
 
 def _versions() -> dict[str, str]:
-    """Return the versions of Python, the platform and packages, and the git revision."""
     versions = {"python": platform.python_version(), "platform": platform.platform()}
     versions |= {package: version for package in ("evaljournal", "trio", "orjson") if (version := installed_version(package))}
     try:

@@ -83,19 +83,11 @@ class Executor:
             workers.on_problem = partial(self.shutdown.stop, "interrupted")
             workers.on_end = self._note_worker_end
         late_recorder = LateRecorder(recorder, loop, self.shutdown, self._stop_over_budget)
-        self._attempts = (
-            Attempts(
-                tasks,
-                self.scheduler,
-                late_recorder,
-                max_failures=max_failures,
-                in_thread=in_thread,
-                fail_ambiguous=fail_ambiguous,
-            )
-            if tasks
-            else None
+        self._has_tasks = bool(tasks)
+        self._attempts = Attempts(
+            tasks, self.scheduler, late_recorder, max_failures=max_failures, in_thread=in_thread, fail_ambiguous=fail_ambiguous
         )
-        self._scoring = Scoring(scorers, self.scheduler, late_recorder, in_thread) if scorers else None
+        self._scoring = Scoring(scorers, self.scheduler, late_recorder, in_thread)
         self._intake = Intake(self.scheduler, in_thread, key_of)
         self._in_flight: dict[CallScope, Job] = {}
         self._timeouts = Timer(recorder.clock, self._time_out)
@@ -121,7 +113,7 @@ class Executor:
             self.scheduler.leave_shared()
 
     async def _run(self, trials: TrialSource, on_unresponsive: Callable[[], Any] | None) -> None:
-        if self._attempts is not None and not self.scheduler.has_keys:
+        if self._has_tasks and not self.scheduler.has_keys:
             self.scheduler.open_lane("", trials=True)
         for scorer in self._scorers:
             if not scorer.scorer.is_local:
@@ -160,7 +152,7 @@ class Executor:
             pass  # It waited for a record that cannot be written; the other consumers get their grace period.
         except trio.Cancelled:
             job = self._in_flight.get(scope)
-            if isinstance(job, TrialWork) and not job.has_output and self._attempts is not None:
+            if isinstance(job, TrialWork) and not job.has_output:
                 self._attempts.cancel(job)
             raise
         finally:
@@ -184,13 +176,9 @@ class Executor:
                 continue
             in_flight[scope] = job
             if isinstance(job, ScorerCall):
-                assert scoring is not None
                 await scoring.call(job, scope)
-            elif job.has_output or (attempts is not None and await attempts.attempt(job, scope)):
-                if scoring is None:
-                    scheduler.complete(job)
-                else:
-                    await scoring.score(job)
+            elif job.has_output or await attempts.attempt(job, scope):
+                await scoring.score(job)
             del in_flight[scope]
             if self._recorder.state.t > self._turn_ends:  # The time of the last record: reading the clock costs more.
                 await trio.lowlevel.checkpoint()
@@ -198,12 +186,11 @@ class Executor:
 
     def _end_cancelled_job(self, job: Job, outcome: TimedOut | OverBudget | Interrupted) -> None:
         if isinstance(job, ScorerCall):
-            assert self._scoring is not None
             assert not isinstance(outcome, OverBudget)  # Only attempts are stopped by a budget.
             self._scoring.end(job, outcome)
         elif job.has_output:
             self.scheduler.release()  # The output is scored when the run is resumed.
-        elif self._attempts is not None:
+        else:
             self._attempts.end(job, outcome)
 
     def _time_out(self, now: float) -> None:
@@ -226,7 +213,6 @@ class Executor:
         self.scheduler.wake()
 
     def _stop_over_budget(self, trial: str) -> None:
-        """Cancel the attempt in flight of a trial that has exceeded the budget per trial."""
         for scope, job in self._in_flight.items():
             if isinstance(job, TrialWork) and job.trial == trial and not job.has_output:
                 deadline = self._now() + self._settings.grace + CANCEL_TIMEOUT
@@ -248,7 +234,7 @@ class Executor:
 
     def _on_stop(self) -> None:
         """Start no more attempts. A run still scores outputs within the grace period; a re-scoring starts nothing more."""
-        if self._attempts is None or self._scoring is None:
+        if not self._has_tasks or not self._scorers:
             self.scheduler.close()
         else:
             self.scheduler.queues.close_attempts()
@@ -265,7 +251,7 @@ class Executor:
         await self._wait_idle(trio.CancelScope(), CANCEL_TIMEOUT, self._in_flight)
         for job in self._in_flight.values():
             self._stuck_jobs.append(_job_name(job))
-            if self._attempts is not None and isinstance(job, TrialWork) and not job.has_output:
+            if isinstance(job, TrialWork) and not job.has_output:
                 self._attempts.abandon(job)
         self._end()
 

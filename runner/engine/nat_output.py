@@ -50,7 +50,6 @@ class NatOutput:
         """Failed trials of earlier sessions that are retried and have not ended again."""
         self._is_failing = False
         """Whether the last write failed: a failure is logged once, until a write succeeds."""
-        self._index: TrialIndex | None = None
 
     def check(self, run: Path | None = None) -> None:
         """Raise a `UsageError` if the directory cannot be used for this run."""
@@ -82,7 +81,7 @@ class NatOutput:
         try:
             while not await trio.Path(run, segments.name(1)).exists():  # noqa: ASYNC110  # there is no event for a new file
                 await trio.sleep(POLL_INTERVAL)
-            await trio.to_thread.run_sync(self._start, run, limiter=limiter)
+            index = await trio.to_thread.run_sync(self._start, run, limiter=limiter)
             send, receive = trio.open_memory_channel[Record](_BUFFER)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_forward, run, send)
@@ -91,7 +90,7 @@ class NatOutput:
                     with contextlib.suppress(trio.WouldBlock):
                         while True:
                             batch.append(receive.receive_nowait())
-                    await trio.to_thread.run_sync(self._apply, batch, limiter=limiter)
+                    await trio.to_thread.run_sync(self._apply, index, batch, limiter=limiter)
         except Exception as exc:  # noqa: BLE001  # the run continues
             self._log_failure("is no longer updated", run, exc)
 
@@ -115,16 +114,15 @@ class NatOutput:
         self.directory.mkdir(parents=True, exist_ok=True)
         write_atomically(self.directory / OWNER, [f"{run}\n".encode()])
 
-    def _start(self, run: Path) -> None:
+    def _start(self, run: Path) -> TrialIndex:
         source = Source(run)
         self._claim(source.run_id)
-        self._index = index = TrialIndex.of(source)
+        index = TrialIndex.of(source)
         self._retried_trials = {trial for trial in index.ended() if index.state.trials[trial].stage not in self._stages}
-        self._write()
+        self._write(index)
+        return index
 
-    def _apply(self, records: list[Record]) -> None:
-        index = self._index
-        assert index is not None
+    def _apply(self, index: TrialIndex, records: list[Record]) -> None:
         for record in records:
             if record.seq > index.state.seq:
                 index.state.apply(record)
@@ -133,19 +131,18 @@ class NatOutput:
                     self._due_trials.append(record.event.trial)
                     self._retried_trials.discard(record.event.trial)
         if self._due_trials:
-            self._write()
+            self._write(index)
 
-    def _write(self) -> None:
+    def _write(self, index: TrialIndex) -> None:
         """Append the trials that are due, or rewrite the file; after an error, try again with the next trial."""
-        assert self._index is not None
         try:
-            with self._index.source:
+            with index.source:
                 if self._size is None:
-                    ended_trials = (trial for trial in self._index.ended() if trial not in self._retried_trials)
-                    write_atomically(self._lines, self._encode(ended_trials))
+                    ended_trials = (trial for trial in index.ended() if trial not in self._retried_trials)
+                    write_atomically(self._lines, self._encode(index, ended_trials))
                     self._size = self._lines.stat().st_size
                 else:
-                    self._append(b"".join(self._encode(self._due_trials)))
+                    self._append(b"".join(self._encode(index, self._due_trials)))
             self._due_trials.clear()
         except OSError as exc:
             if not self._is_failing:
@@ -168,12 +165,11 @@ class NatOutput:
             self._size = None  # It was removed.
             raise
 
-    def _encode(self, trials: Iterable[str]) -> Iterable[bytes]:
+    def _encode(self, index: TrialIndex, trials: Iterable[str]) -> Iterable[bytes]:
         """Yield the lines of trials, without those that cannot be read."""
-        assert self._index is not None
         for trial in trials:
             try:
-                yield line(self._index.trial(trial))
+                yield line(index.trial(trial))
             except (JournalError, OSError) as exc:
                 _log.error("%s: the output of %s could not be read: %s", self._lines, trial, exc)
 

@@ -30,9 +30,9 @@ class LiveRun:
     """Number of trials, if known in advance."""
     now: Callable[[], float]
     """Returns the time in the seconds of `t`."""
-    changed: Mapping[str, tuple[Any, Any]]
+    changed_settings: Mapping[str, tuple[Any, Any]]
     """Settings that differ from those of the previous session: old and new value."""
-    stopping: Callable[[], tuple[str, float] | None]
+    stop_status: Callable[[], tuple[str, float] | None]
     """Returns the reason and the rest of the grace period in seconds, once the run is being stopped."""
 
 

@@ -34,9 +34,9 @@ class Lane:
     """Scorer calls; they start before attempts, so that outputs do not accumulate."""
     has_trials: bool = False
     has_calls: bool = False
-    busy: int = 0
+    counted_jobs: int = 0
     """Attempts and calls in flight that count against the limit."""
-    hung: int = 0
+    hung_jobs: int = 0
     """Attempts and calls in flight that do not count, because they started before the endpoint stopped responding."""
     epoch: int = 0
     """How many times the endpoint has stopped responding."""
@@ -66,14 +66,14 @@ class Lane:
     def end(self, job: Job) -> None:
         """Count a job that has ended."""
         if job.epoch == self.epoch:
-            self.busy -= 1
+            self.counted_jobs -= 1
         else:
-            self.hung -= 1
+            self.hung_jobs -= 1
 
     def discount_in_flight(self) -> None:
         """Stop counting the jobs in flight: the endpoint does not respond."""
-        self.hung += self.busy
-        self.busy = 0
+        self.hung_jobs += self.counted_jobs
+        self.counted_jobs = 0
         self.epoch += 1
 
 
@@ -96,14 +96,12 @@ class Queues:
         """Attempts that may be in flight, over all lanes."""
         self._scorer_limit = 0
         self.max_unscored_outputs = max_unscored_outputs(0)
-        """Outputs that may wait for their scores before no attempt starts."""
+        """Outputs that may wait for scores; with more, no attempt starts."""
         self._is_closed = False
 
-    def open(self, key: str, steering: Steering, *, trials: bool = False, calls: bool = False) -> Lane:
-        """Return the lane of a rate-limit key for attempts or scorer calls; a new one gets this policy."""
-        lane = self.lanes.get(key)
-        if lane is None:
-            lane = self.lanes[key] = Lane(key, steering)
+    def open(self, lane: Lane, *, trials: bool = False, calls: bool = False) -> None:
+        """Open a lane for attempts or scorer calls."""
+        self.lanes[lane.key] = lane
         if trials and not lane.has_trials:
             lane.has_trials = True
             self.limit += lane.counted_limit
@@ -111,7 +109,6 @@ class Queues:
             lane.has_calls = True
             self._scorer_limit += lane.counted_limit
         self.update_sums(lane)
-        return lane
 
     def update_sums(self, lane: Lane) -> None:
         """Update the sums with the current limit of a lane."""
@@ -130,7 +127,7 @@ class Queues:
     @property
     def max_consumers(self) -> int:
         """Maximum number of consumers that can have a job."""
-        return sum(max(lane.busy, lane.steering.limit) + lane.hung for lane in self.lanes.values()) or 1
+        return sum(max(lane.counted_jobs, lane.steering.limit) + lane.hung_jobs for lane in self.lanes.values()) or 1
 
     @property
     def is_behind(self) -> bool:
@@ -160,7 +157,7 @@ class Queues:
         for lane in self.lanes.values():
             if not lane.calls and (is_behind or not lane.trials):
                 continue
-            if for_probe or (lane.busy < lane.steering.limit and lane.closed_until <= now):
+            if for_probe or (lane.counted_jobs < lane.steering.limit and lane.closed_until <= now):
                 return True
         return False
 

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import attrs
@@ -28,16 +28,6 @@ ASYNC_SLOTS: Final = 100
 """Default slots of endpoints, chat models and async functions."""
 THREAD_SLOTS: Final = 32
 """Default slots of plain functions, each of which takes a thread."""
-
-
-@runtime_checkable
-class Identified(Protocol):
-    """A task or a scorer that identifies the rate limit of its calls."""
-
-    @property
-    def rate_limit_identity(self) -> str:
-        """A value that all calls under one rate limit share; it may contain a secret and must not be recorded."""
-        ...
 
 
 def default_slots(callee: Callable[..., Any], shards: int = 1) -> int:
@@ -116,7 +106,7 @@ def _limit_of(task: object) -> tuple[str, str | None, str]:
 
 def _model(callee: object) -> str:
     """Return the model of a chat or a judge; empty for others."""
-    return str(getattr(getattr(callee, "chat", callee), "model", "")) if isinstance(callee, Identified) else ""
+    return "" if _identity(callee) is None else str(getattr(getattr(callee, "chat", callee), "model", ""))
 
 
 def _location(task: object) -> str:
@@ -146,7 +136,9 @@ def scorer_keys(scorers: Iterable[Scorer], tasks: TaskKeys | None) -> dict[str, 
 
 
 def _identity(callee: object) -> str | None:
-    return callee.rate_limit_identity if isinstance(callee, Identified) else None
+    """Return a value that all calls under one rate limit share, if any; it may contain a secret and must not be recorded."""
+    identity: str | None = getattr(callee, "rate_limit_identity", None)
+    return identity
 
 
 def scorer_slots(scorers: Mapping[str, Scorer], tasks: TaskKeys | None, slots: int | None, shards: int = 1) -> dict[str, int]:

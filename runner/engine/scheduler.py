@@ -99,16 +99,16 @@ class Scheduler:
         """Open the lane of a rate-limit key for attempts or scorer calls; a new one starts with its policy's first limit."""
         lane = self.queues.lanes.get(key)
         if lane is not None:
-            self.queues.open(key, lane.steering, trials=trials, calls=calls)
+            self.queues.open(lane, trials=trials, calls=calls)
             return
         policy = self._new_policy(key)
-        steering = Steering(policy, patience=self.settings.retry.rate_limits, key=key)
-        lane = self.queues.open(key, steering, trials=trials, calls=calls)
+        lane = Lane(key, Steering(policy, patience=self.settings.retry.rate_limits, key=key))
+        self.queues.open(lane, trials=trials, calls=calls)
         if isinstance(policy, Member):
             lane.member = policy
             policy.call = partial(self.loop.call, self._sync_shared, lane)
             self._record_shared(lane)
-        self._record(steering.begin())
+        self._record(lane.steering.begin())
         if isinstance(policy, Member):
             self._sync_shared(lane)
 
@@ -219,7 +219,7 @@ class Scheduler:
             self.timer.schedule(queues.put_due(now))
         if self._is_intake_waiting:
             self.request_intake()
-        if queues.to_score and (self._admission is None or self._may_score()):
+        if queues.to_score and (self._admission is None or self._is_allowed(self._admission.admit_scoring())):
             work = queues.to_score.popleft()
             self.wake()
             return work
@@ -239,30 +239,23 @@ class Scheduler:
         return None
 
     def _is_affordable(self, lane: Lane, *, probe: bool) -> bool:
-        """Return whether the budget allows the next attempt of a lane; if not, stop the session if nothing is in flight."""
+        """Return whether the budget allows the next attempt of a lane."""
         assert self._admission is not None
         if self._blocked_lane not in (None, lane):
             return False
         block = self._admission.admit(lane.next_trial(probe=probe))
         self._blocked_lane = None if block is None else lane
-        if block is not None:
-            self._stop_if_idle(block)
-        return block is None
+        return self._is_allowed(block)
 
-    def _may_score(self) -> bool:
-        """Return whether the budget allows scoring the outputs of earlier sessions."""
-        assert self._admission is not None
-        block = self._admission.admit_scoring()
-        if block is not None:
-            self._stop_if_idle(block)
-        return block is None
-
-    def _stop_if_idle(self, block: Block) -> None:
-        """Stop the session if nothing is in flight; its budget allows no further start."""
+    def _is_allowed(self, block: Block | None) -> bool:
+        """Return whether the budget allows a start; if not, stop the session if nothing is in flight."""
+        if block is None:
+            return True
         state, queues = self.recorder.state, self.queues
         if not state.running and queues.unscored_outputs == len(queues.to_score):
             self.shutdown.stop("budget", block_text(state, block))
             self.close()
+        return False
 
     def _has_next(self, lane: Lane) -> bool:
         """Return whether a lane has a job that may be taken; if it runs in a worker, there must be a place for it."""
@@ -295,9 +288,9 @@ class Scheduler:
         if self._workers is not None and _needs_place(job, self._workers):
             self._workers.reserve(job)
         self.queues.waiting_trials -= job.__class__ is TrialWork
-        lane.busy += 1
+        lane.counted_jobs += 1
         job.epoch, lane.closed_until = lane.epoch, 0.0
-        if self._parking_lot or len(self.queues.lanes) > 1 or self.consumers < lane.steering.limit + lane.hung:
+        if self._parking_lot or len(self.queues.lanes) > 1 or self.consumers < lane.steering.limit + lane.hung_jobs:
             self.wake()
         return job
 
@@ -331,14 +324,13 @@ class Scheduler:
             self._apply(lane, lane.steering.adopt(lane.member.received()))
 
     def _record_shared(self, lane: Lane, when: float | None = None) -> None:
-        """Record the runs that have joined the policy of a lane."""
         if lane.member is not None:
             for run in lane.member.joined():
                 self._record(PolicyShared(key=lane.key, run=run), when)
 
     def _set_timer(self, lane: Lane, now: float) -> None:
         """Call the policy again when the passing of time may change its decision, although its limit is reached."""
-        if lane.next_check == math.inf and lane.busy >= lane.steering.limit and (lane.trials or lane.calls):
+        if lane.next_check == math.inf and lane.counted_jobs >= lane.steering.limit and (lane.trials or lane.calls):
             permit = lane.steering.may_start(now)
             if not permit.open and permit.at is not None:
                 self._call_policy_at(lane, permit.at)

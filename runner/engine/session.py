@@ -5,8 +5,8 @@ Starting a run and resuming one differ only in what the journal already records.
 
 import math
 import sys
-from collections.abc import AsyncGenerator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import Callable
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
@@ -124,7 +124,7 @@ class Session:
         """Variants of this session, if it resumes only some of the run's."""
         self.options = Options(**{name: value for name, value in options.items() if name in option_names})
         self.on_unresponsive: Callable[[Outcome], object] | None = None
-        """Called with the outcome if calls do not end. Without it, or if it returns for a finished run, they are waited for."""
+        """Called with the outcome if calls do not end. Without it, or if it returns for a finished run, the session waits."""
         self.is_started = False
         self._interrupts = 0
         self._unhandled_interrupts = 0
@@ -158,7 +158,6 @@ class Session:
 
     async def run(self) -> Outcome:
         """Run the session."""
-        options = self.options
         self._token = trio.lowlevel.current_trio_token()
         if self._interrupts:
             self._handle_interrupt()
@@ -172,7 +171,7 @@ class Session:
             return self._already_finished(state)
         if plan.settings.workers is None:
             return await self._run_at_free_path(state, plan)
-        workers = new_workers(plan.settings.workers, self.evaluation, plan.settings, plan.variants, options.task)
+        workers = new_workers(plan.settings.workers, self.evaluation, plan.settings, plan.variants, self.options.task)
         async with workers.open():
             self._preparation_scope = trio.CancelScope()
             with self._preparation_scope:
@@ -289,8 +288,10 @@ class Session:
                 return shutdown.reason and (shutdown.reason, shutdown.grace_ends - now())
 
             live_run = LiveRun(state, journal, plan.total, now, changed_settings, stop_status)
-            await stack.enter_async_context(self._observe(live_run))
+            nursery = await stack.enter_async_context(trio.open_nursery())
+            nursery.start_soon(self._run_observer, live_run)
             await self._execute(executor, trials, recorder)
+            nursery.cancel_scope.cancel()
         return self._outcome or self._record_end(recorder, trials, shutdown)
 
     def _record_end(self, recorder: Recorder, trials: PendingTrials, shutdown: Shutdown) -> Outcome:
@@ -361,13 +362,6 @@ class Session:
             is_cancelled = not has_returned and trio.current_effective_deadline() == -math.inf
             if is_cancelled and recorder.journal.failure is None:
                 recorder.record(RunStopped(reason=executor.shutdown.reason or "interrupted"))
-
-    @asynccontextmanager
-    async def _observe(self, live_run: LiveRun) -> AsyncGenerator[None]:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._run_observer, live_run)
-            yield
-            nursery.cancel_scope.cancel()
 
     async def _run_observer(self, live_run: LiveRun) -> None:
         try:

@@ -39,11 +39,7 @@ def check_workers(evaluation: Evaluation[Any, Any, Any], settings: Settings) -> 
 
 
 def new_workers(
-    pool: WorkerPool,
-    evaluation: Evaluation[Any, Any, Any],
-    settings: Settings,
-    variants: Sequence[str],
-    reference: str,
+    pool: WorkerPool, evaluation: Evaluation[Any, Any, Any], settings: Settings, variants: Sequence[str], reference: str
 ) -> Workers:
     """Return the workers of a session with these variants; `reference` is the file of the evaluation, or empty if unknown."""
     variants = variants if pool.runs_tasks else ()

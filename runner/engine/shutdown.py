@@ -18,7 +18,7 @@ class Shutdown:
         """Seconds that calls in flight get once the session is stopped."""
         self._on_stop = on_stop
         self.reason: StopReason | None = None
-        """Why the session was stopped; None while it is not."""
+        """Why the session was stopped; None if it was not."""
         self.detail = ""
         """Details of the reason."""
         self.grace_ends = math.inf

@@ -1,4 +1,4 @@
-"""Jobs of the executor: a trial that is not done, and a scorer's calls with its output."""
+"""Jobs of the executor: a trial that is not done, and the calls of one scorer with an output."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any

@@ -20,7 +20,6 @@ from journal.threads import InThread, run_in_thread
 from replay import fold
 from replay.definition import load_definition
 from runner.concurrency.aimd import Aimd
-from runner.concurrency.policy import Policy
 from runner.data.fingerprint import definition_of, digest, fingerprint_function, innermost
 from runner.data.from_json import from_json, return_annotation
 from runner.definition.evaluation import Evaluation
@@ -59,11 +58,6 @@ class ExecutorSettings(Settings):
     """Settings, and the parameters of AIMD, which are needed to recompute its decisions."""
 
     aimd: Mapping[str, Any] | None = None
-
-    @property
-    def policy_factory(self) -> Callable[[int], Policy] | None:
-        """Returns the policy for a number of slots; None: the one that the settings name."""
-        return None if self.aimd is None else partial(Aimd, **self.aimd)
 
 
 @attrs.frozen(kw_only=True)
@@ -180,12 +174,12 @@ class Execution:
 
     async def run(self) -> Results:
         """Run the function over the inputs, or resume from the journal."""
-        config = self._config
+        config, aimd = self._config, self._config.settings.aimd
         if not await self._in_thread(self._inputs.read_ahead):
             return [], []
         options = {
             **config.options,
-            "policy_factory": config.settings.policy_factory,
+            "policy_factory": None if aimd is None else partial(Aimd, **aimd),
             "listener": self._results.apply,
             "observer": self._show_progress,
         }

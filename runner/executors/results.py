@@ -64,7 +64,6 @@ class ExecutionDetails:
 
 
 def _drop_tracebacks(exc: BaseException) -> None:
-    """Remove the tracebacks of an exception, its causes and the exceptions it groups."""
     visited_ids: set[int] = set()
     errors: list[Any] = [exc]
     while errors:

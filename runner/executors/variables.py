@@ -131,7 +131,6 @@ def _replace_dicts(value: Any) -> Any:
 
 
 def _describe(value: Any) -> Any:  # noqa: PLR0911  # one return for each kind of value
-    """Describe a value that is not JSON."""
     if isinstance(value, Mapping):
         return {**value}
     if isinstance(value, AbstractSet):

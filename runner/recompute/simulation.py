@@ -259,7 +259,7 @@ class _RecordedScorer:
         self.rate_limit_identity = identity
 
     async def __call__(self, case: Case) -> Any:
-        await trio.lowlevel.checkpoint()  # Shows that the function is one for trio.
+        await trio.lowlevel.checkpoint()  # So that trio is detected as the event loop.
         return await self._calls(case.name)
 
 

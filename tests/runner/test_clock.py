@@ -115,10 +115,9 @@ def test_a_run_that_joins_while_time_decides(monkeypatch: pytest.MonkeyPatch) ->
     """A run that joins before a decision that time alone has caused is recorded with the time of that decision."""
     open_lane = Queues.open
 
-    def open_shared(self: Queues, *arguments: Any, **options: Any) -> Lane:
-        lane = open_lane(self, *arguments, **options)
+    def open_shared(self: Queues, lane: Lane, **options: Any) -> None:
+        open_lane(self, lane, **options)
         lane.member = cast("Any", Joined())
-        return lane
 
     monkeypatch.setattr(Queues, "open", open_shared)
     disk = SteppingClock(lambda _: PAUSE).run(hung_run)

@@ -147,7 +147,7 @@ async def test_an_observer_sees_that_a_run_is_stopping() -> None:
         for stops in (False, True, False, True):
             if stops:
                 stop_run()
-            reports.append(live.stopping())
+            reports.append(live.stop_status())
             await trio.sleep(1)
 
     await run_virtual(defined, SimulatedDisk(), observer=look, grace=5)
@@ -443,7 +443,7 @@ async def test_other_settings_may_change() -> None:
     observed: dict[str, Any] = {}
 
     async def look(live: Any) -> None:
-        observed.update(live.changed)
+        observed.update(live.changed_settings)
         await trio.lowlevel.checkpoint()
 
     outcome = await run_virtual(changed, disk, resume=True, deadline=None, policy="fixed", observer=look)

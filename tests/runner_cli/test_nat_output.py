@@ -1,12 +1,13 @@
 """`run --nat-output`: files that are updated with the run, from its journal, and never block it."""
 
 import contextlib
+import functools
 import logging
 import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import orjson
@@ -159,22 +160,22 @@ def test_no_file_is_touched_on_the_event_loop(monkeypatch: pytest.MonkeyPatch) -
 # The tests below pass batches of records to `NatOutput` directly.
 
 
-def start_output(path: Path, events: list[Event], **options: bool) -> tuple[NatOutput, list[Record]]:
-    """Start to update the files of a new run, and record events in it; return all records too."""
+def start_output(path: Path, events: list[Event], **options: bool) -> tuple[Callable[[list[Record]], None], list[Record]]:
+    """Start to update the files of a new run, and record events in it; return the function that applies records, and all."""
     write_sync(path, [started(), session()])
     output = NatOutput(Path("nat"), **options)
-    output._start(path)
+    index = output._start(path)
     write_sync(path, events, new=False)
-    return output, list(read(path, load_blobs=False))
+    return functools.partial(output._apply, index), list(read(path, load_blobs=False))
 
 
 def test_it_grows_with_every_batch() -> None:
     """A trial is written when its end was read."""
-    output, records = start_output(Path("run"), [session(2), *trial("a"), *trial("b")])
+    apply, records = start_output(Path("run"), [session(2), *trial("a"), *trial("b")])
     ends = [number for number, record in enumerate(records) if type(record.event).__name__ == "TrialCompleted"]
     written = [ids()]
     for batch in (records[: ends[0]], records[ends[0] : ends[0] + 1], records[ends[0] + 1 :]):
-        output._apply(batch)
+        apply(batch)
         written.append(ids())
 
     assert [[], [], ["a"], ["a", "b"]] == written
@@ -182,9 +183,9 @@ def test_it_grows_with_every_batch() -> None:
 
 def test_a_failed_write_is_repeated(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """A failed write is repeated with the next trial; a partial line is removed; each change of state is logged in a line."""
-    output, records = start_output(Path("run"), [session(2), *trial("a"), *trial("b"), *trial("c"), *trial("d")])
+    apply, records = start_output(Path("run"), [session(2), *trial("a"), *trial("b"), *trial("c"), *trial("d")])
     ends = [number for number, record in enumerate(records) if type(record.event).__name__ == "TrialCompleted"]
-    output._apply(records[: ends[0] + 1])
+    apply(records[: ends[0] + 1])
     append = NatOutput._append
 
     def append_part(self: NatOutput, data: bytes) -> None:
@@ -193,10 +194,10 @@ def test_a_failed_write_is_repeated(monkeypatch: pytest.MonkeyPatch, caplog: pyt
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(NatOutput, "_append", append_part)
-    output._apply(records[ends[0] + 1 : ends[1] + 1])
-    output._apply(records[ends[1] + 1 : ends[2] + 1])
+    apply(records[ends[0] + 1 : ends[1] + 1])
+    apply(records[ends[1] + 1 : ends[2] + 1])
     monkeypatch.setattr(NatOutput, "_append", append)
-    output._apply(records[ends[2] + 1 :])
+    apply(records[ends[2] + 1 :])
 
     assert ["a", "b", "c", "d"] == ids()
     assert [
@@ -211,12 +212,12 @@ def test_a_failed_write_is_repeated(monkeypatch: pytest.MonkeyPatch, caplog: pyt
 
 def test_a_removed_file_is_written_again() -> None:
     """A removed file is written again, with all trials."""
-    output, records = start_output(Path("run"), [session(2), *trial("a"), *trial("b"), *trial("c")])
+    apply, records = start_output(Path("run"), [session(2), *trial("a"), *trial("b"), *trial("c")])
     ends = [number for number, record in enumerate(records) if type(record.event).__name__ == "TrialCompleted"]
-    output._apply(records[: ends[0] + 1])
+    apply(records[: ends[0] + 1])
     Path("nat/workflow_output.jsonl").unlink()
-    output._apply(records[ends[0] + 1 : ends[1] + 1])
-    output._apply(records[ends[1] + 1 :])
+    apply(records[ends[0] + 1 : ends[1] + 1])
+    apply(records[ends[1] + 1 :])
 
     assert ["a", "b", "c"] == ids()
 
@@ -230,8 +231,8 @@ def test_an_error_in_one_trial(monkeypatch: pytest.MonkeyPatch, caplog: pytest.L
         return line(result)
 
     monkeypatch.setattr("runner.engine.nat_output.line", line_or_error)
-    output, records = start_output(Path("run"), [session(2), *trial("a"), *trial("b")])
-    output._apply(records)
+    apply, records = start_output(Path("run"), [session(2), *trial("a"), *trial("b")])
+    apply(records)
 
     assert ["b"] == ids()
     assert "the output of a could not be read" in caplog.text
@@ -245,7 +246,7 @@ def test_a_retried_trial_is_written_once() -> None:
     write_sync(Path("run"), second_session(), new=False, clock=minute_clock(10))
     plain, retrying = NatOutput(Path("nat")), NatOutput(Path("again"), retry_failed=True)
     plain._start(Path("run"))
-    retrying._start(Path("run"))
+    index = retrying._start(Path("run"))
     before = ids("again")
     answered = AttemptSucceeded(trial="chad", attempt=3, output="N'Djamena", elapsed=0.1)
     started_event = AttemptStarted(trial="chad", attempt=3, slot=0)
@@ -253,7 +254,7 @@ def test_a_retried_trial_is_written_once() -> None:
     done = trial("chad")[-1]
     done.attempts = 3  # type: ignore[misc,union-attr]  # the last event of a trial
     write_sync(Path("run"), [session(3), requested, started_event, answered, done], new=False, clock=minute_clock(20))
-    retrying._apply(list(read("run", load_blobs=False)))
+    retrying._apply(index, list(read("run", load_blobs=False)))
 
     assert ["peru", "chad", "chad#2", "oslo"] == ids("nat")
     assert ["peru", "chad#2", "oslo"] == before
