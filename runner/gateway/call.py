@@ -137,7 +137,7 @@ class Call:
         ]
         content = body if route.method == "POST" else None
         chunks: list[bytes] = []
-        with ReplyMemory(small=LONG_STREAM, places=self.places) as memory:
+        with ReplyMemory(max_small=LONG_STREAM, places=self.places) as memory:
             async with self.client.stream(route.method, content, *forwarded_headers, target=self.target) as response:
                 headers = list(_filter_headers(response.headers))
                 reader = _reader(response)

@@ -18,7 +18,7 @@ from runner.tasks import OnLateResult, Task
 from runner.tasks.client import Client
 from runner.tasks.function import FunctionTask
 from runner.tasks.gateway_env import set_gateway_env
-from runner.tasks.reply_memory import LARGE_REPLIES, MAX_BYTES, SMALL
+from runner.tasks.reply_memory import LARGE_REPLIES, MAX_BYTES, SMALL_REPLY
 
 HOST: Final = "127.0.0.1"
 MAX_CONNECTIONS: Final = 2_000
@@ -128,7 +128,7 @@ class Gateway:
             if connection.is_closed:
                 scope.cancel()
             try:
-                if length is not None and length <= SMALL:
+                if length is not None and length <= SMALL_REPLY:
                     await call.answer()
                 else:
                     async with self._memory.reserve(length or MAX_BYTES):

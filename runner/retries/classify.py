@@ -188,8 +188,8 @@ def _classify(exc: BaseException, now: float) -> Failure:
 def worst_failure(failures: list[Failure]) -> Failure:
     """Return the failure with the worst category and, within it, the longest wait; `stop_run` is set if any failure sets it."""
     order: tuple[FailureCategory, ...] = ("fatal", "rate_limited", "unavailable", "parse_error", "error")
-    worst = min(failures, key=lambda failure: (order.index(failure.category), -(failure.retry_after or 0)))
-    return evolve(worst, stop_run=any(failure.stop_run for failure in failures))
+    failure = min(failures, key=lambda item: (order.index(item.category), -(item.retry_after or 0)))
+    return evolve(failure, stop_run=any(item.stop_run for item in failures))
 
 
 def describe(exc: BaseException) -> Description:

@@ -25,7 +25,7 @@ from runner.steps.durable_requests import model_endpoint
 from runner.steps.inputs import RecordedInputs, step_input
 from runner.steps.stream_events import StreamEvents
 from runner.tasks.reply import BadStatus, IncompleteReply, InvalidReply, Redirected, Reply
-from runner.tasks.reply_memory import MAX_BYTES, SMALL, ReplyTooLarge
+from runner.tasks.reply_memory import MAX_BYTES, SMALL_REPLY, ReplyTooLarge
 from runner.tasks.usage import usage_of_response
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ class ReplyReader:
         if self._decompressor is None:
             is_raw = self._coding == "deflate" and chunk[0] & 15 != zlib.DEFLATED  # Some servers omit the zlib header.
             self._decompressor = zlib.decompressobj(-zlib.MAX_WBITS if is_raw else _WINDOW_BITS[self._coding])
-        while content := self._decompressor.decompress(chunk, SMALL):
+        while content := self._decompressor.decompress(chunk, SMALL_REPLY):
             yield content
             chunk = self._decompressor.unconsumed_tail
 

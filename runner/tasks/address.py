@@ -1,8 +1,8 @@
 """URL, headers and proxy of a task's calls, and which parts of them are secret.
 
-`$NAME` stands for an environment variable, which is read here, before the run starts. The definition contains its name. The
-value is masked, unless it is the host, has fewer than 8 characters, or has fewer than 12 and its name does not look secret.
-In outputs, only values of 12 or more are masked.
+`$NAME` stands for an environment variable, which is read here, before the run starts. Only its name is part of the definition.
+Its value is masked, unless it is the host, has fewer than 8 characters, or has fewer than 12 and a name that does not look
+secret. In outputs, only values of 12 or more characters are masked.
 """
 
 import base64
@@ -29,9 +29,9 @@ _HEADER_VALUE: Final = re.compile(r"[\t\x20-\x7e]*")
 _DIGEST_KEY: Final = os.urandom(32)
 """Key of the digests in this process, so that no secret can be recognized by its digest."""
 _PORTS: Final = {"http": 80, "https": 443}
-_DOTS: Final = frozenset({".", ".."})
+_DOT_PARTS: Final = frozenset({".", ".."})
 """Parts of a path that a server resolves to another path."""
-_SAFE: Final = "/%:@!$&'()*+,;=~?-._"
+_SAFE_CHARACTERS: Final = "/%:@!$&'()*+,;=~?-._"
 """Characters that are not escaped: the user's own escapes, and those with a meaning in a URL."""
 
 
@@ -50,7 +50,7 @@ def _expand(text: str, label: str, escape: Callable[[str], str] = str) -> tuple[
 
 @attrs.frozen
 class Address:
-    """Where calls go, what is sent with each of them, and what is secret."""
+    """The URL, the headers and the proxy of calls, and the secrets in them."""
 
     masked_url: str
     """The URL with secrets masked."""
@@ -81,14 +81,14 @@ class Address:
     def target_for(self, fields: Fields) -> str:
         """Return path and query for a case; values are escaped, so that none can change the path."""
         target = self.path.fill(fields, lambda text: quote(text, safe=""))
-        if not _DOTS.isdisjoint(target.partition("?")[0].split("/")):
+        if not _DOT_PARTS.isdisjoint(target.partition("?")[0].split("/")):
             raise UsageError(f"the path of the URL has a part '.' or '..' for the case {fields.case.name!r}: {target!r}")
         return target
 
     @classmethod
     def parse(cls, url: str, headers: Mapping[str, str]) -> Self:
         """Parse a URL and headers, in which `$NAME` stands for an environment variable."""
-        url_text, variables = _expand(url, f"the URL {mask(url)!r}", _without_braces)
+        url_text, variables = _expand(url, f"the URL {mask(url)!r}", _escape_braces)
         parts = _split(url_text)
         if parts.scheme not in _PORTS or not parts.hostname or not _has_valid_port(parts):
             raise UsageError(f"{mask(url)!r} is not a valid http:// or https:// URL; check its scheme, host and port")
@@ -99,12 +99,12 @@ class Address:
         except ValueError as exc:  # a UnicodeError is one
             raise UsageError(f"{mask(url)!r} is not a valid URL: {exc}") from exc
         secrets = _secrets_in_url(parts, variables)
-        request_headers = _expanded_headers(headers, secrets)
+        request_headers = _expand_headers(headers, secrets)
         if parts.username is not None and "authorization" not in {name.lower() for name in headers}:
             login = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-            basic = base64.b64encode(login.encode()).decode()
-            secrets.add(basic)
-            request_headers.append((b"Authorization", f"Basic {basic}".encode()))
+            credentials = base64.b64encode(login.encode()).decode()
+            secrets.add(credentials)
+            request_headers.append((b"Authorization", f"Basic {credentials}".encode()))
         proxy = Proxy.from_environment(parts.scheme, parts.hostname, port, secrets)
         for secret in secrets:
             add_secret(secret)
@@ -113,7 +113,7 @@ class Address:
         return cls(
             masked_url=mask(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}{query}"),
             origin=httpcore2.Origin(parts.scheme.encode(), host, port),
-            path=_quoted(Template.parse(f"{parts.path or '/'}{query}", f"the URL {mask(url)!r}")),
+            path=_quote_path(Template.parse(f"{parts.path or '/'}{query}", f"the URL {mask(url)!r}")),
             headers=(
                 (b"Host", host_name if port == _PORTS[parts.scheme] else b"%b:%d" % (host_name, port)),
                 (b"Accept-Encoding", b"identity"),
@@ -139,7 +139,7 @@ class Proxy:
 
     @classmethod
     def from_environment(cls, scheme: str, host: str, port: int, secrets: set[str]) -> Self | None:
-        """Return the proxy of HTTP_PROXY, HTTPS_PROXY or ALL_PROXY; None without one, for this machine and for NO_PROXY."""
+        """Return the proxy in HTTP_PROXY, HTTPS_PROXY or ALL_PROXY; None for this machine, or if NO_PROXY excludes the host."""
         proxies = getproxies_environment()
         url = proxies.get(scheme) or proxies.get("all")
         if not url or _is_local(host) or proxy_bypass(f"{host}:{port}"):
@@ -159,10 +159,7 @@ class Proxy:
 
 
 def _secrets_in_url(parts: SplitResult, variables: Mapping[str, str]) -> set[str]:
-    """Return what is secret in a URL, except the host.
-
-    These are the password, or a long user name without one, parameters with a secret name, and values of variables.
-    """
+    """Return the secrets outside the host: password or long user name, parameters with a secret name, values of variables."""
     secrets = {unquote(parts.password or "")}
     if parts.password is None and is_secret_variable("", parts.username or ""):
         secrets.add(unquote(parts.username or ""))
@@ -191,23 +188,23 @@ def _has_valid_port(parts: SplitResult) -> bool:
 
 
 def _is_local(host: str) -> bool:
-    """Return whether a host is this machine, which no proxy can reach."""
+    """Return whether a host is this machine, which a proxy cannot reach."""
     try:
         return ip_address(host).is_loopback
     except ValueError:
         return host == "localhost" or host.endswith(".localhost")
 
 
-def _without_braces(value: str) -> str:
+def _escape_braces(value: str) -> str:
     """Escape braces, so that an environment variable cannot contain fields."""
     return value.replace("{", "%7B").replace("}", "%7D")
 
 
-def _quoted(path: Template) -> Template:
-    return Template(tuple(quote(piece, safe=_SAFE) if isinstance(piece, str) else piece for piece in path.pieces))
+def _quote_path(path: Template) -> Template:
+    return Template(tuple(quote(piece, safe=_SAFE_CHARACTERS) if isinstance(piece, str) else piece for piece in path.pieces))
 
 
-def _expanded_headers(headers: Mapping[str, str], secrets: set[str]) -> list[tuple[bytes, bytes]]:
+def _expand_headers(headers: Mapping[str, str], secrets: set[str]) -> list[tuple[bytes, bytes]]:
     header_pairs: list[tuple[bytes, bytes]] = []
     for name, text in headers.items():
         if not _HEADER_NAME.fullmatch(name):

@@ -35,10 +35,10 @@ from runner.tasks.usage import priced_usage
 OPENAI: Final = "https://api.openai.com/v1"
 
 _HEADERS: Final = ((b"Content-Type", b"application/json"), (b"Accept", b"application/json, text/event-stream"))
-_COUNTS_REASONING: Final = re.compile(r"o\d|gpt-[5-9]")
-"""OpenAI models whose token limit includes reasoning and has another name."""
+_REASONING_MODELS: Final = re.compile(r"o\d|gpt-[5-9]")
+"""OpenAI models whose token limit includes reasoning and is called `max_completion_tokens`."""
 _BYTES_PER_TOKEN: Final = 3
-"""Bytes of JSON per token of a prompt that an upper estimate assumes: English has 4 to 5, Chinese about 3."""
+"""Bytes of JSON per token of a prompt, for an upper estimate: English has 4 to 5, Chinese about 3."""
 
 
 @attrs.frozen(kw_only=True)
@@ -53,8 +53,8 @@ class Completion:
     """`stop`, `length` (truncated), `content_filter`, …; empty if unknown."""
 
 
-def _contents(value: Any, label: str) -> Any:
-    """Return a value, or the contents of a JSON file if it is a path."""
+def _load_value(value: Any, label: str) -> Any:
+    """Return a value; if it is a path, the value in that JSON file."""
     if not isinstance(value, str | Path):
         return value
     try:
@@ -72,7 +72,7 @@ def _template(chat: "Chat") -> list[Any]:
     if chat.prompt is not None and chat.turns is not None:
         raise UsageError("prompt and turns are mutually exclusive: the turns are the prompts")
     system = [] if chat.system is None else [{"role": "system", "content": Template.parse(chat.system, "the system prompt")}]
-    messages = _contents(chat.messages, "the messages") if chat.messages is not None else []
+    messages = _load_value(chat.messages, "the messages") if chat.messages is not None else []
     if not is_messages(messages) and messages != []:
         raise UsageError('messages must be a non-empty list of {"role": …, "content": …}')
     prompt = [] if chat.prompt is None else [{"role": "user", "content": Template.parse(chat.prompt, "the prompt")}]
@@ -85,7 +85,7 @@ def is_messages(value: object) -> bool:
 
 
 def _address(chat: "Chat") -> Address:
-    """Return the address of the API. A key is sent only if it was named, or if it is OpenAI's own."""
+    """Return the address of the API. A key is sent only if `key_env` names it, or to OpenAI's own URL."""
     base, _, query = chat.base_url.partition("?")
     key = chat.key_env or ("OPENAI_API_KEY" if base.rstrip("/") == OPENAI else None)
     headers = dict(chat.headers)
@@ -146,7 +146,7 @@ class Chat:
     )
     _template: list[Any] = attrs.field(init=False, repr=False, default=attrs.Factory(_template, takes_self=True))
     _schema: Any = attrs.field(
-        init=False, repr=False, default=attrs.Factory(lambda self: _contents(self.schema, "the schema"), takes_self=True)
+        init=False, repr=False, default=attrs.Factory(lambda self: _load_value(self.schema, "the schema"), takes_self=True)
     )
     _prices: Mapping[str, Price] = attrs.field(
         init=False, repr=False, default=attrs.Factory(lambda self: read_prices(Path(self.prices)), takes_self=True)
@@ -159,7 +159,7 @@ class Chat:
         definition = {
             **self.body([]),
             "system": self.system,
-            "messages": _contents(self.messages, "the messages"),
+            "messages": _load_value(self.messages, "the messages"),
             "prompt": self.prompt,
             **({} if self.turns is None else {"turns": self.turns}),
         }
@@ -178,13 +178,13 @@ class Chat:
 
     @property
     def rate_limit_identity(self) -> str:
-        """Identifies the endpoint and the API key, which share a rate limit; kept in memory only."""
+        """Identifies the endpoint and the API key; calls with the same value share a rate limit. Kept in memory only."""
         return self._address.rate_limit_identity
 
     def body(self, messages: Sequence[Mapping[str, Any]], model: str | None = None) -> dict[str, Any]:
         """Return the request for these messages."""
         model = model or self.model
-        max_tokens = "max_completion_tokens" if _COUNTS_REASONING.match(model) else "max_tokens"
+        max_tokens = "max_completion_tokens" if _REASONING_MODELS.match(model) else "max_tokens"
         parameters = {"temperature": self.temperature, max_tokens: self.max_tokens, "seed": self.seed}
         body: dict[str, Any] = {
             "model": model,
@@ -287,13 +287,13 @@ class OpenChat:
         chat, messages = self._chat, self._chat.conversation(trial.case)
         if chat.turns is not None:
             turns = turns_of(trial.case, chat.turns)
-            return self._output(await converse(turns, messages[:-1], partial(self._turn, trial, len(turns))))
+            return self._output(await converse(turns, messages[:-1], partial(self._send_turn, trial, len(turns))))
         completion = await self._reply(messages, trial, trial.trial)
         if completion.usage:
             note(usage=completion.usage)
         return self._output(dict(completion.message) if completion.message.get("tool_calls") else completion.text)
 
-    async def _turn(self, trial: TrialInput, last: int, number: int, messages: list[Any]) -> Any:
+    async def _send_turn(self, trial: TrialInput, turn_count: int, number: int, messages: list[Any]) -> Any:
         """Send one turn of a conversation as a step; return the text of the reply, or the last message if it calls tools."""
         usages: list[Mapping[str, float | str]] = []
 
@@ -306,12 +306,12 @@ class OpenChat:
         message = await trial.model_step(f"turn {number}", request, call, lambda: usages[0] or None)
         if not message.get("tool_calls"):
             return message["content"]
-        if number < last:
+        if number < turn_count:
             raise Fatal(f"turn {number}: the model calls a tool; a scripted conversation cannot answer it")
         return message
 
     async def _reply(self, messages: Sequence[Mapping[str, Any]], trial: TrialInput, identity: str) -> Completion:
-        """Return the reply to these messages; a reply that is truncated or filtered is noted."""
+        """Return the reply to these messages; note if it is truncated or filtered."""
         headers = idempotency_headers("Idempotency-Key", self._run, identity)
         completion = await self.complete(messages, *headers, model=self._chat.model_for(trial.case))
         if completion.finish_reason not in {"", "stop"}:
@@ -335,7 +335,7 @@ class OpenChat:
 
     def _read(self, reply: Reply, model: str | None) -> Completion:
         if reply.is_stream:
-            return self._joined(reply, model)
+            return self._read_stream(reply, model)
         value = reply.json()
         raise_error_in(value, "error")
         try:
@@ -346,15 +346,15 @@ class OpenChat:
             raise InvalidReply(f"the reply is not a chat completion: its message is {excerpt(as_text(message), 200)!r}")
         return self._completion(value, message, choice.get("finish_reason"), model)
 
-    def _joined(self, reply: Reply, model: str | None) -> Completion:
+    def _read_stream(self, reply: Reply, model: str | None) -> Completion:
         """Join the chunks of a streamed reply."""
         text: list[str] = []
-        last: dict[str, Any] = {}
+        members: dict[str, Any] = {}
         finish_reason: object = None
         for chunk in reply.chunks():
             raise_error_in(chunk, "error")
             try:
-                last |= {name: value for name, value in chunk.items() if value}
+                members |= {name: value for name, value in chunk.items() if value}
                 for choice in (chunk.get("choices") or [])[:1]:
                     text.append(str((choice.get("delta") or {}).get("content") or ""))
                     finish_reason = choice.get("finish_reason") or finish_reason
@@ -363,7 +363,7 @@ class OpenChat:
         if finish_reason is None:
             error = InvalidReply if reply.is_done else IncompleteReply
             raise error("the stream ended without a finish_reason")
-        return self._completion(last, {"content": "".join(text)}, finish_reason, model)
+        return self._completion(members, {"content": "".join(text)}, finish_reason, model)
 
     def _completion(
         self, reply: Mapping[str, Any], message: Mapping[str, Any], finish_reason: object, requested_model: str | None

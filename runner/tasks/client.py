@@ -1,8 +1,8 @@
 """The HTTP client of tasks: it keeps connections open, and makes each call once.
 
-A call uses the connection that was used last, or opens one, so there are never more connections than concurrent calls. A
-connection with unread bytes is not used again: they would be read as the next reply. Errors are raised, and the run's retries
-decide; only a call that fails without a byte of a reply on a connection that had been idle is repeated, on a new one.
+A call uses the idle connection that was used last, or opens one, so there are never more connections than concurrent calls. A
+connection with unread bytes is closed: they would be read as the next reply. Errors are raised, and the run's retries decide.
+The one exception: a call that fails without a byte of a reply, on a connection that was idle, is repeated on a new connection.
 """
 
 import functools
@@ -36,7 +36,7 @@ _FAILURES: Final = (httpcore2.NetworkError, httpcore2.TimeoutException, httpcore
 
 
 @functools.cache
-def _tls() -> ssl.SSLContext:
+def _tls_context() -> ssl.SSLContext:
     """Return the TLS context; it is slow to build, so all clients share it."""
     context = httpcore2.default_ssl_context()
     context.set_alpn_protocols(["http/1.1"])
@@ -49,25 +49,25 @@ class _Stream(httpcore2.AsyncNetworkStream):
     def __init__(self, stream: trio.abc.Stream, socket: trio.SocketStream) -> None:
         self._stream = stream
         self._socket = socket
-        self._written: list[bytes] = []
+        self._write_buffer: list[bytes] = []
         self.has_received = False
         """Whether a byte was received since the last request."""
 
     @property
-    def has_unread(self) -> bool:
+    def has_unread_data(self) -> bool:
         """Whether bytes were received that TLS has not decrypted yet; `is_readable` covers those on the socket."""
         return isinstance(self._stream, trio.SSLStream) and bool(self._stream._incoming.pending)  # noqa: SLF001  # no other way
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ARG002, ASYNC109  # httpcore's signature
-        self._written.append(buffer)
+        self._write_buffer.append(buffer)
         self.has_received = False
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ASYNC109  # the same
         try:
-            if self._written:
-                written, self._written = b"".join(self._written), []
+            if self._write_buffer:
+                data_to_send, self._write_buffer = b"".join(self._write_buffer), []
                 with suppress(trio.BrokenResourceError):  # A server that stops reading may have replied already.
-                    await _with_timeout(timeout, self._stream.send_all, written)
+                    await _with_timeout(timeout, self._stream.send_all, data_to_send)
             data = bytes(await _with_timeout(timeout, self._stream.receive_some, max_bytes))
         except trio.TooSlowError as exc:
             raise httpcore2.ReadTimeout from exc
@@ -83,12 +83,12 @@ class _Stream(httpcore2.AsyncNetworkStream):
         return self._socket.socket.is_readable() if info == "is_readable" else None
 
 
-def _url(origin: httpcore2.Origin, target: str) -> httpcore2.URL:
+def _make_url(origin: httpcore2.Origin, target: str) -> httpcore2.URL:
     return httpcore2.URL(scheme=origin.scheme, host=origin.host, port=origin.port, target=target)
 
 
 async def _with_timeout(seconds: float | None, call: Callable[..., Awaitable[T]], *arguments: Any) -> T:
-    """Make a call with an optional timeout; a cancel scope is as expensive as a system call, and most calls need none."""
+    """Make a call with an optional timeout; without one, it saves a cancel scope, which costs as much as a system call."""
     if seconds is None:
         return await call(*arguments)
     with trio.fail_after(seconds):
@@ -104,52 +104,52 @@ class _Connection:
     """None if it was not used yet."""
 
     @property
-    def has_unread(self) -> bool:
+    def has_unread_data(self) -> bool:
         """Whether something was received after the end of the reply."""
-        if self.stream is not None and self.stream.has_unread:
+        if self.stream is not None and self.stream.has_unread_data:
             return True
         if isinstance(self.http, Http11Connection):
-            return self.http.has_unread
+            return self.http.has_unread_data
         http: Any = self.http
-        while (inner := getattr(http, "_connection", None)) is not None:  # A proxy's connection is wrapped.
-            http = inner
+        while (inner_connection := getattr(http, "_connection", None)) is not None:  # A proxy's connection is wrapped.
+            http = inner_connection
         return bool(http._h11_state.trailing_data != (b"", False))  # noqa: SLF001  # not in httpcore's API
 
     @property
     def was_closed_while_idle(self) -> bool:
-        """Whether the last call failed without a byte of a reply, on a connection that had been idle."""
+        """Whether the connection was idle before the last call, and no byte of a reply has arrived."""
         return self.idle_since is not None and self.stream is not None and not self.stream.has_received
 
 
 class Client:
-    """The connections to one address; the idle ones are a stack."""
+    """The connections to one address."""
 
     def __init__(self, address: Address, *, connect_timeout: float | None, read_timeout: float | None) -> None:
         self._address = address
         self._timeouts = {"connect": connect_timeout, "read": read_timeout, "write": read_timeout}
-        self._idle: deque[_Connection] = deque()
+        self._idle_connections: deque[_Connection] = deque()
         self._proxy: httpcore2.AsyncHTTPProxy | None = None
         """Opens connections through a proxy, if there is one."""
-        self._url = _url(address.origin, address.target)
+        self._url = _make_url(address.origin, address.target)
         self._extensions = {"timeout": self._timeouts}
 
     async def __aenter__(self) -> Self:
         proxy, is_secure = self._address.proxy, self._address.origin.scheme == b"https"
         if is_secure or (proxy is not None and proxy.is_secure):
-            await trio.to_thread.run_sync(_tls)
+            await trio.to_thread.run_sync(_tls_context)
         if proxy is not None:
             self._proxy = httpcore2.AsyncHTTPProxy(
                 proxy.url,
                 proxy.login,
-                ssl_context=_tls() if is_secure else None,
-                proxy_ssl_context=_tls() if proxy.is_secure else None,
+                ssl_context=_tls_context() if is_secure else None,
+                proxy_ssl_context=_tls_context() if proxy.is_secure else None,
                 network_backend=cast("httpcore2.AsyncNetworkBackend", httpcore2.TrioBackend()),
             )
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        while self._idle:
-            await _drop(self._idle.pop().http)
+        while self._idle_connections:
+            await _drop(self._idle_connections.pop().http)
 
     async def call(
         self,
@@ -160,10 +160,10 @@ class Client:
         target: str | None = None,
     ) -> T:
         """Make one call and return the result of `read` for its reply; raise an error for any status but 2xx."""
-        started = trio.current_time()
+        start_time = trio.current_time()
         request = self._request(method, content, headers, target)
         with ReplyMemory() as memory:
-            response, body, first_byte = await self._exchange(request, started, memory)
+            response, body, first_byte = await self._exchange(request, start_time, memory)
             reply_headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in response.headers}
             reply = Reply(response.status, reply_headers, body, first_byte)
             if "content-encoding" in reply_headers:
@@ -185,7 +185,7 @@ class Client:
     async def stream(
         self, method: str, content: bytes | None, *headers: tuple[bytes, bytes], target: str
     ) -> AsyncGenerator[AnyResponse]:
-        """Make one call; yields its response, whatever its status, and the body is read as it arrives: `aiter_stream`."""
+        """Make one call; yields the response, whatever its status. Its `aiter_stream` yields the body as it arrives."""
         try:
             connection, response = await self._send(self._request(method, content, headers, target))
             try:
@@ -204,15 +204,15 @@ class Client:
         all_headers = [*self._address.headers, *headers]
         if content is not None:
             all_headers.append((b"Content-Length", b"%d" % len(content)))
-        url = self._url if target is None else _url(self._address.origin, target)
+        url = self._url if target is None else _make_url(self._address.origin, target)
         return Request(method, url, all_headers, content, self._extensions)
 
-    async def _exchange(self, request: Request, started: float, memory: ReplyMemory) -> tuple[AnyResponse, bytes, float]:
+    async def _exchange(self, request: Request, start_time: float, memory: ReplyMemory) -> tuple[AnyResponse, bytes, float]:
         """Send a request; return the response, its body and the time to its first byte."""
         try:
             connection, response = await self._send(request)
             try:
-                body, first_byte = await _read_body(response, started, memory)
+                body, first_byte = await _read_body(response, start_time, memory)
             except BaseException:
                 await _drop(connection.http)
                 raise
@@ -223,19 +223,19 @@ class Client:
 
     async def _send(self, request: Request) -> tuple[_Connection, AnyResponse]:
         """Send a request on an idle connection or a new one; return it, and the response without its body."""
-        connection = await self._idle_connection() or await self._new_connection()
+        connection = await self._take_idle_connection() or await self._new_connection()
         try:
-            return connection, await _response(connection, request)
+            return connection, await _send_on(connection, request)
         except (httpcore2.NetworkError, httpcore2.ProtocolError):
             if not connection.was_closed_while_idle:
                 raise
         connection = await self._new_connection()
-        return connection, await _response(connection, request)
+        return connection, await _send_on(connection, request)
 
-    async def _idle_connection(self) -> _Connection | None:
-        """Return the last used connection that the server has not closed or sent something on; None if there is none."""
-        while self._idle:
-            connection = self._idle.pop()
+    async def _take_idle_connection(self) -> _Connection | None:
+        """Return the idle connection that was used last, or None; those that the server closed or wrote to are dropped."""
+        while self._idle_connections:
+            connection = self._idle_connections.pop()
             if not connection.http.has_expired():
                 return connection
             await _drop(connection.http)
@@ -254,7 +254,7 @@ class Client:
             socket = await _with_timeout(timeout, trio.open_tcp_stream, host, origin.port)
             if origin.scheme != b"https":
                 return _Stream(socket, socket)
-            stream = trio.SSLStream(socket, _tls(), server_hostname=host, https_compatible=True)
+            stream = trio.SSLStream(socket, _tls_context(), server_hostname=host, https_compatible=True)
             try:
                 await _with_timeout(timeout, stream.do_handshake)
             except BaseException:  # Cancelled during the handshake, for example.
@@ -270,16 +270,16 @@ class Client:
         """Keep a connection for the next call; close the one that has been idle longest if it is too old."""
         if connection.http.is_closed():
             return
-        if connection.has_unread:
+        if connection.has_unread_data:
             await _drop(connection.http)
             return
         connection.idle_since = now = trio.current_time()
-        self._idle.append(connection)
-        if (self._idle[0].idle_since or now) < now - _MAX_IDLE:
-            await _drop(self._idle.popleft().http)
+        self._idle_connections.append(connection)
+        if (self._idle_connections[0].idle_since or now) < now - _MAX_IDLE:
+            await _drop(self._idle_connections.popleft().http)
 
 
-async def _response(connection: _Connection, request: Request) -> AnyResponse:
+async def _send_on(connection: _Connection, request: Request) -> AnyResponse:
     """Send a request; return the response without its body. The connection is closed on an error."""
     try:
         return await connection.http.handle_async_request(request)
@@ -294,17 +294,17 @@ async def _drop(connection: Http11Connection | httpcore2.AsyncConnectionInterfac
         await connection.aclose()
 
 
-async def _read_body(response: AnyResponse, started: float, memory: ReplyMemory) -> tuple[bytes, float]:
+async def _read_body(response: AnyResponse, start_time: float, memory: ReplyMemory) -> tuple[bytes, float]:
     """Read a body up to the size limit; return it and the time to its first byte."""
     chunks: list[bytes] = []
-    first = 0.0
+    first_byte = 0.0
     try:
         async with aclosing(response.aiter_stream()) as stream:
             async for chunk in stream:
                 if not chunks:
-                    first = trio.current_time() - started
+                    first_byte = trio.current_time() - start_time
                 chunks.append(chunk)
                 await memory.add(len(chunk))
     finally:
         await response.aclose()
-    return b"".join(chunks), first or trio.current_time() - started
+    return b"".join(chunks), first_byte or trio.current_time() - start_time

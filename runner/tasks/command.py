@@ -35,7 +35,7 @@ from runner.tasks.reply import InvalidReply, OutputMissing
 from runner.tasks.reply_memory import ReplyMemory
 
 GRACE: Final = 0.4
-"""Seconds between SIGTERM and SIGKILL; shorter than what the executor waits for a cancelled call."""
+"""Seconds between SIGTERM and SIGKILL; shorter than the time that the executor waits for a cancelled call."""
 
 _MAX_STDERR: Final = 16 * 1024
 """Maximum bytes kept from the end of stderr, which usually has the reason."""
@@ -275,7 +275,7 @@ async def _communicate(process: trio.Process, stdin: bytes, memory: ReplyMemory)
             nursery.start_soon(_read_tail, process.stderr, stderr)
             code = await process.wait()
             _signal(process, _KILL)  # Its children would keep the pipes open.
-            nursery.cancel_scope.deadline = trio.current_time() + GRACE  # Children that left the group keep them open, too.
+            nursery.cancel_scope.deadline = trio.current_time() + GRACE  # Children that left the group keep them open.
     except BaseExceptionGroup as group:
         raise next((exc for exc in group.exceptions if not isinstance(exc, trio.Cancelled)), group) from None
     finally:

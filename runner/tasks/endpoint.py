@@ -215,7 +215,7 @@ def output_of(reply: Reply, output_path: str | None, error_path: str | None, don
     if not reply.body and not (reply.is_stream and (done_path or reply.ends_by_closing)):
         return ""
     if reply.is_stream:
-        return _joined(reply, output_path, error_path, done_path)
+        return _join_chunks(reply, output_path, error_path, done_path)
     if output_path is None and error_path is None and "json" not in reply.media:
         return reply.text()
     value = reply.json()
@@ -226,7 +226,7 @@ def output_of(reply: Reply, output_path: str | None, error_path: str | None, don
         raise OutputMissing(f"the reply has no {output_path!r}: {exc}") from exc
 
 
-def _joined(reply: Reply, output_path: str | None, error_path: str | None, done_path: str | None) -> Any:
+def _join_chunks(reply: Reply, output_path: str | None, error_path: str | None, done_path: str | None) -> Any:
     """Join the chunks of a stream: strings into one string, anything else into a list."""
     outputs: list[Any] = []
     is_done = done_path is None or reply.is_done
@@ -277,5 +277,5 @@ class _SingleCall:
 
 async def call_once(task: Any, value: Any) -> Any:
     """Open a task, make one call, and close it."""
-    async with task.open_session("") as opened:
-        return await opened.call(_SingleCall(Case(input=value)), lambda _: None)
+    async with task.open_session("") as open_task:
+        return await open_task.call(_SingleCall(Case(input=value)), lambda _: None)

@@ -62,20 +62,20 @@ class FunctionTask:
         """Runs plain functions instead of a thread, for tests on a virtual clock."""
         self.loop = resolve_loop(function, loop)
         """The event loop it is called in; None for a plain function."""
-        calls = {None: self._in_thread, "trio": self._in_trio, "asyncio": self._in_asyncio}
+        calls = {None: self._call_in_thread, "trio": self._call_in_trio, "asyncio": self._call_in_asyncio}
         self.call: Callable[[Any, OnLateResult], Awaitable[Any]] = calls[self.loop]
 
-    async def _in_trio(self, value: Any, _: OnLateResult) -> Any:
-        # It has its own context, as in a thread or in asyncio: what it sets must not affect the slot's next attempt.
+    async def _call_in_trio(self, value: Any, _: OnLateResult) -> Any:
+        # As in a thread or in asyncio: variables that the function sets must not affect the slot's next attempt.
         context = contextvars.copy_context()
         try:
-            return await _in_context(context.run(self._function, value), context)
+            return await _await_in_context(context.run(self._function, value), context)
         except (RuntimeError, TypeError) as exc:
             if not any(text in str(exc) for text in _NOT_IN_ASYNCIO):
                 raise
             raise WrongLoop(f"the function needs asyncio but was called in trio; pass loop='asyncio' ({exc})") from exc
 
-    async def _in_asyncio(self, value: Any, on_late: OnLateResult) -> Any:
+    async def _call_in_asyncio(self, value: Any, on_late: OnLateResult) -> Any:
         try:
             return await self._asyncio.call(self._function, value, on_late)
         except RuntimeError as exc:
@@ -83,7 +83,7 @@ class FunctionTask:
                 raise
             raise WrongLoop(f"the function needs trio but was called in asyncio; pass loop='trio' ({exc})") from exc
 
-    async def _in_thread(self, value: Any, on_late: OnLateResult) -> Any:
+    async def _call_in_thread(self, value: Any, on_late: OnLateResult) -> Any:
         if self._run_plain is not None:
             return await self._run_plain(lambda: self._function(value))
         token = trio.lowlevel.current_trio_token()
@@ -112,19 +112,19 @@ class FunctionTask:
 
 
 @types.coroutine
-def _in_context(awaitable: Any, context: contextvars.Context) -> Generator[Any, Any, Any]:
-    """Await a coroutine; all of its code runs in a context."""
+def _await_in_context(awaitable: Any, context: contextvars.Context) -> Generator[Any, Any, Any]:
+    """Await a coroutine whose code runs in a context."""
     if not isinstance(awaitable, types.CoroutineType):
         return (yield from awaitable.__await__())
     step: Callable[[Any], Any] = awaitable.send
     value: Any = None
     while True:
         try:
-            yielded = context.run(step, value)
+            message = context.run(step, value)
         except StopIteration as end:
             return end.value
         try:
-            step, value = awaitable.send, (yield yielded)
+            step, value = awaitable.send, (yield message)
         except BaseException as exc:  # noqa: BLE001  # to be thrown into the coroutine
             step, value = awaitable.throw, exc
 
@@ -153,28 +153,28 @@ def detect_loops(function: object) -> list[Loop]:
 
     Its own code decides; if it uses neither, the code of the user's functions and classes that it refers to.
     """
-    pending, visited = [function], set[int]()
-    while pending:
-        modules, definitions = set[str](), list[object]()
-        for definition in pending:
-            for value in _referenced(definition):
+    definitions, visited_ids = [function], set[int]()
+    while definitions:
+        modules, next_definitions = set[str](), list[object]()
+        for definition in definitions:
+            for value in _referenced_values(definition):
                 modules.add(_root_module(value))
-                inner = value if isinstance(value, type | types.FunctionType | types.MethodType) else type(value)
-                if id(inner) not in visited and _is_followed(inner):
-                    visited.add(id(inner))
-                    definitions.append(inner)
+                target = value if isinstance(value, type | types.FunctionType | types.MethodType) else type(value)
+                if id(target) not in visited_ids and _is_followed(target):
+                    visited_ids.add(id(target))
+                    next_definitions.append(target)
         loops: list[Loop] = [loop for loop in LOOPS if loop in modules]
         if loops:
             return loops
-        pending = definitions
+        definitions = next_definitions
     return ["asyncio"]
 
 
-def _referenced(value: object) -> Iterator[object]:
+def _referenced_values(value: object) -> Iterator[object]:
     """Yield the values of the global and enclosing names that a function's, class's or coroutine's code uses."""
     if inspect.isclass(value):
         for member in vars(value).values():
-            yield from _referenced(member)
+            yield from _referenced_values(member)
         return
     if inspect.iscoroutine(value):
         yield from _named_values(value.cr_code, value.cr_frame.f_globals if value.cr_frame else {})
@@ -220,7 +220,7 @@ class AsyncioThread:
     def __init__(self, *, grace: float, loop: asyncio.AbstractEventLoop | None = None) -> None:
         self._grace = grace
         self._loop = loop
-        """A loop that already runs elsewhere may be used instead: clients created in it work in no other."""
+        """A loop that already runs elsewhere, because clients created in it work in no other; None: one is started."""
         self._thread: threading.Thread | None = None
         self._is_closing = False
 
@@ -254,10 +254,10 @@ class AsyncioThread:
             while not self._is_closing:  # A task may stop the loop that it shares with others, or raise SystemExit in it.
                 with suppress(SystemExit, KeyboardInterrupt):
                     loop.run_forever()
-            pending = asyncio.all_tasks(loop)
-            for task in pending:
+            tasks = asyncio.all_tasks(loop)
+            for task in tasks:
                 task.cancel()
-            if pending and loop.run_until_complete(asyncio.wait(pending, timeout=1))[1]:
+            if tasks and loop.run_until_complete(asyncio.wait(tasks, timeout=1))[1]:
                 loop.run_forever()  # A task that ignores its cancellation would spin when it is destroyed, so it is kept.
             loop.run_until_complete(loop.shutdown_asyncgens())
         finally:
@@ -273,13 +273,13 @@ class AsyncioThread:
         context = contextvars.copy_context()
         is_abandoned = False
 
-        async def guarded() -> None:
+        async def run_function() -> None:
             try:
                 result: outcome.Outcome[Any] = outcome.Value(await function(value))
             except asyncio.CancelledError as exc:
-                leaked = LeakedCancellation("the task raised asyncio.CancelledError without being cancelled")
-                leaked.__cause__ = exc
-                result = outcome.Error(leaked)
+                error = LeakedCancellation("the task raised asyncio.CancelledError without being cancelled")
+                error.__cause__ = exc
+                result = outcome.Error(error)
             except BaseException as exc:  # noqa: BLE001  # a SystemExit would end the loop for all other calls
                 result = outcome.Error(exc)
             if is_abandoned:
@@ -290,7 +290,7 @@ class AsyncioThread:
                 token.run_sync_soon(done.set)
 
         def start() -> None:
-            tasks.append(loop.create_task(guarded(), context=context))
+            tasks.append(loop.create_task(run_function(), context=context))
 
         loop.call_soon_threadsafe(start)
         try:

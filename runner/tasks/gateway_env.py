@@ -20,7 +20,7 @@ def gateway_env() -> dict[str, str]:
 
 @contextmanager
 def set_gateway_env(environment: Mapping[str, str]) -> Generator[None]:
-    """Let `gateway_env` return these variables in this context."""
+    """Make `gateway_env` return these variables, in this context and for the duration of the block."""
     token = _environment.set(environment)
     try:
         yield

@@ -1,7 +1,7 @@
 """A connection to an HTTP/1.1 server: one call at a time, whose reply is read as it arrives.
 
-It has the interface of httpcore's connections, which proxies use, and raises the same errors. A reply with a Content-Length and
-nothing unusual in its head is read here, because that takes a fraction of the CPU time; h11 reads every other one.
+It has the interface of httpcore's connections, which are used with a proxy, and raises the same errors. A reply with a
+Content-Length and nothing unusual in its head is read here, which takes a fraction of h11's CPU time; h11 reads the others.
 """
 
 import re
@@ -18,8 +18,8 @@ _HEADERS: Final = rb"((?:[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t\x20-\x7e\x80-\xff]*\r\n
 _REQUEST_HEAD: Final = re.compile(rb"[A-Z]+ [\x21-\x7e]+ HTTP/1\.1\r\n" + _HEADERS)
 _REPLY_HEAD: Final = re.compile(rb"HTTP/1\.1 ([2-5][0-9][0-9])(?: [\t\x20-\x7e\x80-\xff]*)?\r\n" + _HEADERS)
 _LENGTH: Final = re.compile(rb"[0-9]{1,18}")
-_WITHOUT_BODY: Final = (b"204", b"304")
-_UNUSUAL: Final = frozenset({b"connection", b"transfer-encoding"})
+_STATUSES_WITHOUT_BODY: Final = (b"204", b"304")
+_UNUSUAL_HEADERS: Final = frozenset({b"connection", b"transfer-encoding"})
 """Headers that change how a reply ends, or whether the connection can be used again."""
 
 
@@ -83,16 +83,16 @@ class Http11Connection:
         self._stream = stream
         self._http: h11.Connection | None = None
         """Reads the current reply; None if it is read here."""
-        self._received = b""
-        """What was received of the body, or after it."""
-        self._remaining = 0
-        """Bytes of the body that were not returned yet."""
+        self._buffer = b""
+        """Received bytes of the body, or after it."""
+        self._remaining_bytes = 0
+        """Number of bytes of the body that were not returned yet."""
         self._is_closed = False
 
     @property
-    def has_unread(self) -> bool:
+    def has_unread_data(self) -> bool:
         """Whether something was received after the end of the reply."""
-        return bool(self._received) if self._http is None else self._http.trailing_data != (b"", False)
+        return bool(self._buffer) if self._http is None else self._http.trailing_data != (b"", False)
 
     def has_expired(self) -> bool:
         """Return whether the server has closed the connection, or sent something, since the last call."""
@@ -112,9 +112,9 @@ class Http11Connection:
         self._http = None
         data = await self._receive(request.read_timeout)
         if (reply := _simple_reply(data)) is not None:
-            status, headers, self._remaining, self._received = reply
+            status, headers, self._remaining_bytes, self._buffer = reply
             return Response(self, status, headers, request.read_timeout)
-        self._http = _h11_after(request)
+        self._http = _h11_connection(request)
         self._http.receive_data(data)
         while not isinstance(event := await self._next_event(self._http, request.read_timeout), h11.Response):
             pass  # 100 Continue, for example.
@@ -140,19 +140,19 @@ class Http11Connection:
         if self._http is not None:
             event = await self._next_event(self._http, timeout)
             return bytes(event.data) if isinstance(event, h11.Data) else b""
-        if not self._remaining:
+        if not self._remaining_bytes:
             return b""
-        received = self._received or await self._stream.read(_CHUNK, timeout)
-        if not received:
+        buffer = self._buffer or await self._stream.read(_CHUNK, timeout)
+        if not buffer:
             raise httpcore2.RemoteProtocolError("peer closed connection without sending complete message body")
-        data, self._received = received[: self._remaining], received[self._remaining :]
-        self._remaining -= len(data)
+        data, self._buffer = buffer[: self._remaining_bytes], buffer[self._remaining_bytes :]
+        self._remaining_bytes -= len(data)
         return data
 
     async def end_call(self) -> None:
         """Prepare the connection for the next call, or close it."""
         http = self._http
-        is_complete = not self._remaining if http is None else http.our_state is http.their_state is h11.DONE
+        is_complete = not self._remaining_bytes if http is None else http.our_state is http.their_state is h11.DONE
         if not is_complete:
             await self.aclose()
 
@@ -165,26 +165,26 @@ class Http11Connection:
 def _simple_reply(data: bytes) -> tuple[int, list[tuple[bytes, bytes]], int, bytes] | None:
     """Return status, headers, length and beginning of the body; None if the head is incomplete or not simple."""
     head = _REPLY_HEAD.match(data)
-    if head is None or head[1] in _WITHOUT_BODY:
+    if head is None or head[1] in _STATUSES_WITHOUT_BODY:
         return None
     headers: list[tuple[bytes, bytes]] = []
     length: bytes | None = None
     for line in head[2].split(b"\r\n")[:-1]:
         name, _, value = line.partition(b":")
         value = value.strip(b" \t")
-        lower = name.lower()
-        if lower == b"content-length":
+        lower_name = name.lower()
+        if lower_name == b"content-length":
             if length is not None or _LENGTH.fullmatch(value) is None:
                 return None
             length = value
-        elif lower in _UNUSUAL:
+        elif lower_name in _UNUSUAL_HEADERS:
             return None
         headers.append((name, value))
     return None if length is None else (int(head[1]), headers, int(length), data[head.end() :])
 
 
-def _h11_after(request: Request) -> h11.Connection:
-    """Return the state of h11 after it has sent a request."""
+def _h11_connection(request: Request) -> h11.Connection:
+    """Return a connection of h11 that has sent a request."""
     http = h11.Connection(h11.CLIENT, max_incomplete_event_size=_MAX_HEAD)
     try:
         http.send(h11.Request(method=request.method, target=request.target, headers=request.headers))

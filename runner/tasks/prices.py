@@ -17,7 +17,7 @@ from runner.errors import UsageError
 
 DEFAULT_PRICES: Final = Path(__file__).with_name("prices.toml")
 
-_DATED: Final = re.compile(r"-(?:\d{4}-\d{2}-\d{2}|\d{8}|\d{4}|latest)$")
+_DATE_SUFFIX: Final = re.compile(r"-(?:\d{4}-\d{2}-\d{2}|\d{8}|\d{4}|latest)$")
 
 
 @attrs.frozen(kw_only=True)
@@ -31,8 +31,9 @@ class Price:
 
     def cost(self, *, input_tokens: int, output_tokens: int, cached_tokens: int = 0) -> float:
         """Return the cost in dollars; `input_tokens` includes the cached ones."""
-        cached = min(cached_tokens, input_tokens)
-        input_cost = (input_tokens - cached) * self.input + cached * (self.input if self.cached is None else self.cached)
+        cached_tokens = min(cached_tokens, input_tokens)
+        cached_price = self.input if self.cached is None else self.cached
+        input_cost = (input_tokens - cached_tokens) * self.input + cached_tokens * cached_price
         return round((input_cost + output_tokens * self.output) / 1_000_000, 9)
 
 
@@ -43,7 +44,7 @@ def read_prices(path: Path) -> Mapping[str, Price]:
 
 @functools.cache
 def _read_prices(path: Path, _directory: Path | None) -> Mapping[str, Price]:
-    """Read prices; a relative path names another file in another directory."""
+    """Read prices; `_directory` is part of the cache key, because a relative path depends on it."""
     models = read_toml(path).get("models")
     if not isinstance(models, dict) or not models:
         raise UsageError('no prices; add a table [models."NAME"]', path=path)
@@ -52,14 +53,14 @@ def _read_prices(path: Path, _directory: Path | None) -> Mapping[str, Price]:
 
 def price_of(model: str, prices: Mapping[str, Price]) -> Price | None:
     """Return the price of a model; a dated version has the price of its name without the date."""
-    return prices.get(model) or prices.get(_DATED.sub("", model))
+    return prices.get(model) or prices.get(_DATE_SUFFIX.sub("", model))
 
 
 def _price(value: object, label: str, path: Path) -> Price:
     table = cast("dict[str, object]", value) if isinstance(value, dict) else {}
     names = {field.name for field in attrs.fields(Price)}
-    if unknown := set(table) - names:
-        raise UsageError(f"{label}: unknown keys {sorted(unknown)!r}; use input, output and cached", path=path)
+    if unknown_keys := set(table) - names:
+        raise UsageError(f"{label}: unknown keys {sorted(unknown_keys)!r}; use input, output and cached", path=path)
     for name, price in table.items():
         if isinstance(price, bool) or not isinstance(price, int | float) or not (math.isfinite(price) and price >= 0):
             raise UsageError(f"{label}: {name} = {price!r}; expected dollars per million tokens, 0 or more", path=path)

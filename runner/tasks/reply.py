@@ -16,20 +16,20 @@ import orjson
 from runner.data.exact_json import read_json
 from runner.retries.classify import Fatal
 from runner.secrets import excerpt, mask
-from runner.tasks.reply_memory import MAX_BYTES, SMALL, ReplyTooLarge
+from runner.tasks.reply_memory import MAX_BYTES, SMALL_REPLY, ReplyTooLarge
 
 MAX_VALUES: Final = 1_000_000
 """Maximum number of JSON values in a reply; each takes up to 100 bytes of memory and 0.3 µs, however short it is."""
 
-_EXCERPT: Final = 500
+_EXCERPT_LENGTH: Final = 500
 _LINE_END: Final = re.compile(r"\r\n|\n|\r")
 _EVENT_ENDS: Final = ("\n\n", "\r\n\r\n", "\r\r")
-_NOT_CHARSETS: Final = frozenset({"idna", "punycode", "raw-unicode-escape", "unicode-escape", "undefined"})
+_EXCLUDED_ENCODINGS: Final = frozenset({"idna", "punycode", "raw-unicode-escape", "unicode-escape", "undefined"})
 """Python encodings that no reply uses; some take quadratic time."""
 _CHARSET: Final = re.compile(r"""charset\s*=\s*["']?([\w.:-]+)""", re.IGNORECASE)
-_DONE: Final = re.compile(rb"^data: ?\[DONE\]\s*$", re.MULTILINE)
-_COMPRESSIONS: Final = ("gzip", "x-gzip", "deflate")
-_STREAMS: Final = ("text/event-stream", "ndjson", "jsonl", "stream+json", "jsonlines", "json-seq")
+_DONE_LINE: Final = re.compile(rb"^data: ?\[DONE\]\s*$", re.MULTILINE)
+_SUPPORTED_ENCODINGS: Final = ("gzip", "x-gzip", "deflate")
+_STREAM_TYPES: Final = ("text/event-stream", "ndjson", "jsonl", "stream+json", "jsonlines", "json-seq")
 
 
 class BadStatus(Exception):
@@ -62,8 +62,8 @@ def _innermost_message(exc: BaseException) -> str:
     cause: BaseException | None = None if isinstance(exc, httpcore2.TimeoutException) else exc
     while cause is not None:
         message = str(cause) or message
-        inner = cause.exceptions[0] if isinstance(cause, BaseExceptionGroup) else None  # Each address of a host was tried.
-        cause = inner or cause.__cause__ or cause.__context__
+        member = cause.exceptions[0] if isinstance(cause, BaseExceptionGroup) else None  # Each address of a host was tried.
+        cause = member or cause.__cause__ or cause.__context__
     return message
 
 
@@ -89,7 +89,7 @@ class IncompleteReply(ConnectionError):
 
 def _code_of(reply: "Reply") -> object:
     try:
-        error = orjson.loads(reply.body[:SMALL])["error"]
+        error = orjson.loads(reply.body[:SMALL_REPLY])["error"]
     except (ValueError, TypeError, KeyError):
         return None
     return error_code(error)
@@ -122,7 +122,7 @@ class Reply:
     def is_stream(self) -> bool:
         """Whether it is a stream of events or lines."""
         media = self.media
-        return media != "application/json" and any(kind in media for kind in _STREAMS)
+        return media != "application/json" and any(kind in media for kind in _STREAM_TYPES)
 
     @property
     def ends_by_closing(self) -> bool:
@@ -132,12 +132,12 @@ class Reply:
     @property
     def is_done(self) -> bool:
         """Whether a stream has the usual last event, `[DONE]`."""
-        return _DONE.search(self.body) is not None
+        return _DONE_LINE.search(self.body) is not None
 
     @property
     def excerpt(self) -> str:
         """The beginning of the body, with secrets masked."""
-        return excerpt(self.body[: 8 * _EXCERPT].decode("utf-8", "replace").strip(), _EXCERPT)
+        return excerpt(self.body[: 8 * _EXCERPT_LENGTH].decode("utf-8", "replace").strip(), _EXCERPT_LENGTH)
 
     def json(self) -> Any:
         """Parse the body as JSON."""
@@ -152,7 +152,7 @@ class Reply:
         charset = _CHARSET.search(self.headers.get("content-type", ""))
         encoding = charset[1] if charset else "UTF-8"
         try:
-            if codecs.lookup(encoding).name in _NOT_CHARSETS:
+            if codecs.lookup(encoding).name in _EXCLUDED_ENCODINGS:
                 raise LookupError(f"unknown encoding: {encoding}")
             return self.body.decode(encoding)
         except (ValueError, LookupError) as exc:
@@ -165,7 +165,7 @@ class Reply:
         text = self.text()
         is_incomplete = self.ends_by_closing and not self.is_done and not text.endswith(_EVENT_ENDS if is_sse else "\n")
         if is_incomplete and (is_sse or not text):
-            raise IncompleteReply(f"the stream ended within {_end(text)!r}")
+            raise IncompleteReply(f"the stream ended within {_masked_end(text)!r}")
         for event, data in _events(text) if is_sse else _lines(text):
             if data == "[DONE]":
                 return
@@ -173,12 +173,12 @@ class Reply:
                 chunk = read_json(data)
             except ValueError as exc:
                 if is_incomplete:
-                    raise IncompleteReply(f"the stream ended within {_end(data)!r}") from exc
+                    raise IncompleteReply(f"the stream ended within {_masked_end(data)!r}") from exc
                 if not is_sse:
-                    raise InvalidReply(f"a line of the stream is not JSON ({exc}): {excerpt(data, _EXCERPT)!r}") from exc
+                    raise InvalidReply(f"a line of the stream is not JSON ({exc}): {excerpt(data, _EXCERPT_LENGTH)!r}") from exc
                 chunk = data
             if event == "error":
-                raise ErrorReply(f"the stream ended with an error: {excerpt(data, _EXCERPT)}", error_code(chunk))
+                raise ErrorReply(f"the stream ended with an error: {excerpt(data, _EXCERPT_LENGTH)}", error_code(chunk))
             yield chunk
 
     def decompress(self) -> None:
@@ -186,7 +186,7 @@ class Reply:
         try:
             for coding in reversed(self.headers["content-encoding"].lower().replace(" ", "").split(",")):
                 if self.body and coding not in {"", "identity"}:
-                    self.body = _decompressed(self.body, coding)
+                    self.body = _decompress(self.body, coding)
         except (InvalidReply, IncompleteReply, ReplyTooLarge):
             if self.status < HTTPStatus.MULTIPLE_CHOICES:
                 raise
@@ -221,22 +221,22 @@ def _split_lines(text: str) -> Iterator[str]:
 
 def _lines(text: str) -> Iterator[tuple[str, str]]:
     for line in io.StringIO(text, newline="\n"):
-        if stripped := line.strip(" \t\r\x1e"):
-            yield "", stripped
+        if text_line := line.strip(" \t\r\x1e"):
+            yield "", text_line
 
 
-def _end(text: str) -> str:
+def _masked_end(text: str) -> str:
     """Return the end of a text with secrets masked."""
-    return mask(text[-4 * _EXCERPT :])[-_EXCERPT // 5 :]
+    return mask(text[-4 * _EXCERPT_LENGTH :])[-_EXCERPT_LENGTH // 5 :]
 
 
 def check_values(body: bytes, separators: bytes = b",[{", label: str = "the reply") -> None:
     """Raise a `ReplyTooLarge` if a body has too many JSON values; each follows a separator outside a string."""
     if len(body) <= MAX_VALUES or _count(body, separators) <= MAX_VALUES:
         return
-    unescaped = body.replace(b"\\\\", b"").replace(b'\\"', b"")
-    has_too_many_strings = unescaped.count(b'"') > 4 * MAX_VALUES  # Two quotes for a value, two for its key.
-    if has_too_many_strings or _count(b"".join(unescaped.split(b'"')[::2]), separators) > MAX_VALUES:
+    unescaped_body = body.replace(b"\\\\", b"").replace(b'\\"', b"")
+    has_too_many_strings = unescaped_body.count(b'"') > 4 * MAX_VALUES  # Two quotes for a value, two for its key.
+    if has_too_many_strings or _count(b"".join(unescaped_body.split(b'"')[::2]), separators) > MAX_VALUES:
         raise ReplyTooLarge(f"{label} has more than {MAX_VALUES:,} values")
 
 
@@ -244,9 +244,9 @@ def _count(body: bytes, separators: bytes) -> int:
     return sum(body.count(separator) for separator in separators)
 
 
-def _decompressed(body: bytes, coding: str) -> bytes:
-    if coding not in _COMPRESSIONS:
-        raise InvalidReply(f"the reply is compressed with {coding!r}; supported: {', '.join(_COMPRESSIONS)}")
+def _decompress(body: bytes, coding: str) -> bytes:
+    if coding not in _SUPPORTED_ENCODINGS:
+        raise InvalidReply(f"the reply is compressed with {coding!r}; supported: {', '.join(_SUPPORTED_ENCODINGS)}")
     is_raw = coding == "deflate" and body[0] & 15 != zlib.DEFLATED  # Some servers omit the zlib header.
     decompressor = zlib.decompressobj(-zlib.MAX_WBITS if is_raw else zlib.MAX_WBITS | 32)
     try:

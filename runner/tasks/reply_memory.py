@@ -1,6 +1,6 @@
 """Memory of replies in flight: small replies are read immediately, but only a few large ones at a time.
 
-Together they take at most `SMALL` bytes for each call and `MAX_BYTES` for each of `LARGE_REPLIES`.
+Together they take at most `SMALL_REPLY` bytes for each call and `MAX_BYTES` for each of `LARGE_REPLIES`.
 """
 
 from collections.abc import Callable
@@ -17,13 +17,13 @@ T = TypeVar("T")
 MAX_BYTES: Final = 64 * 1024 * 1024
 """Maximum bytes of a reply that is read; an endless stream must not fill the memory."""
 
-SMALL: Final = 1024 * 1024
+SMALL_REPLY: Final = 1024 * 1024
 """Bytes of a reply that are read without waiting for other replies."""
 
 LARGE_REPLIES: Final = 4
-"""Replies of more than `SMALL` bytes that are read at the same time; others wait."""
+"""Replies of more than `SMALL_REPLY` bytes that are read at the same time; others wait."""
 
-PARSED_IN_LOOP: Final = 128 * 1024
+MAX_PARSED_IN_LOOP: Final = 128 * 1024
 """Bytes of a reply that the event loop parses itself, because a thread would take longer."""
 
 _places: trio.lowlevel.RunVar[trio.Semaphore] = trio.lowlevel.RunVar("evaljournal_large_replies")
@@ -36,10 +36,10 @@ class ReplyTooLarge(Fatal):
 class ReplyMemory:
     """The memory of one reply, until it is parsed."""
 
-    def __init__(self, label: str = "the reply", *, small: int | None = None, places: trio.Semaphore | None = None) -> None:
-        """Account for a reply; one of more than `small` bytes (default: `SMALL`) takes one of `places` (default: the run's)."""
+    def __init__(self, label: str = "the reply", *, max_small: int | None = None, places: trio.Semaphore | None = None) -> None:
+        """Account for a reply; with more than `max_small` bytes, it takes one of `places` (default: the run's)."""
         self._label = label
-        self._small = SMALL if small is None else small
+        self._max_small = SMALL_REPLY if max_small is None else max_small
         self._places = places
         self._size = 0
         self._place: trio.Semaphore | None = None
@@ -58,7 +58,7 @@ class ReplyMemory:
         self._size += count
         if self._size > MAX_BYTES:
             raise ReplyTooLarge(f"{self._label} is larger than {MAX_BYTES // 1024 // 1024} MiB; it may be endless")
-        if self._size > self._small:
+        if self._size > self._max_small:
             await self.take_place()
 
     async def take_place(self) -> None:
@@ -70,7 +70,7 @@ class ReplyMemory:
 
     async def parse(self, function: Callable[[], T]) -> T:
         """Call a function that parses the reply; if it is large, in a thread, which keeps the place until it ends."""
-        if self._size <= PARSED_IN_LOOP and self._place is None:
+        if self._size <= MAX_PARSED_IN_LOOP and self._place is None:
             return function()
         token, place = trio.lowlevel.current_trio_token(), self._place
         self._place = None

@@ -77,7 +77,7 @@ def tls(monkeypatch: pytest.MonkeyPatch) -> ssl.SSLContext:
     authority.issue_cert("127.0.0.1").configure_cert(context)
     trusted = ssl.create_default_context()
     authority.configure_trust(trusted)
-    monkeypatch.setattr("runner.tasks.client._tls", lambda: trusted)
+    monkeypatch.setattr("runner.tasks.client._tls_context", lambda: trusted)
     return context
 
 

@@ -30,7 +30,7 @@ from runner import Case, Dataset, Outcome, Retry, UsageError, arun, evaluation, 
 from runner.recompute.rules import session_rules
 from runner.secrets import mask
 from runner.tasks.address import Address
-from runner.tasks.client import _tls
+from runner.tasks.client import _tls_context
 from runner.tasks.endpoint import Endpoint
 from tests.processes import Process
 from tests.runs import AnyEvaluation, define_real, events, outputs, run_real
@@ -365,10 +365,10 @@ def secure(tmp_path: Path) -> Iterator[tuple[Server, Path]]:
     trusted, own = tmp_path / "authority.pem", tmp_path / "server.pem"
     authority.cert_pem.write_to_path(trusted)
     authority.issue_cert("127.0.0.1", "nowhere.invalid").private_key_and_cert_chain_pem.write_to_path(own)
-    _tls.cache_clear()  # It is cached, and depends on the environment.
+    _tls_context.cache_clear()  # It is cached, and depends on the environment.
     with serving(str(own)) as server:
         yield server, trusted
-    _tls.cache_clear()
+    _tls_context.cache_clear()
 
 
 def test_tls(secure: tuple[Server, Path], path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

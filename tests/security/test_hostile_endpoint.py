@@ -36,8 +36,8 @@ EXPECTED_ERRORS: Final = (InvalidReply, ErrorReply, IncompleteReply, ReplyTooLar
 @pytest.fixture
 def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make replies of a few kB large ones."""
-    monkeypatch.setattr(reply_memory, "SMALL", 10_000)
-    monkeypatch.setattr(reply_memory, "PARSED_IN_LOOP", 1_000)
+    monkeypatch.setattr(reply_memory, "SMALL_REPLY", 10_000)
+    monkeypatch.setattr(reply_memory, "MAX_PARSED_IN_LOOP", 1_000)
     monkeypatch.setattr(reply_memory, "MAX_BYTES", 100_000)
 
 
