@@ -11,7 +11,7 @@ Endpoints limit calls in different ways. Each has a module:
 This module passes signals to them, finds out which of them explains a 429, and makes the decision.
 
 A failure is processed a moment after it arrives: calls that started with it and are still in flight are then known to have been
-accepted. What is due by time alone takes effect at its own time, whether the next signal or `elapse` finds it.
+accepted. Anything that is due by time alone takes effect at its own time, whether the next signal or `elapse` processes it.
 """
 
 import heapq
@@ -65,7 +65,7 @@ from runner.concurrency.policy import (
 from runner.concurrency.start import Start, Wave
 
 _NEVER: Final = float("inf")
-_QUIET: Final = 64
+_QUIET_GAP: Final = 64
 """Starts without a 429, at least, after which the next 429 pauses starts until it is processed, unless random ones are as
 frequent. With 64 at any limit, 1 % of random 429s and 100 slots took up to 1.77 times the time of a fixed limit."""
 
@@ -78,11 +78,11 @@ class Adaptive:
         if slots < 1:
             raise ValueError(f"a policy needs at least one slot, not {slots!r}")
         is_short = trials is not None and trials <= SHORT_RUN
-        first = max(FIRST_LIMIT, trials) if trials is not None and trials <= SHORTEST_RUN else FIRST_LIMIT
-        self.limit = min(first, slots)
+        first_limit = max(FIRST_LIMIT, trials) if trials is not None and trials <= SHORTEST_RUN else FIRST_LIMIT
+        self.limit = min(first_limit, slots)
         """Attempts that may be in flight."""
         self._now = 0.0
-        self._started = 0
+        self._start_count = 0
         """Attempts started so far, which is also the order of the newest one."""
         self._calls: dict[str, Start] = {}
         """Trial → its attempt in flight, in the order of starts."""
@@ -91,12 +91,12 @@ class Adaptive:
         self._failure_seconds = 0.1
         """Recent seconds from a start to its failure, near the maximum."""
         self._newest_accepted = 0
-        """The newest start that was answered, or is in flight for longer than failures take."""
+        """The newest start that was answered, or has been in flight for longer than failures take."""
         self._last_answered = 0
         """The newest start that was answered."""
-        self._limited: dict[int, Start] = {}
+        self._limited_starts: dict[int, Start] = {}
         """The latest rate-limited starts after `_last_change`, by their order."""
-        self._all_limited = 0
+        self._total_429s = 0
         """429s processed so far."""
         self._rate_limits: Counter[str] = Counter()
         """Trial → rate limits in a row."""
@@ -104,15 +104,15 @@ class Adaptive:
         """Trial → its last rate-limited start."""
         self._last_change = 0
         """The newest start when a 429 last changed a limit or a pace; earlier starts cannot change it again."""
-        self._last_ending = 0.0
+        self._last_end = 0.0
         self._wave = Wave(0.0)
-        self._last_429 = -_QUIET
+        self._last_429 = -_QUIET_GAP
         """The newest start that was rate limited."""
-        self._test_over = _NEVER
-        """When the result of a test for random 429s is known."""
-        self._shown_pace: float | None = None
+        self._test_end = _NEVER
+        """When the result of a test for random 429s will be known."""
+        self._recorded_pace: float | None = None
         self._changes: list[PolicyEvent] = []
-        self._pace = Pace(fixed=None if is_short else FIRST_PACE)
+        self._pace = Pace(fixed_pace=None if is_short else FIRST_PACE)
         self._in_flight = InFlight(slots=slots, limit=self.limit, check_from=6 * slots, is_short=is_short)
         self._latency = Latency()
         self._breaker = Breaker()
@@ -139,7 +139,7 @@ class Adaptive:
             start = self._calls.pop(signal.attempt, None)
             if start is not None:  # Otherwise it hung for so long that it no longer counts.
                 self._end(start, signal)
-        self._show_pace()
+        self._record_pace()
         return self._decision(probe=probe)
 
     def elapse(self, t: float) -> Decision:
@@ -159,77 +159,77 @@ class Adaptive:
         if len(self._calls) >= self.limit:
             hung_at = self._hung_at()
             return FULL if hung_at == _NEVER else StartPermit(open=False, at=max(hung_at, t))
-        earliest = self._pause.earliest(t)
-        if self._shown_pace is not None:
-            earliest = max(earliest, self._pace.next_start)
-        return OPEN if t >= earliest else StartPermit(open=False, at=earliest)
+        start_at = self._pause.earliest_start(t)
+        if self._recorded_pace is not None:
+            start_at = max(start_at, self._pace.next_start)
+        return OPEN if t >= start_at else StartPermit(open=False, at=start_at)
 
     def _decision(self, *, probe: bool = False) -> Decision:
         return Decision(limit=self.limit, probe=probe, changes=tuple(self._changes))
 
-    def _advance(self, until: float) -> None:
-        """Process everything that is due by `until`, each at its own time."""
+    def _advance(self, t: float) -> None:
+        """Process everything that is due by `t`, each at its own time."""
         while True:
-            due_at = self._failures[0][0] if self._failures else _NEVER
+            failure_at = self._failures[0][0] if self._failures else _NEVER
             hung_at = _NEVER if self._breaker.open else self._hung_at()
-            pause = self._pause.current
-            pause_over = _NEVER if pause is None or self._breaker.open else pause.until
-            at = min(due_at, hung_at, pause_over, self._test_over)
-            if at > until:
+            pause = self._pause.event
+            pause_end = _NEVER if pause is None or self._breaker.open else pause.until
+            next_at = min(failure_at, hung_at, pause_end, self._test_end)
+            if next_at > t:
                 break
-            self._now = max(self._now, at)
-            if at == due_at:
-                _, _, start, arrived, failure = heapq.heappop(self._failures)
-                self._process_failure(start, arrived, failure)
-            elif at == self._test_over:
-                self._test_over = _NEVER
-                if not self._background.extend_test(self._started):
+            self._now = max(self._now, next_at)
+            if next_at == failure_at:
+                _, _, start, arrival, failure = heapq.heappop(self._failures)
+                self._process_failure(start, arrival, failure)
+            elif next_at == self._test_end:
+                self._test_end = _NEVER
+                if not self._background.extend_test(self._start_count):
                     self._end_test(self._background.test_to)
-            elif at == pause_over:
-                self._changes += self._pause.end(at)
+            elif next_at == pause_end:
+                self._changes += self._pause.end(next_at)
             else:
-                self._open_hung()
-            self._show_pace()  # Only here and after signals, so that calling `elapse` more often changes nothing.
-        self._now = max(self._now, until)
+                self._open_for_hung_calls()
+            self._record_pace()  # Only here and after signals, so that calling `elapse` more often changes nothing.
+        self._now = max(self._now, t)
 
     def _hung_at(self) -> float:
         """Return when the calls in flight count as hung, unless one ends before."""
         if self._latency.mean is None or len(self._calls) < HUNG_CALLS:
             return _NEVER
-        oldest = next(iter(self._calls.values())).t
-        return max(self._last_ending, oldest) + max(HUNG_LATENCIES * self._latency.mean, HUNG_SECONDS)
+        oldest_start = next(iter(self._calls.values())).t
+        return max(self._last_end, oldest_start) + max(HUNG_LATENCIES * self._latency.mean, HUNG_SECONDS)
 
-    def _open_hung(self) -> None:
-        evidence = f"no response to {len(self._calls)} calls for {self._now - self._last_ending:.1f} s"
-        self._in_flight.overloaded(len(self._calls), self._now, self._started)
-        self._show_limit("no_response", evidence)
+    def _open_for_hung_calls(self) -> None:
+        evidence = f"no response to {len(self._calls)} calls for {self._now - self._last_end:.1f} s"
+        self._in_flight.record_overload(len(self._calls), self._now, self._start_count)
+        self._record_limit("no_response", evidence)
         self._calls.clear()
-        self._breaker.begin("no_response", self._last_ending, self._now, self._started, probe_at=self._now)
+        self._breaker.begin("no_response", self._last_end, self._now, self._start_count, probe_at=self._now)
         self._suspend(evidence)
 
     def _start(self, trial: str) -> bool:
-        self._started += 1
+        self._start_count += 1
         probe = self._breaker.open
         if self._now - self._wave.t > max(WAVE_SHARE * (self._latency.mean or 0.0), 0.001):
             self._wave = Wave(self._now)
         self._wave.load = len(self._calls) + 1
         self._calls[trial] = Start(
             trial=trial,
-            order=self._started,
+            order=self._start_count,
             t=self._now,
             in_flight=len(self._calls) + 1,
             limit=self.limit,
-            group=self._latency.started(self._started, self.limit, self._in_flight.last_lowered),
+            group=self._latency.group_for_start(self._start_count, self.limit, self._in_flight.last_lowered),
             wave=self._wave,
             probe=probe,
         )
-        self._pace.started(self._now, self._flow(self.limit))
+        self._pace.record_start(self._now, self._flow(self.limit))
         if probe:
             self._breaker.probe_started(self._now)
-        if self._started <= self._background.test_to and trial in self._last_limited:
+        if self._start_count <= self._background.test_to and trial in self._last_limited:
             self._background.test_to += 1  # Another 429 of this trial would not count, so the test is one start longer.
-        if self._started == self._background.test_to:
-            self._test_over = self._now + 2 * self._failure_seconds
+        if self._start_count == self._background.test_to:
+            self._test_end = self._now + 2 * self._failure_seconds
         return probe
 
     def _flow(self, in_flight: int) -> float:
@@ -237,18 +237,18 @@ class Adaptive:
         return 0.0 if self._latency.mean is None else in_flight / max(self._latency.mean, 0.001)
 
     def _end(self, start: Start, signal: Succeeded | Failed | TimedOut | Interrupted) -> None:
-        self._last_ending = self._now
+        self._last_end = self._now
         if isinstance(signal, Failed) and signal.category == "rate_limited":
-            self._note_rate_limited(start)
+            self._note_rate_limit(start)
         else:
             self._rate_limits.pop(start.trial, None)
             self._last_limited.pop(start.trial, None)
         match signal:
             case Succeeded():
-                is_quick = self._latency.succeeded(signal.elapsed)
-                closed = self._answered(start)
+                is_quick = self._latency.record_success(signal.elapsed)
+                has_closed = self._record_answer(start)
                 self._weigh_latency(start, signal.elapsed)
-                if is_quick and not closed and not self._breaker.open and not self._background.is_testing:
+                if is_quick and not has_closed and not self._breaker.open and not self._background.is_testing:
                     self._grow(start)
             case Failed(category="rate_limited" | "unavailable"):
                 self._weigh_latency(start, None)
@@ -258,7 +258,7 @@ class Adaptive:
                 self._defer(start, signal)
             case Failed():
                 # The task's own error: the endpoint answered, or was never called.
-                self._answered(start)
+                self._record_answer(start)
                 self._weigh_latency(start, None)
             case Interrupted():
                 self._weigh_latency(start, None)
@@ -267,54 +267,54 @@ class Adaptive:
             case _:
                 assert_never(signal)
 
-    def _note_rate_limited(self, start: Start) -> None:
+    def _note_rate_limit(self, start: Start) -> None:
         self._rate_limits[start.trial] += 1
         start.is_repeated = self._last_limited.get(start.trial, self._newest_accepted) < self._newest_accepted
         if start.order > self._last_change:
             self._last_limited[start.trial] = start.order
         if self._rate_limits[start.trial] < SAME_TRIAL_LIMITED and start.order > self._last_change:
-            self._limited[start.order] = start
-            if len(self._limited) > 4 * LATEST:
-                self._limited = {n: other for n, other in self._limited.items() if n > start.order - 2 * LATEST}
+            self._limited_starts[start.order] = start
+            if len(self._limited_starts) > 4 * LATEST:
+                self._limited_starts = {n: item for n, item in self._limited_starts.items() if n > start.order - 2 * LATEST}
 
     def _defer(self, start: Start, failure: Failed | TimedOut) -> None:
         elapsed = self._now - start.t
         if isinstance(failure, Failed):
             self._failure_seconds = max(elapsed, (1 - SMOOTHING) * self._failure_seconds)
-            for other in self._calls.values():
-                if other.order > start.order:  # The endpoint did not work on the failed call, so there was one less in flight.
-                    other.in_flight -= 1
+            for call in self._calls.values():
+                if call.order > start.order:  # The endpoint did not work on the failed call, so there was one less in flight.
+                    call.in_flight -= 1
         wait = SETTLE_SHARE * min(elapsed, 1.0) if isinstance(failure, Failed) else 0.0
         if isinstance(failure, Failed) and failure.category == "rate_limited":
             # If starts are not paced, a pause costs more the more are in flight.
-            quiet = max(_QUIET, 4 * self.limit) if self._last_429 >= 0 and self._pace.estimate is None else _QUIET
-            is_first = start.order - self._last_429 >= quiet and _QUIET * self._background.share < 1
+            gap = max(_QUIET_GAP, 4 * self.limit) if self._last_429 >= 0 and self._pace.estimate is None else _QUIET_GAP
+            is_first = start.order - self._last_429 >= gap and _QUIET_GAP * self._background.share < 1
             if is_first or self._pause.is_settling:
                 self._changes += self._pause.settle(self._now, wait)
             if self._last_429 < 0 and not self._in_flight.is_short:  # Refill the slots slowly: it may be a rate limit.
-                self._pace.fixed = max(FIRST_PACE, FIRST_LIMITED / max(elapsed, 0.001))
+                self._pace.fixed_pace = max(FIRST_PACE, FIRST_LIMITED / max(elapsed, 0.001))
             self._last_429 = max(self._last_429, start.order)
         heapq.heappush(self._failures, (self._now + wait, start.order, start, self._now, failure))
         if wait == 0.0:
             self._advance(self._now)
 
-    def _see_accepted(self, start: Start) -> None:
+    def _mark_accepted(self, start: Start) -> None:
         if not start.is_accepted:
             start.is_accepted = True
             if start.order > self._in_flight.last_lowered or not self._in_flight.is_certain:
                 self._in_flight.accept(start.in_flight)
 
-    def _answered(self, start: Start) -> bool:
-        """Record that the endpoint answered; return whether that closed the breaker."""
+    def _record_answer(self, start: Start) -> bool:
+        """Process an answer of the endpoint; return whether it closed the breaker."""
         self._last_answered = max(self._last_answered, start.order)
         if not self._background.is_testing and start.order > self._last_429:
             self._pace.speed_up()
         self._newest_accepted = max(self._newest_accepted, start.order)
-        self._see_accepted(start)
-        return self._close(start)
+        self._mark_accepted(start)
+        return self._close_breaker(start)
 
-    def _close(self, start: Start) -> bool:
-        evidence = self._breaker.answered(start, self._now, self._started)
+    def _close_breaker(self, start: Start) -> bool:
+        evidence = self._breaker.record_answer(start, self._now, self._start_count)
         if evidence is None:
             return False
         reason = self._breaker.reason
@@ -327,79 +327,83 @@ class Adaptive:
     def _grow(self, start: Start) -> None:
         """Raise the limit if it is used and nothing indicates a limit."""
         in_flight = self._in_flight
-        proven = int(GROWTH_PER_PROOF * (self._latency.load or 0))
-        measured = round(self._latency.latest[0]) if self._latency.latest else 0
-        is_in_use = min(start.wave.load, measured) >= BUSY_SHARE * self.limit
-        if in_flight.is_unchecked and is_in_use and self._started >= in_flight.check_from:
-            self._measure_lower(lower_load(min(self.limit, measured)), f"testing whether fewer than {self.limit} are as fast")
+        proven_limit = int(GROWTH_PER_PROOF * (self._latency.load or 0))
+        load = round(self._latency.latest_group[0]) if self._latency.latest_group else 0
+        is_in_use = min(start.wave.load, load) >= BUSY_SHARE * self.limit
+        if in_flight.is_unchecked and is_in_use and self._start_count >= in_flight.check_from:
+            self._measure_lower(lower_load(min(self.limit, load)), f"testing whether fewer than {self.limit} are as fast")
             return
         was_comparing = in_flight.is_comparing
-        in_flight.succeeded(start, self._now, proven, patience=12 * (self._latency.mean or 0.0))
+        in_flight.record_success(start, self._now, proven_limit, patience=12 * (self._latency.mean or 0.0))
         if in_flight.is_comparing and not was_comparing:
             self._latency.refresh()
         if in_flight.phase == "climbing":
-            self._show_limit("climbing", "slots in use, and calls succeed", coarse=True)
+            self._record_limit("climbing", "slots in use, and calls succeed", coarse=True)
         else:
-            self._show_limit("trying", f"{in_flight.known_limit} held for {in_flight.period:.0f} s")
+            self._record_limit("trying", f"{in_flight.known_limit} held for {in_flight.period:.0f} s")
 
     def _weigh_latency(self, start: Start, elapsed: float | None) -> None:
         in_flight, latency = self._in_flight, self._latency
-        compared = latency.ended(start, elapsed, in_flight.last_lowered)
-        if compared is None:
+        comparison = latency.record_end(start, elapsed, in_flight.last_lowered)
+        if comparison is None:
             return
-        newest = (compared.high, compared.high_seconds) if compared.newest_is_high else (compared.low, compared.low_seconds)
+        newest_group = (
+            (comparison.high, comparison.high_seconds)
+            if comparison.newest_is_high
+            else (comparison.low, comparison.low_seconds)
+        )
         if in_flight.is_comparing:
-            if compared.is_worth == in_flight.upward:
-                latency.restart(*newest)
-            in_flight.compared(self._now, self._started, is_worth=compared.is_worth)
-            self._show_limit("latency", str(compared))
+            if comparison.raises_throughput == in_flight.is_upward:
+                latency.restart(*newest_group)
+            in_flight.end_comparison(self._now, self._start_count, raises_throughput=comparison.raises_throughput)
+            self._record_limit("latency", str(comparison))
             return
-        latency.restart(*newest)
-        if not compared.is_worth and compared.newest_is_high and not self._breaker.open:
+        latency.restart(*newest_group)
+        if not comparison.raises_throughput and comparison.newest_is_high and not self._breaker.open:
             # The baseline may be out of date, because the endpoint became slower by itself: measure the lower load again.
-            self._measure_lower(min(int(compared.low + 0.5), lower_load(int(compared.high))), str(compared))
+            self._measure_lower(min(int(comparison.low + 0.5), lower_load(int(comparison.high))), str(comparison))
 
     def _measure_lower(self, limit: int, evidence: str) -> None:
         if self._in_flight.limit > 1 and not self._background.is_testing:
             self._latency.refresh()
-            self._in_flight.measure_lower(self._now, self._started, limit)
-            self._show_limit("trying", evidence)
+            self._in_flight.measure_lower(self._now, self._start_count, limit)
+            self._record_limit("trying", evidence)
 
-    def _process_failure(self, start: Start, arrived: float, failure: Failed | TimedOut) -> None:
-        self._see_survivors()
+    def _process_failure(self, start: Start, arrival: float, failure: Failed | TimedOut) -> None:
+        self._accept_survivors()
         if isinstance(failure, Failed) and failure.category == "rate_limited":
-            self._rate_limited(start, arrived, failure.retry_after)
+            self._process_rate_limit(start, arrival, failure.retry_after)
         else:
-            self._unavailable(start, is_timeout=isinstance(failure, TimedOut))
+            self._process_unavailable(start, is_timeout=isinstance(failure, TimedOut))
 
-    def _see_survivors(self) -> None:
-        """Count calls as accepted that are in flight for longer than failures take."""
-        latest = self._now - 1.2 * self._failure_seconds
-        newest = self._newest_accepted
+    def _accept_survivors(self) -> None:
+        """Mark calls as accepted that have been in flight for longer than failures take."""
+        cutoff = self._now - 1.2 * self._failure_seconds
+        newest_accepted = self._newest_accepted
         for start in reversed(self._calls.values()):
             if start.order <= self._newest_accepted:
                 break
-            if start.t <= latest and not start.probe:
-                newest = max(newest, start.order)
-                self._see_accepted(start)
-        self._newest_accepted = newest
+            if start.t <= cutoff and not start.probe:
+                newest_accepted = max(newest_accepted, start.order)
+                self._mark_accepted(start)
+        self._newest_accepted = newest_accepted
 
-    def _unavailable(self, start: Start, *, is_timeout: bool) -> None:
+    def _process_unavailable(self, start: Start, *, is_timeout: bool) -> None:
         breaker = self._breaker
         if breaker.open:
             if start.order > breaker.barrier:
                 self._suspend(breaker.probe_failed(self._now))
             return
         if is_timeout:
-            evidence = self._in_flight.timed_out(start, self._now, self._started)
+            evidence = self._in_flight.record_timeout(start, self._now, self._start_count)
             if evidence is not None:
-                self._show_limit("timeouts", evidence)
+                self._record_limit("timeouts", evidence)
                 return  # A lower load may suffice; if those calls time out too, the endpoint is unavailable.
-        if not breaker.count(start, self._now, answered=self._last_answered, in_flight=len(self._calls) + 1):
+        if not breaker.count(start, self._now, last_answered=self._last_answered, in_flight=len(self._calls) + 1):
             return
-        latest = self._now - 1.2 * self._failure_seconds
-        survivors = sum(other.t <= latest for other in self._calls.values() if other.order > self._last_answered)
-        evidence = breaker.open_unless(0 if is_timeout else survivors, self._now, self._started)
+        cutoff = self._now - 1.2 * self._failure_seconds
+        survivors = sum(call.t <= cutoff for call in self._calls.values() if call.order > self._last_answered)
+        evidence = breaker.open_unless(0 if is_timeout else survivors, self._now, self._start_count)
         if evidence is not None:
             self._suspend(evidence)
 
@@ -407,64 +411,66 @@ class Adaptive:
         """Record that only probes may start."""
         self._pace.anchor = None  # The token bucket overflows meanwhile, and no rate can be measured across the pause.
         self._cancel_test()
-        self._background.restart(self._started)
-        paused = IntakePaused(until=self._breaker.next_probe, reason=self._breaker.reason, evidence=evidence)
-        self._pause = Pause(paused)
-        self._changes.append(paused)
+        self._background.restart(self._start_count)
+        pause = IntakePaused(until=self._breaker.next_probe, reason=self._breaker.reason, evidence=evidence)
+        self._pause = Pause(pause)
+        self._changes.append(pause)
 
-    def _rate_limited(self, start: Start, arrived: float, retry_after: float | None) -> None:
+    def _process_rate_limit(self, start: Start, arrival: float, retry_after: float | None) -> None:
         """Find out which limit caused a 429, if any."""
-        self._all_limited += 1
+        self._total_429s += 1
         if self._breaker.open:
-            self._probe_rate_limited(start, arrived, retry_after)
+            self._process_rate_limited_probe(start, arrival, retry_after)
         elif self._rate_limits[start.trial] >= SAME_TRIAL_LIMITED:
-            self._pace.missed += 1  # The trial may be the reason.
+            self._pace.starts_without_token += 1  # The trial may be the reason.
         elif start.order <= self._last_change:
             self._pace.count_earlier_429()
         else:
-            latest = [self._limited[n] for n in range(start.order - LATEST + 1, start.order + 1) if n in self._limited]
-            needed = min(max(LATEST_LIMITED, self._background.expected(LATEST)), LATEST - 1)
-            mostly_limited = len(latest) >= max(needed, LATEST_SHARE * min(LATEST, start.order))
-            if not self._last_answered and self._pace.fixed and len(latest) == FIRST_LIMITED:
-                mostly_limited = mostly_limited or latest[-FIRST_LIMITED].order > start.order - FIRST_LIMITED
-            if start.is_repeated and not mostly_limited:
-                self._pace.missed += 1  # It was rate limited before, and others were not: the trial may be the reason.
+            limited_starts = [
+                self._limited_starts[n] for n in range(start.order - LATEST + 1, start.order + 1) if n in self._limited_starts
+            ]
+            needed_429s = min(max(LATEST_LIMITED, self._background.expected(LATEST)), LATEST - 1)
+            is_mostly_limited = len(limited_starts) >= max(needed_429s, LATEST_SHARE * min(LATEST, start.order))
+            if not self._last_answered and self._pace.fixed_pace and len(limited_starts) == FIRST_LIMITED:
+                is_mostly_limited = is_mostly_limited or limited_starts[-FIRST_LIMITED].order > start.order - FIRST_LIMITED
+            if start.is_repeated and not is_mostly_limited:
+                self._pace.starts_without_token += 1  # Calls between its two 429s were accepted: the trial may be the reason.
             else:
-                self._explain(start, arrived, retry_after, latest, mostly_limited=mostly_limited)
+                self._explain(start, arrival, retry_after, limited_starts, is_mostly_limited=is_mostly_limited)
 
     def _explain(
-        self, start: Start, arrived: float, retry_after: float | None, latest: list[Start], *, mostly_limited: bool
+        self, start: Start, arrival: float, retry_after: float | None, limited_starts: list[Start], *, is_mostly_limited: bool
     ) -> None:
-        """Explain a 429; `mostly_limited`: most of the latest starts were rate limited, and `latest` are those."""
-        may_be_in_flight = retry_after is None
-        if may_be_in_flight and self._in_flight.ends_test(start):
+        """Explain a 429; `limited_starts` are the rate-limited ones of the latest starts, and most if `is_mostly_limited`."""
+        may_be_over_limit = retry_after is None
+        if may_be_over_limit and self._in_flight.ends_test(start):
             self._learn_limit(start)
-        elif mostly_limited:
-            if may_be_in_flight and self._in_flight.is_above(latest[0], self._now):
-                self._learn_limit(start if self._in_flight.is_certain else latest[0])
+        elif is_mostly_limited:
+            if may_be_over_limit and self._in_flight.is_above(limited_starts[0], self._now):
+                self._learn_limit(start if self._in_flight.is_certain else limited_starts[0])
                 return
-            if may_be_in_flight:
+            if may_be_over_limit:
                 self._in_flight.doubt(self._now)
-            self._learn_rate(start, arrived, retry_after, in_a_row=True)
-        elif self._background.is_testing or len(latest) <= self._background.expected(LATEST):
-            self._pace.missed += 1
-            self._unexplained(start)
-            if self._background.is_decided and len(latest) < TEST_ENOUGH:
+            self._learn_rate(start, arrival, retry_after, in_a_row=True)
+        elif self._background.is_testing or len(limited_starts) <= self._background.expected(LATEST):
+            self._pace.starts_without_token += 1
+            self._count_unexplained(start)
+            if self._background.is_decided and len(limited_starts) < TEST_ENOUGH:
                 self._end_test(start.order)
         elif self._pace.is_above(start.t):
             if self._pace.is_confirmed(start):
-                self._learn_rate(start, arrived, retry_after, in_a_row=False)
-        elif may_be_in_flight and self._in_flight.explains(start, self._now):
-            self._over_limit(start)
+                self._learn_rate(start, arrival, retry_after, in_a_row=False)
+        elif may_be_over_limit and self._in_flight.explains(start, self._now):
+            self._revise_limit(start)
         else:
-            self._pace.missed += 1
-            self._unexplained(start)
+            self._pace.starts_without_token += 1
+            self._count_unexplained(start)
 
-    def _over_limit(self, start: Start) -> None:
+    def _revise_limit(self, start: Start) -> None:
         """Lower the limit after enough 429s above it; if most calls clearly below it fail, discard it, unless it is certain."""
-        self._pace.missed += 1
-        is_tested = self._in_flight.is_doubtful and self._unexplained(start)
-        if is_tested or not self._in_flight.is_shown():
+        self._pace.starts_without_token += 1
+        is_tested = self._in_flight.is_doubtful and self._count_unexplained(start)
+        if is_tested or not self._in_flight.has_enough_evidence():
             return
         is_refuted = self._in_flight.is_refuted
         if not self._in_flight.is_below(start) or (is_refuted and self._in_flight.is_certain):
@@ -472,94 +478,96 @@ class Adaptive:
         elif is_refuted:
             self._in_flight.doubt(self._now)
 
-    def _probe_rate_limited(self, start: Start, arrived: float, retry_after: float | None) -> None:
+    def _process_rate_limited_probe(self, start: Start, arrival: float, retry_after: float | None) -> None:
         breaker = self._breaker
         if start.order <= breaker.barrier:
             return
         if breaker.reason == "all_rate_limited":
-            self._suspend(breaker.probe_failed(self._now, not_before=arrived + min(retry_after or 0.0, 30.0)))
+            self._suspend(breaker.probe_failed(self._now, not_before=arrival + min(retry_after or 0.0, 30.0)))
         else:
-            self._close(start)
+            self._close_breaker(start)
 
     def _learn_limit(self, start: Start) -> None:
-        self._pace.missed += 1
-        self._last_change = self._started
-        self._limited.clear()
+        self._pace.starts_without_token += 1
+        self._last_change = self._start_count
+        self._limited_starts.clear()
         self._last_limited.clear()
         self._cancel_test()
-        self._show_limit("in_flight", self._in_flight.limited(start, self._now, self._started))
+        self._record_limit("in_flight", self._in_flight.record_rate_limit(start, self._now, self._start_count))
 
-    def _learn_rate(self, start: Start, arrived: float, retry_after: float | None, *, in_a_row: bool) -> None:
+    def _learn_rate(self, start: Start, arrival: float, retry_after: float | None, *, in_a_row: bool) -> None:
         pace = self._pace
         self._cancel_test()
         self._background.first_sign = None  # No rate can be measured across a pause.
-        self._last_change = self._started
-        self._limited.clear()
+        self._last_change = self._start_count
+        self._limited_starts.clear()
         self._last_limited.clear()
-        pace.fixed = None
+        pace.fixed_pace = None
         pause = min(retry_after or 0.0, LONGEST_PAUSE)
         evidence = pace.learn(start, self._now, flow=self._flow(start.in_flight), pause=pause)
         if evidence is None:
             # Nothing is accepted, so no rate can be measured: probe until something is.
-            probe_at = None if retry_after is None else arrived + retry_after
-            self._breaker.begin("all_rate_limited", arrived, self._now, self._started, probe_at=probe_at)
+            probe_at = None if retry_after is None else arrival + retry_after
+            self._breaker.begin("all_rate_limited", arrival, self._now, self._start_count, probe_at=probe_at)
             self._suspend("every call is rate limited")
             return
         evidence = f"{evidence}; pacing at {pace.estimate or 0.0:.3g}/s"
         if pace.is_steady and self._in_flight.follow_pace(start.in_flight):
-            self._show_limit("rate_limit", evidence)
+            self._record_limit("rate_limit", evidence)
         if retry_after is None or not in_a_row:
             self._changes += self._pause.begin(self._now, pace.restart_at(start, self._now), "rate_limited", evidence)
         else:
-            self._changes += self._pause.retry_after(arrived, retry_after, evidence)
-        pace.wait(self._pause.earliest(self._now))
+            self._changes += self._pause.retry_after(arrival, retry_after, evidence)
+        pace.postpone(self._pause.earliest_start(self._now))
 
-    def _unexplained(self, start: Start) -> bool:
+    def _count_unexplained(self, start: Start) -> bool:
         """Count a 429 that may be random; return whether a test begins."""
         background = self._background
-        if not background.count(start, len(self._calls), self._all_limited) or self._in_flight.is_comparing:
+        if not background.count(start, len(self._calls), self._total_429s) or self._in_flight.is_comparing:
             return False
-        background.begin_test(self._started)
+        background.begin_test(self._start_count)
         rate = min(background.rate, self._pace.estimate or background.rate)
         # Rejected calls may have used up tokens: let the bucket refill first.
-        self._pace.fixed, self._pace.next_start = TEST_PACE * rate, self._now + background.signs / rate
+        self._pace.fixed_pace, self._pace.next_start = TEST_PACE * rate, self._now + background.signs / rate
         return True
 
-    def _end_test(self, last: int) -> None:
-        """End the test for random 429s with the start `last`."""
-        self._test_over = _NEVER
+    def _end_test(self, last_start: int) -> None:
+        """End the test for random 429s with `last_start`."""
+        self._test_end = _NEVER
         background, pace = self._background, self._pace
         if not background.is_testing:
             return
-        if background.end_test(last):
+        if background.end_test(last_start):
             pace.forget()
             self._in_flight.doubt(self._now)
-            self._show_limit("random_429s", f"{background.share:.0%} of calls are rate limited at any pace")
+            self._record_limit("random_429s", f"{background.share:.0%} of calls are rate limited at any pace")
         else:
             pace.adopt(background.rate, self._now)
             pace.next_start = self._now
 
     def _cancel_test(self) -> None:
         if self._background.is_testing:
-            self._background.restart(self._started)
-            self._pace.fixed, self._test_over = None, _NEVER
+            self._background.restart(self._start_count)
+            self._pace.fixed_pace, self._test_end = None, _NEVER
 
-    def _show_limit(self, reason: str, evidence: str, *, coarse: bool = False) -> None:
-        before, after = self.limit, min(max(self._in_flight.limit, 1), self._in_flight.slots)
-        if after == before or (coarse and before < after < min(before + before // COARSE, self._in_flight.slots)):
+    def _record_limit(self, reason: str, evidence: str, *, coarse: bool = False) -> None:
+        old_limit, new_limit = self.limit, min(max(self._in_flight.limit, 1), self._in_flight.slots)
+        if new_limit == old_limit or (
+            coarse and old_limit < new_limit < min(old_limit + old_limit // COARSE, self._in_flight.slots)
+        ):
             return
-        self.limit = after
-        self._changes.append(LimitChanged(before=before, after=after, reason=reason, evidence=evidence))
+        self.limit = new_limit
+        self._changes.append(LimitChanged(before=old_limit, after=new_limit, reason=reason, evidence=evidence))
 
-    def _show_pace(self) -> None:
+    def _record_pace(self) -> None:
         """Record the pace if pacing begins or ends, or the pace differs by at least a tenth from the last recorded one."""
-        pace, shown = self._pace.at(self._now), self._shown_pace
+        pace, recorded_pace = self._pace.pace_at(self._now), self._recorded_pace
         if pace is None:
-            if shown is None:
+            if recorded_pace is None:
                 return
-        elif shown is not None and 0.9 * shown < pace < 1.1 * shown:
+        elif recorded_pace is not None and 0.9 * recorded_pace < pace < 1.1 * recorded_pace:
             return
         default = "test" if self._background.is_testing else "start"
-        reason = "no_limit" if pace is None else "rate_limit" if self._pace.fixed is None else default
-        self._shown_pace = pace if pace is None else round(pace, 3)
-        self._changes.append(PaceChanged(before=shown, after=self._shown_pace, reason=reason, evidence=""))
+        reason = "no_limit" if pace is None else "rate_limit" if self._pace.fixed_pace is None else default
+        self._recorded_pace = pace if pace is None else round(pace, 3)
+        self._changes.append(PaceChanged(before=recorded_pace, after=self._recorded_pace, reason=reason, evidence=""))

@@ -53,7 +53,7 @@ class Aimd:
         """When the current window began; None before the first attempt has started."""
         self._successes = 0
         self._overloads = 0
-        self._recent: list[float] = []
+        self._recent_overloads: list[float] = []
         """Times of the overloads within `collapse_window_seconds`."""
         self._in_flight: set[str] = set()
         self._pause = Pause()
@@ -76,12 +76,12 @@ class Aimd:
             changes += self._close_window(now)
             if isinstance(signal, Succeeded):
                 self._successes += 1
-                old = signal.elapsed if self.latency is None else self.latency
-                self.latency = old + self.smoothing * (signal.elapsed - old)
+                old_latency = signal.elapsed if self.latency is None else self.latency
+                self.latency = old_latency + self.smoothing * (signal.elapsed - old_latency)
             elif isinstance(signal, TimedOut) or (
                 isinstance(signal, Failed) and signal.category in ("rate_limited", "unavailable")
             ):
-                changes += self._overloaded(now)
+                changes += self._count_overload(now)
             if isinstance(signal, Failed) and signal.retry_after is not None:
                 evidence = f"{signal.cause} at {len(self._in_flight) + 1} in flight"
                 changes += self._pause.retry_after(now, signal.retry_after, evidence)
@@ -95,8 +95,8 @@ class Aimd:
         """Return whether fewer attempts than the limit are in flight and no pause is in force."""
         if len(self._in_flight) >= self.limit:
             return FULL
-        earliest = self._pause.earliest(t)
-        return OPEN if t >= earliest else StartPermit(open=False, at=earliest)
+        start_at = self._pause.earliest_start(t)
+        return OPEN if t >= start_at else StartPermit(open=False, at=start_at)
 
     def _close_window(self, now: float) -> list[PolicyEvent]:
         """If the window is over, change the target and start the next window."""
@@ -109,21 +109,22 @@ class Aimd:
             return self._move(self.target * self.decrease_ratio, evidence)
         return self._move(self.target + self.increase_step, evidence) if successes else []
 
-    def _overloaded(self, now: float) -> list[PolicyEvent]:
+    def _count_overload(self, now: float) -> list[PolicyEvent]:
         """Count an overload, and reduce the target to 1 after several."""
         self._overloads += 1
-        self._recent = [t for t in self._recent if now - t < self.collapse_window_seconds]
-        self._recent.append(now)
-        if len(self._recent) < self.collapse_error_threshold:
+        self._recent_overloads = [t for t in self._recent_overloads if now - t < self.collapse_window_seconds]
+        self._recent_overloads.append(now)
+        if len(self._recent_overloads) < self.collapse_error_threshold:
             return []
-        evidence = f"{len(self._recent)} overloads in {now - self._recent[0]:.1f} s"
-        self._recent = []
+        evidence = f"{len(self._recent_overloads)} overloads in {now - self._recent_overloads[0]:.1f} s"
+        self._recent_overloads = []
         # The window starts again: halving 1 at its end would change nothing, but be recorded.
         self._window, self._successes, self._overloads = now, 0, 0
         return self._move(1.0, evidence)
 
     def _move(self, target: float, evidence: str) -> list[PolicyEvent]:
-        before = self.limit
+        old_limit = self.limit
         self.target = min(max(target, 1.0), float(self.slots))
-        after = self.limit
-        return [LimitChanged(before=before, after=after, reason="window", evidence=evidence)] if after != before else []
+        if self.limit == old_limit:
+            return []
+        return [LimitChanged(before=old_limit, after=self.limit, reason="window", evidence=evidence)]

@@ -30,18 +30,18 @@ class Background:
     """Starts of the longest test that is worth its cost."""
     share: float = 0.0
     """Share of starts that are rate limited at random."""
-    first: int = 0
+    first_start: int = 0
     """The start from which on starts are counted."""
-    limited: int = 0
-    """Unexplained 429s since then."""
+    unexplained_429s: int = 0
+    """Unexplained 429s since `first_start`."""
     first_sign: Start | None = None
-    """The first of them."""
-    limited_before: int = 0
-    """All 429s up to that one."""
-    observed: float = 0.0
+    """The start of the first unexplained 429."""
+    total_429s_before: int = 0
+    """All 429s up to the first sign."""
+    observed_share: float = 0.0
     """Share of 429s that led to the current test."""
     signs: int = 0
-    """429s that led to it."""
+    """429s that led to the current test."""
     test_from: int = 0
     """First start of the test; 0 while there is none."""
     test_to: int = 0
@@ -59,64 +59,65 @@ class Background:
     @property
     def is_decided(self) -> bool:
         """Whether there were enough 429s in the current test."""
-        return self.is_testing and self.limited >= TEST_ENOUGH * self.parts
+        return self.is_testing and self.unexplained_429s >= TEST_ENOUGH * self.parts
 
     def expected(self, starts: int) -> float:
         """Return how many of `starts` may be rate limited at random: the mean and four standard deviations."""
         mean = self.share * starts
         return mean + 4 * math.sqrt(mean)
 
-    def count(self, start: Start, in_flight: int, all_limited: int) -> bool:
+    def count(self, start: Start, in_flight: int, total_429s: int) -> bool:
         """Count an unexplained 429 with this many in flight; return whether a test should begin.
 
-        `all_limited` is the number of 429s so far, explained ones included.
+        `total_429s` is the number of 429s so far, explained ones included.
         """
         order = start.order
         if self.is_testing:
-            self.limited += order >= self.test_from
+            self.unexplained_429s += order >= self.test_from
             return False
-        if order < self.first:
+        if order < self.first_start:
             return False
-        self.limited += 1
+        self.unexplained_429s += 1
         if self.first_sign is None:
-            self.first_sign, self.limited_before = start, all_limited
-        starts = order - self.first + 1
-        self.observed = self.limited / starts
+            self.first_sign, self.total_429s_before = start, total_429s
+        starts = order - self.first_start + 1
+        self.observed_share = self.unexplained_429s / starts
         if starts > MEMORY:
-            self.first, self.limited = order - MEMORY // 2, (self.limited + 1) // 2
-            self.first_sign, self.limited_before = start, all_limited
-            self.share = min(self.share, self.observed)
-        accepted = order - self.first_sign.order - (all_limited - self.limited_before)
+            self.first_start, self.unexplained_429s = order - MEMORY // 2, (self.unexplained_429s + 1) // 2
+            self.first_sign, self.total_429s_before = start, total_429s
+            self.share = min(self.share, self.observed_share)
+        accepted_calls = order - self.first_sign.order - (total_429s - self.total_429s_before)
         seconds = start.t - self.first_sign.t
-        if self.limited < TEST_SIGNS + self.expected(starts) or accepted < max(MEASURED_CALLS, in_flight) or seconds <= 0:
+        is_measured = accepted_calls >= max(MEASURED_CALLS, in_flight) and seconds > 0
+        if self.unexplained_429s < TEST_SIGNS + self.expected(starts) or not is_measured:
             return False
         # Between two 429s a rate limit grants exactly its rate.
-        self.rate = accepted / seconds
-        return self.observed > max(TESTED_SHARE, TEST_EXPECTED / self.longest_test)
+        self.rate = accepted_calls / seconds
+        return self.observed_share > max(TESTED_SHARE, TEST_EXPECTED / self.longest_test)
 
-    def begin_test(self, newest: int) -> None:
-        """Test the starts after `newest`."""
-        self.test_from = newest + 1
-        self.test_to = newest + max(int(TEST_EXPECTED / self.observed), TEST_SHORTEST)
-        self.signs, self.limited = self.limited, 0
+    def begin_test(self, newest_start: int) -> None:
+        """Test the starts after `newest_start`."""
+        self.test_from = newest_start + 1
+        self.test_to = newest_start + max(int(TEST_EXPECTED / self.observed_share), TEST_SHORTEST)
+        self.signs, self.unexplained_429s = self.unexplained_429s, 0
 
-    def extend_test(self, newest: int) -> bool:
-        """If the result is unclear, test as many starts again after `newest`, once; return whether that is done."""
-        if self.parts > 1 or not 0 < self.limited <= TEST_TOLERATED:
+    def extend_test(self, newest_start: int) -> bool:
+        """If the result is unclear, test as many starts again after `newest_start`, once; return whether that is done."""
+        if self.parts > 1 or not 0 < self.unexplained_429s <= TEST_TOLERATED:
             return False
-        self.test_to, self.parts = newest + self.test_to - self.test_from + 1, 2
+        self.test_to, self.parts = newest_start + self.test_to - self.test_from + 1, 2
         return True
 
-    def end_test(self, last: int) -> bool:
-        """End the test with the start `last`; return whether the 429s are random."""
-        is_random = self.limited > TEST_TOLERATED * self.parts
-        if self.limited:
-            share = self.limited / (last - self.test_from + 1)
-            self.share = min(max(share, self.observed if is_random else 0.0), 0.9)
-        self.restart(last)
+    def end_test(self, last_start: int) -> bool:
+        """End the test with the start `last_start`; return whether the 429s are random."""
+        is_random = self.unexplained_429s > TEST_TOLERATED * self.parts
+        if self.unexplained_429s:
+            share = self.unexplained_429s / (last_start - self.test_from + 1)
+            self.share = min(max(share, self.observed_share if is_random else 0.0), 0.9)
+        self.restart(last_start)
         return is_random
 
-    def restart(self, newest: int) -> None:
-        """Cancel the test, if there is one, and count the starts after `newest`."""
+    def restart(self, newest_start: int) -> None:
+        """Cancel the test, if there is one, and count the starts after `newest_start`."""
         self.test_from, self.test_to, self.parts = 0, 0, 1
-        self.first, self.limited, self.first_sign = newest + 1, 0, None
+        self.first_start, self.unexplained_429s, self.first_sign = newest_start + 1, 0, None

@@ -4,8 +4,8 @@ During an outage every call would fail and cost its trial a retry. So only singl
 answered.
 
 The breaker opens after several failures since the last answered call, if they outnumber the calls that have been in flight for
-longer than failures take; sporadic errors do not open it. A trial that failed before, while calls that started later were
-answered, does not count: the trial may be the reason.
+longer than failures take; sporadic errors do not open it. Failures of a trial that failed before, while calls that started
+later were answered, do not count: the trial may be the reason.
 """
 
 from attrs import define, field
@@ -28,7 +28,7 @@ class Breaker:
     open: bool = False
     reason: str = ""
     """`unavailable`, `no_response`, or `all_rate_limited`: every call is rate limited at any pace."""
-    since: float = 0.0
+    outage_start: float = 0.0
     """When the outage began."""
     next_probe: float = 0.0
     """When the next probe may start."""
@@ -39,27 +39,27 @@ class Breaker:
     suspects: dict[str, int] = field(factory=dict[str, int])
     """Trials that failed and were not answered since, each with its first failed start."""
 
-    def count(self, start: Start, t: float, *, answered: int, in_flight: int) -> bool:
-        """Count a failure; return whether there are enough. `answered` is the newest start that was answered."""
-        first = self.suspects.setdefault(start.trial, start.order)
-        if start.order <= max(answered, self.barrier) or first <= answered:
+    def count(self, start: Start, t: float, *, last_answered: int, in_flight: int) -> bool:
+        """Count a failure; return whether there are enough. `last_answered` is the newest start that was answered."""
+        first_failure = self.suspects.setdefault(start.trial, start.order)
+        if start.order <= max(last_answered, self.barrier) or first_failure <= last_answered:
             return False
-        self.failures = {order: when for order, when in self.failures.items() if order > answered}
+        self.failures = {order: when for order, when in self.failures.items() if order > last_answered}
         self.failures[start.order] = t
         return len(self.failures) >= min(FAILURES_HIGHEST, max(FAILURES_LOWEST, 2 * in_flight))
 
-    def open_unless(self, survivors: int, t: float, newest: int) -> str | None:
+    def open_unless(self, survivors: int, t: float, newest_start: int) -> str | None:
         """Open the breaker unless too many calls are still in flight; return the evidence if it opens."""
         if len(self.failures) <= OUTNUMBER * survivors:
             return None
-        began = min(self.failures.values())
-        evidence = f"{len(self.failures)} calls failed in {t - began:.1f} s, and none was answered"
-        self.begin("unavailable", began, t, newest)
+        first_failure_at = min(self.failures.values())
+        evidence = f"{len(self.failures)} calls failed in {t - first_failure_at:.1f} s, and none was answered"
+        self.begin("unavailable", first_failure_at, t, newest_start)
         return evidence
 
-    def begin(self, reason: str, since: float, t: float, newest: int, *, probe_at: float | None = None) -> None:
+    def begin(self, reason: str, outage_start: float, t: float, newest_start: int, *, probe_at: float | None = None) -> None:
         """Open the breaker: only probes may start."""
-        self.open, self.reason, self.since, self.barrier = True, reason, since, newest
+        self.open, self.reason, self.outage_start, self.barrier = True, reason, outage_start, newest_start
         self.failures.clear()
         self.next_probe = t + self._gap(t) if probe_at is None else max(probe_at, t)
 
@@ -70,18 +70,18 @@ class Breaker:
     def probe_failed(self, t: float, *, not_before: float = 0.0) -> str:
         """Schedule the next probe; return the evidence."""
         self.next_probe = max(t + self._gap(t), not_before)
-        return f"probe failed, {t - self.since:.0f} s into the outage"
+        return f"probe failed, {t - self.outage_start:.0f} s into the outage"
 
-    def answered(self, start: Start, t: float, newest: int) -> str | None:
+    def record_answer(self, start: Start, t: float, newest_start: int) -> str | None:
         """Record that a call was answered; return the evidence if that closes the breaker."""
         self.suspects.pop(start.trial, None)
         if not self.open or start.order <= self.barrier:  # Calls that started before the outage do not count.
             return None
-        self.open, self.barrier = False, newest
+        self.open, self.barrier = False, newest_start
         self.suspects.clear()  # The outage was the reason, unless they fail again while others are answered.
-        return f"call answered {t - self.since:.0f} s after the outage began"
+        return f"call answered {t - self.outage_start:.0f} s after the outage began"
 
     def _gap(self, t: float) -> float:
         # Rate-limited probes may use up quota, so they are sent less often.
         share = 4 if self.reason == "all_rate_limited" else 10
-        return min(max((t - self.since) / share, PROBE_SOONEST), PROBE_LATEST)
+        return min(max((t - self.outage_start) / share, PROBE_SOONEST), PROBE_LATEST)

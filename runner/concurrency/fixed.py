@@ -15,12 +15,12 @@ class Fixed:
         """Attempts that may be in flight."""
         self._in_flight: set[str] = set()
         self._pause = Pause()
-        self._unchanged = Decision(limit=slots)
+        self._default_decision = Decision(limit=slots)
 
     def take(self, signal: Signal) -> Decision:
         """Count attempts in flight, and pause for a Retry-After."""
         pause = self._pause
-        changes: list[PolicyEvent] = [] if pause.current is None else pause.end(signal.t)
+        changes: list[PolicyEvent] = [] if pause.event is None else pause.end(signal.t)
         if isinstance(signal, Started):
             self._in_flight.add(signal.attempt)
         else:
@@ -28,7 +28,7 @@ class Fixed:
             if isinstance(signal, Failed) and signal.retry_after is not None:
                 evidence = f"{signal.cause} at {len(self._in_flight) + 1} in flight"
                 changes += pause.retry_after(signal.t, signal.retry_after, evidence)
-        return Decision(limit=self.limit, changes=tuple(changes)) if changes else self._unchanged
+        return Decision(limit=self.limit, changes=tuple(changes)) if changes else self._default_decision
 
     def elapse(self, t: float) -> Decision:
         """End a pause whose time is over."""
@@ -38,7 +38,7 @@ class Fixed:
         """Return whether fewer than `slots` attempts are in flight and no pause is in force."""
         if len(self._in_flight) >= self.limit:
             return FULL
-        if self._pause.current is None:
+        if self._pause.event is None:
             return OPEN
-        earliest = self._pause.earliest(t)
-        return OPEN if t >= earliest else StartPermit(open=False, at=earliest)
+        start_at = self._pause.earliest_start(t)
+        return OPEN if t >= start_at else StartPermit(open=False, at=start_at)

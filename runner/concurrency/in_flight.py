@@ -68,17 +68,17 @@ class InFlight:
     phase: Literal["climbing", "holding", "trying"] = "climbing"
     known_limit: int = 0
     """The limit that is known to be good, while holding or trying."""
-    first_known: int = 0
+    first_known_limit: int = 0
     """The limit when it was found; it may have been lowered since."""
     is_confirmed: bool = False
     """Whether a test of a higher limit ended with a 429 after the limit was found."""
     by_latency: bool = False
     """Whether latency, not a 429, is the evidence against a higher limit."""
-    upward: bool = True
+    is_upward: bool = True
     """Whether the next or current test is of a higher limit; lower ones are tried only because of latency."""
     was_climbing: bool = False
     """Whether the phase was `climbing` before a lower load was measured; it continues if the higher load is better."""
-    since: float = 0.0
+    phase_start: float = 0.0
     """When the current phase began."""
     period: float = LIMIT_TEST_SOONEST
     """Seconds to hold before the next test."""
@@ -89,9 +89,9 @@ class InFlight:
     limited_above: int = 0
     """Rate-limited starts above `highest_accepted`, since it last rose."""
     first_limited_above: int = 0
-    """The first of them."""
+    """The first rate-limited start above `highest_accepted`."""
     last_limited_above: int = 0
-    """The newest of them."""
+    """The newest rate-limited start above `highest_accepted`."""
     limited_share: float = 1.0
     """Share of the starts that were rate limited when the limit was found."""
     doubt_until: float = 0.0
@@ -141,19 +141,19 @@ class InFlight:
             if self.known_limit and not self.by_latency and self._surely_accepted() > self.known_limit + 1:
                 self.release()
 
-    def succeeded(self, start: Start, t: float, proven: int, *, patience: float) -> None:
-        """Raise the limit if it is used, up to `proven`; abandon a test without a result after `patience` seconds."""
+    def record_success(self, start: Start, t: float, proven_limit: int, *, patience: float) -> None:
+        """Raise the limit if it is used, up to `proven_limit`; abandon a test without a result after `patience` seconds."""
         self.successes += start.order > self.last_lowered
-        if self.is_comparing and t - self.since >= max(patience, LIMIT_TEST_TIMEOUT):
+        if self.is_comparing and t - self.phase_start >= max(patience, LIMIT_TEST_TIMEOUT):
             # Nothing could be compared, because something else limits the starts.
-            self.phase, self.since, self.limit, self.upward = "holding", t, self.known_limit, True
+            self.phase, self.phase_start, self.limit, self.is_upward = "holding", t, self.known_limit, True
             self.period = min(2 * self.period, LIMIT_TEST_LATEST)
-        is_far = self.limit >= self._unproven and self.limit > PER_ROUND_TRIP * start.limit
+        is_far = self.limit >= self._unproven_limit and self.limit > PER_ROUND_TRIP * start.limit
         if is_far or start.wave.load < BUSY_SHARE * start.limit or start.in_flight < start.limit // 2:
             return
         if self.phase == "climbing":
-            allowed = min(max(proven, self._unproven), self._highest(t))
-            self.limit = max(self.limit, min(self.limit + self._step(), allowed))
+            allowed_limit = min(max(proven_limit, self._unproven_limit), self._highest_limit(t))
+            self.limit = max(self.limit, min(self.limit + self._step(), allowed_limit))
         elif self.phase == "trying" and not self.by_latency:
             if self.accepted_above >= max(MEASURED_CALLS, 2 * self.known_limit):
                 self.phase, self.period = "climbing", LIMIT_TEST_SOONEST
@@ -163,30 +163,30 @@ class InFlight:
     def _is_due(self, t: float) -> bool:
         """Return whether the current phase has lasted long enough."""
         is_cheap = self.successes >= LIMIT_TEST_CALLS and not self.by_latency
-        return t - self.since >= (min(self.period, LIMIT_TEST_CHEAP) if is_cheap else self.period)
+        return t - self.phase_start >= (min(self.period, LIMIT_TEST_CHEAP) if is_cheap else self.period)
 
-    def _highest(self, t: float) -> int:
+    def _highest_limit(self, t: float) -> int:
         """Return the highest limit that may be tried now."""
         if self.ceiling is None or t >= self.ceiling_until:
             return self.slots
         return min(self.slots, max(int(CEILING_SHARE * self.ceiling), 1))
 
     @property
-    def _unproven(self) -> int:
+    def _unproven_limit(self) -> int:
         """The limit up to which no lower load has to be measured first."""
         return SHORTEST_RUN if self.is_short else UNPROVEN_LIMIT
 
     def _step(self) -> int:
         """Return by how much a success raises the limit."""
         if self.threshold is None or self.limit < self.threshold:
-            return (2 * FAST_GROWTH if self.is_short else FAST_GROWTH) if self.limit < self._unproven else 1
+            return (2 * FAST_GROWTH if self.is_short else FAST_GROWTH) if self.limit < self._unproven_limit else 1
         self.growth += 1
         if self.growth < self.limit:
             return 0
         self.growth = 0
         return 1
 
-    def timed_out(self, start: Start, t: float, newest: int) -> str | None:
+    def record_timeout(self, start: Start, t: float, last_start: int) -> str | None:
         """Count a timeout; lower the limit after several, and return the evidence."""
         if start.order <= self.last_lowered:
             return None
@@ -194,33 +194,33 @@ class InFlight:
         if self.timeouts < OVERLOAD_TIMEOUTS or self.timeouts < OVERLOAD_SHARE * (self.timeouts + self.successes):
             return None
         evidence = f"{self.timeouts} calls timed out and {self.successes} succeeded"
-        self.overloaded(start.in_flight, t, newest, cut=TIMEOUT_CUT)
+        self.record_overload(start.in_flight, t, last_start, load_share=TIMEOUT_CUT)
         return evidence
 
-    def overloaded(self, load: int, t: float, newest: int, *, cut: float = OVERLOAD_CUT) -> None:
+    def record_overload(self, load: int, t: float, last_start: int, *, load_share: float = OVERLOAD_CUT) -> None:
         """Lower the limit: the endpoint is overloaded or does not respond at `load`."""
-        is_again = self.ceiling is not None and load <= OTHER_LOAD * self.ceiling
-        self.ceiling, self.ceiling_until = load, t + (CEILING_LATEST if is_again else CEILING_SOONEST)
-        self.threshold = self.limit = max(min(int(cut * load), self.limit), 1)
+        is_repeated = self.ceiling is not None and load <= OTHER_LOAD * self.ceiling
+        self.ceiling, self.ceiling_until = load, t + (CEILING_LATEST if is_repeated else CEILING_SOONEST)
+        self.threshold = self.limit = max(min(int(load_share * load), self.limit), 1)
         self.period = LIMIT_TEST_SOONEST
-        self.check_from = newest + 2 * self.limit
-        self.phase, self.known_limit, self.by_latency, self.since, self.last_lowered = "climbing", 0, False, t, newest
+        self.check_from = last_start + 2 * self.limit
+        self.phase, self.known_limit, self.by_latency, self.phase_start, self.last_lowered = "climbing", 0, False, t, last_start
         self.timeouts = self.successes = self.growth = 0
 
     def _try(self, t: float) -> None:
         """Try a higher limit, or, because of latency, a higher or a lower one."""
-        highest = self._highest(t)
+        highest_limit = self._highest_limit(t)
         if not self.by_latency:
-            if self.known_limit < highest:
-                self.phase, self.since, self.accepted_above, self.limit = "trying", t, 0, self.known_limit + 1
+            if self.known_limit < highest_limit:
+                self.phase, self.phase_start, self.accepted_above, self.limit = "trying", t, 0, self.known_limit + 1
         else:
-            if self.upward and self.known_limit < highest < OTHER_LOAD * self.known_limit:
-                self.known_limit = self.limit = highest  # Too close to be compared, and below the overload.
-                self.since, self.upward = t, False
+            if self.is_upward and self.known_limit < highest_limit < OTHER_LOAD * self.known_limit:
+                self.known_limit = self.limit = highest_limit  # Too close to be compared, and below the overload.
+                self.phase_start, self.is_upward = t, False
                 return
-            self.phase, self.since = "trying", t
-            self.upward = (self.upward or self.known_limit == 1) and self.known_limit < highest
-            self.limit = min(higher_load(self.known_limit), highest) if self.upward else lower_load(self.known_limit)
+            self.phase, self.phase_start = "trying", t
+            self.is_upward = (self.is_upward or self.known_limit == 1) and self.known_limit < highest_limit
+            self.limit = min(higher_load(self.known_limit), highest_limit) if self.is_upward else lower_load(self.known_limit)
 
     def _surely_accepted(self) -> int:
         return self.highest_accepted - max(self.highest_accepted // 16, 1)  # Some were accepted because others had just ended.
@@ -238,8 +238,8 @@ class InFlight:
 
     def is_above(self, start: Start, t: float) -> bool:
         """Return whether a start had at least as many in flight as were ever accepted, or the limit is certain."""
-        accepted = 0 if self.is_certain else self.highest_accepted - 1
-        return t >= self.doubt_until and start.in_flight > max(accepted, LARGEST_NOT_INFERRED)
+        accepted_load = 0 if self.is_certain else self.highest_accepted - 1
+        return t >= self.doubt_until and start.in_flight > max(accepted_load, LARGEST_NOT_INFERRED)
 
     def explains(self, start: Start, t: float) -> bool:
         """Return whether too many in flight may explain a 429.
@@ -258,7 +258,7 @@ class InFlight:
         self.last_limited_above = start.order
         return True
 
-    def is_shown(self) -> bool:
+    def has_enough_evidence(self) -> bool:
         """Return whether there were enough rate-limited starts above the accepted load.
 
         A short run has no time to test whether they are random, so its first limit must reject most of the latest starts.
@@ -274,7 +274,7 @@ class InFlight:
         return (
             self.phase == "holding"
             and not self.by_latency
-            and start.in_flight <= self.first_known - max(1, self.first_known // 16)
+            and start.in_flight <= self.first_known_limit - max(1, self.first_known_limit // 16)
         )
 
     @property
@@ -287,10 +287,10 @@ class InFlight:
 
         More slots would only be used if the endpoint became slower.
         """
-        before = self.limit
+        old_limit = self.limit
         if self.phase == "climbing":
             self.limit = min(self.limit, max(PACED_LIMIT * in_flight, SMALLEST_COMPARED))
-        return self.limit < before
+        return self.limit < old_limit
 
     def doubt(self, t: float) -> None:
         """Discard a limit that a rate limit explains better, and attribute no 429 to the number in flight for a while."""
@@ -298,42 +298,42 @@ class InFlight:
             self.known_limit, self.phase = 0, "climbing"
         self.doubt_until = t + DOUBT_SECONDS
 
-    def limited(self, start: Start, t: float, newest: int) -> str:
+    def record_rate_limit(self, start: Start, t: float, last_start: int) -> str:
         """Hold the limit just below what was rate limited; return the evidence."""
         limit = max(min(start.in_flight - 1, self.limit), 1)
         is_test = self.phase == "trying" and self.limit > self.known_limit and not self.is_doubtful
         self.is_confirmed = is_test or (self.is_confirmed and self.phase == "holding")
         self.limited_share = self._share if self.limited_above >= LIMITED_ABOVE else 1.0
-        self._hold(limit, t, newest)
+        self._hold(limit, t, last_start)
         return f"429 at {start.in_flight} in flight, {self.highest_accepted} accepted before"
 
     def _is_known(self, limit: int) -> bool:
         return self.phase != "climbing" and abs(limit - self.known_limit) <= max(1, self.known_limit // 10)
 
-    def _hold(self, limit: int, t: float, newest: int) -> None:
+    def _hold(self, limit: int, t: float, last_start: int) -> None:
         self.period = min(2 * self.period, LIMIT_TEST_LATEST) if self._is_known(limit) else LIMIT_TEST_SOONEST
-        if self.phase != "holding" or self.by_latency or limit > self.first_known:
-            self.first_known = limit
-        self.phase, self.since, self.known_limit, self.last_lowered = "holding", t, limit, newest
+        if self.phase != "holding" or self.by_latency or limit > self.first_known_limit:
+            self.first_known_limit = limit
+        self.phase, self.phase_start, self.known_limit, self.last_lowered = "holding", t, limit, last_start
         self.limit, self.by_latency, self.highest_accepted = limit, False, min(self.highest_accepted, limit)
         self.limited_above = self.timeouts = self.successes = 0
 
-    def measure_lower(self, t: float, newest: int, limit: int) -> None:
+    def measure_lower(self, t: float, last_start: int, limit: int) -> None:
         """Measure a lower load now, to compare it with the current one."""
         if not self.is_comparing:
             self.known_limit, self.was_climbing = self.limit, self.phase == "climbing"
-        self.phase, self.by_latency, self.upward, self.since, self.last_lowered = "trying", True, False, t, newest
+        self.phase, self.by_latency, self.is_upward, self.phase_start, self.last_lowered = "trying", True, False, t, last_start
         self.limit = max(min(limit, self.known_limit - 1), 1)
 
-    def compared(self, t: float, newest: int, *, is_worth: bool) -> None:
+    def end_comparison(self, t: float, last_start: int, *, raises_throughput: bool) -> None:
         """Keep the better of the two loads of a test."""
-        is_checked = is_worth and not self.upward and self.was_climbing
-        if is_worth == self.upward:
+        is_checked = raises_throughput and not self.is_upward and self.was_climbing
+        if raises_throughput == self.is_upward:
             self.known_limit, self.period = self.limit, LIMIT_TEST_SOONEST
         else:
-            self.upward, self.period = not self.upward, min(2 * self.period, LIMIT_TEST_LATEST)
-        self.limit, self.phase, self.since, self.last_lowered = self.known_limit, "holding", t, newest
+            self.is_upward, self.period = not self.is_upward, min(2 * self.period, LIMIT_TEST_LATEST)
+        self.limit, self.phase, self.phase_start, self.last_lowered = self.known_limit, "holding", t, last_start
         self.was_climbing = False
         if is_checked:
             self.phase, self.known_limit, self.by_latency = "climbing", 0, False
-        self.check_from = newest + int(self.period) * 8 * self.limit
+        self.check_from = last_start + int(self.period) * 8 * self.limit

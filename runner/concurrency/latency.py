@@ -42,7 +42,7 @@ class Comparison:
         return self.high_seconds > DECISIVE * self.low_seconds * self.high / self.low
 
     @property
-    def is_worth(self) -> bool:
+    def raises_throughput(self) -> bool:
         """Whether the higher load raises throughput: latency grew clearly less than the load."""
         return self.high_seconds <= self.low_seconds * (1 + MAX_LATENCY_GROWTH * (self.high / self.low - 1))
 
@@ -56,7 +56,7 @@ class Latency:
 
     mean: float | None = None
     """Exponential moving average of the seconds of a success."""
-    quickest: float | None = None
+    usual_seconds: float | None = None
     """The usual seconds of a success when the endpoint is quick."""
     group: Group | None = None
     """The group of the next start."""
@@ -66,27 +66,27 @@ class Latency:
     """Baseline: latency, on average."""
     weight: int = 0
     """Groups in the baseline."""
-    slow: int = 0
+    slow_groups: int = 0
     """Groups in a row that were too slow for their load."""
-    latest: tuple[float, float] | None = None
+    latest_group: tuple[float, float] | None = None
     """Load and latency of the newest group."""
 
-    def started(self, order: int, limit: int, last_lowered: int) -> Group:
+    def group_for_start(self, order: int, limit: int, last_lowered: int) -> Group:
         """Return the group of a start; a group that began before the limit was last lowered is not continued."""
         group = self.group
-        if group is None or group.started == group.size or group.first <= last_lowered:
-            group = self.group = Group(first=order, size=min(max(limit, GROUP_SMALLEST), GROUP_LARGEST))
-        group.started += 1
+        if group is None or group.start_count == group.size or group.first_start <= last_lowered:
+            group = self.group = Group(first_start=order, size=min(max(limit, GROUP_SMALLEST), GROUP_LARGEST))
+        group.start_count += 1
         return group
 
-    def succeeded(self, elapsed: float) -> bool:
+    def record_success(self, elapsed: float) -> bool:
         """Update the averages; return whether the call was about as quick as usual."""
         self.mean = elapsed if self.mean is None else self.mean + SMOOTHING * (elapsed - self.mean)
-        usual = elapsed if self.quickest is None else self.quickest
-        self.quickest = usual + SMOOTHING * (elapsed - usual) if elapsed < usual else QUICKEST_GROWTH * usual
-        return elapsed <= SLOWER * usual
+        seconds = elapsed if self.usual_seconds is None else self.usual_seconds
+        self.usual_seconds = seconds + SMOOTHING * (elapsed - seconds) if elapsed < seconds else QUICKEST_GROWTH * seconds
+        return elapsed <= SLOWER * seconds
 
-    def ended(self, start: Start, elapsed: float | None, last_lowered: int) -> Comparison | None:
+    def record_end(self, start: Start, elapsed: float | None, last_lowered: int) -> Comparison | None:
         """Add an attempt that ended to its group; return the comparison if that completes the group and there is one.
 
         `elapsed` is None if it does not count for the latency. Groups that began before the start `last_lowered` are ignored:
@@ -94,7 +94,7 @@ class Latency:
         """
         group = start.group
         if elapsed is None:
-            group.started -= 1  # Another start takes its place if the group is still open.
+            group.start_count -= 1  # Another start takes its place if the group is still open.
             group.size -= group is not self.group
         else:
             group.seconds += elapsed
@@ -105,7 +105,7 @@ class Latency:
         if (
             group.is_evaluated
             or group.samples < max(group.size - group.size // GROUP_IGNORED, GROUP_SAMPLES)
-            or group.first <= last_lowered
+            or group.first_start <= last_lowered
             or group.load < BUSY_SHARE * group.limit
         ):
             return None
@@ -113,37 +113,37 @@ class Latency:
         return self._compare(group.load / group.samples, group.seconds / group.samples)
 
     def _compare(self, load: float, seconds: float) -> Comparison | None:
-        """Compare a group with the baseline, or make it part of it."""
-        self.latest = (load, seconds)
-        old, old_seconds = self.load, self.seconds
-        if old is None:
+        """Compare a group with the baseline, or add it to the baseline."""
+        self.latest_group = (load, seconds)
+        old_load, old_seconds = self.load, self.seconds
+        if old_load is None:
             self.restart(load, seconds)
             return None
-        if SAME_LOAD * old > load > old / SAME_LOAD:
+        if SAME_LOAD * old_load > load > old_load / SAME_LOAD:
             self.weight = min(self.weight + 1, 4)
-            self.load = old + (load - old) / self.weight
+            self.load = old_load + (load - old_load) / self.weight
             self.seconds = old_seconds + (seconds - old_seconds) / self.weight
             return None
-        if OTHER_LOAD * old > load > old / OTHER_LOAD:
+        if OTHER_LOAD * old_load > load > old_load / OTHER_LOAD:
             return None  # Neither the same load nor clearly another one.
-        is_high = load > old
+        is_high = load > old_load
         low, low_seconds, high, high_seconds = (
-            (old, old_seconds, load, seconds) if is_high else (load, seconds, old, old_seconds)
+            (old_load, old_seconds, load, seconds) if is_high else (load, seconds, old_load, old_seconds)
         )
-        compared = Comparison(low=low, low_seconds=low_seconds, high=high, high_seconds=high_seconds, newest_is_high=is_high)
-        self.slow = 0 if compared.is_worth else self.slow + 1
-        if self.slow == 1 and not compared.is_decisive:
+        comparison = Comparison(low=low, low_seconds=low_seconds, high=high, high_seconds=high_seconds, newest_is_high=is_high)
+        self.slow_groups = 0 if comparison.raises_throughput else self.slow_groups + 1
+        if self.slow_groups == 1 and not comparison.is_decisive:
             return None  # Chance can make one group slow.
-        self.slow = 0
-        return compared
+        self.slow_groups = 0
+        return comparison
 
     def refresh(self) -> None:
-        """Compare with the newest group from here on, before another load is tried."""
-        if self.latest is not None and (
-            self.load is None or not self.load / SAME_LOAD < self.latest[0] < SAME_LOAD * self.load
+        """Make the newest group the baseline, before another load is tried, unless its load is that of the baseline."""
+        if self.latest_group is not None and (
+            self.load is None or not self.load / SAME_LOAD < self.latest_group[0] < SAME_LOAD * self.load
         ):
-            self.restart(*self.latest)
+            self.restart(*self.latest_group)
 
     def restart(self, load: float, seconds: float) -> None:
-        """Compare with this from here on."""
+        """Make this load and latency the baseline."""
         self.load, self.seconds, self.weight = load, seconds, 1

@@ -1,7 +1,7 @@
 """The pace of starts, for endpoints with a limit on requests per second.
 
 A rate limit is a token bucket that fills steadily. When it rejects a call, the bucket is empty; so between two rejected calls
-it has granted exactly what flowed in: calls granted, divided by the time, is its rate, or less if the bucket overflowed.
+it has granted exactly what flowed in. Calls granted, divided by the time, are its rate, or less if the bucket overflowed.
 
 There are three phases:
     open       no limit is known; starts are not paced
@@ -45,113 +45,113 @@ class Pace:
 
     estimate: float | None = None
     """Starts per second that the endpoint accepts; None while no limit was observed."""
-    searching: bool = False
-    since: float = 0.0
+    is_searching: bool = False
+    phase_start: float = 0.0
     """When the plateau or the search began, plus the time in which something else limited the starts."""
     period: float = 0.0
     """Seconds from the beginning of the plateau to its middle, where the pace equals the estimated rate."""
     swing: float = SWING
     steady_since: float = 0.0
-    """Since when measurements agree."""
+    """The time since which measurements agree."""
     next_start: float = 0.0
     """When the pace allows the next start."""
     anchor: Start | None = None
     """A rate-limited start from which granted calls are counted: the bucket was empty then."""
-    missed: int = 0
+    starts_without_token: int = 0
     """Starts after the anchor that used no token."""
-    granted: int = 0
+    granted_calls: int = 0
     """Calls granted from the anchor to the last 429."""
-    lowest: float = 0.0
+    lowest_estimate: float = 0.0
     """The lowest estimated rate since the anchor."""
-    measured: float = 0.0
+    measured_rate: float = 0.0
     """The last rate that was measured."""
     suspects: list[int] = field(factory=list[int])
     """The latest rate-limited starts that may be random."""
-    frozen: int = 0
+    frozen_starts: int = 0
     """Starts during which the pace does not grow, to see whether there is another 429."""
-    fixed: float | None = None
+    fixed_pace: float | None = None
     """A pace that no 429 measures: at the beginning of a run, where each answer raises it, and in a test for random 429s."""
 
     @property
     def is_steady(self) -> bool:
         """Whether the last three measurements agree."""
-        return not self.searching and self.swing <= FLATTEST_SWING
+        return not self.is_searching and self.swing <= FLATTEST_SWING
 
-    def at(self, t: float) -> float | None:
+    def pace_at(self, t: float) -> float | None:
         """Return the starts per second to aim at; None while starts are not paced."""
-        if self.fixed is not None:
-            return self.fixed
+        if self.fixed_pace is not None:
+            return self.fixed_pace
         estimate = self.estimate
-        if estimate is None or self.searching:
+        if estimate is None or self.is_searching:
             return estimate
-        x = min(max((t - self.since) / self.period - 1, -1.0), 2.0)
+        x = min(max((t - self.phase_start) / self.period - 1, -1.0), 2.0)
         return estimate * (1 + self.swing * x * x * x)
 
     def is_above(self, t: float) -> bool:
         """Return whether the pace at `t` can explain a 429: it is above the measured rate, or none was measured."""
-        pace = self.at(t)
-        return self.fixed is None and pace is not None and (self.searching or pace > self.measured)
+        pace = self.pace_at(t)
+        return self.fixed_pace is None and pace is not None and (self.is_searching or pace > self.measured_rate)
 
     def is_confirmed(self, start: Start) -> bool:
         """Return whether enough 429s came within a few starts, or after the last measurement.
 
-        One may be random, so the pace only stops growing.
+        If not, they may be random, and the pace only stops growing.
         """
         self.suspects = [*self.suspects[-2:], start.order]
-        needed = self._needed(start)
-        if len(self.suspects) >= needed and start.order - self.suspects[-needed] <= CONFIRM * (needed - 1):
+        needed_429s = self._needed_429s(start)
+        if len(self.suspects) >= needed_429s and start.order - self.suspects[-needed_429s] <= CONFIRM * (needed_429s - 1):
             return True
-        self.frozen = CONFIRM
-        self.missed += 1
+        self.frozen_starts = CONFIRM
+        self.starts_without_token += 1
         return False
 
-    def _needed(self, start: Start) -> int:
-        """Return how many 429s make a measurement: on a plateau one is due when all was granted that flowed in."""
+    def _needed_429s(self, start: Start) -> int:
+        """Return how many 429s make a measurement: on a plateau, one if all the tokens that flowed in were granted."""
         anchor = self.anchor
-        if anchor is None or self.searching:
+        if anchor is None or self.is_searching:
             return 2
-        if start.order - anchor.order - self.missed < self.measured * (start.t - anchor.t):
+        if start.order - anchor.order - self.starts_without_token < self.measured_rate * (start.t - anchor.t):
             return 3
         return 1
 
-    def started(self, t: float, flow: float) -> None:
+    def record_start(self, t: float, flow: float) -> None:
         """Space the next start from this one; `flow` is the rate that the slots allow."""
-        pace = self.at(t)
+        pace = self.pace_at(t)
         if pace is None:
             return
         gap = 1 / pace
-        late = t - self.next_start
-        self.next_start = t + gap if late > max(gap, LATE_TOLERANCE) else self.next_start + gap
-        if late > LATE_TOLERANCE:
-            self.since += late  # There were too few slots or trials: the plateau waits.
-        elif self.estimate is None or self.fixed is not None:
+        delay = t - self.next_start
+        self.next_start = t + gap if delay > max(gap, LATE_TOLERANCE) else self.next_start + gap
+        if delay > LATE_TOLERANCE:
+            self.phase_start += delay  # There were too few slots or trials: the plateau waits.
+        elif self.estimate is None or self.fixed_pace is not None:
             return
-        elif self.frozen:
-            self.frozen -= 1
-            self.since += gap
-        elif not self.searching:
-            if t - self.since > 3 * self.period:
+        elif self.frozen_starts:
+            self.frozen_starts -= 1
+            self.phase_start += gap
+        elif not self.is_searching:
+            if t - self.phase_start > 3 * self.period:
                 self._search(pace, t)
         elif self.estimate < 2 * flow:  # Beyond that slots are the limit, and a higher pace would never be tried.
             # The longer the search, the further away the limit must be.
-            self.estimate *= 1 + min(SEARCH_GROWTH * gap * (1 + (t - self.since) / SEARCH_DOUBLING), SEARCH_STEP)
+            self.estimate *= 1 + min(SEARCH_GROWTH * gap * (1 + (t - self.phase_start) / SEARCH_DOUBLING), SEARCH_STEP)
 
     def speed_up(self) -> None:
         """Start faster after an answer at the beginning of a run, and finally as the slots allow."""
-        if self.fixed is not None:
-            self.fixed = FIRST_PACE_GROWTH * self.fixed if self.fixed < UNPACED_FROM else None
+        if self.fixed_pace is not None:
+            self.fixed_pace = FIRST_PACE_GROWTH * self.fixed_pace if self.fixed_pace < UNPACED_FROM else None
 
     def count_earlier_429(self) -> None:
         """Count a 429 of an earlier start; it may have used a token, so one start is skipped."""
-        self.missed += 1
+        self.starts_without_token += 1
         if self.estimate is not None and self.anchor is not None:
             self.next_start += 1 / self.estimate
 
-    def wait(self, until: float) -> None:
-        """Start nothing before `until`: the bucket fills meanwhile."""
+    def postpone(self, t: float) -> None:
+        """Start nothing before `t`: the bucket fills meanwhile."""
         if self.estimate is not None:
-            self.since += max(until - max(self.next_start, self.since), 0.0)
-            self.next_start = max(self.next_start, until)
+            self.phase_start += max(t - max(self.next_start, self.phase_start), 0.0)
+            self.next_start = max(self.next_start, t)
 
     def learn(self, start: Start, t: float, *, flow: float, pause: float) -> str | None:
         """Update the rate after a 429; return the evidence, or None if no call was granted since the last one.
@@ -159,39 +159,39 @@ class Pace:
         `flow` is the current rate of starts, derived from the number in flight. `pause` is the Retry-After in seconds: the
         first estimate includes it, because nothing is granted meanwhile.
         """
-        self.missed += 1
-        self.frozen, self.suspects = 0, [start.order]
-        order, since = (0, 0.0) if self.anchor is None else (self.anchor.order, self.anchor.t)
-        granted, seconds = max(start.order - order - self.missed, 0), start.t - since
+        self.starts_without_token += 1
+        self.frozen_starts, self.suspects = 0, [start.order]
+        anchor_order, anchor_t = (0, 0.0) if self.anchor is None else (self.anchor.order, self.anchor.t)
+        granted_calls, seconds = max(start.order - anchor_order - self.starts_without_token, 0), start.t - anchor_t
         is_measured = self.anchor is not None
         # On some endpoints rejected calls use tokens too, so a short measurement is inexact.
-        is_enough = granted >= MEASURED_CALLS and seconds >= MEASURED_SHORTEST
+        is_enough = granted_calls >= MEASURED_CALLS and seconds >= MEASURED_SHORTEST
         if self.estimate is None:
-            self._search(FIRST_RATE_SHARE * max(max(granted, 1) / max(seconds + pause, 0.5), flow), t)
+            self._search(FIRST_RATE_SHARE * max(max(granted_calls, 1) / max(seconds + pause, 0.5), flow), t)
         elif not is_measured:
             # The bucket may have overflowed, so this is not a measurement; only an estimated pace is lowered.
             self._lower_guess(t)
-        elif granted == self.granted:
+        elif granted_calls == self.granted_calls:
             self._search(self.estimate / 2, t)
-            if self.missed > 1:  # One may be random.
+            if self.starts_without_token > 1:  # A single 429 may be random.
                 return None
         elif not is_enough:
             # Too few for a measurement, but the rate is not much above (granted + 1) / seconds.
-            self._search(min(max(granted / seconds, self.estimate / 2), (granted + 1) / seconds), t)
+            self._search(min(max(granted_calls / seconds, self.estimate / 2), (granted_calls + 1) / seconds), t)
         else:
-            self._settle(granted / seconds, self.at(start.t) or self.estimate, t)
-        self.lowest, self.granted = min(self.lowest, self.estimate or SLOWEST), granted
+            self._settle(granted_calls / seconds, self.pace_at(start.t) or self.estimate, t)
+        self.lowest_estimate, self.granted_calls = min(self.lowest_estimate, self.estimate or SLOWEST), granted_calls
         if is_enough or not is_measured:
             self._count_from(start)
-        return f"429 at {start.in_flight} in flight, after {granted} accepted in {seconds:.1f} s"
+        return f"429 at {start.in_flight} in flight, after {granted_calls} accepted in {seconds:.1f} s"
 
     def resume(self, probe: Start, t: float) -> None:
         """Start again after every call was rate limited; the bucket was nearly empty when it accepted the probe."""
-        self.since, self.next_start = t, t + 1 / (self.estimate or 1.0)
+        self.phase_start, self.next_start = t, t + 1 / (self.estimate or 1.0)
         self._count_from(probe)
 
     def _count_from(self, start: Start) -> None:
-        self.anchor, self.missed, self.granted, self.lowest = start, 0, 0, self.estimate or SLOWEST
+        self.anchor, self.starts_without_token, self.granted_calls, self.lowest_estimate = start, 0, 0, self.estimate or SLOWEST
 
     def restart_at(self, start: Start, t: float) -> float:
         """Return when to start again after a 429 without Retry-After: the bucket refills a little first."""
@@ -199,44 +199,44 @@ class Pace:
 
     def forget(self) -> None:
         """Stop pacing: there is no rate limit."""
-        self.estimate, self.searching, self.anchor, self.fixed, self.measured = None, False, None, None, 0.0
+        self.estimate, self.is_searching, self.anchor, self.fixed_pace, self.measured_rate = None, False, None, None, 0.0
 
     def adopt(self, rate: float, t: float) -> None:
         """Begin a plateau at a rate that a test has confirmed."""
-        self.estimate, self.measured, self.searching = max(rate, SLOWEST), rate, False
-        self.since, self.period, self.swing, self.anchor, self.fixed = t, self._shortest(rate), SWING, None, None
+        self.estimate, self.measured_rate, self.is_searching = max(rate, SLOWEST), rate, False
+        self.phase_start, self.period, self.swing, self.anchor, self.fixed_pace = t, self._min_period(rate), SWING, None, None
 
     def _search(self, rate: float, t: float) -> None:
-        self.estimate, self.searching, self.since = max(rate, SLOWEST), True, t
+        self.estimate, self.is_searching, self.phase_start = max(rate, SLOWEST), True, t
 
     def _lower_guess(self, t: float) -> None:
-        if self.searching and self.estimate is not None:
+        if self.is_searching and self.estimate is not None:
             self._search(FIRST_RATE_SHARE * self.estimate, t)
         else:
-            self.since = t
+            self.phase_start = t
 
-    def _shortest(self, rate: float) -> float:
+    def _min_period(self, rate: float) -> float:
         return max(PLATEAU_SHORTEST, MEASURED_CALLS / rate)
 
     def _settle(self, rate: float, pace: float, t: float) -> None:
         """Begin a plateau around a measured rate; `pace` is the pace at the 429."""
         estimate = self.estimate or rate
-        if self.lowest < rate / 2 or pace > MAX_MEASURED_GROWTH * self.lowest:
+        if self.lowest_estimate < rate / 2 or pace > MAX_MEASURED_GROWTH * self.lowest_estimate:
             # The pace was much lower meanwhile, and the bucket overflowed: the rate is between the two.
             self._search(math.sqrt(rate * pace), t)
             return
-        is_higher, is_same = rate > 1.02 * self.measured, abs(rate - self.measured) <= SWING * self.measured
-        self.measured = rate
-        if is_higher and not self.searching and pace > estimate * (1 + self.swing):
+        is_higher, is_same = rate > 1.02 * self.measured_rate, abs(rate - self.measured_rate) <= SWING * self.measured_rate
+        self.measured_rate = rate
+        if is_higher and not self.is_searching and pace > estimate * (1 + self.swing):
             # A late 429 at a higher accepted rate: a small bucket overflowed while the pace was below the rate.
             rate += (pace - rate) / 3
         elif self.period and (is_same or abs(rate - estimate) <= SWING * estimate):
             # Two measurements agree: exceed the rate half as often, and by half as much.
-            longest = min(max(PLATEAU_LONGEST, PLATEAU_CALLS / rate), (t - self.steady_since) / STEADY)
-            self.period = max(min(2 * self.period, longest), self.period)
+            longest_period = min(max(PLATEAU_LONGEST, PLATEAU_CALLS / rate), (t - self.steady_since) / STEADY)
+            self.period = max(min(2 * self.period, longest_period), self.period)
             self.swing = max(self.swing / 2, FLATTEST_SWING)
         else:
-            self.period = self._shortest(rate)
+            self.period = self._min_period(rate)
             self.swing = SWING
             self.steady_since = t
-        self.estimate, self.searching, self.since = max(rate, SLOWEST), False, t
+        self.estimate, self.is_searching, self.phase_start = max(rate, SLOWEST), False, t

@@ -1,6 +1,6 @@
 """The pause in force on one rate-limit key.
 
-A Retry-After applies to the key, not only to the attempt that received it: others that start meanwhile are rate limited too.
+A Retry-After applies to the key, not only to the attempt that received it: others that start too early are also rate limited.
 """
 
 from attrs import define
@@ -13,43 +13,43 @@ from runner.concurrency.constants import LONGEST_PAUSE
 class Pause:
     """The current pause, if there is one."""
 
-    current: IntakePaused | None = None
+    event: IntakePaused | None = None
     is_settling: bool = False
-    """Whether the pause only shows if more 429s follow the first one."""
+    """Whether the pause only serves to see whether more 429s follow the first one."""
 
-    def earliest(self, t: float) -> float:
+    def earliest_start(self, t: float) -> float:
         """Return the earliest time at or after `t` at which an attempt may start."""
-        return t if self.current is None else max(t, self.current.until)
+        return t if self.event is None else max(t, self.event.until)
 
     def retry_after(self, t: float, seconds: float, evidence: str) -> list[PolicyEvent]:
         """Pause for the time in Retry-After, at most `LONGEST_PAUSE`; `t` is when the response arrived."""
         wait = min(max(seconds, 0.0), LONGEST_PAUSE)
-        limited = "" if wait == seconds else f", limited to {wait:.6g} s"
-        return self.begin(t, t + wait, "retry_after", f"{evidence}; Retry-After: {seconds:.6g} s{limited}")
+        limit_text = "" if wait == seconds else f", limited to {wait:.6g} s"
+        return self.begin(t, t + wait, "retry_after", f"{evidence}; Retry-After: {seconds:.6g} s{limit_text}")
 
     def settle(self, t: float, wait: float) -> list[PolicyEvent]:
         """Pause until no 429 came for `wait` seconds, to see whether others follow the first.
 
         Each further 429 extends the pause; only its beginning and its end are recorded.
         """
-        if not self.is_settling and self.earliest(t) >= t + wait:
+        if not self.is_settling and self.earliest_start(t) >= t + wait:
             return []
-        paused = IntakePaused(until=t + wait, reason="rate_limited", evidence="first 429 for a while; waiting for others")
-        changes: list[PolicyEvent] = [] if self.is_settling else [paused]
-        self.current, self.is_settling = paused, True
+        pause = IntakePaused(until=t + wait, reason="rate_limited", evidence="first 429 for a while; waiting for others")
+        changes: list[PolicyEvent] = [] if self.is_settling else [pause]
+        self.event, self.is_settling = pause, True
         return changes
 
-    def begin(self, t: float, until: float, reason: str, evidence: str) -> list[PolicyEvent]:
-        """Pause until then, unless a longer pause is in force."""
-        if until <= t or (self.current is not None and until <= self.current.until):
+    def begin(self, t: float, end: float, reason: str, evidence: str) -> list[PolicyEvent]:
+        """Pause until `end`, unless a longer pause is in force."""
+        if end <= t or (self.event is not None and end <= self.event.until):
             return []
-        self.current, self.is_settling = IntakePaused(until=until, reason=reason, evidence=evidence), False
-        return [self.current]
+        self.event, self.is_settling = IntakePaused(until=end, reason=reason, evidence=evidence), False
+        return [self.event]
 
     def end(self, t: float) -> list[PolicyEvent]:
         """End the pause if its time is over."""
-        pause = self.current
+        pause = self.event
         if pause is None or t < pause.until:
             return []
-        self.current, self.is_settling = None, False
+        self.event, self.is_settling = None, False
         return [IntakeResumed(reason=pause.reason, evidence="pause over")]

@@ -4,7 +4,7 @@ Nothing here decides, waits or reads a clock: every time is the `t` of the recor
 
 To drive a policy, call `may_start(t)` whenever a slot is free and a trial is ready. If the permit is open, start the attempt
 and pass `Started` to `take`; pass each end of an attempt as it is recorded. If the permit is closed, call again at its `at`,
-or, if that is None, after the next signal. Each decision contains what is in force from then on and what to record.
+or, if that is None, after the next signal. Each decision contains the limit from then on, and the changes to record.
 """
 
 from typing import Protocol, TypeAlias, TypeVar
@@ -42,7 +42,7 @@ class Failed:
     attempt: str
     category: FailureCategory
     retry_after: float | None = None
-    """Seconds that the endpoint asked to wait."""
+    """Seconds to wait, from `Retry-After` or an equivalent."""
 
     @property
     def cause(self) -> str:
@@ -71,14 +71,14 @@ Signal: TypeAlias = Started | Succeeded | Failed | TimedOut | Interrupted
 
 @fact
 class Decision:
-    """What is in force after a signal, until the next one."""
+    """The limit after a signal, until the next one, and the changes."""
 
     limit: int
     """Attempts that may be in flight; excess ones are not interrupted."""
     probe: bool = False
     """Whether the attempt that started is a probe, which does not use up its trial's retry budget."""
     changes: tuple[PolicyEvent, ...] = ()
-    """What has changed since the previous decision, in order, to be recorded; the rate-limit key is added then."""
+    """The changes since the previous decision, in order, to be recorded; the rate-limit key is added then."""
 
 
 @fact
@@ -95,7 +95,7 @@ class StartPermit:
 T = TypeVar("T")
 
 
-def evolved(fact: T, **changes: object) -> T:
+def evolve_fact(fact: T, **changes: object) -> T:
     """Return a copy of a fact with these members changed."""
     return attrs.evolve(fact, **changes)  # type: ignore[misc]  # an event is an attrs class
 

@@ -15,13 +15,13 @@ import attrs
 import trio
 
 from journal.events import IntakePaused, IntakeResumed, LimitChanged, PaceChanged, PolicyEvent
-from runner.concurrency.policy import FULL, Decision, Interrupted, Policy, Signal, Started, StartPermit, evolved
+from runner.concurrency.policy import FULL, Decision, Interrupted, Policy, Signal, Started, StartPermit, evolve_fact
 
 TURN: Final = 0.1
 """Seconds for which the other runs wait for the run whose turn it is."""
 
 Identity = tuple[object, ...]
-"""What runs must have in common to share a policy: its name and parameters, and the rate limit."""
+"""The name and parameters of a policy, and the rate limit; runs share a policy if these are equal."""
 
 
 def common_time() -> tuple[object, float]:
@@ -33,7 +33,7 @@ def common_time() -> tuple[object, float]:
 
 
 @attrs.define(eq=False)
-class Shared:
+class SharedPolicy:
     """One policy, and the runs that use it."""
 
     policy: Policy
@@ -43,9 +43,9 @@ class Shared:
     members: "list[Member]" = attrs.field(factory=list)
     numbers: "itertools.count[int]" = attrs.field(factory=itertools.count)
     turn: int = 0
-    """Minimum of `served` for a run that begins to wait, so that it does not catch up on past starts."""
+    """Minimum of `turn_starts` for a run that begins to wait, so that it does not catch up on past starts."""
     yielding_since: float | None = None
-    """Since when an allowed start is left to a run with fewer starts."""
+    """The time since which an allowed start is left to a run with fewer starts."""
     pause: IntakePaused | None = None
     """The pause that is in force, in common time."""
     pace: PaceChanged | None = None
@@ -60,18 +60,18 @@ class Shared:
 class Member:
     """A shared policy as one run drives it."""
 
-    def __init__(self, shared: Shared, run: str, slots: int, offset: float) -> None:
-        self._shared = shared
+    def __init__(self, shared_policy: SharedPolicy, run: str, slots: int, offset: float) -> None:
+        self._shared_policy = shared_policy
         self.run = run
         """Identity of the run."""
         self.slots = slots
         """Maximum attempts and calls of this run in flight."""
         self._offset = offset
         """Common time minus the run's time."""
-        number = next(shared.numbers)
+        number = next(shared_policy.numbers)
         self._prefix = f"{number}\0" if number else ""  # The first run has none, as in an audit.
         self._in_flight: set[str] = set()
-        self.served = 0
+        self.turn_starts = 0
         """Starts that count for the turns."""
         self.is_waiting = False
         """Whether it has something to start and was not allowed to."""
@@ -79,144 +79,144 @@ class Member:
         """Changes that are not recorded in this run yet, in its time."""
         self.new_runs: list[str] = []
         """Runs that have joined; not recorded in this run yet."""
-        self.limit = shared.policy.limit
+        self.limit = shared_policy.policy.limit
         """Attempts and calls that may be in flight over all runs, as this run has recorded it."""
-        self._until = 0.0
+        self._pause_end = 0.0
         """The end of the pause that this run has recorded."""
-        self.call: Callable[[], None] = _nothing
+        self.call: Callable[[], None] = _do_nothing
         """Called from any thread when there is something to record or to start."""
 
     def take(self, signal: Signal) -> Decision:
         """Process a signal of this run."""
-        shared, name = self._shared, self._prefix + signal.attempt
-        with shared.lock:
+        shared_policy, name = self._shared_policy, self._prefix + signal.attempt
+        with shared_policy.lock:
             if isinstance(signal, Started):
                 self._start(name)
             else:
                 self._in_flight.discard(name)
-            decision = shared.policy.take(evolved(signal, t=signal.t + self._offset, attempt=name))
-            others = self._post(decision.changes)
-            changes = self.received()
-        for other in others:
-            other.call()
+            decision = shared_policy.policy.take(evolve_fact(signal, t=signal.t + self._offset, attempt=name))
+            other_members = self._post(decision.changes)
+            changes = self.take_changes()
+        for member in other_members:
+            member.call()
         return Decision(limit=self.limit, probe=decision.probe, changes=changes)
 
     def elapse(self, t: float) -> Decision:
-        """Process that this run's time has passed until `t`."""
-        shared = self._shared
-        with shared.lock:
-            decision = shared.policy.elapse(t + self._offset)
-            others = self._post(decision.changes)
-            changes = self.received()
-        for other in others:
-            other.call()
+        """Process that the time of this run has passed until `t`."""
+        shared_policy = self._shared_policy
+        with shared_policy.lock:
+            decision = shared_policy.policy.elapse(t + self._offset)
+            other_members = self._post(decision.changes)
+            changes = self.take_changes()
+        for member in other_members:
+            member.call()
         return Decision(limit=self.limit, changes=changes)
 
-    def received(self) -> tuple[PolicyEvent, ...]:
+    def take_changes(self) -> tuple[PolicyEvent, ...]:
         """Empty the inbox; return the changes, which the caller records."""
-        with self._shared.lock:
+        with self._shared_policy.lock:
             changes, self._inbox = tuple(self._inbox), []
         for change in changes:
             if isinstance(change, LimitChanged):
                 self.limit = change.after
             elif isinstance(change, IntakePaused):
-                self._until = change.until
+                self._pause_end = change.until
             elif isinstance(change, IntakeResumed):
-                self._until = 0.0
+                self._pause_end = 0.0
         return changes
 
-    def joined(self) -> list[str]:
+    def take_new_runs(self) -> list[str]:
         """Return the runs that have joined since the last call; the caller records them before any decision."""
-        with self._shared.lock:
-            joined, self.new_runs = self.new_runs, []
-        return joined
+        with self._shared_policy.lock:
+            new_runs, self.new_runs = self.new_runs, []
+        return new_runs
 
     def may_start(self, t: float) -> StartPermit:
         """Return whether this run may start something at `t`; of several waiting runs, the one with the fewest starts may."""
-        shared, now = self._shared, t + self._offset
-        with shared.lock:
+        shared_policy, now = self._shared_policy, t + self._offset
+        with shared_policy.lock:
             if len(self._in_flight) >= min(self.slots, self.limit):
                 self.is_waiting = False
                 return FULL
             if not self.is_waiting:
-                self.is_waiting, self.served = True, max(self.served, shared.turn)
-            permit = shared.policy.may_start(now)
+                self.is_waiting, self.turn_starts = True, max(self.turn_starts, shared_policy.turn)
+            permit = shared_policy.policy.may_start(now)
             if not permit.open:
-                return permit if permit.at is None else evolved(permit, at=permit.at - self._offset)
-            if t < self._until:
-                return StartPermit(open=False, at=self._until)  # The end of the pause is not recorded here yet.
-            first = self._first_in_turn(now)
-        if first is self:
+                return permit if permit.at is None else evolve_fact(permit, at=permit.at - self._offset)
+            if t < self._pause_end:
+                return StartPermit(open=False, at=self._pause_end)  # This run has not recorded the end of the pause yet.
+            next_member = self._first_in_turn(now)
+        if next_member is self:
             return permit
-        first.call()
+        next_member.call()
         return StartPermit(open=False, at=t + TURN)
 
     def leave(self, t: float) -> None:
         """Stop using the policy; what this run has in flight no longer counts."""
-        shared = self._shared
-        with shared.lock:
-            shared.members.remove(self)
-            shared.resize()
+        shared_policy = self._shared_policy
+        with shared_policy.lock:
+            shared_policy.members.remove(self)
+            shared_policy.resize()
             for name in sorted(self._in_flight):
-                self._post(shared.policy.take(Interrupted(t=t + self._offset, attempt=name)).changes)
-            others = list(shared.members)
-        for other in others:
-            other.call()
+                self._post(shared_policy.policy.take(Interrupted(t=t + self._offset, attempt=name)).changes)
+            other_members = list(shared_policy.members)
+        for member in other_members:
+            member.call()
 
     def _start(self, name: str) -> None:
-        shared = self._shared
+        shared_policy = self._shared_policy
         self._in_flight.add(name)
-        shared.turn = max(shared.turn, self.served)
-        shared.yielding_since = None
-        self.served += 1
+        shared_policy.turn = max(shared_policy.turn, self.turn_starts)
+        shared_policy.yielding_since = None
+        self.turn_starts += 1
         self.is_waiting = False
 
     def _first_in_turn(self, now: float) -> "Member":
         """Return the run that may start next; one that does not start within its turn no longer counts as waiting."""
-        shared = self._shared
-        ahead = [member for member in shared.members if member.is_waiting and member.served < self.served]
-        if not ahead:
+        shared_policy = self._shared_policy
+        queue = [member for member in shared_policy.members if member.is_waiting and member.turn_starts < self.turn_starts]
+        if not queue:
             return self
-        if shared.yielding_since is None:
-            shared.yielding_since = now
-        if now - shared.yielding_since < TURN:
-            return min(ahead, key=lambda member: member.served)
-        for member in ahead:
+        if shared_policy.yielding_since is None:
+            shared_policy.yielding_since = now
+        if now - shared_policy.yielding_since < TURN:
+            return min(queue, key=lambda member: member.turn_starts)
+        for member in queue:
             member.is_waiting = False
         return self
 
     def _post(self, changes: tuple[PolicyEvent, ...]) -> "list[Member]":
         """Put changes into the inboxes of all runs; return the runs to notify."""
-        shared = self._shared
+        shared_policy = self._shared_policy
         for change in changes:
             if isinstance(change, IntakePaused | IntakeResumed):
-                shared.pause = change if isinstance(change, IntakePaused) else None
+                shared_policy.pause = change if isinstance(change, IntakePaused) else None
             elif isinstance(change, PaceChanged):
-                shared.pace = change
-            for member in shared.members:
+                shared_policy.pace = change
+            for member in shared_policy.members:
                 member.receive(change)
-        return [member for member in shared.members if member is not self and (changes or member.is_waiting)]
+        return [member for member in shared_policy.members if member is not self and (changes or member.is_waiting)]
 
     def receive(self, change: PolicyEvent) -> None:
         """Put a change into the inbox, in this run's time."""
         if isinstance(change, IntakePaused):
-            change = evolved(change, until=change.until - self._offset)
+            change = evolve_fact(change, until=change.until - self._offset)
         self._inbox.append(change)
 
     def enter(self) -> "list[Member]":
         """Join the members; return the others."""
-        others = list(self._shared.members)
-        self.new_runs = [other.run for other in others]
-        for other in others:
-            other.new_runs.append(self.run)
-        self._shared.members.append(self)
-        self._shared.resize()
-        self.served = self._shared.turn
-        if self._shared.pause is not None:
-            self.receive(self._shared.pause)
-        if self._shared.pace is not None and self._shared.pace.after is not None:
-            self.receive(evolved(self._shared.pace, before=None))
-        return others
+        other_members = list(self._shared_policy.members)
+        self.new_runs = [member.run for member in other_members]
+        for member in other_members:
+            member.new_runs.append(self.run)
+        self._shared_policy.members.append(self)
+        self._shared_policy.resize()
+        self.turn_starts = self._shared_policy.turn
+        if self._shared_policy.pause is not None:
+            self.receive(self._shared_policy.pause)
+        if self._shared_policy.pace is not None and self._shared_policy.pace.after is not None:
+            self.receive(evolve_fact(self._shared_policy.pace, before=None))
+        return other_members
 
 
 class Registry:
@@ -224,26 +224,26 @@ class Registry:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._policies: dict[Identity, Shared] = {}
+        self._policies: dict[Identity, SharedPolicy] = {}
 
     def join(self, identity: Identity, run: str, slots: int, t: float, make_policy: Callable[[], Policy]) -> Member:
         """Join the policy of an identity, or create it with `make_policy`; `t` is the run's current time."""
         clock, now = common_time()
         with self._lock:
-            self._policies = {key: shared for key, shared in self._policies.items() if shared.members}
-            shared = self._policies.get((clock, *identity))
-            if shared is None:
-                shared = self._policies[clock, *identity] = Shared(make_policy(), now - t)
-            member = Member(shared, run, slots, now - t - shared.base)
-            with shared.lock:
-                others = member.enter()
-        for other in others:
-            other.call()
+            self._policies = {key: shared_policy for key, shared_policy in self._policies.items() if shared_policy.members}
+            shared_policy = self._policies.get((clock, *identity))
+            if shared_policy is None:
+                shared_policy = self._policies[clock, *identity] = SharedPolicy(make_policy(), now - t)
+            member = Member(shared_policy, run, slots, now - t - shared_policy.base)
+            with shared_policy.lock:
+                other_members = member.enter()
+        for other_member in other_members:
+            other_member.call()
         return member
 
 
 REGISTRY: Final = Registry()
 
 
-def _nothing() -> None:
-    """Do nothing: the default of `Member.call`."""
+def _do_nothing() -> None:
+    """Do nothing; the default of `Member.call`."""

@@ -7,11 +7,11 @@ from attrs import define
 class Group:
     """Consecutive attempts whose latencies are evaluated together."""
 
-    first: int
+    first_start: int
     """The order of its first start."""
     size: int
     """Number of starts whose latency counts or may still count."""
-    started: int = 0
+    start_count: int = 0
     is_evaluated: bool = False
     seconds: float = 0.0
     """Sum over the samples."""
@@ -48,6 +48,6 @@ class Start:
     probe: bool = False
     """Whether it probes an unavailable endpoint."""
     is_accepted: bool = False
-    """Whether it was answered, or is in flight for longer than failures take."""
+    """Whether it was answered, or has been in flight for longer than failures take."""
     is_repeated: bool = False
     """Whether it and the trial's previous attempt were rate limited, while calls between the two were accepted."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Final, assert_never, cast, get_args
 
 from journal import Record, events
-from runner.concurrency.policy import Failed, Interrupted, Policy, Signal, Started, Succeeded, TimedOut, evolved
+from runner.concurrency.policy import Failed, Interrupted, Policy, Signal, Started, Succeeded, TimedOut, evolve_fact
 
 MAX_FREE_PROBES: Final = 3
 """Maximum probes of a trial or call per outage that do not count against its retries; if more fail, it may be the cause."""
@@ -62,32 +62,32 @@ class Steering:
         self.limit = decision.limit
         if kind is events.AttemptStarted or kind is events.ScorerCallStarted:
             if decision.probe or self.free_probes:
-                self._started(source, record.t, probe=decision.probe)
+                self._record_start(source, record.t, probe=decision.probe)
         elif self._outage_since is not None and signal.__class__ is Succeeded:
             self._outage_since = None
             self._probes.clear()
-        return self._keyed(decision.changes) if decision.changes else []
+        return self._add_key(decision.changes) if decision.changes else []
 
     def elapse(self, t: float) -> list[events.PolicyEvent]:
         """Return what the policy decides at `t` by the passing of time alone; to be recorded with that time."""
         decision = self._policy.elapse(t)
         self.limit = decision.limit
-        return self._keyed(decision.changes)
+        return self._add_key(decision.changes)
 
     def adopt(self, changes: Sequence[events.PolicyEvent]) -> list[events.PolicyEvent]:
         """Return the events to record for changes caused by another run that shares the policy."""
         self.limit = self._policy.limit
-        return self._keyed(changes)
+        return self._add_key(changes)
 
-    def _keyed(self, changes: Sequence[events.PolicyEvent]) -> list[events.PolicyEvent]:
+    def _add_key(self, changes: Sequence[events.PolicyEvent]) -> list[events.PolicyEvent]:
         return [
-            evolved(change, key=self._key, until=round(change.until, 6))
+            evolve_fact(change, key=self._key, until=round(change.until, 6))
             if isinstance(change, events.IntakePaused)
-            else evolved(change, key=self._key)
+            else evolve_fact(change, key=self._key)
             for change in changes
         ]
 
-    def _started(self, source: str, t: float, *, probe: bool) -> None:
+    def _record_start(self, source: str, t: float, *, probe: bool) -> None:
         if probe:
             self._outage_since = t if self._outage_since is None else self._outage_since
             self._probes[source] += 1

@@ -321,11 +321,11 @@ class Scheduler:
         """Record the changes that other runs made to a shared policy, and start the jobs that may start now."""
         if not self.shutdown.is_over and self.recorder.journal.failure is None and lane.member is not None:
             lane.closed_until = 0.0
-            self._apply(lane, lane.steering.adopt(lane.member.received()))
+            self._apply(lane, lane.steering.adopt(lane.member.take_changes()))
 
     def _record_shared(self, lane: Lane, when: float | None = None) -> None:
         if lane.member is not None:
-            for run in lane.member.joined():
+            for run in lane.member.take_new_runs():
                 self._record(PolicyShared(key=lane.key, run=run), when)
 
     def _set_timer(self, lane: Lane, now: float) -> None:

@@ -20,7 +20,7 @@ class Drive:
     def __init__(self, slots: int = 100, *, trials: int | None = None, is_spread: bool = False) -> None:
         self.policy = Adaptive(slots, trials=trials)
         if not is_spread:
-            self.policy._pace.fixed = None  # The first starts of a long run are spread, which has a test of its own.
+            self.policy._pace.fixed_pace = None  # The first starts of a long run are spread, which has a test of its own.
         self.t = 0.0
         self.in_flight: dict[str, float] = {}
         self.signals: list[Signal] = []
@@ -129,10 +129,10 @@ def test_after_the_first_429_of_a_long_run_the_slots_are_filled_slowly() -> None
     later = [drive.start() for _ in range(5)]
 
     assert 0.2 == pytest.approx(drive.t - began)
-    assert 20.0 == drive.policy._pace.fixed
+    assert 20.0 == drive.policy._pace.fixed_pace
     for name in later:
         drive.succeed(name)
-    assert 20.0 * 1.25**5 == pytest.approx(drive.policy._pace.fixed)
+    assert 20.0 * 1.25**5 == pytest.approx(drive.policy._pace.fixed_pace)
 
 
 def test_after_the_first_429_of_a_short_run_the_slots_are_filled_at_once() -> None:
@@ -144,7 +144,7 @@ def test_after_the_first_429_of_a_short_run_the_slots_are_filled_at_once() -> No
     drive.wait(0.5)
 
     assert 1 == len(drive.fill())
-    assert drive.policy._pace.fixed is None
+    assert drive.policy._pace.fixed_pace is None
 
 
 def test_a_shorter_run_is_not_spread() -> None:
@@ -305,14 +305,14 @@ def test_429s_before_an_outage_do_not_count_after_it() -> None:
     for name in names[:2]:
         drive.rate_limit(name)
     drive.wait(0.5)
-    before = drive.policy._background.limited
+    before = drive.policy._background.unexplained_429s
     for name in names[2:]:
         drive.fail(name)
     drive.wait(0.5)
 
     assert 2 == before
     assert drive.policy._breaker.open
-    assert 0 == drive.policy._background.limited
+    assert 0 == drive.policy._background.unexplained_429s
 
 
 def test_the_rate_of_a_test_is_not_measured_across_a_pause() -> None:
@@ -340,8 +340,8 @@ def test_a_test_for_random_429s_is_longer_by_the_retries_in_it() -> None:
     drive.rate_limit(names[0])
     drive.wait(0.5)
     background = drive.policy._background
-    background.observed = 0.2
-    background.begin_test(drive.policy._started)
+    background.observed_share = 0.2
+    background.begin_test(drive.policy._start_count)
     last = background.test_to
     drive.start(names[0])
 
@@ -355,8 +355,8 @@ def test_a_test_for_random_429s_is_longer_by_the_retries_in_it() -> None:
 def test_four_429s_end_a_test_unless_they_are_in_a_row(limited: tuple[int, ...], *, is_testing: bool) -> None:
     """Random 429s occur singly; an exceeded limit rejects the latest calls."""
     drive = Drive(32)
-    drive.policy._background.observed = 0.1
-    drive.policy._background.begin_test(drive.policy._started)
+    drive.policy._background.observed_share = 0.1
+    drive.policy._background.begin_test(drive.policy._start_count)
     for n in range(1, 19):
         name = drive.start()
         drive.wait(0.1)
@@ -376,7 +376,7 @@ def test_429s_below_the_limit_are_not_evidence_of_a_rate() -> None:
     for name in names[:4]:
         drive.t += 0.5
         drive.succeed(name)
-    machine.phase, machine.known_limit, machine.first_known, machine.highest_accepted = "holding", 64, 64, 64
+    machine.phase, machine.known_limit, machine.first_known_limit, machine.highest_accepted = "holding", 64, 64, 64
     machine.limited_above, machine.first_limited_above = 5, 55
     machine.last_limited_above = drive.policy._last_change = 59
     drive.rate_limit(names[59])
@@ -628,7 +628,7 @@ def test_an_idle_limit_is_not_compared_with_a_lower_one() -> None:
 
     drive.run(6.0, answer)
 
-    assert drive.policy._started > drive.policy._in_flight.check_from > 0
+    assert drive.policy._start_count > drive.policy._in_flight.check_from > 0
     assert [] == [change.evidence for change in drive.changes() if isinstance(change, LimitChanged)]
 
 
@@ -638,7 +638,7 @@ def test_a_lower_load_is_measured_where_it_can_be_compared() -> None:
     machine, latency = drive.policy._in_flight, drive.policy._latency
     machine.limit = machine.threshold = drive.policy.limit = 8
     machine.check_from = 0
-    latency.latest = (7.0, 1.0)
+    latency.latest_group = (7.0, 1.0)
     names = drive.fill()
     drive.wait(1.0)
     drive.succeed(names[0])

@@ -20,7 +20,7 @@ from runner.concurrency.start import Group, Start, Wave
 
 
 def _start(order: int, in_flight: int, limit: int = 64) -> Start:
-    group, wave = Group(first=1, size=32), Wave(0.0, in_flight)
+    group, wave = Group(first_start=1, size=32), Wave(0.0, in_flight)
     return Start(trial=str(order), order=order, t=0.0, in_flight=in_flight, limit=limit, group=group, wave=wave)
 
 
@@ -28,7 +28,7 @@ def _start(order: int, in_flight: int, limit: int = 64) -> Start:
 def test_a_limit_is_certain_when_a_test_confirms_it(share: float, *, is_certain: bool) -> None:
     """From then on 429s at any load mean a lower limit; not if the 429s that showed the limit may have been random."""
     machine = InFlight(slots=100, limit=33, phase="trying", known_limit=32, highest_accepted=32, limited_share=share)
-    machine.limited(_start(40, 33), 10.0, newest=40)
+    machine.record_rate_limit(_start(40, 33), 10.0, last_start=40)
 
     assert (32, is_certain) == (machine.limit, machine.is_certain)
     assert is_certain == machine.is_above(_start(50, 20), 11.0) == machine.explains(_start(50, 20), 11.0)
@@ -40,7 +40,7 @@ def test_a_limit_is_certain_when_a_test_confirms_it(share: float, *, is_certain:
 def test_a_429_at_a_higher_load_that_is_compared_confirms_a_limit() -> None:
     """A higher load is also tried for its latency; a 429 there shows the same."""
     machine = InFlight(slots=100, limit=40, phase="trying", known_limit=32, highest_accepted=32, by_latency=True)
-    machine.limited(_start(40, 33), 10.0, newest=40)
+    machine.record_rate_limit(_start(40, 33), 10.0, last_start=40)
 
     assert machine.is_certain
 
@@ -57,9 +57,9 @@ def test_one_call_beyond_the_limit_may_have_been_accepted() -> None:
 def test_a_second_overload_at_no_higher_load_is_remembered_for_longer() -> None:
     """The first may have been an outage."""
     machine = InFlight(slots=100, limit=64)
-    machine.overloaded(64, 10.0, newest=80)
+    machine.record_overload(64, 10.0, last_start=80)
     first = machine.ceiling_until
-    machine.overloaded(40, 90.0, newest=200)
+    machine.record_overload(40, 90.0, last_start=200)
 
     assert (10.0 + CEILING_SOONEST, 90.0 + CEILING_LATEST) == (first, machine.ceiling_until)
 
@@ -67,8 +67,8 @@ def test_a_second_overload_at_no_higher_load_is_remembered_for_longer() -> None:
 def test_a_hundred_slow_successes_do_not_become_usual() -> None:
     """A small server that is overloaded from the first second answers slowly; its first few calls show how quick it is."""
     latency = Latency()
-    first = [latency.succeeded(1.0) for _ in range(4)]
-    then = [latency.succeeded(8.0) for _ in range(100)]
+    first = [latency.record_success(1.0) for _ in range(4)]
+    then = [latency.record_success(8.0) for _ in range(100)]
 
     assert all(first)
     assert not any(then)
@@ -77,7 +77,7 @@ def test_a_hundred_slow_successes_do_not_become_usual() -> None:
 def test_timeouts_lower_the_limit() -> None:
     """Many timeouts lower the limit to a third of the load."""
     machine = InFlight(slots=100, limit=60)
-    evidence = [machine.timed_out(_start(order, 60), 60.0, newest=60) for order in (1, 2, 3)]
+    evidence = [machine.record_timeout(_start(order, 60), 60.0, last_start=60) for order in (1, 2, 3)]
 
     assert [None, None, "3 calls timed out and 0 succeeded"] == evidence
     assert int(TIMEOUT_CUT * 60) == machine.limit
@@ -87,7 +87,7 @@ def test_a_lower_load_that_brings_less_lets_the_limit_climb() -> None:
     """Measuring a lower load while climbing does not end the climb."""
     machine = InFlight(slots=1000, limit=120)
     machine.measure_lower(10.0, 500, 70)
-    machine.compared(18.0, 640, is_worth=True)
+    machine.end_comparison(18.0, 640, raises_throughput=True)
 
     assert ("climbing", 120) == (machine.phase, machine.limit)
 
@@ -96,9 +96,9 @@ def test_a_lower_load_that_brings_as_much_is_kept() -> None:
     """The limit stays there, and the next test has an even lower load."""
     machine = InFlight(slots=1000, limit=120)
     machine.measure_lower(10.0, 500, 70)
-    machine.compared(18.0, 640, is_worth=False)
+    machine.end_comparison(18.0, 640, raises_throughput=False)
 
-    assert ("holding", 70, False) == (machine.phase, machine.limit, machine.upward)
+    assert ("holding", 70, False) == (machine.phase, machine.limit, machine.is_upward)
 
 
 @pytest.mark.parametrize("load", range(2, 65))
@@ -111,11 +111,11 @@ def test_a_load_is_compared_with_one_that_is_clearly_different(load: int) -> Non
 def test_a_group_ends_when_the_limit_is_lowered() -> None:
     """Calls from before are not compared, so a group that contains some would only delay the comparison."""
     latency = Latency()
-    group = latency.started(1, 32, last_lowered=0)
+    group = latency.group_for_start(1, 32, last_lowered=0)
 
-    assert group is latency.started(2, 32, last_lowered=0)
-    assert (3, GROUP_SMALLEST) == ((lower := latency.started(3, 7, last_lowered=2)).first, lower.size)
-    assert lower is latency.started(4, 7, last_lowered=2)
+    assert group is latency.group_for_start(2, 32, last_lowered=0)
+    assert (3, GROUP_SMALLEST) == ((lower := latency.group_for_start(3, 7, last_lowered=2)).first_start, lower.size)
+    assert lower is latency.group_for_start(4, 7, last_lowered=2)
 
 
 def test_a_comparison_without_a_result_is_abandoned() -> None:
@@ -123,11 +123,11 @@ def test_a_comparison_without_a_result_is_abandoned() -> None:
     machine = InFlight(slots=1000, limit=120)
     machine.measure_lower(10.0, 500, 70)
     idle = _start(600, 9, 70)
-    machine.succeeded(idle, 10.0 + LIMIT_TEST_TIMEOUT - 0.1, 100, patience=1.0)
+    machine.record_success(idle, 10.0 + LIMIT_TEST_TIMEOUT - 0.1, 100, patience=1.0)
 
     assert machine.is_comparing
 
-    machine.succeeded(idle, 10.0 + LIMIT_TEST_TIMEOUT, 100, patience=1.0)
+    machine.record_success(idle, 10.0 + LIMIT_TEST_TIMEOUT, 100, patience=1.0)
 
     assert ("holding", 120) == (machine.phase, machine.limit)
 
@@ -135,15 +135,15 @@ def test_a_comparison_without_a_result_is_abandoned() -> None:
 def test_a_higher_limit_is_kept_after_two_round_trips_without_a_429() -> None:
     """A test is decided by accepted calls, not by time: random 429s would end every long test."""
     machine = InFlight(slots=100, limit=32, phase="holding", known_limit=32)
-    machine.succeeded(_start(1, 32, 32), 10.0, 100, patience=1.0)
+    machine.record_success(_start(1, 32, 32), 10.0, 100, patience=1.0)
     for _ in range(63):
         machine.accept(33)
-    machine.succeeded(_start(2, 33, 33), 11.0, 100, patience=1.0)
+    machine.record_success(_start(2, 33, 33), 11.0, 100, patience=1.0)
 
     assert ("trying", 33) == (machine.phase, machine.limit)
 
     machine.accept(33)
-    machine.succeeded(_start(3, 33, 33), 12.0, 100, patience=1.0)
+    machine.record_success(_start(3, 33, 33), 12.0, 100, patience=1.0)
 
     assert "climbing" == machine.phase
 
@@ -152,7 +152,7 @@ def test_a_higher_limit_is_kept_after_two_round_trips_without_a_429() -> None:
 def test_after_many_successes_a_higher_limit_is_tried_sooner(successes: int, phase: str) -> None:
     """A test costs one 429, which is a small share of many calls; on a slow endpoint it waits for the whole period."""
     machine = InFlight(slots=100, limit=32, phase="holding", known_limit=32, period=LIMIT_TEST_LATEST, successes=successes)
-    machine.succeeded(_start(1, 32, 32), LIMIT_TEST_CHEAP, 100, patience=1.0)
+    machine.record_success(_start(1, 32, 32), LIMIT_TEST_CHEAP, 100, patience=1.0)
 
     assert phase == machine.phase
 

@@ -10,12 +10,14 @@ RATE = 10.0
 
 
 def start(order: int, t: float) -> Start:
-    return Start(trial=str(order), order=order, t=t, in_flight=5, limit=10, group=Group(first=1, size=1), wave=Wave(t))
+    return Start(trial=str(order), order=order, t=t, in_flight=5, limit=10, group=Group(first_start=1, size=1), wave=Wave(t))
 
 
 def plateau(*, period: float) -> Pace:
     """Return a plateau at a measured rate, with a 429 of the start 100 at 10 s as the anchor."""
-    return Pace(estimate=RATE, measured=RATE, since=10.0, period=period, anchor=start(100, 10.0), lowest=RATE)
+    return Pace(
+        estimate=RATE, measured_rate=RATE, phase_start=10.0, period=period, anchor=start(100, 10.0), lowest_estimate=RATE
+    )
 
 
 @pytest.mark.parametrize(
@@ -44,20 +46,20 @@ def test_a_short_measurement_continues() -> None:
     pace = plateau(period=3.0)
     pace.learn(start(113, 11.0), 11.1, flow=10.0, pause=0.0)
 
-    assert pace.searching
+    assert pace.is_searching
     assert pace.anchor is not None
     assert 100 == pace.anchor.order
 
     pace.learn(start(136, 14.0), 14.1, flow=10.0, pause=0.0)
 
-    assert not pace.searching
+    assert not pace.is_searching
     assert 136 == pace.anchor.order
 
 
 def test_the_pause_counts_in_the_first_measurement() -> None:
     """An endpoint that accepted 2 calls and asks to wait for 2 s grants about 2 in 2.2 s, not 2 in 0.2 s."""
     pace = Pace()
-    pace.missed = 2
+    pace.starts_without_token = 2
     pace.learn(start(5, 0.2), 0.4, flow=0.0, pause=2.0)
 
     assert pytest.approx(0.7 * 2 / 2.2) == pace.estimate
@@ -74,7 +76,7 @@ def test_a_429_soon_after_a_measurement_confirms_it() -> None:
 
 def test_after_the_only_accepted_call_comes_a_gap() -> None:
     """When every call was rate limited and a probe was accepted, the bucket is empty again."""
-    pace = Pace(estimate=0.5, searching=True)
+    pace = Pace(estimate=0.5, is_searching=True)
     pace.resume(start(7, 9.0), 10.0)
 
     assert 12.0 == pace.next_start
@@ -82,9 +84,9 @@ def test_after_the_only_accepted_call_comes_a_gap() -> None:
 
 def test_a_search_ends_where_slots_are_the_limit() -> None:
     """Without a rate limit, a search would not end, and would record higher and higher paces."""
-    pace = Pace(estimate=RATE, searching=True)
+    pace = Pace(estimate=RATE, is_searching=True)
     for n in range(20_000):
-        pace.started(0.02 * n, 50.0)
+        pace.record_start(0.02 * n, 50.0)
 
     assert pace.estimate is not None
     assert 100.0 <= pace.estimate < 110.0
@@ -92,18 +94,18 @@ def test_a_search_ends_where_slots_are_the_limit() -> None:
 
 def test_a_pause_does_not_count_as_search_time() -> None:
     """The growth of a search depends on the time in which starts were possible."""
-    pace = Pace(estimate=RATE, searching=True, since=1.0, next_start=1.0)
-    pace.wait(31.0)
+    pace = Pace(estimate=RATE, is_searching=True, phase_start=1.0, next_start=1.0)
+    pace.postpone(31.0)
 
-    assert (31.0, 31.0) == (pace.since, pace.next_start)
+    assert (31.0, 31.0) == (pace.phase_start, pace.next_start)
 
 
 @pytest.mark.parametrize(("limited", "is_random", "share"), [(0, False, 0.0), (2, False, 0.02), (8, True, 0.1)])
 def test_a_test_distinguishes_random_429s_from_a_rate_limit(limited: int, is_random: bool, share: float) -> None:  # noqa: FBT001
     """Few 429s in a test are random ones besides a rate limit; as many as before the test are all random."""
-    background = Background(longest_test=1e9, observed=0.1, limited=4)
+    background = Background(longest_test=1e9, observed_share=0.1, unexplained_429s=4)
     background.begin_test(1000)
-    background.limited = limited
+    background.unexplained_429s = limited
 
     assert 100 == background.test_to - background.test_from + 1
     assert is_random == background.end_test(background.test_to)
@@ -113,9 +115,9 @@ def test_a_test_distinguishes_random_429s_from_a_rate_limit(limited: int, is_ran
 @pytest.mark.parametrize(("limited", "is_unclear"), [(0, False), (1, True), (2, True), (3, False)])
 def test_a_test_with_an_unclear_result_continues_once(limited: int, *, is_unclear: bool) -> None:
     """A test begins where random 429s happen to be frequent, so there may be few in it even if all are random."""
-    background = Background(longest_test=1e9, observed=0.1)
+    background = Background(longest_test=1e9, observed_share=0.1)
     background.begin_test(1000)
-    background.limited = limited
+    background.unexplained_429s = limited
 
     assert is_unclear == background.extend_test(1120)
     assert (1220 if is_unclear else 1100) == background.test_to
@@ -125,11 +127,11 @@ def test_a_test_with_an_unclear_result_continues_once(limited: int, *, is_unclea
 @pytest.mark.parametrize(("limited", "is_random"), [(4, False), (5, True)])
 def test_a_test_of_twice_as_many_starts_tolerates_twice_as_many_429s(limited: int, *, is_random: bool) -> None:
     """Otherwise a few poisoned cases besides a rate limit would look like random 429s."""
-    background = Background(longest_test=1e9, observed=0.1)
+    background = Background(longest_test=1e9, observed_share=0.1)
     background.begin_test(1000)
-    background.limited = 1
+    background.unexplained_429s = 1
     background.extend_test(1120)
-    background.limited = limited
+    background.unexplained_429s = limited
 
     assert is_random == background.end_test(background.test_to)
     assert 1 == background.parts

@@ -207,9 +207,9 @@ async def test_each_run_sees_a_pause_at_its_own_time() -> None:
     first.take(Started(t=100.0, attempt="x"))
     own = first.take(Failed(t=101.0, attempt="x", category="rate_limited", retry_after=20.0))
     (until,) = [change.until for change in own.changes if isinstance(change, IntakePaused)]
-    (other,) = [change.until for change in second.received() if isinstance(change, IntakePaused)]
+    (other,) = [change.until for change in second.take_changes() if isinstance(change, IntakePaused)]
 
-    assert (["b"], ["a"]) == (first.joined(), second.joined())
+    assert (["b"], ["a"]) == (first.take_new_runs(), second.take_new_runs())
     assert until - 100.0 == pytest.approx(other - 10.0)
     assert (False, False) == (first.may_start(until - 1).open, second.may_start(other - 1).open)
     first.leave(102.0)
