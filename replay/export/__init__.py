@@ -40,7 +40,7 @@ class File:
     compare: Callable[..., Iterator[bytes]] | None = None
     """Write a run compared with a baseline, or a `variant` with a `baseline_variant`; None if the format has no comparison."""
     write_variants: Callable[[Source], Iterator[tuple[str, Iterator[bytes]]]] | None = None
-    """Returns a file for each variant of a run that has any; None: one file contains all."""
+    """Write a file for each variant of a run with variants; None if the format has one file for all."""
 
 
 @attrs.frozen

@@ -1,7 +1,7 @@
 """The concurrency history as a trace for Perfetto (ui.perfetto.dev) and chrome://tracing.
 
 A session is a process, a slot is a thread, an attempt is a slice. Attempts in flight, queued trials, trials in backoff and the
-limit are counters; changes of limit and pace, pauses and retries are instant events with their reasons.
+limit are counters; limit and pace changes, pauses and retries are instant events with their reasons.
 """
 
 from collections.abc import Iterator
@@ -27,9 +27,10 @@ _RUN_THREAD: Final = 0
 
 def chrome_trace(source: Source) -> Iterator[bytes]:
     """Write the trace, one event per line."""
-    timeline = TrialIndex.of(source).timeline
-    started = source.run.state.started
-    header = {"evaluation": started.evaluation if started is not None else "", "run": source.run_id, "seq": timeline.seq}
+    timeline = TrialIndex.load(source).timeline
+    run_started = source.run.state.started
+    evaluation = "" if run_started is None else run_started.evaluation
+    header = {"evaluation": evaluation, "run": source.run_id, "seq": timeline.seq}
     prefix = b'{"displayTimeUnit":"ms","otherData":' + orjson.dumps(header) + b',"traceEvents":[\n'
     for event in _events(source, timeline):
         yield prefix + orjson.dumps(event)

@@ -10,7 +10,7 @@ from replay.export.tables import Rows, table
 
 
 def data_frame(path: Path, rows: Rows) -> Any:
-    """Return a table of a run, with the columns of a Parquet file; values are objects where a file has JSON."""
+    """Return a table with the columns of a Parquet file; values that are JSON in a file are objects here."""
     try:
         pandas: Any = import_module("pandas")
     except ImportError as exc:

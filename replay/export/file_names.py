@@ -1,4 +1,4 @@
-"""Safe names of files and directories for names in a journal, which are untrusted."""
+"""Safe file and directory names for untrusted names in a journal."""
 
 import re
 from collections.abc import Iterable
@@ -8,16 +8,16 @@ _NAME_CHARS: Final = 200
 """Characters of a name in a file name."""
 
 
-def file_names(names: Iterable[str], ending: str, *, used: Iterable[str] = ()) -> dict[str, str]:
-    """Return a unique, safe file name for each name, not in `used`; no two differ only in upper and lower case."""
-    used_names = {name.casefold() for name in used}
+def file_names(names: Iterable[str], ending: str, *, reserved_names: Iterable[str] = ()) -> dict[str, str]:
+    """Return a safe file name for each name; all are unique, also among `reserved_names`, even if case is ignored."""
+    taken_names = {name.casefold() for name in reserved_names}
     files: dict[str, str] = {}
     for name in names:
-        safe = re.sub(r"[^\w.-]", "_", name, flags=re.ASCII)[:_NAME_CHARS].lstrip(".") or "_"
-        file, number = f"{safe}{ending}", 1
-        while file.casefold() in used_names:
+        stem = re.sub(r"[^\w.-]", "_", name, flags=re.ASCII)[:_NAME_CHARS].lstrip(".") or "_"
+        file, number = f"{stem}{ending}", 1
+        while file.casefold() in taken_names:
             number += 1
-            file = f"{safe}-{number}{ending}"
-        used_names.add(file.casefold())
+            file = f"{stem}-{number}{ending}"
+        taken_names.add(file.casefold())
         files[name] = file
     return files

@@ -1,7 +1,7 @@
 """The events of a sample in an Inspect log: model calls, tool calls and scores.
 
-An attempt without steps is one model call. One with steps is a span. In it, a step of kind `model` or
-`tool` is a model call or a tool call; a step that calls others, or is of kind `other`, is a span.
+An attempt without steps is one model call; an attempt with steps is a span. A step of kind `model` or `tool` is a model call or
+a tool call; a step that calls others, or is of kind `other`, is a span.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ from replay.trial import AttemptDetails, ScoreDetails, TrialDetails
 from replay.usage import add, as_integer, noted_usage
 
 _NO_MODEL: Final = "none/none"
-"""Inspect's own value if it called no model."""
+"""Inspect's own value for a log without a model."""
 _PROVIDERS: Final = {
     "aws.bedrock": "bedrock",
     "azure.ai.openai": "azureai",
@@ -29,9 +29,9 @@ _PROVIDERS: Final = {
     "mistral_ai": "mistral",
     "x_ai": "grok",
 }
-"""Names of OpenTelemetry's conventions → Inspect's, where they differ."""
+"""Provider's name in OpenTelemetry's conventions → its name in Inspect, where they differ."""
 _ROLES: Final = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
-"""Roles of messages → Inspect's; any other is `user`."""
+"""Role of a message → role in Inspect; any other is `user`."""
 _PARAMETERS: Final[dict[str, Callable[[float], float]]] = {
     "temperature": float,
     "top_p": float,
@@ -41,7 +41,7 @@ _PARAMETERS: Final[dict[str, Callable[[float], float]]] = {
     "max_completion_tokens": as_integer,
     "seed": as_integer,
 }
-"""Members of a request that Inspect's log has, and their types."""
+"""Members of a request that an Inspect log can hold → their types."""
 _STOP_REASONS: Final = {"stop": "stop", "length": "max_tokens", "tool_call": "tool_calls", "content_filter": "content_filter"}
 
 
@@ -55,18 +55,19 @@ def sample_events(index: TrialIndex, trial: TrialDetails, task: TaskModel) -> li
 
 def sample_messages(index: TrialIndex, trial: TrialDetails, call: ModelCall) -> list[dict[str, Any]]:
     """Return the conversation with the model in the last attempt, or the messages that were sent and the output."""
-    last = trial.attempts[-1] if trial.attempts else None
-    model_steps = [step for step in last.steps if step.kind == "model" and messages_of(step.input)] if last is not None else []
+    last_attempt = trial.attempts[-1] if trial.attempts else None
+    steps = [] if last_attempt is None else last_attempt.steps
+    model_steps = [step for step in steps if step.kind == "model" and messages_of(step.input)]
     if model_steps:
         step = model_steps[-1]
         reply = reply_of(step.output)
         messages = _step_messages(index, trial, [*messages_of(step.input), *([] if reply is None else [reply])])
     else:
         messages = request_messages(index, trial, call)
-    if last is not None and last.succeeded and trial.stage == "completed":
-        text = as_text(last.output)
+    if last_attempt is not None and last_attempt.succeeded and trial.stage == "completed":
+        text = as_text(last_attempt.output)
         if not model_steps or (messages[-1]["role"], messages[-1]["content"]) != ("assistant", text):
-            messages.append(output_message(index, trial, last))
+            messages.append(output_message(index, trial, last_attempt))
     return messages
 
 
@@ -108,16 +109,16 @@ def _step_events(index: TrialIndex, trial: TrialDetails, attempt: AttemptDetails
 
 
 def _span_begin(
-    index: TrialIndex, trial: TrialDetails, members: tuple[str, str | None, str, str], at: int, key: str, **details: Any
+    index: TrialIndex, trial: TrialDetails, members: tuple[str, str | None, str, str], time: int, key: str, **details: Any
 ) -> dict[str, Any]:
     identity, parent, kind, name = members
-    event = _event(index, trial, "span_begin", at, key)
+    event = _event(index, trial, "span_begin", time, key)
     event |= {"span_id": identity, "id": identity, "parent_id": parent, "type": kind, "name": name}
     return event | ({"metadata": {"evaljournal": details}} if details else {})
 
 
-def _span_end(index: TrialIndex, trial: TrialDetails, identity: str, key: str, at: int) -> dict[str, Any]:
-    return _event(index, trial, "span_end", at, key) | {"span_id": identity, "id": identity}
+def _span_end(index: TrialIndex, trial: TrialDetails, identity: str, key: str, time: int) -> dict[str, Any]:
+    return _event(index, trial, "span_end", time, key) | {"span_id": identity, "id": identity}
 
 
 def _error_of(step: StepDetails) -> dict[str, Any]:
@@ -212,7 +213,7 @@ def output_message(index: TrialIndex, trial: TrialDetails, attempt: AttemptDetai
 
 
 def output_of(index: TrialIndex, trial: TrialDetails, attempt: AttemptDetails, model: str) -> dict[str, Any]:
-    """Return the output of an attempt as that of a model."""
+    """Return the output of an attempt as a model's output."""
     usage = usage_of(model, attempt.total_usage).get(model)
     output: dict[str, Any] = {"model": model, "choices": [], "completion": ""} | ({"usage": usage} if usage else {})
     if attempt.succeeded:
@@ -251,18 +252,18 @@ def _score_event(index: TrialIndex, trial: TrialDetails, score: ScoreDetails) ->
     }
 
 
-def _event(index: TrialIndex, trial: TrialDetails, kind: str, at: int, key: str) -> dict[str, Any]:
+def _event(index: TrialIndex, trial: TrialDetails, kind: str, time: int, key: str) -> dict[str, Any]:
     """Return the members that all events have."""
     return {
         "event": kind,
         "uuid": uuid_of(index, trial.trial, kind, key),
-        "timestamp": index.iso_time(at),
-        "working_start": max(0.0, round((at - index.enqueued(trial.trial)) / 1_000_000_000, 6)),
+        "timestamp": index.iso_time(time),
+        "working_start": max(0.0, round((time - index.enqueue_time(trial.trial)) / 1_000_000_000, 6)),
     }
 
 
 def inspect_score(score: ScoreDetails) -> dict[str, Any]:
-    """Return a score; that of a failed scorer is NaN, which means unscored in Inspect, with the error as its reason."""
+    """Return a score; the score of a failed scorer is NaN, which means unscored in Inspect, with the error as its reason."""
     if score.value is None:
         return {"value": math.nan, "reason": score.error or "error", "explanation": f"{score.error}: {score.message}"}
     return {"value": score.value, "explanation": score.reason} if score.reason else {"value": score.value}
@@ -284,7 +285,7 @@ def usage_of(model: str, usage: Mapping[str, float]) -> dict[str, Any]:
 
 
 def model_usage(trial: TrialDetails, call: ModelCall) -> dict[str, Any]:
-    """Return the usage of a trial by model; that of steps by the model that each of them called."""
+    """Return the usage of a trial by model; the usage of a step counts for the model that it called."""
     by_model: dict[str, dict[str, float]] = {}
     for attempt in trial.attempts:
         add(by_model.setdefault(model_name(call), {}), attempt.own_usage)
@@ -309,5 +310,5 @@ def target_of(expected: Any) -> str | list[str]:
 
 
 def uuid_of(index: TrialIndex, *parts: str) -> str:
-    """Return an id that depends only on the run and these names."""
+    """Return an id that depends only on the run and `parts`."""
     return hashlib.sha256("/".join((index.source.run_id, *parts)).encode()).hexdigest()[:22]

@@ -1,7 +1,7 @@
 """An `.eval` log for Inspect: `inspect view`, `inspect_ai.log.read_eval_log`.
 
-It is a zip of JSON files: a header, one file per sample, and summaries. A completed or failed trial is a sample, its repeat an
-epoch; its attempts and scores are events. Waits, which Inspect has no fields for, are under `metadata`.
+The log is a zip of JSON files: a header, one file per sample, and summaries. A completed or failed trial is a sample, its
+repeat an epoch; its attempts and scores are events. Inspect has no fields for waits, so they are under `metadata`.
 """
 
 import hashlib
@@ -45,17 +45,17 @@ _NAME_BYTES: Final = 60_000
 _UNSAFE_NAME: Final = re.compile(r"[\0\\]|(?:^|/)\.{0,2}(?:/|$)")
 """A file name that a zip cannot hold, or that could point outside the directory into which the zip is extracted."""
 _SUMMARY_CHARS: Final = 1_000
-"""Characters of an input or a target in a summary."""
+"""Maximum characters of an input or a target in a summary."""
 
 
 def inspect(source: Source) -> Iterator[bytes]:
     """Write the zip of a run without variants."""
-    return _log(TrialIndex.of(source), None)
+    return _log(TrialIndex.load(source), None)
 
 
 def inspect_variants(source: Source) -> Iterator[tuple[str, Iterator[bytes]]]:
     """Return the name and content of a zip for each variant, because the ids of the samples in a log must be unique."""
-    index = TrialIndex.of(source)
+    index = TrialIndex.load(source)
     names = file_names(index.variants, ".eval")
     return ((names[variant], _log(index, variant)) for variant in index.variants)
 
@@ -63,7 +63,7 @@ def inspect_variants(source: Source) -> Iterator[tuple[str, Iterator[bytes]]]:
 def _log(index: TrialIndex, variant: str | None) -> Iterator[bytes]:
     """Write the zip of all trials, or of one variant, one sample at a time."""
     spool = Spool()
-    task = TaskModels(index.state.started).of(variant or "")
+    task = TaskModels(index.state.started).for_variant(variant or "")
     header = _header(index, task, variant)
     with ZipFile(spool, "w", ZIP_DEFLATED) as log:
 
@@ -91,7 +91,7 @@ def _json(value: Any) -> Iterator[bytes]:
 
 
 def _json_with_nan(value: Any, trial: TrialDetails) -> bytes:
-    """Return JSON; NaN, which Inspect uses for the score of a failed scorer, is kept."""
+    """Return JSON that keeps NaN, which Inspect uses for the score of a failed scorer."""
     return json.dumps(value, ensure_ascii=False).encode() if trial.scorer_failures else orjson.dumps(value)
 
 
@@ -104,10 +104,10 @@ def _list(items: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _entry(name: str, index: TrialIndex) -> ZipInfo:
-    """Return the header of a file in the zip; it depends only on the run."""
-    at = index.state.sessions[0].at if index.state.sessions else ""
+    """Return the header of a file in the zip; the same run always gives the same header."""
+    created_at = index.state.sessions[0].at if index.state.sessions else ""
     try:
-        year, month, day = (int(part) for part in at[:10].split("-"))
+        year, month, day = (int(part) for part in created_at[:10].split("-"))
         entry = ZipInfo(name, (max(year, 1980), month, day, 0, 0, 0))
     except ValueError:
         entry = ZipInfo(name)
@@ -125,13 +125,13 @@ def _file_name(trial: TrialDetails) -> str:
 
 
 def _header(index: TrialIndex, task_model: TaskModel, variant: str | None) -> dict[str, Any]:
-    state, started, totals = index.state, index.state.started, index.totals(variant)
+    state, run_started, totals = index.state, index.state.started, index.totals(variant)
     metadata: dict[str, Any] = {"run": index.source.run_id, "seq": state.seq, "head": state.head}
-    created = state.sessions[0].at if state.sessions else "1970-01-01T00:00:00Z"
-    name, task = (started.evaluation, started.task) if started is not None else ("evaluation", "")
+    created_at = state.sessions[0].at if state.sessions else "1970-01-01T00:00:00Z"
+    name, task = (run_started.evaluation, run_started.task) if run_started is not None else ("evaluation", "")
     ids = ["eval", "task"] if variant is None else [f"eval@{variant}", f"task@{variant}"]
-    parameters = {} if variant is None or started is None else variant_parameters(started.definition, variant)
-    environment = dict(started.environment) if started is not None else {}
+    parameters = {} if variant is None or run_started is None else variant_parameters(run_started.definition, variant)
+    environment = dict(run_started.environment) if run_started is not None else {}
     git = environment.pop("git", None)
     repeats = state.settings.get("repeats", 1)
     trials = (trial for trial in state.trials.values() if trial.stage != "withdrawn" and variant in (None, trial.variant))
@@ -139,14 +139,14 @@ def _header(index: TrialIndex, task_model: TaskModel, variant: str | None) -> di
     spec = {
         "eval_id": uuid_of(index, ids[0]),
         "run_id": index.source.run_id,
-        "created": created,
+        "created": created_at,
         "task": f"{name}@{variant}" if variant else name,
         "task_id": uuid_of(index, ids[1]),
-        "task_version": started.task_fingerprint if started is not None and started.task_fingerprint else 0,
+        "task_version": run_started.task_fingerprint if run_started is not None and run_started.task_fingerprint else 0,
         "task_file": task.partition(":")[0] or None,
         "task_attribs": {},
         "task_args": parameters,
-        "dataset": {"name": started.dataset if started is not None else None, "samples": samples},
+        "dataset": {"name": run_started.dataset if run_started is not None else None, "samples": samples},
         "model": model,
         "config": {"epochs": repeats if isinstance(repeats, int) and repeats > 0 else 1},
         "packages": {key: str(value) for key, value in environment.items()},
@@ -165,7 +165,7 @@ def _header(index: TrialIndex, task_model: TaskModel, variant: str | None) -> di
             "scores": [_score(scorer, score_of(tally), totals.done) for scorer, tally in totals.scores.items()],
         },
         "stats": {
-            "started_at": created,
+            "started_at": created_at,
             "completed_at": state.at if state.outcome else "",
             "model_usage": usage_of(model, totals.usage),
         },
@@ -176,7 +176,7 @@ def _header(index: TrialIndex, task_model: TaskModel, variant: str | None) -> di
 
 
 def _score(scorer: str, score: Score, done: int) -> dict[str, Any]:
-    """Return the results of a scorer as Inspect's metrics; labels have none."""
+    """Return the results of a scorer as Inspect's metrics; a scorer of labels has none."""
     metrics = {"accuracy" if score.kind == "pass" else "mean": score.mean, "stderr": score.standard_error}
     return {
         "name": scorer,
@@ -208,12 +208,12 @@ def _sample(index: TrialIndex, trial: TrialDetails, task: TaskModel) -> dict[str
         "events": sample_events(index, trial, task),
         "attachments": {},
         "scores": {scorer: inspect_score(score) for scorer, score in trial.scores.items()},
-        "error_retries": [_attempt_error(attempt) for attempt in _retried(trial)] or None,
+        "error_retries": [_attempt_error(attempt) for attempt in _retried_attempts(trial)] or None,
     }
     call = task.call(trial.request)
-    last = next((attempt for attempt in reversed(trial.attempts) if attempt.succeeded), None)
-    if trial.stage == "completed" and last is not None:
-        sample["output"] = output_of(index, trial, last, model_name(call)) | {"time": times.run_time}
+    successful_attempt = next((attempt for attempt in reversed(trial.attempts) if attempt.succeeded), None)
+    if trial.stage == "completed" and successful_attempt is not None:
+        sample["output"] = output_of(index, trial, successful_attempt, model_name(call)) | {"time": times.run_time}
     elif trial.stage == "failed":
         sample["error"] = _attempt_error(trial.failures[-1]) if trial.failures else _error(trial.reason, "")
     return {
@@ -221,21 +221,22 @@ def _sample(index: TrialIndex, trial: TrialDetails, task: TaskModel) -> dict[str
     }
 
 
-def _retried(trial: TrialDetails) -> list[AttemptDetails]:
+def _retried_attempts(trial: TrialDetails) -> list[AttemptDetails]:
     """Return the failed attempts that were retried; the last one of a failed trial is its error."""
     return trial.failures if trial.stage == "completed" else trial.failures[:-1]
 
 
 def _summary(index: TrialIndex, trial: TrialDetails, task: TaskModel) -> dict[str, Any]:
-    last = trial.last_error
+    last_error = trial.last_error
+    error = f"{last_error.error}: {last_error.message}" if last_error else trial.reason
     target = target_of(trial.expected)
     summary = {
         **_common_members(index, trial, task),
         "input": as_text(trial.input)[:_SUMMARY_CHARS],
         "target": target[:_SUMMARY_CHARS] if isinstance(target, str) else target,
         "scores": {scorer: {"value": inspect_score(score)["value"]} for scorer, score in trial.scores.items()},
-        "error": (f"{last.error}: {last.message}" if last else trial.reason) if trial.stage == "failed" else None,
-        "retries": len(_retried(trial)) or None,
+        "error": error if trial.stage == "failed" else None,
+        "retries": len(_retried_attempts(trial)) or None,
         "completed": True,
     }
     return {key: value for key, value in summary.items() if value is not None}
@@ -249,7 +250,7 @@ def _common_members(index: TrialIndex, trial: TrialDetails, task: TaskModel) -> 
         "uuid": uuid_of(index, trial.trial),
         "started_at": trial.enqueued_at,
         "completed_at": trial.ended_at,
-        "total_time": round((index.end_time(trial.trial) - index.enqueued(trial.trial)) / 1_000_000_000, 6),
+        "total_time": round((index.end_time(trial.trial) - index.enqueue_time(trial.trial)) / 1_000_000_000, 6),
         "working_time": round(trial.times.run_time, 6),
         "model_usage": model_usage(trial, task.call(trial.request)),
     }

@@ -1,6 +1,6 @@
 """JUnit XML for CI: a trial is a test case, the run is one test suite, or one for each variant.
 
-A failed trial, and one for which a scorer failed, is an error; one with a false score is a failure; one that is not done is
+A trial that failed, or for which a scorer failed, is an error; a trial with a false score is a failure; one that is not done is
 skipped. The XML is valid in the schemas of Ant and Jenkins: one result per test case, and forbidden characters are escaped.
 """
 
@@ -17,13 +17,13 @@ from replay.trial import AttemptDetails, TrialDetails
 from replay.trial_state import Outcome, outcome_of
 
 _VALUE_CHARS: Final = 10_000
-"""Characters shown of an input, an output or a reason."""
+"""Maximum characters of an input, an output or a reason."""
 _FORBIDDEN: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def junit(source: Source) -> Iterator[bytes]:
     """Write the run as test suites."""
-    index = TrialIndex.of(source)
+    index = TrialIndex.load(source)
     yield b'<?xml version="1.0" encoding="UTF-8"?>\n<testsuites>\n'
     for number, variant in enumerate(index.variants or [""]):
         yield from _suite(source, index, variant, number)
@@ -31,17 +31,17 @@ def junit(source: Source) -> Iterator[bytes]:
 
 
 def _suite(source: Source, index: TrialIndex, variant: str, number: int) -> Iterator[bytes]:
-    """Write the trials of a variant; of a run without variants, all."""
-    state, started = index.state, index.state.started
+    """Write the trials of a variant, or all trials of a run without variants."""
+    state, run_started = index.state, index.state.started
     outcomes: dict[str, Outcome] = {
         name: outcome_of(trial)
         for name, trial in state.trials.items()
         if trial.stage != "withdrawn" and trial.variant == variant
     }
     counts = Counter(outcomes.values())
-    name = started.evaluation if started is not None and started.evaluation.strip() else "evaluation"
+    name = run_started.evaluation if run_started is not None and run_started.evaluation.strip() else "evaluation"
     name = f"{name}@{variant}" if variant else name
-    first = state.sessions[0] if state.sessions else None
+    first_session = state.sessions[0] if state.sessions else None
     seconds = sum(session.end - session.start for session in index.timeline.sessions)
     if variant:
         seconds = sum(index.timeline.times[trial].run_time for trial in outcomes)
@@ -49,8 +49,8 @@ def _suite(source: Source, index: TrialIndex, variant: str, number: int) -> Iter
         "name": name,
         "package": name,
         "id": number,
-        "timestamp": first.at[:19] if first is not None else "1970-01-01T00:00:00",
-        "hostname": (first.host.strip() if first is not None else "") or "localhost",
+        "timestamp": first_session.at[:19] if first_session is not None else "1970-01-01T00:00:00",
+        "hostname": (first_session.host.strip() if first_session is not None else "") or "localhost",
         "tests": counts.total(),
         "failures": counts["failure"],
         "errors": counts["error"],
@@ -60,8 +60,8 @@ def _suite(source: Source, index: TrialIndex, variant: str, number: int) -> Iter
     yield _tag("testsuite", suite) + b"\n  <properties>\n"
     properties = {"run": source.run_id, "seq": state.seq, "head": state.head, "outcome": state.outcome or "not ended"}
     properties |= {"variant": variant} if variant else {}
-    if started is not None:
-        properties |= {"task": started.task, "dataset": started.dataset} | dict(started.environment)
+    if run_started is not None:
+        properties |= {"task": run_started.task, "dataset": run_started.dataset} | dict(run_started.environment)
     for key, value in properties.items():
         yield b"    " + _tag("property", {"name": key, "value": value}, closed=True) + b"\n"
     yield b"  </properties>\n"
@@ -86,8 +86,8 @@ def _test_case(index: TrialIndex, suite: str, trial: str, outcome: Outcome) -> b
 
 def _error(trial: TrialDetails) -> bytes:
     if trial.stage == "failed":
-        last = trial.last_error
-        kind, message = (last.error, last.message) if last is not None else ("", "")
+        last_error = trial.last_error
+        kind, message = (last_error.error, last_error.message) if last_error is not None else ("", "")
         texts = [f"failed after {plural(len(trial.attempts), 'attempt')}: {trial.reason}", *map(_attempt_text, trial.failures)]
     else:
         scorer, failure = next(iter(trial.scorer_failures.items()))
@@ -115,7 +115,7 @@ def _shorten(value: Any) -> str:
 
 
 def _tag(name: str, attributes: dict[str, Any], *, closed: bool = False) -> bytes:
-    members = "".join(f" {key}={quoteattr(_allowed(str(value)), _WHITESPACE)}" for key, value in attributes.items())
+    members = "".join(f" {key}={quoteattr(_escape_forbidden(str(value)), _WHITESPACE)}" for key, value in attributes.items())
     return f"<{name}{members}{'/' if closed else ''}>".encode()
 
 
@@ -124,9 +124,9 @@ _WHITESPACE: Final = {"\n": "&#10;", "\r": "&#13;", "\t": "&#9;"}
 
 
 def _text(text: str) -> bytes:
-    return escape(_allowed(text), {"\r": "&#13;"}).encode()
+    return escape(_escape_forbidden(text), {"\r": "&#13;"}).encode()
 
 
-def _allowed(text: str) -> str:
+def _escape_forbidden(text: str) -> str:
     r"""Replace characters that XML forbids by escapes such as \x1b."""
     return _FORBIDDEN.sub(lambda match: escaped(match[0]), text)

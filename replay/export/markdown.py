@@ -2,8 +2,8 @@
 
 With a baseline: the differences of the scores, and the trials that broke or were fixed, with both outputs.
 
-Inputs, outputs and errors are untrusted: each is one line of code in its cell, with every character that Markdown or HTML could
-interpret escaped. GitHub shows at most 65,536 characters.
+Inputs, outputs and errors are untrusted: each is one line of code in its cell, and every character that Markdown or HTML could
+interpret is escaped. GitHub accepts at most 65,536 characters in a comment.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,13 +25,13 @@ from replay.variant_text import variant_rows
 
 MAX_CHARS: Final = 65_000
 _VALUE_CHARS: Final = 160
-"""Characters shown of a value."""
+"""Maximum characters of a value."""
 _LINE_CHARS: Final = 1_000
-"""Characters shown of a line; escaped, they are up to six times as many."""
+"""Maximum characters of a line before escaping, which makes it up to six times as long."""
 _FRAME_CHARS: Final = 300
-"""Characters kept for the title and the header of a table, and the number of omitted rows."""
+"""Characters reserved for the title and the header of a table, and the number of omitted rows."""
 
-_PLAIN: Final = frozenset(" %,;()-")
+_PUNCTUATION: Final = frozenset(" %,;()-")
 """Punctuation that has no meaning within a line."""
 
 
@@ -41,30 +41,30 @@ class _Document:
     def __init__(self, *last_lines: str) -> None:
         self._lines: list[str] = []
         self._last_lines = [text for line in last_lines for text in ("", line)]
-        self._remaining = MAX_CHARS - sum(len(line) + 1 for line in self._last_lines)
+        self._remaining_chars = MAX_CHARS - sum(len(line) + 1 for line in self._last_lines)
 
     def add(self, *lines: str) -> None:
         self._lines += lines
-        self._remaining -= sum(len(line) + 1 for line in lines)
+        self._remaining_chars -= sum(len(line) + 1 for line in lines)
 
     def add_table(
         self, title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], count: int, share: float = 1.0
     ) -> None:
-        """Add a table of `count` rows, or as many as fit into a share of the remaining characters; the others are counted."""
+        """Add a table of `count` rows; those that do not fit into a share of the remaining characters are only counted."""
         if not count:
             return
         self.add("", *((f"**{title}:**", "") if title else ()))
         self.add(f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}")
-        room, shown = share * self._remaining - _FRAME_CHARS, 0
+        room, row_count = share * self._remaining_chars - _FRAME_CHARS, 0
         for cells in rows:
             row = f"| {' | '.join(cells)} |"
             room -= len(row) + 1
             if room < 0:
                 break
             self.add(row)
-            shown += 1
-        if shown < count:
-            self.add("", f"and {count - shown:,} more")
+            row_count += 1
+        if row_count < count:
+            self.add("", f"and {count - row_count:,} more")
 
     def encode(self) -> bytes:
         return "".join(f"{line}\n" for line in (*self._lines, *self._last_lines)).encode()
@@ -80,23 +80,23 @@ def markdown(
     Raises:
         NothingInCommon: The runs have no trial with the same name and content.
     """
-    after = TrialIndex.of(source)
+    index = TrialIndex.load(source)
     if baseline is None:
-        document = _Document(_head("run", after))
-        _add_summary(document, after.state)
-        _add_not_passed(document, after)
+        document = _Document(_head("run", index))
+        _add_summary(document, index.state)
+        _add_trials_not_passed(document, index)
     else:
-        before = TrialIndex.of(baseline)
-        side_a = Side(before.state, outputs(baseline.records()), baseline_variant)
-        side_b = Side(after.state, outputs(source.records()), variant)
+        baseline_index = TrialIndex.load(baseline)
+        side_a = Side(baseline_index.state, outputs(baseline.records()), baseline_variant)
+        side_b = Side(index.state, outputs(source.records()), variant)
         comparison = compare(side_a, side_b)
-        document = _Document(_head("run", after, variant), _head("baseline", before, baseline_variant))
-        earlier_ids = {name: side_a.ids[key] for key, name in side_b.ids.items() if key in side_a.ids}
-        _add_summary(document, after.state)
+        document = _Document(_head("run", index, variant), _head("baseline", baseline_index, baseline_variant))
+        baseline_ids = {name: side_a.ids[key] for key, name in side_b.ids.items() if key in side_a.ids}
+        _add_summary(document, index.state)
         _add_differences(document, comparison)
         for kind, changes, share in (("broken", comparison.broken, 0.7), ("fixed", comparison.fixed, 1.0)):
             columns = ("trial", "input", "expected", "baseline", "run")
-            rows = _changed_trials(changes, before, after, earlier_ids)
+            rows = _changed_trials(changes, baseline_index, index, baseline_ids)
             document.add_table(f"{plural(len(changes), 'trial')} {kind}", columns, rows, len(changes), share)
     yield document.encode()
 
@@ -123,52 +123,51 @@ def _add_summary(document: _Document, state: RunState) -> None:
 
 
 def _add_differences(document: _Document, comparison: Comparison) -> None:
-    """Add what a comparison with the baseline counts, and a table of the differences."""
-    counts = {"broken": comparison.broken, "fixed": comparison.fixed, "changed": comparison.changed}
-    counted = ", ".join(f"{len(changes):,} {kind}" for kind, changes in counts.items())
-    trials = f"{plural(comparison.compared, 'trial')} compared with the baseline: {counted}, {comparison.unchanged:,} unchanged"
+    """Add the counts of a comparison with the baseline, and a table of the differences."""
+    changes = {"broken": comparison.broken, "fixed": comparison.fixed, "changed": comparison.changed}
+    counts = {kind: len(trials) for kind, trials in changes.items()} | {"unchanged": comparison.unchanged}
+    counts_text = ", ".join(f"{count:,} {kind}" for kind, count in counts.items())
+    trials = f"{plural(comparison.compared, 'trial')} compared with the baseline: {counts_text}"
     not_compared = {
         "not done in both": comparison.not_done,
         "only in the baseline": len(comparison.only_a),
         "only in the run": len(comparison.only_b),
         "with different content": len(comparison.different_content),
     }
-    excluded = ", ".join(f"{count:,} {where}" for where, count in not_compared.items() if count)
-    document.add("", _line(f"{trials}; not compared: {excluded}" if excluded else trials))
+    exclusions = ", ".join(f"{count:,} {reason}" for reason, count in not_compared.items() if count)
+    document.add("", _line(f"{trials}; not compared: {exclusions}" if exclusions else trials))
     rows = [
-        *((_cell(scorer), paired, "") for scorer, paired in comparison.scores.items()),
+        *((_cell(scorer), difference, "") for scorer, difference in comparison.scores.items()),
         ("completed trials", comparison.completion, ""),
         ("latency", comparison.latency, " s"),
     ]
-    cells = ((name, *map(_line, _difference_cells(paired, unit))) for name, paired, unit in rows)
+    cells = ((name, *map(_line, _difference_cells(difference, unit))) for name, difference, unit in rows)
     document.add_table("", ("", "baseline", "run", "difference"), cells, len(rows), 0.25)
 
 
-def _difference_cells(paired: PairedDifference, unit: str) -> tuple[str, str, str]:
-    return _mean(paired.mean_a, paired, unit), _mean(paired.mean_b, paired, unit), _difference(paired, unit)
-
-
-def _mean(mean: float | None, paired: PairedDifference, unit: str) -> str:
-    if mean is None:
-        return "-"
-    return f"{100 * mean:.1f} %" if paired.kind == "pass" else f"{digits(mean, 3)}{unit}"
-
-
-def _difference(paired: PairedDifference, unit: str) -> str:
-    """Return the difference from the baseline: `-3.3 points (95 % CI -8.1 to 1.4, n = 60): no significant difference`."""
-    verdict = short_verdict(paired).removeprefix("B is ")
-    if paired.difference is None or paired.low is None or paired.high is None:
-        return verdict
-    scale, unit = (100, " points") if paired.kind == "pass" else (1, unit)
-    numbers = [
-        f"{scale * value:+.1f}" if paired.kind == "pass" else digits(value, 3)
-        for value in (paired.difference, paired.low, paired.high)
+def _difference_cells(difference: PairedDifference, unit: str) -> list[str]:
+    means = [
+        "-" if mean is None else f"{100 * mean:.1f} %" if difference.kind == "pass" else f"{digits(mean, 3)}{unit}"
+        for mean in (difference.mean_a, difference.mean_b)
     ]
-    changed = "; the scorer differs" if paired.scorer_changed else ""
-    return f"{numbers[0]}{unit} (95 % CI {numbers[1]} to {numbers[2]}, n = {paired.n:,}): {verdict}{changed}"
+    return [*means, _difference_text(difference, unit)]
 
 
-def _add_not_passed(document: _Document, index: TrialIndex) -> None:
+def _difference_text(difference: PairedDifference, unit: str) -> str:
+    """Return the difference from the baseline: `-3.3 points (95 % CI -8.1 to 1.4, n = 60): no significant difference`."""
+    verdict = short_verdict(difference).removeprefix("B is ")
+    if difference.difference is None or difference.low is None or difference.high is None:
+        return verdict
+    scale, unit = (100, " points") if difference.kind == "pass" else (1, unit)
+    numbers = [
+        f"{scale * value:+.1f}" if difference.kind == "pass" else digits(value, 3)
+        for value in (difference.difference, difference.low, difference.high)
+    ]
+    scorer_note = "; the scorer differs" if difference.scorer_changed else ""
+    return f"{numbers[0]}{unit} (95 % CI {numbers[1]} to {numbers[2]}, n = {difference.n:,}): {verdict}{scorer_note}"
+
+
+def _add_trials_not_passed(document: _Document, index: TrialIndex) -> None:
     """Add the trials that did not pass: errors first, then false scores."""
     outcomes = {name: outcome_of(trial) for name, trial in index.state.trials.items() if trial.stage != "withdrawn"}
     names = [name for kind in ("error", "failure") for name, outcome in outcomes.items() if outcome == kind]
@@ -179,12 +178,12 @@ def _add_not_passed(document: _Document, index: TrialIndex) -> None:
 
 
 def _changed_trials(
-    changes: Iterable[TrialChange], before: TrialIndex, after: TrialIndex, earlier_ids: Mapping[str, str]
+    changes: Iterable[TrialChange], baseline_index: TrialIndex, index: TrialIndex, baseline_ids: Mapping[str, str]
 ) -> Iterator[Sequence[str]]:
-    """Yield the cells of trials that broke or were fixed, with both outputs; `earlier_ids` has their ids in the baseline."""
+    """Yield the cells of trials that broke or were fixed, with both outputs; `baseline_ids` has their ids in the baseline."""
     for change in changes:
-        trial, earlier = after.trial(change.trial), before.trial(earlier_ids[change.trial])
-        yield [*map(_cell, (change.trial, trial.input, trial.expected, _result(earlier), _result(trial)))]
+        trial, baseline_trial = index.trial(change.trial), baseline_index.trial(baseline_ids[change.trial])
+        yield [*map(_cell, (change.trial, trial.input, trial.expected, _result(baseline_trial), _result(trial)))]
 
 
 def _result(trial: TrialDetails) -> Any:
@@ -193,13 +192,13 @@ def _result(trial: TrialDetails) -> Any:
 
 def _cell(value: Any) -> str:
     text = "" if value is None else printable(as_text(value), _VALUE_CHARS)
-    return f"<code>{_escaped(text)}</code>" if text else ""
+    return f"<code>{_escape(text)}</code>" if text else ""
 
 
 def _line(text: str) -> str:
-    return _escaped(printable(text, _LINE_CHARS))
+    return _escape(printable(text, _LINE_CHARS))
 
 
-def _escaped(text: str) -> str:
-    """Return a text as Markdown that shows it unchanged: a numeric reference never starts a link, a mention or markup."""
-    return "".join(char if char.isalnum() or char in _PLAIN or not char.isascii() else f"&#{ord(char)};" for char in text)
+def _escape(text: str) -> str:
+    """Return Markdown that shows a text unchanged; a numeric character reference never starts a link, mention or markup."""
+    return "".join(char if char.isalnum() or char in _PUNCTUATION or not char.isascii() else f"&#{ord(char)};" for char in text)

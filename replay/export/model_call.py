@@ -27,8 +27,8 @@ _PROVIDERS: Final = {
     "perplexity.ai": "perplexity",
     "x.ai": "x_ai",
 }
-"""End of a host name → name of the provider by the conventions of OpenTelemetry."""
-_COMPATIBLE: Final = "openai"
+"""End of a host name → name of the provider in OpenTelemetry's conventions."""
+_DEFAULT_PROVIDER: Final = "openai"
 """The provider of any other host: its API is OpenAI's, and the conventions have no name for the host."""
 
 
@@ -39,7 +39,7 @@ class ModelCall:
     model: str = ""
     """Requested model; empty if it is unknown, or if the task is not a model."""
     provider: str = ""
-    """Name by the conventions of OpenTelemetry; empty without a model."""
+    """Name in OpenTelemetry's conventions; empty without a model."""
     host: str = ""
     messages: tuple[tuple[str, str], ...] = ()
     """Role and text of each message; empty if they are not recorded."""
@@ -48,17 +48,17 @@ class ModelCall:
 
 
 class TaskModels:
-    """The models of a run: one for all trials, or one for each variant."""
+    """The models that a run's definition names: one for all trials, or one for each variant."""
 
-    def __init__(self, started: RunStarted | None) -> None:
-        self._definition = _members(load_definition(None if started is None else started.definition))
+    def __init__(self, run_started: RunStarted | None) -> None:
+        self._definition = _members(load_definition(None if run_started is None else run_started.definition))
         self._by_variant: dict[str, TaskModel] = {}
 
-    def of(self, variant: str) -> "TaskModel":
+    def for_variant(self, variant: str) -> "TaskModel":
         """Return the model of a variant; that of the task if the variant has no other."""
         if variant not in self._by_variant:
             task = _members(_members(_members(self._definition.get("variants")).get(variant)).get("task"))
-            self._by_variant[variant] = TaskModel.of(task or _members(self._definition.get("task")))
+            self._by_variant[variant] = TaskModel.from_definition(task or _members(self._definition.get("task")))
         return self._by_variant[variant]
 
 
@@ -70,7 +70,7 @@ class TaskModel:
     host: str
 
     @classmethod
-    def of(cls, task: Mapping[str, Any]) -> "TaskModel":
+    def from_definition(cls, task: Mapping[str, Any]) -> "TaskModel":
         """Find the model in the recorded definition of a task."""
         model = _text(task.get("model")) or _text(_members(task.get("body")).get("model"))
         try:
@@ -93,13 +93,13 @@ class TaskModel:
 
 
 def call_of_step(step_input: Any) -> ModelCall:
-    """Return the model call of a step, as far as its request names it; the address is not recorded."""
+    """Return the model call of a step, as far as its request describes it; the address is not recorded."""
     call = TaskModel("", "").call(step_input)
     return attrs.evolve(call, provider="anthropic") if call.model.startswith("claude") else call
 
 
 def _provider(host: str) -> str:
-    return next((name for end, name in _PROVIDERS.items() if host == end or host.endswith(f".{end}")), _COMPATIBLE)
+    return next((name for end, name in _PROVIDERS.items() if host == end or host.endswith(f".{end}")), _DEFAULT_PROVIDER)
 
 
 def _messages(messages: Any) -> tuple[tuple[str, str], ...]:

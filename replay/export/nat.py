@@ -1,8 +1,8 @@
 """The files that `nat eval` of NVIDIA's NeMo Agent Toolkit writes.
 
-They contain the trials that are completed or have failed. A failed trial has no output, carries its error and is excluded from
-the averages. `workflow_output.jsonl` is in the order in which trials ended, so that a file that grows with the run and one that
-is exported later are the same.
+The files contain the trials that are completed or have failed. A failed trial has an error and no output, and is excluded from
+the averages. `workflow_output.jsonl` is in the order in which trials ended, so that a file written during the run and one
+exported later are the same.
 """
 
 from collections.abc import Iterator
@@ -22,9 +22,9 @@ from replay.trial import AttemptDetails, TrialDetails
 from replay.trial_state import DONE_STAGES
 from replay.usage import add, as_integer
 
-LINES: Final = "workflow_output.jsonl"
-LIST: Final = "workflow_output.json"
-_RESERVED: Final = (
+LINES_FILE: Final = "workflow_output.jsonl"
+LIST_FILE: Final = "workflow_output.json"
+_RESERVED_NAMES: Final = (
     "id",
     "question",
     "answer",
@@ -38,27 +38,27 @@ _TOKENS: Final = (("input_tokens", "prompt_tokens"), ("output_tokens", "completi
 
 
 def nat(source: Source) -> Iterator[tuple[str, Iterator[bytes]]]:
-    """Yield the name and content of each file; with variants, the lines of all trials, and a directory for each variant."""
-    index = TrialIndex.of(source)
+    """Yield the name and content of each file; with variants, one file has the lines of all, and each has its own directory."""
+    index = TrialIndex.load(source)
     if not index.variants:
         yield from _files(index, None)
         return
-    yield LINES, _lines(index, None)
-    directories = file_names(index.variants, "", used=[LINES, LIST])
+    yield LINES_FILE, _lines(index, None)
+    directories = file_names(index.variants, "", reserved_names=[LINES_FILE, LIST_FILE])
     for variant in index.variants:
         yield from ((f"{directories[variant]}/{name}", content) for name, content in _files(index, variant))
 
 
 def _files(index: TrialIndex, variant: str | None) -> Iterator[tuple[str, Iterator[bytes]]]:
-    yield LIST, _list(item(trial) for trial in index.trials(*DONE_STAGES, variant=variant))
-    yield LINES, _lines(index, variant)
-    names = file_names(index.scorers, "_output.json", used=[LIST])
+    yield LIST_FILE, _list(item(trial) for trial in index.trials(*DONE_STAGES, variant=variant))
+    yield LINES_FILE, _lines(index, variant)
+    names = file_names(index.scorers, "_output.json", reserved_names=[LIST_FILE])
     for scorer in index.scorers:
         yield names[scorer], _scorer_file(index, scorer, variant)
 
 
 def _lines(index: TrialIndex, variant: str | None) -> Iterator[bytes]:
-    return (line(index.trial(trial)) for trial in index.ended(variant))
+    return (line(index.trial(trial)) for trial in index.ended_trials(variant))
 
 
 def line(trial: TrialDetails) -> bytes:
@@ -73,7 +73,7 @@ def item(trial: TrialDetails) -> dict[str, Any]:
         "id": trial.trial,
         "question": trial.input,
         "answer": "" if trial.expected is None else trial.expected,  # As NAT writes it.
-        **{f"metadata_{name}" if name in _RESERVED else name: value for name, value in metadata.items()},
+        **{f"metadata_{name}" if name in _RESERVED_NAMES else name: value for name, value in metadata.items()},
         "generated_answer": trial.output if trial.stage == "completed" else "",
         "intermediate_steps": [_step(trial, attempt, step) for attempt in trial.attempts[-1:] for step in attempt.steps],
         "expected_intermediate_steps": metadata.get("expected_intermediate_steps") or [],
@@ -83,8 +83,8 @@ def item(trial: TrialDetails) -> dict[str, Any]:
 
 
 def _step(trial: TrialDetails, attempt: AttemptDetails, step: StepDetails) -> dict[str, Any]:
-    """Return the end of a step as one of NAT's `IntermediateStep`, which has the input, the output and the usage."""
-    number, ended = attempt.span.attempt, _timestamp(step.at)
+    """Return the end of a step as NAT's `IntermediateStep`, with its input, output and usage."""
+    number, end_time = attempt.span.attempt, _timestamp(step.at)
     request, result = step.input, f"{step.error}: {step.message}" if step.error else step.output
     if step.kind == "model":
         messages, reply = messages_of(step.input), reply_of(step.output)
@@ -95,8 +95,8 @@ def _step(trial: TrialDetails, attempt: AttemptDetails, step: StepDetails) -> di
         "function_ancestry": {"function_id": "root", "function_name": "root", "parent_id": None, "parent_name": None},
         "payload": {
             "event_type": _STEP_TYPES.get(step.kind, "FUNCTION_END"),
-            "event_timestamp": ended,
-            "span_event_timestamp": round(ended - step.elapsed, 6),
+            "event_timestamp": end_time,
+            "span_event_timestamp": round(end_time - step.elapsed, 6),
             "framework": None,
             "name": step.name,
             "tags": None,
@@ -116,10 +116,10 @@ def _usage(step: StepDetails) -> dict[str, Any]:
     return {"token_usage": tokens, "num_llm_calls": int(step.kind == "model"), "seconds_between_calls": 0}
 
 
-def _timestamp(at: str) -> float:
+def _timestamp(time: str) -> float:
     """Return a wall time in seconds since 1970; 0 if it is invalid."""
     try:
-        return datetime.fromisoformat(at).timestamp()
+        return datetime.fromisoformat(time).timestamp()
     except (ValueError, OverflowError):
         return 0.0
 

@@ -1,6 +1,6 @@
 """OpenTelemetry spans, as requests to post to `/v1/traces`.
 
-A trial is a trace; its attempts are spans under the trial's span, and steps are spans under that of their attempt. Attributes
+A trial is a trace; its attempts are child spans of the trial's span, and steps are child spans of their attempt. Attributes
 have the names of OpenTelemetry's conventions for generative AI and of OpenInference, which Phoenix reads. Scores are events of
 the attempt that they belong to. All ids are derived from the run, so sending an export twice creates no duplicates.
 """
@@ -41,13 +41,13 @@ _PARAMETERS: Final = {
 
 def otlp(source: Source) -> Iterator[bytes]:
     """Write the requests as JSON, one per line."""
-    index = TrialIndex.of(source)
+    index = TrialIndex.load(source)
     return json_requests(_resource(index), _scope(index), _spans(index))
 
 
 def otlp_proto(source: Source) -> Iterator[tuple[str, Iterator[bytes]]]:
     """Write the requests as protobuf, one per file."""
-    index = TrialIndex.of(source)
+    index = TrialIndex.load(source)
     requests = protobuf_requests(_resource(index), _scope(index), _spans(index))
     return ((f"spans-{number:05}.pb", pieces) for number, pieces in enumerate(requests, 1))
 
@@ -55,7 +55,7 @@ def otlp_proto(source: Source) -> Iterator[tuple[str, Iterator[bytes]]]:
 def _spans(index: TrialIndex) -> Iterator[dict[str, Any]]:
     models = TaskModels(index.state.started)
     for trial in index.trials():
-        task = models.of(trial.variant)
+        task = models.for_variant(trial.variant)
         yield _trial_span(index, trial)
         for attempt in trial.attempts:
             yield _attempt_span(index, trial, attempt, ModelCall() if attempt.steps else task.call(attempt.request))
@@ -65,32 +65,30 @@ def _spans(index: TrialIndex) -> Iterator[dict[str, Any]]:
 
 
 def _scope(index: TrialIndex) -> dict[str, Any]:
-    started = index.state.started
-    return {"name": "evaljournal", "version": as_text("" if started is None else started.environment.get("evaljournal", ""))}
+    run_started = index.state.started
+    version = "" if run_started is None else run_started.environment.get("evaljournal", "")
+    return {"name": "evaljournal", "version": as_text(version)}
 
 
 def _resource(index: TrialIndex) -> dict[str, Any]:
-    return {"attributes": _attributes(_run_attributes(index))}
-
-
-def _run_attributes(index: TrialIndex) -> dict[str, Any]:
-    started = index.state.started
+    run_started = index.state.started
     run: dict[str, Any] = {"evaljournal.run": index.source.run_id, "evaljournal.seq": index.state.seq}
-    if started is None:
-        return {"service.name": "evaljournal", **run}
-    return {
-        "service.name": started.evaluation,
-        "service.version": started.task_fingerprint,
+    if run_started is None:
+        return {"attributes": _attributes({"service.name": "evaljournal", **run})}
+    attributes = {
+        "service.name": run_started.evaluation,
+        "service.version": run_started.task_fingerprint,
         **run,
-        "evaljournal.task": started.task,
-        "evaljournal.dataset": started.dataset,
-        **{f"evaljournal.environment.{name}": value for name, value in started.environment.items()},
+        "evaljournal.task": run_started.task,
+        "evaljournal.dataset": run_started.dataset,
+        **{f"evaljournal.environment.{name}": value for name, value in run_started.environment.items()},
     }
+    return {"attributes": _attributes(attributes)}
 
 
 def _trial_span(index: TrialIndex, trial: TrialDetails) -> dict[str, Any]:
     times = [_times(index, attempt.span) for attempt in trial.attempts]
-    start = min([index.enqueued(trial.trial), *(start for start, _ in times)])
+    start = min([index.enqueue_time(trial.trial), *(start for start, _ in times)])
     end = max([start, index.end_time(trial.trial), *(end for _, end in times)])
     attributes = {
         "evaljournal.trial": trial.trial,
@@ -116,8 +114,8 @@ def _trial_span(index: TrialIndex, trial: TrialDetails) -> dict[str, Any]:
 
 
 def _attempt_span(index: TrialIndex, trial: TrialDetails, attempt: AttemptDetails, call: ModelCall) -> dict[str, Any]:
-    span, started = attempt.span, index.state.started
-    agent = started.evaluation if started is not None else ""
+    span, run_started = attempt.span, index.state.started
+    agent = run_started.evaluation if run_started is not None else ""
     is_last = span.attempt == len(trial.attempts)
     attributes: dict[str, Any] = {
         **(
@@ -155,7 +153,7 @@ def _attempt_span(index: TrialIndex, trial: TrialDetails, attempt: AttemptDetail
         if attempt.category not in {"timed_out", "interrupted"}:
             exception = {"type": attempt.error, "message": attempt.message, "stacktrace": attempt.traceback}
             events = [_event("exception", end, {f"exception.{name}": value for name, value in exception.items()})]
-    attributes |= _usage(attempt.own_usage)  # That of steps is in their spans.
+    attributes |= _usage(attempt.own_usage)  # The usage of steps is in their spans.
     name, kind = (f"chat {call.model}", _CLIENT) if call.model else (f"invoke_agent {agent}", _INTERNAL)
     result = _span(_ids(index, span.trial, span.attempt), name, kind, (start, end), attributes, status)
     return result | {"events": events} if events else result
@@ -221,7 +219,7 @@ def _model_step_attributes(step: StepDetails, call: ModelCall, operation: str) -
 
 
 def _message(message: Message) -> dict[str, Any]:
-    """Return a message by the conventions of OpenTelemetry."""
+    """Return a message in the form of OpenTelemetry's conventions."""
     parts: list[dict[str, Any]] = []
     if message.role == "tool":
         parts = [{"type": "tool_call_response", "response": message.text}]
@@ -248,7 +246,7 @@ def _call_attributes(call: ModelCall) -> dict[str, Any]:
 
 
 def _usage(usage: dict[str, float]) -> dict[str, Any]:
-    """Return tokens by both conventions, and any other usage under its own name."""
+    """Return tokens under the names of both conventions, and any other usage under its own name."""
 
     def tokens(names: tuple[str, ...]) -> float | None:
         return next((_as_integer(usage[name]) for name in names if name in usage), None)
@@ -273,7 +271,7 @@ def _as_integer(value: float) -> float:
 
 
 def _content(name: str, value: Any) -> dict[str, str]:
-    """Return an input or output by OpenInference's conventions."""
+    """Return the attributes of an input or output under OpenInference's names."""
     kind = "text/plain" if isinstance(value, str) else "application/json"
     return {f"{name}.value": as_text(value), f"{name}.mime_type": kind}
 
@@ -306,7 +304,7 @@ def _ids(index: TrialIndex, trial: str, attempt: int = 0, step: int = 0, parent_
     return {"traceId": trace[:32], "spanId": span[:16]} | ({"parentSpanId": parent[:16]} if attempt else {})
 
 
-def _score(at: int, score: ScoreDetails) -> dict[str, Any]:
+def _score(time: int, score: ScoreDetails) -> dict[str, Any]:
     """Return a score, or a scorer's failure, as a span event."""
     attributes: dict[str, Any] = {"gen_ai.evaluation.name": score.scorer}
     value = score.value
@@ -318,11 +316,11 @@ def _score(at: int, score: ScoreDetails) -> dict[str, Any]:
         if not isinstance(value, str):
             attributes["gen_ai.evaluation.score.value"] = float(value)
         attributes["gen_ai.evaluation.explanation"] = score.reason or None
-    return _event("gen_ai.evaluation.result", at, attributes)
+    return _event("gen_ai.evaluation.result", time, attributes)
 
 
-def _event(name: str, at: int, attributes: dict[str, Any]) -> dict[str, Any]:
-    return {"timeUnixNano": str(at), "name": name, "attributes": _attributes(attributes)}
+def _event(name: str, time: int, attributes: dict[str, Any]) -> dict[str, Any]:
+    return {"timeUnixNano": str(time), "name": name, "attributes": _attributes(attributes)}
 
 
 def _messages(*messages: tuple[str, Any], **attributes: str) -> str:

@@ -1,7 +1,7 @@
 """OTLP requests in JSON and in protobuf, each below 4 MiB, the limit of many collectors.
 
-Protobuf is encoded here, because only a few messages of OpenTelemetry's `trace.proto` are needed. The functions take spans as
-OTLP JSON. A span that is larger than the limit is a request of its own.
+The functions take spans as OTLP JSON. A span that is larger than the limit is a request of its own. Protobuf is encoded without
+a library, because only a few messages of OpenTelemetry's `trace.proto` are needed.
 """
 
 import itertools

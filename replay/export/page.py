@@ -1,8 +1,8 @@
 """A run, or two runs, as one HTML file that needs no network and no other file.
 
-Everything in a run is untrusted. The data are embedded compressed and in base64, so no text in them can be markup; the scripts
-show them as text only; and the page's Content-Security-Policy forbids everything but its own scripts and styles, and on
-live pages connections to their server.
+Everything in a run is untrusted. The data are compressed and in base64, so no text in them can be markup, and the scripts show
+them as text only. The page's Content-Security-Policy allows only its own scripts and styles, and on a live page connections to
+its server.
 """
 
 import base64
@@ -26,7 +26,7 @@ from replay.comparison_table_text import notes, verdict
 from replay.comparison_text import short_verdict
 from replay.definition import definition_lines, load_definition
 from replay.ending import ending_text, next_command
-from replay.export.page_columns import Cursor, columns, encoded
+from replay.export.page_columns import Cursor, columns, encode_json
 from replay.export.page_content import Content
 from replay.history import History
 from replay.loaded_run import LoadedRun
@@ -43,27 +43,25 @@ MARK: Final = (
 )
 """The first bytes of every page."""
 
-_MODULES: Final = (
-    *(
-        "embedded",
-        "format",
-        "dom",
-        "run",
-        "policy",
-        "chart",
-        "history",
-        "trials",
-        "breakdown",
-        "variants",
-        "grid",
-        "summary",
-        "sections",
-        "steps",
-        "drawer",
-    ),
-    "page",
+_SCRIPTS: Final = (
+    "uPlot.iife.min.js",
+    "embedded.js",
+    "format.js",
+    "dom.js",
+    "run.js",
+    "policy.js",
+    "chart.js",
+    "history.js",
+    "trials.js",
+    "breakdown.js",
+    "variants.js",
+    "grid.js",
+    "summary.js",
+    "sections.js",
+    "steps.js",
+    "drawer.js",
+    "page.js",
 )
-_SCRIPTS: Final = ("uPlot.iife.min.js", *(f"{name}.js" for name in _MODULES))
 _STYLES: Final = {"uPlot.min.css": "", "page.css": "", "dark.css": ' id="dark" media="screen and (prefers-color-scheme: dark)"'}
 """Style sheet → attributes of its element; the page changes `media` of the last one when the user chooses a theme."""
 _INDEX_SCRIPTS: Final = ("embedded.js", "format.js", "dom.js", "index.js")
@@ -86,8 +84,8 @@ class PageRun:
     """The comparison of its variants, from `variants_data`."""
 
     def data(self, cursor: Cursor = Cursor()) -> dict[str, Any]:  # noqa: B008  # immutable
-        """Return the data of the page, with all columns or only what has changed since the cursor."""
-        state, path, started = self.run.state, self.run.path, self.run.state.started
+        """Return the data of the page, with all columns or only the changes since the cursor."""
+        state, path, run_started = self.run.state, self.run.path, self.run.state.started
         status, problem = self.run.status, self.run.problem
         path = Path(escape_controls(str(path)))  # It need not be valid UTF-8.
         summary, quoted_path = summarize(state), shlex.quote(str(path))
@@ -113,24 +111,24 @@ class PageRun:
                 "findings": [view_json(finding) for finding in self.audit.findings],
             },
             "settings": {name: printable(value, 500) for name, value in state.settings.items()},
-            "environment": {} if started is None else dict(started.environment),
-            "definition": {} if started is None else _definition(started),
-            "definition_text": "" if started is None else _definition_text(started),
+            "environment": {} if run_started is None else dict(run_started.environment),
+            "definition": {} if run_started is None else _definition(run_started),
+            "definition_text": "" if run_started is None else _definition_text(run_started.definition),
             "sessions": [view_json(session) for session in state.sessions],
             "variants": self.variants,
             "columns": columns(self.content, state, cursor),
         }
 
 
-def _definition(started: RunStarted) -> dict[str, str]:
+def _definition(run_started: RunStarted) -> dict[str, str]:
     names = ("task", "task_fingerprint", "dataset", "dataset_fingerprint", "settings_fingerprint", "durability")
-    return {name: str(getattr(started, name)) for name in names} | {
-        f"scorer {name}": version for name, version in started.scorers.items()
+    return {name: str(getattr(run_started, name)) for name in names} | {
+        f"scorer {name}": version for name, version in run_started.scorers.items()
     }
 
 
-def _definition_text(started: RunStarted) -> str:
-    return "\n".join(islice(definition_lines(load_definition(started.definition)), _DEFINITION_LINES))
+def _definition_text(definition: Any) -> str:
+    return "\n".join(islice(definition_lines(load_definition(definition)), _DEFINITION_LINES))
 
 
 def variants_data(state: RunState) -> dict[str, Any] | None:
@@ -141,7 +139,7 @@ def variants_data(state: RunState) -> dict[str, Any] | None:
     table = compare_all(sides, next(iter(sides)))
     rows = [
         {
-            **view_json(row, without="overlap"),  # The notes name what is not paired.
+            **view_json(row, without="overlap"),  # The notes list the trials that are not paired.
             "verdicts": {scorer: verdict(difference) for scorer, difference in row.differences.items()},
         }
         for row in table.rows
@@ -169,7 +167,7 @@ def headline(summary: Summary, status: str) -> str:
 
 
 def _main_score(scores: Mapping[str, _Scored]) -> list[tuple[str, _Scored]]:
-    """Return the scorer for the headline, if there is one; passes are preferred to numbers, and numbers to labels."""
+    """Return the scorer for the headline and its score, if any; passes come before numbers, and numbers before labels."""
     return sorted(scores.items(), key=lambda item: {"pass": 0, "number": 1}.get(item[1].kind, 2))[:1]
 
 
@@ -184,8 +182,8 @@ def _brief_score(scorer: str, score: Score) -> str:
 
 
 def comparison_data(comparison: Comparison) -> dict[str, Any]:
-    """Return a comparison with a headline and the verdict on each paired difference in a few words."""
-    verdicts = {scorer: short_verdict(paired) for scorer, paired in comparison.scores.items()}
+    """Return a comparison with a headline and a short verdict on each paired difference."""
+    verdicts = {scorer: short_verdict(difference) for scorer, difference in comparison.scores.items()}
     return {
         **view_json(comparison),
         "headline": _comparison_headline(comparison, verdicts),
@@ -205,45 +203,46 @@ def page(runs: Sequence[Mapping[str, Any]], comparison: Mapping[str, Any] | None
     """Yield the file in pieces; the same runs give the same bytes."""
     names = " and ".join(run["name"] for run in runs)
     evaluation = runs[0]["summary"]["evaluation"] or "run"
-    yield _top(f"{evaluation} · {names}", connect="'none'")
+    yield _page_start(f"{evaluation} · {names}", connect="'none'")
     yield from _data_element({"runs": list(runs), "comparison": comparison})
-    yield _bottom()
+    yield _page_end()
 
 
 def index_page(histories: Sequence[History], links: Mapping[str, str]) -> Iterator[bytes]:
     """Yield a page with the histories of evaluations; `links` are the addresses of the reports of some runs, by path."""
     runs = plural(len({point.path for history in histories for point in history.points}), "run")
-    yield _top(f"{plural(len(histories), 'evaluation')}, {runs}", "index.html", _INDEX_SCRIPTS, _INDEX_STYLES, connect="'none'")
+    title = f"{plural(len(histories), 'evaluation')}, {runs}"
+    yield _page_start(title, "index.html", _INDEX_SCRIPTS, _INDEX_STYLES, connect="'none'")
     yield from _data_element({"histories": [view_json(history) for history in histories], "links": list(links.items())})
-    yield _bottom(_INDEX_SCRIPTS)
+    yield _page_end(_INDEX_SCRIPTS)
 
 
 def _data_element(data: Mapping[str, Any]) -> Iterator[bytes]:
     yield b'<script type="application/octet-stream" id="data">'
-    yield from _base64(_compressed(encoded(data)))
+    yield from _base64(_compress(encode_json(data)))
     yield b"</script>\n"
 
 
-def _compressed(pieces: Iterable[bytes]) -> Iterator[bytes]:
+def _compress(pieces: Iterable[bytes]) -> Iterator[bytes]:
     gzip = zlib.compressobj(5, wbits=16 + zlib.MAX_WBITS)  # Level 5 takes half the time of 6, for 5 % more bytes.
     yield from map(gzip.compress, pieces)
     yield gzip.flush()
 
 
 def _base64(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    pending = b""
+    buffer = b""
     for piece in pieces:
-        pending += piece
-        if len(pending) >= _BASE64_CHUNK:
-            end = len(pending) - len(pending) % 3
-            yield base64.b64encode(pending[:end])
-            pending = pending[end:]
-    yield base64.b64encode(pending)
+        buffer += piece
+        if len(buffer) >= _BASE64_CHUNK:
+            end = len(buffer) - len(buffer) % 3
+            yield base64.b64encode(buffer[:end])
+            buffer = buffer[end:]
+    yield base64.b64encode(buffer)
 
 
 def live_page(title: str) -> bytes:
-    """Return a page that gets its data, and updates, from the server that it was loaded from."""
-    return _top(title, connect="'self'") + b'<script type="application/octet-stream" id="data"></script>\n' + _bottom()
+    """Return a page that gets its data and updates from the server that it was loaded from."""
+    return _page_start(title, connect="'self'") + b'<script type="application/octet-stream" id="data"></script>\n' + _page_end()
 
 
 def security_policy(scripts: Iterable[str] = _SCRIPTS, styles: Iterable[str] = tuple(_STYLES), *, connect: str) -> str:
@@ -263,7 +262,7 @@ def _hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-def _top(
+def _page_start(
     title: str,
     body: str = "page.html",
     scripts: Sequence[str] = _SCRIPTS,
@@ -281,7 +280,7 @@ def _top(
     return MARK + f"{head}{elements}</head>\n{_resource(body)}".encode()
 
 
-def _bottom(scripts: Iterable[str] = _SCRIPTS) -> bytes:
+def _page_end(scripts: Iterable[str] = _SCRIPTS) -> bytes:
     elements = "".join(f"<script>{_resource(name)}</script>\n" for name in scripts)
     return f"{elements}</body>\n</html>\n".encode()
 

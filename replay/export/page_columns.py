@@ -1,7 +1,7 @@
-"""The columns of a page: what a `Content` has collected, in full or since a `Cursor`.
+"""The columns of a page: the data of a `Content`, in full or since a `Cursor`.
 
-Columns are iterators, so that only a part of one is in memory. Some have the difference between each number and the one before,
-which compresses well. Times are in microseconds, except those of sessions.
+Columns are iterators, so that only a part of a column is in memory. Some contain differences between consecutive numbers, which
+compress well. Times are in microseconds, except those of sessions.
 """
 
 import re
@@ -31,7 +31,7 @@ _SERIES: Final[tuple[SeriesName, ...]] = get_args(SeriesName)
 
 
 class Cursor(NamedTuple):
-    """How much of a run a page has received."""
+    """The part of a run that a page has received."""
 
     seq: int = 0
     series: tuple[int, ...] = (0,) * len(_SERIES)
@@ -53,7 +53,7 @@ class Cursor(NamedTuple):
 
 
 def columns(content: Content, state: RunState, cursor: Cursor = Cursor()) -> dict[str, Any]:  # noqa: B008  # immutable
-    """Return the columns of a run, or only what has changed since the cursor."""
+    """Return the columns of a run, or only their changes since the cursor."""
     if cursor.seq > len(content.t):
         cursor = Cursor()  # It belongs to another run.
     after_seq = cursor.seq
@@ -148,7 +148,7 @@ def _trials(content: Content, indexes: Sequence[int], state: RunState) -> dict[s
         return (get(state.trials[names[index]]) for index in indexes)
 
     def score(scorer: str, trial: TrialState) -> Any:
-        return _finite(trial.scores.get(scorer, ("", None))[1])
+        return _score_json(trial.scores.get(scorer, ("", None))[1])
 
     return {
         "index": _deltas(indexes),
@@ -181,16 +181,16 @@ def _trials(content: Content, indexes: Sequence[int], state: RunState) -> dict[s
 
 
 def _variants(state: RunState) -> list[str]:
-    """Return the names of the variants, also of removed ones; trials without one have the first, empty name."""
+    """Return the names of the variants, including removed ones; trials without a variant have the first, empty name."""
     return ["", *filter(None, state.variants)]
 
 
-def _series(content: Content, name: SeriesName, first: int) -> dict[str, Any]:
-    """Return a series; times count from the start of their session. Of several values at one time, only the last is kept."""
+def _series(content: Content, name: SeriesName, first_index: int) -> dict[str, Any]:
+    """Return a series; times count from the start of the session. If a time has several values, only the last one is kept."""
     scratch = Scratch()
     points = {column: Column[int]("q", scratch) for column in ("t", "value", "session")}
     appends = [column.append for column in points.values()]
-    for count, ((t, session), group) in enumerate(groupby(_points(content, name, first), itemgetter(0, 2))):
+    for count, ((t, session), group) in enumerate(groupby(_points(content, name, first_index), itemgetter(0, 2))):
         *_, (_, value, _) = group
         for append, number in zip(appends, (t, value, session), strict=True):
             append(number)
@@ -199,20 +199,20 @@ def _series(content: Content, name: SeriesName, first: int) -> dict[str, Any]:
     return {column: _deltas(numbers.values()) for column, numbers in points.items()}
 
 
-def _points(content: Content, name: SeriesName, first: int) -> Iterator[tuple[int, int, int]]:
-    """Yield time in its session, value and session of each point from index `first` on.
+def _points(content: Content, name: SeriesName, first_index: int) -> Iterator[tuple[int, int, int]]:
+    """Yield the time in its session, the value and the session of each point from `first_index` on.
 
     All points of a merged run are sums over its shards, in the order of wall time; only sessions after all shards add points.
     """
     timeline = content.timeline
-    if timeline.is_merged and not first:
+    if timeline.is_merged and not first_index:
         offsets = [session.offset for session in timeline.sessions]
         for t, value, _, session in timeline.sums(name):
             yield round((t - offsets[session - 1]) * MICRO), value, session
         return
     series = timeline.series(name)
     for session, (start, end) in enumerate(pairwise((*series.starts, len(series.t))), start=1):
-        indexes = range(max(start, first), end)
+        indexes = range(max(start, first_index), end)
         yield from zip(_micro(series.t.select(indexes)), series.value.select(indexes), repeat(session))
 
 
@@ -225,33 +225,33 @@ def _deltas(numbers: Iterable[int]) -> Iterator[int]:
     return map(neg, starmap(sub, pairwise(chain((0,), numbers))))
 
 
-def _json(values: Values, indexes: Sequence[int], missing: bytes = b"null") -> Iterator[orjson.Fragment]:
-    return (orjson.Fragment(missing if value == b"null" else value) for value in values.select(indexes))
+def _json(values: Values, indexes: Sequence[int], null_json: bytes = b"null") -> Iterator[orjson.Fragment]:
+    return (orjson.Fragment(null_json if value == b"null" else value) for value in values.select(indexes))
 
 
-def _finite(value: Any) -> Any:
-    """Return a score; NaN and infinities, which JSON lacks, as text."""
+def _score_json(value: Any) -> Any:
+    """Return a score for JSON, which has no NaN and no infinities: they become text."""
     return value if not isinstance(value, float) or value - value == 0 else str(value)
 
 
-def encoded(value: Any) -> Iterator[bytes]:
+def encode_json(value: Any) -> Iterator[bytes]:
     """Yield a value as JSON, in pieces; an iterator in it becomes a list."""
     match value:
         case dict() if all(isinstance(name, str) for name in value):
-            yield from _joined(b"{", (chain((orjson.dumps(name), b":"), encoded(value[name])) for name in value), b"}")
+            yield from _join(b"{", (chain((orjson.dumps(name), b":"), encode_json(value[name])) for name in value), b"}")
         case list() if any(isinstance(item, dict | Iterator) for item in value):
-            yield from _joined(b"[", map(encoded, value), b"]")
+            yield from _join(b"[", map(encode_json, value), b"]")
         case Iterator():
             batches = iter(lambda: list(islice(value, _BATCH)), [])
-            yield from _joined(b"[", ((orjson.dumps(batch)[1:-1],) for batch in batches), b"]")
+            yield from _join(b"[", ((orjson.dumps(batch)[1:-1],) for batch in batches), b"]")
         case _:
             yield orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS)
 
 
-def _joined(opening: bytes, items: Iterable[Iterable[bytes]], closing: bytes) -> Iterator[bytes]:
-    yield opening
+def _join(start: bytes, items: Iterable[Iterable[bytes]], end: bytes) -> Iterator[bytes]:
+    yield start
     for index, item in enumerate(items):
         if index:
             yield b","
         yield from item
-    yield closing
+    yield end

@@ -1,7 +1,7 @@
-"""What a page shows of a run, collected record by record: events, attempts, trials and the policy's decisions.
+"""The data of a page, collected record by record: events, attempts, trials and the policy's decisions.
 
-A page shows the state after any record without the journal, so each event has what it changed. Counts, scores and times come
-from the run's state and its timeline; most of what grows with the run is on disk. `page_columns` turns all of it into JSON.
+A page shows the state after any record without the journal, so the data of each event include its changes. Counts, scores and
+times come from the run's state and its timeline. Most data that grow with the run are on disk. `page_columns` encodes them.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ from journal import Event, Record, events
 from journal.codec import TYPE_NAMES
 from journal.lifecycle import STAGES, TRIAL_RULES
 from replay.export.page_steps import PageSteps
-from replay.export.page_text import MICRO, Text, microseconds, page_text, shown_text, truncated
+from replay.export.page_text import MICRO, Text, microseconds, page_text, truncate, visible_text
 from replay.handlers import handlers
 from replay.loaded_run import LoadedRun
 from replay.scratch import Column, Scratch, Values
@@ -24,7 +24,7 @@ from replay.timeline import Timeline
 from replay.trial import attempt_fields
 
 VALUE_LENGTH: Final = 16_384
-"""Characters of each value on a page; a longer one is truncated, and the page names the command that shows it in full."""
+"""Maximum characters of a value on a page; a longer one is truncated, and the page has the command that shows it in full."""
 FULL_SIZE: Final = 64 << 20
 """Bytes of a journal above which values are truncated to less than `VALUE_LENGTH`, so that a browser can open the page. For
 larger journals, this is also the maximum number of characters of all inputs, and of all outputs."""
@@ -40,7 +40,7 @@ _MAX_NOTES: Final = 100
 """Maximum number of notes shown for one attempt."""
 _SCALARS: Final = frozenset({bool, int, float})
 
-_TYPE: Final[dict[type[Event], int]] = {
+_TYPE_NUMBERS: Final[dict[type[Event], int]] = {
     **{kind: number for number, kind in enumerate(TYPE_NAMES)},
     events.Extension: len(TYPE_NAMES),
 }
@@ -49,18 +49,18 @@ _BACKING_OFF: Final = STAGE_NUMBERS["backing_off"]
 _TRIAL_EVENTS: Final = frozenset(TRIAL_RULES)
 _STAGE_EVENTS: Final = frozenset(kind for kind, row in TRIAL_RULES.items() if any(row[stage] != stage for stage in row))
 """Events that can change the stage of a trial."""
-_COUNTED: Final = frozenset({events.AttemptStarted, events.TrialCompleted, events.TrialWithdrawn})
+_COUNTED_EVENTS: Final = frozenset({events.AttemptStarted, events.TrialCompleted, events.TrialWithdrawn})
 """Events that can change the number of recovered trials or of repeated calls."""
 _SCORE_EVENTS: Final = frozenset({events.TrialScored, events.TrialWithdrawn})
 """Events that can remove a score."""
-_LIMITS: Final = frozenset({events.RunStarted, events.SessionStarted, events.LimitChanged})
+_LIMIT_EVENTS: Final = frozenset({events.RunStarted, events.SessionStarted, events.LimitChanged})
 """Events that can change the concurrency limit."""
-_NUMBERS: Final = re.compile(r"\d+(?:\.\d+)?|0x[0-9a-f]+|[0-9a-f]{8}-[0-9a-f-]{27}")
+_VARIABLE_PARTS: Final = re.compile(r"\d+(?:\.\d+)?|0x[0-9a-f]+|[0-9a-f]{8}-[0-9a-f-]{27}")
 """Parts of an error message that differ between occurrences of the same error."""
 
 
 def value_length(size: int, trials: int = 0) -> int:
-    """Return how many characters of each value a page has, for a journal of `size` bytes with this many trials."""
+    """Return the maximum characters of a value on the page of a journal with `size` bytes and `trials` trials."""
     if size <= FULL_SIZE:
         return VALUE_LENGTH
     return max(MIN_VALUE_LENGTH, min(VALUE_LENGTH * FULL_SIZE // size, FULL_SIZE // max(1, trials)))
@@ -77,25 +77,25 @@ class Content:
 
         # One entry for each event.
         self.t = Column[int]("q", scratch)
-        """Microseconds of the session; for an event between two sessions, the last time before it."""
+        """Time in its session in microseconds; for an event between two sessions, the last time before it."""
         self.type = Column[int]("B", scratch)
         self.trial = Column[int]("l", scratch)
         """Number of the trial; -1 for an event without one."""
         self.stage_changes = Column[int]("B", scratch)
         """16 × the stage before + the stage after; 0 if the stage does not change."""
         self.count_changes = Column[int]("l", scratch)
-        """By how much the number of recovered trials or of repeated calls changes."""
+        """Change of the number of recovered trials or of repeated calls."""
 
         self.limits: list[tuple[int, int | None]] = []
-        """The record, and the concurrency limit from it on."""
+        """Record that changed the concurrency limit, and the new limit."""
         self.limit_changes: list[tuple[Any, ...]] = []
         """seq, session, t, before, after, reason, evidence, key."""
         self.pace_changes: list[tuple[Any, ...]] = []
-        """The same, in starts per second; None where starts are not paced."""
+        """The same members; before and after are in starts per second, None if starts are not paced."""
         self.pauses: list[list[Any]] = []
-        """seq, session, t, planned end, reason, evidence, key; and the record that ended it, 0 until then."""
+        """seq, session, t, planned end, reason, evidence, key, and the record that ended the pause (0 until then)."""
         self.backoffs: list[list[Any]] = []
-        """Trial, the record that started it, the record that ended it (0 until then), due time, reason."""
+        """Trial, the record that started the backoff, the record that ended it (0 until then), due time, reason."""
 
         # One entry for each trial; a `Text`, unless stated otherwise.
         self.inputs, self.expected, self.metadata, self.outputs = (Values(scratch) for _ in range(4))
@@ -117,7 +117,7 @@ class Content:
         self.details = Values(scratch)
         """Error, usage, notes and retry of an attempt."""
         self.changed_spans = Column[int]("q", scratch), Column[int]("l", scratch)
-        """Records that changed an attempt, and the attempt."""
+        """Record that changed an attempt, and the attempt; one entry for each change."""
 
         self.steps = PageSteps(scratch)
 
@@ -130,11 +130,11 @@ class Content:
 
         self._error_numbers: dict[bytes, int] = {}
         """Hash of an error → its number."""
-        self._planned = self._trials = self._recovered = self._repeated_calls = 0
+        self._planned_trials = self._trials = self._recovered_trials = self._repeated_calls = 0
         self._limit: int | None = None
         self._backoff_of: dict[int, int] = {}
         """Trial in backoff → index in `backoffs`."""
-        self._open: dict[int, int] = {}
+        self._open_spans: dict[int, int] = {}
         """Trial → its attempt in flight."""
 
     def apply(self, run: LoadedRun, record: Record) -> None:
@@ -144,14 +144,14 @@ class Content:
         number, stage_change, count_change = -1, 0, 0
         name: str = event.trial if kind in _TRIAL_EVENTS else ""  # type: ignore[union-attr]  # these events have a trial
         trial = state.trials.get(name)
-        before = STAGE_NUMBERS[trial.stage] if trial is not None else 0
+        old_stage = STAGE_NUMBERS[trial.stage] if trial is not None else 0
         scores = trial.scores if trial is not None and kind in _SCORE_EVENTS else None
         run.apply(record)
         timeline.apply(record)
         if kind in _TRIAL_EVENTS:
             number = timeline.times.numbers[name]
             if kind in _STAGE_EVENTS:
-                stage_change = self._stage_change(number, before, STAGE_NUMBERS[state.trials[name].stage], seq)
+                stage_change = self._stage_change(number, old_stage, STAGE_NUMBERS[state.trials[name].stage], seq)
         elif kind is events.Noted and event.trial in state.trials:  # type: ignore[union-attr]  # as above
             number = timeline.times.numbers[event.trial]  # type: ignore[union-attr]  # as above
         for scorer, (_, value) in scores.items() if scores else ():
@@ -160,32 +160,32 @@ class Content:
         handler = _HANDLERS.get(kind)
         if handler is not None:
             handler(self, event, number, record)
-        if kind in _COUNTED:
-            count_change = abs(state.recovered - self._recovered) or state.repeated_calls - self._repeated_calls
-            self._recovered, self._repeated_calls = state.recovered, state.repeated_calls
-        elif kind in _LIMITS:
-            self._planned = state.planned
+        if kind in _COUNTED_EVENTS:
+            count_change = abs(state.recovered - self._recovered_trials) or state.repeated_calls - self._repeated_calls
+            self._recovered_trials, self._repeated_calls = state.recovered, state.repeated_calls
+        elif kind in _LIMIT_EVENTS:
+            self._planned_trials = state.planned
             if state.limit != self._limit:
                 self._limit = state.limit
                 self.limits.append((seq, self._limit))
         sessions = timeline.sessions
         self.t.append(round(sessions[-1].end * MICRO) if sessions else 0)
-        self.type.append(_TYPE[kind])
+        self.type.append(_TYPE_NUMBERS[kind])
         self.trial.append(number)
         self.stage_changes.append(stage_change)
         self.count_changes.append(count_change)
 
-    def _stage_change(self, number: int, before: int, after: int, seq: int) -> int:
+    def _stage_change(self, number: int, old_stage: int, new_stage: int, seq: int) -> int:
         """Return the change of a trial's stage as one number, 0 if the stage is the same."""
-        if before == after:
+        if old_stage == new_stage:
             return 0
-        if before == _BACKING_OFF:
+        if old_stage == _BACKING_OFF:
             self.backoffs[self._backoff_of.pop(number)][2] = seq
-        return before << 4 | after
+        return old_stage << 4 | new_stage
 
     def _on_trial_enqueued(self, event: events.TrialEnqueued, number: int, _: Record) -> None:
-        if number & number - 1 == 0:  # The total may be unknown; it is at least as large.
-            self._length = value_length(self._size, max(self._planned, number))
+        if number & number - 1 == 0:  # The total may be unknown; it is at least `number`.
+            self._length = value_length(self._size, max(self._planned_trials, number))
         self.inputs[number], self.expected[number] = self._text(event.input), self._text(event.expected)
         self.metadata[number] = self._text(event.metadata)
         if number == self._trials:
@@ -194,12 +194,12 @@ class Content:
             self.outputs[number] = self.score_reasons[number] = self.reasons[number] = None
 
     def _on_attempt_started(self, event: events.AttemptStarted, number: int, record: Record) -> None:
-        span = self._open[number] = len(self.timeline.spans) - 1
+        span = self._open_spans[number] = len(self.timeline.spans) - 1
         self._mark_changed(record.seq, span)
         self._add_details(span, request=self._text(event.request), reuses=event.reuses or None)
 
-    def _attempt_ended(self, event: events.AttemptEnd, number: int, record: Record) -> None:
-        span = self._open.pop(number, None)
+    def _end_attempt(self, event: events.AttemptEnd, number: int, record: Record) -> None:
+        span = self._open_spans.pop(number, None)
         if span is None:
             span = self.timeline.times.span[number]
         self._mark_changed(record.seq, span)
@@ -214,22 +214,22 @@ class Content:
         worker, detail = self._shorten(event.worker or None), self._shorten(fields.get("detail") or None)
         self._add_details(span, worker=worker, detail=detail)
 
-    _on_attempt_succeeded = _on_attempt_failed = _on_attempt_timed_out = _on_attempt_interrupted = _attempt_ended
+    _on_attempt_succeeded = _on_attempt_failed = _on_attempt_timed_out = _on_attempt_interrupted = _end_attempt
 
     def _on_attempt_returned_late(self, event: events.AttemptReturnedLate, number: int, _: Record) -> None:
         if self.timeline.times.span[number] >= 0:
             self._add_details(self.timeline.times.span[number], **attempt_fields(event))
 
-    def _step_ended(self, event: events.StepEvent, number: int, record: Record) -> None:
-        if (span := self._open.get(number)) is not None:
+    def _add_step(self, event: events.StepEvent, number: int, record: Record) -> None:
+        if (span := self._open_spans.get(number)) is not None:
             self.steps.add(event, span, record, self._length)
 
-    _on_step_completed = _on_step_failed = _on_step_reused = _step_ended
+    _on_step_completed = _on_step_failed = _on_step_reused = _add_step
 
     def _on_retry_scheduled(self, event: events.RetryScheduled, number: int, record: Record) -> None:
-        due = microseconds(self.timeline.times.now + event.delay)
+        due_time = microseconds(self.timeline.times.now + event.delay)
         self._backoff_of[number] = len(self.backoffs)
-        self.backoffs.append([number, record.seq, 0, due, event.reason])
+        self.backoffs.append([number, record.seq, 0, due_time, event.reason])
         span = self.timeline.times.span[number]
         if span >= 0:
             self._add_details(span, retry_in=event.delay, retry_reason=event.reason)
@@ -239,7 +239,7 @@ class Content:
         scorer = self.scorers.setdefault(event.scorer, len(self.scorers))
         self._log_score(record.seq, scorer, 1, event.value)
         if event.reason or self.score_reasons[number]:
-            self._set_score_reason(number, scorer, truncated(event.reason, self._length) if event.reason else None)
+            self._set_score_reason(number, scorer, truncate(event.reason, self._length) if event.reason else None)
 
     def _on_scoring_failed(self, event: events.ScoringFailed, number: int, _: Record) -> None:
         scorer = self.scorers.setdefault(event.scorer, len(self.scorers))
@@ -263,17 +263,17 @@ class Content:
             self.details[span] = details
             self._mark_changed(record.seq, span)
 
-    def _policy_changed(self, event: events.LimitChanged | events.PaceChanged, _: int, record: Record) -> None:
+    def _add_policy_change(self, event: events.LimitChanged | events.PaceChanged, _: int, record: Record) -> None:
         change = (event.before, event.after, event.reason, event.evidence[:_MESSAGE_CHARS], event.key)
         changes = self.limit_changes if isinstance(event, events.LimitChanged) else self.pace_changes
         changes.append((record.seq, len(self.timeline.sessions), self._now, *change))
 
-    _on_limit_changed = _on_pace_changed = _policy_changed
+    _on_limit_changed = _on_pace_changed = _add_policy_change
 
     def _on_intake_paused(self, event: events.IntakePaused, _: int, record: Record) -> None:
         self._end_pauses(record.seq, event.key)
-        until = microseconds(max(event.until, self.timeline.times.now))
-        pause = (until, event.reason, event.evidence[:_MESSAGE_CHARS], event.key)
+        planned_end = microseconds(max(event.until, self.timeline.times.now))
+        pause = (planned_end, event.reason, event.evidence[:_MESSAGE_CHARS], event.key)
         self.pauses.append([record.seq, len(self.timeline.sessions), self._now, *pause, 0])
 
     def _on_intake_resumed(self, event: events.IntakeResumed, _: int, record: Record) -> None:
@@ -281,7 +281,7 @@ class Content:
 
     def _on_session_started(self, _: events.SessionStarted, __: int, record: Record) -> None:
         self._end_pauses(record.seq, None)
-        for span in self._open.values():  # Interrupted: their process has exited.
+        for span in self._open_spans.values():  # Interrupted: their process has exited.
             self._mark_changed(record.seq, span)
         for index in self._backoff_of.values():  # `t` starts at 0 again.
             number = self.backoffs[index][0]
@@ -325,7 +325,7 @@ class Content:
         if number is None:
             number = self._error_numbers[key] = len(self.error_seq)
             self.error_seq.append(seq)
-            group = category, error, _NUMBERS.sub("#", message)
+            group = category, error, _VARIABLE_PARTS.sub("#", message)
             self.errors[number] = *texts, self.groups.setdefault(group, (len(self.groups), message))[0]
         return number
 
@@ -343,7 +343,7 @@ class Content:
         """Return a number as it is, and at most `_NOTE_CHARS` characters of anything else."""
         if value is None or value.__class__ in _SCALARS:
             return value if not isinstance(value, int) or abs(value) < 1 << 53 else str(value)
-        text = shown_text(self._text(value))
+        text = visible_text(self._text(value))
         return text if len(text) <= _NOTE_CHARS else f"{text[: _NOTE_CHARS - 1]}…"
 
 

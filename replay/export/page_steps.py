@@ -1,14 +1,14 @@
 """The steps of a run on a page.
 
-A page has at most `MAX_STEPS` steps, and at most `MAX_CHARS` characters of their inputs and outputs: the more are used, the
-fewer each further step gets. Of a conversation, each step has only the messages that were added to it. A reused step has no
-content of its own; it names the record of the step that was completed.
+A page has at most `MAX_STEPS` steps, and at most `MAX_CHARS` characters of their inputs and outputs; the fewer remain, the
+fewer a step gets. A step that continues a conversation has only the new messages. A reused step has no content of its own; it
+names the record of the completed step.
 """
 
 from typing import Any, Final
 
 from journal import Blob, Record, events
-from replay.export.page_text import Text, microseconds, page_text, shown_text, truncated
+from replay.export.page_text import Text, microseconds, page_text, truncate, visible_text
 from replay.model_messages import Message, messages_of, reply_of
 from replay.scratch import Column, Scratch, Values
 from replay.text import printable
@@ -19,7 +19,7 @@ MAX_STEPS: Final = 200_000
 MAX_CHARS: Final = 32 << 20
 KINDS: Final = ("model", "tool", "other")
 COMPLETED, FAILED, REUSED, NOT_REUSABLE = range(4)
-"""How a step ended; the last one is completed, and never reused."""
+"""How a step ended; `NOT_REUSABLE` is completed, but never reused."""
 
 _SHARE: Final = 128
 """One value gets at most 1/128 of the remaining characters."""
@@ -28,7 +28,7 @@ _MAX_MESSAGES: Final = 50
 _NAME_CHARS: Final = 200
 _ERROR_CHARS: Final = 1_000
 _MAX_UNITS: Final = 8
-"""Amounts of usage per step."""
+"""Maximum amounts of usage per step."""
 
 
 class PageSteps:
@@ -44,7 +44,7 @@ class PageSteps:
         self.content = Values(scratch)
         self.names: dict[str, int] = {}
         self.omitted = 0
-        self._remaining = MAX_CHARS
+        self._remaining_chars = MAX_CHARS
 
     def __len__(self) -> int:
         return len(self.seq)
@@ -80,7 +80,7 @@ class PageSteps:
         elif isinstance(event.usage, dict):
             amounts = {printable(name, 40): value for name, value in event.usage.items() if is_amount(value)}
             content["usage"] = dict(list(amounts.items())[:_MAX_UNITS])
-        length = min(length, self._remaining // _SHARE)
+        length = min(length, self._remaining_chars // _SHARE)
         if length < _MIN_CHARS:
             content["shortened"] = 1
             return content
@@ -99,20 +99,21 @@ class PageSteps:
 
     def _messages(self, messages: list[Message], length: int) -> list[Any]:
         """Return the role and the text of each message."""
-        last = messages[-_MAX_MESSAGES:]
-        share = max(_MIN_CHARS, length // max(1, len(last)))
-        omitted = [["", f"({len(messages) - len(last):,} earlier messages)"]] if len(messages) > len(last) else []
-        return omitted + [[message.role[:_MIN_CHARS], self._message(message, share)] for message in last]
+        last_messages = messages[-_MAX_MESSAGES:]
+        share = max(_MIN_CHARS, length // max(1, len(last_messages)))
+        omitted_count = len(messages) - len(last_messages)
+        omission = [["", f"({omitted_count:,} earlier messages)"]] if omitted_count else []
+        return omission + [[message.role[:_MIN_CHARS], self._message(message, share)] for message in last_messages]
 
     def _message(self, message: Message, length: int) -> Text:
-        return self._counted(truncated(message_text(message), length))
+        return self._count_chars(truncate(message_text(message), length))
 
     def _text(self, value: Any, length: int) -> Text:
-        return self._counted(page_text(value, length))
+        return self._count_chars(page_text(value, length))
 
-    def _counted(self, text: Text) -> Text:
+    def _count_chars(self, text: Text) -> Text:
         """Return a text after subtracting its length from the remaining characters."""
-        self._remaining -= len(shown_text(text))
+        self._remaining_chars -= len(visible_text(text))
         return text
 
 

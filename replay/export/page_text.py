@@ -1,4 +1,4 @@
-"""Values as text of limited length, and times in whole microseconds, as a page has them."""
+"""Values on a page: texts of limited length, and times in microseconds."""
 
 import json
 from typing import Any, Final
@@ -12,8 +12,8 @@ from journal.files import DISK
 
 MICRO: Final = 1_000_000
 Text = str | list[str] | dict[str, Any] | None
-"""A value on a page: a text, the JSON of another value in a list of one, or the `beginning` of a truncated one, with
-its `length` in characters, or in `bytes` if it is in a blob."""
+"""A value on a page: a text; any other value as JSON, in a list of one; or the `beginning` of a truncated value, with its
+`length` in characters, or in `bytes` if it is in a blob."""
 
 
 def microseconds(seconds: float) -> int:
@@ -26,20 +26,20 @@ def page_text(value: Any, length: int) -> Text:
     if value is None:
         return None
     if isinstance(value, str):
-        return truncated(value, length)
+        return truncate(value, length)
     if isinstance(value, Blob):
         return _beginning(value, length)
     text = orjson.dumps(value).decode()
     return [text] if len(text) <= length else {"beginning": text[:length], "length": len(text)}
 
 
-def truncated(text: str, length: int) -> Text:
+def truncate(text: str, length: int) -> Text:
     """Return a text, or its beginning and its length if it is longer."""
     return text if len(text) <= length else {"beginning": text[:length], "length": len(text)}
 
 
-def shown_text(text: Text) -> str:
-    """Return what a page shows of a value."""
+def visible_text(text: Text) -> str:
+    """Return the part of a value that a page shows."""
     return text["beginning"] if isinstance(text, dict) else text[0] if isinstance(text, list) else text or ""
 
 
@@ -52,9 +52,9 @@ def _beginning(blob: Blob, length: int) -> Text:
         return {"beginning": "", "bytes": blob.bytes}
     if text.startswith('"'):
         text = text[1 : length + 1]
-        for cut in range(12):  # The text may end within an escape sequence, or a pair of them.
+        for excess in range(12):  # The text may end within an escape sequence, or a pair of them.
             try:
-                text = json.loads(f'"{text[: len(text) - cut]}"')
+                text = json.loads(f'"{text[: len(text) - excess]}"')
                 break
             except ValueError:
                 continue

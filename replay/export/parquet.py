@@ -12,7 +12,7 @@ from replay.export.tables import Column, Kind, Rows, column_value, table
 
 _GROUP_ROWS: Final = 10_000
 _GROUP_CHARS: Final = 16 << 20
-"""Maximum rows and characters of text in a row group, which is held in memory."""
+"""Maximum characters of text in a row group, which is held in memory."""
 
 
 class MissingExtra(JournalError):
@@ -63,10 +63,10 @@ def _row_groups(rows: Iterator[dict[str, Any]], columns: list[Column]) -> Iterat
         yield group
 
 
-def _time(at: Any) -> datetime | None:
+def _time(wall_time: Any) -> datetime | None:
     """Parse a wall time; None if it is missing or invalid."""
     try:
-        time = datetime.fromisoformat(at)
+        time = datetime.fromisoformat(wall_time)
     except (TypeError, ValueError):
         return None
     return time.replace(tzinfo=UTC) if time.tzinfo is None else time

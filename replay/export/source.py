@@ -1,4 +1,4 @@
-"""The source of an export: a loaded run whose large values are read from disk one at a time.
+"""The source of an export: a run whose large values are read from disk one at a time.
 
 The run may be live or damaged. Every pass reads the same records; the first problem is kept for the caller to report.
 """
@@ -27,7 +27,7 @@ class Source:
         self._path = path
         self._at = at
         self.problem: JournalError | None = None
-        """The first damage that was found."""
+        """The first damage."""
         self._finder = Finder(path, load_blobs=False)
 
     def __enter__(self) -> Self:
@@ -51,8 +51,8 @@ class Source:
     @cached_property
     def run_id(self) -> str:
         """Id of the run; empty if it was not recorded."""
-        first = next(self.records(), None)
-        return first.event.run if first is not None and isinstance(first.event, SegmentOpened) else ""
+        first_record = next(self.records(), None)
+        return first_record.event.run if first_record is not None and isinstance(first_record.event, SegmentOpened) else ""
 
     def records(self) -> Iterator[Record]:
         """Read the records; large values stay on disk."""

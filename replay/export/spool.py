@@ -1,4 +1,4 @@
-"""A write-only file object that returns what a library writes to it, in chunks."""
+"""A write-only file object for libraries; the bytes that they write are taken in chunks."""
 
 import io
 from typing import Any
@@ -27,6 +27,6 @@ class Spool(io.RawIOBase):
         return len(chunk)
 
     def take(self) -> bytes:
-        """Return and remove what was written since the last call."""
+        """Return and remove the bytes written since the last call."""
         chunks, self._chunks = self._chunks, []
         return b"".join(chunks)

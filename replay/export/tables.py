@@ -1,4 +1,4 @@
-"""Tables with one row per trial, attempt, step or event; and the formats that consist of rows.
+"""Tables with one row per trial, attempt, step or event, and the formats JSONL and CSV.
 
 Rows are produced one at a time, so memory does not grow with their contents. JSONL keeps every value as it is. In CSV and
 Parquet each column has one type; a column of mixed values holds text as it is and any other value as JSON.
@@ -21,7 +21,8 @@ from replay.export.source import Source
 from replay.export.trial_index import TrialIndex
 from replay.state import RunState
 from replay.text import as_text
-from replay.trial import TrialDetails, attempt_fields
+from replay.trajectory import StepDetails
+from replay.trial import AttemptDetails, TrialDetails, attempt_fields
 from replay.usage import is_amount, noted_usage
 
 Rows = Literal["trials", "attempts", "steps", "events"]
@@ -63,9 +64,9 @@ def table(source: Source, rows: Rows) -> Table:
 
 def _with_variants(content: Table, state: RunState) -> Table:
     """Add a column with the variant after that of the trial."""
-    trial, *others = content.columns
+    trial, *other_columns = content.columns
     rows = ({"trial": row["trial"], "variant": state.trials[row["trial"]].variant, **row} for row in content.rows)
-    return Table(rows, [trial, Column("variant", "text", _member("variant")), *others])
+    return Table(rows, [trial, Column("variant", "text", _member("variant")), *other_columns])
 
 
 def jsonl(source: Source, rows: Rows) -> Iterator[bytes]:
@@ -80,15 +81,15 @@ def as_csv(source: Source, rows: Rows) -> Iterator[bytes]:
     line = io.StringIO()
     writer = csv.writer(line, lineterminator="\r\n")  # RFC 4180; with "\n", older Pythons do not quote a CR.
 
-    def encoded(cells: list[str]) -> bytes:
+    def encode_row(cells: list[str]) -> bytes:
         line.seek(0)
         line.truncate()
         writer.writerow(cells)
         return line.getvalue().encode()
 
-    yield encoded([_without_formula(column.name) for column in content.columns])
+    yield encode_row([_without_formula(column.name) for column in content.columns])
     for row in content.rows:
-        yield encoded([_cell(column, column.get(row)) for column in content.columns])
+        yield encode_row([_cell(column, column.get(row)) for column in content.columns])
 
 
 def column_value(column: Column, value: Any) -> Any:
@@ -99,12 +100,12 @@ def column_value(column: Column, value: Any) -> Any:
 
 
 def _cell(column: Column, value: Any) -> str:
-    converted = column_value(column, value)
-    if converted is None:
+    cell = column_value(column, value)
+    if cell is None:
         return ""
-    if isinstance(converted, bool):
-        return "true" if converted else "false"
-    return _without_formula(converted) if isinstance(converted, str) else repr(converted)
+    if isinstance(cell, bool):
+        return "true" if cell else "false"
+    return _without_formula(cell) if isinstance(cell, str) else repr(cell)
 
 
 _FORMULA: Final = re.compile(r"(?:^|(?<=[;\t]))(?=[ \"]*[=+\-@\t\r\n＝＋－＠'])|(?<=[\r\n])(?=[ \"]*[=@＝＠'])")
@@ -128,7 +129,7 @@ def _member(name: str) -> Callable[[Row], Any]:
     return lambda row: row[name]
 
 
-def _nested(name: str, key: str) -> Callable[[Row], Any]:
+def _nested_member(name: str, key: str) -> Callable[[Row], Any]:
     return lambda row: row[name].get(key)
 
 
@@ -170,23 +171,23 @@ _TRIAL_MEMBERS: Final[dict[str, tuple[Kind | None, Callable[[TrialDetails], Any]
     "usage": (None, attrgetter("usage")),
     "fingerprint": ("text", attrgetter("fingerprint")),
 }
-"""Member of a row → the kind of its column, and how to get it; those without a kind become several columns."""
+"""Member of a row → the kind of its column, and how to get its value; a member without a kind becomes several columns."""
 
 TRIAL_COLUMNS: Final[dict[str, Kind]] = {name: kind for name, (kind, _) in _TRIAL_MEMBERS.items() if kind is not None}
 
 
 def _trials(source: Source) -> Table:
-    index = TrialIndex.of(source)
+    index = TrialIndex.load(source)
     columns = _columns(TRIAL_COLUMNS)
     for scorer in index.scorers:
         types = {_type(value) for value in index.values(scorer)}
         kind: Kind = (
             "boolean" if types == {bool} else "integer" if types == {int} else "number" if types <= {int, float} else "any"
         )
-        columns.append(Column(f"score.{scorer}", kind, _nested("scores", scorer)))
-        columns.append(Column(f"reason.{scorer}", "text", _nested("reasons", scorer)))
+        columns.append(Column(f"score.{scorer}", kind, _nested_member("scores", scorer)))
+        columns.append(Column(f"reason.{scorer}", "text", _nested_member("reasons", scorer)))
     columns += [
-        Column(f"usage.{name}", "integer" if is_integer else "number", _nested("usage", name))
+        Column(f"usage.{name}", "integer" if is_integer else "number", _nested_member("usage", name))
         for name, is_integer in index.usage_names.items()
     ]
     columns.append(Column("scorer_errors", "any", lambda row: row["scorer_errors"] or None))
@@ -228,7 +229,7 @@ def _attempts(source: Source) -> Iterator[Row]:
     session = 0
     in_flight: dict[str, Row] = {}
     requests: dict[str, Any] = {}
-    """Trial that is not done → what its last attempt sent."""
+    """Trial that is not done → request of its last attempt."""
     for record in source.records():
         event = record.event
         match event:
@@ -249,88 +250,70 @@ def _attempts(source: Source) -> Iterator[Row]:
             case events.TrialCompleted() | events.TrialFailed() | events.TrialWithdrawn():
                 requests.pop(event.trial, None)
             case events.Noted(trial=trial) if trial in in_flight and in_flight[trial]["attempt"] == event.attempt:
-                in_flight[trial]["usage"] = _merged(in_flight[trial]["usage"], noted_usage(event.name, event.value))
+                in_flight[trial]["usage"] = _merge_usage(in_flight[trial]["usage"], noted_usage(event.name, event.value))
             case _ if isinstance(event, events.AttemptEnd) and event.trial in in_flight:
                 row, fields = in_flight.pop(event.trial), attempt_fields(source.with_blobs(event))
-                usage = _merged(row["usage"], fields.pop("usage", None))
+                usage = _merge_usage(row["usage"], fields.pop("usage", None))
                 times = {"ended_at": record.at, "end": record.t, "elapsed": event.elapsed}
                 row |= times | fields | {"outcome": event_type(event).removeprefix("attempt_"), "usage": usage}
                 yield row | {"traceback": row["traceback"] or None, "request": source.load(row["request"])}
     yield from in_flight.values()
 
 
-STEP_COLUMNS: Final[dict[str, Kind]] = {
-    "trial": "text",
-    "attempt": "integer",
-    "step": "integer",
-    "parent": "integer",
-    "name": "text",
-    "kind": "text",
-    "outcome": "text",
-    "reused_from": "integer",
-    "session": "integer",
-    "start": "number",
-    "ended_at": "time",
-    "end": "number",
-    "elapsed": "number",
-    "input": "any",
-    "output": "any",
-    "error": "text",
-    "message": "text",
-    "usage": "any",
-    "seq": "integer",
+_STEP_MEMBERS: Final[dict[str, tuple[Kind, Callable[[AttemptDetails, StepDetails], Any]]]] = {
+    "trial": ("text", lambda attempt, _: attempt.span.trial),
+    "attempt": ("integer", lambda attempt, _: attempt.span.attempt),
+    "step": ("integer", lambda _, step: step.number),
+    "parent": ("integer", lambda _, step: step.parent or None),
+    "name": ("text", lambda _, step: step.name),
+    "kind": ("text", lambda _, step: step.kind),
+    "outcome": ("text", lambda _, step: step.outcome),
+    "reused_from": ("integer", lambda _, step: step.reused_from or None),
+    "session": ("integer", lambda attempt, _: attempt.span.session),
+    "start": ("number", lambda _, step: round(step.start, 6)),
+    "ended_at": ("time", lambda _, step: step.at),
+    "end": ("number", lambda _, step: step.t),
+    "elapsed": ("number", lambda _, step: step.elapsed),
+    "input": ("any", lambda _, step: step.input),
+    "output": ("any", lambda _, step: step.output),
+    "error": ("text", lambda _, step: step.error or None),
+    "message": ("text", lambda _, step: step.message or None),
+    "usage": ("any", lambda _, step: step.usage),
+    "seq": ("integer", lambda _, step: step.seq),
 }
+
+STEP_COLUMNS: Final[dict[str, Kind]] = {name: kind for name, (kind, _) in _STEP_MEMBERS.items()}
 
 
 def _steps(source: Source) -> Iterator[Row]:
     """Return the steps by trial and attempt, in the order of their starts, each with its complete input."""
-    index = TrialIndex.of(source)
+    index = TrialIndex.load(source)
     for trial in index.trials() if index.state.steps else ():
         for attempt in trial.attempts:
             for step in sorted(attempt.steps, key=lambda step: step.number):
-                yield {
-                    "trial": trial.trial,
-                    "attempt": attempt.span.attempt,
-                    "step": step.number,
-                    "parent": step.parent or None,
-                    "name": step.name,
-                    "kind": step.kind,
-                    "outcome": step.outcome,
-                    "reused_from": step.reused_from or None,
-                    "session": attempt.span.session,
-                    "start": round(step.start, 6),
-                    "ended_at": step.at,
-                    "end": step.t,
-                    "elapsed": step.elapsed,
-                    "input": step.input,
-                    "output": step.output,
-                    "error": step.error or None,
-                    "message": step.message or None,
-                    "usage": step.usage,
-                    "seq": step.seq,
-                }
+                yield {name: get(attempt, step) for name, (_, get) in _STEP_MEMBERS.items()}
 
 
-def _merged(usage: Any, more: Any) -> Any:
-    """Merge two usages: numbers are added, and of any other values the later one is kept."""
-    if not isinstance(more, dict):
+def _merge_usage(usage: Any, addition: Any) -> Any:
+    """Merge two usages: numbers are added; any other value is replaced by the later one."""
+    if not isinstance(addition, dict):
         return usage
-    merged = dict(usage or {})
-    for name, value in more.items():
-        earlier = merged.get(name)
-        merged[name] = earlier + value if is_amount(earlier) and is_amount(value) else value
-    return merged
+    sums = dict(usage or {})
+    for name, value in addition.items():
+        amount = sums.get(name)
+        sums[name] = amount + value if is_amount(amount) and is_amount(value) else value
+    return sums
 
 
-def _typed(name: str, kind: type) -> Callable[[Row], Any]:
+def _typed_member(name: str, kind: type) -> Callable[[Row], Any]:
     """Return a getter for a member that only some events have, and that may have any type in an extension event."""
     return lambda row: value if isinstance(value := row.get(name), kind) else None
 
 
 _EVENT_COLUMNS: Final = [
     *_columns({"seq": "integer", "at": "time", "t": "number", "type": "text"}),
-    Column("trial", "text", _typed("trial", str)),
-    Column("attempt", "integer", _typed("attempt", int)),
+    Column("trial", "text", _typed_member("trial", str)),
+    Column("attempt", "integer", _typed_member("attempt", int)),
     Column("event", "any", lambda row: {name: value for name, value in row.items() if name not in RECORD_MEMBERS}),
     *_columns({"d": "integer", "h": "text"}),
 ]
@@ -339,8 +322,7 @@ _EVENT_COLUMNS: Final = [
 def _events(source: Source) -> Iterator[Row]:
     """Yield the members of each record, without its signature, and with large values instead of references."""
     for record in source.records():
-        event = record.event
+        event = source.with_blobs(record.event)
         record_members = {"seq": record.seq, "at": record.at, "t": record.t, "type": event_type(event)}
-        loaded = source.with_blobs(event)
-        members = loaded.data if isinstance(loaded, events.Extension) else non_default_fields(loaded)
+        members = event.data if isinstance(event, events.Extension) else non_default_fields(event)
         yield record_members | dict(members) | {"d": record.d, "h": record.h}

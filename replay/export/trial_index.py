@@ -23,7 +23,7 @@ from replay.usage import is_amount, noted_usage
 from replay.variant_totals import Totals
 
 _MAX_INTEGER: Final = 1 << 40
-"""Integers in usage up to here cannot add up to more than 64 bits."""
+"""Maximum integer in usage; sums of such integers fit into 64 bits."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _LATEST: Final = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
 
@@ -41,27 +41,27 @@ class TrialIndex:
 
         # One entry for each record of a trial that adds details; completions, and most starts without a request, add none.
         self._locations = Column[int]("q", scratch)
-        self._previous = Column[int]("q", scratch)
+        self._previous_index = Column[int]("q", scratch)
         """Index of the trial's previous record; -1 for the first."""
 
         # One entry for each trial.
-        self._last = Column[int]("q", scratch)
+        self._last_index = Column[int]("q", scratch)
         """Index of its last record in `_locations`."""
-        self._enqueued = Column[int]("q", scratch), Column[float]("d", scratch)
-        """The record that enqueued it: seq and t."""
+        self._enqueue_record = Column[int]("q", scratch), Column[float]("d", scratch)
+        """seq and t of the record that enqueued it."""
         self._end = Column[int]("q", scratch), Column[float]("d", scratch)
-        """The record that ended it: seq and t."""
+        """seq and t of the record that ended it."""
         self._ended_at = Values(scratch)
-        """Wall time of that record."""
+        """Wall time of the record that ended it."""
         self._end_index = Column[int]("q", scratch)
-        """Index in `_ended`; -1 until it is completed or has failed."""
+        """Index in `_ended_trials`; -1 until it is completed or has failed."""
 
-        self._ended = Column[int]("q", scratch)
+        self._ended_trials = Column[int]("q", scratch)
         """Trials in the order of their ends; a trial that ended several times occurs several times."""
 
     @classmethod
-    def of(cls, source: Source) -> "TrialIndex":
-        """Index a run while it is loaded, up to the first invalid record."""
+    def load(cls, source: Source) -> "TrialIndex":
+        """Load a run and index it, up to the first invalid record."""
         index = cls(source)
 
         def apply(run: LoadedRun, record: Record) -> None:
@@ -70,7 +70,7 @@ class TrialIndex:
 
         run = source.load_run(apply)
         index.state = run.state
-        return cls.of(source) if isinstance(run.problem, InvalidRecord) else index  # It may have indexed a part of that record.
+        return cls.load(source) if isinstance(run.problem, InvalidRecord) else index  # A part of that record may be indexed.
 
     def apply(self, record: Record) -> None:
         """Add the next record."""
@@ -79,22 +79,26 @@ class TrialIndex:
         number = self.timeline.times.numbers.get(getattr(event, "trial", ""))
         if number is None:
             return
-        if number == len(self._last):
+        if number == len(self._last_index):
             self._add_trial()
         has_details = event.request is not None or event.reuses if isinstance(event, AttemptStarted) else True
         if has_details and not isinstance(event, TrialCompleted):
-            self._previous.append(self._last[number])
-            self._last[number] = len(self._locations)
+            self._previous_index.append(self._last_index[number])
+            self._last_index[number] = len(self._locations)
             self._locations.append(pack_location(record))
         match event:
             case TrialEnqueued():
-                self._enqueued[0][number], self._enqueued[1][number] = record.seq, record.t
+                self._enqueue_record[0][number], self._enqueue_record[1][number] = record.seq, record.t
                 self._end_index[number] = -1
             case TrialCompleted() | TrialFailed():
-                self._end[0][number], self._end[1][number], self._ended_at[number] = record.seq, record.t, record.at
+                self._end[0][number], self._end[1][number], self._ended_at[number] = (
+                    record.seq,
+                    record.t,
+                    record.at,
+                )
                 if self._end_index[number] < 0:
-                    self._end_index[number] = len(self._ended)
-                    self._ended.append(number)
+                    self._end_index[number] = len(self._ended_trials)
+                    self._ended_trials.append(number)
             case RetryScheduled() | TrialWithdrawn():
                 self._end_index[number] = -1
             case Noted():
@@ -104,9 +108,9 @@ class TrialIndex:
 
     def _add_trial(self) -> None:
         """Add the entries of a new trial."""
-        for column in (self._last, self._end_index, self._enqueued[0], self._end[0]):
+        for column in (self._last_index, self._end_index, self._enqueue_record[0], self._end[0]):
             column.append(-1)
-        self._enqueued[1].append(0.0)
+        self._enqueue_record[1].append(0.0)
         self._end[1].append(0.0)
 
     def _add_usage_names(self, usage: Any) -> None:
@@ -126,10 +130,10 @@ class TrialIndex:
         """Read one trial from disk."""
         number = self.timeline.times.numbers[name]
         locations: list[int] = []
-        index = self._last[number]
+        index = self._last_index[number]
         while index >= 0:
             locations.append(self._locations[index])
-            index = self._previous[index]
+            index = self._previous_index[index]
         details = TrialDetails(name)
         for location in reversed(locations):
             details.apply(self.source.find(unpack_location(location)), self.timeline)
@@ -140,9 +144,9 @@ class TrialIndex:
         details.finish(self.timeline)
         return details
 
-    def ended(self, variant: str | None = None) -> Iterator[str]:
+    def ended_trials(self, variant: str | None = None) -> Iterator[str]:
         """Return the trials that are completed or have failed, or only those of one variant, in the order of their ends."""
-        for index, number in enumerate(self._ended.values()):
+        for index, number in enumerate(self._ended_trials.values()):
             name = self.timeline.times.names[number]
             if self._end_index[number] == index and variant in (None, self.state.trials[name].variant):
                 yield name
@@ -156,10 +160,10 @@ class TrialIndex:
         """Return the sums over the trials of one variant, or of the run."""
         return self.state if variant is None else self.state.variants[variant]
 
-    def enqueued(self, trial: str) -> int:
+    def enqueue_time(self, trial: str) -> int:
         """Return when a trial was enqueued, in nanoseconds since 1970."""
         number = self.timeline.times.numbers[trial]
-        return self.wall_time(self._enqueued[0][number], self._enqueued[1][number])
+        return self.wall_time(self._enqueue_record[0][number], self._enqueue_record[1][number])
 
     def end_time(self, trial: str) -> int:
         """Return when a trial ended, in nanoseconds since 1970; 0 if it has not."""
@@ -183,8 +187,9 @@ class TrialIndex:
 
     def session_time(self, session: int, t: float) -> int:
         """Return the wall time of `t` in a session (from 1), in nanoseconds since 1970."""
-        first, current = self.timeline.sessions[0], self.timeline.sessions[session - 1]
-        return _nanoseconds(first.at) + round((current.offset - first.offset + t - first.start) * 1_000_000) * 1_000
+        first_session = self.timeline.sessions[0]
+        offset = self.timeline.sessions[session - 1].offset - first_session.offset
+        return _nanoseconds(first_session.at) + round((offset + t - first_session.start) * 1_000_000) * 1_000
 
     @staticmethod
     def iso_time(nanoseconds: int) -> str:
@@ -192,9 +197,9 @@ class TrialIndex:
         return (_EPOCH + timedelta(microseconds=min(max(0, nanoseconds // 1_000), _LATEST))).isoformat()
 
 
-def _nanoseconds(at: str) -> int:
+def _nanoseconds(time: str) -> int:
     """Return a record's wall time in nanoseconds since 1970; 0 if it is invalid."""
     try:
-        return (datetime.fromisoformat(at) - _EPOCH) // timedelta(microseconds=1) * 1_000
+        return (datetime.fromisoformat(time) - _EPOCH) // timedelta(microseconds=1) * 1_000
     except (ValueError, TypeError):
         return 0

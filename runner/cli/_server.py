@@ -19,7 +19,7 @@ from journal.errors import InvalidRecord, JournalDamaged, NotAJournal
 from journal.lock import is_held
 from replay import LoadedRun
 from replay.export.page import PageRun, live_page, security_policy
-from replay.export.page_columns import Cursor, encoded
+from replay.export.page_columns import Cursor, encode_json
 from replay.loaded_run import reject_invalid_record
 from runner.cli._page import PageReader
 from runner.errors import UsageError
@@ -94,7 +94,7 @@ class FollowedRun:
         await self._caught_up.wait()
         while True:
             changed = self._changed
-            data = b"".join(encoded(self.page_run.data(cursor)))
+            data = b"".join(encode_json(self.page_run.data(cursor)))
             cursor = Cursor.end(self._reader.content)
             yield b"retry: 1000\nid: %b\nevent: run\ndata: %b\n\n" % (str(cursor).encode(), data)
             while True:

@@ -19,7 +19,7 @@ from journal.errors import JournalError
 from journal.events import TrialCompleted, TrialFailed
 from journal.reader import POLL_INTERVAL
 from replay.export import Source
-from replay.export.nat import LINES, LIST, line, nat
+from replay.export.nat import LINES_FILE, LIST_FILE, line, nat
 from replay.export.trial_index import TrialIndex
 from replay.trial_state import DONE_STAGES
 from runner.atomic_write import write_atomically, write_directory
@@ -40,7 +40,7 @@ class NatOutput:
 
     def __init__(self, directory: Path, *, retry_failed: bool = False) -> None:
         self.directory = directory
-        self._lines = directory / LINES
+        self._lines = directory / LINES_FILE
         self._stages = ("completed",) if retry_failed else DONE_STAGES
         """Stages of trials that are written when the session starts; failed ones are not if they are retried."""
         self._size: int | None = None
@@ -71,7 +71,7 @@ class NatOutput:
     def _check_owner(self, run: str) -> None:
         """Raise a `UsageError` if the directory holds output, unless it is that of this run; empty: a new run."""
         owner = self.directory / OWNER
-        has_output = any((self.directory / name).exists() for name in (LINES, LIST))
+        has_output = any((self.directory / name).exists() for name in (LINES_FILE, LIST_FILE))
         if has_output and not (run and owner.is_file() and owner.read_text().strip() == run):
             raise UsageError(f"{self.directory} holds the output of another run", hint=_OTHER_DIRECTORY)
 
@@ -117,8 +117,8 @@ class NatOutput:
     def _start(self, run: Path) -> TrialIndex:
         source = Source(run)
         self._claim(source.run_id)
-        index = TrialIndex.of(source)
-        self._retried_trials = {trial for trial in index.ended() if index.state.trials[trial].stage not in self._stages}
+        index = TrialIndex.load(source)
+        self._retried_trials = {trial for trial in index.ended_trials() if index.state.trials[trial].stage not in self._stages}
         self._write(index)
         return index
 
@@ -138,7 +138,7 @@ class NatOutput:
         try:
             with index.source:
                 if self._size is None:
-                    ended_trials = (trial for trial in index.ended() if trial not in self._retried_trials)
+                    ended_trials = (trial for trial in index.ended_trials() if trial not in self._retried_trials)
                     write_atomically(self._lines, self._encode(index, ended_trials))
                     self._size = self._lines.stat().st_size
                 else:

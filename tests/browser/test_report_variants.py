@@ -10,7 +10,7 @@ import orjson
 
 from journal import Event, read
 from replay import LoadedRun
-from replay.export.page_columns import Cursor, encoded
+from replay.export.page_columns import Cursor, encode_json
 from runner.cli._page import PageReader
 from tests.browser.conftest import OpenTab, Tab
 from tests.browser.pages import command_json, write_report
@@ -187,7 +187,7 @@ def test_variants_of_a_live_page(tmp_path: Path, open_tab: OpenTab) -> None:
             reader.apply(run, record)
         seq = tab.evaluate("() => page.run.seq")
         data = reader.run(run).data(Cursor(seq))
-        tab.evaluate("data => page.update(data)", orjson.loads(b"".join(encoded(data))))
+        tab.evaluate("data => page.update(data)", orjson.loads(b"".join(encode_json(data))))
         if not at:
             assert {"peru": ["✓ pass", "✗ fail"], "chad": ["○ queued", "–"]} == grid(tab)
             tab.page.fill("#grid-search", "by large")

@@ -13,7 +13,7 @@ import pytest
 
 from journal import read
 from replay import LoadedRun
-from replay.export.page_columns import Cursor, columns, encoded
+from replay.export.page_columns import Cursor, columns, encode_json
 from replay.export.page_content import Content
 from tests.browser.conftest import OpenTab
 from tests.browser.pages import random_run, write_report
@@ -167,7 +167,7 @@ def test_updates_add_up(write: Callable[[Path], Path], first: int, tmp_path: Pat
     parts = []
 
     def part(cursor: Cursor) -> Any:
-        return orjson.loads(b"".join(encoded({"columns": columns(content, loaded.state, cursor)})))
+        return orjson.loads(b"".join(encode_json({"columns": columns(content, loaded.state, cursor)})))
 
     for record in read(run):
         content.apply(loaded, record)

@@ -103,7 +103,7 @@ def test_no_trial_done(tmp_path: Path) -> None:
 )
 def test_file_names_of_scorers(scorers: list[str], names: list[str]) -> None:
     """Every scorer has a file of its own inside the directory, whatever its name."""
-    assert names == list(file_names(scorers, "_output.json", used=["workflow_output.json"]).values())
+    assert names == list(file_names(scorers, "_output.json", reserved_names=["workflow_output.json"]).values())
 
 
 def test_expected_steps(tmp_path: Path) -> None:

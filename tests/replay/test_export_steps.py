@@ -277,7 +277,7 @@ def test_inspect_data_frames(run: Path, tmp_path: Path) -> None:
 def test_exports_and_show_have_the_same_attempts(run: Path) -> None:
     """What an export reads of a trial is what `show` reads, also about reused steps."""
     with Source(run) as source:
-        index = TrialIndex.of(source)
+        index = TrialIndex.load(source)
         for name in ("weather", "route"):
             pairs = list(zip(index.trial(name).attempts, load(run).trial(name).attempts, strict=True))
             assert [True] * 2 == [one.steps == other.steps for one, other in pairs]

@@ -10,7 +10,7 @@ from journal import read
 from journal.events import AttemptStarted
 from replay import LoadedRun
 from replay.export import page_steps
-from replay.export.page_columns import Cursor, columns, encoded
+from replay.export.page_columns import Cursor, columns, encode_json
 from replay.export.page_content import Content
 from tests.journal.samples import enqueued, session, started, write_sync
 from tests.replay.agent_run import agent_run, completed, request
@@ -26,7 +26,7 @@ def page_of(path: Path) -> tuple[Content, LoadedRun]:
 
 def steps_of(content: Content, run: LoadedRun, cursor: Cursor = Cursor()) -> Any:  # noqa: B008  # immutable
     """Return the columns of steps; None if there are none."""
-    return orjson.loads(b"".join(encoded(columns(content, run.state, cursor)))).get("steps")
+    return orjson.loads(b"".join(encode_json(columns(content, run.state, cursor)))).get("steps")
 
 
 def long_run(path: Path, *, steps: int, chars: int, **fields: Any) -> Path:
