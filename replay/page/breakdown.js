@@ -37,16 +37,16 @@ class BreakdownView {
   }
 
   draw() {
-    const scorers = this.runs.at(-1).scorerNames.slice(0, SHOWN_SCORERS), pair = this.runs.length > 1;
+    const scorers = this.runs.at(-1).scorerNames.slice(0, SHOWN_SCORERS), isComparison = this.runs.length > 1;
     const rows = this.groups().map(([value, groups]) => {
       const cell = (text) => numberCell([...new Set(groups.map(text))].join(" → "));
       return el("tr", { "data-value": value ?? "" },
         el("td", {}, link(value === null ? "none" : oneLine(value, 60), () => this.onValue(JSON.stringify([this.key, value])), { "aria-label": `Show the trials with ${oneLine(this.key, 40)} ${value === null ? "missing" : oneLine(value, 60)}` })),
-        cell(({ trials }) => grouped(trials)), cell(({ failed }) => grouped(failed)),
+        cell(({ trials }) => groupDigits(trials)), cell(({ failed }) => groupDigits(failed)),
         scorers.map((name) => cell(({ scores }) => meanText(this.runs.at(-1).info.summary.scores[name]?.kind, scores.get(name)))));
     });
     refill(this.content, table("breakdown", [oneLine(this.key, 40), "trials", "failed", ...scorers.map((name) => oneLine(name, 30))], rows),
-      pair ? el("p", { class: "hint", text: "A → B; one number where both are equal." }) : "");
+      isComparison ? el("p", { class: "hint", text: "A → B; one number where both are equal." }) : "");
   }
 }
 
@@ -65,6 +65,6 @@ function addScore(scores, name, value) {
 function meanText(kind, score) {
   if (!score) return NONE;
   if (score.numbers) return kind === "pass" ? percent(score.total / score.numbers) : digits(score.total / score.numbers, 3);
-  const [label, count] = [...score.labels].sort((a, b) => b[1] - a[1])[0], all = [...score.labels.values()].reduce((sum, times) => sum + times, 0);
-  return `${oneLine(label, 24)} ${Math.round((100 * count) / all)} %`;
+  const [label, count] = [...score.labels].sort((a, b) => b[1] - a[1])[0], total = [...score.labels.values()].reduce((sum, count) => sum + count, 0);
+  return `${oneLine(label, 24)} ${Math.round((100 * count) / total)} %`;
 }

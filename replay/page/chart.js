@@ -20,16 +20,16 @@ const font = (size, weight = "normal") => `${weight} ${Math.round(size * UNIT)}p
 const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 const palette = () => Object.fromEntries(Object.keys(OUTCOMES).map((outcome) => [outcome, color(outcomeClass(outcome))]));
 
-// Labels of the time axis, all in one form: 2.5 s, 1:05 or 2:01:05, with enough decimals to differ.
+// Labels of the time axis, all in one format: 2.5 s, 1:05 or 2:01:05, with enough decimals to differ.
 function timeLabels(splits) {
-  const last = Math.max(...splits), step = splits.length > 1 ? splits[1] - splits[0] : 1;
+  const maxSplit = Math.max(...splits), step = splits.length > 1 ? splits[1] - splits[0] : 1;
   let places = 0;
   while (places < 6 && Math.abs(step - Number(step.toFixed(places))) > step / 1000) places += 1;
   const twoDigits = (value) => value.toFixed(places).padStart(places ? places + 3 : 2, "0");
   return splits.map((split) => {
-    if (last < 60) return `${split.toFixed(places)} s`;
+    if (maxSplit < 60) return `${split.toFixed(places)} s`;
     const minutes = Math.floor(split / 60 + 1e-9), seconds = twoDigits(Math.max(0, split - 60 * minutes));
-    return last < 3600 ? `${minutes}:${seconds}` : `${Math.floor(minutes / 60)}:${String(minutes % 60).padStart(2, "0")}:${seconds}`;
+    return maxSplit < 3600 ? `${minutes}:${seconds}` : `${Math.floor(minutes / 60)}:${String(minutes % 60).padStart(2, "0")}:${seconds}`;
   });
 }
 
@@ -50,7 +50,7 @@ const laneHeight = (slots) => Math.min(20 * UNIT, Math.max(2, (300 * UNIT) / Mat
 
 // A bar for each attempt: filled if it succeeded, striped and lettered if it failed, hollow if it was interrupted.
 function drawLanes(canvas, run, view, width) {
-  const drawn = run.drawnLanes, rows = Math.max(1, drawn.length), rowHeight = laneHeight(rows), height = Math.ceil(rows * rowHeight) + 2;
+  const lanes = run.drawnLanes, rows = Math.max(1, lanes.length), rowHeight = laneHeight(rows), height = Math.ceil(rows * rowHeight) + 2;
   const context = prepare(canvas, width, height);
   const plotWidth = width - GUTTER - EDGE, scale = plotWidth / (view[1] - view[0]);
   const colors = palette(), faint = color("faint");
@@ -62,7 +62,7 @@ function drawLanes(canvas, run, view, width) {
     context.fillStyle = color(tint);
     context.fillRect(GUTTER + (from - view[0]) * scale, lanes[0] * rowHeight, Math.max(minWidth, (to - from) * scale), (lanes[1] - lanes[0]) * rowHeight + 2);
   };
-  for (let index = 1; index < run.covered.length; index++) shade(run.covered[index - 1][1], run.covered[index][0], "hair", { minWidth: 1 });
+  for (let index = 1; index < run.sessionRanges.length; index++) shade(run.sessionRanges[index - 1][1], run.sessionRanges[index][0], "hair", { minWidth: 1 });
   for (const { from, to, reason, session } of pauseRanges(run)) shade(from, to, PROBING.has(reason) ? "breaker" : "pause", { lanes: run.isMerged ? run.lanesOf(session) : undefined });
   context.restore();
   context.textBaseline = "middle";
@@ -76,20 +76,20 @@ function drawLanes(canvas, run, view, width) {
     context.fillStyle = faint;
     context.fillRect(0, firstLane * rowHeight + 0.5, width - EDGE, 1);
   }
-  drawn.forEach((lane, index) => drawLane(context, run, lane, { view, scale, plotWidth, top: index * rowHeight + 1, rowHeight, colors, inks }));
+  lanes.forEach((lane, index) => drawLane(context, run, lane, { view, scale, plotWidth, top: index * rowHeight + 1, rowHeight, colors, inks }));
 }
 
 // The numbers of slots, at a distance that leaves room for each; the first slot of a shard has the name of the shard instead.
 function laneLabels(run, rowHeight) {
-  const labels = [], every = Math.max(1, Math.ceil((14 * UNIT) / rowHeight));
+  const labels = [], spacing = Math.max(1, Math.ceil((14 * UNIT) / rowHeight));
   if (run.workerLanes()) return labels; // Their names are text on top of the chart.
-  let free = 0; // The first lane with room for a label.
+  let freeLane = 0; // The first lane with room for a label.
   run.shards.forEach(({ name, firstLane, lanes }) => {
     const label = run.isMerged ? name || "resumed" : "";
-    for (let slot = 0; slot < lanes.length; slot += every) {
-      if (firstLane + slot < free || (slot && slot + every > lanes.length && run.isMerged)) continue;
+    for (let slot = 0; slot < lanes.length; slot += spacing) {
+      if (firstLane + slot < freeLane || (slot && slot + spacing > lanes.length && run.isMerged)) continue;
       labels.push({ lane: firstLane + slot, text: slot || !label ? String(slot) : label, isShard: !slot && label !== "" });
-      free = firstLane + slot + every;
+      freeLane = firstLane + slot + spacing;
     }
   });
   return labels;
@@ -100,14 +100,14 @@ function drawLane(context, run, lane, { view, scale, plotWidth, top, rowHeight, 
   // Attempts shorter than a pixel share a column of pixels, divided by the time of each outcome, the longest on top.
   let column = -1, times = new Map();
   const drawColumn = () => {
-    const all = [...times.values()].reduce((sum, time) => sum + time, 0), [main, ...others] = [...times.entries()].sort((a, b) => b[1] - a[1]);
+    const total = [...times.values()].reduce((sum, time) => sum + time, 0), [largest, ...smaller] = [...times.entries()].sort((a, b) => b[1] - a[1]);
     times = new Map();
-    if (!main) return;
+    if (!largest) return;
     let bottom = top + rowHeight - gap;
-    context.fillStyle = colors[main[0]];
+    context.fillStyle = colors[largest[0]];
     context.fillRect(GUTTER + column, top + gap, 1, rowHeight - 2 * gap);
-    for (const [outcome, time] of others) {
-      const part = Math.min(bottom - top - gap, Math.max(2, (time / all) * (rowHeight - 2 * gap))); // At least 2 pixels, to be visible.
+    for (const [outcome, time] of smaller) {
+      const part = Math.min(bottom - top - gap, Math.max(2, (time / total) * (rowHeight - 2 * gap))); // At least 2 pixels, to be visible.
       context.fillStyle = colors[outcome];
       context.fillRect(GUTTER + column, bottom - part, 1, part);
       bottom -= part;
@@ -187,16 +187,16 @@ function samples(series, view, count) {
     const from = view[0] + column * step, to = from + step;
     while (index + 1 < x.length && x[index + 1] <= from) index += 1;
     if (x[index] >= to) continue;
-    let best = value[index], longest = (index + 1 < x.length ? Math.min(x[index + 1], to) : to) - Math.max(from, x[index]);
-    let times = new Map([[best, longest]]), sum = best * longest, changes = 0;
+    let bestValue = value[index], bestTime = (index + 1 < x.length ? Math.min(x[index + 1], to) : to) - Math.max(from, x[index]);
+    let times = new Map([[bestValue, bestTime]]), sum = bestValue * bestTime, changes = 0;
     for (let next = index + 1; next < x.length && x[next] < to; next++) {
-      const lasted = (next + 1 < x.length ? Math.min(x[next + 1], to) : to) - x[next], time = (times.get(value[next]) || 0) + lasted;
+      const valueTime = (next + 1 < x.length ? Math.min(x[next + 1], to) : to) - x[next], time = (times.get(value[next]) || 0) + valueTime;
       times.set(value[next], time);
-      sum += value[next] * lasted;
+      sum += value[next] * valueTime;
       changes += 1;
-      if (time > longest) { longest = time; best = value[next]; }
+      if (time > bestTime) { bestTime = time; bestValue = value[next]; }
     }
-    values[column] = changes < MANY_CHANGES ? best : sum / (to - Math.max(from, x[0]));
+    values[column] = changes < MANY_CHANGES ? bestValue : sum / (to - Math.max(from, x[0]));
   }
   return values;
 }
@@ -209,7 +209,7 @@ function axes(side) {
   const shared = { stroke: ink, font: font(11), ticks: { show: false } };
   return [
     { ...shared, show: side !== "none", size: 24 * UNIT, gap: 4 * UNIT, grid: { show: false }, values: (_, splits) => timeLabels(splits), incrs: SECONDS, space: 80 * UNIT },
-    { ...shared, size: GUTTER, gap: 6, grid: { stroke: hair, width: 1 }, space: 24 * UNIT, incrs: [1, 2, 5, 10, 20, 25, 50, 100, 200, 250, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000, 500000, 1000000], values: (_, splits) => splits.map((split) => (Number.isInteger(split) ? grouped(split) : "")) },
+    { ...shared, size: GUTTER, gap: 6, grid: { stroke: hair, width: 1 }, space: 24 * UNIT, incrs: [1, 2, 5, 10, 20, 25, 50, 100, 200, 250, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000, 500000, 1000000], values: (_, splits) => splits.map((split) => (Number.isInteger(split) ? groupDigits(split) : "")) },
   ];
 }
 
@@ -232,14 +232,14 @@ class StepChart {
       return values.map((value, index) => (x[index] > run.endX ? null : scale === "pace" ? value / 1000 || null : value));
     })];
     if (this.plot) this.plot.destroy();
-    const stepped = uPlot.paths.stepped({ align: 1 });
+    const steppedPath = uPlot.paths.stepped({ align: 1 });
     this.plot = new uPlot({
       width, height: Math.round(this.height * UNIT), padding: [6 * UNIT, EDGE, this.showAxis ? 0 : 7 * UNIT, 0], legend: { show: false }, cursor: { show: false },
       scales: { x: { time: false, range: () => view }, y: { range: (_, low, high) => [-0.02 * Math.max(1, high || 0), Math.max(1, high || 0) * 1.08] }, pace: { range: (_, low, high) => [0, (high || 1) * 1.5] } },
       hooks: this.showsPolicy ? { drawClear: [(plot) => shadePauses(plot, run)], draw: [(plot) => labelPolicy(plot, run)] } : {},
       axes: axes(this.showAxis ? "both" : "none"),
       series: [{}, ...this.series.map(({ label, tint, fill, dash, scale }) => ({
-        label, scale: scale || "y", stroke: color(tint), width: 1.5, dash, fill: fill ? color(fill) : undefined, paths: stepped, points: { show: false }, spanGaps: false,
+        label, scale: scale || "y", stroke: color(tint), width: 1.5, dash, fill: fill ? color(fill) : undefined, paths: steppedPath, points: { show: false }, spanGaps: false,
       }))],
     }, data, this.holder);
   }
@@ -253,15 +253,15 @@ class Histogram {
   }
 
   draw(sets, width) {
-    const all = sets.flatMap((set) => set.times);
+    const times = sets.flatMap((set) => set.times);
     if (this.plot) this.plot.destroy();
     this.plot = null;
     this.note = "";
-    if (!all.length) return;
-    const sorted = Float64Array.from(all).sort(), longest = sorted[sorted.length - 1];
-    const reach = Math.min(longest, 1.6 * sorted[Math.ceil(0.99 * sorted.length) - 1]) || 1e-6;
-    this.note = longest > reach ? `Latencies from ${duration(reach)} to ${duration(longest)} are in the last bar.` : "";
-    const bins = Math.max(8, Math.min(60, Math.ceil(2 * Math.cbrt(all.length)), Math.floor(width / (12 * UNIT)))), step = reach / bins;
+    if (!times.length) return;
+    const sortedTimes = Float64Array.from(times).sort(), maxLatency = sortedTimes[sortedTimes.length - 1];
+    const maxTime = Math.min(maxLatency, 1.6 * sortedTimes[Math.ceil(0.99 * sortedTimes.length) - 1]) || 1e-6;
+    this.note = maxLatency > maxTime ? `Latencies from ${duration(maxTime)} to ${duration(maxLatency)} are in the last bar.` : "";
+    const bins = Math.max(8, Math.min(60, Math.ceil(2 * Math.cbrt(times.length)), Math.floor(width / (12 * UNIT)))), step = maxTime / bins;
     const x = Array.from({ length: bins + 1 }, (_, bin) => bin * step);
     const histograms = sets.map((set) => {
       const counts = new Array(bins + 1).fill(0);
@@ -269,12 +269,12 @@ class Histogram {
       counts[bins] = counts[bins - 1];
       return counts;
     });
-    const stepped = uPlot.paths.stepped({ align: 1 });
+    const steppedPath = uPlot.paths.stepped({ align: 1 });
     this.plot = new uPlot({
       width, height: Math.round(150 * UNIT), padding: [14 * UNIT, EDGE, 0, 0], legend: { show: false }, cursor: { show: false },
-      scales: { x: { time: false, range: () => [0, reach] }, y: { range: (_, low, high) => [0, Math.max(1, high || 0) * 1.05] } },
+      scales: { x: { time: false, range: () => [0, maxTime] }, y: { range: (_, low, high) => [0, Math.max(1, high || 0) * 1.05] } },
       axes: [{ ...axes("both")[0], incrs: undefined, values: (_, splits) => splits.map((split) => duration(split)) }, axes("both")[1]],
-      series: [{}, ...sets.map((set) => ({ label: set.label, stroke: color(set.tint), width: 1.5, dash: set.dash, fill: color(set.fill), paths: stepped, points: { show: false } }))],
+      series: [{}, ...sets.map((set) => ({ label: set.label, stroke: color(set.tint), width: 1.5, dash: set.dash, fill: color(set.fill), paths: steppedPath, points: { show: false } }))],
       hooks: { draw: [(plot) => this.mark(plot, sets)] },
     }, [x, ...histograms], this.holder);
   }

@@ -29,16 +29,16 @@ function setText(element, text) {
 
 // Replace the children of an element; the focus within it and opened <details> are kept.
 function refill(element, ...children) {
-  const focused = [...element.querySelectorAll(FOCUSABLE)].indexOf(document.activeElement);
-  const open = [...element.querySelectorAll("details")].map((details) => details.open);
+  const focusIndex = [...element.querySelectorAll(FOCUSABLE)].indexOf(document.activeElement);
+  const openStates = [...element.querySelectorAll("details")].map((details) => details.open);
   element.replaceChildren(...children.filter((child) => child !== ""));
-  element.querySelectorAll("details").forEach((details, index) => { details.open = Boolean(open[index]); });
-  if (focused >= 0) element.querySelectorAll(FOCUSABLE)[focused]?.focus({ preventScroll: true });
+  element.querySelectorAll("details").forEach((details, index) => { details.open = Boolean(openStates[index]); });
+  if (focusIndex >= 0) element.querySelectorAll(FOCUSABLE)[focusIndex]?.focus({ preventScroll: true });
 }
 
 const link = (text, onclick, attributes) => el("button", { type: "button", class: "link", text, onclick, ...attributes });
 
-// A table in a box that scrolls sideways if it must.
+// A table in a box that scrolls horizontally if the table is too wide.
 function table(kind, heads, rows) {
   return el("div", { class: "scrolls" }, el("table", { class: `data ${kind}` },
     el("thead", {}, el("tr", {}, heads.map((head) => el("th", { scope: "col", text: head })))), el("tbody", {}, rows)));

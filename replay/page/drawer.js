@@ -2,52 +2,52 @@
 "use strict";
 
 const SHOWN_TRIALS = 60;
-const DIFF_TOKENS = 1200; // Longer texts are compared at their beginning and end only.
+const DIFF_TOKENS = 1200; // In longer texts, everything between the common beginning and end is marked.
 
 const tokens = (text) => text.match(/\s+|[\p{L}\p{N}_]+|[^\s\p{L}\p{N}_]/gu) || [];
 const isBlank = (token) => !token.trim();
 
 // Mark the words of each text that the other does not have (longest common subsequence; whitespace has little weight).
 function difference(a, b) {
-  const one = tokens(a), two = tokens(b);
-  let begin = 0, endOne = one.length, endTwo = two.length;
-  while (begin < endOne && begin < endTwo && one[begin] === two[begin]) begin += 1;
-  while (endOne > begin && endTwo > begin && one[endOne - 1] === two[endTwo - 1]) { endOne -= 1; endTwo -= 1; }
-  const keptOne = new Uint8Array(one.length).fill(1), keptTwo = new Uint8Array(two.length).fill(1);
-  keptOne.fill(0, begin, endOne);
-  keptTwo.fill(0, begin, endTwo);
-  const rows = endOne - begin, columns = endTwo - begin;
+  const tokensA = tokens(a), tokensB = tokens(b);
+  let begin = 0, endA = tokensA.length, endB = tokensB.length;
+  while (begin < endA && begin < endB && tokensA[begin] === tokensB[begin]) begin += 1;
+  while (endA > begin && endB > begin && tokensA[endA - 1] === tokensB[endB - 1]) { endA -= 1; endB -= 1; }
+  const isCommonA = new Uint8Array(tokensA.length).fill(1), isCommonB = new Uint8Array(tokensB.length).fill(1);
+  isCommonA.fill(0, begin, endA);
+  isCommonB.fill(0, begin, endB);
+  const rows = endA - begin, columns = endB - begin;
   if (rows && columns && rows <= DIFF_TOKENS && columns <= DIFF_TOKENS) {
     const lengths = new Uint16Array((rows + 1) * (columns + 1)), stride = columns + 1;
     for (let row = rows - 1; row >= 0; row--) {
       for (let column = columns - 1; column >= 0; column--) {
-        lengths[row * stride + column] = one[begin + row] === two[begin + column] ? lengths[(row + 1) * stride + column + 1] + (isBlank(one[begin + row]) ? 1 : 32) : Math.max(lengths[(row + 1) * stride + column], lengths[row * stride + column + 1]);
+        lengths[row * stride + column] = tokensA[begin + row] === tokensB[begin + column] ? lengths[(row + 1) * stride + column + 1] + (isBlank(tokensA[begin + row]) ? 1 : 32) : Math.max(lengths[(row + 1) * stride + column], lengths[row * stride + column + 1]);
       }
     }
     for (let row = 0, column = 0; row < rows && column < columns;) {
-      if (one[begin + row] === two[begin + column]) { keptOne[begin + row] = keptTwo[begin + column] = 1; row += 1; column += 1; }
+      if (tokensA[begin + row] === tokensB[begin + column]) { isCommonA[begin + row] = isCommonB[begin + column] = 1; row += 1; column += 1; }
       else if (lengths[(row + 1) * stride + column] >= lengths[row * stride + column + 1]) row += 1;
       else column += 1;
     }
   }
-  return [marked(one, keptOne, "removed"), marked(two, keptTwo, "added")];
+  return [markWords(tokensA, isCommonA, "removed"), markWords(tokensB, isCommonB, "added")];
 }
 
-function marked(words, kept, kind) {
+function markWords(words, isCommon, kind) {
   const nodes = [];
-  for (let index = 1; index + 1 < words.length; index++) if (kept[index] && isBlank(words[index]) && !kept[index - 1] && !kept[index + 1]) kept[index] = 0;
+  for (let index = 1; index + 1 < words.length; index++) if (isCommon[index] && isBlank(words[index]) && !isCommon[index - 1] && !isCommon[index + 1]) isCommon[index] = 0;
   for (let start = 0; start < words.length;) {
     let end = start;
-    while (end < words.length && kept[end] === kept[start]) end += 1;
-    const text = visible(words.slice(start, end).join(""));
-    nodes.push(kept[start] ? text : el("mark", { class: kind, text }));
+    while (end < words.length && isCommon[end] === isCommon[start]) end += 1;
+    const text = escapeInvisible(words.slice(start, end).join(""));
+    nodes.push(isCommon[start] ? text : el("mark", { class: kind, text }));
     start = end;
   }
   return nodes;
 }
 
 // A name as an argument for a shell.
-const quoted = (name) => /^[\w@%+=:,./-]+$/.test(name) ? name : `'${visible(name).replaceAll("'", "'\"'\"'")}'`;
+const shellQuote = (name) => /^[\w@%+=:,./-]+$/.test(name) ? name : `'${escapeInvisible(name).replaceAll("'", "'\"'\"'")}'`;
 
 class Drawer {
   constructor(element, { onClose, onSeq, onTrial }) {
@@ -69,24 +69,24 @@ class Drawer {
   }
 
   // Show a trial. `sides` has [run, number of the trial, label of the run] for each run that has it.
-  open(name, sides, missing) {
+  open(name, sides, missingRun) {
     const isSame = this.isOpen && this.name === name, scroll = isSame ? this.element.scrollTop : 0;
     if (!this.isOpen) this.opener = document.activeElement;
     this.name = name;
     const [run, trial] = sides.at(-1), { trials } = run;
     const fill = isSame ? refill : (element, ...children) => element.replaceChildren(...children);
     fill(this.element,
-      el("header", {}, el("h2", { id: "drawer-title", tabindex: -1, text: visible(name) }),
+      el("header", {}, el("h2", { id: "drawer-title", tabindex: -1, text: escapeInvisible(name) }),
         el("button", { type: "button", class: "close", "aria-label": "Close", onclick: () => this.close(), text: "✕" })),
       this.variants(run, trial),
       ...sides.flatMap((side) => this.status(...side)),
-      missing ? el("p", { class: "faint", text: `not in run ${missing}` }) : "",
+      missingRun ? el("p", { class: "faint", text: `not in run ${missingRun}` }) : "",
       this.scores(sides),
       this.block("Input", trials.input[trial], run, trial),
       ...this.outputs(sides),
       ...sides.flatMap(([side, number, label]) => [el("h3", { text: label ? `Attempts in ${label}` : "Attempts" }), el("ol", { class: "attempts" }, side.trials.attempts[number].map((span) => this.attempt(side, span)))]),
       trials.metadata[trial] === null ? "" : this.block("Metadata", trials.metadata[trial], run, trial),
-      el("p", { class: "faint command" }, "In full: ", sides.map(([side, number]) => el("code", { text: `${side.info.show_command} ${quoted(side.trials.name[number])}` }))));
+      el("p", { class: "faint command" }, "In full: ", sides.map(([side, number]) => el("code", { text: `${side.info.show_command} ${shellQuote(side.trials.name[number])}` }))));
     this.element.hidden = false;
     this.element.scrollTop = scroll;
     if (!isSame) this.element.querySelector("h2").focus({ preventScroll: true });
@@ -102,7 +102,7 @@ class Drawer {
   }
 
   status(run, trial, label) {
-    const { trials } = run, reason = trials.reason[trial] ? ` (${spaced(trials.reason[trial])})` : "";
+    const { trials } = run, reason = trials.reason[trial] ? ` (${asWords(trials.reason[trial])})` : "";
     return [
       el("p", { class: "status" }, label ? el("b", { text: `${label} ` }) : "", stageMark(run.stageOf(trial)), `${reason}, ${plural(trials.attempts[trial].length, "attempt")}${stepCount(run, trial)}`, trials.recovered[trial] ? ", recovered after a failure" : ""),
       el("p", { class: "faint", text: `waited ${microseconds(trials.queue_time[trial])} · backoff ${microseconds(trials.backoff_time[trial])} · in attempts ${microseconds(trials.run_time[trial])} · scoring ${microseconds(trials.scoring_time[trial])}` }),
@@ -114,9 +114,9 @@ class Drawer {
     const rows = names.flatMap((name) => sides.map(([run, trial, label]) => {
       const scorer = run.scorers.indexOf(name), value = run.scoreOf(scorer, trial), reason = run.trials.score_reasons[trial]?.[scorer];
       if (value === null && !reason) return null;
-      return el("tr", {}, el("th", { scope: "row", text: `${visible(name)}${label ? ` in ${label}` : ""}` }),
+      return el("tr", {}, el("th", { scope: "row", text: `${escapeInvisible(name)}${label ? ` in ${label}` : ""}` }),
         el("td", {}, value === null ? el("span", { class: "unscored", text: "scorer failure" }) : scoreMark(value)),
-        el("td", { class: "reason", text: reason ? visible(reason.error ?? fullText(reason)) : "" }));
+        el("td", { class: "reason", text: reason ? escapeInvisible(reason.error ?? fullText(reason)) : "" }));
     })).filter(Boolean);
     return rows.length ? el("table", { class: "scores" }, el("tbody", {}, rows)) : "";
   }
@@ -141,11 +141,11 @@ class Drawer {
     return el("div", { class: "block" }, el("h3", { text: title }), this.content(value, run, trial, content));
   }
 
-  content(value, run, trial, marked) {
+  content(value, run, trial, markWords) {
     const isTruncated = value && typeof value === "object" && !Array.isArray(value);
-    const size = isTruncated && (value.bytes === undefined ? `of ${grouped(value.length)} characters` : `characters of ${grouped(value.bytes)} bytes`);
-    return [el("pre", { tabindex: 0, dir: "auto" }, marked || visible(fullText(value) ?? "null")),
-      isTruncated ? el("p", { class: "truncated" }, `First ${grouped(value.beginning.length)} ${size}. In full: `, el("code", { text: `${run.info.show_command} ${quoted(run.trials.name[trial])} --json` })) : ""];
+    const size = isTruncated && (value.bytes === undefined ? `of ${groupDigits(value.length)} characters` : `characters of ${groupDigits(value.bytes)} bytes`);
+    return [el("pre", { tabindex: 0, dir: "auto" }, markWords || escapeInvisible(fullText(value) ?? "null")),
+      isTruncated ? el("p", { class: "truncated" }, `First ${groupDigits(value.beginning.length)} ${size}. In full: `, el("code", { text: `${run.info.show_command} ${shellQuote(run.trials.name[trial])} --json` })) : ""];
   }
 
   attempt(run, span) {
@@ -155,18 +155,18 @@ class Drawer {
     const line = (text) => el("p", { class: "faint", text });
     return el("li", {},
       el("div", { class: "attempt-head" }, outcomeMark(outcome, { "aria-hidden": "true" }),
-        el("b", { text: `attempt ${spans.attempt[span]}` }), ` ${OUTCOMES[outcome].label}${details.reason ? ` (${spaced(details.reason)}${details.detail ? `: ${oneLine(details.detail, 60)}` : ""})` : ""} after ${duration(run.endOf(span) - run.startOf(span))}`,
-        link(`seq ${grouped(spans.seq[span])}`, () => this.onSeq(run, spans.seq[span]), { title: "Show the state at the start of this attempt" })),
+        el("b", { text: `attempt ${spans.attempt[span]}` }), ` ${OUTCOMES[outcome].label}${details.reason ? ` (${asWords(details.reason)}${details.detail ? `: ${oneLine(details.detail, 60)}` : ""})` : ""} after ${duration(run.endOf(span) - run.startOf(span))}`,
+        link(`seq ${groupDigits(spans.seq[span])}`, () => this.onSeq(run, spans.seq[span]), { title: "Show the state at the start of this attempt" })),
       line(`waited ${microseconds(spans.queue_time[span])} · backoff ${microseconds(spans.backoff_time[span])} · slot ${spans.slot[span]}${workerOf(details)} · session ${spans.session[span]}`),
       details.request === undefined ? "" : el("details", {}, el("summary", { text: "Request" }), this.content(details.request, run, trial)),
       stepList(run, span, this),
-      error ? el("pre", { class: "error", tabindex: 0, text: visible(`${error[1]}: ${error[2]}`) }) : "",
-      error && error[3] ? el("details", {}, el("summary", { text: "Traceback" }), el("pre", { tabindex: 0, text: visible(error[3]) })) : "",
+      error ? el("pre", { class: "error", tabindex: 0, text: escapeInvisible(`${error[1]}: ${error[2]}`) }) : "",
+      error && error[3] ? el("details", {}, el("summary", { text: "Traceback" }), el("pre", { tabindex: 0, text: escapeInvisible(error[3]) })) : "",
       details.retry_after === undefined ? "" : line(`Retry-After: ${duration(details.retry_after)}`),
-      details.late_outcome ? line(`returned late (${spaced(details.late_outcome)}); result discarded`) : "",
-      details.retry_in === undefined ? "" : line(`retry in ${duration(details.retry_in)} (${spaced(details.retry_reason)})`),
+      details.late_outcome ? line(`returned late (${asWords(details.late_outcome)}); result discarded`) : "",
+      details.retry_in === undefined ? "" : line(`retry in ${duration(details.retry_in)} (${asWords(details.retry_reason)})`),
       ...(details.notes || []).filter(([name]) => name === NOT_REUSED).map(([, value]) => line(notReusedText(value))),
       notes.length ? line(notes.map(([name, value]) => `${oneLine(name, 40)} ${typeof value === "number" ? number(value) : oneLine(value, 200)}`).join(" · ")) : "",
-      details.more_notes ? line(`and ${plural(details.more_notes, "more note")}; in full: ${run.info.show_command} ${quoted(run.trials.name[trial])}`) : "");
+      details.more_notes ? line(`and ${plural(details.more_notes, "more note")}; in full: ${run.info.show_command} ${shellQuote(run.trials.name[trial])}`) : "");
   }
 }

@@ -4,9 +4,9 @@
 const EMBEDDED = document.getElementById("data").textContent;
 
 async function unpack(text) {
-  const bytes = atob(text), compressed = new Uint8Array(bytes.length);
-  for (let index = 0; index < bytes.length; index++) compressed[index] = bytes.charCodeAt(index);
-  const stream = new Blob([compressed]).stream().pipeThrough(new DecompressionStream("gzip"));
+  const bytes = atob(text), compressedBytes = new Uint8Array(bytes.length);
+  for (let index = 0; index < bytes.length; index++) compressedBytes[index] = bytes.charCodeAt(index);
+  const stream = new Blob([compressedBytes]).stream().pipeThrough(new DecompressionStream("gzip"));
   return JSON.parse(await new Response(stream).text());
 }
 

@@ -3,7 +3,7 @@
 
 const NONE = "–";
 
-const grouped = (value) => Math.round(value).toString().replace(/\B(?=(\d{3})+(?!\d))/g, ",");
+const groupDigits = (value) => Math.round(value).toString().replace(/\B(?=(\d{3})+(?!\d))/g, ",");
 
 function digits(value, count) {
   if (value === 0) return "0";
@@ -13,18 +13,18 @@ function digits(value, count) {
 
 function number(value) {
   if (typeof value !== "number") return String(value);
-  return Number.isInteger(value) ? grouped(value) : digits(value, 4);
+  return Number.isInteger(value) ? groupDigits(value) : digits(value, 4);
 }
 
 // $1,234.50, $0.0234, $0.0000234: the same as replay.text.money.
 function money(dollars) {
-  if (!(Math.abs(dollars) < 1)) return `$${grouped(Math.trunc(dollars))}${dollars.toFixed(2).slice(-3)}`;
+  if (!(Math.abs(dollars) < 1)) return `$${groupDigits(Math.trunc(dollars))}${dollars.toFixed(2).slice(-3)}`;
   return `$${dollars.toFixed(dollars === 0 ? 2 : Math.min(12, Math.max(2, 2 - Math.floor(Math.log10(Math.abs(dollars))))))}`;
 }
 
 // A sum of usage: the same as in replay.summary_text. `models` are those whose calls have no price.
 function amount(name, value, models = []) {
-  const label = oneLine(spaced(name.replace("judge.", "judge ")), 30);
+  const label = oneLine(asWords(name.replace("judge.", "judge ")), 30);
   if (!/^(?:judge\.)?unpriced_calls$/.test(name)) return `${label} ${/cost/i.test(name) ? money(value) : number(value)}`;
   const names = models.slice(0, 3).map((model) => oneLine(model, 40));
   if (models.length > 3) names.push(`${models.length - 3} more`);
@@ -36,26 +36,26 @@ function duration(seconds) {
   if (seconds === null || seconds === undefined) return NONE;
   if (seconds > 0 && seconds < 0.1) return `${digits(1000 * seconds, 2)} ms`;
   if (seconds < 10) return `${digits(Math.max(0, seconds), 2)} s`;
-  const rounded = Math.round(seconds);
-  if (rounded < 60) return `${rounded} s`;
-  if (rounded < 3600) return rounded % 60 ? `${Math.floor(rounded / 60)} min ${rounded % 60} s` : `${rounded / 60} min`;
-  const minutes = Math.floor((rounded % 3600) / 60);
-  return `${grouped(Math.floor(rounded / 3600))} h${minutes ? ` ${minutes} min` : ""}`;
+  const wholeSeconds = Math.round(seconds);
+  if (wholeSeconds < 60) return `${wholeSeconds} s`;
+  if (wholeSeconds < 3600) return wholeSeconds % 60 ? `${Math.floor(wholeSeconds / 60)} min ${wholeSeconds % 60} s` : `${wholeSeconds / 60} min`;
+  const minutes = Math.floor((wholeSeconds % 3600) / 60);
+  return `${groupDigits(Math.floor(wholeSeconds / 3600))} h${minutes ? ` ${minutes} min` : ""}`;
 }
 
 const microseconds = (value) => duration(value / 1e6);
 const percent = (share) => `${(100 * share).toFixed(1)} %`;
-const plural = (count, one, many) => `${grouped(count)} ${count === 1 ? one : many || `${one}s`}`;
+const plural = (count, one, many) => `${groupDigits(count)} ${count === 1 ? one : many || `${one}s`}`;
 
 // Counts with their names, without zeros: "2 failed · 1 open".
-const countList = (counts, separator = " · ") => counts.filter(([count]) => count).map(([count, name]) => `${grouped(count)} ${name}`).join(separator);
+const countList = (counts, separator = " · ") => counts.filter(([count]) => count).map(([count, name]) => `${groupDigits(count)} ${name}`).join(separator);
 
 // A name from the journal as words: "rate_limited" as "rate limited".
-const spaced = (name) => String(name).replaceAll("_", " ");
+const asWords = (name) => String(name).replaceAll("_", " ");
 const workerOf = (details) => (details.worker ? ` · worker ${oneLine(details.worker, 40)}` : "");
 
 // Control characters, and characters that are invisible or change the direction of text, are shown by their code.
-function visible(text) {
+function escapeInvisible(text) {
   return String(text).replace(
     /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff0-\ufffc]/g,
     (char) => (char === "\r" ? "⟨CR⟩" : `⟨U+${char.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`),
@@ -64,7 +64,7 @@ function visible(text) {
 
 function oneLine(text, length) {
   const line = String(text).slice(0, length + 1).replace(/\s+/g, " ");
-  return visible(line.length > length ? `${line.slice(0, length - 1).replace(/[\ud800-\udbff]$/, "")}…` : line); // No half of a character.
+  return escapeInvisible(line.length > length ? `${line.slice(0, length - 1).replace(/[\ud800-\udbff]$/, "")}…` : line); // Without half a surrogate pair.
 }
 
 // A value in the data is a text, the JSON of another value in an array, or {beginning, length} or {beginning, bytes} if it is truncated.
@@ -73,14 +73,14 @@ function rawText(value) {
   return typeof value === "string" ? value : Array.isArray(value) ? value[0] : value.beginning;
 }
 
-// The same with JSON indented; null for no value.
+// The text of a value with JSON indented; null if there is no value.
 function fullText(value) {
   if (value === null || value === undefined) return null;
   if (!Array.isArray(value)) return rawText(value);
   try {
-    const parsed = JSON.parse(value[0]);
+    const json = JSON.parse(value[0]);
     // A number that JavaScript cannot represent must not be changed.
-    return JSON.stringify(parsed) === value[0] ? JSON.stringify(parsed, null, 2) : value[0];
+    return JSON.stringify(json) === value[0] ? JSON.stringify(json, null, 2) : value[0];
   } catch {
     return value[0];
   }

@@ -14,7 +14,7 @@ class GridView {
     this.scorer = ""; // Name of the score in the cells.
     this.rows = [];
     this.matches = [];
-    this.current = { row: 0, column: 0 }; // The cell that Tab reaches.
+    this.currentCell = { row: 0, column: 0 }; // The cell that Tab reaches.
     this.search = el("input", { type: "search", id: "grid-search", placeholder: "Search cases, inputs, outputs", "aria-label": "Search cases", oninput: () => { this.query = this.search.value; this.refresh(); this.onChange(); } });
     this.chips = el("div", { class: "chips", role: "group", "aria-label": "Filters of cases" });
     this.scorerSelect = el("select", { id: "grid-score", "aria-label": "Score in the cells", onchange: () => { this.scorer = this.scorerSelect.value; this.update(); } });
@@ -72,9 +72,9 @@ class GridView {
     const { keep } = GRID_FILTERS[this.filter], query = this.query.trim().toLowerCase();
     this.matches = this.rows.filter((row) => keep(row) && (!query || row.cells.some((cell) => cell.some((trial) => this.run.searchText(trial).includes(query)))));
     if (this.search.value !== this.query) this.search.value = this.query;
-    refill(this.chips, ...Object.entries(GRID_FILTERS).map(([id, filter]) => el("button", { type: "button", "data-cases": id, "aria-pressed": String(this.filter === id), onclick: () => this.choose(id) }, `${filter.label} `, el("b", { text: grouped(this.rows.filter(filter.keep).length) }))));
+    refill(this.chips, ...Object.entries(GRID_FILTERS).map(([id, filter]) => el("button", { type: "button", "data-cases": id, "aria-pressed": String(this.filter === id), onclick: () => this.choose(id) }, `${filter.label} `, el("b", { text: groupDigits(this.rows.filter(filter.keep).length) }))));
     const { length } = this.matches, rem = parseFloat(getComputedStyle(document.documentElement).fontSize), room = this.scroller.clientWidth || 60 * rem;
-    setText(this.count, length === this.rows.length ? plural(length, "case") : `${grouped(length)} of ${plural(this.rows.length, "case")}`);
+    setText(this.count, length === this.rows.length ? plural(length, "case") : `${groupDigits(length)} of ${plural(this.rows.length, "case")}`);
     this.caseWidth = Math.round(Math.min(CASE_WIDTH * rem, 0.34 * room));
     this.cellWidth = Math.max(Math.round(Math.min(CELL_WIDTH * rem, 0.6 * room)), Math.floor((room - this.caseWidth) / this.variants.length));
     this.rowHeight = 2 * ROW;
@@ -86,26 +86,26 @@ class GridView {
     this.head.style.width = this.body.style.width = `${this.caseWidth + this.variants.length * this.cellWidth}px`;
     this.body.style.height = `${Math.max(1, length) * this.rowHeight}px`;
     this.scroller.style.height = `${Math.min(7.5, Math.max(1, length)) * this.rowHeight + ROW + 18}px`;
-    this.current = { row: Math.min(this.current.row, Math.max(0, length - 1)), column: Math.min(this.current.column, this.variants.length - 1) };
+    this.currentCell = { row: Math.min(this.currentCell.row, Math.max(0, length - 1)), column: Math.min(this.currentCell.column, this.variants.length - 1) };
     this.render();
   }
 
   // The first row and column in view.
   get firstInView() { return [Math.floor(this.scroller.scrollTop / this.rowHeight), Math.floor(this.scroller.scrollLeft / this.cellWidth)]; }
 
-  scroll() { if (String(this.firstInView) !== String(this.rendered)) this.render(); }
+  scroll() { if (String(this.firstInView) !== String(this.renderedFrom)) this.render(); }
 
   // Create the cells in view, and the current one; a focused cell keeps the focus.
   render() {
-    const { scroller, matches, rowHeight, cellWidth, current } = this, hasFocus = this.body.contains(document.activeElement);
-    const [top, left] = (this.rendered = this.firstInView);
+    const { scroller, matches, rowHeight, cellWidth, currentCell } = this, hasFocus = this.body.contains(document.activeElement);
+    const [top, left] = (this.renderedFrom = this.firstInView);
     const first = Math.max(0, top - 1), last = Math.min(matches.length, top + Math.ceil(scroller.clientHeight / rowHeight) + 2);
     const from = Math.max(0, left - 1), to = Math.min(this.variants.length, left + Math.ceil(scroller.clientWidth / cellWidth) + 1);
     const columns = Array.from({ length: to - from }, (_, index) => from + index);
-    if (!columns.includes(current.column)) columns.push(current.column);
+    if (!columns.includes(currentCell.column)) columns.push(currentCell.column);
     const rows = Array.from({ length: last - first }, (_, index) => first + index);
-    if (current.row < matches.length && !rows.includes(current.row)) rows.push(current.row);
-    this.head.replaceChildren(placed(el("div", { class: "cell case", role: "columnheader", text: "case" }), 0), ...columns.map((column) => placed(el("div", { class: "cell", role: "columnheader", "data-column": column, title: oneLine(this.variants[column], 200), text: oneLine(this.variants[column], 60) }), column + 1)));
+    if (currentCell.row < matches.length && !rows.includes(currentCell.row)) rows.push(currentCell.row);
+    this.head.replaceChildren(placeInColumn(el("div", { class: "cell case", role: "columnheader", text: "case" }), 0), ...columns.map((column) => placeInColumn(el("div", { class: "cell", role: "columnheader", "data-column": column, title: oneLine(this.variants[column], 200), text: oneLine(this.variants[column], 60) }), column + 1)));
     this.body.replaceChildren(...(rows.length ? rows.map((index) => this.rowElement(index, columns)) : [el("p", { class: "nothing", text: this.rows.length ? "No case matches." : "No cases yet." })]));
     if (hasFocus) this.focus();
   }
@@ -113,14 +113,14 @@ class GridView {
   rowElement(index, columns) {
     const row = this.matches[index], { run } = this, trial = row.cells.find((cell) => cell.length)[0];
     const element = el("div", { class: "row", role: "row", "aria-rowindex": index + 2 },
-      placed(el("div", { class: "cell case", role: "rowheader" }, el("b", { text: oneLine(row.name, 120) }), el("span", { class: "faint", text: oneLine(rawText(run.trials.input[trial]), CELL_TEXT) })), 0),
-      columns.map((column) => placed(this.cell(row, index, column), column + 1)));
+      placeInColumn(el("div", { class: "cell case", role: "rowheader" }, el("b", { text: oneLine(row.name, 120) }), el("span", { class: "faint", text: oneLine(rawText(run.trials.input[trial]), CELL_TEXT) })), 0),
+      columns.map((column) => placeInColumn(this.cell(row, index, column), column + 1)));
     element.style.transform = `translateY(${index * this.rowHeight}px)`;
     return element;
   }
 
   cell(row, index, column) {
-    const trials = row.cells[column], { kind, text, level } = row.results[column], isCurrent = index === this.current.row && column === this.current.column;
+    const trials = row.cells[column], { kind, text, level } = row.results[column], isCurrent = index === this.currentCell.row && column === this.currentCell.column;
     const element = el("div", { class: `cell result ${kind}`, role: "gridcell", tabindex: isCurrent ? 0 : -1, "data-case": row.name, "data-row": index, "data-column": column, onclick: () => this.open(index, column) });
     if (!trials.length) element.append(el("span", { class: "faint", text: NONE }));
     else element.append(el("span", { class: "mark", text }), el("span", { class: "output", dir: "auto", text: this.output(trials) }));
@@ -147,7 +147,7 @@ class GridView {
   // Make a cell the current one, scroll it into view and focus it.
   move(row, column) {
     const { scroller, rowHeight, cellWidth, caseWidth } = this, top = row * rowHeight, left = column * cellWidth;
-    this.current = { row, column };
+    this.currentCell = { row, column };
     if (top < scroller.scrollTop) scroller.scrollTop = top;
     else if (top + rowHeight > scroller.scrollTop + scroller.clientHeight - ROW) scroller.scrollTop = top + rowHeight + ROW - scroller.clientHeight;
     if (left < scroller.scrollLeft) scroller.scrollLeft = left;
@@ -161,7 +161,7 @@ class GridView {
   // Keys while the focus is on a cell.
   onKey(event) {
     if (event.target.dataset.row === undefined || event.ctrlKey || event.metaKey || event.altKey) return;
-    const { row, column } = this.current, page = Math.max(1, Math.floor(this.scroller.clientHeight / this.rowHeight) - 1), end = this.variants.length;
+    const { row, column } = this.currentCell, page = Math.max(1, Math.floor(this.scroller.clientHeight / this.rowHeight) - 1), end = this.variants.length;
     const steps = { ArrowDown: [1, 0], ArrowUp: [-1, 0], PageDown: [page, 0], PageUp: [-page, 0], ArrowRight: [0, 1], ArrowLeft: [0, -1], End: [0, end], Home: [0, -end] };
     if (event.key === "Enter" || event.key === " ") this.open(row, column);
     else if (Object.hasOwn(steps, event.key)) {
@@ -173,7 +173,7 @@ class GridView {
   }
 }
 
-function placed(element, column) {
+function placeInColumn(element, column) {
   element.style.gridColumn = String(column + 1);
   element.setAttribute("aria-colindex", column + 1);
   return element;
@@ -191,22 +191,22 @@ function numberRange(values) {
 }
 
 // The result of the repeats of a case with one variant: a kind (for its color), a text, the mean of its numbers for a bar, and a
-// value that differs from that of another variant if the results differ; null if nothing is known yet.
+// value to compare with other variants; null if there is no result yet.
 function cellResult(run, trials, scorer) {
-  const done = trials.filter((trial) => run.stageOf(trial) === "completed"), failed = trials.filter((trial) => run.stageOf(trial) === "failed").length, open = trials.length - done.length - failed;
-  const scores = done.map((trial) => run.scoreOf(scorer, trial)).filter((value) => value !== null);
-  const others = countList([[failed, "failed"], [open, "open"]], ", "), extra = trials.length > 1 && others ? `, ${others}` : "";
-  const result = (kind, text, value, level = null) => ({ kind, text: text + extra, level, value: JSON.stringify([value, failed / trials.length]) });
+  const completedTrials = trials.filter((trial) => run.stageOf(trial) === "completed"), failed = trials.filter((trial) => run.stageOf(trial) === "failed").length, open = trials.length - completedTrials.length - failed;
+  const scores = completedTrials.map((trial) => run.scoreOf(scorer, trial)).filter((value) => value !== null);
+  const othersText = countList([[failed, "failed"], [open, "open"]], ", "), suffix = trials.length > 1 && othersText ? `, ${othersText}` : "";
+  const result = (kind, text, value, level = null) => ({ kind, text: text + suffix, level, value: JSON.stringify([value, failed / trials.length]) });
   const isNumber = (value) => typeof value === "number", mean = (values) => values.reduce((sum, value) => sum + Number(value), 0) / values.length;
-  if (!done.length) {
-    const stage = STAGES[failed ? "failed" : trials.length ? run.stageOf(trials[0]) : "queued"], text = trials.length > 1 ? others : `${stage.glyph} ${stage.label}`;
+  if (!completedTrials.length) {
+    const stage = STAGES[failed ? "failed" : trials.length ? run.stageOf(trials[0]) : "queued"], text = trials.length > 1 ? othersText : `${stage.glyph} ${stage.label}`;
     return { kind: failed ? "failed" : "open", text, level: null, value: failed && !open ? "failed" : null };
   }
-  if (scorer < 0) return result("unscored", done.length < trials.length || trials.length > 1 ? `${done.length} of ${trials.length} ok` : "", [...new Set(done.map((trial) => rawText(run.trials.output[trial])))].sort());
-  if (!scores.length) return { kind: "unscored", text: `not scored${extra}`, level: null, value: null };
+  if (scorer < 0) return result("unscored", completedTrials.length < trials.length || trials.length > 1 ? `${completedTrials.length} of ${trials.length} ok` : "", [...new Set(completedTrials.map((trial) => rawText(run.trials.output[trial])))].sort());
+  if (!scores.length) return { kind: "unscored", text: `not scored${suffix}`, level: null, value: null };
   if (scores.every((value) => typeof value === "boolean")) {
-    const passed = scores.filter(Boolean).length, kind = passed === trials.length ? "pass" : passed ? "mixed" : "fail";
-    return result(kind, trials.length > 1 ? `${{ pass: "✓", mixed: "±", fail: "✗" }[kind]} ${passed} of ${trials.length} pass` : PASS_TEXTS[scores[0]], passed / scores.length);
+    const passCount = scores.filter(Boolean).length, kind = passCount === trials.length ? "pass" : passCount ? "mixed" : "fail";
+    return result(kind, trials.length > 1 ? `${{ pass: "✓", mixed: "±", fail: "✗" }[kind]} ${passCount} of ${trials.length} pass` : PASS_TEXTS[scores[0]], passCount / scores.length);
   }
   if (scores.every(isNumber)) return result("value", trials.length > 1 ? `mean ${digits(mean(scores), 3)}, n = ${scores.length}` : digits(scores[0], 3), mean(scores), mean(scores));
   const counts = new Map();

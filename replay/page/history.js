@@ -13,13 +13,13 @@ class HistoryView {
     this.onTrial = onTrial;
     this.seq = run.seq;
     this.isFollowing = true;
-    this.zoomed = null;
+    this.zoomRange = null;
     this.decisions = [];
     this.build();
   }
 
   get view() {
-    return this.zoomed || [0, 1.004 * this.run.endX];
+    return this.zoomRange || [0, 1.004 * this.run.endX];
   }
 
   build() {
@@ -105,9 +105,9 @@ class HistoryView {
   spanAt(event) {
     const box = this.lanes.getBoundingClientRect(), { run } = this, lane = run.drawnLanes[this.laneAt(event)];
     if (!lane || event.clientX < box.left + GUTTER) return -1;
-    const x = this.xOf(event), near = (2 * (this.view[1] - this.view[0])) / (box.width - GUTTER - EDGE);
-    const index = firstSpan(run, lane, x - near);
-    return index < lane.length && run.startOf(lane[index]) <= x + near ? lane[index] : -1;
+    const x = this.xOf(event), tolerance = (2 * (this.view[1] - this.view[0])) / (box.width - GUTTER - EDGE);
+    const index = firstSpan(run, lane, x - tolerance);
+    return index < lane.length && run.startOf(lane[index]) <= x + tolerance ? lane[index] : -1;
   }
 
   hover(event) {
@@ -132,7 +132,7 @@ class HistoryView {
       el("strong", { text: oneLine(run.trials.name[spans.trial[span]], 60) }),
       el("span", { text: `attempt ${spans.attempt[span]}, ${OUTCOMES[run.outcomeOf(span)].label} after ${duration(run.endOf(span) - run.startOf(span))}` }),
       error ? el("span", { text: oneLine(`${error[1]}: ${error[2]}`, 100) }) : "",
-      el("span", { class: "faint", text: `${this.slotName(span)}${workerOf(details)} · seq ${grouped(spans.seq[span])}` }),
+      el("span", { class: "faint", text: `${this.slotName(span)}${workerOf(details)} · seq ${groupDigits(spans.seq[span])}` }),
     ];
   }
 
@@ -141,7 +141,7 @@ class HistoryView {
     const { run } = this, x = this.xOf(event), chart = this.upper.getBoundingClientRect();
     if (event.clientY < this.lanes.getBoundingClientRect().top || event.clientY > chart.bottom) return null;
     const pause = run.pauses.filter(pausesAttempts).findLast((candidate) => { const [from, to] = run.pauseRange(candidate); return from <= x && x <= to; });
-    if (pause) return [el("strong", { text: pauseText(pause, (pause[3] - pause[2]) / 1e6) }), el("span", { text: oneLine(pause[5], 200) }), el("span", { class: "faint", text: `seq ${grouped(pause[0])}` })];
+    if (pause) return [el("strong", { text: pauseText(pause, (pause[3] - pause[2]) / 1e6) }), el("span", { text: oneLine(pause[5], 200) }), el("span", { class: "faint", text: `seq ${groupDigits(pause[0])}` })];
     const pace = event.clientY >= chart.top ? paceAt(run, x) : 0;
     return pace ? [el("strong", { text: paceText(pace) })] : null;
   }
@@ -151,18 +151,18 @@ class HistoryView {
     if (span >= 0) this.onTrial(this.run.spans.trial[span]);
   }
 
-  zoom(by, around) {
+  zoom(by, center) {
     const [from, to] = this.view, full = this.run.endX * 1.004;
     const width = Math.min(full, Math.max(1e-4, (to - from) * by));
-    const start = Math.min(Math.max(0, around - ((around - from) / (to - from)) * width), full - width);
-    this.zoomed = width >= full ? null : [start, start + width];
+    const start = Math.min(Math.max(0, center - ((center - from) / (to - from)) * width), full - width);
+    this.zoomRange = width >= full ? null : [start, start + width];
     this.draw();
   }
 
   zoomHere(by) { this.zoom(by, this.run.x[this.seq - 1]); }
 
   fit() {
-    this.zoomed = null;
+    this.zoomRange = null;
     this.draw();
   }
 
@@ -179,9 +179,9 @@ class HistoryView {
   // Show the state after the record.
   show() {
     const { run, seq } = this, x = run.x[seq - 1], view = this.view;
-    if (this.zoomed && (x < view[0] || x > view[1])) {
+    if (this.zoomRange && (x < view[0] || x > view[1])) {
       const width = view[1] - view[0], start = Math.min(Math.max(0, x - width / 2), Math.max(0, run.endX * 1.004 - width));
-      this.zoomed = [start, start + width];
+      this.zoomRange = [start, start + width];
       this.draw();
       return;
     }
@@ -191,12 +191,12 @@ class HistoryView {
     this.slider.max = this.field.max = run.seq;
     this.slider.value = seq;
     if (document.activeElement !== this.field) this.field.value = seq;
-    setText(this.element.querySelector(".of"), `of ${grouped(run.seq)}`);
+    setText(this.element.querySelector(".of"), `of ${groupDigits(run.seq)}`);
     const state = run.stateAt(seq);
     const counts = { ...state.trials, limit: state.limit, attempts: state.attempts.started };
-    for (const [name] of COUNTERS) setText(this.counters[name], counts[name] === null ? NONE : grouped(counts[name]));
+    for (const [name] of COUNTERS) setText(this.counters[name], counts[name] === null ? NONE : groupDigits(counts[name]));
     this.stepCell.hidden = !run.info.summary.steps;
-    setText(this.stepCounter, grouped(state.steps.completed + state.steps.failed));
+    setText(this.stepCounter, groupDigits(state.steps.completed + state.steps.failed));
     const scores = Object.entries(state.scores).filter(([, score]) => score.mean !== null).slice(0, 4);
     setText(this.scoreLine, scores.length ? `scores so far: ${scores.map(([name, score]) => this.scoreText(name, score)).join(" · ")}` : "no scores yet");
     this.describe();
@@ -205,19 +205,19 @@ class HistoryView {
 
   labelWorkers(workers) {
     const height = laneHeight(this.run.drawnLanes.length);
-    let free = 0; // The first pixel with room for a name.
+    let freePixel = 0; // The first pixel with room for a name.
     this.workerNames.replaceChildren(...workers.flatMap(({ name, firstLane }) => {
       const top = firstLane * height + 1;
-      if (top < free) return [];
-      free = top + 12 * UNIT;
+      if (top < freePixel) return [];
+      freePixel = top + 12 * UNIT;
       const label = el("span", { text: oneLine(name, 40), title: oneLine(name, 200) });
       label.style.top = `${this.lanes.offsetTop + top}px`;
       return [label];
     }));
   }
 
-  // Dim what is not in the state: everything later. In a merged run, only the lanes: those of the record's shard from its time
-  // on, and all of the shards whose records follow.
+  // Dim everything after the record. In a merged run, dim only lanes: those of the record's shard after its time, and all lanes of
+  // the shards whose records follow.
   placeVeil(left) {
     const { run, veil, laterShards } = this;
     veil.style.left = `${left}px`;
@@ -235,37 +235,37 @@ class HistoryView {
 
   scoreText(name, { mean, numbers }) {
     const isShare = this.run.info.summary.scores[name]?.kind === "pass";
-    return `${oneLine(name, 30)} ${isShare ? percent(mean) : digits(mean, 3)} (n = ${grouped(numbers)})`;
+    return `${oneLine(name, 30)} ${isShare ? percent(mean) : digits(mean, 3)} (n = ${groupDigits(numbers)})`;
   }
 
   describe() {
     const { run, seq } = this, { events } = run, trial = events.trial[seq - 1];
     const session = run.sessionAt(seq);
-    const parts = [`seq ${grouped(seq)}`, spaced(run.types[events.type[seq - 1]])];
-    const where = run.sessions.length > 1 && session >= 0 ? `, session ${session + 1}${run.isMerged ? ` (${run.shardName(run.shardOf[session])})` : ""}` : "";
-    this.event.replaceChildren(parts.join(" · "), trial >= 0 ? " · " : "", trial >= 0 ? el("a", { href: `#trial=${encodeURIComponent(run.trials.name[trial])}&seq=${seq}`, text: oneLine(run.trials.name[trial], 60), onclick: (event) => { event.preventDefault(); this.onTrial(trial); } }) : "", ` · ${(events.t[seq - 1] / 1e6).toFixed(3)} s${where}`);
+    const parts = [`seq ${groupDigits(seq)}`, asWords(run.types[events.type[seq - 1]])];
+    const sessionNote = run.sessions.length > 1 && session >= 0 ? `, session ${session + 1}${run.isMerged ? ` (${run.shardName(run.shardOf[session])})` : ""}` : "";
+    this.event.replaceChildren(parts.join(" · "), trial >= 0 ? " · " : "", trial >= 0 ? el("a", { href: `#trial=${encodeURIComponent(run.trials.name[trial])}&seq=${seq}`, text: oneLine(run.trials.name[trial], 60), onclick: (event) => { event.preventDefault(); this.onTrial(trial); } }) : "", ` · ${(events.t[seq - 1] / 1e6).toFixed(3)} s${sessionNote}`);
     for (const pause of run.pausesAt(seq)) {
       const left = (pause[3] - events.t[seq - 1]) / 1e6;
       if (left > 0 || PROBING.has(pause[4])) this.event.append(el("span", { class: "paused", text: ` · ${pauseText(pause, left)}` }));
     }
     const pace = paceAt(run, run.x[seq - 1]);
     if (pace) this.event.append(el("span", { class: "paced", text: ` · ${paceText(pace)}` }));
-    const last = this.decisions[lastIndex(this.decisions.map((decision) => decision.seq), seq)];
-    if (last) this.decisionLine.replaceChildren("last decision: ", link(`seq ${grouped(last.seq)}`, () => this.go(last.seq)), ` · ${last.decision}: ${last.reason}`);
+    const lastDecision = this.decisions[lastIndex(this.decisions.map((decision) => decision.seq), seq)];
+    if (lastDecision) this.decisionLine.replaceChildren("last decision: ", link(`seq ${groupDigits(lastDecision.seq)}`, () => this.go(lastDecision.seq)), ` · ${lastDecision.decision}: ${lastDecision.reason}`);
     else setText(this.decisionLine, "no policy decision yet");
   }
 
   list() {
     const { run, seq } = this, { spans } = run, now = run.x[seq - 1];
-    const running = run.runningAt(seq), shown = 9;
-    const rows = running.slice(0, shown).map((span) => el("li", {}, el("span", { class: "slot", text: this.slotName(span) }), el("span", { class: "name", text: oneLine(run.trials.name[spans.trial[span]], 40) }), el("span", { class: "faint", text: `attempt ${spans.attempt[span]} · ${duration(Math.max(0, now - run.startOf(span)))}` })));
+    const spansInFlight = run.runningAt(seq), maxRows = 9;
+    const rows = spansInFlight.slice(0, maxRows).map((span) => el("li", {}, el("span", { class: "slot", text: this.slotName(span) }), el("span", { class: "name", text: oneLine(run.trials.name[spans.trial[span]], 40) }), el("span", { class: "faint", text: `attempt ${spans.attempt[span]} · ${duration(Math.max(0, now - run.startOf(span)))}` })));
     if (!rows.length) rows.push(el("li", { class: "faint", text: "no attempt in flight" }));
-    if (running.length > shown) rows.push(el("li", { class: "faint", text: `and ${grouped(running.length - shown)} more` }));
+    if (spansInFlight.length > maxRows) rows.push(el("li", { class: "faint", text: `and ${groupDigits(spansInFlight.length - maxRows)} more` }));
     this.running.replaceChildren(...rows);
     const backoffs = run.backoffs.size > 20000 && this.isDragging ? [] : run.backoffsAt(seq);
-    const others = backoffs.slice(0, shown).map((backoff) => el("li", {}, el("span", { class: "slot", text: duration(Math.max(0, (backoff[3] - run.events.t[seq - 1]) / 1e6)) }), el("span", { class: "name", text: oneLine(run.trials.name[backoff[0]], 40) }), el("span", { class: "faint", text: `backoff: ${oneLine(spaced(backoff[4]), 40)}` })));
-    if (backoffs.length > shown) others.push(el("li", { class: "faint", text: `and ${grouped(backoffs.length - shown)} more` }));
-    this.backingOff.replaceChildren(...others);
+    const backoffRows = backoffs.slice(0, maxRows).map((backoff) => el("li", {}, el("span", { class: "slot", text: duration(Math.max(0, (backoff[3] - run.events.t[seq - 1]) / 1e6)) }), el("span", { class: "name", text: oneLine(run.trials.name[backoff[0]], 40) }), el("span", { class: "faint", text: `backoff: ${oneLine(asWords(backoff[4]), 40)}` })));
+    if (backoffs.length > maxRows) backoffRows.push(el("li", { class: "faint", text: `and ${groupDigits(backoffs.length - maxRows)} more` }));
+    this.backingOff.replaceChildren(...backoffRows);
   }
 
   draw() {
@@ -283,7 +283,7 @@ class HistoryView {
   // Changes of the limit and the pace, and pauses, in order, with reason and evidence.
   decisionsOf(run) {
     const rate = (pace) => (pace === null ? "unlimited" : `${digits(pace, 3)}/s`);
-    const entry = (seq, t, decision, reason, evidence, key) => ({ seq, t, decision: `${decision}${key ? ` (${oneLine(key, 40)})` : ""}`, reason: `${oneLine(spaced(reason), 40)}${evidence ? `, ${oneLine(evidence, 200)}` : ""}` });
+    const entry = (seq, t, decision, reason, evidence, key) => ({ seq, t, decision: `${decision}${key ? ` (${oneLine(key, 40)})` : ""}`, reason: `${oneLine(asWords(reason), 40)}${evidence ? `, ${oneLine(evidence, 200)}` : ""}` });
     return [
       ...run.limitChanges.map(([seq, , t, before, after, ...reason]) => entry(seq, t, `limit ${before} → ${after}`, ...reason)),
       ...run.paceChanges.map(([seq, , t, before, after, ...reason]) => entry(seq, t, `pace ${rate(before)} → ${rate(after)}`, ...reason)),
@@ -294,29 +294,29 @@ class HistoryView {
   drawIdle() {
     const reasons = idleReasons(this.run);
     this.idle.hidden = !reasons.length;
-    refill(this.idle, ...(reasons.length ? [el("b", { text: "Slots were idle: " }), reasons.slice(0, 6).join(" · "), reasons.length > 6 ? ` · ${grouped(reasons.length - 6)} more` : ""] : []));
+    refill(this.idle, ...(reasons.length ? [el("b", { text: "Slots were idle: " }), reasons.slice(0, 6).join(" · "), reasons.length > 6 ? ` · ${groupDigits(reasons.length - 6)} more` : ""] : []));
   }
 
   drawLegend() {
     const { run } = this, counts = new Map();
     for (const outcome of run.spans.outcome) counts.set(outcome, (counts.get(outcome) || 0) + 1);
     const entries = [...counts.entries()].sort((a, b) => a[0] - b[0]).map(([outcome, count]) =>
-      el("li", {}, outcomeMark(run.outcomes[outcome], { "aria-hidden": "true" }), `${OUTCOMES[run.outcomes[outcome]].label} `, el("b", { text: grouped(count) })));
-    if (run.pauses.length) entries.push(el("li", {}, el("i", { class: "swatch pause" }), "pauses ", el("b", { text: grouped(run.pauses.length) })));
+      el("li", {}, outcomeMark(run.outcomes[outcome], { "aria-hidden": "true" }), `${OUTCOMES[run.outcomes[outcome]].label} `, el("b", { text: groupDigits(count) })));
+    if (run.pauses.length) entries.push(el("li", {}, el("i", { class: "swatch pause" }), "pauses ", el("b", { text: groupDigits(run.pauses.length) })));
     const outages = pauseRanges(run).filter(({ reason }) => PROBING.has(reason)).length;
-    if (outages) entries.push(el("li", {}, el("i", { class: "swatch breaker" }), "circuit breaker open ", el("b", { text: grouped(outages) })));
-    if (run.covered.length > 1) entries.push(el("li", {}, el("i", { class: "swatch gap" }), "gaps between sessions ", el("b", { text: grouped(run.covered.length - 1) })));
+    if (outages) entries.push(el("li", {}, el("i", { class: "swatch breaker" }), "circuit breaker open ", el("b", { text: groupDigits(outages) })));
+    if (run.sessionRanges.length > 1) entries.push(el("li", {}, el("i", { class: "swatch gap" }), "gaps between sessions ", el("b", { text: groupDigits(run.sessionRanges.length - 1) })));
     this.legend.replaceChildren(...entries);
   }
 
   drawDecisions() {
-    const { decisions } = this, shown = 200;
+    const { decisions } = this, maxRows = 200;
     if (!decisions.length) return this.decisionList.replaceChildren();
     refill(this.decisionList, el("details", {},
       el("summary", { text: `${plural(decisions.length, "decision")} about limit, pace and pauses` }),
-      table("decisions", ["seq", "time", "decision", "reason"], decisions.slice(0, shown).map(({ seq, t, decision, reason }) => el("tr", {},
-        el("td", {}, link(grouped(seq), () => this.go(seq))), numberCell(`${(t / 1e6).toFixed(3)} s`), el("td", { class: "tight", text: decision }), el("td", { text: reason })))),
-      decisions.length > shown ? el("p", { class: "faint", text: `and ${grouped(decisions.length - shown)} more` }) : ""));
+      table("decisions", ["seq", "time", "decision", "reason"], decisions.slice(0, maxRows).map(({ seq, t, decision, reason }) => el("tr", {},
+        el("td", {}, link(groupDigits(seq), () => this.go(seq))), numberCell(`${(t / 1e6).toFixed(3)} s`), el("td", { class: "tight", text: decision }), el("td", { text: reason })))),
+      decisions.length > maxRows ? el("p", { class: "faint", text: `and ${groupDigits(decisions.length - maxRows)} more` }) : ""));
   }
 
   update() {

@@ -8,20 +8,20 @@ const SHOWN_CASES = 200, SHOWN_OUTCOMES = 40;
 const scoreWithInterval = (score) => (hasInterval(score) ? `${scoreMean(score)} (${intervalText(score)})` : scoreMean(score));
 
 const variantsOf = (history) => [...new Set(history.points.map((point) => point.variant))];
-const startedAt = (point) => (point.started_at ? visible(point.started_at.slice(0, 16)).replace("T", " ") : NONE);
+const startedAt = (point) => (point.started_at ? escapeInvisible(point.started_at.slice(0, 16)).replace("T", " ") : NONE);
 
 // The means of a score with their 95 % confidence intervals, a line for each variant.
 function trend(history) {
-  const scored = history.points.filter((point) => point.score && !point.is_partial);
-  if (scored.length < 2) return "";
+  const scoredPoints = history.points.filter((point) => point.score && !point.is_partial);
+  if (scoredPoints.length < 2) return "";
   const paths = [...new Set(history.points.map((point) => point.path))];
-  const lows = scored.map(({ score }) => score.low ?? score.mean), highs = scored.map(({ score }) => score.high ?? score.mean);
+  const lows = scoredPoints.map(({ score }) => score.low ?? score.mean), highs = scoredPoints.map(({ score }) => score.high ?? score.mean);
   let low = Math.min(...lows), high = Math.max(...highs);
   if (low === high) { low -= 0.5; high += 0.5; }
   const order = new Map(paths.map((path, index) => [path, index]));
   const x = (path) => LEFT + ((order.get(path) + 0.5) / paths.length) * (WIDTH - LEFT - RIGHT);
   const y = (value) => TOP + ((high - value) / (high - low)) * (HEIGHT - TOP - BOTTOM);
-  const label = (value) => scoreMean({ ...scored[0].score, mean: value });
+  const label = (value) => scoreMean({ ...scoredPoints[0].score, mean: value });
   const chart = svg("svg", { class: "trend", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": `Trend of ${oneLine(history.scorer, 40)} over ${plural(paths.length, "run")}` });
   for (const share of [0, 0.25, 0.5, 0.75, 1]) {
     const value = low + share * (high - low);
@@ -31,9 +31,9 @@ function trend(history) {
     const point = history.points.find((other) => other.path === path);
     chart.append(svg("text", { x: x(path), y: HEIGHT - 6, "text-anchor": paths.length === 1 ? "middle" : anchor }, startedAt(point)));
   }
-  const variants = variantsOf(history), gap = Math.min(8, (WIDTH - LEFT - RIGHT) / paths.length / (variants.length + 1)); // Between the whiskers of a run.
+  const variants = variantsOf(history), gap = Math.min(8, (WIDTH - LEFT - RIGHT) / paths.length / (variants.length + 1)); // Distance between the whiskers of a run.
   variants.forEach((variant, index) => {
-    const points = scored.filter((point) => point.variant === variant), series = svg("g", { class: `series-${index % SERIES}` });
+    const points = scoredPoints.filter((point) => point.variant === variant), series = svg("g", { class: `series-${index % SERIES}` });
     const center = (path) => x(path) + gap * (index - (variants.length - 1) / 2);
     series.append(svg("polyline", { class: "mean", points: points.map(({ path, score }) => `${center(path)},${y(score.mean)}`).join(" ") }));
     for (const { path, score } of points) {
@@ -55,9 +55,9 @@ function notes(history, point) {
   if (point.status === "damaged" || point.status === "unreadable") return point.outcome === point.status ? point.status : `${point.status}: ${oneLine(point.outcome, 100)}`;
   return [
     point.status === "finished" ? "" : oneLine(point.outcome, 60),
-    point.has_other_data ? `other data: ${grouped(point.common)} of ${plural(point.cases, "case")} in common` : point.common < history.cases ? `${grouped(point.common)} of the ${plural(history.cases, "case")}` : "",
+    point.has_other_data ? `other data: ${groupDigits(point.common)} of ${plural(point.cases, "case")} in common` : point.common < history.cases ? `${groupDigits(point.common)} of the ${plural(history.cases, "case")}` : "",
     point.scorer_changed ? `other version of ${oneLine(history.scorer, 24)}` : "",
-    point.failed ? `${grouped(point.failed)} failed` : "",
+    point.failed ? `${groupDigits(point.failed)} failed` : "",
     point.unpriced_calls ? `${plural(point.unpriced_calls, "call")} without a price` : "",
   ].filter(Boolean).join("; ");
 }
@@ -68,7 +68,7 @@ function runsTable(history, links) {
     const name = oneLine(point.path, 120), report = links.get(point.path);
     return el("tr", { "data-run": point.path }, el("td", {}, report ? el("a", { href: report, text: name }) : name),
       hasVariants ? el("td", { text: oneLine(point.variant, 40) }) : "", el("td", { class: "tight", text: startedAt(point) }), el("td", { class: "tight", text: oneLine(point.git.slice(0, 7), 7) || NONE }),
-      numberCell(grouped(point.common)), numberCell(point.score ? scoreWithInterval(point.score) : NONE), numberCell(duration(point.p95)), numberCell(point.cost === null ? NONE : money(point.cost)), el("td", { text: notes(history, point) }));
+      numberCell(groupDigits(point.common)), numberCell(point.score ? scoreWithInterval(point.score) : NONE), numberCell(duration(point.p95)), numberCell(point.cost === null ? NONE : money(point.cost)), el("td", { text: notes(history, point) }));
   });
   return table("runs", ["run", ...(hasVariants ? ["variant"] : []), "started (UTC)", "git", "cases", oneLine(history.scorer ?? "score", 40), "p95", "cost", ""], rows);
 }
@@ -78,7 +78,7 @@ function changedCases(kind, cases) {
   const items = cases.slice(0, SHOWN_CASES).map((item) => el("li", {},
     el("span", { class: "marks", text: [...item.outcomes].slice(-SHOWN_OUTCOMES).map((outcome) => MARKS[outcome]).join("") }), ` ${oneLine(item.case, 120)}${item.variant ? ` @${oneLine(item.variant, 40)}` : ""}`,
     item.since === null ? "" : el("span", { class: "faint", text: ` since ${oneLine(item.since, 120)}` })));
-  if (cases.length > SHOWN_CASES) items.push(el("li", { class: "faint", text: `and ${grouped(cases.length - SHOWN_CASES)} more` }));
+  if (cases.length > SHOWN_CASES) items.push(el("li", { class: "faint", text: `and ${groupDigits(cases.length - SHOWN_CASES)} more` }));
   return el("details", { class: "changed", "data-kind": kind }, el("summary", { text: `${kind}: ${plural(cases.length, "case")}` }), el("ul", {}, items));
 }
 

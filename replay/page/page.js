@@ -34,7 +34,7 @@ class Page {
     measure();
     this.themeButton = el("button", { type: "button", id: "theme", "aria-label": "Switch between light and dark", text: this.themeLabel, onclick: () => this.setTheme(this.isDark ? "light" : "dark") });
     this.top = el("header", { class: "top" });
-    this.compared = el("section", { "aria-labelledby": "compared-title", hidden: !this.comparison });
+    this.comparisonSection = el("section", { "aria-labelledby": "compared-title", hidden: !this.comparison });
     this.trials = new TrialsView(this.runs, this.comparison, { onOpen: (name) => this.openName(name), onChange: () => this.saveAddress() });
     this.breakdown = new BreakdownView(this.runs, { onValue: (metadata) => { this.trials.filterMetadata(metadata); this.trials.element.scrollIntoView({ block: "start" }); } });
     this.chooser = el("section", { class: "chooser", hidden: !this.comparison });
@@ -52,14 +52,14 @@ class Page {
     this.variants = new VariantsView(this.run, { onVariant: (name) => { this.trials.filterVariant(name); this.trials.element.scrollIntoView({ block: "start" }); } });
     const { filter = "all", query = "" } = this.grid || {};
     this.grid = new GridView(this.run, { filter, query, onOpen: (trial) => this.open(trial), onChange: () => this.saveAddress() });
-    const results = [this.trials.element, this.breakdown.element], ofRun = [this.tiles, this.variants.element, this.grid.element];
-    this.main.replaceChildren(this.top, this.compared, ...(this.comparison ? [...results, this.chooser, ...ofRun] : [...ofRun, ...results]),
+    const results = [this.trials.element, this.breakdown.element], runSections = [this.tiles, this.variants.element, this.grid.element];
+    this.main.replaceChildren(this.top, this.comparisonSection, ...(this.comparison ? [...results, this.chooser, ...runSections] : [...runSections, ...results]),
       this.errors, this.history.element, this.times.element, this.audit);
   }
 
   draw() {
     this.drawTop();
-    if (this.comparison) refill(this.compared, ...comparisonTable(this.comparison, this.runs));
+    if (this.comparison) refill(this.comparisonSection, ...comparisonTable(this.comparison, this.runs));
     this.drawRun();
     this.trials.update();
     this.breakdown.update();
@@ -82,16 +82,16 @@ class Page {
 
   drawTop() {
     const { info } = this.run, { summary } = info;
-    const started = summary.started_at ? `${visible(summary.started_at.slice(0, 19)).replace("T", " ")} UTC` : "not started";
-    const took = summary.sessions ? `, took ${duration(summary.elapsed)}` : "";
+    const startText = summary.started_at ? `${escapeInvisible(summary.started_at.slice(0, 19)).replace("T", " ")} UTC` : "not started";
+    const durationText = summary.sessions ? `, took ${duration(summary.elapsed)}` : "";
     const shards = this.run.shards.filter(({ name }) => name).length;
-    const sessions = summary.sessions > 1 || shards ? `, ${plural(summary.sessions, "session")}${shards ? `, merged from ${plural(shards, "shard")}` : ""}${summary.crashes ? `, ${grouped(summary.crashes)} without a final record` : ""}` : "";
+    const sessions = summary.sessions > 1 || shards ? `, ${plural(summary.sessions, "session")}${shards ? `, merged from ${plural(shards, "shard")}` : ""}${summary.crashes ? `, ${groupDigits(summary.crashes)} without a final record` : ""}` : "";
     const status = this.comparison ? this.runs.map((run, index) => el("span", {}, el("b", { text: "AB"[index] }), ` ${oneLine(run.info.path, 80)}, ${run.info.status}`))
-      : [el("span", { class: `badge ${info.status}`, text: info.status }), this.live ? el("span", { id: "live", class: "live", text: this.live.text }) : "", el("span", { text: oneLine(info.path, 120) }), el("span", { text: `${started}${took}${sessions}` })];
+      : [el("span", { class: `badge ${info.status}`, text: info.status }), this.live ? el("span", { id: "live", class: "live", text: this.live.text }) : "", el("span", { text: oneLine(info.path, 120) }), el("span", { text: `${startText}${durationText}${sessions}` })];
     refill(this.top,
       this.themeButton, el("p", { class: "eyebrow" }, status),
-      el("h1", { text: visible(this.comparison ? this.comparison.headline : info.headline).replace(/ (?=[%=])|(?<==) /g, "\u00a0") }),
-      ...this.runs.map((run) => (run.info.problem ? el("p", { class: "banner", role: "alert", text: `Shown up to the damage: ${visible(run.info.problem)}` }) : "")));
+      el("h1", { text: escapeInvisible(this.comparison ? this.comparison.headline : info.headline).replace(/ (?=[%=])|(?<==) /g, "\u00a0") }),
+      ...this.runs.map((run) => (run.info.problem ? el("p", { class: "banner", role: "alert", text: `Shown up to the damage: ${escapeInvisible(run.info.problem)}` }) : "")));
   }
 
   chooseRun(index) {
@@ -139,8 +139,8 @@ class Page {
     DARK.media = "not all";
     document.documentElement.classList.toggle("paper", isPaper);
     const folds = [this.variants.element, this.audit].flatMap((element) => [...element.querySelectorAll("details")]);
-    if (isPaper) this.unfolded = folds.filter((details) => details.open);
-    for (const details of folds) details.open = isPaper || this.unfolded.includes(details);
+    if (isPaper) this.openDetails = folds.filter((details) => details.open);
+    for (const details of folds) details.open = isPaper || this.openDetails.includes(details);
     if (!isPaper) return this.setTheme(this.theme);
     this.fit();
     this.trials.refresh();
@@ -163,7 +163,7 @@ class Page {
     this.saveAddress();
   }
 
-  // The fragment of the URL contains what is shown, so that it can be shared.
+  // Save the state of the page in the URL's fragment, so that a link shows the same.
   saveAddress() {
     if (this.isReading || this.isSaving) return;
     this.isSaving = true;
@@ -217,23 +217,23 @@ class Page {
       "/": () => this.trials.search.focus(),
       j: () => this.step(1),
       k: () => this.step(-1),
-      Enter: () => { if (this.trials.selected !== null) this.openName(this.trials.selected); },
+      Enter: () => { if (this.trials.selectedName !== null) this.openName(this.trials.selectedName); },
       ArrowLeft: () => isSlider || this.history.step(event.shiftKey ? -10 : -1),
       ArrowRight: () => isSlider || this.history.step(event.shiftKey ? 10 : 1),
       "+": () => this.history.zoomHere(0.6),
       "-": () => this.history.zoomHere(1 / 0.6),
       0: () => this.history.fit(),
     };
-    const act = Object.hasOwn(keys, event.key) && keys[event.key];
-    const native = { Enter: "button, a, summary", ArrowLeft: "pre", ArrowRight: "pre" }[event.key]; // Elements with their own use of the key.
-    if (!act || (native && event.target.closest?.(native))) return;
+    const action = Object.hasOwn(keys, event.key) && keys[event.key];
+    const nativeTargets = { Enter: "button, a, summary", ArrowLeft: "pre", ArrowRight: "pre" }[event.key]; // Elements that handle the key themselves.
+    if (!action || (nativeTargets && event.target.closest?.(nativeTargets))) return;
     if (!isSlider || !event.key.startsWith("Arrow")) event.preventDefault();
-    act();
+    action();
   }
 
   step(by) {
     this.trials.move(by);
-    if (this.drawer.isOpen && this.trials.selected !== null) this.openName(this.trials.selected);
+    if (this.drawer.isOpen && this.trials.selectedName !== null) this.openName(this.trials.selectedName);
   }
 
   update(data) {
@@ -259,7 +259,7 @@ function listen() {
     else if (data.columns.from === page.run.seq) page.update(data);
     else if (data.columns.from === 0) { page.runs[0] = new Run(data); page.build(); }
     const isLive = data.status === "running";
-    show(`${isLive ? "live" : "up to date"} · seq ${grouped(data.columns.seq)}`, isLive);
+    show(`${isLive ? "live" : "up to date"} · seq ${groupDigits(data.columns.seq)}`, isLive);
   });
   source.addEventListener("error", () => show(source.readyState === EventSource.CLOSED ? "server closed" : "reconnecting …", false));
 }

@@ -18,7 +18,7 @@ const pausesAttempts = (pause) => !pause[6].startsWith(SCORER);
 
 // "Retry-After", "endpoint unavailable; probing"; with the rate-limit key, if there is one.
 function reasonText(reason, key) {
-  const text = Object.hasOwn(PAUSE_REASONS, reason) ? PAUSE_REASONS[reason] : oneLine(spaced(reason), 60);
+  const text = Object.hasOwn(PAUSE_REASONS, reason) ? PAUSE_REASONS[reason] : oneLine(asWords(reason), 60);
   const name = key.startsWith(SCORER) ? `scorer ${oneLine(key.slice(SCORER.length), 24)}: ` : key ? `${oneLine(key, 24)}: ` : "";
   return `${name}${text}${PROBING.has(reason) ? "; probing" : ""}`;
 }
@@ -43,13 +43,13 @@ function pauseRanges(run) {
   const ranges = [];
   for (const pause of run.pauses.filter(pausesAttempts)) {
     const [from, to] = run.pauseRange(pause), [seq, session, , , reason, , key, endSeq] = pause;
-    const before = ranges.findLast((range) => range.key === key);
-    if (PROBING.has(reason) && before && before.reason === reason && before.endSeq === seq) {
-      before.to = to;
-      before.endSeq = endSeq;
+    const previousRange = ranges.findLast((range) => range.key === key);
+    if (PROBING.has(reason) && previousRange && previousRange.reason === reason && previousRange.endSeq === seq) {
+      previousRange.to = to;
+      previousRange.endSeq = endSeq;
     } else {
       const seconds = (pause[3] - pause[2]) / 1e6;
-      ranges.push({ from, to, reason, key, endSeq, session, text: pauseText(pause, seconds), short: PROBING.has(reason) ? "probing" : duration(seconds) });
+      ranges.push({ from, to, reason, key, endSeq, session, text: pauseText(pause, seconds), shortText: PROBING.has(reason) ? "probing" : duration(seconds) });
     }
   }
   return ranges;
@@ -58,16 +58,16 @@ function pauseRanges(run) {
 // Seconds in which only the pace kept slots idle: trials were queued, and fewer attempts in flight than the limit allows.
 function pacedTime(run) {
   if (!run.series.pace?.value.some(Boolean)) return { seconds: 0 };
-  const names = ["pace", "queued", "in_flight", "limit", "paused"], all = names.map((name) => run.series[name]);
-  const indexes = all.map(() => -1);
+  const names = ["pace", "queued", "in_flight", "limit", "paused"], series = names.map((name) => run.series[name]);
+  const indexes = series.map(() => -1);
   let seconds = 0, low = Infinity, high = 0;
   for (let x = 0; x < run.endX;) {
-    all.forEach(({ x: times }, index) => { while (indexes[index] + 1 < times.length && times[indexes[index] + 1] <= x) indexes[index] += 1; });
-    const [pace, queued, inFlight, limit, paused] = all.map(({ value }, index) => (indexes[index] < 0 ? 0 : value[indexes[index]]));
-    const next = Math.min(run.endX, ...all.map(({ x: times }, index) => times[indexes[index] + 1] ?? Infinity));
-    const range = run.covered.findLast(([from]) => from <= x), until = range ? Math.min(next, range[1]) : x;
-    if (pace && queued && !paused && (!limit || inFlight < limit) && until > x) {
-      seconds += until - x;
+    series.forEach(({ x: times }, index) => { while (indexes[index] + 1 < times.length && times[indexes[index] + 1] <= x) indexes[index] += 1; });
+    const [pace, queued, inFlight, limit, paused] = series.map(({ value }, index) => (indexes[index] < 0 ? 0 : value[indexes[index]]));
+    const next = Math.min(run.endX, ...series.map(({ x: times }, index) => times[indexes[index] + 1] ?? Infinity));
+    const range = run.sessionRanges.findLast(([from]) => from <= x), rangeEnd = range ? Math.min(next, range[1]) : x;
+    if (pace && queued && !paused && (!limit || inFlight < limit) && rangeEnd > x) {
+      seconds += rangeEnd - x;
       low = Math.min(low, pace / 1000);
       high = Math.max(high, pace / 1000);
     }
@@ -93,7 +93,7 @@ function idleReasons(run) {
 }
 
 // Restrict drawing to the area of a plot while `draw` runs.
-function clipped(plot, draw) {
+function drawClipped(plot, draw) {
   const context = plot.ctx, { left, top, width, height } = plot.bbox;
   context.save();
   context.beginPath();
@@ -105,7 +105,7 @@ function clipped(plot, draw) {
 
 // Shade the pauses behind the lines of a chart.
 function shadePauses(plot, run) {
-  clipped(plot, (context) => {
+  drawClipped(plot, (context) => {
     for (const { from, to, reason } of pauseRanges(run)) {
       context.fillStyle = color(PROBING.has(reason) ? "breaker" : "pause");
       const start = plot.valToPos(from, "x", true);
@@ -127,28 +127,28 @@ function drawLabel(context, text, { left, top, height, tint }) {
 // Label the pauses and the changes of the pace, where there is room.
 function labelPolicy(plot, run) {
   const { left, top, width, height } = plot.bbox, ratio = window.devicePixelRatio || 1, right = left + width;
-  clipped(plot, (context) => {
+  drawClipped(plot, (context) => {
     const line = Math.round(10 * UNIT * ratio) * 1.2;
     context.font = `${Math.round(10 * UNIT * ratio)}px system-ui, sans-serif`;
     context.textAlign = "left";
     context.textBaseline = "top";
-    for (const { from, to, text, short } of pauseRanges(run)) {
+    for (const { from, to, text, shortText } of pauseRanges(run)) {
       const start = Math.max(left, plot.valToPos(from, "x", true)), end = Math.min(right, plot.valToPos(to, "x", true));
-      const label = [text, short].find((candidate) => context.measureText(candidate).width + 8 * ratio < end - start);
+      const label = [text, shortText].find((candidate) => context.measureText(candidate).width + 8 * ratio < end - start);
       if (label) drawLabel(context, label, { left: start + 4 * ratio, top: top + 0.35 * height, height: line, tint: "ink" });
     }
     const { pace } = run.series;
-    let free = left;
+    let freeX = left;
     for (let index = 0; pace && index < pace.x.length; index++) {
       const value = pace.value[index] / 1000;
       if (!value) continue;
       const x = Math.max(plot.valToPos(pace.x[index], "x", true), left);
       const next = index + 1 < pace.x.length ? plot.valToPos(pace.x[index + 1], "x", true) : right;
       const widthOf = (text) => context.measureText(text).width + 6 * ratio;
-      const text = [paceText(value), `${paceNumber(value)}/s`].find((label, short) => short || x + widthOf(label) < Math.min(next, right));
-      if (x < free || next < left || x + widthOf(text) > right) continue;
+      const text = [paceText(value), `${paceNumber(value)}/s`].find((label, index) => index || x + widthOf(label) < Math.min(next, right));
+      if (x < freeX || next < left || x + widthOf(text) > right) continue;
       drawLabel(context, text, { left: x + 3 * ratio, top: plot.valToPos(value, "pace", true) - line - 2 * ratio, height: line, tint: "pace" });
-      free = x + widthOf(text) + 34 * ratio;
+      freeX = x + widthOf(text) + 34 * ratio;
     }
   });
 }

@@ -1,4 +1,4 @@
-// A run: the columns of its journal, and its state after any record. The data contain what each record changed.
+// A run: the columns of its journal, and its state after any record. The data contain the changes of each record.
 "use strict";
 
 const MAX_WORKER_LANES = 200; // If workers have more, the chart has a lane for each slot.
@@ -16,7 +16,7 @@ const EFFECTS = {
   trial_withdrawn: (counts, count_change) => { counts[COUNT.recovered] -= count_change; },
 };
 
-function cumulative(deltas) {
+function runningSums(deltas) {
   let total = 0;
   return deltas.map((delta) => (total += delta));
 }
@@ -54,7 +54,7 @@ class Run {
     this.trials = { name: [], case: [], variant: [], repeat: [], fingerprint: [], stage: [], recovered: [], elapsed: [], queue_time: [], backoff_time: [], run_time: [], scoring_time: [], reason: [], input: [], expected: [], metadata: [], output: [], scores: [], score_reasons: [], attempts: [] };
     this.numbers = new Map(); // Name → number of a trial.
     this.metadata = []; // Trial → its metadata, parsed when first needed.
-    this.texts = []; // Trial → its text for searches, likewise.
+    this.texts = []; // Trial → its text for searches, created when first needed.
     this.series = {};
     this.backoffs = new Map();
     this.errors = [];
@@ -78,29 +78,29 @@ class Run {
     if (columns.steps) this.addSteps(columns.steps);
     for (const [name, points] of Object.entries(columns.series)) {
       const series = (this.series[name] ||= { x: [], value: [] });
-      const sessions = cumulative(points.session), values = cumulative(points.value);
-      cumulative(points.t).forEach((t, index) => {
+      const sessions = runningSums(points.session), values = runningSums(points.value);
+      runningSums(points.t).forEach((t, index) => {
         series.x.push(this.base[sessions[index] - 1] + t / 1e6);
         series.value.push(values[index]);
       });
     }
     this.seq = columns.seq;
-    this.endX = this.covered.length ? Math.max(this.covered.at(-1)[1], 1e-3) : 1;
+    this.endX = this.sessionRanges.length ? Math.max(this.sessionRanges.at(-1)[1], 1e-3) : 1;
   }
 
   // Sessions are on one axis; the time in which there was none is a narrow gap, however long it was. Only shards overlap.
   placeSessions(sessions) {
     this.sessions = sessions;
-    this.covered = []; // Ranges of the axis with sessions, in order.
+    this.sessionRanges = []; // Ranges of the axis with sessions, in order.
     let wallEnd = 0;
     const wallStart = ({ offset, start }) => offset + start;
     for (const session of [...sessions].sort((a, b) => wallStart(a) - wallStart(b) || a.number - b.number)) {
-      const last = this.covered.at(-1), start = wallStart(session), length = session.end - session.start;
+      const last = this.sessionRanges.at(-1), start = wallStart(session), length = session.end - session.start;
       const gap = last ? Math.min(start - wallEnd, Math.max(0.3, 0.02 * last[1])) : 0, from = last ? last[1] + gap : 0;
       this.base[session.number - 1] ??= from - session.start;
       wallEnd = last ? Math.max(wallEnd, start + length) : start + length;
       if (last && gap < -1e-6) last[1] = Math.max(last[1], from + length);
-      else this.covered.push([from, from + length]);
+      else this.sessionRanges.push([from, from + length]);
     }
     for (let index = this.shardOf.length; index < sessions.length; index++) {
       const name = sessions[index].shard;
@@ -110,7 +110,7 @@ class Run {
   }
 
   addEvents(columns) {
-    const { events } = this, t = cumulative(columns.t), trials = cumulative(columns.trial);
+    const { events } = this, t = runningSums(columns.t), trials = runningSums(columns.trial);
     let session = Math.max(0, this.sessionAt(this.seq + 1));
     const counts = this.countsAt(this.seq);
     for (let index = 0; index < t.length; index++) {
@@ -128,7 +128,7 @@ class Run {
   }
 
   addTrials(columns) {
-    const { trials } = this, indexes = cumulative(columns.index);
+    const { trials } = this, indexes = runningSums(columns.index);
     for (const name of Object.keys(trials)) {
       if (name === "scores" || name === "attempts") continue;
       indexes.forEach((trial, index) => { trials[name][trial] = columns[name]?.[index] ?? (name === "variant" ? 0 : null); });
@@ -147,10 +147,10 @@ class Run {
 
   addSpans(columns) {
     const { spans } = this;
-    const decoded = { ...columns, start: cumulative(columns.start), seq: cumulative(columns.seq), end_seq: cumulative(columns.end_seq) };
-    cumulative(columns.index).forEach((span, index) => {
+    const values = { ...columns, start: runningSums(columns.start), seq: runningSums(columns.seq), end_seq: runningSums(columns.end_seq) };
+    runningSums(columns.index).forEach((span, index) => {
       const isNew = span >= spans.seq.length;
-      for (const name of Object.keys(spans)) spans[name][span] = decoded[name][index];
+      for (const name of Object.keys(spans)) spans[name][span] = values[name][index];
       if (isNew) {
         (this.shards[this.shardOf[spans.session[span] - 1]].lanes[spans.slot[span]] ||= []).push(span);
         this.trials.attempts[spans.trial[span]].push(span);
@@ -167,8 +167,8 @@ class Run {
   // The lanes of the chart: those of the workers, or one for each slot.
   get drawnLanes() { return this.workerLanes()?.flatMap(({ lanes }) => lanes) ?? this.lanes; }
 
-  // Name, first lane and lanes of each worker, as many as attempts ran in it at once; null if there are no workers, too many lanes,
-  // or shards. Only the end of an attempt names its worker.
+  // Name, first lane and lanes of each worker, one for each attempt that ran in it at the same time; null without workers, with
+  // shards, or with too many lanes. Only the end of an attempt names its worker.
   workerLanes() {
     if (this.workers === undefined) this.workers = this.isMerged ? null : this.groupByWorker();
     return this.workers;
@@ -187,24 +187,24 @@ class Run {
       else lanes.push([span]);
     }
     const byName = new Intl.Collator("en", { numeric: true });
-    const sorted = [...groups].sort(([a], [b]) => (a && b ? byName.compare(a, b) : a ? -1 : 1));
+    const workersByName = [...groups].sort(([a], [b]) => (a && b ? byName.compare(a, b) : a ? -1 : 1));
     let firstLane = 0;
-    return sorted.map(([name, lanes]) => ({ name: name || "other", firstLane: (firstLane += lanes.length) - lanes.length, lanes }));
+    return workersByName.map(([name, lanes]) => ({ name: name || "other", firstLane: (firstLane += lanes.length) - lanes.length, lanes }));
   }
 
   addSteps(columns) {
     Object.assign(this, { stepNames: columns.names, stepKinds: columns.kinds, stepsOmitted: columns.omitted });
-    const decoded = { ...columns, seq: cumulative(columns.seq), span: cumulative(columns.span), end: cumulative(columns.end) };
-    decoded.seq.forEach((_, index) => {
-      for (const [name, column] of Object.entries(this.steps)) column.push(decoded[name][index]);
-      const span = decoded.span[index];
+    const values = { ...columns, seq: runningSums(columns.seq), span: runningSums(columns.span), end: runningSums(columns.end) };
+    values.seq.forEach((_, index) => {
+      for (const [name, column] of Object.entries(this.steps)) column.push(values[name][index]);
+      const span = values.span[index];
       if (!this.stepsOf.has(span)) this.stepsOf.set(span, []);
       this.stepsOf.get(span).push(this.steps.seq.length - 1);
     });
   }
 
   addScores(columns) {
-    cumulative(columns.seq).forEach((seq, index) => {
+    runningSums(columns.seq).forEach((seq, index) => {
       const totals = (this.scores[columns.scorer[index]] ||= { seq: [], scored: [], numbers: [], total: [] });
       const last = totals.seq.length - 1, count = columns.count[index], value = columns.value[index];
       totals.seq.push(seq);
@@ -272,19 +272,19 @@ class Run {
   // circuit breaker is closed by a record only.
   pauseRange(pause) {
     const [, session, from, until, reason, , , endSeq] = pause, base = this.base[session - 1];
-    const ended = Math.min(PROBING.has(reason) ? Infinity : until / 1e6, Math.max(this.sessions[session - 1].end, from / 1e6));
-    const isEnded = endSeq && !(this.sessions[session]?.seq <= endSeq); // Otherwise, its session has ended, or nothing has.
-    return [base + from / 1e6, Math.min(base + ended, isEnded ? this.x[endSeq - 1] : Infinity)];
+    const endTime = Math.min(PROBING.has(reason) ? Infinity : until / 1e6, Math.max(this.sessions[session - 1].end, from / 1e6));
+    const isEnded = endSeq && !(this.sessions[session]?.seq <= endSeq); // Otherwise the pause ended with its session, or is open.
+    return [base + from / 1e6, Math.min(base + endTime, isEnded ? this.x[endSeq - 1] : Infinity)];
   }
 
   sessionAt(seq) { return lastIndex(this.sessions.map((session) => session.seq), seq); }
   shardAt(seq) { return this.shardOf[Math.max(0, this.sessionAt(seq))] ?? 0; }
   get isMerged() { return this.shards.some(({ name }) => name); }
 
-  // "shard 1/3"; the sessions of the merged run itself have resumed it.
+  // "shard 1/3"; the sessions after the merge have resumed the run.
   shardName(shard) { return this.isMerged ? (this.shards[shard].name ? `shard ${this.shards[shard].name}` : "resumed") : ""; }
 
-  // The first lane of a session's shard, and the first after them.
+  // The first lane of a session's shard, and the first lane after the shard.
   lanesOf(session) {
     const { firstLane, lanes } = this.shards[this.shardOf[session - 1]];
     return [firstLane, firstLane + lanes.length];
@@ -319,7 +319,7 @@ class Run {
       .sort((a, b) => trials.variant[a] - trials.variant[b] || trials.repeat[a] - trials.repeat[b]);
   }
 
-  // What a search finds a trial by, in lower case.
+  // The text of a trial that is searched, in lower case.
   searchText(trial) {
     const { trials } = this, error = this.errorOf(trial);
     return (this.texts[trial] ??= [trials.name[trial], this.caseOf(trial), ...["input", "expected", "output", "metadata"].map((name) => rawText(trials[name][trial])), error ? `${error[1]} ${error[2]}` : ""].join("\n").toLowerCase());
@@ -338,8 +338,8 @@ class Run {
 function parseObject(value) {
   if (!Array.isArray(value)) return {};
   try {
-    const parsed = JSON.parse(value[0]);
-    return parsed !== null && typeof parsed === "object" && !Array.isArray(parsed) ? parsed : {};
+    const object = JSON.parse(value[0]);
+    return object !== null && typeof object === "object" && !Array.isArray(object) ? object : {};
   } catch {
     return {};
   }

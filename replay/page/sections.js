@@ -15,22 +15,22 @@ function errorsSection(run, { onTrials, onSeq }) {
     group.last = Math.max(group.last, run.spans.end_seq[span]);
   });
   groups.sort((a, b) => b.attempts - a.attempts);
-  const rows = groups.slice(0, SHOWN_ERRORS).map(({ category, error, message, group, attempts, trials, last }) => el("tr", {}, numberCell(grouped(attempts)),
-    el("td", { class: "num" }, link(grouped(trials.size), () => onTrials(group), { "aria-label": `Show the ${plural(trials.size, "trial")} with this error` })),
-    el("td", { class: "num" }, link(`seq ${grouped(last)}`, () => onSeq(last), { title: "Show the state at this record" })),
-    el("td", { class: "tight" }, outcomeMark(category === "error" ? "failed" : category), ` ${spaced(category)}`), el("td", { class: "tight", text: oneLine(error, 60) }), el("td", { text: oneLine(message, 300) })));
+  const rows = groups.slice(0, SHOWN_ERRORS).map(({ category, error, message, group, attempts, trials, last }) => el("tr", {}, numberCell(groupDigits(attempts)),
+    el("td", { class: "num" }, link(groupDigits(trials.size), () => onTrials(group), { "aria-label": `Show the ${plural(trials.size, "trial")} with this error` })),
+    el("td", { class: "num" }, link(`seq ${groupDigits(last)}`, () => onSeq(last), { title: "Show the state at this record" })),
+    el("td", { class: "tight" }, outcomeMark(category === "error" ? "failed" : category), ` ${asWords(category)}`), el("td", { class: "tight", text: oneLine(error, 60) }), el("td", { text: oneLine(message, 300) })));
   return [sectionHead("errors-title", "Errors", "grouped by category, type and message; numbers in messages are ignored"),
     table("errors", ["attempts", "trials", "last", "category", "error", "message"], rows),
     groups.length > SHOWN_ERRORS ? el("p", { class: "faint", text: `and ${plural(groups.length - SHOWN_ERRORS, "more group")}` }) : ""];
 }
 
-// What each worker has done, those that ended early first.
+// The totals of each worker; workers that ended early come first.
 function workersTable(workers) {
   if (!workers) return [];
   const rows = Object.entries(workers).sort(([, a], [, b]) => (b.died || b.lost ? 1 : 0) - (a.died || a.lost ? 1 : 0));
   return [el("h3", { text: "Workers" }),
     table("workers", ["worker", "attempts", "busy", "died", "lost", "last end"], rows.slice(0, SHOWN_WORKERS).map(([name, { attempts, busy, died, lost, detail }]) => el("tr", {},
-      el("th", { scope: "row", text: oneLine(name, 40) }), ...[grouped(attempts), duration(busy), grouped(died), grouped(lost)].map(numberCell), el("td", { text: oneLine(detail, 60) })))),
+      el("th", { scope: "row", text: oneLine(name, 40) }), ...[groupDigits(attempts), duration(busy), groupDigits(died), groupDigits(lost)].map(numberCell), el("td", { text: oneLine(detail, 60) })))),
     rows.length > SHOWN_WORKERS ? el("p", { class: "faint", text: `and ${plural(rows.length - SHOWN_WORKERS, "more worker")}` }) : ""];
 }
 
@@ -74,30 +74,30 @@ class TimesView {
   }
 }
 
-const pairs = (entries) => el("dl", { class: "pairs" }, entries.map(([name, value]) => el("div", {}, el("dt", { text: oneLine(name, 60) }), el("dd", { text: visible(value) }))));
+const pairs = (entries) => el("dl", { class: "pairs" }, entries.map(([name, value]) => el("div", {}, el("dt", { text: oneLine(name, 60) }), el("dd", { text: escapeInvisible(value) }))));
 const foldedPairs = (title, entries) => el("details", {}, el("summary", { text: title }), pairs(entries));
 
 function sessionText({ at, pid, host, outcome, adopted, shard }) {
   const names = Array.isArray(adopted) ? adopted : Object.keys(adopted || {});
-  return `${shard ? `shard ${shard}, ` : ""}${at}, process ${pid} on ${host}: ${outcome ? spaced(outcome) : "no final record"}${names.length ? `; adopted changes: ${names.join(", ")}` : ""}`;
+  return `${shard ? `shard ${shard}, ` : ""}${at}, process ${pid} on ${host}: ${outcome ? asWords(outcome) : "no final record"}${names.length ? `; adopted changes: ${names.join(", ")}` : ""}`;
 }
 
 function auditSection({ info, seq }) {
   const { audit, next_command, verify_command } = info, { totals } = audit;
   const problems = audit.findings.length + audit.findings_omitted;
   const result = audit.ok
-    ? `✓ Audit OK: ${plural(totals.enqueued, "trial")} = ${grouped(totals.completed)} completed + ${grouped(totals.failed)} failed + ${grouped(totals.withdrawn)} withdrawn + ${grouped(totals.open)} open; ${plural(audit.decisions_reproduced, "policy decision")} reproduced.`
+    ? `✓ Audit OK: ${plural(totals.enqueued, "trial")} = ${groupDigits(totals.completed)} completed + ${groupDigits(totals.failed)} failed + ${groupDigits(totals.withdrawn)} withdrawn + ${groupDigits(totals.open)} open; ${plural(audit.decisions_reproduced, "policy decision")} reproduced.`
     : `✕ Audit failed: ${plural(problems, "finding")}.`;
   return [
     el("h2", { text: "Audit" }),
     el("p", { class: audit.ok ? "audit ok" : "audit failed", text: result }),
-    audit.findings.length ? el("ul", {}, audit.findings.slice(0, 20).map((finding) => el("li", { text: `record ${grouped(finding.seq)} (${finding.check}): ${visible(finding.message)}` }))) : "",
-    el("p", { class: "faint", text: audit.notes.map((note) => visible(note)).join(" · ") }),
-    el("p", { class: "faint" }, "The hash of every record was checked when this page was written, up to ", el("code", { text: `seq ${grouped(seq)}` }), ", head ", el("code", { id: "head", text: info.head }), ". To check files and blobs as well: ", el("code", { text: verify_command }), ".", next_command === verify_command ? "" : [" Next: ", el("code", { text: next_command })]),
+    audit.findings.length ? el("ul", {}, audit.findings.slice(0, 20).map((finding) => el("li", { text: `record ${groupDigits(finding.seq)} (${finding.check}): ${escapeInvisible(finding.message)}` }))) : "",
+    el("p", { class: "faint", text: audit.notes.map((note) => escapeInvisible(note)).join(" · ") }),
+    el("p", { class: "faint" }, "The hash of every record was checked when this page was written, up to ", el("code", { text: `seq ${groupDigits(seq)}` }), ", head ", el("code", { id: "head", text: info.head }), ". To check files and blobs as well: ", el("code", { text: verify_command }), ".", next_command === verify_command ? "" : [" Next: ", el("code", { text: next_command })]),
     el("div", { class: "more" },
       foldedPairs("Settings", Object.entries(info.settings)),
       foldedPairs("Environment", Object.entries(info.environment)),
-      el("details", {}, el("summary", { text: "Definition" }), pairs(Object.entries(info.definition)), info.definition_text ? el("pre", { tabindex: 0, text: visible(info.definition_text) }) : ""),
+      el("details", {}, el("summary", { text: "Definition" }), pairs(Object.entries(info.definition)), info.definition_text ? el("pre", { tabindex: 0, text: escapeInvisible(info.definition_text) }) : ""),
       foldedPairs("Sessions", info.sessions.map((session) => [`${session.number}`, sessionText(session)]))),
   ];
 }

@@ -5,7 +5,7 @@ const NOT_REUSED = "evaljournal.step_not_reused";
 const SHOWN_STEPS = 300;
 const STEP_FAILED = 1, STEP_REUSED = 2, STEP_NOT_REUSABLE = 3; // 0: completed.
 
-// The step whose content a step has: itself, or the completed one that it reuses; -1 if that is not on the page.
+// The step that has the content of a step: itself, or the completed step that it reuses; -1 if the page does not have it.
 function sourceOf(run, step) {
   const { seq, completed_seq, outcome } = run.steps;
   if (outcome[step] !== STEP_REUSED) return step;
@@ -13,21 +13,21 @@ function sourceOf(run, step) {
   return index >= 0 && seq[index] === completed_seq[step] && outcome[index] !== STEP_REUSED ? index : -1;
 }
 
-// Steps in the order of their starts, each after the one that called it, as [depth, step]; as replay.trajectory.nested.
+// Steps as [depth, step] in the order of their starts, each after its caller: the same as replay.trajectory.nested.
 function nestedSteps(run, steps) {
   const { number, parent } = run.steps, ordered = [...steps].sort((a, b) => number[a] - number[b]);
-  const numbers = new Set(ordered.map((step) => number[step])), called = new Map();
+  const numbers = new Set(ordered.map((step) => number[step])), callees = new Map();
   for (const step of ordered) {
     const caller = parent[step] > 0 && parent[step] < number[step] && numbers.has(parent[step]) ? parent[step] : 0;
-    if (!called.has(caller)) called.set(caller, []);
-    called.get(caller).push(step);
+    if (!callees.has(caller)) callees.set(caller, []);
+    callees.get(caller).push(step);
   }
-  const take = (caller) => { const steps = called.get(caller) || []; called.delete(caller); return steps.reverse(); };
-  const pending = take(0).map((step) => [0, step]), result = [];
-  while (pending.length) {
-    const [depth, step] = pending.pop();
+  const take = (caller) => { const steps = callees.get(caller) || []; callees.delete(caller); return steps.reverse(); };
+  const stack = take(0).map((step) => [0, step]), result = [];
+  while (stack.length) {
+    const [depth, step] = stack.pop();
     result.push([depth, step]);
-    pending.push(...take(number[step]).map((inner) => [depth + 1, inner]));
+    stack.push(...take(number[step]).map((callee) => [depth + 1, callee]));
   }
   return result;
 }
@@ -38,29 +38,29 @@ function stepCount(run, trial) {
   return executed ? `, ${plural(executed, "step")}` : "";
 }
 
-// What an attempt reused of those before: the same as replay.trajectory_text.reuse_text.
+// The steps that an attempt reused from earlier attempts: the same text as replay.trajectory_text.reuse_text.
 function reuseText(run, span, steps) {
-  const { outcome, number, parent, span: spans } = run.steps, { attempt, trial, details } = run.spans, first = details[span]?.reuses;
-  if (!first || run.stepsOmitted) return "";
-  const earlier = run.trials.attempts[trial[span]].filter((other) => attempt[other] >= first && attempt[other] < attempt[span]);
-  const before = earlier.flatMap((other) => run.stepsOf.get(other) || []), caller = new Map(), byNumber = new Map();
-  for (const step of before) { // Each use of a step replaces its caller.
+  const { outcome, number, parent, span: spans } = run.steps, { attempt, trial, details } = run.spans, firstAttempt = details[span]?.reuses;
+  if (!firstAttempt || run.stepsOmitted) return "";
+  const earlierAttempts = run.trials.attempts[trial[span]].filter((other) => attempt[other] >= firstAttempt && attempt[other] < attempt[span]);
+  const earlierSteps = earlierAttempts.flatMap((other) => run.stepsOf.get(other) || []), caller = new Map(), byNumber = new Map();
+  for (const step of earlierSteps) { // Each use of a step replaces its caller.
     const source = sourceOf(run, step);
     byNumber.set(`${spans[step]} ${number[step]}`, source);
     if (source >= 0) caller.set(source, `${spans[step]} ${parent[step]}`);
   }
-  const reusedSteps = steps.filter((step) => outcome[step] === STEP_REUSED), reused = reusedSteps.length, used = new Set(reusedSteps.map((step) => sourceOf(run, step)));
-  const isUsed = (step) => { // Reused, or inside a step that was.
-    for (let depth = 0; step !== undefined && depth <= before.length; depth++) {
-      if (used.has(step)) return true;
+  const reusedSteps = steps.filter((step) => outcome[step] === STEP_REUSED), reused = reusedSteps.length, reusedSources = new Set(reusedSteps.map((step) => sourceOf(run, step)));
+  const isUsed = (step) => { // Reused, or called by a reused step.
+    for (let depth = 0; step !== undefined && depth <= earlierSteps.length; depth++) {
+      if (reusedSources.has(step)) return true;
       step = byNumber.get(caller.get(step));
     }
     return false;
   };
-  const reusable = reused + before.filter((step) => outcome[step] === 0 && !isUsed(step)).length;
+  const reusable = reused + earlierSteps.filter((step) => outcome[step] === 0 && !isUsed(step)).length;
   const executed = steps.filter((step) => outcome[step] !== STEP_REUSED && outcome[step] !== STEP_NOT_REUSABLE).map((step) => number[step]);
-  const how = !executed.length ? "" : ` and ${reused < reusable ? "diverged" : "continued"} at step ${grouped(Math.min(...executed))}`;
-  return `reused ${grouped(reused)} of ${plural(reusable, "step")}${how}`;
+  const how = !executed.length ? "" : ` and ${reused < reusable ? "diverged" : "continued"} at step ${groupDigits(Math.min(...executed))}`;
+  return `reused ${groupDigits(reused)} of ${plural(reusable, "step")}${how}`;
 }
 
 function notReusedText(value) {
@@ -71,7 +71,7 @@ function notReusedText(value) {
 function stepList(run, span, drawer) {
   const steps = run.stepsOf.get(span) || [], head = reuseText(run, span, steps);
   if (!steps.length) return head ? el("p", { class: "faint", text: head }) : "";
-  const rows = nestedSteps(run, steps), inFull = () => el("code", { text: `${run.info.show_command} ${quoted(run.trials.name[run.spans.trial[span]])}` });
+  const rows = nestedSteps(run, steps), inFull = () => el("code", { text: `${run.info.show_command} ${shellQuote(run.trials.name[run.spans.trial[span]])}` });
   return el("div", { class: "trajectory" },
     head ? el("p", { class: "faint", text: head }) : "",
     el("p", { class: "faint step-legend", "aria-hidden": "true" }, [...run.stepKinds, "failed", "reused"].map((kind) => el("span", {}, el("i", { class: `step-bar ${kind}` }), kind))),
@@ -84,7 +84,7 @@ function stepRow(run, span, step, depth, drawer) {
   const { steps } = run, source = sourceOf(run, step), outcome = steps.outcome[step];
   const name = source < 0 ? "step" : run.stepNames[steps.name[source]], kind = source < 0 ? "other" : run.stepKinds[steps.kind[source]];
   const how = outcome === STEP_REUSED ? "reused" : outcome === STEP_FAILED ? "failed" : "";
-  const label = el("span", { class: "step-name" }, el("span", { class: "step-number", text: grouped(steps.number[step]) }), el("span", { class: "step-text", text: oneLine(name, 80) }));
+  const label = el("span", { class: "step-name" }, el("span", { class: "step-number", text: groupDigits(steps.number[step]) }), el("span", { class: "step-text", text: oneLine(name, 80) }));
   label.style.paddingLeft = `${Math.min(depth, 8)}em`;
   const bar = el("i", { class: `step-bar ${kind} ${how}` }), start = run.spans.start[span];
   const total = Math.max(1, 1e6 * (run.endOf(span) - run.startOf(span))), share = (time) => 100 * Math.min(1, Math.max(0, time / total));
@@ -101,15 +101,15 @@ function stepContent(run, span, step, source, drawer) {
   const content = (source >= 0 && steps.content[source]) || {}, isReused = steps.outcome[step] === STEP_REUSED;
   const kind = source < 0 ? "" : run.stepKinds[steps.kind[source]], from = source < 0 ? "an earlier attempt" : `attempt ${run.spans.attempt[steps.span[source]]}`;
   const usage = isReused ? [] : Object.entries(content.usage || {}).map(([name, value]) => amount(name, value));
-  const notes = [kind, isReused ? `reused from ${from}` : "", ...usage, content.continues ? `after the messages of step ${grouped(content.continues)}` : ""].filter(Boolean).join(" · ");
+  const notes = [kind, isReused ? `reused from ${from}` : "", ...usage, content.continues ? `after the messages of step ${groupDigits(content.continues)}` : ""].filter(Boolean).join(" · ");
   const part = (label, value) => el("div", { class: "message" }, el("h4", { text: label }), drawer.content(value, run, trial));
   return [
-    el("p", { class: "faint" }, link(`seq ${grouped(steps.seq[step])}`, () => drawer.onSeq(run, steps.seq[step]), { title: "Show the state at the end of this step" }), ` ${notes}`),
+    el("p", { class: "faint" }, link(`seq ${groupDigits(steps.seq[step])}`, () => drawer.onSeq(run, steps.seq[step]), { title: "Show the state at the end of this step" }), ` ${notes}`),
     ...(content.messages || []).map(([role, text]) => part(oneLine(role, 40) || "message", text)),
     content.input === undefined ? "" : part("input", content.input),
     content.reply === undefined ? "" : part("reply", content.reply),
     content.output === undefined ? "" : part("output", content.output),
-    content.error === undefined ? "" : el("pre", { class: "error", tabindex: 0, text: visible(content.error) }),
-    content.shortened ? el("p", { class: "truncated" }, "The page has no room for its messages. In full: ", el("code", { text: `${run.info.show_command} ${quoted(run.trials.name[trial])} --steps full` })) : "",
+    content.error === undefined ? "" : el("pre", { class: "error", tabindex: 0, text: escapeInvisible(content.error) }),
+    content.shortened ? el("p", { class: "truncated" }, "The page has no room for its messages. In full: ", el("code", { text: `${run.info.show_command} ${shellQuote(run.trials.name[trial])} --steps full` })) : "",
   ];
 }

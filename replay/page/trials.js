@@ -3,7 +3,7 @@
 
 const SHOWN_SCORERS = 4;
 const SHOWN_ATTEMPTS = 10;
-const SHOWN_VALUES = 40; // A metadata key with more values than this is treated as an identifier and not offered.
+const SHOWN_VALUES = 40; // A metadata key with more values is treated as an identifier and is no filter.
 const PRINTED_ROWS = 500;
 
 const DONE = ["completed", "failed", "withdrawn"];
@@ -58,7 +58,7 @@ class TrialsView {
     this.variant = ""; // Name of a variant; empty for all.
     this.errors = null; // {run, group}: only trials with an error of this group.
     this.sort = { by: comparison ? "change" : "number", down: false };
-    this.selected = null; // Name of a trial.
+    this.selectedName = null; // Name of a trial.
     this.matches = [];
     this.build();
   }
@@ -94,8 +94,8 @@ class TrialsView {
     this.refresh();
   }
 
-  // A row has the number of the trial in each run, -1 where a run does not have it. As in `diff`, trials of equal case, variant
-  // and repeat are in one row. Its name is the id of the trial, unless another row has that.
+  // A row has the number of the trial in each run, -1 if a run does not have the trial. As in `diff`, trials with the same case,
+  // variant and repeat are in one row. The row's name is the id of the trial, unless another row has this name.
   pairRows() {
     const byKey = new Map(), names = new Set();
     this.rows = [];
@@ -120,7 +120,7 @@ class TrialsView {
   }
 
   readChanges() {
-    const { comparison } = this, [, newest] = this.runs, rowOf = (name) => this.rowsOf[1][newest.numbers.get(name)];
+    const { comparison } = this, [, runB] = this.runs, rowOf = (name) => this.rowsOf[1][runB.numbers.get(name)];
     for (const row of this.rows) row.change = row.trials.includes(-1) ? (row.trials[0] < 0 ? "only_b" : "only_a") : this.sides(row).every(([run, trial]) => ["completed", "failed"].includes(run.stageOf(trial))) ? "same" : "open";
     for (const name of comparison.different_content) rowOf(name).change = "different";
     for (const kind of ["broken", "fixed", "changed"]) {
@@ -139,7 +139,7 @@ class TrialsView {
     return (this.comparison ? this.comparisonColumns(width) : this.runColumns(width)).filter((column) => (column.from || 0) <= width);
   }
 
-  // Each column: `from` is the width of the table in rem from which it is shown, `key` what rows are sorted by.
+  // In a column, `from` is the minimum width of the table in rem, and `key` returns the value by which rows are sorted.
   runColumns(width) {
     const [run] = this.runs, { trials } = run;
     const scorers = run.scorerNames.slice(0, SHOWN_SCORERS).map((name, index) => {
@@ -162,7 +162,7 @@ class TrialsView {
   }
 
   comparisonColumns(width) {
-    const newest = this.runs[1], scorers = newest.scorerNames.slice(0, 2).map((name) => ({
+    const runB = this.runs[1], scorers = runB.scorerNames.slice(0, 2).map((name) => ({
       id: `score-${name}`, label: oneLine(name, 20), size: "minmax(6rem, 0.5fr)", from: 66, cell: (row) => this.pairCell(row, (run, trial) => scoreText(run.scoreOf(run.scorers.indexOf(name), trial))), key: (row) => sortKey(this.last(row, (run, trial) => run.scoreOf(run.scorers.indexOf(name), trial))),
     }));
     return [
@@ -173,7 +173,7 @@ class TrialsView {
       this.outputColumn("output-a", "A output", 0),
       this.outputColumn("output-b", "B output", 1),
       ...scorers,
-      { id: "change", label: "change", size: width < 30 ? "4.4rem" : "minmax(5rem, 1.2fr)", cell: (row) => el("span", { class: `change ${row.change}`, text: width < 30 ? CHANGES[row.change] : changeText(row, width < 66 ? [] : newest.scorerNames.slice(0, 2)) }), key: (row) => Object.keys(CHANGES).indexOf(row.change) },
+      { id: "change", label: "change", size: width < 30 ? "4.4rem" : "minmax(5rem, 1.2fr)", cell: (row) => el("span", { class: `change ${row.change}`, text: width < 30 ? CHANGES[row.change] : changeText(row, width < 66 ? [] : runB.scorerNames.slice(0, 2)) }), key: (row) => Object.keys(CHANGES).indexOf(row.change) },
       { id: "elapsed", label: "latency", size: "8.4rem", from: 92, cell: (row) => this.pairCell(row, (run, trial) => (run.trials.elapsed[trial] === null ? NONE : microseconds(run.trials.elapsed[trial]))), key: (row) => this.last(row, (run, trial) => run.trials.elapsed[trial] ?? -1) },
     ];
   }
@@ -211,7 +211,7 @@ class TrialsView {
 
   scoreCell(scorer, trial) {
     const [run] = this.runs, value = run.scoreOf(scorer, trial), error = run.trials.score_reasons[trial]?.[scorer]?.error;
-    if (value === null) return error ? el("span", { class: "unscored", title: visible(error), text: "error" }) : NONE;
+    if (value === null) return error ? el("span", { class: "unscored", title: escapeInvisible(error), text: "error" }) : NONE;
     return scoreMark(value);
   }
 
@@ -231,7 +231,7 @@ class TrialsView {
     const keys = metadataValues(this.runs);
     this.metadataSelect.replaceChildren(el("option", { value: "", text: "all metadata" }),
       ...[...keys].map(([key, counts]) => el("optgroup", { label: oneLine(key, 40) }, [[null, 0], ...[...counts].sort((a, b) => b[1] - a[1])].map(([value, count]) =>
-        el("option", { value: JSON.stringify([key, value]), text: `${oneLine(key, 30)}: ${value === null ? "none" : `${oneLine(value, 40)} (${grouped(count)})`}` })))));
+        el("option", { value: JSON.stringify([key, value]), text: `${oneLine(key, 30)}: ${value === null ? "none" : `${oneLine(value, 40)} (${groupDigits(count)})`}` })))));
     this.metadataSelect.hidden = !keys.size;
     this.metadataSelect.value = this.metadata;
   }
@@ -240,16 +240,16 @@ class TrialsView {
   get filters() {
     const [first] = this.runs;
     if (!this.comparison) return Object.fromEntries(Object.entries(FILTERS).map(([id, { label, keep }]) => [id, { label, keep: ({ number }) => keep(first, number) }]));
-    const kept = Object.entries(FILTERS).map(([id, { label, keep }]) => [id, { label, keep: (row) => this.sides(row).some(([run, trial]) => keep(run, trial)) }]);
+    const trialFilters = Object.entries(FILTERS).map(([id, { label, keep }]) => [id, { label, keep: (row) => this.sides(row).some(([run, trial]) => keep(run, trial)) }]);
     const changes = Object.entries(CHANGES).filter(([id]) => id !== "open").map(([id, label]) => [id, { label, keep: (row) => row.change === id }]);
-    return Object.fromEntries([kept[0], ...changes, ["slower", { label: "slower", keep: (row) => row.slower !== undefined }], ...kept.slice(1)]);
+    return Object.fromEntries([trialFilters[0], ...changes, ["slower", { label: "slower", keep: (row) => row.slower !== undefined }], ...trialFilters.slice(1)]);
   }
 
   drawChips() {
     const chips = Object.entries(this.filters).map(([id, { label, keep }]) => [id, label, this.rows.reduce((count, row) => count + keep(row), 0)]);
     const group = this.errors && this.errors.run.errorGroups[this.errors.group];
     refill(this.chips, ...chips.filter(([id, , count]) => id === "all" || count || id === this.filter).map(([id, label, count]) =>
-      el("button", { type: "button", "data-filter": id, "aria-pressed": String(this.filter === id), onclick: () => this.choose(id) }, `${label} `, el("b", { text: grouped(count) }))),
+      el("button", { type: "button", "data-filter": id, "aria-pressed": String(this.filter === id), onclick: () => this.choose(id) }, `${label} `, el("b", { text: groupDigits(count) }))),
       group ? el("button", { type: "button", class: "group", "aria-pressed": "true", onclick: () => this.filterErrors(null), text: `error ${oneLine(group[1], 30)} ✕`, "aria-label": "Remove the filter by error" }) : "");
   }
 
@@ -304,7 +304,7 @@ class TrialsView {
     this.drawHead(columns);
     const { length } = this.matches;
     this.table.setAttribute("aria-rowcount", length + 1);
-    setText(this.count, length === this.rows.length ? plural(length, "trial") : `${grouped(length)} of ${plural(this.rows.length, "trial")}`);
+    setText(this.count, length === this.rows.length ? plural(length, "trial") : `${groupDigits(length)} of ${plural(this.rows.length, "trial")}`);
     this.table.style.setProperty("--row", `${ROW}px`);
     this.table.style.setProperty("--columns", columns.map(({ size }) => size).join(" "));
     this.body.style.height = `${Math.max(1, length) * ROW}px`;
@@ -325,26 +325,26 @@ class TrialsView {
 
   // Create the rows in view; all of them (up to PRINTED_ROWS) for paper. A focused row keeps the focus.
   render(isPaper) {
-    const { matches, columns } = this, focused = this.body.contains(document.activeElement) && document.activeElement.dataset.trial;
+    const { matches, columns } = this, focusedName = this.body.contains(document.activeElement) && document.activeElement.dataset.trial;
     const first = isPaper ? 0 : Math.max(0, Math.floor(this.scroller.scrollTop / ROW) - 4);
     const last = isPaper ? Math.min(matches.length, PRINTED_ROWS) : Math.min(matches.length, first + Math.ceil(this.scroller.clientHeight / ROW) + 9);
-    const shown = matches.slice(first, last), current = shown.some(({ name }) => name === this.selected) ? this.selected : shown[0]?.name;
+    const shown = matches.slice(first, last), current = shown.some(({ name }) => name === this.selectedName) ? this.selectedName : shown[0]?.name;
     const rows = shown.map((row, index) => this.rowElement(row, first + index, columns, row.name === current));
     if (!rows.length) rows.push(el("p", { class: "nothing", text: this.rows.length ? "No trial matches." : "No trials yet." }));
     if (isPaper && last < matches.length) rows.push(el("p", { class: "nothing", text: `and ${plural(matches.length - last, "more trial")}` }));
     this.body.replaceChildren(...rows);
-    if (focused) rows.find((row) => row.dataset.trial === focused)?.focus({ preventScroll: true });
+    if (focusedName) rows.find((row) => row.dataset.trial === focusedName)?.focus({ preventScroll: true });
   }
 
   rowElement(row, index, columns, isCurrent) {
-    const element = el("div", { class: "row", role: "row", tabindex: isCurrent ? 0 : -1, "data-trial": row.name, "aria-rowindex": index + 2, "aria-selected": String(row.name === this.selected), onclick: () => this.open(row) },
+    const element = el("div", { class: "row", role: "row", tabindex: isCurrent ? 0 : -1, "data-trial": row.name, "aria-rowindex": index + 2, "aria-selected": String(row.name === this.selectedName), onclick: () => this.open(row) },
       columns.map((column) => el("div", { class: `cell ${column.kind || ""}`, role: "gridcell" }, column.cell(row))));
     element.style.transform = `translateY(${index * ROW}px)`;
     return element;
   }
 
   open(row) {
-    this.selected = row.name;
+    this.selectedName = row.name;
     this.render();
     this.onOpen(row.name);
   }
@@ -357,7 +357,7 @@ class TrialsView {
     const steps = { ArrowDown: 1, ArrowUp: -1, PageDown: page, PageUp: -page, End: end, Home: -end };
     if (event.key === "Enter" || event.key === " ") this.open(row);
     else if (Object.hasOwn(steps, event.key)) {
-      this.selected = row.name;
+      this.selectedName = row.name;
       this.move(steps[event.key]);
       this.focus();
     } else return;
@@ -367,14 +367,14 @@ class TrialsView {
 
   // Move the selection by a number of rows.
   move(by) {
-    const index = this.matches.findIndex(({ name }) => name === this.selected);
+    const index = this.matches.findIndex(({ name }) => name === this.selectedName);
     if (!this.matches.length) return;
     this.select(this.matches[Math.min(Math.max(0, index < 0 ? 0 : index + by), this.matches.length - 1)].name);
     this.scroller.scrollIntoView({ block: "nearest" });
   }
 
   select(name) {
-    this.selected = name;
+    this.selectedName = name;
     const index = this.matches.findIndex((row) => row.name === name), { scroller } = this, top = index * ROW;
     if (index >= 0 && top < scroller.scrollTop) scroller.scrollTop = top;
     else if (top + ROW > scroller.scrollTop + scroller.clientHeight - ROW) scroller.scrollTop = top + 2 * ROW - scroller.clientHeight;
@@ -387,7 +387,7 @@ class TrialsView {
 
 const sortKey = (value) => value === true ? 1 : value === false ? 0 : value ?? -Infinity;
 
-// What changed between A and B; scores that have a column of their own are omitted.
+// The changes from A to B; scores that have a column of their own are omitted.
 function changeText({ change, details, slower }, columns) {
   const parts = [];
   if (details && details.stage_a !== details.stage_b) parts.push(`${STAGES[details.stage_a].label} → ${STAGES[details.stage_b].label}`);

@@ -26,20 +26,20 @@ class VariantsView {
     refill(this.tables, this.results(variants));
     refill(this.differences, ...(scorers.includes(score) ? differenceTable(variants, score) : []),
       others.length ? el("details", { class: "differences" }, el("summary", { text: `Differences of ${others.map((name) => oneLine(name, 30)).join(", ")}` }), others.flatMap((name) => differenceTable(variants, name))) : "",
-      notes.length ? el("details", { class: "notes" }, el("summary", { text: `Notes: ${oneLine(notes[0], 100)}${notes.length > 1 ? `; ${grouped(notes.length - 1)} more` : ""}` }), el("ul", {}, notes.map((note) => el("li", { text: visible(note) })))) : "");
+      notes.length ? el("details", { class: "notes" }, el("summary", { text: `Notes: ${oneLine(notes[0], 100)}${notes.length > 1 ? `; ${groupDigits(notes.length - 1)} more` : ""}` }), el("ul", {}, notes.map((note) => el("li", { text: escapeInvisible(note) })))) : "");
     this.draw();
   }
 
   results({ rows, baseline, score: mainScore }) {
-    const scorers = [...new Set(rows.flatMap((row) => Object.keys(row.scores)))], has = (name) => rows.some((row) => row[name] !== null);
-    const optional = (value, text) => numberCell(value === null ? NONE : text(value));
-    const heads = ["variant", ...scorers.map((name) => oneLine(name, 30)), "ok", "failed", "p50", "p95", ...(has("tokens") ? ["tokens"] : []), ...(has("cost") ? ["cost"] : []), ...(has("cost_per_pass") ? [scorers.length > 1 ? `cost per pass of ${oneLine(mainScore, 30)}` : "cost per pass"] : [])];
+    const scorers = [...new Set(rows.flatMap((row) => Object.keys(row.scores)))], hasValue = (name) => rows.some((row) => row[name] !== null);
+    const optionalCell = (value, text) => numberCell(value === null ? NONE : text(value));
+    const heads = ["variant", ...scorers.map((name) => oneLine(name, 30)), "ok", "failed", "p50", "p95", ...(hasValue("tokens") ? ["tokens"] : []), ...(hasValue("cost") ? ["cost"] : []), ...(hasValue("cost_per_pass") ? [scorers.length > 1 ? `cost per pass of ${oneLine(mainScore, 30)}` : "cost per pass"] : [])];
     return table("variants", heads, rows.map((row) => el("tr", { "data-variant": row.name },
       el("th", { scope: "row" }, link(oneLine(row.name, 60), () => this.onVariant(row.name), { title: "Show the trials of this variant" }),
         row.name === baseline ? el("span", { class: "tag", text: "baseline" }) : "", row.is_pareto_optimal ? el("span", { class: "tag front", text: "◆ Pareto front" }) : ""),
       scorers.map((name) => this.scoreCell(Object.hasOwn(row.scores, name) ? row.scores[name] : null)),
-      numberCell(grouped(row.completed)), numberCell(grouped(row.failed)), numberCell(duration(row.latency.p50)), numberCell(duration(row.latency.p95)),
-      has("tokens") ? optional(row.tokens, number) : "", has("cost") ? optional(row.cost, (cost) => `${row.unpriced_calls ? ">" : ""}${money(cost)}`) : "", has("cost_per_pass") ? optional(row.cost_per_pass, money) : "")));
+      numberCell(groupDigits(row.completed)), numberCell(groupDigits(row.failed)), numberCell(duration(row.latency.p50)), numberCell(duration(row.latency.p95)),
+      hasValue("tokens") ? optionalCell(row.tokens, number) : "", hasValue("cost") ? optionalCell(row.cost, (cost) => `${row.unpriced_calls ? ">" : ""}${money(cost)}`) : "", hasValue("cost_per_pass") ? optionalCell(row.cost_per_pass, money) : "")));
   }
 
   scoreCell(score) {
@@ -48,7 +48,7 @@ class VariantsView {
       const [label, count] = Object.entries(score.labels)[0] || ["", 0];
       return numberCell(count ? `${oneLine(label, 16)} ${Math.round((100 * count) / score.scored)} %` : NONE);
     }
-    return el("td", { class: "num" }, el("b", { text: scoreMean(score) }), el("span", { class: "faint", text: `${hasInterval(score) ? `${intervalText(score)}, ` : ""}n = ${grouped(score.numbers)}` }));
+    return el("td", { class: "num" }, el("b", { text: scoreMean(score) }), el("span", { class: "faint", text: `${hasInterval(score) ? `${intervalText(score)}, ` : ""}n = ${groupDigits(score.numbers)}` }));
   }
 
   draw() {
@@ -56,21 +56,21 @@ class VariantsView {
     if (!variants) return;
     const { score, rows } = variants, points = rows.filter(({ cost_per_trial: cost, unpriced_calls: unpriced, scores }) => score !== null && cost !== null && !unpriced && Object.hasOwn(scores, score) && scores[score].mean !== null)
       .map((row) => ({ name: oneLine(row.name, LABEL), cost: row.cost_per_trial, score: row.scores[score], isOptimal: row.is_pareto_optimal }));
-    const missing = rows.length - points.length, isLog = hasLogScale(points);
+    const missingCount = rows.length - points.length, isLog = hasLogScale(points);
     setText(this.title, score === null ? "Score against cost" : `${oneLine(score, 40)} against cost per trial`);
     this.plot.replaceChildren(...(points.length ? [scatter(points, Math.floor(this.plot.clientWidth), isLog)] : []));
     setText(this.note, score === null ? "No chart: no score has passes or numbers." : !points.length ? "No chart: the cost of every variant is unknown or incomplete." : [
-      "Bars are 95 % confidence intervals; ◆ and the line: Pareto front.", isLog ? "The axis of costs is logarithmic." : "", missing ? `Not shown, because cost or score is unknown or incomplete: ${plural(missing, "variant")}.` : ""].filter(Boolean).join(" "));
+      "Bars are 95 % confidence intervals; ◆ and the line: Pareto front.", isLog ? "The axis of costs is logarithmic." : "", missingCount ? `Not shown, because cost or score is unknown or incomplete: ${plural(missingCount, "variant")}.` : ""].filter(Boolean).join(" "));
   }
 }
 
 // The paired differences of the variants from the baseline.
 function differenceTable({ rows, baseline }, scorer) {
-  const points = (value) => (100 * value).toFixed(1), plain = (value) => digits(value, 3);
+  const points = (value) => (100 * value).toFixed(1), plainNumber = (value) => digits(value, 3);
   return [el("h3", { class: "differences", text: `${oneLine(scorer, 40)}, compared with ${oneLine(baseline, 60)}` }),
     table("paired with-p", ["", oneLine(baseline, 30), "variant", "difference", "95 % CI", "n", "", ""], rows.filter((row) => Object.hasOwn(row.differences, scorer)).map((row) => {
       const { paired_difference: paired, is_distinguishable: isDistinct } = row.differences[scorer], [p, ...words] = row.verdicts[scorer], isPass = paired.kind === "pass";
-      const cells = pairedRow(oneLine(row.name, 60), { ...paired, significant: isDistinct }, words.filter(Boolean).join("; "), isPass ? percent : plain, isPass ? points : plain, isPass ? " points" : "");
+      const cells = pairedRow(oneLine(row.name, 60), { ...paired, significant: isDistinct }, words.filter(Boolean).join("; "), isPass ? percent : plainNumber, isPass ? points : plainNumber, isPass ? " points" : "");
       cells.lastChild.before(numberCell(p || NONE));
       return cells;
     }))];
@@ -81,10 +81,10 @@ function ticks(low, high, count, isLog) {
   if (isLog) {
     const values = [];
     for (let power = Math.floor(Math.log10(low)); power <= Math.ceil(Math.log10(high)); power++) values.push(...[1, 2, 5].map((digit) => digit * 10 ** power));
-    const inside = values.filter((value) => value >= low * 0.999 && value <= high * 1.001);
-    return inside.length > count ? inside.filter((value) => Number.isInteger(Number(Math.log10(value).toFixed(6)))) : inside;
+    const visibleValues = values.filter((value) => value >= low * 0.999 && value <= high * 1.001);
+    return visibleValues.length > count ? visibleValues.filter((value) => Number.isInteger(Number(Math.log10(value).toFixed(6)))) : visibleValues;
   }
-  const rough = (high - low) / count, power = 10 ** Math.floor(Math.log10(rough)), step = power * [1, 2, 5, 10].find((digit) => digit * power >= rough * 0.999);
+  const minStep = (high - low) / count, power = 10 ** Math.floor(Math.log10(minStep)), step = power * [1, 2, 5, 10].find((digit) => digit * power >= minStep * 0.999);
   return Array.from({ length: Math.floor(high / step + 1e-9) - Math.ceil(low / step - 1e-9) + 1 }, (_, index) => (Math.ceil(low / step - 1e-9) + index) * step);
 }
 
@@ -103,16 +103,16 @@ function scatter(points, width, isLog) {
   const size = 11 * UNIT, left = 58 * UNIT, right = 14 * UNIT, top = 12 * UNIT, bottom = 26 * UNIT, height = Math.round(280 * UNIT);
   const costs = points.map(({ cost }) => cost);
   const [lowCost, highCost] = isLog ? [Math.min(...costs) / 1.6, Math.max(...costs) * 1.6] : [0, 1.12 * Math.max(...costs) || 1];
-  const isPass = points.every(({ score }) => score.kind === "pass"), ends = points.flatMap(({ score }) => (hasInterval(score) ? [score.low, score.high, score.mean] : [score.mean]));
-  const spare = 0.08 * (Math.max(...ends) - Math.min(...ends)) || 0.05 * Math.abs(ends[0]) || 0.5;
-  const low = Math.max(isPass ? 0 : -Infinity, Math.min(...ends) - spare), high = Math.min(isPass ? 1 : Infinity, Math.max(...ends) + spare);
+  const isPass = points.every(({ score }) => score.kind === "pass"), bounds = points.flatMap(({ score }) => (hasInterval(score) ? [score.low, score.high, score.mean] : [score.mean]));
+  const margin = 0.08 * (Math.max(...bounds) - Math.min(...bounds)) || 0.05 * Math.abs(bounds[0]) || 0.5;
+  const low = Math.max(isPass ? 0 : -Infinity, Math.min(...bounds) - margin), high = Math.min(isPass ? 1 : Infinity, Math.max(...bounds) + margin);
   const x = scaleOf(lowCost, highCost, left, width - right, isLog), y = scaleOf(low, high, height - bottom, top);
   const chart = svg("svg", { class: "scatter", width, height, viewBox: `0 0 ${width} ${height}`, "font-size": size, role: "img", "aria-label": `Score against cost per trial: ${points.map(({ name, cost, score }) => `${name} ${scoreMean(score)} for ${money(cost)}`).join(", ")}` });
   const text = (content, attributes) => svg("text", attributes, content);
   for (const value of ticks(low, high, 5)) chart.append(svg("line", { class: "grid", x1: left, x2: width - right, y1: y(value), y2: y(value) }), text(isPass ? `${digits(100 * value, 3)} %` : digits(value, 3), { x: left - 8, y: y(value) + size / 3, "text-anchor": "end" }));
   for (const value of ticks(lowCost, highCost, Math.max(2, width / (110 * UNIT)), isLog)) chart.append(svg("line", { class: "grid", x1: x(value), x2: x(value), y1: top, y2: height - bottom }), text(money(value), { x: x(value), y: height - bottom + 1.5 * size, "text-anchor": "middle" }));
-  const front = points.filter(({ isOptimal }) => isOptimal).sort((a, b) => a.cost - b.cost);
-  chart.append(svg("polyline", { class: "front", points: front.map(({ cost, score }) => `${x(cost)},${y(score.mean)}`).join(" ") }));
+  const paretoPoints = points.filter(({ isOptimal }) => isOptimal).sort((a, b) => a.cost - b.cost);
+  chart.append(svg("polyline", { class: "front", points: paretoPoints.map(({ cost, score }) => `${x(cost)},${y(score.mean)}`).join(" ") }));
   for (const { name, cost, score, isOptimal } of points) {
     const [cx, cy, r] = [x(cost), y(score.mean), 5 * UNIT];
     chart.append(svg("g", { class: isOptimal ? "point on-front" : "point" },

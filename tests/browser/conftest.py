@@ -61,7 +61,7 @@ class Tab:
         self.page.fill("#seq", str(seq))
         self.page.press("#seq", "Enter")
         self.page.wait_for_function(
-            "seq => document.getElementById('event').textContent.startsWith(`seq ${grouped(seq)} ·`)", arg=seq
+            "seq => document.getElementById('event').textContent.startsWith(`seq ${groupDigits(seq)} ·`)", arg=seq
         )
 
 

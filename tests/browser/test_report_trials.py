@@ -164,7 +164,7 @@ def test_controls_keep_the_focus(tmp_path: Path, open_tab: OpenTab) -> None:
     assert "wrong 1" == tab.evaluate(focused)
 
     tab.page.keyboard.press("j")
-    tab.evaluate("() => page.openName(page.trials.selected)")
+    tab.evaluate("() => page.openName(page.trials.selectedName)")
     assert "chad" == tab.evaluate(focused)
     tab.page.keyboard.press("Escape")
     assert "wrong 1" == tab.evaluate(focused)
