@@ -28,7 +28,7 @@ class Difference:
     paired_difference: PairedDifference
     """Differences are row minus baseline."""
     p_adjusted: float | None
-    """The p-value with Holm's correction over all comparisons of the table; None for labels, and without common values."""
+    """The p-value, Holm-corrected across all comparisons of the table; None for labels, and without common values."""
     is_distinguishable: bool
     """Whether `p_adjusted` is below 5 %."""
     minimum_detectable: float | None
@@ -118,7 +118,7 @@ def compare_all(sides: Mapping[str, Side], baseline: str) -> ComparisonTable:
 
 
 def assess(differences: Sequence[PairedDifference]) -> list[Difference]:
-    """Test several differences, with Holm's correction over those that can be tested."""
+    """Test several differences, Holm-corrected across those that can be tested."""
     p_values = [difference.p for difference in differences if difference.p is not None]
     adjusted_p_values, level = iter(holm(p_values)), 1 - _ALPHA / max(1, len(p_values))
     results: list[Difference] = []

@@ -145,7 +145,7 @@ def _difference_text(difference: Difference) -> str:
 def notes(table: ComparisonTable) -> Iterator[str]:
     """Yield what a reader of a table must know: corrections, trials that are not compared, incomplete figures."""
     if table.comparisons > 1:
-        yield f"p-values have Holm's correction over {table.comparisons:,} comparisons"
+        yield f"p-values are Holm-corrected across {table.comparisons:,} comparisons"
     baseline = _row_name(table.baseline)
     for row in table.rows:
         for note in (*_overlap_notes(row, baseline), *_difference_notes(row, baseline), *_row_notes(row)):

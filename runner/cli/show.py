@@ -119,7 +119,7 @@ def _print_list(view: LoadedRun, trials: Collection[str] | None = None, *, as_js
         _print_json(view.path, view.problem, trials=entries)
     else:
         scorers = list(state.scores)
-        head = ("TRIAL", "INPUT", "STAGE", "ATTEMPTS", "TOOK", *(printable(scorer, 24) for scorer in scorers))
+        head = ("TRIAL", "INPUT", "STAGE", "ATTEMPTS", "DURATION", *(printable(scorer, 24) for scorer in scorers))
         print_table([head, *(_columns(name, state.trials[name], value, scorers) for name, value in inputs)])
 
 

@@ -194,7 +194,7 @@ def test_text() -> None:
     assert "  b  better at n = 40 (+35.0 points, 95 % CI 17.6 to 49.0, p = 0.00024)" in output
     power = "minimum detectable difference: 21.8 points"
     assert f"  c  not distinguishable at n = 40 (+2.5 points, 95 % CI -5.7 to 10.4, p = 1); {power}" in output
-    assert "p-values have Holm's correction over 2 comparisons" in output
+    assert "p-values are Holm-corrected across 2 comparisons" in output
     assert "c: 40 trials in common with a; not compared: 2 only here (c40, c41)" in output
 
 

@@ -174,7 +174,7 @@ def test_the_list_of_trials() -> None:
 
     assert (0, "") == (result.exit_code, result.stderr)
     assert [
-        ["TRIAL", "INPUT", "STAGE", "ATTEMPTS", "TOOK", "exact", "judge"],
+        ["TRIAL", "INPUT", "STAGE", "ATTEMPTS", "DURATION", "exact", "judge"],
         ["peru", '{"question":"Where?\\n\\tReally?"}', "failed (timed out)", "2", "–", "–", "–"],
         ["a", "Where is the capital?", "completed", "1", "0.25 s", "true", "–"],
         ["b", "Where is the capital?", "completed", "1", "0.25 s", "true", "failed"],
