@@ -34,15 +34,15 @@ class RecordedPolicy:
     in_flight: list[Step] = field(factory=lambda: [(0.0, 0.0)])
     limits: list[Step] = field(factory=list)
     paces: list[Step] = field(factory=list)
-    limited: list[float] = field(factory=list)
+    rate_limit_times: list[float] = field(factory=list)
     """When a call was rate limited."""
-    unavailable: list[float] = field(factory=list)
+    failure_times: list[float] = field(factory=list)
     """When a call failed with a 5xx."""
     probes: list[float] = field(factory=list)
     open_periods: list[tuple[float, float]] = field(factory=list)
     """Start and end of each period in which the circuit breaker was open."""
     _count: int = 0
-    _since: float | None = None
+    _open_time: float | None = None
 
     def __attrs_post_init__(self) -> None:
         """Start with the first limit."""
@@ -66,7 +66,7 @@ class RecordedPolicy:
         self._count += 1 if isinstance(signal, Started) else -1
         self.in_flight.append((signal.t, self._count))
         if isinstance(signal, Failed):
-            (self.limited if signal.category == "rate_limited" else self.unavailable).append(signal.t)
+            (self.rate_limit_times if signal.category == "rate_limited" else self.failure_times).append(signal.t)
         decision = self._record(signal.t, self.policy.take(signal))
         if decision.probe:
             self.probes.append(signal.t)
@@ -79,11 +79,11 @@ class RecordedPolicy:
                     self.limits.append((t, change.after))
                 case PaceChanged():
                     self.paces.append((t, change.after))
-                case IntakePaused(reason="unavailable") if self._since is None:
-                    self._since = t
-                case IntakeResumed(reason="unavailable") if self._since is not None:
-                    self.open_periods.append((self._since, t))
-                    self._since = None
+                case IntakePaused(reason="unavailable") if self._open_time is None:
+                    self._open_time = t
+                case IntakeResumed(reason="unavailable") if self._open_time is not None:
+                    self.open_periods.append((self._open_time, t))
+                    self._open_time = None
                 case _:
                     pass
         return decision
@@ -131,28 +131,28 @@ class Panel:
 
     def shade(self, spans: Sequence[tuple[float, float]]) -> list[str]:
         """Shade spans of time."""
-        inside = f'y="{self.top:.1f}" height="{self.height:.1f}" fill="{SHADE}"'
-        return [f'<rect x="{self.x(a):.1f}" width="{self.x(b) - self.x(a):.1f}" {inside}/>' for a, b in spans]
+        attributes = f'y="{self.top:.1f}" height="{self.height:.1f}" fill="{SHADE}"'
+        return [f'<rect x="{self.x(a):.1f}" width="{self.x(b) - self.x(a):.1f}" {attributes}/>' for a, b in spans]
 
     def steps(self, steps: Sequence[Step], color: str, *, dash: str = "", fill: bool = False) -> list[str]:
         """Draw a step function, with gaps where it has no value."""
-        drawn: list[str] = []
+        elements: list[str] = []
         points: list[tuple[float, float]] = []
-        kept = list({round(2 * self.x(t)): (t, value) for t, value in steps}.values())  # At most two steps per pixel.
-        for (t, value), (until, _) in zip(kept, [*kept[1:], (self.seconds, None)], strict=True):
+        visible_steps = list({round(2 * self.x(t)): (t, value) for t, value in steps}.values())  # At most two steps per pixel.
+        for (t, value), (end, _) in zip(visible_steps, [*visible_steps[1:], (self.seconds, None)], strict=True):
             if value is not None and t < self.seconds:
-                points += [(self.x(t), self.y(value)), (self.x(min(until, self.seconds)), self.y(value))]
+                points += [(self.x(t), self.y(value)), (self.x(min(end, self.seconds)), self.y(value))]
             elif points:
-                drawn.append(line(points, color, 1.8, dash))
+                elements.append(line(points, color, 1.8, dash))
                 points = []
         if points and fill:
             area = " ".join(f"{x:.1f},{y:.1f}" for x, y in [(points[0][0], self.y(0)), *points, (points[-1][0], self.y(0))])
-            drawn.append(f'<polygon points="{area}" fill="{color}" fill-opacity="0.15"/>')
-        return [*drawn, *([line(points, color, 1.8 if not fill else 1.2, dash)] if points else [])]
+            elements.append(f'<polygon points="{area}" fill="{color}" fill-opacity="0.15"/>')
+        return [*elements, *([line(points, color, 1.8 if not fill else 1.2, dash)] if points else [])]
 
-    def ticks(self, times: Sequence[float], color: str, *, at: float) -> list[str]:
+    def ticks(self, times: Sequence[float], color: str, *, value: float) -> list[str]:
         """Draw a short mark at each time."""
-        y = self.y(at)
+        y = self.y(value)
         return [line([(self.x(t), y), (self.x(t), y - 9)], color, 1.4) for t in times if t <= self.seconds]
 
     def level(self, value: float, label: str) -> list[str]:
@@ -172,9 +172,9 @@ def text(x: float, y: float, label: str, *, anchor: str = "start", color: str = 
 
 def line(points: Sequence[tuple[float, float]], color: str, width: float, dash: str = "") -> str:
     """Return a line through points."""
-    dashed = f' stroke-dasharray="{dash}"' if dash else ""
+    dash_attribute = f' stroke-dasharray="{dash}"' if dash else ""
     coordinates = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-    return f'<polyline points="{coordinates}" fill="none" stroke="{color}" stroke-width="{width}"{dashed}/>'
+    return f'<polyline points="{coordinates}" fill="none" stroke="{color}" stroke-width="{width}"{dash_attribute}/>'
 
 
 def legend(y: float, entries: Sequence[tuple[str, str, str]]) -> list[str]:
@@ -213,19 +213,19 @@ OPEN = ("shade", SHADE, "breaker open")
 def rate_limit() -> str:
     """Draw the first 60 s on an endpoint that accepts 10 calls per second, with a burst of 20."""
     policy = simulate_policy(Endpoint(rate=10.0, burst=20.0), 60.0)
-    upper = Panel("Attempts in flight", 66, 150, 60.0, 48)
-    lower = Panel("Pace: starts per second", 262, 110, 60.0, 40)
+    flight_panel = Panel("Attempts in flight", 66, 150, 60.0, 48)
+    pace_panel = Panel("Pace: starts per second", 262, 110, 60.0, 40)
     return picture(
         412,
         "Ramp-up until a rate limit is detected",
         legend(24, [IN_FLIGHT, LIMIT_KEY, PACE_KEY, LIMITED]),
-        upper.frame([0, 16, 32, 48], show_times=False),
-        upper.steps(policy.in_flight, FLIGHT, fill=True),
-        upper.steps(policy.limits, LIMIT, dash="6 4"),
-        lower.frame([0, 10, 20, 30, 40], show_times=True),
-        lower.level(10, "the endpoint accepts 10/s"),
-        lower.steps(policy.paces, PACE),
-        lower.ticks(policy.limited, BAD, at=0),
+        flight_panel.frame([0, 16, 32, 48], show_times=False),
+        flight_panel.steps(policy.in_flight, FLIGHT, fill=True),
+        flight_panel.steps(policy.limits, LIMIT, dash="6 4"),
+        pace_panel.frame([0, 10, 20, 30, 40], show_times=True),
+        pace_panel.level(10, "the endpoint accepts 10/s"),
+        pace_panel.steps(policy.paces, PACE),
+        pace_panel.ticks(policy.rate_limit_times, BAD, value=0),
     )
 
 
@@ -233,7 +233,7 @@ def outage() -> str:
     """Draw an outage of 15 s."""
     policy = simulate_policy(Endpoint(cap=48, bursts=(Burst(start=20.0, seconds=15.0, kind="unavailable"),)), 70.0)
     panel = Panel("Attempts in flight", 66, 190, 70.0, 80)
-    down = line([(panel.x(20), panel.top + 4), (panel.x(35), panel.top + 4)], BAD, 4)
+    outage_bar = line([(panel.x(20), panel.top + 4), (panel.x(35), panel.top + 4)], BAD, 4)
     return picture(
         312,
         "An outage: circuit breaker and probes",
@@ -242,25 +242,25 @@ def outage() -> str:
         panel.frame([0, 20, 40, 60, 80], show_times=True),
         panel.steps(policy.in_flight, FLIGHT, fill=True),
         panel.steps(policy.limits, LIMIT, dash="6 4"),
-        [down, text(panel.x(20) + 4, panel.top + 22, "endpoint down for 15 s", color=BAD)],
-        panel.ticks(policy.unavailable, BAD, at=0),
-        panel.ticks(policy.probes, PROBE, at=6),
+        [outage_bar, text(panel.x(20) + 4, panel.top + 22, "endpoint down for 15 s", color=BAD)],
+        panel.ticks(policy.failure_times, BAD, value=0),
+        panel.ticks(policy.probes, PROBE, value=6),
     )
 
 
 def random_429s() -> str:
     """Draw random 429s above a real rate limit."""
-    random = simulate_policy(Endpoint(random_429=0.05), 60.0)
-    rate_limited = simulate_policy(Endpoint(rate=20.0, burst=20.0, retry_after=False), 60.0)
+    random_policy = simulate_policy(Endpoint(random_429=0.05), 60.0)
+    paced_policy = simulate_policy(Endpoint(rate=20.0, burst=20.0, retry_after=False), 60.0)
     parts: list[str] = []
     titles = "5 % of the calls are rate limited at random: ignored", "The endpoint accepts 20 calls per second: paced"
-    for policy, title, top in ((random, titles[0], 66), (rate_limited, titles[1], 262)):
+    for policy, title, top in ((random_policy, titles[0], 66), (paced_policy, titles[1], 262)):
         panel = Panel(title, top, 130, 60.0, 120)
         parts += panel.frame([0, 40, 80, 120], show_times=True)
         parts += panel.steps(policy.in_flight, FLIGHT, fill=True)
         parts += panel.steps(policy.limits, LIMIT, dash="6 4")
         parts += panel.steps(policy.paces, PACE)
-        parts += panel.ticks(policy.limited, BAD, at=0)
+        parts += panel.ticks(policy.rate_limit_times, BAD, value=0)
     return picture(430, "Random 429s and a real rate limit", legend(24, [IN_FLIGHT, LIMIT_KEY, PACE_KEY, LIMITED]), parts)
 
 

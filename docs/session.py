@@ -66,9 +66,9 @@ def section() -> str:
     """Run, interrupt, resume and verify the quick start; return the session as Markdown."""
     run, code = play("evaljournal run examples/quickstart.py", stop=True)
     screen = next(frame for frame in frames(run) if frame.startswith("capitals  ") and STOP_WHEN.search(frame.encode()))
-    stopped = frames(run)[-1].removeprefix("^C").strip("\n")
-    resumed, resumed_code = play("evaljournal resume")
-    verified, _ = play("evaljournal verify")
+    stop_output = frames(run)[-1].removeprefix("^C").strip("\n")
+    resume_output, resume_code = play("evaljournal resume")
+    verify_output, _ = play("evaljournal verify")
     return f"""{BEGIN}
 `examples/quickstart.py` simulates a model with realistic latency, 429s, 503s and wrong answers; it needs no key and no network.
 
@@ -81,18 +81,18 @@ Press Ctrl-C. In-flight attempts get a few seconds to finish, the journal is syn
 (exit code {code}):
 
 ```
-{stopped}
+{stop_output}
 ```
 
-`evaljournal resume` continues in the same journal; completed trials are not called again (exit code {resumed_code}). It works
+`evaljournal resume` continues in the same journal; completed trials are not called again (exit code {resume_code}). It works
 the same way after `kill -9` or a power failure.
 
 ```
 $ evaljournal resume
-{frames(resumed)[-1]}
+{frames(resume_output)[-1]}
 
 $ evaljournal verify
-{frames(verified)[-1]}
+{frames(verify_output)[-1]}
 ```
 {END}
 """
@@ -109,11 +109,11 @@ def main() -> None:
         sys.stdout.write(text)
         return
     target = Path(sys.argv[1])
-    before, _, after = target.read_text().partition(BEGIN)
-    _, mark, after = after.partition(END)
+    start, _, rest = target.read_text().partition(BEGIN)
+    _, mark, rest = rest.partition(END)
     if not mark:
         sys.exit(f"{target} has no {BEGIN} … {END}")
-    target.write_text(before + text.rstrip("\n") + after)
+    target.write_text(start + text.rstrip("\n") + rest)
 
 
 if __name__ == "__main__":

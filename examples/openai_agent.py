@@ -29,7 +29,7 @@ def weather(city: str) -> dict[str, Any]:
 
 @durable(kind="tool")
 def clothes(city: str) -> list[str]:
-    """Return what the shops of a city sell."""
+    """Return the clothes that are sold in a city."""
     return ["jacket", "shirt"] if city.lower() == "lima" else ["coat", "scarf"]
 
 

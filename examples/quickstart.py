@@ -1,6 +1,6 @@
 """A first evaluation that needs no API key and no network: a simulated model answers sixty questions about capitals.
 
-It has realistic latency, 429s, 503s and wrong answers. Run it, press Ctrl-C in the middle, and resume it:
+The model has realistic latency, 429s, 503s and wrong answers. Run it, press Ctrl-C in the middle, and resume it:
 
     evaljournal run examples/quickstart.py
     evaljournal resume
