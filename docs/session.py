@@ -109,11 +109,11 @@ def main() -> None:
         sys.stdout.write(text)
         return
     target = Path(sys.argv[1])
-    start, _, rest = target.read_text().partition(BEGIN)
-    _, mark, rest = rest.partition(END)
+    start, _, tail = target.read_text().partition(BEGIN)
+    _, mark, tail = tail.partition(END)
     if not mark:
         sys.exit(f"{target} has no {BEGIN} … {END}")
-    target.write_text(start + text.rstrip("\n") + rest)
+    target.write_text(start + text.rstrip("\n") + tail)
 
 
 if __name__ == "__main__":

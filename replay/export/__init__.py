@@ -14,9 +14,9 @@ from replay.export.junit import junit
 from replay.export.markdown import markdown
 from replay.export.nat import nat
 from replay.export.otlp import otlp, otlp_proto
-from replay.export.parquet import MissingExtra, parquet
+from replay.export.parquet import parquet
 from replay.export.source import Source
-from replay.export.tables import Rows, as_csv, jsonl
+from replay.export.tables import MissingExtra, Rows, as_csv, jsonl
 
 __all__ = ["FORMATS", "File", "Files", "Format", "MissingExtra", "Rows", "Source", "TableFile"]
 

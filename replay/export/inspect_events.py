@@ -38,7 +38,6 @@ _PARAMETERS: Final[dict[str, Callable[[float], float]]] = {
     "frequency_penalty": float,
     "presence_penalty": float,
     "max_tokens": as_integer,
-    "max_completion_tokens": as_integer,
     "seed": as_integer,
 }
 """Members of a request that an Inspect log can hold → their types."""
@@ -187,9 +186,7 @@ def _step_message(identity: str, message: Message) -> dict[str, Any]:
 
 
 def _config(call: ModelCall) -> dict[str, Any]:
-    parameters = {name: kind(call.parameters[name]) for name, kind in _PARAMETERS.items() if name in call.parameters}
-    max_tokens = parameters.pop("max_completion_tokens", None)
-    return parameters if max_tokens is None else {**parameters, "max_tokens": max_tokens}
+    return {name: kind(call.parameters[name]) for name, kind in _PARAMETERS.items() if name in call.parameters}
 
 
 def request_messages(index: TrialIndex, trial: TrialDetails, call: ModelCall) -> list[dict[str, Any]]:

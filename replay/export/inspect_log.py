@@ -7,7 +7,7 @@ repeat an epoch; its attempts and scores are events. Inspect has no fields for w
 import hashlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
@@ -67,27 +67,22 @@ def _log(index: TrialIndex, variant: str | None) -> Iterator[bytes]:
     header = _header(index, task, variant)
     with ZipFile(spool, "w", ZIP_DEFLATED) as log:
 
-        def write_file(name: str, pieces: Iterator[bytes]) -> Iterator[bytes]:
+        def write_file(name: str, pieces: Iterable[bytes]) -> Iterator[bytes]:
             with log.open(_entry(name, index), "w") as file:
                 for piece in pieces:
                     file.write(piece)
                     yield spool.take()
 
-        yield from write_file(
-            "_journal/start.json", _json({"version": _VERSION, "eval": header["eval"], "plan": header["plan"]})
-        )
+        start = {"version": _VERSION, "eval": header["eval"], "plan": header["plan"]}
+        yield from write_file("_journal/start.json", [orjson.dumps(start)])
         for trial in index.trials(*DONE_STAGES, variant=variant):
-            yield from write_file(_file_name(trial), iter([_json_with_nan(_sample(index, trial, task), trial)]))
+            yield from write_file(_file_name(trial), [_json_with_nan(_sample(index, trial, task), trial)])
         summaries = (
             _json_with_nan(_summary(index, trial, task), trial) for trial in index.trials(*DONE_STAGES, variant=variant)
         )
         yield from write_file("summaries.json", _list(summaries))
-        yield from write_file("header.json", _json(header))
+        yield from write_file("header.json", [orjson.dumps(header)])
     yield spool.take()
-
-
-def _json(value: Any) -> Iterator[bytes]:
-    yield orjson.dumps(value)
 
 
 def _json_with_nan(value: Any, trial: TrialDetails) -> bytes:

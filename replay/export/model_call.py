@@ -44,7 +44,7 @@ class ModelCall:
     messages: tuple[tuple[str, str], ...] = ()
     """Role and text of each message; empty if they are not recorded."""
     parameters: Mapping[str, float] = attrs.field(factory=dict[str, float])
-    """Numbers among the other members of the request: `temperature`, `max_tokens`."""
+    """Numbers among the other members of the request; `max_completion_tokens` is `max_tokens` here."""
 
 
 class TaskModels:
@@ -87,7 +87,9 @@ class TaskModel:
         if not model:
             return ModelCall(host=self.host)
         numbers = {
-            name: value for name, value in body.items() if isinstance(value, int | float) and not isinstance(value, bool)
+            "max_tokens" if name == "max_completion_tokens" else name: value
+            for name, value in body.items()
+            if isinstance(value, int | float) and not isinstance(value, bool)
         }
         return ModelCall(model, _provider(self.host), self.host, _messages(body.get("messages")), numbers)
 

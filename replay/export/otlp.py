@@ -27,16 +27,8 @@ _MAX_INT64: Final = (1 << 63) - 1
 _INPUT_TOKENS: Final = ("input_tokens", "prompt_tokens")
 _OUTPUT_TOKENS: Final = ("output_tokens", "completion_tokens")
 _TOTAL_TOKENS: Final = ("total_tokens", "tokens")
-_PARAMETERS: Final = {
-    "temperature": "temperature",
-    "top_p": "top_p",
-    "max_tokens": "max_tokens",
-    "max_completion_tokens": "max_tokens",
-    "seed": "seed",
-    "frequency_penalty": "frequency_penalty",
-    "presence_penalty": "presence_penalty",
-}
-"""Members of a request → names after `gen_ai.request.`."""
+_PARAMETERS: Final = frozenset({"temperature", "top_p", "max_tokens", "seed", "frequency_penalty", "presence_penalty"})
+"""Members of a request that are attributes `gen_ai.request.NAME`."""
 
 
 def otlp(source: Source) -> Iterator[bytes]:
@@ -232,7 +224,6 @@ def _message(message: Message) -> dict[str, Any]:
 
 def _call_attributes(call: ModelCall) -> dict[str, Any]:
     """Return the attributes of a call to a chat model."""
-    parameters = {_PARAMETERS[name]: value for name, value in call.parameters.items() if name in _PARAMETERS}
     return {
         "gen_ai.operation.name": "chat",
         "openinference.span.kind": "LLM",
@@ -241,7 +232,7 @@ def _call_attributes(call: ModelCall) -> dict[str, Any]:
         "llm.model_name": call.model,
         "llm.provider": call.provider,
         "server.address": call.host or None,
-        **{f"gen_ai.request.{name}": value for name, value in parameters.items()},
+        **{f"gen_ai.request.{name}": value for name, value in call.parameters.items() if name in _PARAMETERS},
     }
 
 
@@ -249,7 +240,8 @@ def _usage(usage: dict[str, float]) -> dict[str, Any]:
     """Return tokens under the names of both conventions, and any other usage under its own name."""
 
     def tokens(names: tuple[str, ...]) -> float | None:
-        return next((_as_integer(usage[name]) for name in names if name in usage), None)
+        value = next((usage[name] for name in names if name in usage), None)
+        return value if value is None or not float(value).is_integer() else int(value)
 
     prompt, completion, total = tokens(_INPUT_TOKENS), tokens(_OUTPUT_TOKENS), tokens(_TOTAL_TOKENS)
     if total is None and not (prompt is None and completion is None):
@@ -263,11 +255,6 @@ def _usage(usage: dict[str, float]) -> dict[str, Any]:
         "llm.token_count.total": total,
         **{f"evaljournal.usage.{name}": value for name, value in usage.items() if name not in token_names},
     }
-
-
-def _as_integer(value: float) -> float:
-    """Return a number of tokens as an integer, if it is one."""
-    return int(value) if float(value).is_integer() else value
 
 
 def _content(name: str, value: Any) -> dict[str, str]:

@@ -5,18 +5,13 @@ from datetime import UTC, datetime
 from importlib import import_module
 from typing import Any, Final
 
-from journal import JournalError
 from replay.export.source import Source
 from replay.export.spool import Spool
-from replay.export.tables import Column, Kind, Rows, column_value, table
+from replay.export.tables import Column, Kind, MissingExtra, Rows, column_value, table
 
 _GROUP_ROWS: Final = 10_000
 _GROUP_CHARS: Final = 16 << 20
 """Maximum characters of text in a row group, which is held in memory."""
-
-
-class MissingExtra(JournalError):
-    """A required optional package is not installed."""
 
 
 def parquet(source: Source, rows: Rows) -> Iterator[bytes]:

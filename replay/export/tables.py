@@ -1,4 +1,4 @@
-"""Tables with one row per trial, attempt, step or event, and the formats JSONL and CSV.
+"""Tables with one row per trial, attempt, step or event, as JSONL, CSV and pandas DataFrames.
 
 Rows are produced one at a time, so memory does not grow with their contents. JSONL keeps every value as it is. In CSV and
 Parquet each column has one type; a column of mixed values holds text as it is and any other value as JSON.
@@ -8,13 +8,15 @@ import csv
 import io
 import re
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from operator import attrgetter
+from pathlib import Path
 from typing import Any, Final, Literal
 
 import attrs
 import orjson
 
-from journal import events
+from journal import JournalError, events
 from journal.codec import RECORD_MEMBERS, event_type
 from journal.fact import non_default_fields
 from replay.export.source import Source
@@ -29,6 +31,10 @@ Rows = Literal["trials", "attempts", "steps", "events"]
 Row = dict[str, Any]
 _MAX_INT64: Final = (1 << 63) - 1
 Kind = Literal["text", "time", "integer", "number", "boolean", "any"]
+
+
+class MissingExtra(JournalError):
+    """A required optional package is not installed."""
 
 
 @attrs.frozen
@@ -90,6 +96,22 @@ def as_csv(source: Source, rows: Rows) -> Iterator[bytes]:
     yield encode_row([_without_formula(column.name) for column in content.columns])
     for row in content.rows:
         yield encode_row([_cell(column, column.get(row)) for column in content.columns])
+
+
+def data_frame(path: Path, rows: Rows) -> Any:
+    """Return a table with the columns of a Parquet file; values that are JSON in a file are objects here."""
+    try:
+        pandas: Any = import_module("pandas")
+    except ImportError as exc:
+        raise MissingExtra("a DataFrame needs pandas, which is not installed: pip install pandas") from exc
+    with Source(path) as source:
+        content = table(source, rows)
+        records = [[column.get(row) for column in content.columns] for row in content.rows]
+    frame = pandas.DataFrame(records, columns=[column.name for column in content.columns])
+    for column in content.columns:
+        if column.kind == "time":
+            frame[column.name] = pandas.to_datetime(frame[column.name], utc=True, errors="coerce", format="ISO8601")
+    return frame
 
 
 def column_value(column: Column, value: Any) -> Any:
@@ -180,7 +202,7 @@ def _trials(source: Source) -> Table:
     index = TrialIndex.load(source)
     columns = _columns(TRIAL_COLUMNS)
     for scorer in index.scorers:
-        types = {_type(value) for value in index.values(scorer)}
+        types = {_type(trial.scores[scorer][1]) for trial in index.state.trials.values() if scorer in trial.scores}
         kind: Kind = (
             "boolean" if types == {bool} else "integer" if types == {int} else "number" if types <= {int, float} else "any"
         )

@@ -18,7 +18,7 @@ from replay.scratch import Column, Scratch, Values
 from replay.state import RunState
 from replay.timeline import Timeline
 from replay.trial import TrialDetails
-from replay.trial_state import Value, pack_location, unpack_location
+from replay.trial_state import pack_location, unpack_location
 from replay.usage import is_amount, noted_usage
 from replay.variant_totals import Totals
 
@@ -174,12 +174,6 @@ class TrialIndex:
     def scorers(self) -> list[str]:
         """All scorers, in the order of the definition."""
         return list(self.state.scores)
-
-    def values(self, scorer: str) -> Iterator[Value]:
-        """Return the current values of a scorer."""
-        for trial in self.state.trials.values():
-            if (score := trial.scores.get(scorer)) is not None:
-                yield score[1]
 
     def wall_time(self, seq: int, t: float) -> int:
         """Return the wall time of `t` in the session of a record, in nanoseconds since 1970, on the timeline's axis."""

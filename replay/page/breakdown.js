@@ -3,8 +3,7 @@
 
 class BreakdownView {
   constructor(runs, { onValue }) {
-    this.runs = runs;
-    this.onValue = onValue;
+    Object.assign(this, { runs, onValue });
     this.select = el("select", { id: "breakdown-key", "aria-label": "Metadata key", onchange: () => { this.key = this.select.value; this.draw(); } });
     this.content = el("div", {});
     this.element = el("section", { "aria-labelledby": "breakdown-title" },

@@ -216,12 +216,7 @@ function axes(side) {
 // Step lines on the same time axis as the lanes.
 class StepChart {
   constructor(holder, series, { showAxis, height, showsPolicy }) {
-    this.showsPolicy = showsPolicy;
-    this.holder = holder;
-    this.series = series;
-    this.showAxis = showAxis;
-    this.height = height;
-    this.plot = null;
+    Object.assign(this, { holder, series, showAxis, height, showsPolicy, plot: null });
   }
 
   draw(run, view, width) {
@@ -248,8 +243,7 @@ class StepChart {
 // The distribution of latencies; those of two runs are overlaid.
 class Histogram {
   constructor(holder) {
-    this.holder = holder;
-    this.plot = null;
+    Object.assign(this, { holder, plot: null });
   }
 
   draw(sets, width) {

@@ -51,11 +51,7 @@ const shellQuote = (name) => /^[\w@%+=:,./-]+$/.test(name) ? name : `'${escapeIn
 
 class Drawer {
   constructor(element, { onClose, onSeq, onTrial }) {
-    this.element = element;
-    this.onClose = onClose;
-    this.onSeq = onSeq;
-    this.onTrial = onTrial;
-    this.name = null;
+    Object.assign(this, { element, onClose, onSeq, onTrial, name: null });
   }
 
   get isOpen() { return !this.element.hidden; }

@@ -8,19 +8,11 @@ const COUNTERS = [
 
 class HistoryView {
   constructor(run, { onSeq, onTrial }) {
-    this.run = run;
-    this.onSeq = onSeq;
-    this.onTrial = onTrial;
-    this.seq = run.seq;
-    this.isFollowing = true;
-    this.zoomRange = null;
-    this.decisions = [];
+    Object.assign(this, { run, onSeq, onTrial, seq: run.seq, isFollowing: true, zoomRange: null, decisions: [] });
     this.build();
   }
 
-  get view() {
-    return this.zoomRange || [0, 1.004 * this.run.endX];
-  }
+  get view() { return this.zoomRange || [0, 1.004 * this.run.endX]; }
 
   build() {
     this.lanes = el("canvas", { role: "img" });

@@ -36,8 +36,7 @@ function workersTable(workers) {
 
 class TimesView {
   constructor(runs, run) {
-    this.runs = runs;
-    this.run = run;
+    Object.assign(this, { runs, run });
     this.element = el("section", { "aria-labelledby": "times-title" });
     this.plot = el("div", { class: "plot", role: "img", "aria-label": "Distribution of latencies" });
     this.histogram = new Histogram(this.plot);

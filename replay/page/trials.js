@@ -48,13 +48,7 @@ function metadataValue(run, trial, key) {
 
 class TrialsView {
   constructor(runs, comparison, { onOpen, onChange }) {
-    this.runs = runs;
-    this.comparison = comparison;
-    this.onOpen = onOpen;
-    this.onChange = onChange;
-    this.filter = "all";
-    this.query = "";
-    this.metadata = "";
+    Object.assign(this, { runs, comparison, onOpen, onChange, filter: "all", query: "", metadata: "" });
     this.variant = ""; // Name of a variant; empty for all.
     this.errors = null; // {run, group}: only trials with an error of this group.
     this.sort = { by: comparison ? "change" : "number", down: false };

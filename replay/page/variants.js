@@ -6,8 +6,7 @@ const LABEL = 28; // Characters of a variant's name in the chart.
 
 class VariantsView {
   constructor(run, { onVariant }) {
-    this.run = run;
-    this.onVariant = onVariant;
+    Object.assign(this, { run, onVariant });
     this.tables = el("div", {});
     this.title = el("h3", {});
     this.plot = el("div", { class: "scatter-box" });

@@ -90,7 +90,7 @@ class Outcome:
 
     def to_pandas(self, rows: Literal["trials", "attempts", "steps", "events"] = "trials") -> Any:
         """Return the trials of the run as a pandas DataFrame, or its attempts, steps or events."""
-        from replay.export.data_frame import data_frame  # noqa: PLC0415  # most runs need none
+        from replay.export.tables import data_frame  # noqa: PLC0415  # most runs need none
 
         return data_frame(self.path, rows)
 
