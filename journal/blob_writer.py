@@ -17,12 +17,12 @@ from typing import Final
 from journal.blobs import PARENTS, location
 from journal.files import APPEND, CREATE_NEW, Files, open_new, retry_interrupted, write_all
 
-SLOW: Final = 0.01
+SLOW_WRITE: Final = 0.01
 """Seconds from which a write counts as slow; the page cache takes less than one millisecond per megabyte."""
 _THREADS: Final = 8
 """Maximum number of blobs that are written at the same time."""
-_RECENT: Final = 4
-"""Writes that must all have been slow: a single one may have been preempted."""
+_RECENT_WRITES: Final = 4
+"""Number of last writes that must all have been slow: a single one may have been preempted."""
 
 
 class BlobWriter:
@@ -40,7 +40,7 @@ class BlobWriter:
         self._threads: ThreadPoolExecutor | None = None
         self._futures: dict[str, Future[None]] = {}
         """SHA-256 → write that was started in a thread."""
-        self._durations = deque([0.0], maxlen=_RECENT)
+        self._durations = deque([0.0], maxlen=_RECENT_WRITES)
         """Seconds that the last writes took."""
 
     def start(self, contents: Mapping[str, bytes]) -> None:
@@ -66,7 +66,7 @@ class BlobWriter:
     @property
     def is_slow(self) -> bool:
         """Whether the last writes took so long that the lines of other records should not wait for them."""
-        return min(self._durations) > SLOW
+        return min(self._durations) > SLOW_WRITE
 
     def _write(self, sha256: str, data: bytes) -> None:
         # As few system calls as possible: after each one, the thread may have to wait for the GIL.

@@ -93,13 +93,13 @@ def with_loaded_blobs(record: Record, files: Files) -> Record:
 
 
 def unloaded_blobs(blobs: Blobs, type_: str, path: Path) -> dict[str, Blob]:
-    """Return the fields in a line's member `blobs`, not loaded.
+    """Return the blobs that a line refers to, by field, without loading them.
 
     The journal may be foreign: a reference must not point outside its directory, or replace a field that is not a payload.
     """
-    allowed = PAYLOAD_FIELDS[EVENT_TYPES[type_]] if type_ in EVENT_TYPES else blobs.keys() - RECORD_MEMBERS
+    allowed_fields = PAYLOAD_FIELDS[EVENT_TYPES[type_]] if type_ in EVENT_TYPES else blobs.keys() - RECORD_MEMBERS
     for field, blob in blobs.items():
-        if field not in allowed:
+        if field not in allowed_fields:
             raise ValueError(f"{field} cannot be a blob")
         if not _SHA256.fullmatch(blob["sha256"]):
             raise ValueError(f"{blob['sha256']!r} is not a SHA-256")

@@ -27,9 +27,9 @@ _PIECE: Final = 2_047
 _MAX_PIECES: Final = 8
 
 
-def link(run: bytes, previous: bytes, body: bytes) -> str:
+def link(run: bytes, previous_h: bytes, body: bytes) -> str:
     """Return the hash of a line, given the previous hash and its body."""
-    content = run + previous + body
+    content = run + previous_h + body
     if _PIECE < len(content) <= _MAX_PIECES * _PIECE:
         digest = sha256(content[:_PIECE])
         for start in range(_PIECE, len(content), _PIECE):

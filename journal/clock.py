@@ -16,15 +16,15 @@ def system_clock(
 ) -> Clock:
     """Return a clock whose `t` counts from `start`, a reading of `monotonic` (default: now)."""
     start = monotonic() if start is None else start
-    since, until, text = 0.0, 0.0, ""
+    second_start, second_end, text = 0.0, 0.0, ""
 
     def read() -> tuple[str, float]:
-        nonlocal since, until, text
+        nonlocal second_start, second_end, text
         now = wall()
-        if not since <= now < until:  # Formatted once per second.
-            since = now // 1
-            until, text = since + 1, time.strftime("%Y-%m-%dT%H:%M:%S.", time.gmtime(since))
-        milliseconds, microseconds = divmod(int((now - since) * 1_000_000), 1000)
+        if not second_start <= now < second_end:  # Formatted once per second.
+            second_start = now // 1
+            second_end, text = second_start + 1, time.strftime("%Y-%m-%dT%H:%M:%S.", time.gmtime(second_start))
+        milliseconds, microseconds = divmod(int((now - second_start) * 1_000_000), 1000)
         return f"{text}{_THREE_DIGITS[milliseconds]}{_THREE_DIGITS[microseconds]}Z", monotonic() - start
 
     return read

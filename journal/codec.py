@@ -1,7 +1,7 @@
 """Encoding of records as JSON, without their hashes, and decoding of events.
 
 An event is tagged by the member `type`. For speed, the encoder and the decoder of each event type are generated once, from its
-fields. What a payload may contain is decided here; storing large payloads as blobs is not.
+fields. This module decides which values a payload may contain; `journal.blobs` stores the large ones.
 """
 
 import math
@@ -29,7 +29,7 @@ RECORD_LIMIT: Final = 1 << 20
 """Maximum length of a line in bytes, without its hash."""
 MAX_TIME: Final = 1e12
 """Bound of `t` in seconds, so that sums and differences of times are finite and exact to a millisecond."""
-_MAX_SHOWN: Final = 80
+_MAX_REPR: Final = 80
 _MAX_DEPTH: Final = 255
 """Maximum depth of the search for a value that JSON cannot represent; orjson supports one level less."""
 _OPTIONS: Final = orjson.OPT_PASSTHROUGH_DATACLASS
@@ -102,7 +102,7 @@ def _is_mapping_of_text(value: dict[str, Any]) -> bool:
 
 
 def _invalid_member(member: str, value: Any) -> ValueError:
-    return ValueError(f"{member} is {_shortened(value)}")
+    return ValueError(f"{member} is {_short_repr(value)}")
 
 
 def _encoder(cls: type[KnownEvent], name: str) -> Encoder:
@@ -113,9 +113,9 @@ def _encoder(cls: type[KnownEvent], name: str) -> Encoder:
     """
     names: dict[str, Any] = {"invalid": _invalid_field, "mapping": _is_mapping_of_text}
     checks: list[str] = []
-    first = ["'seq': seq", "'at': at", "'t': t", f"'type': {name!r}"]
-    others: list[str] = []
-    optional: list[str] = []
+    literal_items = ["'seq': seq", "'at': at", "'t': t", f"'type': {name!r}"]
+    assignments: list[str] = []
+    optional_assignments: list[str] = []
     for field in fields_of(cls):
         member = field.name
         is_required, assignment = field.default is attrs.NOTHING, f"members[{member!r}] = {member}"
@@ -123,22 +123,22 @@ def _encoder(cls: type[KnownEvent], name: str) -> Encoder:
         if not is_payload(field):
             check, names[f"legal_{member}"] = _type_check(field)
             checks.append(f"if {check.format(value=member, legal=f'legal_{member}')}: raise invalid(event, {member!r})")
-        if is_required and not others:
-            first.append(f"{member!r}: {member}")
+        if is_required and not assignments:
+            literal_items.append(f"{member!r}: {member}")
         elif is_required:
-            others.append(assignment)
+            assignments.append(assignment)
         elif is_payload(field):
-            others.append(f"if {member} is not None: {assignment}")
+            assignments.append(f"if {member} is not None: {assignment}")
         else:
             names[f"default_{member}"] = field.default
-            optional.append(f"if {member} != default_{member}: {assignment}")
-    body = [*checks, f"members = {{{', '.join(first)}}}", *others, *optional, "return members"]
+            optional_assignments.append(f"if {member} != default_{member}: {assignment}")
+    body = [*checks, f"members = {{{', '.join(literal_items)}}}", *assignments, *optional_assignments, "return members"]
     exec("\n    ".join(["def members_of(event, seq, at, t):", *body]), names)  # noqa: S102  # built from our own field names
     return cast("Encoder", names["members_of"])
 
 
 def _invalid_field(event: Event, field: str) -> Unserializable:
-    return Unserializable(type(event).__name__, field, f"has the invalid value {_shortened(getattr(event, field))}")
+    return Unserializable(type(event).__name__, field, f"has the invalid value {_short_repr(getattr(event, field))}")
 
 
 _ENCODERS: Final[dict[type[Event], tuple[Encoder, bool]]] = {
@@ -190,11 +190,11 @@ def _name(event: Event) -> str:
 
 def _extension_members(event: Any, seq: int, at: str, t: float) -> dict[str, Any]:
     if not isinstance(event, Extension):
-        raise Unserializable(_shortened(event), "", "is not an event")
+        raise Unserializable(_short_repr(event), "", "is not an event")
     if not event.type.startswith("x-"):
         raise Unserializable(repr(event.type), "", "is not a type for an extension, which starts with 'x-'")
-    if reserved := RECORD_MEMBERS & event.data.keys():
-        raise Unserializable(event.type, min(reserved), "is reserved for the record")
+    if reserved_members := RECORD_MEMBERS & event.data.keys():
+        raise Unserializable(event.type, min(reserved_members), "is reserved for the record")
     return {"seq": seq, "at": at, "t": t, "type": event.type, **event.data}
 
 
@@ -222,14 +222,14 @@ def decode(members: dict[str, Any]) -> Event:
 def _unserializable(members: Mapping[str, Any], event: str, reason: str) -> Unserializable:
     member, value = _find_unserializable("", members)
     member = member.encode(errors="backslashreplace").decode()
-    text = f"cannot be written as JSON: {type(value).__name__} {_shortened(value)} ({reason})"
+    text = f"cannot be written as JSON: {type(value).__name__} {_short_repr(value)} ({reason})"
     return Unserializable(event, member, text)
 
 
 def _find_unserializable(path: str, value: Any, depth: int = 0) -> tuple[str, Any]:
     """Return path and value of the innermost value that JSON cannot represent, or that is nested too deeply."""
     if depth > _MAX_DEPTH:
-        return f"{path[:_MAX_SHOWN]}…", value
+        return f"{path[:_MAX_REPR]}…", value
     children: list[tuple[str, Any]] = []
     if isinstance(value, dict):
         children = [(f"{path}.{key}" if path else str(key), item) for key, item in value.items()]
@@ -255,9 +255,9 @@ def _reject_non_finite(value: Any, event: str, path: str = "") -> None:
             _reject_non_finite(item, event, f"{path}[{index}]")
 
 
-def _shortened(value: Any) -> str:
+def _short_repr(value: Any) -> str:
     try:
         text = repr(value)
     except (Exception, SystemExit) as exc:  # noqa: BLE001  # user code
         return f"(repr() raised {type(exc).__name__})"
-    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"
+    return text if len(text) <= _MAX_REPR else f"{text[:_MAX_REPR]}…"

@@ -23,7 +23,7 @@ Hint = Literal[
 ]
 
 Change = Literal["deleted", "moved", "truncated or replaced", "unlocked"]
-"""What another process has done to the segment that was being written; `unlocked`: it removed the lock of the run."""
+"""How another process has changed the segment that was being written; `unlocked`: it removed the lock of the run."""
 
 HINTS: Final[dict[Hint, str]] = {
     "check_disk": "check the disk, then resume the run",
@@ -99,7 +99,7 @@ class UnknownEvent(JournalError):
 class JournalDamaged(JournalError):
     """Records that were confirmed as durable, or read before, are missing or changed."""
 
-    def __init__(self, *, path: Path, file: str, byte: int, seq: int | None, check: str, intact: int = 0) -> None:
+    def __init__(self, *, path: Path, file: str, byte: int, seq: int | None, check: str, intact_records: int = 0) -> None:
         self.file = file
         """Name of the segment with the first bad byte."""
         self.byte = byte
@@ -108,21 +108,21 @@ class JournalDamaged(JournalError):
         """Number of the record expected there; None if the record was looked up by its offset."""
         self.check = check
         """The check that failed."""
-        self.intact = intact
+        self.intact_records = intact_records
         """Number of intact records after it in the same file."""
         place = f"{file}, byte {byte:,}" if seq is None else f"record {seq:,} ({file}, byte {byte:,})"
-        intact_records = f"{intact:,} intact record{'' if intact == 1 else 's'} after it in this file"
-        super().__init__(f"{path} is damaged at {place}: {check}; {intact_records}", path=path, hint="salvage")
+        count_text = f"{intact_records:,} intact record{'' if intact_records == 1 else 's'} after it in this file"
+        super().__init__(f"{path} is damaged at {place}: {check}; {count_text}", path=path, hint="salvage")
 
 
 class NotSalvageable(JournalError):
     """A damaged journal has lost the record that defines its run."""
 
-    def __init__(self, problem: JournalError, unreadable: Sequence[str]) -> None:
-        self.unreadable = tuple(unreadable)
+    def __init__(self, problem: JournalError, unreadable_files: Sequence[str]) -> None:
+        self.unreadable_files = tuple(unreadable_files)
         """Files that the system could not read, or only in part."""
-        reason = f"; the system could not read {', '.join(unreadable)}" if unreadable else ""
-        hint: Hint | None = "make_readable" if unreadable else "read_log"
+        reason = f"; the system could not read {', '.join(unreadable_files)}" if unreadable_files else ""
+        hint: Hint | None = "make_readable" if unreadable_files else "read_log"
         super().__init__(f"cannot salvage {problem.path}: its run_started record is lost{reason}", path=problem.path, hint=hint)
 
 
@@ -167,15 +167,15 @@ class BlobUnreadable(BlobDamaged):
 class IllegalEvent(JournalError):
     """This event is not allowed in the current state; nothing was written."""
 
-    def __init__(self, event: str, reason: str, *, trial: str | None = None, allowed: Sequence[str] = ()) -> None:
+    def __init__(self, event: str, reason: str, *, trial: str | None = None, allowed_events: Sequence[str] = ()) -> None:
         self.event = event
         """Class of the event."""
         self.reason = reason
         self.trial = trial
-        self.allowed = allowed
+        self.allowed_events = allowed_events
         """Classes of the events that are allowed for the trial now."""
         subject = event if trial is None else f"{event} for trial {trial!r}"
-        choices = f"; allowed now: {', '.join(allowed)}" if allowed else ""
+        choices = f"; allowed now: {', '.join(allowed_events)}" if allowed_events else ""
         super().__init__(f"{subject} is not allowed: {reason}{choices}")
 
 
@@ -230,6 +230,8 @@ class SegmentLost(JournalFailed):
         self.file = file
         """Name of the segment."""
         self.change: Change = change
-        remaining = f"records up to {durable:,} are intact" if durable else "no record is left"
+        remaining_records = f"records up to {durable:,} are intact" if durable else "no record is left"
         problem = "LOCK was removed or replaced" if change == "unlocked" else f"{file} was {change}"
-        super().__init__(f"{path}: {problem} while the run was writing it; {remaining}", path=path, hint=hint, durable=durable)
+        super().__init__(
+            f"{path}: {problem} while the run was writing it; {remaining_records}", path=path, hint=hint, durable=durable
+        )

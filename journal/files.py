@@ -20,8 +20,8 @@ APPEND: Final = os.O_WRONLY | os.O_APPEND
 CREATE_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 MAX_SIZE: Final = 256 << 20
 """Maximum size of a file in bytes; a segment is sealed at 64 MiB."""
-_CLOSED_ON_EXEC: Final = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
-_NO_FOLLOW: Final = getattr(os, "O_NOFOLLOW", 0) | _CLOSED_ON_EXEC
+_CLOSE_ON_EXEC: Final = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+_NO_FOLLOW: Final = getattr(os, "O_NOFOLLOW", 0) | _CLOSE_ON_EXEC
 _NO_WAIT: Final = getattr(os, "O_NONBLOCK", 0)
 """Opening a pipe would wait for its other end."""
 _DIRECTORY: Final = getattr(os, "O_PATH", os.O_RDONLY) | getattr(os, "O_DIRECTORY", 0)
@@ -67,7 +67,7 @@ def _open_below(path: str, flags: int, parents: int) -> int:
     for _ in range(parents + 1):
         directory, name = os.path.split(directory)
         names.insert(0, name)
-    parent = os.open(directory or ".", _DIRECTORY | _CLOSED_ON_EXEC)
+    parent = os.open(directory or ".", _DIRECTORY | _CLOSE_ON_EXEC)
     try:
         for name in names[:-1]:
             child = os.open(name, _DIRECTORY | _NO_FOLLOW, dir_fd=parent)
@@ -159,7 +159,7 @@ class Files:
         """Sync the entries of a directory to disk; before that, a new name can be lost."""
         if os.name == "nt":
             return  # Windows has no such call; NTFS journals its directories.
-        fd = os.open(path, os.O_RDONLY | _CLOSED_ON_EXEC)
+        fd = os.open(path, os.O_RDONLY | _CLOSE_ON_EXEC)
         try:
             os.fsync(fd)
         finally:
@@ -263,9 +263,9 @@ def write_some(files: Files, fd: int, data: memoryview) -> memoryview:
 
 def write_all(files: Files, fd: int, data: bytes) -> None:
     """Write all of the data."""
-    remaining = memoryview(data)
-    while remaining:
-        remaining = write_some(files, fd, remaining)
+    remaining_data = memoryview(data)
+    while remaining_data:
+        remaining_data = write_some(files, fd, remaining_data)
 
 
 def open_new(files: Files, path: str, parents: int = 0) -> int:

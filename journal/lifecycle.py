@@ -32,7 +32,7 @@ STAGES: Final = (
 
 ENDED: Final = frozenset({"completed", "failed", "withdrawn"})
 
-_ENQUEUED: Final = STAGES[1:]
+_ENQUEUED_STAGES: Final = STAGES[1:]
 
 TRIAL_RULES: Final[dict[type[TrialEvent], dict[str, str]]] = {
     events.TrialEnqueued: {"absent": "queued", "withdrawn": "queued"},
@@ -41,7 +41,7 @@ TRIAL_RULES: Final[dict[type[TrialEvent], dict[str, str]]] = {
     events.AttemptFailed: {"running": "unsettled"},
     events.AttemptTimedOut: {"running": "unsettled"},
     events.AttemptInterrupted: {"running": "interrupted"},
-    AttemptReturnedLate: {stage: stage for stage in _ENQUEUED},
+    AttemptReturnedLate: {stage: stage for stage in _ENQUEUED_STAGES},
     events.StepCompleted: {"running": "running"},
     events.StepFailed: {"running": "running"},
     events.StepReused: {"running": "running"},
@@ -52,7 +52,7 @@ TRIAL_RULES: Final[dict[type[TrialEvent], dict[str, str]]] = {
     events.ScoringFailed: {"scoring": "scoring", "completed": "completed"},
     events.TrialCompleted: {"scoring": "completed"},
     events.TrialFailed: {"unsettled": "failed", "interrupted": "failed"},
-    events.TrialWithdrawn: {stage: "withdrawn" for stage in _ENQUEUED if stage not in ("running", "withdrawn")},
+    events.TrialWithdrawn: {stage: "withdrawn" for stage in _ENQUEUED_STAGES if stage not in ("running", "withdrawn")},
 }
 """Event → stage before → stage after. Everything else is illegal."""
 
@@ -84,7 +84,7 @@ class _Transition:
     """Stage before → change of the number of open trials."""
     attempt_of: Callable[[Event], int] | None
     """Returns the number of the attempt in the event, if that must be checked."""
-    ahead: int
+    attempt_offset: int
     """0 if that is the current or last attempt, 1 if it is the next one."""
 
 
@@ -106,14 +106,14 @@ _ATTEMPT_MEMBER: Final[dict[type[Event], tuple[str, int]]] = {
 
 
 def _transition(event: type[TrialEvent], row: dict[str, str]) -> _Transition:
-    member, ahead = _ATTEMPT_MEMBER.get(event, (None, 0))
+    member, attempt_offset = _ATTEMPT_MEMBER.get(event, (None, 0))
     new_attempt = int(event is events.AttemptStarted) << 4
-    after = [_NUMBER[row[stage]] if stage in row else None for stage in STAGES]
+    next_stages = [_NUMBER[row[stage]] if stage in row else None for stage in STAGES]
     return _Transition(
-        change=tuple(None if to is None else to - number + new_attempt for number, to in enumerate(after)),
-        open_change=tuple(0 if to is None else _IS_OPEN[to] - _IS_OPEN[number] for number, to in enumerate(after)),
+        change=tuple(None if to is None else to - number + new_attempt for number, to in enumerate(next_stages)),
+        open_change=tuple(0 if to is None else _IS_OPEN[to] - _IS_OPEN[number] for number, to in enumerate(next_stages)),
         attempt_of=attrgetter(member) if member else None,
-        ahead=ahead,
+        attempt_offset=attempt_offset,
     )
 
 
@@ -139,18 +139,18 @@ class Lifecycle:
             self._advance_run(event)
             return
         trial: str = event.trial  # type: ignore[union-attr]  # every event in the table has a trial
-        before = self._trials.get(trial, 0)
-        change = transition.change[before & 15]
+        state = self._trials.get(trial, 0)
+        change = transition.change[state & 15]
         if (
             change is None
             or self.stage != "in_session"
-            or (transition.attempt_of is not None and transition.attempt_of(event) != (before >> 4) + transition.ahead)
+            or (transition.attempt_of is not None and transition.attempt_of(event) != (state >> 4) + transition.attempt_offset)
         ):
-            raise self._illegal(event, trial, transition)
-        if type(event) is AttemptReturnedLate and not 1 <= event.attempt <= before >> 4:
+            raise self._illegal_event(event, trial, transition)
+        if type(event) is AttemptReturnedLate and not 1 <= event.attempt <= state >> 4:
             raise IllegalEvent("AttemptReturnedLate", f"attempt {event.attempt} was never started", trial=trial)
-        self._trials[trial] = before + change
-        self.open_trials += transition.open_change[before & 15]
+        self._trials[trial] = state + change
+        self.open_trials += transition.open_change[state & 15]
 
     def replay_record(self, record: Record, path: Path) -> None:
         """Apply a record that was read from this path; raise `InvalidRecord` if it is not allowed."""
@@ -178,8 +178,8 @@ class Lifecycle:
         row = RUN_RULES.get(type(event))
         if row is None:
             raise IllegalEvent(name, "only the journal itself writes it")
-        after = row.get(self.stage)
-        if after is None:
+        next_stage = row.get(self.stage)
+        if next_stage is None:
             raise IllegalEvent(name, _RUN_STAGE_TEXT[self.stage])
         match event:
             case events.SessionStarted(session=number):
@@ -189,17 +189,17 @@ class Lifecycle:
             case events.RunFinished():
                 if self.open_trials:
                     raise IllegalEvent(name, f"{self.open_trials} {'trial is' if self.open_trials == 1 else 'trials are'} open")
-        self.stage = after
+        self.stage = next_stage
 
-    def _illegal(self, event: Event, trial: str, transition: _Transition) -> IllegalEvent:
+    def _illegal_event(self, event: Event, trial: str, transition: _Transition) -> IllegalEvent:
         name, stage, attempts = type(event).__name__, self.stage_of(trial), self.attempts_of(trial)
         if self.stage != "in_session":
             return IllegalEvent(name, _RUN_STAGE_TEXT[self.stage], trial=trial)
         if transition.change[_NUMBER[stage]] is None:
-            allowed = [kind.__name__ for kind, row in TRIAL_RULES.items() if stage in row]
-            return IllegalEvent(name, f"the trial is {stage}", trial=trial, allowed=allowed)
+            allowed_events = [kind.__name__ for kind, row in TRIAL_RULES.items() if stage in row]
+            return IllegalEvent(name, f"the trial is {stage}", trial=trial, allowed_events=allowed_events)
         number = transition.attempt_of(event) if transition.attempt_of is not None else None
-        reason = f"expected attempt {attempts + transition.ahead}, got attempt {number}"
+        reason = f"expected attempt {attempts + transition.attempt_offset}, got attempt {number}"
         return IllegalEvent(name, reason, trial=trial)
 
 

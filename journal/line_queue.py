@@ -37,7 +37,7 @@ class Batch:
     """Lines of one segment that are written together, after their blobs."""
 
     segment: int
-    first: int
+    first_seq: int
     """Number of the first record."""
     lines: list[bytes] = attrs.field(factory=list)
     data: bytes = b""
@@ -57,10 +57,10 @@ class LineQueue:
         """Its hash."""
         self.segment = _Segment(end.segment, end.seq - end.records, end.bytes, end.digest)
         self.batches: deque[Batch] = deque([Batch(end.segment, end.seq + 1)])
-        self.pending = 0
+        self.pending_bytes = 0
         """Bytes of lines and blobs that were added and not passed to `mark_written`."""
         self._is_idle = False
-        self._changed = trio.Event()
+        self._wakeup = trio.Event()
 
     def add(self, event: Event, body: bytes, at: str, t: float, d: int) -> Record:
         """Add a record with this body at the end."""
@@ -72,7 +72,7 @@ class LineQueue:
         record = new_record(Record, (seq, at, t, event, d, digits, segment.number, segment.bytes))
         segment.bytes += length
         self.batches[-1].lines.append(line)
-        self.pending += length
+        self.pending_bytes += length
         self.seq = seq
         self.h = h
         if self._is_idle:
@@ -82,25 +82,25 @@ class LineQueue:
     def add_blobs(self, contents: Mapping[str, bytes]) -> dict[str, bytes]:
         """Add blobs, by their SHA-256, that must be written before the next line; return the new ones."""
         batch = self.batches[-1]
-        new = {name: content for name, content in contents.items() if name not in batch.blobs}
-        batch.blobs.update(new)
-        self.pending += sum(map(len, new.values()))
-        return new
+        new_contents = {name: content for name, content in contents.items() if name not in batch.blobs}
+        batch.blobs.update(new_contents)
+        self.pending_bytes += sum(map(len, new_contents.values()))
+        return new_contents
 
     def open_segment(self, at: str, t: float, d: int) -> None:
         """Start the next segment with its first record."""
-        previous = self.segment
+        previous_segment = self.segment
         header = SegmentOpened(
             format=segments.FORMAT,
             version=segments.VERSION,
             run=self.run.decode(),
-            segment=previous.number + 1,
+            segment=previous_segment.number + 1,
             previous_seq=self.seq,
             previous_h=self.h.decode() if self.seq else "",
-            previous_bytes=previous.bytes,
+            previous_bytes=previous_segment.bytes,
             previous_sha256=self._digest() if self.seq else "",
         )
-        self.segment = _Segment(previous.number + 1, self.seq, 0, sha256())
+        self.segment = _Segment(previous_segment.number + 1, self.seq, 0, sha256())
         self.batches.append(Batch(self.segment.number, self.seq + 1))
         if not self.batches[0].lines:
             self.batches.popleft()
@@ -136,15 +136,15 @@ class LineQueue:
 
     def mark_written(self, batch: Batch) -> None:
         """Stop counting a batch as pending."""
-        self.pending -= len(batch.data) + sum(map(len, batch.blobs.values()))
+        self.pending_bytes -= len(batch.data) + sum(map(len, batch.blobs.values()))
 
     async def wait_changed(self) -> None:
         """Wait until a line is added or `wake` is called."""
         self._is_idle = True
-        self._changed = trio.Event()
-        await self._changed.wait()
+        self._wakeup = trio.Event()
+        await self._wakeup.wait()
 
     def wake(self) -> None:
         """Wake the task in `wait_changed`."""
         self._is_idle = False
-        self._changed.set()
+        self._wakeup.set()

@@ -12,7 +12,7 @@ from journal.errors import DiskFull, JournalError, JournalExists, NotAJournal
 from journal.files import Files, make_directory, sync_name
 from journal.lifecycle import Lifecycle
 from journal.lock import Lock
-from journal.recovery import TornTail, damage, lost_record, recover
+from journal.recovery import TornTail, find_damage, find_lost_record, recover
 from journal.scan import Scan
 from journal.segment_file import NO_SPACE, SegmentFile
 
@@ -37,7 +37,7 @@ class JournalEnd:
     """SHA-256 of its bytes."""
     is_open: bool = False
     """Whether records can be added to it; otherwise it is sealed or missing."""
-    torn: TornTail | None = None
+    torn_tail: TornTail | None = None
     """The tail that a crash left and recovery removed."""
 
 
@@ -79,20 +79,20 @@ def _check_directory(path: Path, files: Files) -> None:
         segments.numbers(path, files)
     except NotAJournal:
         if files.size(str(path / "LOCK")) is None:
-            raise  # Without creating a LOCK in a directory that is not a run.
+            raise  # No LOCK is created in a directory that is not a run.
     sync_name(files, str(path))
 
 
 def find_end(path: Path, files: Files) -> JournalEnd:
     """Read the journal and recover from a crash. The caller holds the lock."""
     scan, lifecycle = _replay(Scan(path, files))
-    damaged = damage(scan)
-    if damaged is not None:
-        raise damaged
-    lost = lost_record(scan, make_durable=True)
-    if lost is not None:
-        scan, lifecycle = _replay(Scan(path, files, lost=lost))
-    torn = recover(scan)
+    damage = find_damage(scan)
+    if damage is not None:
+        raise damage
+    lost_record = find_lost_record(scan, make_durable=True)
+    if lost_record is not None:
+        scan, lifecycle = _replay(Scan(path, files, lost_record=lost_record))
+    torn_tail = recover(scan)
     cursor = scan.cursor
     with files.read(segments.file(path, cursor.segment)) as stream:
         digest = sha256(stream.read())
@@ -106,7 +106,7 @@ def find_end(path: Path, files: Files) -> JournalEnd:
         bytes=cursor.offset,
         digest=digest,
         is_open=not cursor.is_sealed,
-        torn=torn,
+        torn_tail=torn_tail,
     )
 
 

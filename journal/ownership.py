@@ -1,7 +1,7 @@
 """Ownership of a run: a signature (HMAC) in the records that start the run and each of its sessions.
 
 The key is in the user's state directory, so a valid signature means: this user wrote this record, on this machine, in this run
-and at this position. What the record names may then be executed without `--trust`.
+and at this position. The code that the record names may then be executed without `--trust`.
 """
 
 import contextlib
@@ -36,9 +36,9 @@ _OTHER_USERS: Final = stat.S_IRWXG | stat.S_IRWXO
 
 def state_directory() -> Path:
     """Return the directory of the user's key: `$XDG_STATE_HOME/evaljournal`, or where the platform keeps such files."""
-    configured = Path(os.environ.get("XDG_STATE_HOME", ""))
-    if configured.is_absolute():  # A relative path would be a directory that another user may have prepared.
-        return configured / "evaljournal"
+    state_home = Path(os.environ.get("XDG_STATE_HOME", ""))
+    if state_home.is_absolute():  # A relative path would be a directory that another user may have prepared.
+        return state_home / "evaljournal"
     try:
         home = Path.home()
     except RuntimeError as exc:
@@ -98,13 +98,13 @@ def _create_key(file: Path) -> None:
     DISK.sync_directory(str(file.parent))
 
 
-def sign(body: bytes, key: bytes, run: bytes, previous: bytes) -> bytes:
-    """Return the body of a line with a signature, before `d`; `previous` is the hash of the previous record."""
+def sign(body: bytes, key: bytes, run: bytes, previous_h: bytes) -> bytes:
+    """Return the body of a line with a signature, before `d`."""
     content, _, d = body.rpartition(_D)
-    return b'%b,"mac":"%b"%b%b' % (content, _signature(body, key, run, previous), _D, d)
+    return b'%b,"mac":"%b"%b%b' % (content, _signature(body, key, run, previous_h), _D, d)
 
 
-def is_signed(line: bytes, key: bytes | None, run: bytes, previous: bytes) -> bool:
+def is_signed(line: bytes, key: bytes | None, run: bytes, previous_h: bytes) -> bool:
     """Whether a line has a valid signature; always False without a key."""
     parts = chain.split(line.removesuffix(b"\n"))
     if key is None or parts is None:
@@ -113,12 +113,12 @@ def is_signed(line: bytes, key: bytes | None, run: bytes, previous: bytes) -> bo
     signature = _SIGNATURE.search(body, max(0, len(body) - _SIGNATURE_LENGTH))
     if signature is None:
         return False
-    unsigned = body[: signature.start()] + body[signature.end() :]
-    return hmac.compare_digest(signature[1], _signature(unsigned, key, run, previous))
+    unsigned_body = body[: signature.start()] + body[signature.end() :]
+    return hmac.compare_digest(signature[1], _signature(unsigned_body, key, run, previous_h))
 
 
-def _signature(body: bytes, key: bytes, run: bytes, previous: bytes) -> bytes:
-    digest = hmac.digest(key, b"\n".join([_DOMAIN, run, previous, body]), sha256)
+def _signature(body: bytes, key: bytes, run: bytes, previous_h: bytes) -> bytes:
+    digest = hmac.digest(key, b"\n".join([_DOMAIN, run, previous_h, body]), sha256)
     return digest.hex()[: chain.HASH_LENGTH].encode()
 
 
@@ -145,12 +145,12 @@ def _start_events_in(
     while (position := lines.rfind(marker, 0, end)) >= 0:  # User data may contain the marker, too.
         end = start = lines.rfind(b"\n", 0, position) + 1
         line = lines[start : lines.find(b"\n", position) + 1]
-        previous = lines[max(0, start - chain.NEXT_LINE) : start][: chain.HASH_LENGTH]
+        previous_h = lines[max(0, start - chain.NEXT_LINE) : start][: chain.HASH_LENGTH]
         with contextlib.suppress(BadLine, JournalError):  # Reading the whole journal reports the damage.
             header = cursor.read_header(lines[: lines.find(b"\n") + 1])
-            event = cursor.read_one(header, previous, line, start).event
+            event = cursor.read_one(header, previous_h, line, start).event
             if isinstance(event, kind):
-                yield event, is_signed(line, key, cursor.run, previous)
+                yield event, is_signed(line, key, cursor.run, previous_h)
 
 
 class SignatureCopier:
@@ -163,18 +163,18 @@ class SignatureCopier:
         self._source = source
         self._files = files
         self._run = b""
-        self._previous = chain.GENESIS
+        self._previous_h = chain.GENESIS
         self._key: bytes | None = None
         with contextlib.suppress(KeyUnavailable):
             self._key = user_key()
 
     def key_of(self, record: Record) -> bytes | None:
         """Return the key for the copy of a record, or None. Every record of the source must be passed, in order."""
-        event, previous = record.event, self._previous
-        self._previous = record.h.encode()
+        event, previous_h = record.event, self._previous_h
+        self._previous_h = record.h.encode()
         if isinstance(event, SegmentOpened):
             self._run = event.run.encode()
         if not isinstance(event, RunStarted | SessionStarted):
             return None
         with Finder(self._source, files=self._files) as finder:
-            return self._key if is_signed(finder.line_of(record), self._key, self._run, previous) else None
+            return self._key if is_signed(finder.line_of(record), self._key, self._run, previous_h) else None

@@ -16,7 +16,7 @@ from journal.blobs import with_loaded_blobs
 from journal.errors import BlobDamaged, JournalDamaged, JournalError, NotAJournal
 from journal.events import Record
 from journal.files import DISK, Files, is_unreadable
-from journal.recovery import damage, scan_before_lost
+from journal.recovery import find_damage, scan_before_lost
 from journal.scan import MAX_LINE, BadLine, Cursor, Scan, ScanStop, lines_in
 
 POLL_INTERVAL: Final = 0.1
@@ -27,7 +27,7 @@ class JournalReader:
     """The records of a journal, in order.
 
     Iterating raises `JournalDamaged` if confirmed records are missing or changed. An incomplete tail (after a crash, or while
-    a writer is active) ends the iteration; `unfinished` is then its position.
+    a writer is active) ends the iteration; `stop` is then its position.
     """
 
     def __init__(self, path: Path, files: Files, *, load_blobs: bool) -> None:
@@ -38,18 +38,18 @@ class JournalReader:
 
     def __iter__(self) -> Iterator[Record]:
         scan = self._scan = Scan(self._path, self._files)
-        records = self._loaded(scan) if self._load_blobs else scan
+        records = self._records_with_blobs(scan) if self._load_blobs else scan
         return itertools.chain(records, _raise_if_damaged(scan))
 
-    def _loaded(self, scan: Scan) -> Iterator[Record]:
+    def _records_with_blobs(self, scan: Scan) -> Iterator[Record]:
         for record in scan:
             try:
                 yield with_loaded_blobs(record, scan.files)
             except BlobDamaged:
-                earlier = scan_before_lost(self._path, self._files, record.seq)
-                if earlier is None:
+                earlier_scan = scan_before_lost(self._path, self._files, record.seq)
+                if earlier_scan is None:
                     raise
-                self._scan = earlier
+                self._scan = earlier_scan
                 return
 
     @property
@@ -58,15 +58,15 @@ class JournalReader:
         return self._scan.cursor.run.decode()
 
     @property
-    def unfinished(self) -> ScanStop | None:
+    def stop(self) -> ScanStop | None:
         """Where the last complete record ends, if unconfirmed bytes follow it."""
         return self._scan.stop
 
 
 def _raise_if_damaged(scan: Scan) -> Iterator[Record]:
-    damaged = damage(scan)
-    if damaged is not None:
-        raise damaged
+    damage = find_damage(scan)
+    if damage is not None:
+        raise damage
     yield from ()
 
 
@@ -100,8 +100,8 @@ class Finder:
         try:
             stream = self._open(segment)
             stream.seek(max(0, offset - chain.NEXT_LINE))
-            previous = stream.read(min(offset, chain.NEXT_LINE))[: chain.HASH_LENGTH]
-            record = self._cursor.read_one(self._header, previous, stream.readline(), offset)
+            previous_h = stream.read(min(offset, chain.NEXT_LINE))[: chain.HASH_LENGTH]
+            record = self._cursor.read_one(self._header, previous_h, stream.readline(), offset)
         except BadLine as exc:
             self.__exit__()  # The next call opens the file again; it may have been replaced.
             file = segments.name(segment)
@@ -221,7 +221,7 @@ class _Follower:
         size = self._files.size(segments.file(self._path, self._cursor.segment))
         if size == self._torn_size:
             return
-        damaged = damage(Scan(self._path, self._files).read_all())
-        if damaged is not None:
-            raise damaged
+        damage = find_damage(Scan(self._path, self._files).read_all())
+        if damage is not None:
+            raise damage
         self._torn_size = size

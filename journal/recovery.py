@@ -1,7 +1,7 @@
-"""What the bytes after the last valid record mean, and how a writer continues after a crash.
+"""Recovery: how a writer continues after a crash.
 
-They are either a torn tail (a crash interrupted the write; nothing there was confirmed) or damage (confirmed records are
-missing or changed). Every record contains the highest seq that was durable when it was written, and that decides between the
+The bytes after the last valid record are either a torn tail (a crash interrupted the write; nothing there was confirmed) or
+damage (confirmed records are missing or changed). The highest durable seq, which every record contains, decides between the
 two. A torn tail is set aside; damage is an error, and nothing is changed.
 """
 
@@ -61,7 +61,7 @@ class _Fragment:
 
     seq: int
     body: bytes
-    stored: bytes | None
+    stored_h: bytes | None
     """The hash at its end."""
     neighbor: bytes | None
     """The hash at the end of the previous line in the file."""
@@ -74,34 +74,34 @@ def survivors(run: bytes, data: bytes, *, seq: int, h: bytes) -> list[Survivor]:
     moved lines are recognized. The number of hashes to compute grows only linearly with the data.
     """
     fragments = sorted(_fragments(data), key=lambda fragment: fragment.seq)
-    stored: dict[int, set[bytes]] = {seq: {h}}
+    stored_hashes: dict[int, set[bytes]] = {seq: {h}}
     for fragment in fragments:
-        hashes = stored.setdefault(fragment.seq, set())
-        if fragment.stored is not None and len(hashes) < _MAX_CANDIDATES:
-            hashes.add(fragment.stored)
-    repaired: dict[int, set[bytes]] = {}
+        hashes = stored_hashes.setdefault(fragment.seq, set())
+        if fragment.stored_h is not None and len(hashes) < _MAX_CANDIDATES:
+            hashes.add(fragment.stored_h)
+    repaired_hashes: dict[int, set[bytes]] = {}
     """Seq → hashes that damaged lines should have had; the damage may be in the hash itself."""
-    intact: list[Survivor] = []
+    intact_records: list[Survivor] = []
     for fragment in fragments:
-        previous = set(stored.get(fragment.seq - 1, ()))
+        previous_hashes = set(stored_hashes.get(fragment.seq - 1, ()))
         if fragment.neighbor:
-            previous.add(fragment.neighbor)
-        if opened := _SEGMENT_OPENED.search(fragment.body, 0, _HEADER_LENGTH):
-            previous.add(opened[1])
-        computed = _links(run, previous, fragment.body)
-        if fragment.stored is not None and fragment.stored not in computed:
-            computed |= _links(run, repaired.get(fragment.seq - 1, ()), fragment.body)
-        if fragment.stored is not None and fragment.stored in computed:
+            previous_hashes.add(fragment.neighbor)
+        if header := _SEGMENT_OPENED.search(fragment.body, 0, _HEADER_LENGTH):
+            previous_hashes.add(header[1])
+        computed_hashes = _links(run, previous_hashes, fragment.body)
+        if fragment.stored_h is not None and fragment.stored_h not in computed_hashes:
+            computed_hashes |= _links(run, repaired_hashes.get(fragment.seq - 1, ()), fragment.body)
+        if fragment.stored_h is not None and fragment.stored_h in computed_hashes:
             d = _D.search(fragment.body, max(0, len(fragment.body) - _D_LENGTH))
-            line = chain.add_hash(fragment.body, fragment.stored)[:-1]
-            intact.append(Survivor(seq=fragment.seq, d=int(d[1]) if d else 0, h=fragment.stored, line=line))
-        elif len(repaired.setdefault(fragment.seq, set())) < _MAX_CANDIDATES:
-            repaired[fragment.seq] |= _links(run, previous, fragment.body)
-    return intact
+            line = chain.add_hash(fragment.body, fragment.stored_h)[:-1]
+            intact_records.append(Survivor(seq=fragment.seq, d=int(d[1]) if d else 0, h=fragment.stored_h, line=line))
+        elif len(repaired_hashes.setdefault(fragment.seq, set())) < _MAX_CANDIDATES:
+            repaired_hashes[fragment.seq] |= _links(run, previous_hashes, fragment.body)
+    return intact_records
 
 
-def _links(run: bytes, previous: Iterable[bytes], body: bytes) -> set[bytes]:
-    return {chain.link(run, h, body).encode() for h in previous}
+def _links(run: bytes, previous_hashes: Iterable[bytes], body: bytes) -> set[bytes]:
+    return {chain.link(run, h, body).encode() for h in previous_hashes}
 
 
 def _fragments(data: bytes) -> list[_Fragment]:
@@ -120,12 +120,12 @@ def _fragments_of_line(data: bytes, begin: int, end: int) -> Iterator[_Fragment]
     neighbor = _hash_before(data, _without_cr(data, begin - 1))
     cuts = [cut.span() for cut in _LOST_LF.finditer(data, begin, end) if _hash_before(data, cut.start())]
     starts, ends = [begin, *(start for _, start in cuts)], [*(end for end, _ in cuts), _without_cr(data, end)]
-    for first, last in zip(starts, ends, strict=True):
-        stored = _hash_before(data, last)
-        for start in itertools.islice(_START.finditer(data, first, last), _MAX_STARTS):
-            if _MIN_LENGTH <= last - start.end() <= RECORD_LIMIT:
-                yield _Fragment(int(start[1]), data[start.start() : last - chain.TAIL], stored, neighbor)
-        neighbor = stored
+    for part_start, part_end in zip(starts, ends, strict=True):
+        stored_h = _hash_before(data, part_end)
+        for start in itertools.islice(_START.finditer(data, part_start, part_end), _MAX_STARTS):
+            if _MIN_LENGTH <= part_end - start.end() <= RECORD_LIMIT:
+                yield _Fragment(int(start[1]), data[start.start() : part_end - chain.TAIL], stored_h, neighbor)
+        neighbor = stored_h
 
 
 def _without_cr(data: bytes, end: int) -> int:
@@ -158,7 +158,7 @@ def confirmed_seq(scan: Scan) -> int:
     return max(cursor.watermark, watermark(cursor.run, scan.remainder(), seq=cursor.seq, h=cursor.h))
 
 
-def lost_record(scan: Scan, *, make_durable: bool = False) -> LostRecord | None:
+def find_lost_record(scan: Scan, *, make_durable: bool = False) -> LostRecord | None:
     """Return the first unconfirmed record whose blob did not reach the disk before a power failure, after a complete scan.
 
     With `make_durable`, the blobs of the unconfirmed records before it are copied: see `recover`.
@@ -167,9 +167,9 @@ def lost_record(scan: Scan, *, make_durable: bool = False) -> LostRecord | None:
     if not seqs or seqs[-1] <= scan.cursor.watermark:
         return None
     watermark = confirmed_seq(scan)
-    unconfirmed = {seq for seq in seqs if seq > watermark}
-    for record in Scan(path, files) if unconfirmed else ():
-        if record.seq in unconfirmed:
+    unconfirmed_seqs = {seq for seq in seqs if seq > watermark}
+    for record in Scan(path, files) if unconfirmed_seqs else ():
+        if record.seq in unconfirmed_seqs:
             for blob in blobs_of(record.event).values():
                 try:
                     data = content(blob, files)
@@ -188,11 +188,11 @@ def lost_record(scan: Scan, *, make_durable: bool = False) -> LostRecord | None:
 
 def scan_before_lost(path: Path, files: Files, seq: int) -> Scan | None:
     """Return a complete scan up to the first lost record, if that is record `seq` or an earlier one."""
-    lost = lost_record(Scan(path, files).read_all())
-    return None if lost is None or lost.seq > seq else Scan(path, files, lost=lost).read_all()
+    lost_record = find_lost_record(Scan(path, files).read_all())
+    return None if lost_record is None or lost_record.seq > seq else Scan(path, files, lost_record=lost_record).read_all()
 
 
-def damage(scan: Scan) -> JournalDamaged | None:
+def find_damage(scan: Scan) -> JournalDamaged | None:
     """Return the damage at which a scan stopped; None if no confirmed record is missing."""
     stop, cursor = scan.stop, scan.cursor
     if stop is None:
@@ -206,7 +206,7 @@ def damage(scan: Scan) -> JournalDamaged | None:
         byte=stop.byte,
         seq=stop.seq,
         check=stop.check,
-        intact=len(survivors(cursor.run, remainder, seq=cursor.seq, h=cursor.h)),
+        intact_records=len(survivors(cursor.run, remainder, seq=cursor.seq, h=cursor.h)),
     )
 
 
@@ -217,7 +217,7 @@ def last_intact(path: Path, files: Files) -> tuple[int, Hint | None]:
         scan = Scan(path, files)
         for record in scan:
             seq, is_defined = record.seq, is_defined or isinstance(record.event, RunStarted)
-        return seq, None if not is_defined else "resume" if damage(scan) is None else "salvage"
+        return seq, None if not is_defined else "resume" if find_damage(scan) is None else "salvage"
     except (OSError, JournalError):
         return seq, None
 
@@ -227,13 +227,13 @@ def intact_after(scan: Scan) -> list[Survivor]:
     stop, cursor = scan.stop, scan.cursor
     if stop is None:
         return []
-    intact: dict[int, Survivor] = {}
+    intact_records: dict[int, Survivor] = {}
     for number in scan.numbers:
         if number >= stop.segment:
             data = scan.read_from(number, stop.byte if number == stop.segment else 0)
             in_file = survivors(cursor.run, data, seq=cursor.seq, h=cursor.h)
-            intact.update((survivor.seq, survivor) for survivor in in_file if survivor.seq > cursor.seq)
-    return [intact[seq] for seq in sorted(intact)]
+            intact_records.update((survivor.seq, survivor) for survivor in in_file if survivor.seq > cursor.seq)
+    return [intact_records[seq] for seq in sorted(intact_records)]
 
 
 @attrs.frozen
@@ -253,15 +253,15 @@ def recover(scan: Scan) -> TornTail | None:
     crash in here leaves either the old file or the new one.
     """
     path, files = scan.path, scan.files
-    last = scan.numbers[-1]
+    last_segment = scan.numbers[-1]
     tail = scan.remainder()
-    torn = _set_aside(path, files, last, scan.cursor.seq, tail) if tail else None
-    with files.read(segments.file(path, last)) as stream:
-        valid = stream.read(scan.cursor.offset)
-    create(files, str(path), segments.name(last), valid)
+    torn_tail = _set_aside(path, files, last_segment, scan.cursor.seq, tail) if tail else None
+    with files.read(segments.file(path, last_segment)) as stream:
+        valid_bytes = stream.read(scan.cursor.offset)
+    create(files, str(path), segments.name(last_segment), valid_bytes)
     if scan.cursor.is_sealed:
-        files.make_read_only(segments.file(path, last))
-    return torn
+        files.make_read_only(segments.file(path, last_segment))
+    return torn_tail
 
 
 def _set_aside(path: Path, files: Files, number: int, seq: int, tail: bytes) -> TornTail:

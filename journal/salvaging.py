@@ -28,7 +28,7 @@ from journal.threads import InThread, run_in_thread
 from journal.verification import verify
 from journal.writer import Journal, writing
 
-EXCLUDED: Final = "excluded.jsonl"
+EXCLUDED_FILE: Final = "excluded.jsonl"
 _MAX_SESSIONS: Final = 10_000
 """Sessions of a run up to which lost ones are added; a forged record may have any number."""
 
@@ -46,7 +46,7 @@ class Salvaged:
     """Number of intact records that could not be appended; they are in `excluded.jsonl`."""
     problem: JournalError | None = attrs.field(default=None, eq=False)
     """The first problem of the source."""
-    unreadable: tuple[str, ...] = ()
+    unreadable_files: tuple[str, ...] = ()
     """Files of the source that the system could not read, or only in part; a later salvage may find more in them."""
 
 
@@ -57,14 +57,16 @@ async def salvage(
     source, target = Path(source), Path(target)
     check_target(source, target, files)
     record, run, problem = _first_record(source, files)
-    seq = intact = kept = 0
-    excluded: list[bytes] = []
-    unreadable: set[str] = set()
+    seq = intact_count = kept_count = 0
+    excluded_lines: list[bytes] = []
+    unreadable_files: set[str] = set()
     signatures, references = SignatureCopier(source, files), StepReferences()
-    async with staged_run(target, files=files, in_thread=in_thread) as staging:
-        async with writing(staging, new=True, clock=lambda: (record.at, record.t), files=files, in_thread=in_thread) as journal:
-            for record in _intact_records(source, files, run, unreadable):
-                intact += 1
+    async with staged_run(target, files=files, in_thread=in_thread) as staging_path:
+        async with writing(
+            staging_path, new=True, clock=lambda: (record.at, record.t), files=files, in_thread=in_thread
+        ) as journal:
+            for record in _intact_records(source, files, run, unreadable_files):
+                intact_count += 1
                 # After the damage, the records that a signature covers are lost.
                 key = signatures.key_of(record) if record.segment else None
                 seq = record.seq
@@ -74,25 +76,27 @@ async def salvage(
                     # A record of this session is intact, so it did start; its process is unknown.
                     journal.append(events.SessionStarted(session=number, pid=0, host="", boot_id=""))
                 try:
-                    references.add(record, journal.append(_adapted(references.adapted(record.event), journal), key=key))
-                    kept += 1
+                    references.add(record, journal.append(_adapt(references.adapt(record.event), journal), key=key))
+                    kept_count += 1
                 except IllegalEvent:
-                    excluded.append(encode(record.event, record.seq, record.at, record.t) + b"}\n")
+                    excluded_lines.append(encode(record.event, record.seq, record.at, record.t) + b"}\n")
                 await journal.wait_room()
-            journal.append(events.JournalSalvaged(run=run.decode(), kept=kept, lost=seq - intact, excluded=len(excluded)))
-        if excluded:
-            await in_thread(lambda: create(files, str(staging), EXCLUDED, b"".join(excluded)))
+            journal.append(
+                events.JournalSalvaged(run=run.decode(), kept=kept_count, lost=seq - intact_count, excluded=len(excluded_lines))
+            )
+        if excluded_lines:
+            await in_thread(lambda: create(files, str(staging_path), EXCLUDED_FILE, b"".join(excluded_lines)))
     return Salvaged(
         path=target,
-        kept=kept,
-        lost=seq - intact,
-        excluded=len(excluded),
+        kept=kept_count,
+        lost=seq - intact_count,
+        excluded=len(excluded_lines),
         problem=problem,
-        unreadable=tuple(sorted(unreadable)),
+        unreadable_files=tuple(sorted(unreadable_files)),
     )
 
 
-def _adapted(event: events.Event, journal: Journal) -> events.Event:
+def _adapt(event: events.Event, journal: Journal) -> events.Event:
     """Return `RunFinished` with the new journal's head; raise `IllegalEvent` if trials that it counts are lost."""
     if not isinstance(event, events.RunFinished):
         return event
@@ -104,8 +108,8 @@ def _adapted(event: events.Event, journal: Journal) -> events.Event:
 
 def _lost_sessions(event: events.Event, lifecycle: Lifecycle) -> range:
     """Return the sessions whose start is lost and that must have started before this event; none if a number is implausible."""
-    missing = range(lifecycle.sessions + 1, _session_of(event, lifecycle) + 1)
-    return missing if len(missing) <= 1 or missing.stop <= _MAX_SESSIONS else range(0)
+    sessions = range(lifecycle.sessions + 1, _session_of(event, lifecycle) + 1)
+    return sessions if len(sessions) <= 1 or sessions.stop <= _MAX_SESSIONS else range(0)
 
 
 def _session_of(event: events.Event, lifecycle: Lifecycle) -> int:
@@ -126,10 +130,10 @@ def _first_record(source: Path, files: Files) -> tuple[events.Record, bytes, Jou
         raise JournalError(f"{source} is not damaged; there is nothing to salvage", path=source)
     scan = Scan(source, files).read_all()
     for run in [scan.cursor.run] if scan.cursor.seq else _possible_runs(scan):
-        for record in _intact_records(source, files, run, scan.unreadable):
+        for record in _intact_records(source, files, run, scan.unreadable_files):
             if isinstance(record.event, events.RunStarted):
                 return record, run, problem
-    raise NotSalvageable(problem, sorted(scan.unreadable))
+    raise NotSalvageable(problem, sorted(scan.unreadable_files))
 
 
 def _possible_runs(scan: Scan) -> Iterator[bytes]:
@@ -138,18 +142,18 @@ def _possible_runs(scan: Scan) -> Iterator[bytes]:
         yield from dict.fromkeys(re.findall(rb'"run":"([0-9a-f]{32})"', scan.read_from(number, 0)))
 
 
-def _intact_records(source: Path, files: Files, run: bytes, unreadable: set[str]) -> Iterator[events.Record]:
-    """Yield the intact records; add the names of files that the system cannot read to `unreadable`."""
+def _intact_records(source: Path, files: Files, run: bytes, unreadable_files: set[str]) -> Iterator[events.Record]:
+    """Yield the intact records; add the names of files that the system cannot read to `unreadable_files`."""
     scan = Scan(source, files)
     for record in scan:
-        with _skip_damaged_blobs(unreadable):
+        with _skip_damaged_blobs(unreadable_files):
             yield with_loaded_blobs(record, files)
     scan.cursor.run = run
     survivors = intact_after(scan)
-    unreadable |= scan.unreadable
+    unreadable_files |= scan.unreadable_files
     for survivor in survivors:
         with (
-            _skip_damaged_blobs(unreadable),
+            _skip_damaged_blobs(unreadable_files),
             contextlib.suppress(ValueError, KeyError, TypeError, AttributeError),  # Correct hash, but not a record of ours.
         ):
             members = orjson.loads(survivor.line)
@@ -160,11 +164,11 @@ def _intact_records(source: Path, files: Files, run: bytes, unreadable: set[str]
 
 
 @contextlib.contextmanager
-def _skip_damaged_blobs(unreadable: set[str]) -> Iterator[None]:
+def _skip_damaged_blobs(unreadable_files: set[str]) -> Iterator[None]:
     """Skip a record whose blob is damaged; add the name of one that cannot be read."""
     try:
         yield
     except BlobUnreadable as exc:
-        unreadable.add(exc.file)
+        unreadable_files.add(exc.file)
     except BlobDamaged:
         pass

@@ -1,7 +1,7 @@
 """Read lines into records, up to the first line that cannot be trusted.
 
-A `Cursor` has the number, the previous hash and the file that are expected of the next line; all readers use one. What an
-invalid line means is decided in `journal.recovery`.
+A `Cursor` has the number, the previous hash and the file that are expected of the next line; all readers use one.
+`journal.recovery` decides what an invalid line means.
 """
 
 import collections
@@ -31,7 +31,7 @@ _BLOCK: Final = 4096
 class BadLine(Exception):  # Internal to this package.
     """A line is not the expected one; the message is the check that failed."""
 
-    unfinished: bytes | None = None
+    unfinished_line: bytes | None = None
     """The line, if it has no LF. A writer may have added to the file since it was read."""
 
 
@@ -90,7 +90,7 @@ class Cursor:
                 try:
                     members = loads(line)
                     if "blobs" in members or is_old:
-                        members = self._prepared(members)
+                        members = self._prepare(members)
                     decoder = decoders.get(members["type"])
                     event = decoder(members) if decoder else decode(members)
                     number, at, t, d = record_members(members)
@@ -116,20 +116,20 @@ class Cursor:
         finally:
             self.seq, self.h, self.offset, self.records, self.watermark = seq, h, offset, records, watermark
 
-    def read_one(self, header: dict[str, Any], previous: bytes, line: bytes, offset: int) -> Record:
+    def read_one(self, header: dict[str, Any], previous_h: bytes, line: bytes, offset: int) -> Record:
         """Return the record in one line of the file, given the file's header and the hash before the line."""
         parts = chain.split(line[:-1])
-        h = previous or header.get("previous_h", "").encode() or chain.GENESIS
+        h = previous_h or header.get("previous_h", "").encode() or chain.GENESIS
         if parts is None or chain.link(self.run, h, parts[0]).encode() != parts[1]:
             raise _bad_line(line)
         try:
-            members = self._prepared(loads(line))
+            members = self._prepare(loads(line))
             event, (seq, at, t, d) = decode(members), record_members(members)
             return Record(seq, at, t, event, d, parts[1].decode(), self.segment, offset)
         except (ValueError, KeyError, TypeError, AttributeError) as exc:
             raise BadLine(f"not a record ({exc})") from exc
 
-    def _prepared(self, members: dict[str, Any]) -> dict[str, Any]:
+    def _prepare(self, members: dict[str, Any]) -> dict[str, Any]:
         """Resolve blob references and convert older formats; few lines need either."""
         if "blobs" in members:
             members.update(unloaded_blobs(members["blobs"], members["type"], self.path))
@@ -156,7 +156,7 @@ class Cursor:
         self.run, self.major = run, major
         return dict(header)
 
-    def _invalid(self, reason: str) -> InvalidRecord:
+    def _invalid_record(self, reason: str) -> InvalidRecord:
         return InvalidRecord(self.path, self.seq + 1, reason)
 
     def _check_file(self, event: Event) -> None:
@@ -165,29 +165,31 @@ class Cursor:
             case SegmentOpened() if not self.records:
                 length, digest = self._previous_file
                 if (event.segment, event.previous_seq, event.previous_bytes) != (self.segment, self.seq, length):
-                    raise self._invalid("it does not continue the previous file")
+                    raise self._invalid_record("it does not continue the previous file")
                 if (event.previous_h.encode() or chain.GENESIS) != self.h:
-                    raise self._invalid("its previous_h is not the hash of the previous record")
+                    raise self._invalid_record("its previous_h is not the hash of the previous record")
                 if self._check_all and self.segment > 1 and event.previous_sha256 != digest:
-                    raise self._invalid("its previous_sha256 is not the SHA-256 of the previous file")
+                    raise self._invalid_record("its previous_sha256 is not the SHA-256 of the previous file")
             case SegmentSealed() if self.records and not self.is_sealed:
                 if (event.run.encode(), event.segment) != (self.run, self.segment):
                     expected = f"segment {self.segment} of run {self.run.decode()!r}"
-                    raise self._invalid(f"it seals segment {event.segment} of run {event.run!r}, expected {expected}")
+                    raise self._invalid_record(f"it seals segment {event.segment} of run {event.run!r}, expected {expected}")
                 if (event.records, event.bytes) != (self.records, self.offset):
                     expected = f"{self.records} in {self.offset}"
-                    raise self._invalid(f"it seals {event.records} records in {event.bytes} bytes, expected {expected}")
+                    raise self._invalid_record(f"it seals {event.records} records in {event.bytes} bytes, expected {expected}")
                 if self._check_all and event.sha256 != self._digest.hexdigest():
-                    raise self._invalid("its sha256 is not the SHA-256 of the bytes before it")
+                    raise self._invalid_record("its sha256 is not the SHA-256 of the bytes before it")
                 self.is_sealed = True
             case _:
-                raise self._invalid("it follows segment_sealed" if self.is_sealed else "it is not at the start of a file")
+                raise self._invalid_record(
+                    "it follows segment_sealed" if self.is_sealed else "it is not at the start of a file"
+                )
 
 
 def _has_correct_hash(line: bytes, header: dict[str, Any]) -> bool:
     parts = chain.split(line[:-1])
-    previous = str(header.get("previous_h") or "").encode() or chain.GENESIS
-    return parts is not None and chain.link(str(header.get("run")).encode(), previous, parts[0]).encode() == parts[1]
+    previous_h = str(header.get("previous_h") or "").encode() or chain.GENESIS
+    return parts is not None and chain.link(str(header.get("run")).encode(), previous_h, parts[0]).encode() == parts[1]
 
 
 def record_members(members: dict[str, Any]) -> tuple[int, str, float, int]:
@@ -215,7 +217,7 @@ def _bad_line(line: bytes) -> BadLine:
         return BadLine(f"the line has more than {RECORD_LIMIT:,} bytes")
     if not line.endswith(b"\n"):
         error = BadLine("the line is incomplete")
-        error.unfinished = line
+        error.unfinished_line = line
         return error
     if line.endswith(chain.CLOSING + b"\r\n"):
         return BadLine("the line ends with CR LF; if git has converted it, add `*.jsonl -text` to .gitattributes")
@@ -235,7 +237,7 @@ class ScanStop:
     check: str
     is_in_header: bool
     """Whether it is the first line of a file, which is synced before the file gets its name."""
-    unfinished: bytes | None = None
+    unfinished_line: bytes | None = None
     """Everything after the last valid record, if that is an incomplete line."""
     is_unreadable: bool = False
     """Whether the system cannot read the file there."""
@@ -252,16 +254,18 @@ class LostRecord:
 class Scan:
     """One pass over a journal, up to the first byte that cannot be trusted."""
 
-    def __init__(self, path: Path, files: Files = DISK, *, check_all: bool = False, lost: "LostRecord | None" = None) -> None:
-        """A `lost` record ends the pass."""
+    def __init__(
+        self, path: Path, files: Files = DISK, *, check_all: bool = False, lost_record: "LostRecord | None" = None
+    ) -> None:
+        """The pass ends before `lost_record`."""
         self.path = path
         self.files = files
-        self._lost = lost
+        self._lost_record = lost_record
         self.numbers = segments.numbers(path, files)
         self.cursor = Cursor(path, check_all=check_all)
         self.stop: ScanStop | None = None
         """Set if the pass stopped before the last byte."""
-        self.unreadable: set[str] = set()
+        self.unreadable_files: set[str] = set()
         """Segments that the system could not read, or only in part."""
 
     def __iter__(self) -> Iterator[Record]:
@@ -278,18 +282,20 @@ class Scan:
             try:
                 with self.files.read(segments.file(self.path, number)) as stream:
                     lines = lines_in(stream)
-                    yield from cursor.take(lines) if self._lost is None else self._take_before(lines, self._lost.seq)
+                    yield from (
+                        cursor.take(lines) if self._lost_record is None else self._take_before(lines, self._lost_record.seq)
+                    )
             except BadLine as exc:
                 self._stop_at(number, str(exc), exc)
                 return
             except OSError as exc:
                 if not is_unreadable(exc):
                     raise
-                self.unreadable.add(segments.name(number))
+                self.unreadable_files.add(segments.name(number))
                 self._stop_at(number, f"the file cannot be read ({exc.strerror})", exc)
                 return
-            if self._lost is not None and cursor.seq + 1 == self._lost.seq:
-                self._stop_at(number, self._lost.reason)
+            if self._lost_record is not None and cursor.seq + 1 == self._lost_record.seq:
+                self._stop_at(number, self._lost_record.reason)
                 return
             if not cursor.records:
                 self._stop_at(number, "the file is empty")
@@ -315,8 +321,8 @@ class Scan:
         """Return the bytes after the last valid record, in the file where the pass stopped."""
         if self.stop is None or self.stop.segment not in self.numbers:
             return b""
-        if self.stop.unfinished is not None:
-            return self.stop.unfinished
+        if self.stop.unfinished_line is not None:
+            return self.stop.unfinished_line
         return self.read_from(self.stop.segment, self.stop.byte)
 
     def read_from(self, segment: int, byte: int) -> bytes:
@@ -327,12 +333,12 @@ class Scan:
                 stream.seek(byte)
                 return stream.read()
         except NotRegularFile:
-            self.unreadable.add(segments.name(segment))
+            self.unreadable_files.add(segments.name(segment))
             return b""
         except OSError as exc:
             if not is_unreadable(exc):
                 raise
-        self.unreadable.add(segments.name(segment))
+        self.unreadable_files.add(segments.name(segment))
         blocks: list[bytes] = []
         size = self.files.size(file) or 0
         for block in range(byte - byte % _BLOCK, size, _BLOCK):
@@ -355,6 +361,6 @@ class Scan:
             seq=cursor.seq + 1,
             check=check,
             is_in_header=not (is_current and cursor.records),
-            unfinished=exc.unfinished if isinstance(exc, BadLine) else None,
+            unfinished_line=exc.unfinished_line if isinstance(exc, BadLine) else None,
             is_unreadable=isinstance(exc, OSError),
         )

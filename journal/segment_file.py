@@ -31,9 +31,9 @@ _LINES_PER_SECOND: Final = 5_000
 class NoSpace(Exception):  # Internal to this package; the writer raises `DiskFull` instead.
     """No space is left on the device."""
 
-    def __init__(self, exc: OSError, *, written: bytes | None = None) -> None:
+    def __init__(self, exc: OSError, *, written_data: bytes | None = None) -> None:
         super().__init__(str(exc))
-        self.written = written
+        self.written_data = written_data
         """The part of the lines that was written; None if the failure was in another file."""
 
 
@@ -85,14 +85,14 @@ class SegmentFile:
 
     def write(self, data: bytes) -> None:
         """Write complete lines."""
-        remaining = memoryview(data)
+        remaining_data = memoryview(data)
         try:
-            while remaining:
-                remaining = write_some(self.files, self._fd, remaining)
+            while remaining_data:
+                remaining_data = write_some(self.files, self._fd, remaining_data)
         except OSError as exc:
             if exc.errno not in NO_SPACE:
                 raise
-            raise NoSpace(exc, written=data[: len(data) - len(remaining)]) from exc
+            raise NoSpace(exc, written_data=data[: len(data) - len(remaining_data)]) from exc
         self._size += len(data)
 
     def pause(self, lines: int) -> None:
@@ -120,16 +120,16 @@ class SegmentFile:
                 return "truncated or replaced"
         return "unlocked" if self.files.is_directory(str(self._path)) else "moved"
 
-    def truncate_to_lines(self, written: bytes) -> int:
+    def truncate_to_lines(self, written_data: bytes) -> int:
         """Remove the incomplete line at the end of the written bytes, and sync; return the number of complete lines."""
-        length = written.rfind(b"\n") + 1
+        length = written_data.rfind(b"\n") + 1
         retry_interrupted(lambda: self.files.ftruncate(self._fd, self._size + length))
         self._size += length
         self.sync()
-        return written.count(b"\n")
+        return written_data.count(b"\n")
 
     def sync(self) -> None:
-        """Sync everything that was written. After one failure it always fails: a second sync would succeed wrongly."""
+        """Sync everything that was written. After a failure, every later call fails: a second sync could wrongly succeed."""
         if self._sync_failed:
             raise OSError(errno.EIO, "an earlier sync failed")
         try:

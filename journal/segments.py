@@ -52,5 +52,5 @@ def is_run(path: Path, files: Files = DISK) -> bool:
 
 def enclosing_run(path: Path) -> Path | None:
     """Return the run at the path or around it; None if there is none."""
-    real = Path(os.path.realpath(path))
-    return next((directory for directory in (real, *real.parents) if is_run(directory)), None)
+    real_path = Path(os.path.realpath(path))
+    return next((directory for directory in (real_path, *real_path.parents) if is_run(directory)), None)

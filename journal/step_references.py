@@ -17,7 +17,7 @@ class StepReferences:
         """Whether there are any."""
         return bool(self._copies)
 
-    def adapted(self, event: Event) -> Event:
+    def adapt(self, event: Event) -> Event:
         """Return an event that names the record of a step in the copy; raise `IllegalEvent` if that step was not copied."""
         if not isinstance(event, StepReused):
             return event

@@ -1,6 +1,6 @@
 """Verification: whether a journal is unchanged and could have been written by the writer.
 
-Checks every hash, checksum, type and blob, and the lifecycle. What the records add up to is checked in `replay.auditing`.
+Checks every hash, checksum, type and blob, and the lifecycle. `replay.auditing` checks what the records add up to.
 """
 
 import re
@@ -15,7 +15,7 @@ from journal.errors import BlobDamaged, HeadMissing, InvalidRecord, JournalError
 from journal.events import Record
 from journal.files import DISK, Files
 from journal.lifecycle import Lifecycle
-from journal.recovery import confirmed_seq, damage, scan_before_lost
+from journal.recovery import confirmed_seq, find_damage, scan_before_lost
 from journal.scan import Scan
 
 _HASH: Final = re.compile("[0-9a-f]{32}")
@@ -33,11 +33,11 @@ class Verification:
     blobs: int
     head: str
     """Hash of the last verified record. If it is published, records cannot be removed from the end undetected."""
-    unfinished: int
+    unfinished_bytes: int
     """Number of unconfirmed bytes after the last record: a writer is active, a crash interrupted it, or the end was changed."""
     zero_bytes: int
     """How many of them, at the end, are zero."""
-    unconfirmed: int
+    unconfirmed_records: int
     """Number of verified records at the end that no other record confirms as durable; 0 if the last one is a seal."""
     expected_at: int | None
     """The record with the expected hash, if one was passed and is in the journal."""
@@ -102,16 +102,16 @@ class Verifier:
         except (InvalidRecord, UnknownEvent) as exc:
             self._problem = exc
         except BlobDamaged as exc:
-            earlier = None if record is None else scan_before_lost(path, files, record.seq)
-            if earlier is None:
+            earlier_scan = None if record is None else scan_before_lost(path, files, record.seq)
+            if earlier_scan is None:
                 self._problem = exc
             else:
-                self._scan = earlier
+                self._scan = earlier_scan
 
     def result(self) -> Verification:
         """Return the result, after the last record."""
         scan, expect_head = self._scan, self._expect_head
-        problem, cursor = self._problem or damage(scan), scan.cursor
+        problem, cursor = self._problem or find_damage(scan), scan.cursor
         if problem is None and expect_head is not None and self._expected_at is None:
             problem = HeadMissing(self._path, expected=expect_head, seq=cursor.seq, head=cursor.h.decode())
         remainder = scan.remainder()
@@ -122,9 +122,9 @@ class Verifier:
             segments=cursor.segment,
             blobs=len(self._checked_blobs),
             head=cursor.h.decode(),
-            unfinished=len(remainder),
+            unfinished_bytes=len(remainder),
             zero_bytes=len(remainder) - len(remainder.rstrip(b"\0")),
-            unconfirmed=0 if cursor.is_sealed else max(0, cursor.seq - confirmed_seq(scan)),
+            unconfirmed_records=0 if cursor.is_sealed else max(0, cursor.seq - confirmed_seq(scan)),
             expected_at=self._expected_at,
             problem=problem,
         )

@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 PENDING_LIMIT: Final = 64 << 20
 """Bytes waiting to be written above which `wait_room` waits."""
-_MAX_ADDED: Final = 64
+_MAX_GROWTH: Final = 64
 """Bytes by which a body may grow after its length was checked: by its signature, or by a digit if it starts a segment."""
 
 Durability = Literal["sync", "os"]
@@ -69,7 +69,7 @@ class Journal:
         self.run = end.run
         self.initial_seq = end.seq
         """The last record when the journal was opened; 0 for a new one."""
-        self.recovered: Record | None = None
+        self.recovery_record: Record | None = None
         """The `JournalRecovered` record, if a torn tail was set aside when the journal was opened."""
         self.lifecycle: Lifecycle = end.lifecycle
         """Stages of the run and its trials."""
@@ -110,8 +110,10 @@ class Journal:
         self._thread = get_ident()
         if not end.is_open:
             self._lines.open_segment(*self._time(), self._durable)
-        if end.torn:
-            self.recovered = self.append(JournalRecovered(last_seq=end.seq, bytes=end.torn.bytes, file=end.torn.file))
+        if end.torn_tail:
+            self.recovery_record = self.append(
+                JournalRecovered(last_seq=end.seq, bytes=end.torn_tail.bytes, file=end.torn_tail.file)
+            )
 
     @property
     def files(self) -> Files:
@@ -148,7 +150,7 @@ class Journal:
         `key`, the record is signed (see `journal.ownership`).
         """
         if not self._is_open or get_ident() != self._thread or not self._lock.is_held:
-            raise self._closed()
+            raise self._closed_error()
         at, t = self._time()
         if when is not None:
             t = when
@@ -159,7 +161,7 @@ class Journal:
             if not in_blobs:
                 in_blobs, contents = blobs.large_values(event)
                 body = encode(event, lines.seq + 1, at, t, durable, in_blobs=in_blobs)
-            if (size := len(body) + _MAX_ADDED) > RECORD_LIMIT:
+            if (size := len(body) + _MAX_GROWTH) > RECORD_LIMIT:
                 raise RecordTooLarge(type(event).__name__, size=size, limit=RECORD_LIMIT)
         self.lifecycle.advance(event)  # The last call that may raise; nothing has changed so far.
         if lines.segment.bytes >= self._roll_at:
@@ -167,9 +169,9 @@ class Journal:
             lines.open_segment(at, t, durable)
             body = encode(event, lines.seq + 1, at, t, durable, in_blobs=in_blobs)
         if contents:
-            new = lines.add_blobs(contents)
+            new_contents = lines.add_blobs(contents)
             if self._in_thread is run_in_thread:
-                self._file.blobs.start(new)  # At once, while the lines before them are written.
+                self._file.blobs.start(new_contents)  # At once, while the lines before them are written.
         if key is not None:
             body = ownership.sign(body, key, lines.run, lines.h)
         return lines.add(event, body, at, t, durable)
@@ -197,7 +199,7 @@ class Journal:
             self._fail(exc)
             raise
 
-    def _closed(self) -> JournalError:
+    def _closed_error(self) -> JournalError:
         if self.failure is not None:
             return self.failure
         if not self._is_open:
@@ -215,7 +217,7 @@ class Journal:
     async def wait_room(self) -> None:
         """Wait while too much data is pending, so that a slow disk slows the run down instead of filling the memory."""
         await trio.lowlevel.checkpoint()
-        while self._lines.pending > PENDING_LIMIT:
+        while self._lines.pending_bytes > PENDING_LIMIT:
             if self.failure is not None:
                 raise self.failure
             if self._room_freed.is_set():
@@ -228,13 +230,13 @@ class Journal:
             while not self._lines.is_empty:
                 await self._write(self._lines.take())
             if not self._has_ended:
-                with trio.move_on_after(self.files.idle_check_interval) as idle:
+                with trio.move_on_after(self.files.idle_check_interval) as idle_scope:
                     await self._lines.wait_changed()
-                if idle.cancelled_caught and self._lines.is_empty:
+                if idle_scope.cancelled_caught and self._lines.is_empty:
                     await self._call_in_thread(self._file.check)
 
     async def _keep_syncing(self) -> None:
-        """Sync what was written until the journal is closed; raise if that fails."""
+        """Sync written lines until the journal is closed; raise if that fails."""
         while not self._has_ended:
             while self._durable < self._written and (self._durability == "sync" or self._sync_target > self._durable):
                 async with self._segment_lock:
@@ -294,10 +296,10 @@ class Journal:
         """Wait until the state of this record may have changed; raise if writing failed."""
         if self.failure is not None:
             raise self.failure
-        changed = trio.Event()
+        event = trio.Event()
         self._wait_order += 1
-        heapq.heappush(self._waiters, (seq, self._wait_order, changed))
-        await changed.wait()
+        heapq.heappush(self._waiters, (seq, self._wait_order, event))
+        await event.wait()
 
     async def _wait_synced(self) -> None:
         self._sync_target = target = self.appended
@@ -322,11 +324,11 @@ class Journal:
                 await self._call_in_thread(self._file.finish)
                 self._confirm(self._written)
                 await self._call_in_thread(lambda: self._file.create(batch.segment, batch.lines[0]))
-            self._written = batch.first
-            self._confirm(batch.first)
+            self._written = batch.first_seq
+            self._confirm(batch.first_seq)
             data = data[len(batch.lines[0]) :]
         await self._call_in_thread(lambda: self._write_lines(data, len(batch.lines), batch.blobs))
-        self._written = batch.first + len(batch.lines) - 1
+        self._written = batch.first_seq + len(batch.lines) - 1
         self._lines.mark_written(batch)
         self._room_freed.set()
         self._sync_needed.set()
@@ -355,8 +357,8 @@ class Journal:
         try:
             result = await self._in_thread(call)
         except NoSpace as exc:
-            if exc.written is not None and self.failure is None:
-                await self._truncate(exc.written)
+            if exc.written_data is not None and self.failure is None:
+                await self._truncate(exc.written_data)
             message = f"no space left for {self.path} ({exc}); it is complete up to record {self._written:,}"
             raise DiskFull(message, path=self.path, hint="free_space_resume", durable=self._durable) from exc
         except SegmentChanged as exc:
@@ -372,9 +374,9 @@ class Journal:
 
     def _segment_lost(self, change: Change) -> SegmentLost:
         """Return the error for a segment that another process has changed or moved."""
-        last, hint = (self._written, "move_back") if change == "moved" else last_intact(self.path, self.files)
+        last_seq, hint = (self._written, "move_back") if change == "moved" else last_intact(self.path, self.files)
         file = segments.name(self._file.segment or 1)
-        return SegmentLost(path=self.path, file=file, change=change, durable=last, hint=hint)
+        return SegmentLost(path=self.path, file=file, change=change, durable=last_seq, hint=hint)
 
     async def _truncate(self, written: bytes) -> None:
         """Remove an incomplete line from the end of the file, and sync."""

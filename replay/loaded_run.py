@@ -185,7 +185,7 @@ def load(path: Path | str, at: int | None = None, *, apply: Apply = LoadedRun.ap
         else:
             run.is_last = False
         return run
-    run.unfinished = records.unfinished
+    run.unfinished = records.stop
     if at is not None and run.seq < at:
         raise JournalError(f"{path} has no record {at:,}; the last is {run.seq:,}")
     return run

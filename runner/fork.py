@@ -50,7 +50,7 @@ async def fork(
             if isinstance(record.event, FileEvent | JournalRecovered):
                 continue  # These are about the files of the source.
             current = record
-            copy = journal.append(_adapted(references.adapted(record.event), source_run, origin, journal.head), key=key)
+            copy = journal.append(_adapted(references.adapt(record.event), source_run, origin, journal.head), key=key)
             references.add(record, copy)
             state.apply(copy)
             await journal.wait_room()

@@ -280,7 +280,7 @@ class _Adapter:
                 return event
             case events.StepReused():
                 try:
-                    return self.references.adapted(event)
+                    return self.references.adapt(event)
                 except IllegalEvent as exc:
                     raise InvalidRecord(self._shard.path, record.seq, exc) from exc
             case events.SessionStarted():

@@ -55,7 +55,7 @@ def log(run: str | None, trial: str | None, types: tuple[str, ...], follow: bool
         reading = read(path, load_blobs=False)
         for record in reading:
             printer.print(record)
-    warn_unconfirmed(reading.unfinished)
+    warn_unconfirmed(reading.stop)
     if trial is not None and not printer.has_trial:
         raise UsageError(f"{path} has no trial {trial!r}{suggest(trial, printer.trials)}")
 

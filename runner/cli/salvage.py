@@ -39,6 +39,6 @@ def salvage(run: Path, target: Path) -> None:
     for line in unscored_lines(unscored(load(target).state), target):
         echo(line, err=True)
     echo(f"next: evaljournal verify {target}", err=True)
-    if salvaged.unreadable:
-        names = printable(", ".join(salvaged.unreadable), _MAX_PROBLEM)
+    if salvaged.unreadable_files:
+        names = printable(", ".join(salvaged.unreadable_files), _MAX_PROBLEM)
         raise CommandError(f"{run}: the system could not read {names}", DAMAGED)

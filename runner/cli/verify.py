@@ -60,9 +60,9 @@ def _result_json(verification: RunVerification) -> dict[str, Any]:
         "segments": result.segments,
         "blobs": result.blobs,
         "head": result.head,
-        "unfinished_bytes": result.unfinished,
+        "unfinished_bytes": result.unfinished_bytes,
         "zero_bytes": result.zero_bytes,
-        "unconfirmed_records": result.unconfirmed,
+        "unconfirmed_records": result.unconfirmed_records,
         "warnings": _warnings(verification),
         "expected_head_seq": result.expected_at,
         "problem": None if result.problem is None else str(result.problem),
@@ -119,11 +119,11 @@ def _result_lines(verification: RunVerification, expect_head: str | None) -> lis
 def _warnings(verification: RunVerification) -> list[str]:
     """Return warnings about an unconfirmed end, which a crash or a change of the file can leave."""
     result, tail = verification.journal, []
-    if result.unfinished:
+    if result.unfinished_bytes:
         zeros = f", {result.zero_bytes:,} of them zero" if result.zero_bytes else ""
-        tail.append(f"{plural(result.unfinished, 'byte')} after the last record, not confirmed{zeros}")
-    if result.unconfirmed:
-        tail.append(f"{plural(result.unconfirmed, 'record')} at the end not confirmed as synced")
+        tail.append(f"{plural(result.unfinished_bytes, 'byte')} after the last record, not confirmed{zeros}")
+    if result.unconfirmed_records:
+        tail.append(f"{plural(result.unconfirmed_records, 'record')} at the end not confirmed as synced")
     if not tail or result.problem is not None:
         return []
     if is_held(result.path):

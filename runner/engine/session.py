@@ -243,8 +243,8 @@ class Session:
                 if journal.initial_seq != state.seq:  # Another process has written since it was read.
                     state = await options.in_thread(lambda: self._load_state(journal.initial_seq))
                     plan = await options.in_thread(lambda: self._plan(state))
-                if journal.recovered is not None:
-                    state.apply(journal.recovered)
+                if journal.recovery_record is not None:
+                    state.apply(journal.recovery_record)
                 outcome = await self._run_plan(Recorder(journal, state, clock, options.listener), plan, workers)
             return attrs.evolve(outcome, head=journal.head)
         except DiskFull as exc:

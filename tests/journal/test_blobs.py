@@ -266,14 +266,14 @@ async def test_blob_lost_in_a_power_failure() -> None:
     reader = read(PATH, files=disk)
 
     assert [1, 2, 3, 4, 5] == [record.seq for record in reader]
-    assert reader.unfinished is not None
-    assert 6 == reader.unfinished.seq
+    assert reader.stop is not None
+    assert 6 == reader.stop.seq
     result = verify(PATH, files=disk)
     assert (True, 5) == (result.ok, result.records)
-    assert result.unfinished > 0
+    assert result.unfinished_bytes > 0
     async with writing(PATH, new=False, clock=fake_clock(), files=disk, in_thread=inline) as journal:
         assert 5 == journal.initial_seq
-        assert journal.recovered is not None
+        assert journal.recovery_record is not None
         journal.append(session(2))
     assert verify(PATH, files=disk).ok
 
@@ -345,12 +345,12 @@ def test_slow_blobs_are_detected(path: Path, monkeypatch: pytest.MonkeyPatch) ->
     """Writing counts as slow when the last four blobs took long, and no longer after a fast one."""
     writer = BlobWriter(path, UnsyncedDisk())
     path.mkdir()
-    monkeypatch.setattr(blob_writer, "SLOW", -1.0)
+    monkeypatch.setattr(blob_writer, "SLOW_WRITE", -1.0)
     is_slow = []
     for number in range(4):
         writer.write(f"{number}" * 64, b"1")
         is_slow.append(writer.is_slow)
-    monkeypatch.setattr(blob_writer, "SLOW", 60.0)
+    monkeypatch.setattr(blob_writer, "SLOW_WRITE", 60.0)
 
     assert [True, False] == [is_slow[-1], writer.is_slow]
 

@@ -242,7 +242,7 @@ def test_a_full_disk_keeps_complete_lines() -> None:
     assert (PATH, "free_space_resume") == (progress.error.path, progress.error.hint)
     result = verify(PATH, files=disk.after_power_failure(random.Random(0)))
     assert result.ok
-    assert 0 == result.unfinished
+    assert 0 == result.unfinished_bytes
     assert progress.error.durable == result.records > 3
 
 

@@ -71,7 +71,7 @@ def check(data: bytes) -> None:
         assert [FILE] == [name for name, _ in disk.files()]
         return
     remaining = disk.read(FILE).read()
-    torn = disk.read(f"{PATH}/{end.torn.file}").read() if end.torn else b""
+    torn = disk.read(f"{PATH}/{end.torn_tail.file}").read() if end.torn_tail else b""
 
     assert data == remaining + torn
     assert records[: end.seq] == list(read(PATH, files=disk))

@@ -171,7 +171,7 @@ def test_illegal_event_is_rejected(kind: type[TrialEvent], stage: str) -> None:
     error = rejection(lifecycle, event_of(kind, attempts=lifecycle.attempts_of("a")))
 
     assert ("a", f"the trial is {stage}") == (error.trial, error.reason)
-    assert [kind.__name__ for kind in TRIAL_RULES if stage in TRIAL_RULES[kind]] == error.allowed
+    assert [kind.__name__ for kind in TRIAL_RULES if stage in TRIAL_RULES[kind]] == error.allowed_events
 
 
 @pytest.mark.parametrize("stage", ["new", "between_sessions"])

@@ -143,7 +143,7 @@ def test_closed_journal_has_no_torn_tail(tmp_path: Path) -> None:
     reader = read(tmp_path / "run")
 
     assert len(lines_of(tmp_path / "run")) == len(list(reader))
-    assert reader.unfinished is None
+    assert reader.stop is None
 
 
 def test_reader_can_be_iterated_again(tmp_path: Path) -> None:
@@ -164,12 +164,12 @@ def test_torn_last_line_is_ignored(tmp_path: Path, length: int) -> None:
     before = content(tmp_path / "run")
 
     assert 6 == len(list(reader))
-    assert reader.unfinished is not None
+    assert reader.stop is not None
     assert (1, 7, sum(map(len, lines[:6])), "the line is incomplete") == (
-        reader.unfinished.segment,
-        reader.unfinished.seq,
-        reader.unfinished.byte,
-        reader.unfinished.check,
+        reader.stop.segment,
+        reader.stop.seq,
+        reader.stop.byte,
+        reader.stop.check,
     )
     assert before == content(tmp_path / "run")
 
@@ -183,7 +183,7 @@ async def test_journal_can_be_read_while_it_is_written(tmp_path: Path) -> None:
             reader = read(tmp_path / "run")
 
             assert record == list(reader)[-1]
-            assert reader.unfinished is None
+            assert reader.stop is None
 
 
 def test_damage_has_all_details(tmp_path: Path) -> None:
@@ -200,7 +200,7 @@ def test_damage_has_all_details(tmp_path: Path) -> None:
         damaged.value.file,
         damaged.value.byte,
         damaged.value.seq,
-        damaged.value.intact,
+        damaged.value.intact_records,
     )
     assert str(damaged.value) == (
         f"{tmp_path}/a run is damaged at record 5 (journal-000001.jsonl, byte {records[4].offset:,}): "

@@ -12,7 +12,7 @@ import trio
 from journal import chain, read, segments, verify, writing
 from journal.errors import JournalDamaged, JournalError
 from journal.events import JournalRecovered, RunFinished
-from journal.recovery import damage
+from journal.recovery import find_damage
 from journal.scan import Scan
 from tests.journal.disk import SECTOR, SECTOR_OUTCOMES, SimulatedDisk, data_after_power_failure
 from tests.journal.samples import RUN, complete_run, enqueued, fake_clock, inline, session, started, trial, write_sync
@@ -76,7 +76,7 @@ def recovered_hashes(data: bytes) -> list[str] | None:
         hashes = [record.h for record in scan]
     except JournalError:
         return None
-    return None if damage(scan) else hashes
+    return None if find_damage(scan) else hashes
 
 
 def assert_survives(state: bytes, original: WrittenSegment) -> None:
@@ -233,7 +233,7 @@ def test_damage_is_described_and_nothing_is_changed() -> None:
     assert first_bad + 1 == caught.value.seq
     assert sum(map(len, original.lines[:first_bad])) == caught.value.byte
     assert segments.name(1) == caught.value.file
-    assert len(original.lines) - first_bad - 1 == caught.value.intact
+    assert len(original.lines) - first_bad - 1 == caught.value.intact_records
     assert (RUN_PATH, "salvage") == (caught.value.path, caught.value.hint)
     assert bytes(data) == disk.read(f"{RUN_PATH}/{segments.name(1)}").read()
     assert {f"{RUN_PATH}/{segments.name(1)}", f"{RUN_PATH}/LOCK"} == {name for name, _ in disk.files()}
@@ -265,7 +265,7 @@ def test_a_change_in_any_sealed_file_is_damage() -> None:
             try:
                 scan = Scan(RUN_PATH, disk)
                 assert len(list(scan)) < 30
-                assert damage(scan) is not None, f"{name}: byte {byte}"
+                assert find_damage(scan) is not None, f"{name}: byte {byte}"
             except JournalError:
                 pass  # The first line now names another format.
         disk.add_file(name, data)

@@ -261,7 +261,7 @@ async def test_lost_definition_is_an_error(tmp_path: Path) -> None:
 
     with pytest.raises(NotSalvageable) as raised:
         await salvage_run(tmp_path / "run", tmp_path / "new")
-    assert ((), "read_log") == (raised.value.unreadable, raised.value.hint)
+    assert ((), "read_log") == (raised.value.unreadable_files, raised.value.hint)
     assert not (tmp_path / "new").exists()
 
 

@@ -99,7 +99,7 @@ async def test_a_segment_that_cannot_be_opened(path: Path, number: int) -> None:
     if number == 1:
         with pytest.raises(NotSalvageable) as raised:
             await salvage_run(path, files)
-        assert ((name,), "make_readable") == (raised.value.unreadable, raised.value.hint)
+        assert ((name,), "make_readable") == (raised.value.unreadable_files, raised.value.hint)
         assert name in str(raised.value)
     else:
         target, result = await salvage_run(path, files)

@@ -52,7 +52,7 @@ def is_detected(path: Path, *, as_damage: bool = False) -> bool:
         result = verify(path)
     except UnknownFormat:
         return True  # The first line names another format.
-    return not result.ok or (result.unfinished > 0 and not as_damage)
+    return not result.ok or (result.unfinished_bytes > 0 and not as_damage)
 
 
 def test_unchanged_journal_passes(tmp_path: Path) -> None:
@@ -67,9 +67,9 @@ def test_unchanged_journal_passes(tmp_path: Path) -> None:
         segments=last.segment,
         blobs=1,
         head=last.h,
-        unfinished=0,
+        unfinished_bytes=0,
         zero_bytes=0,
-        unconfirmed=0,
+        unconfirmed_records=0,
         expected_at=None,
         problem=None,
     )
@@ -86,8 +86,8 @@ def test_zeroed_end_is_reported(tmp_path: Path) -> None:
     result = verify(tmp_path / "run")
     start = data.rfind(b"\n", 0, -4096) + 1
 
-    assert (True, len(data) - start, 4096) == (result.ok, result.unfinished, result.zero_bytes)
-    assert result.unconfirmed >= 1
+    assert (True, len(data) - start, 4096) == (result.ok, result.unfinished_bytes, result.zero_bytes)
+    assert result.unconfirmed_records >= 1
     assert isinstance(verify(tmp_path / "run", expect_head=head).problem, HeadMissing)
 
 
@@ -95,9 +95,9 @@ def test_unconfirmed_records_are_counted(tmp_path: Path) -> None:
     """Records at the end that no other one confirms are counted; a seal confirms all."""
     write_sync(tmp_path / "run", complete_run())
 
-    assert 0 == verify(tmp_path / "run").unconfirmed
+    assert 0 == verify(tmp_path / "run").unconfirmed_records
     cut_tail(segment(tmp_path / "run"), 1)
-    assert 1 == verify(tmp_path / "run").unconfirmed
+    assert 1 == verify(tmp_path / "run").unconfirmed_records
 
 
 def test_open_journal_passes(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_open_journal_passes(tmp_path: Path) -> None:
     rewrite(tmp_path / "run", [*lines[:-1], lines[-1][:40]])
     result = verify(str(tmp_path / "run"))
 
-    assert (True, len(lines) - 1, 40) == (result.ok, result.records, result.unfinished)
+    assert (True, len(lines) - 1, 40) == (result.ok, result.records, result.unfinished_bytes)
 
 
 def test_verifying_changes_nothing(tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ def test_intact_records_after_damage_are_counted(tmp_path: Path) -> None:
 
     assert isinstance(result.problem, JournalDamaged)
     intact = sum(record.segment == 1 for record in records) - 3
-    assert (2, 3, intact) == (result.records, result.problem.seq, result.problem.intact)
+    assert (2, 3, intact) == (result.records, result.problem.seq, result.problem.intact_records)
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
@@ -447,4 +447,4 @@ def test_any_content_gives_a_result_or_a_journal_error(tmp_path: Path) -> None:
             except JournalError:
                 continue
 
-            assert not result.ok or result.unfinished
+            assert not result.ok or result.unfinished_bytes
