@@ -209,9 +209,9 @@ class JournalClosed(JournalError):
 class JournalFailed(JournalError):
     """Writing failed; no more records are accepted or confirmed."""
 
-    def __init__(self, message: str, *, path: Path, hint: Hint | None, durable: int = 0) -> None:
+    def __init__(self, message: str, *, path: Path, hint: Hint | None, durable_seq: int = 0) -> None:
         super().__init__(message, path=path, hint=hint)
-        self.durable = durable
+        self.durable_seq = durable_seq
         """The last record that is confirmed on disk; 0 if there is none."""
 
 
@@ -220,18 +220,17 @@ class DiskFull(JournalFailed):
 
 
 class WriteFailed(JournalFailed):
-    """A write or sync failed; only records up to `durable` are known to be on disk."""
+    """A write or sync failed; only records up to `durable_seq` are known to be on disk."""
 
 
 class SegmentLost(JournalFailed):
     """Another process has changed or moved the segment that was being written, or removed the lock of the run."""
 
-    def __init__(self, *, path: Path, file: str, change: Change, durable: int, hint: Hint | None) -> None:
+    def __init__(self, *, path: Path, file: str, change: Change, durable_seq: int, hint: Hint | None) -> None:
         self.file = file
         """Name of the segment."""
         self.change: Change = change
-        remaining_records = f"records up to {durable:,} are intact" if durable else "no record is left"
+        records = f"records up to {durable_seq:,} are intact" if durable_seq else "no record is left"
         problem = "LOCK was removed or replaced" if change == "unlocked" else f"{file} was {change}"
-        super().__init__(
-            f"{path}: {problem} while the run was writing it; {remaining_records}", path=path, hint=hint, durable=durable
-        )
+        message = f"{path}: {problem} while the run was writing it; {records}"
+        super().__init__(message, path=path, hint=hint, durable_seq=durable_seq)

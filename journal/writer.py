@@ -1,7 +1,7 @@
 """The journal writer: encode, write, sync.
 
-Three numbers show the progress: `appended` ≥ `written` ≥ `durable`. `append` never waits; one task writes lines and one task
-syncs them, each in a thread. The records that arrive during one sync are the batch of the next.
+Three numbers show the progress: `appended_seq` ≥ `written_seq` ≥ `durable_seq`. `append` never waits; one task writes lines
+and one task syncs them, each in a thread. The records that arrive during one sync are the batch of the next.
 """
 
 import heapq
@@ -85,8 +85,8 @@ class Journal:
         self._lines = LineQueue(end)
 
         # Progress of writing and syncing; recovery has made the existing records durable.
-        self._written = end.seq
-        self._durable = end.seq
+        self._written_seq = end.seq
+        self._durable_seq = end.seq
         self._sync_target = 0
         """Records up to here must be synced even with durability `os`."""
         self._segment_lock = trio.Lock()
@@ -109,7 +109,7 @@ class Journal:
         """Start a segment if needed, and record a recovery."""
         self._thread = get_ident()
         if not end.is_open:
-            self._lines.open_segment(*self._time(), self._durable)
+            self._lines.open_segment(*self._time(), self._durable_seq)
         if end.torn_tail:
             self.recovery_record = self.append(
                 JournalRecovered(last_seq=end.seq, bytes=end.torn_tail.bytes, file=end.torn_tail.file)
@@ -121,19 +121,19 @@ class Journal:
         return self._file.files
 
     @property
-    def appended(self) -> int:
+    def appended_seq(self) -> int:
         """The last appended record."""
         return self._lines.seq
 
     @property
-    def written(self) -> int:
+    def written_seq(self) -> int:
         """The last record that was handed to the operating system; it survives the death of this process."""
-        return self._written
+        return self._written_seq
 
     @property
-    def durable(self) -> int:
+    def durable_seq(self) -> int:
         """The last record that is confirmed on disk; it survives a power failure."""
-        return self._durable
+        return self._durable_seq
 
     @property
     def head(self) -> str:
@@ -154,27 +154,27 @@ class Journal:
         at, t = self._time()
         if when is not None:
             t = when
-        lines, durable = self._lines, self._durable
-        body = encode(event, lines.seq + 1, at, t, durable, in_blobs=in_blobs)
+        lines, durable_seq = self._lines, self._durable_seq
+        body = encode(event, lines.seq + 1, at, t, durable_seq, in_blobs=in_blobs)
         contents: Mapping[str, bytes] = {}
         if len(body) > blobs.LIMIT:
             if not in_blobs:
                 in_blobs, contents = blobs.large_values(event)
-                body = encode(event, lines.seq + 1, at, t, durable, in_blobs=in_blobs)
+                body = encode(event, lines.seq + 1, at, t, durable_seq, in_blobs=in_blobs)
             if (size := len(body) + _MAX_GROWTH) > RECORD_LIMIT:
                 raise RecordTooLarge(type(event).__name__, size=size, limit=RECORD_LIMIT)
         self.lifecycle.advance(event)  # The last call that may raise; nothing has changed so far.
         if lines.segment.bytes >= self._roll_at:
-            lines.seal_segment(at, t, durable)
-            lines.open_segment(at, t, durable)
-            body = encode(event, lines.seq + 1, at, t, durable, in_blobs=in_blobs)
+            lines.seal_segment(at, t, durable_seq)
+            lines.open_segment(at, t, durable_seq)
+            body = encode(event, lines.seq + 1, at, t, durable_seq, in_blobs=in_blobs)
         if contents:
             new_contents = lines.add_blobs(contents)
             if self._in_thread is run_in_thread:
                 self._file.blobs.start(new_contents)  # At once, while the lines before them are written.
         if key is not None:
             body = ownership.sign(body, key, lines.run, lines.h)
-        return lines.add(event, body, at, t, durable)
+        return lines.add(event, body, at, t, durable_seq)
 
     @property
     def has_slow_blobs(self) -> bool:
@@ -208,10 +208,10 @@ class Journal:
 
     async def wait_durable(self, seq: int) -> None:
         """Wait until the record is on disk, or with durability `os` until it was handed to the operating system."""
-        if seq > self.appended:
-            raise ValueError(f"record {seq} does not exist; the last one is {self.appended}")
+        if seq > self.appended_seq:
+            raise ValueError(f"record {seq} does not exist; the last one is {self.appended_seq}")
         await trio.lowlevel.checkpoint()
-        while seq > (self._durable if self._durability == "sync" else self._written):
+        while seq > (self._durable_seq if self._durability == "sync" else self._written_seq):
             await self._wait(seq)
 
     async def wait_room(self) -> None:
@@ -237,10 +237,11 @@ class Journal:
 
     async def _keep_syncing(self) -> None:
         """Sync written lines until the journal is closed; raise if that fails."""
+        syncs_all = self._durability == "sync"
         while not self._has_ended:
-            while self._durable < self._written and (self._durability == "sync" or self._sync_target > self._durable):
+            while self._durable_seq < self._written_seq and (syncs_all or self._sync_target > self._durable_seq):
                 async with self._segment_lock:
-                    target = self._written
+                    target = self._written_seq
                     await self._call_in_thread(lambda: self._sync(target))  # noqa: B023  # called immediately
                 self._confirm(target)
             self._sync_needed = trio.Event()
@@ -265,7 +266,7 @@ class Journal:
             if self.failure is None:
                 await self._wait_synced()
                 await self._call_in_thread(self._file.check)
-                self._lines.seal_segment(*self._time(), self._durable)  # A seal confirms that everything before it is durable.
+                self._lines.seal_segment(*self._time(), self._durable_seq)  # A seal confirms all records before it.
                 await self._wait_synced()
                 self._is_sealed = True
         finally:
@@ -302,14 +303,14 @@ class Journal:
         await event.wait()
 
     async def _wait_synced(self) -> None:
-        self._sync_target = target = self.appended
+        self._sync_target = target = self.appended_seq
         self._sync_needed.set()
-        while self._durable < target:
+        while self._durable_seq < target:
             await self._wait(target)
 
     def _confirm(self, seq: int) -> None:
-        self._durable = max(self._durable, seq)
-        self._wake(self._durable)
+        self._durable_seq = max(self._durable_seq, seq)
+        self._wake(self._durable_seq)
 
     def _wake(self, seq: float) -> None:
         """Wake the tasks that wait for records up to here."""
@@ -322,18 +323,18 @@ class Journal:
             async with self._segment_lock:
                 await self._call_in_thread(self._file.check)
                 await self._call_in_thread(self._file.finish)
-                self._confirm(self._written)
+                self._confirm(self._written_seq)
                 await self._call_in_thread(lambda: self._file.create(batch.segment, batch.lines[0]))
-            self._written = batch.first_seq
+            self._written_seq = batch.first_seq
             self._confirm(batch.first_seq)
             data = data[len(batch.lines[0]) :]
         await self._call_in_thread(lambda: self._write_lines(data, len(batch.lines), batch.blobs))
-        self._written = batch.first_seq + len(batch.lines) - 1
+        self._written_seq = batch.first_seq + len(batch.lines) - 1
         self._lines.mark_written(batch)
         self._room_freed.set()
         self._sync_needed.set()
         if self._durability == "os":
-            self._wake(self._written)
+            self._wake(self._written_seq)
 
     # These two run in a thread. Starting a thread costs as much as encoding a few lines, so while lines keep coming and no task
     # waits for them, they pause to collect a larger batch.
@@ -347,8 +348,8 @@ class Journal:
 
     def _sync(self, target: int) -> None:
         self._file.sync()
-        if self._written > target and not self._waiters:
-            self._file.pause(self._written - target)
+        if self._written_seq > target and not self._waiters:
+            self._file.pause(self._written_seq - target)
 
     async def _call_in_thread(self, call: Callable[[], T]) -> T:
         """Make a call in a thread and translate its errors; raise immediately if writing has failed before."""
@@ -359,32 +360,33 @@ class Journal:
         except NoSpace as exc:
             if exc.written_data is not None and self.failure is None:
                 await self._truncate(exc.written_data)
-            message = f"no space left for {self.path} ({exc}); it is complete up to record {self._written:,}"
-            raise DiskFull(message, path=self.path, hint="free_space_resume", durable=self._durable) from exc
+            message = f"no space left for {self.path} ({exc}); it is complete up to record {self._written_seq:,}"
+            raise DiskFull(message, path=self.path, hint="free_space_resume", durable_seq=self._durable_seq) from exc
         except SegmentChanged as exc:
             raise await self._in_thread(partial(self._segment_lost, exc.change)) from exc
         except OSError as exc:
             if isinstance(exc, FileNotFoundError) and not self._lock.is_in_place():  # Moved before a file was created.
                 raise self._segment_lost("moved") from exc
-            message = f"cannot write {self.path} ({exc}); records up to {self._durable:,} are on disk, later ones may be lost"
-            raise WriteFailed(message, path=self.path, hint="check_disk", durable=self._durable) from exc
+            durable_seq = self._durable_seq
+            message = f"cannot write {self.path} ({exc}); records up to {durable_seq:,} are on disk, later ones may be lost"
+            raise WriteFailed(message, path=self.path, hint="check_disk", durable_seq=durable_seq) from exc
         if self.failure is not None:
             raise self.failure
         return result
 
     def _segment_lost(self, change: Change) -> SegmentLost:
         """Return the error for a segment that another process has changed or moved."""
-        last_seq, hint = (self._written, "move_back") if change == "moved" else last_intact(self.path, self.files)
+        last_seq, hint = (self._written_seq, "move_back") if change == "moved" else last_intact(self.path, self.files)
         file = segments.name(self._file.segment or 1)
-        return SegmentLost(path=self.path, file=file, change=change, durable=last_seq, hint=hint)
+        return SegmentLost(path=self.path, file=file, change=change, durable_seq=last_seq, hint=hint)
 
-    async def _truncate(self, written: bytes) -> None:
+    async def _truncate(self, written_data: bytes) -> None:
         """Remove an incomplete line from the end of the file, and sync."""
         lines: list[int] = []
         async with self._segment_lock:
-            await self._call_in_thread(lambda: lines.append(self._file.truncate_to_lines(written)))
-        self._written += lines[0]
-        self._durable = self._written
+            await self._call_in_thread(lambda: lines.append(self._file.truncate_to_lines(written_data)))
+        self._written_seq += lines[0]
+        self._durable_seq = self._written_seq
 
     def _fail(self, exc: BaseException) -> bool:
         """Write and confirm nothing from now on, and wake all waiting tasks. The first failure is kept.
@@ -398,7 +400,7 @@ class Journal:
                 self.failure = exc
             else:  # Waiting tasks must not wait for a writer that has ended.
                 message = f"the writer of {self.path} ended with {exc!r}"
-                self.failure = WriteFailed(message, path=self.path, hint="resume", durable=self._durable)
+                self.failure = WriteFailed(message, path=self.path, hint="resume", durable_seq=self._durable_seq)
         self._room_freed.set()
         self._lines.wake()
         self._sync_needed.set()

@@ -25,7 +25,7 @@ from runner.engine.rescore import rescore as rescore_run
 from runner.engine.session import Outcome, Session
 from runner.engine.session_workers import scoring_workers
 from runner.errors import UsageError
-from runner.run_paths import newest_of, newest_unfinished, next_paths
+from runner.run_paths import newest_run, newest_unfinished_run, next_paths
 from runner.signals import POLL_INTERVAL, STOP_SIGNALS, handle_signals
 
 T = TypeVar("T")
@@ -96,7 +96,7 @@ def _session(evaluation: Evaluation[Any, Any, Any], path: Path | str | None, opt
     if path is not None:
         return Session(evaluation, Path(path), **options)
     if options.get("resume"):
-        return Session(evaluation, newest_unfinished(name), **options)
+        return Session(evaluation, newest_unfinished_run(name), **options)
     paths = next_paths(name, parse_shard(options.get("shard")))
     return Session(evaluation, next(paths), **{"next_path": paths.__next__, **options})
 
@@ -121,7 +121,7 @@ def rescore(
     version of a scorer are kept, unless `all_outputs` is true. With `only_variants`, only outputs of these variants are scored.
     """
     name = _check_evaluation(evaluation).name
-    run_path = newest_of(name) if path is None else Path(path)
+    run_path = newest_run(name) if path is None else Path(path)
     scorers, input_name = list(evaluation.scorers.values()), evaluation.cases.input_name
     call = functools.partial(rescore_run, run_path, scorers, all_outputs=all_outputs, slots=slots, input_name=input_name)
     return run_async(functools.partial(call, only_variants=as_strings(only_variants), workers=scoring_workers(evaluation)))

@@ -47,7 +47,7 @@ class UsageError(Exception):
         return f"{place}{setting}{self.message}{f'; {self.hint}' if self.hint else ''}"
 
 
-def valid(is_valid: Callable[[Any], bool], problem: str, hint: str = "", *, prefix: str = "") -> Validator:
+def rule(is_valid: Callable[[Any], bool], problem: str, hint: str = "", *, prefix: str = "") -> Validator:
     """Return an attrs validator that rejects a value with this message; `prefix` precedes the field in the setting's name."""
 
     def validate(_: object, attribute: "Attribute[Any]", value: object) -> None:
@@ -118,7 +118,7 @@ def unwrap_exception_groups() -> Generator[None]:
     try:
         yield
     except BaseExceptionGroup as group:
-        inner: BaseException = group
-        while isinstance(inner, BaseExceptionGroup) and len(inner.exceptions) == 1:
-            inner = inner.exceptions[0]
-        raise inner from inner.__cause__
+        exc: BaseException = group
+        while isinstance(exc, BaseExceptionGroup) and len(exc.exceptions) == 1:
+            exc = exc.exceptions[0]
+        raise exc from exc.__cause__

@@ -38,19 +38,21 @@ async def fork(
     source_run, origin = await in_thread(lambda: _check(source, target, at, files))
     state = RunState()
     records = source_run.records(load_blobs=True)
-    current = next(records)  # The header of the source's first file.
+    current_record = next(records)  # The header of the source's first file.
     signatures, references = SignatureCopier(source), StepReferences()
-    signatures.key_of(current)
+    signatures.key_of(current_record)
     async with (
-        staged_run(target, files=files, in_thread=in_thread) as staging,
-        writing(staging, new=True, clock=lambda: (current.at, current.t), files=files, in_thread=in_thread) as journal,
+        staged_run(target, files=files, in_thread=in_thread) as staging_path,
+        writing(
+            staging_path, new=True, clock=lambda: (current_record.at, current_record.t), files=files, in_thread=in_thread
+        ) as journal,
     ):
         for record in records:
             key = signatures.key_of(record)
             if isinstance(record.event, FileEvent | JournalRecovered):
                 continue  # These are about the files of the source.
-            current = record
-            copy = journal.append(_adapted(references.adapt(record.event), source_run, origin, journal.head), key=key)
+            current_record = record
+            copy = journal.append(_adapt(references.adapt(record.event), source_run, origin, journal.head), key=key)
             references.add(record, copy)
             state.apply(copy)
             await journal.wait_room()
@@ -78,7 +80,7 @@ def _check(source: Path, target: Path, at: int | None, files: Files) -> tuple[Lo
     return source_run, origin if previous_fork is None else {**origin, "forked_from": previous_fork}
 
 
-def _adapted(event: Event, source_run: LoadedRun, origin: dict[str, Any], head: str) -> Event:
+def _adapt(event: Event, source_run: LoadedRun, origin: dict[str, Any], head: str) -> Event:
     """Return an event with references to its journal adapted to the new one.
 
     If the new run has fewer shards than the source, it is stopped after them, not finished.

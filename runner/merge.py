@@ -53,13 +53,13 @@ class SourceShard:
     """Whether the user has started and resumed it on this machine; see `journal.ownership`."""
     start: Record
     """The record of its `RunStarted`."""
-    started: events.RunStarted
+    run_started: events.RunStarted
     """The same, with adopted changes applied and the settings of the last session."""
 
     def entry(self) -> dict[str, Any]:
         """Return the entry for `RunStarted.merged_from`."""
         entry = {"run": self.run, "shard": str(self.shard), "head": self.head, "trials": self.trials, "sessions": self.sessions}
-        return entry if self.started.forked_from is None else {**entry, "forked_from": self.started.forked_from}
+        return entry if self.run_started.forked_from is None else {**entry, "forked_from": self.run_started.forked_from}
 
 
 @attrs.frozen
@@ -72,8 +72,6 @@ class Merged:
     """Hash of its last record."""
     shards: tuple[SourceShard, ...]
     """The shards in the order in which they were copied."""
-    missing: tuple[Shard, ...]
-    """Shards that were not passed; the run is not finished without them."""
 
 
 async def merge(
@@ -87,21 +85,22 @@ async def merge(
     """Verify shards and copy them into a new run with the id `run` (default: random); the shards are only read."""
     target = Path(target)
     shards = await in_thread(lambda: _check([Path(source) for source in sources], target, files))
-    missing = missing_shards([shard.shard for shard in shards])
-    started = _run_started(shards, is_complete=not missing)
-    first = min((shard.start for shard in shards), key=lambda record: record.at)
+    is_complete = not missing_shards([shard.shard for shard in shards])
+    first_record = min((shard.start for shard in shards), key=lambda record: record.at)
     key = await in_thread(_own_key)
     own_key = key if all(shard.is_own for shard in shards) else None
-    copy = _Copier(current=first)
+    copy = _Copier(first_record)
     async with (
-        staged_run(target, files=files, in_thread=in_thread) as staging,
-        writing(staging, new=True, run=run, clock=copy.clock, durability="os", files=files, in_thread=in_thread) as journal,
+        staged_run(target, files=files, in_thread=in_thread) as staging_path,
+        writing(
+            staging_path, new=True, run=run, clock=copy.clock, durability="os", files=files, in_thread=in_thread
+        ) as journal,
     ):
-        copy.append(journal, started, key=own_key)
+        copy.append(journal, _run_started(shards, is_complete=is_complete), key=own_key)
         for shard in shards:
             with reject_invalid_record(shard.path, lambda: copy.seq):
-                await copy.add(journal, shard, key if shard.is_own else None, is_complete=not missing)
-    return Merged(target, copy.state, journal.head, tuple(shards), tuple(missing))
+                await copy.add(journal, shard, key if shard.is_own else None, is_complete=is_complete)
+    return Merged(target, copy.state, journal.head, tuple(shards))
 
 
 def _own_key() -> bytes | None:
@@ -119,12 +118,12 @@ def _check(paths: list[Path], target: Path, files: Files) -> list[SourceShard]:
     key = _own_key()
     for path in paths:
         source = _describe(path, key)
-        if (earlier := shards.get(source.shard)) is not None:
-            raise UsageError(f"{earlier.path} and {path} are both shard {source.shard}", hint="pass one of them")
+        if (other_source := shards.get(source.shard)) is not None:
+            raise UsageError(f"{other_source.path} and {path} are both shard {source.shard}", hint="pass one of them")
         shards[source.shard] = source
-    first, *others = shards.values()
-    for other in others:
-        _check_same(first, other)
+    first_source, *other_sources = shards.values()
+    for source in other_sources:
+        _check_same(first_source, source)
     # Unfinished shards come last: their open trials would make the `RunFinished` of a later shard illegal.
     return sorted(shards.values(), key=lambda source: (not source.is_finished, source.shard))
 
@@ -148,9 +147,9 @@ def _describe(path: Path, key: bytes | None) -> SourceShard:
         shard = Shard.parse(state.started.shard)
     except ValueError:
         raise UsageError(f"{path} is not a shard: it was not started with --shard") from None
-    last = last_record(path)
-    finished = last.event if last is not None and isinstance(last.event, events.RunFinished) else None
-    is_empty = finished is not None and not finished.completed + finished.failed + finished.withdrawn
+    record = last_record(path)
+    run_finished = record.event if record is not None and isinstance(record.event, events.RunFinished) else None
+    is_empty = run_finished is not None and not run_finished.completed + run_finished.failed + run_finished.withdrawn
     return SourceShard(
         path=path,
         shard=shard,
@@ -158,50 +157,52 @@ def _describe(path: Path, key: bytes | None) -> SourceShard:
         head=sealed_head(path) or verify_journal(path).head,
         trials=state.planned if state.planned or is_empty else None,
         sessions=len(state.sessions),
-        is_finished=finished is not None,
+        is_finished=run_finished is not None,
         is_own=key is not None and all(is_signed for _, is_signed in signed_starts),
         start=start,
-        started=attrs.evolve(state.started, settings=state.settings),  # type: ignore[misc]  # an event is an attrs class
+        run_started=attrs.evolve(state.started, settings=state.settings),  # type: ignore[misc]  # an event is an attrs class
     )
 
 
-def _check_same(first: SourceShard, other: SourceShard) -> None:
+def _check_same(shard: SourceShard, other_shard: SourceShard) -> None:
     """Raise if two shards are not parts of the same experiment."""
-    if first.shard.count != other.shard.count:
-        shards = f"{first.path} is shard {first.shard}, and {other.path} is shard {other.shard}"
+    if shard.shard.count != other_shard.shard.count:
+        shards = f"{shard.path} is shard {shard.shard}, and {other_shard.path} is shard {other_shard.shard}"
         raise UsageError(f"the shards are not parts of one run: {shards}")
-    settings: dict[str, Any] = {name: other.started.settings.get(name) for name in EXPERIMENT_SETTINGS}
-    other_start = attrs.evolve(other.started, settings=settings)  # type: ignore[misc]  # an event is an attrs class
-    if changes := differences(first.started, other_start, first.started.settings):
+    settings: dict[str, Any] = {name: other_shard.run_started.settings.get(name) for name in EXPERIMENT_SETTINGS}
+    other_start = attrs.evolve(other_shard.run_started, settings=settings)  # type: ignore[misc]  # an event is an attrs class
+    if changes := differences(shard.run_started, other_start, shard.run_started.settings):
         raise RunChanged(
-            f"{other.path} differs from {first.path}", changes=changes, hint="merge shards of one evaluation and dataset only"
+            f"{other_shard.path} differs from {shard.path}",
+            changes=changes,
+            hint="merge shards of one evaluation and dataset only",
         )
 
 
 def _run_started(shards: Sequence[SourceShard], *, is_complete: bool) -> events.RunStarted:
-    first: Any = shards[0].start.event
+    run_started: Any = shards[0].start.event
     trials = [shard.trials for shard in shards]
-    environments = [shard.started.environment for shard in shards]
+    environments = [shard.run_started.environment for shard in shards]
     names = dict.fromkeys(itertools.chain.from_iterable(environments))
-    merged: events.RunStarted = attrs.evolve(
-        first,
+    merged_start: events.RunStarted = attrs.evolve(
+        run_started,
         trials=sum(number or 0 for number in trials) if is_complete and None not in trials else 0,
         environment={name: ", ".join(dict.fromkeys(str(env[name]) for env in environments if name in env)) for name in names},
         forked_from=None,
         shard="",
         merged_from=[shard.entry() for shard in shards],
     )
-    return merged
+    return merged_start
 
 
 class _Copier:
     """Copies records to the new run, and keeps its state."""
 
-    def __init__(self, current: Record) -> None:
+    def __init__(self, first_record: Record) -> None:
         self.state = RunState()
         self.seq = 0
         """Seq, in its shard, of the record that is being copied."""
-        self._time = current.at, current.t
+        self._time = first_record.at, first_record.t
 
     def clock(self) -> tuple[str, float]:
         """Return the times of the record that is being copied."""
@@ -221,11 +222,11 @@ class _Copier:
         for record in verifier:
             self.seq, event, kind = record.seq, record.event, record.event.__class__
             self._time = record.at, record.t
-            if kind in _ADAPTED:  # The others, nearly all, are copied as they are.
-                adapted = adapter.adapted(record)
-                if adapted is None:
+            if kind in _ADAPTED_EVENTS:  # The others, nearly all, are copied as they are.
+                adapted_event = adapter.adapt(record)
+                if adapted_event is None:
                     continue
-                event = adapted
+                event = adapted_event
             if verifier.has_blobs:
                 event = with_loaded_blobs(record._replace(event=event), DISK).event
             copy = append(event, key=key if kind is events.SessionStarted else None)
@@ -237,7 +238,7 @@ class _Copier:
         _check_unchanged(shard, verifier.result(), adapter.source)
 
 
-_ADAPTED: Final = frozenset(
+_ADAPTED_EVENTS: Final = frozenset(
     {
         events.SegmentOpened,
         events.SegmentSealed,
@@ -266,9 +267,9 @@ class _Adapter:
         self.lifecycle = Lifecycle()
         """The stages of the shard's trials."""
         self.references = StepReferences()
-        self._withdrawn: set[str] = set()
+        self._withdrawn_trials: set[str] = set()
 
-    def adapted(self, record: Record) -> Event | None:
+    def adapt(self, record: Record) -> Event | None:
         """Return the event for the new run; None if it has no such event. Raise if another shard also has the trial."""
         event = record.event
         match event:
@@ -276,7 +277,7 @@ class _Adapter:
                 self._check_absent(event.trial)
                 return event
             case events.TrialWithdrawn():
-                self._withdrawn.add(event.trial)
+                self._withdrawn_trials.add(event.trial)
                 return event
             case events.StepReused():
                 try:
@@ -285,9 +286,9 @@ class _Adapter:
                     raise InvalidRecord(self._shard.path, record.seq, exc) from exc
             case events.SessionStarted():
                 self.source.apply(record)
-                return self._adapted_session(event)
+                return self._adapt_session(event)
             case events.RunFinished():
-                return self._adapted_end(event, record)
+                return self._adapt_end(event, record)
             case events.RunStarted():  # The new run has it once.
                 self.source.apply(record)
             case _:
@@ -296,29 +297,33 @@ class _Adapter:
 
     def _check_absent(self, trial: str) -> None:
         """Raise if an earlier shard has the trial; a shard may enqueue a trial again that it has withdrawn."""
-        if trial not in self._withdrawn and self._journal.lifecycle.stage_of(trial) != "absent":
+        if trial not in self._withdrawn_trials and self._journal.lifecycle.stage_of(trial) != "absent":
             problem = f"the trial {trial!r} of {self._shard.path} is also in another shard"
             raise UsageError(problem, hint="the cases were changed between the shards; start them again with the same cases")
 
-    def _adapted_session(self, event: events.SessionStarted) -> Event:
+    def _adapt_session(self, event: events.SessionStarted) -> Event:
         """Return the start of the new run's next session; its changes are relative to the session before it."""
         merged_start, shard_start = self._state.started, self.source.started
         assert merged_start is not None
         assert shard_start is not None
-        previous, settings = self._state.settings, self.source.settings
-        changed = {name: settings.get(name) for name in {**previous, **settings} if previous.get(name) != settings.get(name)}
-        adopted = adopted_changes(merged_start, shard_start)
+        previous_settings, settings = self._state.settings, self.source.settings
+        changed_settings = {
+            name: settings.get(name)
+            for name in {**previous_settings, **settings}
+            if previous_settings.get(name) != settings.get(name)
+        }
+        changes = adopted_changes(merged_start, shard_start)
         session: Event = attrs.evolve(
             event,  # type: ignore[misc]  # an event is an attrs class
             session=self._journal.lifecycle.sessions + 1,
-            settings=changed or None,
+            settings=changed_settings or None,
             trials=self.source.planned,
-            adopted=adopted,
-            definition=shard_start.definition if adopted is not None else None,
+            adopted=changes,
+            definition=shard_start.definition if changes is not None else None,
         )
         return session
 
-    def _adapted_end(self, event: events.RunFinished, record: Record) -> Event:
+    def _adapt_end(self, event: events.RunFinished, record: Record) -> Event:
         """Return the end of a finished shard with the totals so far; a stop if shards are missing or earlier trials are open.
 
         The totals of the shard are replaced, so they are checked first.

@@ -18,7 +18,7 @@ from runner.errors import UsageError
 RUNS: Final = Path("runs")
 _MAX_TRIES: Final = 100
 """How many numbers are tried if other processes take them meanwhile."""
-_NUMBERED: Final = re.compile(r"([0-9]{1,9})(|-[0-9]+of[0-9]+)", re.ASCII)
+_RUN_NAME: Final = re.compile(r"([0-9]{1,9})(|-[0-9]+of[0-9]+)", re.ASCII)
 _TAIL: Final = 1 << 16
 """Bytes that are first read from the end of a file to find its last lines; more if they contain no whole line."""
 _FILE_EVENTS: Final = ("segment_opened", "segment_sealed", "journal_recovered", "journal_salvaged")
@@ -37,7 +37,7 @@ def runs_under(directory: Path) -> dict[Path, int]:
     return dict(sorted(runs.items()))
 
 
-def newest_first(directory: Path) -> list[Path]:
+def runs_newest_first(directory: Path) -> list[Path]:
     """List the runs in a directory, the last written first."""
     runs = runs_under(directory)
     return sorted(runs, key=lambda path: (runs[path], path), reverse=True)
@@ -49,7 +49,7 @@ def next_path(name: str, shard: Shard | None = None) -> Path:
     Shards that start at the same time get the same number: only runs without a shard and earlier ones of the same shard count.
     """
     directory, suffix = RUNS / name, f"-{shard.number}of{shard.count}" if shard else ""
-    names = (_NUMBERED.fullmatch(run.name) for run in directory.glob("[0-9]*"))
+    names = (_RUN_NAME.fullmatch(run.name) for run in directory.glob("[0-9]*"))
     numbers = [int(match[1]) for match in names if match and (shard is None or match[2] in ("", suffix))]
     return directory / f"{max(numbers, default=0) + 1:04}{suffix}"
 
@@ -61,20 +61,20 @@ def next_paths(name: str, shard: Shard | None = None) -> Iterator[Path]:
     raise UsageError(f"no free number under {RUNS / name}", hint="pass a path, or -o RUN")
 
 
-def newest_of(name: str) -> Path:
+def newest_run(name: str) -> Path:
     """Return the run of an evaluation that was written last."""
-    runs = newest_first(RUNS / name)
+    runs = runs_newest_first(RUNS / name)
     if not runs:
         raise UsageError(f"there is no run under {RUNS / name}/", hint="pass its path, or start one with `run(…)`")
     return runs[0]
 
 
-def newest_unfinished(name: str) -> Path:
+def newest_unfinished_run(name: str) -> Path:
     """Return the unfinished run of an evaluation that was written last."""
-    runs = newest_first(RUNS / name)
+    runs = runs_newest_first(RUNS / name)
     for path in runs:
-        last = last_record(path)
-        if last is None or not isinstance(last.event, RunFinished):
+        record = last_record(path)
+        if record is None or not isinstance(record.event, RunFinished):
             return path
     problem = f"all {len(runs):,} runs are finished" if runs else "there is no run"
     raise UsageError(f"nothing to resume under {RUNS / name}/: {problem}", hint="pass a path, or start one without resume=True")
@@ -116,9 +116,9 @@ def _last_lines(file: Path) -> Iterator[tuple[int, bytes]]:
         while end:
             start = stream.seek(max(0, end - length))
             lines = stream.read(end - start).splitlines(keepends=True)
-            complete = lines[1:] if start else lines  # The first may be the end of a longer line.
-            for line in reversed(complete):
+            complete_lines = lines[1:] if start else lines  # The first may be the end of a longer line.
+            for line in reversed(complete_lines):
                 end -= len(line)
                 yield end, line
-            if not complete:
+            if not complete_lines:
                 length *= 2

@@ -11,7 +11,7 @@ from typing import Final
 import attrs
 
 MASK: Final = "***"
-"""What a secret is replaced with. It is the same for every secret, so that fingerprints do not depend on one."""
+"""The replacement for a secret; the same for every secret, so that fingerprints do not depend on one."""
 
 _KEYS = (
     r"sk-[\w*-]{8,}",  # OpenAI, Anthropic and compatible APIs, some partly masked by asterisks
@@ -49,8 +49,10 @@ _LOGIN_FLAGS = r"--(?:(?:proxy|http|ftp)-)?user"
 _NUMBER = r"\d{1,6}"  # a token count, a user id or a port, not a secret
 
 _QUOTE = r"""\\?["']"""
-_QUOTED = r"""[^"'\\\r\n]+"""  # up to the closing quote
-_UNQUOTED = r"""(?![{$<\[])[^\s"'\\,;&)}\]>]+"""  # up to the end of the word, list item or URL parameter; not a placeholder
+_QUOTED_VALUE = r"""[^"'\\\r\n]+"""  # up to the closing quote
+_UNQUOTED_VALUE = (
+    r"""(?![{$<\[])[^\s"'\\,;&)}\]>]+"""  # up to the end of the word, list item or URL parameter; not a placeholder
+)
 _SCHEMES = r"(?:bearer|basic|token)\s+"
 _LONG_CREDENTIALS = r"(?:digest|aws4-hmac-sha256)\s[^\r\n]*"  # schemes with several parts
 
@@ -60,20 +62,20 @@ def _group_markers(markers: Iterable[str]) -> dict[str, tuple[str, ...]]:
 
     A marker that contains another one is omitted: a text that contains it contains the other one.
     """
-    unique = dict.fromkeys(markers)
+    unique_markers = dict.fromkeys(markers)
     groups: dict[str, tuple[str, ...]] = {}
-    for marker in unique:
-        if not any(other in marker for other in unique if other != marker):
+    for marker in unique_markers:
+        if not any(other_marker in marker for other_marker in unique_markers if other_marker != marker):
             guard = next((guard for guard in ("key", "token", *"@=_-") if guard in marker), "")
             groups[guard] = (*groups.get(guard, ()), marker)
     return groups
 
 
-def _has_marker(folded: str, marker_groups: Mapping[str, tuple[str, ...]]) -> bool:
+def _has_marker(folded_text: str, marker_groups: Mapping[str, tuple[str, ...]]) -> bool:
     for guard, markers in marker_groups.items():
-        if guard in folded:
+        if guard in folded_text:
             for marker in markers:  # A generator expression would be slower.
-                if marker in folded:
+                if marker in folded_text:
                     return True
     return False
 
@@ -113,7 +115,7 @@ _SHAPES: Final = (
         ("authorization", "api-key", "auth-token", "subscription-key", "functions-key"),
         re.compile(
             rf"(?i)({_HEADERS}(?:{_QUOTE}\s*[:,]|\s*[:=])\s*)(b?{_QUOTE})?({_SCHEMES})?"
-            rf"(?(2){_QUOTED}|(?:{_LONG_CREDENTIALS}|(?!{_SCHEMES}){_UNQUOTED}))"
+            rf"(?(2){_QUOTED_VALUE}|(?:{_LONG_CREDENTIALS}|(?!{_SCHEMES}){_UNQUOTED_VALUE}))"
         ),
     ),
     _Shape(("cookie",), re.compile(rf"(?i)(\bcookie(?:{_QUOTE}\s*[:,]|\s*[:=])\s*)(b?{_QUOTE})?[^\"'\r\n]+")),
@@ -123,12 +125,14 @@ _SHAPES: Final = (
         re.compile(r"([bB](?<!\w.)(?i:earer|asic)\s+)(?i:(?!\*\*\*)(?=[a-z._~+/-]{0,200}[0-9*])[a-z0-9._~+/*-]{8,})=*"),
         is_certain=True,
     ),
-    _Shape(_NAME_MARKERS, re.compile(rf"(?i)({_NAMES}(?:{_QUOTE})?\s*[:=]\s*)(b?{_QUOTE})?(?(2){_QUOTED}|{_UNQUOTED})")),
+    _Shape(
+        _NAME_MARKERS, re.compile(rf"(?i)({_NAMES}(?:{_QUOTE})?\s*[:=]\s*)(b?{_QUOTE})?(?(2){_QUOTED_VALUE}|{_UNQUOTED_VALUE})")
+    ),
     _Shape(
         tuple(f"-{name}" for name in ("api-key", "apikey", "token", "secret", "pass", "credential", "oauth2-bearer")),
         re.compile(
             rf"(?i)((?<![\w-])--?(?:[a-z0-9]{{1,20}}-){{0,4}}{_FLAGS}(?:[ \t]{{1,8}}|=))({_QUOTE})?"
-            rf"(?!-|{_NUMBER}(?![^\s\"']))(?(2){_QUOTED}|{_UNQUOTED})"
+            rf"(?!-|{_NUMBER}(?![^\s\"']))(?(2){_QUOTED_VALUE}|{_UNQUOTED_VALUE})"
         ),
     ),
     # A login of curl: -u name:password. A URL, a port and a group id are not passwords.
@@ -136,7 +140,7 @@ _SHAPES: Final = (
         ("-u", "-user"),
         re.compile(
             rf"((?<![\w-])(?:-[uU][ \t]{{0,8}}|(?i:{_LOGIN_FLAGS})(?:[ \t]{{1,8}}|=)))({_QUOTE})?"
-            rf"([^\s\"'\\:]{{0,100}}:)({_QUOTE})?(?!//|(?i:https?:)|{_NUMBER}(?![^\s\"']))(?(2){_QUOTED}|(?(4){_QUOTED}|{_UNQUOTED}))"
+            rf"([^\s\"'\\:]{{0,100}}:)({_QUOTE})?(?!//|(?i:https?:)|{_NUMBER}(?![^\s\"']))(?(2){_QUOTED_VALUE}|(?(4){_QUOTED_VALUE}|{_UNQUOTED_VALUE}))"
         ),
     ),
     # An environment variable: PGPASSWORD=…
@@ -145,7 +149,7 @@ _SHAPES: Final = (
         re.compile(
             r"((?<![A-Za-z0-9_])(?:(?:[A-Z0-9_]{0,60}_)?(?:API)?(?:KEY|TOKEN|SECRET)|[A-Z0-9_]{0,60}PASSW(?:OR)?D)=)"
             rf"({_QUOTE})?"
-            rf"(?!{_NUMBER}(?![^\s\"']))(?(2){_QUOTED}|{_UNQUOTED})"
+            rf"(?!{_NUMBER}(?![^\s\"']))(?(2){_QUOTED_VALUE}|{_UNQUOTED_VALUE})"
         ),
     ),
     _Shape(
@@ -212,10 +216,10 @@ def without_variables(text: str) -> str:
 
 def mask_shapes(text: str, *, certain: bool = False) -> str:
     """Mask everything that has the form of a secret; with `certain`, not what merely follows a name such as `password:`."""
-    folded = text.casefold()
-    if _has_marker(folded, _MARKERS):
+    folded_text = text.casefold()
+    if _has_marker(folded_text, _MARKERS):
         for shape in _SHAPES:
-            if _has_marker(folded, shape.marker_groups):
+            if _has_marker(folded_text, shape.marker_groups):
                 text = shape.mask(text, None if shape.is_certain or not certain else _is_key_like)
     return text
 
@@ -238,7 +242,7 @@ def _is_key_like(value: str) -> bool:
 
 def _is_literal(value: str) -> bool:
     """Return whether a value is more than variables with a scheme or a name (`Bearer $NAME`, `user:$NAME`), or a field."""
-    visible = without_variables(value)
-    if visible == value:
+    visible_text = without_variables(value)
+    if visible_text == value:
         return not (value.startswith("{") and value.endswith("}"))
-    return _SCHEME.fullmatch(visible) is None and _NAME_ONLY.fullmatch(visible) is None
+    return _SCHEME.fullmatch(visible_text) is None and _NAME_ONLY.fullmatch(visible_text) is None

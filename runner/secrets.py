@@ -80,8 +80,8 @@ def _forms(value: str) -> Iterator[tuple[str, str]]:
     yield value, "".join(map(_character_pattern, _CHARACTERS.findall(value)))
     content = value.encode(errors="surrogatepass")
     for offset in range(3):  # Its position in the encoded bytes; characters that depend on other bytes are omitted.
-        encoded = base64.b64encode(bytes(offset) + content).decode().rstrip("=")
-        form = encoded[(0, 2, 3)[offset] : len(encoded) - bool((offset + len(content)) % 3)]
+        encoded_text = base64.b64encode(bytes(offset) + content).decode().rstrip("=")
+        form = encoded_text[(0, 2, 3)[offset] : len(encoded_text) - bool((offset + len(content)) % 3)]
         yield form, "".join(map(_character_pattern, form)).replace(re.escape("+"), "[+-]").replace("/", "[/_]")
 
 
@@ -91,8 +91,8 @@ def _character_pattern(part: str) -> str:
         return part
     if part.startswith("\\"):
         count = len(part)
-        escaped = rf"(?i:(?:%5c){{{count}}}|(?:\\{{1,{_MAX_ESCAPES}}}u005c){{{count}}})"
-        return rf"(?:{escaped}|\\{{{count},{count * (_MAX_ESCAPES + 1)}}})"
+        escaped_pattern = rf"(?i:(?:%5c){{{count}}}|(?:\\{{1,{_MAX_ESCAPES}}}u005c){{{count}}})"
+        return rf"(?:{escaped_pattern}|\\{{{count},{count * (_MAX_ESCAPES + 1)}}})"
     code = "".join(f"%{byte:02x}" for byte in part.encode(errors="surrogatepass"))
     return rf"(?:\\{{0,{_MAX_ESCAPES}}}{re.escape(part)}|(?i:{code}|\\{{1,{_MAX_ESCAPES}}}u{ord(part):04x}))"
 
@@ -143,8 +143,8 @@ def mask_keys(text: str) -> str:
 
 def excerpt(text: str, length: int) -> str:
     """Return the beginning of a text with secrets masked, including one that continues beyond it."""
-    masked = mask(text[: length + _MARGIN])
-    return masked if len(text) <= length and len(masked) <= length else f"{masked[:length]}…"
+    masked_text = mask(text[: length + _MARGIN])
+    return masked_text if len(text) <= length and len(masked_text) <= length else f"{masked_text[:length]}…"
 
 
 _MARGIN: Final = 2_000
@@ -168,8 +168,8 @@ def _mask_literal_word(flag: str, word: str) -> str:
     if header is not None:
         return f"{header[1]}{mask_literal(header[3], header[2])}"
     name, equals, value = word.partition("=")
-    masked = mask_after_flag(name, value) if equals else value
-    return mask_literal(mask_after_flag(flag, word) if masked == value else f"{name}={masked}")
+    masked_value = mask_after_flag(name, value) if equals else value
+    return mask_literal(mask_after_flag(flag, word) if masked_value == value else f"{name}={masked_value}")
 
 
 def mask_header(name: str, value: str) -> str:
@@ -179,12 +179,12 @@ def mask_header(name: str, value: str) -> str:
 
 def mask_values(value: Any) -> Any:
     """Return a JSON value with the secrets in its texts masked, and those that the name of a member suggests."""
-    return _masked(value, mask) if _may_have_secrets(value) else value
+    return _mask_texts(value, mask) if _may_have_secrets(value) else value
 
 
 def mask_definition(value: Any) -> Any:
     """Mask a JSON value that is fingerprinted: the same on every machine, and only what is certainly a key."""
-    return _masked(value, partial(mask_shapes, certain=True))
+    return _mask_texts(value, partial(mask_shapes, certain=True))
 
 
 def _may_have_secrets(value: Any) -> bool:
@@ -201,7 +201,7 @@ def may_contain_secrets(text: str) -> bool:
     return _all_secrets.may_be_in(text) or may_have_shape(text)
 
 
-def _masked(value: Any, mask_text: Callable[[str], str]) -> Any:
+def _mask_texts(value: Any, mask_text: Callable[[str], str]) -> Any:
     if isinstance(value, str):
         return mask_text(value)
     if isinstance(value, Mapping):
@@ -209,13 +209,13 @@ def _masked(value: Any, mask_text: Callable[[str], str]) -> Any:
         return {
             mask_text(str(key)): MASK
             if isinstance(item, str) and is_secret_member(str(key), item)
-            else _masked(item, mask_text)
+            else _mask_texts(item, mask_text)
             for key, item in members
         }
     if isinstance(value, list | tuple):
         items = cast("list[Any]", value)
         return [
-            _masked(mask_after_flag(flag, item) if isinstance(flag, str) and isinstance(item, str) else item, mask_text)
+            _mask_texts(mask_after_flag(flag, item) if isinstance(flag, str) and isinstance(item, str) else item, mask_text)
             for flag, item in zip([None, *items], items, strict=False)
         ]
     return value
@@ -229,33 +229,33 @@ def mask_output(output: Any) -> Any:
     if not sent_secrets:
         return output
     if isinstance(output, str):
-        masked = sent_secrets.mask(output)
-        return output if masked == output else masked
+        masked_output = sent_secrets.mask(output)
+        return output if masked_output == output else masked_output
     if not isinstance(output, dict | list):
         return output
-    collected = _texts(output)
+    texts_by_path = _texts(output)
     has_keys = any(map(sent_secrets.may_be_in, _keys(output)))
-    if not has_keys and not any(sent_secrets.spans(texts.joined) for texts in collected.values()):
+    if not has_keys and not any(sent_secrets.spans(texts.text) for texts in texts_by_path.values()):
         return output
     try:
-        masked = orjson.loads(orjson.dumps(output))
+        masked_output = orjson.loads(orjson.dumps(output))
     except TypeError:  # It is not JSON or nested too deeply, and cannot be recorded.
         return output
-    for texts in _texts(masked).values():
-        texts.mask(sent_secrets.spans(texts.joined))
+    for texts in _texts(masked_output).values():
+        texts.mask(sent_secrets.spans(texts.text))
     if has_keys:
-        _mask_object_keys(masked)
-    return masked
+        _mask_object_keys(masked_output)
+    return masked_output
 
 
 def _containers(value: Any) -> Iterator[Any]:
     """Yield the objects and lists in a JSON value; each may be changed before the next."""
-    pending = [value]
-    while pending:
-        container = pending.pop()
+    containers = [value]
+    while containers:
+        container = containers.pop()
         yield container
         items = container.values() if isinstance(container, dict) else container
-        pending += [item for item in items if isinstance(item, dict | list)]
+        containers += [item for item in items if isinstance(item, dict | list)]
 
 
 def _keys(value: Any) -> Iterator[str]:
@@ -272,9 +272,9 @@ def _mask_object_keys(value: Any) -> None:
             continue
         members: dict[str, Any] = {}
         for key, item in container.items():
-            name = masked = sent_secrets.mask(key)
+            name = masked_key = sent_secrets.mask(key)
             while name in members:
-                name = f"{masked}-{len(members) + 1}"
+                name = f"{masked_key}-{len(members) + 1}"
             members[name] = item
         container.clear()
         container.update(members)
@@ -288,7 +288,7 @@ class _Texts:
         """Container, and key or index, of each text."""
 
     @property
-    def joined(self) -> str:
+    def text(self) -> str:
         """All of them as one text."""
         return "".join(container[key] for container, key in self.positions)
 
@@ -298,10 +298,10 @@ class _Texts:
         for container, key in self.positions:
             text, pieces, end_of_mask = container[key], list[str](), 0
             for begin, end in spans:
-                first, last = max(begin - offset, 0), min(end - offset, len(text))
-                if first < len(text) and last > 0:
-                    pieces += [text[end_of_mask:first], MASK if begin >= offset else ""]
-                    end_of_mask = last
+                start, stop = max(begin - offset, 0), min(end - offset, len(text))
+                if start < len(text) and stop > 0:
+                    pieces += [text[end_of_mask:start], MASK if begin >= offset else ""]
+                    end_of_mask = stop
             container[key] = "".join([*pieces, text[end_of_mask:]])
             offset += len(text)
 
@@ -309,16 +309,16 @@ class _Texts:
 def _texts(value: dict[str, Any] | list[Any]) -> dict[tuple[Any, ...], _Texts]:
     """Collect the texts in a JSON value by the keys that lead to them; the items of a list have the same path."""
     texts: defaultdict[tuple[Any, ...], _Texts] = defaultdict(_Texts)
-    pending: list[tuple[tuple[Any, ...], Any]] = [((), value)]
-    while pending:
-        path, container = pending.pop()
-        inner: list[tuple[tuple[Any, ...], Any]] = []
+    containers: list[tuple[tuple[Any, ...], Any]] = [((), value)]
+    while containers:
+        path, container = containers.pop()
+        children: list[tuple[tuple[Any, ...], Any]] = []
         is_list = isinstance(container, list)
         for key, item in enumerate(container) if is_list else container.items():
             item_path = path if is_list else (*path, key)
             if isinstance(item, str):
                 texts[item_path].positions.append((container, key))
             elif isinstance(item, dict | list):
-                inner.append((item_path, item))
-        pending += reversed(inner)
+                children.append((item_path, item))
+        containers += reversed(children)
     return texts

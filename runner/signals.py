@@ -21,12 +21,12 @@ Handler = Callable[[int, FrameType | None], object]
 
 
 class _Entry:
-    """A handler and what it replaced."""
+    """A handler, and the one that it replaced."""
 
     def __init__(self, handler: Handler, *, chain: bool) -> None:
         self.handler = handler
         self.chain = chain
-        self.previous: Any = None
+        self.previous_handler: Any = None
         """The system-level handler to restore; None if another entry restores it."""
 
 
@@ -49,11 +49,11 @@ def handle_signals(handler: Handler, *numbers: int, chain: bool = False) -> Gene
     installed outside the main thread.
     """
     is_main = threading.current_thread() is threading.main_thread()
-    handled = [number for number in numbers if is_main and signal.getsignal(number) not in (signal.SIG_IGN, None)]
+    handled_signals = [number for number in numbers if is_main and signal.getsignal(number) not in (signal.SIG_IGN, None)]
     with ExitStack() as stack:
-        for number in handled:
-            stack.enter_context(_installed(number, _Entry(handler, chain=chain)))
-        yield bool(handled)
+        for number in handled_signals:
+            stack.enter_context(_install(number, _Entry(handler, chain=chain)))
+        yield bool(handled_signals)
 
 
 def reinstall_handlers() -> None:
@@ -112,18 +112,20 @@ async def until_signal(call: Callable[[], Awaitable[object]], *numbers: int) -> 
 
 
 @contextmanager
-def _installed(number: int, entry: _Entry) -> Generator[None]:
+def _install(number: int, entry: _Entry) -> Generator[None]:
     entries = _entries.setdefault(number, [])
     entries.append(entry)
     if signal.getsignal(number) is not _dispatch:
-        entry.previous = signal.signal(number, _dispatch)
+        entry.previous_handler = signal.signal(number, _dispatch)
     try:
         yield
     finally:
         index = entries.index(entry)
         if entry is not entries[-1]:
-            later = entries[index + 1]
-            later.previous = entry.previous if later.previous is None else later.previous
-        elif entry.previous is not None and signal.getsignal(number) is _dispatch:
-            signal.signal(number, entry.previous)  # A handler that other code has installed since is kept.
+            next_entry = entries[index + 1]
+            next_entry.previous_handler = (
+                entry.previous_handler if next_entry.previous_handler is None else next_entry.previous_handler
+            )
+        elif entry.previous_handler is not None and signal.getsignal(number) is _dispatch:
+            signal.signal(number, entry.previous_handler)  # A handler that other code has installed since is kept.
         del entries[index]

@@ -11,7 +11,7 @@ from click.shell_completion import CompletionItem
 from journal import segments
 from replay.shards import Shard
 from runner.errors import UsageError
-from runner.run_paths import RUNS, newest_first, runs_under
+from runner.run_paths import RUNS, runs_newest_first, runs_under
 from runner.suggest import suggest
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -24,7 +24,7 @@ _MAX_COMPLETED_JOURNAL: Final = 4_000_000
 
 def newest_run() -> Path:
     """Return the run under `runs/` that was written last."""
-    runs = newest_first(RUNS)
+    runs = runs_newest_first(RUNS)
     if not runs:
         raise UsageError(f"no RUN given and no runs under {RUNS}/; start one with `evaljournal run FILE.py`")
     return runs[0]
@@ -39,7 +39,7 @@ def find_run(argument: str | Path) -> Path:
     if segments.is_run(path):
         return path
     for directory in (path, RUNS / path):
-        if directory.is_dir() and (runs := newest_first(directory)):
+        if directory.is_dir() and (runs := runs_newest_first(directory)):
             return runs[0]
     if path.exists():
         return path  # Reading it reports what is wrong.

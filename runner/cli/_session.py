@@ -179,7 +179,7 @@ class CommandSession:
                 frame = panel(
                     live.state,
                     now=live.now(),
-                    durable=live.journal.durable,
+                    durable=live.journal.durable_seq,
                     total=live.total,
                     width=console.width,
                     done_before=done_before,
@@ -202,7 +202,9 @@ class CommandSession:
             if stopping and not is_stopping:
                 is_stopping = True
                 echo(f"stopping: {stopping_text(live.state, *stopping)}", err=True)
-            printer.update(live.state, now=live.now(), durable=live.journal.durable, total=live.total, done_before=done_before)
+            printer.update(
+                live.state, now=live.now(), durable=live.journal.durable_seq, total=live.total, done_before=done_before
+            )
 
 
 def _changed_settings(live: LiveRun) -> Iterator[str]:

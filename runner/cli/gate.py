@@ -19,7 +19,7 @@ from runner.cli._output import echo
 from runner.cli._sides import open_side
 from runner.definition.gate_rules import read_rules
 from runner.errors import UsageError
-from runner.run_paths import last_record, newest_first, run_start
+from runner.run_paths import last_record, run_start, runs_newest_first
 
 _NEWEST: Final = "newest"
 _EXIT_CODES: Final = {"passed": 0, "regressed": 1, "too_little_evidence": 5}
@@ -73,7 +73,7 @@ def _newest_other(path: Path) -> Path:
     start = run_start(path)
     if start is None:
         raise UsageError(f"{path} ends before its evaluation was recorded")
-    for other in newest_first(path.parent):
+    for other in runs_newest_first(path.parent):
         last = last_record(other)
         if other.resolve() != path.resolve() and last is not None and isinstance(last.event, RunFinished):
             other_start = run_start(other)

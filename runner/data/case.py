@@ -19,14 +19,14 @@ ExpectedT_co = TypeVar("ExpectedT_co", covariant=True, default=Any)
 
 MAX_NAME: Final = 10_000
 """Maximum characters of a case's name, which every record of a trial contains, and of a rate-limit key."""
-_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+_UNPRINTABLE_CHARACTER = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _MAX_SLUG: Final = 32
 """Maximum characters of the input in the name of a case without an id."""
 _DIGITS: Final = 6
 _MORE_DIGITS: Final = 10
 """Digits of the fingerprint in a name whose words are only the start of the input, which many rows may share."""
 _WORD: Final = re.compile(r"[A-Za-z0-9]+")
-_MAX_SCANNED: Final = 128
+_MAX_SCANNED_LENGTH: Final = 128
 """Maximum characters of a non-ASCII text that are searched for words."""
 
 
@@ -54,7 +54,9 @@ def _words(value: Any) -> Iterator[str]:
         case str() if value.isascii():
             yield from (match[0].lower() for match in _WORD.finditer(value.replace("'", "")))
         case str():
-            letters = (char if char.isalnum() or unicodedata.category(char)[0] == "M" else " " for char in value[:_MAX_SCANNED])
+            letters = (
+                char if char.isalnum() or unicodedata.category(char)[0] == "M" else " " for char in value[:_MAX_SCANNED_LENGTH]
+            )
             yield from "".join(letters).lower().split()
         case bool() | int() | float():
             yield from _words(str(value))
@@ -76,7 +78,7 @@ def check_name(name: object) -> None:
         raise UsageError(f"the name {name!r} is empty; omit it to name the case after its content")
     if len(name) > MAX_NAME:
         raise UsageError(f"the name {name[:40]!r}… has {len(name):,} characters; at most {MAX_NAME:,} are allowed")
-    if not name.isprintable() and _UNPRINTABLE.search(name):  # isprintable is faster, but rejects a no-break space.
+    if not name.isprintable() and _UNPRINTABLE_CHARACTER.search(name):  # isprintable is faster, but rejects a no-break space.
         raise UsageError(f"the name {name!r} contains a control character or a lone surrogate, which cannot be printed")
 
 
@@ -89,7 +91,7 @@ class Case(Generic[InputT_co, ExpectedT_co]):
     """An input with its expected output and metadata."""
 
     input: InputT_co
-    """What the task is called with."""
+    """The argument of the task."""
     expected: ExpectedT_co = cast("Any", None)  # noqa: RUF009  # typed as ExpectedT_co
     """The expected output, for scorers."""
     metadata: Mapping[str, Any] = field(factory=dict[str, Any])
@@ -112,29 +114,29 @@ class ContentNames:
     """Unique names for cases that are named after their content.
 
     Equal cases are numbered in order: `-2`, `-3`. Different cases with the same name get all digits of their fingerprints; the
-    first of them only if the name is `ambiguous`.
+    first of them only if its name is in `ambiguous_names`.
     """
 
-    def __init__(self, ambiguous: Collection[str] = (), equal_case_names: Collection[str] | None = None) -> None:
-        self._ambiguous = frozenset(ambiguous)
+    def __init__(self, ambiguous_names: Collection[str] = (), equal_case_names: Collection[str] | None = None) -> None:
+        self._ambiguous_names = frozenset(ambiguous_names)
         self._counts = dict.fromkeys(equal_case_names or (), 0)
         self._fingerprints: dict[str, str] | None = {} if equal_case_names is None else None
         """Name → fingerprint; None if `equal_case_names` has all names of equal cases, and no others need to be remembered."""
         self.collisions: set[str] = set()
-        """Names that different cases have. With these as `ambiguous`, names do not depend on the order of a second reading."""
+        """Names that different cases have. With these as `ambiguous_names`, names do not depend on the order of the cases."""
 
     @property
     def equal_case_names(self) -> Collection[str]:
         """Names of equal cases."""
         return self._counts.keys()
 
-    def unique(self, case: Case[Any, Any]) -> Case[Any, Any]:
+    def with_unique_name(self, case: Case[Any, Any]) -> Case[Any, Any]:
         """Return a case with a unique name; a name that the user chose is kept."""
         fingerprint = case.fingerprint
         name = case.name
         if fingerprint[:_DIGITS] not in name or name != content_name(case.input, fingerprint):  # The first check is faster.
             return case
-        if name in self._ambiguous or self._first_fingerprint(name, fingerprint) != fingerprint:
+        if name in self._ambiguous_names or self._first_fingerprint(name, fingerprint) != fingerprint:
             self.collisions.add(name)
             name = content_name(case.input, fingerprint, digits=len(fingerprint))
         number = self._number(name, fingerprint)

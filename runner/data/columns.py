@@ -1,4 +1,4 @@
-"""Which columns of a dataset are the id, the input and the expected output; all others are metadata.
+"""The roles of a dataset's columns: id, input and expected output; all others are metadata.
 
 Usual column names are recognized; where they are ambiguous, the user must choose.
 """
@@ -18,7 +18,7 @@ _NAMES: dict[Role, tuple[str, ...]] = {
 }
 INPUT_NAMES = frozenset(_NAMES["input"])
 
-_MAX_LISTED = 20
+_MAX_LISTED_NAMES = 20
 
 
 class Columns:
@@ -50,9 +50,9 @@ class Columns:
             names = (
                 f"{self._recognized_keys['input']!r}"
                 if "input" in self._recognized_keys
-                else f"one of {listed(_NAMES['input'])}"
+                else f"one of {list_names(_NAMES['input'])}"
             )
-            raise UsageError(f"no input column; expected {names}, got {listed(columns)}", hint=column_hint("input"))
+            raise UsageError(f"no input column; expected {names}, got {list_names(columns)}", hint=column_hint("input"))
         return self._key("id", columns), input_key, self._key("expected", columns)
 
     def _key(self, role: Role, columns: tuple[str, ...]) -> str | None:
@@ -60,7 +60,7 @@ class Columns:
             key = self._user_keys[role]
             if key not in columns:
                 flags = f"--{role}-key{' or --turns' if role == 'input' else ''}, {role}_key in Python"
-                raise UsageError(f"{key!r} is not a column ({flags}); columns: {listed(columns)}")
+                raise UsageError(f"{key!r} is not a column ({flags}); columns: {list_names(columns)}")
             return key
         column = _usual_column(role, tuple(name for name in columns if name not in self._user_keys.values()))
         if column is not None and column != self._recognized_keys.setdefault(role, column):
@@ -82,7 +82,7 @@ def _usual_column(role: Role, columns: tuple[str, ...]) -> str | None:
     if role == "id" and "id" in candidates:
         return "id"
     if len(candidates) > 1:
-        raise UsageError(f"{listed(candidates)} could each be the {role}", hint=column_hint(role))
+        raise UsageError(f"{list_names(candidates)} could each be the {role}", hint=column_hint(role))
     return candidates[0] if candidates else None
 
 
@@ -97,8 +97,8 @@ def _id_text(value: object, key: str) -> str:
     raise UsageError(f"the id in {key!r} is {value!r}; an id must be a string or an integer")
 
 
-def listed(names: Iterable[object]) -> str:
-    """List names, at most `_MAX_LISTED` of them."""
+def list_names(names: Iterable[object]) -> str:
+    """List names, at most `_MAX_LISTED_NAMES` of them."""
     names = list(names)
-    suffix = f" and {len(names) - _MAX_LISTED:,} more" if len(names) > _MAX_LISTED else ""
-    return (", ".join(repr(name)[:60] for name in names[:_MAX_LISTED]) or "none") + suffix
+    suffix = f" and {len(names) - _MAX_LISTED_NAMES:,} more" if len(names) > _MAX_LISTED_NAMES else ""
+    return (", ".join(repr(name)[:60] for name in names[:_MAX_LISTED_NAMES]) or "none") + suffix

@@ -23,7 +23,7 @@ from runner.data import readers
 from runner.data.case import Case, ContentNames, Trial
 from runner.data.columns import Columns, column_hint
 from runner.data.shard import is_in_shard
-from runner.errors import MAX_WHOLE_NUMBER, UsageError, valid, whole_number
+from runner.errors import MAX_WHOLE_NUMBER, UsageError, rule, whole_number
 
 Source = str | os.PathLike[str] | Iterable[Any] | Callable[[], Iterable[Any]]
 """The path of a file; an iterable of cases, mappings, (input, expected) pairs or inputs; or a function that returns one."""
@@ -54,7 +54,7 @@ def _are_utf8(values: tuple[str, ...]) -> bool:
 
 
 optional_count: Final = whole_number(1, optional=True)
-_patterns: Final = valid(_are_utf8, "must be strings that UTF-8 can encode")
+_patterns: Final = rule(_are_utf8, "must be strings that UTF-8 can encode")
 
 
 @frozen(kw_only=True)
@@ -116,7 +116,7 @@ class Dataset:
         self._is_used_up = False
         self._checks: tuple[Callable[[Case], object], ...] = ()
 
-    def checked(self, check: Callable[[Case], object]) -> "Dataset":
+    def with_check(self, check: Callable[[Case], object]) -> "Dataset":
         """Return a copy that calls `check` with each case it reads; `check` raises if the case cannot be used."""
         dataset = copy.copy(self)
         dataset._checks = (*self._checks, check)  # noqa: SLF001  # our own copy
@@ -191,21 +191,21 @@ def _without_nan(value: Any) -> Any:
             return None if math.isnan(value) else value
         case Case():
             content = {name: getattr(value, name) for name in ("input", "expected", "metadata")}
-            changed = _without_nan(content)
-            return value if changed is content else evolve(value, **changed)
+            new_content = _without_nan(content)
+            return value if new_content is content else evolve(value, **new_content)
         case Mapping():
             members = {key: _without_nan(member) for key, member in value.items()}
             return value if all(members[key] is value[key] for key in members) else members
         case list() | tuple():
             items = [_without_nan(item) for item in cast("list[Any]", value)]
-            is_same = all(new is old for new, old in zip(items, value, strict=True))
+            is_same = all(new_item is item for new_item, item in zip(items, value, strict=True))
             return value if is_same else tuple(items) if isinstance(value, tuple) else items
         case _:
             return value
 
 
 class Trials:
-    """The trials of a run, and what is known about them in advance."""
+    """The trials of a run, with their number and fingerprint if these are known in advance."""
 
     cases: int | None = None
     """Number of selected cases in the shard; None if unknown, because they can be read only once."""
@@ -223,7 +223,7 @@ class Trials:
         self._repeats = repeats
         self._variants = variants
         self._shard = shard
-        self._ambiguous: set[str] = set()
+        self._ambiguous_names: set[str] = set()
         """Short names that different cases have."""
         self._equal_case_names: frozenset[str] = frozenset()
         """Names of equal cases."""
@@ -233,7 +233,7 @@ class Trials:
             self._check()
 
     def __iter__(self) -> Iterator[Trial]:
-        for case in self._selected_cases(checking=not self._dataset.is_rereadable):
+        for case in self._selected_cases(check_names=not self._dataset.is_rereadable):
             if not is_in_shard(case, self._shard):
                 continue
             # All variants of a case precede the next case, so that the variants of a stopped run have the same cases.
@@ -244,8 +244,8 @@ class Trials:
     def _check(self) -> None:
         """Read all cases, again if different ones have the same short name: then no name depends on the order."""
         self._read_all()
-        while not self._names.collisions <= self._ambiguous:
-            self._ambiguous |= self._names.collisions
+        while not self._names.collisions <= self._ambiguous_names:
+            self._ambiguous_names |= self._names.collisions
             self._read_all()
         self._equal_case_names = frozenset(self._names.equal_case_names)
         self._names = ContentNames()  # Frees the names of all cases.
@@ -253,7 +253,7 @@ class Trials:
     def _read_all(self) -> None:
         """Count the cases, and add up their digests, because a sum does not depend on the order."""
         cases = in_shard = total = 0
-        for case in self._selected_cases(checking=True, in_order=self._selection.limit is not None):
+        for case in self._selected_cases(check_names=True, in_order=self._selection.limit is not None):
             cases += 1
             in_shard += is_in_shard(case, self._shard)
             content = hashlib.sha256(f"{case.name}\0{case.fingerprint}".encode()).digest()
@@ -261,43 +261,43 @@ class Trials:
         self.cases, self.all_cases = in_shard, cases
         self.fingerprint = hashlib.sha256(f"{cases} {total}".encode()).hexdigest()[:16]
 
-    def _selected_cases(self, *, checking: bool, in_order: bool = True) -> Iterator[Case]:
+    def _selected_cases(self, *, check_names: bool, in_order: bool = True) -> Iterator[Case]:
         matches, limit = self._selection.matches, self._selection.limit
-        excluded: list[str] = []
+        excluded_names: list[str] = []
 
         def matching_cases() -> Iterator[Case]:
-            for _, case in self._unique() if checking else self._checked():
+            for _, case in self._unique_cases() if check_names else self._checked_cases():
                 if matches(case.name):
                     yield case
-                elif len(excluded) < _MAX_EXAMPLES:
-                    excluded.append(case.name)
+                elif len(excluded_names) < _MAX_EXAMPLES:
+                    excluded_names.append(case.name)
 
-        cases = self._shuffled(matching_cases) if self._selection.shuffle and in_order else matching_cases()
+        cases = self._shuffle(matching_cases) if self._selection.shuffle and in_order else matching_cases()
         is_empty = True
         for case in islice(cases, limit):
             is_empty = False
             yield case
         if is_empty:
-            raise self._no_cases_error(excluded)
+            raise self._no_cases_error(excluded_names)
 
-    def _checked(self) -> Iterator[tuple[int, Case]]:
+    def _checked_cases(self) -> Iterator[tuple[int, Case]]:
         """Yield cases with the names that they had when the dataset was checked."""
-        names = ContentNames(self._ambiguous, self._equal_case_names)
-        return ((position, names.unique(case)) for position, case in self._dataset.read())
+        names = ContentNames(self._ambiguous_names, self._equal_case_names)
+        return ((position, names.with_unique_name(case)) for position, case in self._dataset.read())
 
-    def _unique(self) -> Iterator[tuple[int, Case]]:
+    def _unique_cases(self) -> Iterator[tuple[int, Case]]:
         """Yield cases; reject duplicate names, and names that a repeat of another case has."""
-        names, repeated = set[str](), set[str]()  # The strings are shared with the run's state.
-        self._names = ContentNames(self._ambiguous)
+        names, repeated_names = set[str](), set[str]()  # The strings are shared with the run's state.
+        self._names = ContentNames(self._ambiguous_names)
         for position, source_case in self._dataset.read():
-            case = self._names.unique(source_case)
+            case = self._names.with_unique_name(source_case)
             name = case.name
             if name in names:
                 raise self._duplicate_error(position, case)
             names.add(name)
-            is_taken = name in repeated
+            is_taken = name in repeated_names
             if self._repeats > 1 and (match := _REPEAT.fullmatch(case.name)) and 1 < int(match["repeat"]) <= self._repeats:
-                repeated.add(match["name"])
+                repeated_names.add(match["name"])
                 is_taken = is_taken or match["name"] in names
             if is_taken:
                 raise UsageError(
@@ -306,7 +306,7 @@ class Trials:
                 )
             yield position, case
 
-    def _shuffled(self, matching_cases: Callable[[], Iterator[Case]]) -> Iterator[Case]:
+    def _shuffle(self, matching_cases: Callable[[], Iterator[Case]]) -> Iterator[Case]:
         """Yield cases by rank, a block at a time: read all, and keep the lowest ranks above those of the previous block.
 
         This shuffles a file of any size in bounded memory. A source that can be read only once is kept in memory.
@@ -317,28 +317,32 @@ class Trials:
         block = min(_BLOCK, self._selection.limit or _BLOCK)
         last_rank = b""
         while True:
-            ranked = ((self._selection.rank(case.name), case) for case in matching_cases())
-            lowest = heapq.nsmallest(block, (pair for pair in ranked if pair[0] > last_rank), key=lambda pair: pair[0])
-            for last_rank, case in lowest:  # noqa: B007  # the next block starts after it
+            ranked_cases = ((self._selection.rank(case.name), case) for case in matching_cases())
+            block_cases = heapq.nsmallest(
+                block, (pair for pair in ranked_cases if pair[0] > last_rank), key=lambda pair: pair[0]
+            )
+            for last_rank, case in block_cases:  # noqa: B007  # the next block starts after it
                 yield case
-            if len(lowest) < block:
+            if len(block_cases) < block:
                 return
 
     def _duplicate_error(self, position: int, case: Case) -> UsageError:
         place = self._dataset.place(position)
-        first = "an earlier case"
+        first_place = "an earlier case"
         if self._dataset.is_rereadable:
-            names = ContentNames(self._ambiguous)
+            names = ContentNames(self._ambiguous_names)
             cases = self._dataset.read()
-            first = self._dataset.place(next(number for number, earlier in cases if names.unique(earlier).name == case.name))
-        problem = f"{place}: the id {case.name!r} is already used by {first}"
+            first_place = self._dataset.place(
+                next(number for number, earlier_case in cases if names.with_unique_name(earlier_case).name == case.name)
+            )
+        problem = f"{place}: the id {case.name!r} is already used by {first_place}"
         return UsageError(problem, hint=f"if ids are in another column, {column_hint('id')}")
 
-    def _no_cases_error(self, excluded: list[str]) -> UsageError:
+    def _no_cases_error(self, excluded_names: list[str]) -> UsageError:
         source = self._dataset.source if isinstance(self._dataset.source, Path) else "the dataset"
-        if not excluded:
+        if not excluded_names:
             return UsageError(f"{source} has no cases")
         patterns = {"only": list(self._selection.only), "skip": list(self._selection.skip)}
         filters = " and ".join(f"{name}={values}" for name, values in patterns.items() if values)
-        names = ", ".join(map(repr, excluded))
+        names = ", ".join(map(repr, excluded_names))
         return UsageError(f"no case of {source} matches {filters}; names are, for example, {names}")

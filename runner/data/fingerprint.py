@@ -51,8 +51,8 @@ def canonical(value: Any, name: str) -> bytes:
 def fingerprint_function(function: Callable[..., Any]) -> str:
     """Fingerprint a function by its source without comments, blank lines and decorators.
 
-    What it calls or reads from its module does not count. Objects such as endpoints have a `fingerprint` of their own. Without
-    source, the compiled code is used, which differs between versions of Python.
+    The functions that it calls and the globals that it reads do not count. Objects such as endpoints have a `fingerprint` of
+    their own. Without source, the compiled code is used, which differs between versions of Python.
     """
     fingerprint: object = getattr(function, "fingerprint", None)
     if isinstance(fingerprint, str):
@@ -64,14 +64,14 @@ def fingerprint_function(function: Callable[..., Any]) -> str:
     function = _object_with_source(function)
     try:
         with _parse_lock:
-            content = _normalized(inspect.getsource(function))
+            content = _normalize(inspect.getsource(function))
     except (OSError, TypeError, SyntaxError):  # No source, or a fragment, such as a lambda.
-        content = _compiled(function)
+        content = _describe_compiled(function)
     return digest(content.encode())
 
 
-def innermost(function: Any) -> Any:
-    """Return the function of a partial."""
+def unwrap_partial(function: Any) -> Any:
+    """Return the function of a partial, or the function itself."""
     while isinstance(function, functools.partial):
         function = cast("Any", function).func
     return function
@@ -102,8 +102,8 @@ def _object_with_source(function: Callable[..., Any]) -> Callable[..., Any]:
     return function if inspect.isroutine(function) or inspect.isclass(function) else type(function)
 
 
-def _normalized(source: str) -> str:
-    """Remove what does not change the meaning of source; strings, such as prompts, stay unchanged."""
+def _normalize(source: str) -> str:
+    """Remove comments, blank lines and decorators from source; strings, such as prompts, stay unchanged."""
     if source[:1].isspace():
         source = f"if True:\n{source}"  # It is not dedented, because a multi-line prompt may start at the margin.
     definition = ast.parse(source).body[0]
@@ -124,7 +124,7 @@ def _normalized(source: str) -> str:
     return "".join(line for row, line in enumerate(lines) if row not in omitted_rows)
 
 
-def _compiled(function: Callable[..., Any]) -> str:
+def _describe_compiled(function: Callable[..., Any]) -> str:
     code = getattr(function, "__code__", None)
     name = getattr(function, "__qualname__", type(function).__qualname__)
     return f"{name} {_code(code) if isinstance(code, types.CodeType) else ''}"
@@ -152,8 +152,8 @@ def _problem(value: Any, name: str) -> str | None:
                     return problem
             return None
         case list() | tuple():
-            numbered = enumerate(cast("list[Any]", value))
-            return next((problem for index, member in numbered if (problem := _problem(member, f"{name}[{index}]"))), None)
+            members = enumerate(cast("list[Any]", value))
+            return next((problem for index, member in members if (problem := _problem(member, f"{name}[{index}]"))), None)
         case _:
             return _leaf_problem(value, name)
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, Union, cast
 
 import attrs
 
-from runner.data.fingerprint import innermost
+from runner.data.fingerprint import unwrap_partial
 from runner.data.to_json import to_json
 
 _AWAITABLE: Final = (collections.abc.Awaitable, collections.abc.Coroutine)
@@ -20,7 +20,7 @@ _MAPPINGS: Final = (dict, collections.abc.Mapping, collections.abc.MutableMappin
 
 def return_annotation(function: Any) -> Any:
     """Return the type of a function's outputs; None if it has no annotation, or one that cannot be resolved."""
-    function = innermost(function)
+    function = unwrap_partial(function)
     if not inspect.isroutine(function):
         function = getattr(type(function), "__call__", None)  # noqa: B004  # the function that is called
     try:
@@ -33,8 +33,8 @@ def return_annotation(function: Any) -> Any:
 def from_json(value: Any, annotation: Any) -> Any:
     """Convert a JSON value to dataclasses, attrs classes, pydantic models, enums and tuples as an annotation names them.
 
-    What it does not name is returned unchanged. Raises a ValueError if the value cannot be of that type, or is not what
-    `to_json` makes of the result.
+    Other values are returned unchanged. Raises a ValueError if the value cannot be of that type, or if `to_json` would not
+    return it for the result.
     """
     try:
         result = _convert(value, annotation)
@@ -82,13 +82,13 @@ def _to_class(value: Any, cls: type) -> Any:
     else:
         return members
     hints = typing.get_type_hints(cls)
-    converted = {name: _convert(members[name], hints.get(name)) for name, _, _ in fields}
-    if extra := members.keys() - converted.keys():
-        raise ValueError(f"{cls.__name__} has no field {min(extra)!r}")
-    result = cls(**{alias: converted[name] for name, alias, is_init in fields if is_init})
+    values = {name: _convert(members[name], hints.get(name)) for name, _, _ in fields}
+    if extra_members := members.keys() - values.keys():
+        raise ValueError(f"{cls.__name__} has no field {min(extra_members)!r}")
+    result = cls(**{alias: values[name] for name, alias, is_init in fields if is_init})
     for name, _, is_init in fields:
         if not is_init:
-            object.__setattr__(result, name, converted[name])
+            object.__setattr__(result, name, values[name])
     return result
 
 

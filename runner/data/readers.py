@@ -113,12 +113,12 @@ def _json(path: Path) -> Iterator[NumberedRow]:
         space = _SPACE.match(text, start)
         return space.end() if space else start
 
-    def invalid(start: int, reason: str) -> UsageError:
+    def error_at(start: int, reason: str) -> UsageError:
         return UsageError(reason, path=path, line=text.count("\n", 0, start) + 1)
 
     start = skip_space(0)
     if not text.startswith("[", start):
-        raise invalid(start, "expected a list of objects; if each line is an object, name the file .jsonl")
+        raise error_at(start, "expected a list of objects; if each line is an object, name the file .jsonl")
     start = skip_space(start + 1)
     line, counted_to = 1, 0  # Counted incrementally: from the start each time would be quadratic.
     is_closed = text.startswith("]", start)
@@ -127,20 +127,21 @@ def _json(path: Path) -> Iterator[NumberedRow]:
         try:
             row, start = _JSON.raw_decode(text, start)
         except (ValueError, RecursionError) as exc:
-            raise invalid(exc.pos if isinstance(exc, json.JSONDecodeError) else start, _json_error(exc)) from exc
+            raise error_at(exc.pos if isinstance(exc, json.JSONDecodeError) else start, _json_error(exc)) from exc
         yield line, _object(row, path, line)
         start = skip_space(start)
         is_closed = text.startswith("]", start)
         if not is_closed:
             if not text.startswith(",", start):
-                raise invalid(start, "expected ',' or ']' after an object")
+                raise error_at(start, "expected ',' or ']' after an object")
             start = skip_space(start + 1)
     end = skip_space(start + 1)
     if end < len(text):
-        raise invalid(end, f"unexpected text after the list: {text[end : end + 20]!r}")
+        raise error_at(end, f"unexpected text after the list: {text[end : end + 20]!r}")
 
 
-def _separated(path: Path, delimiter: str) -> Iterator[NumberedRow]:
+def _csv(path: Path) -> Iterator[NumberedRow]:
+    delimiter = "\t" if _suffix(path) == ".tsv" else ","
     csv.field_size_limit(_FIELD_LIMIT)
     reader = csv.reader((line for _, line in _lines(path)), delimiter=delimiter, strict=True)
     try:
@@ -159,14 +160,6 @@ def _separated(path: Path, delimiter: str) -> Iterator[NumberedRow]:
                 yield start, dict(zip(header, fields, strict=True))
     except csv.Error as exc:
         raise UsageError(str(exc), path=path, line=reader.line_num) from exc
-
-
-def _csv(path: Path) -> Iterator[NumberedRow]:
-    return _separated(path, ",")
-
-
-def _tsv(path: Path) -> Iterator[NumberedRow]:
-    return _separated(path, "\t")
 
 
 def _parquet(path: Path) -> Iterator[NumberedRow]:
@@ -188,4 +181,4 @@ def _parquet(path: Path) -> Iterator[NumberedRow]:
         raise UsageError(f"after row {number:,}: {exc}", path=path) from exc
 
 
-_READERS = {".jsonl": _jsonl, ".ndjson": _jsonl, ".json": _json, ".csv": _csv, ".tsv": _tsv, ".parquet": _parquet}
+_READERS = {".jsonl": _jsonl, ".ndjson": _jsonl, ".json": _json, ".csv": _csv, ".tsv": _csv, ".parquet": _parquet}

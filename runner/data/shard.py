@@ -1,4 +1,4 @@
-"""Which cases belong to a shard: a hash of their content decides, so that a new case does not move the others."""
+"""Shards of a dataset: a hash of a case's content decides its shard, so that a new case does not move the others."""
 
 from replay.shards import Shard
 from runner.data.case import Case

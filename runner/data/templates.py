@@ -13,7 +13,7 @@ import orjson
 
 from replay.text import as_text
 from runner.data.case import Case
-from runner.data.columns import INPUT_NAMES, listed
+from runner.data.columns import INPUT_NAMES, list_names
 from runner.errors import UsageError
 from runner.suggest import suggest
 
@@ -30,25 +30,25 @@ class MissingField(UsageError):
 
 def value_at(value: Any, path: str) -> Any:
     """Return the value at a dotted path of mapping keys and list indexes."""
-    current = value
+    member = value
     parts = path.split(".")
     for depth, part in enumerate(parts):
-        match current:
-            case Mapping() if part in current:
-                current = cast("Mapping[str, Any]", current)[part]
-            case list() | tuple() if part.lstrip("-").isdecimal() and -len(current) <= int(part) < len(current):
-                current = cast("list[Any]", current)[int(part)]
+        match member:
+            case Mapping() if part in member:
+                member = cast("Mapping[str, Any]", member)[part]
+            case list() | tuple() if part.lstrip("-").isdecimal() and -len(member) <= int(part) < len(member):
+                member = cast("list[Any]", member)[int(part)]
             case _:
                 parent = ".".join(parts[:depth])
-                raise MissingField(f"no {part!r} in {repr(parent) if parent else 'the value'}, which is {_type_of(current)}")
-    return current
+                raise MissingField(f"no {part!r} in {repr(parent) if parent else 'the value'}, which is {_type_of(member)}")
+    return member
 
 
 def _type_of(value: object) -> str:
     """Describe a value without its content."""
     match value:
         case Mapping():
-            return f"an object with {listed(cast('Mapping[str, Any]', value))}" if value else "an empty object"
+            return f"an object with {list_names(cast('Mapping[str, Any]', value))}" if value else "an empty object"
         case list() | tuple():
             return f"a list of length {len(cast('list[Any]', value)):,}"
         case None:
@@ -67,28 +67,30 @@ class Fields:
     """
 
     case: Case
-    extra: Mapping[str, Any] = attrs.field(factory=dict[str, Any])
+    extra_fields: Mapping[str, Any] = attrs.field(factory=dict[str, Any])
 
     def get(self, path: str) -> Any:
         """Return the value of a field; raise `MissingField` if there is none."""
         value = self._find(path)  # A column may have a dot in its name.
         if value is not _MISSING:
             return value
-        name, _, inner = path.partition(".")
+        name, _, inner_path = path.partition(".")
         value = self._find(name)
         if value is _MISSING:
             hint = suggest(name, [*self._names(), *sorted(INPUT_NAMES)], limit=1, render="{{{}}}".format)
             if not hint and not _PLAIN_FIELD.fullmatch(path):
                 hint = "; write {{ and }} for literal braces"
-            raise MissingField(f"the case {self.case.name!r} has no field {{{path}}}; fields: {listed(self._names())}{hint}")
+            raise MissingField(
+                f"the case {self.case.name!r} has no field {{{path}}}; fields: {list_names(self._names())}{hint}"
+            )
         try:
-            return value_at(value, inner) if inner else value
+            return value_at(value, inner_path) if inner_path else value
         except MissingField as exc:
             raise MissingField(f"the case {self.case.name!r} has no field {{{path}}}: {exc}") from exc
 
     def _find(self, name: str) -> Any:
         value, metadata = self.case.input, self.case.metadata
-        for fields in (self.extra, value if isinstance(value, Mapping) else {}, metadata):
+        for fields in (self.extra_fields, value if isinstance(value, Mapping) else {}, metadata):
             if name in fields:
                 return fields[name]
         if name in {"id", "name"}:
@@ -100,7 +102,7 @@ class Fields:
     def _names(self) -> list[str]:
         value = self.case.input
         members = value if isinstance(value, Mapping) else ()
-        return list(dict.fromkeys([*self.extra, *members, *self.case.metadata, "id", self.case.input_name]))
+        return list(dict.fromkeys([*self.extra_fields, *members, *self.case.metadata, "id", self.case.input_name]))
 
 
 @attrs.frozen
@@ -123,8 +125,10 @@ class Template:
             elif match[1] is not None and _FIELD.fullmatch(match[1]):
                 pieces.append((match[1],))
             else:
-                near = template[max(0, match.start() - 10) : match.end() + 10]
-                raise UsageError(f"{name} is not a template at {near!r}; write {{name}} for a field, {{{{ or }}}} for a brace")
+                excerpt = template[max(0, match.start() - 10) : match.end() + 10]
+                raise UsageError(
+                    f"{name} is not a template at {excerpt!r}; write {{name}} for a field, {{{{ or }}}} for a brace"
+                )
         pieces.append(template[end:])
         return cls(tuple(piece for piece in pieces if piece))
 
@@ -151,17 +155,17 @@ def parse_body(template: Any, name: str) -> Any:
             template = orjson.loads(template)
         except ValueError as exc:
             raise UsageError(f"{name} is not JSON ({exc}): {template[:200]!r}") from exc
-    return _parsed(template, name)
+    return _parse(template, name)
 
 
-def _parsed(value: Any, name: str) -> Any:
+def _parse(value: Any, name: str) -> Any:
     match value:
         case str():
             return Template.parse(value, name)
         case Mapping():
-            return {key: _parsed(member, f"{name}.{key}") for key, member in cast("Mapping[str, Any]", value).items()}
+            return {key: _parse(member, f"{name}.{key}") for key, member in cast("Mapping[str, Any]", value).items()}
         case list() | tuple():
-            return [_parsed(member, f"{name}[{index}]") for index, member in enumerate(cast("list[Any]", value))]
+            return [_parse(member, f"{name}[{index}]") for index, member in enumerate(cast("list[Any]", value))]
         case _:
             return value
 

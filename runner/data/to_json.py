@@ -58,15 +58,15 @@ def is_large(value: Any, characters: int) -> bool:
         return len(value) > characters
     if not isinstance(value, dict | list):
         return False
-    remaining_values, remaining_characters, pending = _MAX_VALUES, characters, [value]
-    while pending:
-        item = pending.pop()
+    remaining_values, remaining_characters, remaining_items = _MAX_VALUES, characters, [value]
+    while remaining_items:
+        item = remaining_items.pop()
         if isinstance(item, str):
             remaining_characters -= len(item)
         elif isinstance(item, dict | list):
             remaining_values -= len(item)
             if remaining_values > 0:
-                pending.extend(item.values() if isinstance(item, dict) else item)
+                remaining_items.extend(item.values() if isinstance(item, dict) else item)
         if remaining_values <= 0 or remaining_characters < 0:
             return True
     return False

@@ -285,7 +285,7 @@ def _variants(
 
 def _checked(cases: Dataset, task: object) -> Dataset:
     """Let a task or a scorer check the cases."""
-    return cases.checked(task.check) if isinstance(task, CaseChecker) else cases
+    return cases.with_check(task.check) if isinstance(task, CaseChecker) else cases
 
 
 def _name_of(function: object, name: str | None, allowed: re.Pattern[str]) -> str:

@@ -18,7 +18,7 @@ from runner.data.dataset import Selection, as_strings, optional_count
 from runner.data.fingerprint import digest, fingerprint_function
 from runner.definition.budget import BudgetValue, parse_budget
 from runner.definition.gates import Gate
-from runner.errors import UsageError, Validator, is_whole_number, valid, whole_number
+from runner.errors import UsageError, Validator, is_whole_number, rule, whole_number
 from runner.retries.retry import NUMBERS, Retry
 from runner.steps.durable_requests import DurableRequests
 from runner.suggest import suggest
@@ -39,11 +39,11 @@ def _is_failure_limit(value: object) -> bool:
 
 
 def _one_of(*choices: str | None) -> Validator:
-    return valid(lambda value: value in choices, f"must be one of {', '.join(repr(choice) for choice in choices if choice)}")
+    return rule(lambda value: value in choices, f"must be one of {', '.join(repr(choice) for choice in choices if choice)}")
 
 
 def _of_type(expected: type) -> Validator:
-    return valid(lambda value: isinstance(value, expected), f"must be a {expected.__name__}")
+    return rule(lambda value: isinstance(value, expected), f"must be a {expected.__name__}")
 
 
 def _check_gates(_: object, __: "Attribute[Any]", gates: tuple[str, ...]) -> None:
@@ -68,13 +68,13 @@ def _budget_per_trial(value: BudgetValue) -> Mapping[str, float] | None:
     return parse_budget("budget_per_trial", value)
 
 
-_worker_pool: Final = valid(
+_worker_pool: Final = rule(
     lambda value: value is None or isinstance(value, WorkerPool),
     "must be 'none', 'processes', 'processes:N', 'processes:NxM', 'ray', 'ray:HOST:PORT', 'command:LINE' or "
     "'command:NxM:LINE', with 'scorers:' before all but 'none' if attempts do not run there",
 )
 DURATION_PROBLEM: Final = "must be a number of seconds above 0"
-_duration: Final = valid(lambda value: value is None or is_duration(value), DURATION_PROBLEM, "None turns it off")
+_duration: Final = rule(lambda value: value is None or is_duration(value), DURATION_PROBLEM, "None turns it off")
 
 
 @frozen(kw_only=True)
@@ -119,13 +119,13 @@ class Settings(Selection):
     grace: float = field(
         default=5.0,
         converter=as_float,
-        validator=valid(lambda value: value == 0.0 or is_duration(value), "must be a number of seconds, 0 or more"),
+        validator=rule(lambda value: value == 0.0 or is_duration(value), "must be a number of seconds, 0 or more"),
     )
     """Seconds that in-flight attempts get to finish when the run is stopped."""
     fail_fast: bool = field(default=False, validator=_of_type(bool))
     """Whether the first failed trial stops the run."""
     max_failures: int | float | None = field(
-        default=None, validator=valid(_is_failure_limit, "must be a number of trials, or a fraction of all such as 0.05")
+        default=None, validator=rule(_is_failure_limit, "must be a number of trials, or a fraction of all such as 0.05")
     )
     """How many trials (an int), or which fraction of all trials (a float), may fail in a session before the run is stopped."""
     stop_on_same_error: int | None = field(
@@ -141,7 +141,7 @@ class Settings(Selection):
     """What the attempts of one trial may use, in the same units; a trial that exceeds it fails with the reason `budget`."""
     limit_key: str | None = field(
         default=None,
-        validator=valid(
+        validator=rule(
             lambda value: value is None or (isinstance(value, str) and bool(value)),
             "must be the name of a field of the cases or of a parameter of the variants, such as 'model'",
         ),

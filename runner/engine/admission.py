@@ -20,7 +20,7 @@ def check_prices(cases: Dataset, tasks: Iterable[object], scorers: Mapping[str, 
     ]
     for function in functions:
         if isinstance(function, Billed):
-            cases = cases.checked(function.check_price)
+            cases = cases.with_check(function.check_price)
     return cases
 
 

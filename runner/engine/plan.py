@@ -142,7 +142,7 @@ def select_trials(
     with _convert_read_errors():
         cases = check_prices(evaluation.cases, evaluation.tasks.values(), evaluation.scorers, settings)
         if settings.limit_key is not None:
-            cases = cases.checked(keys.check)
+            cases = cases.with_check(keys.check)
         variants = list(evaluation.with_variants(only_variants).tasks)
         trials = cases.select(settings, repeats=settings.repeats, variants=variants, shard=shard)
     _check_loops(evaluation, settings)

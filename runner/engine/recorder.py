@@ -162,7 +162,7 @@ class LateRecorder:
             self.record(failed_step(event, exc))
 
     async def _wait_durable(self) -> None:
-        await self._recorder.journal.wait_durable(self._recorder.journal.appended)
+        await self._recorder.journal.wait_durable(self._recorder.journal.appended_seq)
 
     def _note(self, trial: str, attempt: int, values: dict[str, Any]) -> None:
         for name, value in values.items():

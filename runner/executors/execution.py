@@ -20,7 +20,7 @@ from journal.threads import InThread, run_in_thread
 from replay import fold
 from replay.definition import load_definition
 from runner.concurrency.aimd import Aimd
-from runner.data.fingerprint import definition_of, digest, fingerprint_function, innermost
+from runner.data.fingerprint import definition_of, digest, fingerprint_function, unwrap_partial
 from runner.data.from_json import from_json, return_annotation
 from runner.definition.evaluation import Evaluation
 from runner.definition.settings import Settings
@@ -157,7 +157,7 @@ class Execution:
     @property
     def definition(self) -> Mapping[str, Any]:
         """The recorded definition of the function: its source, and digests of the variables that it reads."""
-        return {**definition_of(innermost(self._config.function)), "variables": self._variables}
+        return {**definition_of(unwrap_partial(self._config.function)), "variables": self._variables}
 
     def __call__(self, value: Any, /) -> Any:
         """Call the function itself."""
@@ -212,7 +212,7 @@ class Execution:
 
     def _identify(self) -> None:
         """Compute the digests of the function and of the variables that it reads, before the function can change them."""
-        self._function_fingerprint = fingerprint_function(innermost(self._config.function))
+        self._function_fingerprint = fingerprint_function(unwrap_partial(self._config.function))
         self._variables = variable_digests(self._config.function)
 
     def _is_complete(self) -> bool:

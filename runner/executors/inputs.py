@@ -69,7 +69,7 @@ class Inputs(Dataset):
             case: Case = Case(input=to_json(value))
         except UsageError as exc:
             case = Case(input=_placeholder(position, value, exc))
-        return self._content_names.unique(case)
+        return self._content_names.rename(case)
 
 
 class _InputTrials(Trials):

@@ -44,7 +44,7 @@ class _Line:
 
     def update(self, _: int) -> None:
         live_run = self._live_run
-        text = line(live_run.state, now=live_run.now(), durable=live_run.journal.durable, total=live_run.total)
+        text = line(live_run.state, now=live_run.now(), durable=live_run.journal.durable_seq, total=live_run.total)
         sys.stderr.write(f"\r{text.ljust(len(self._last_text))}")
         sys.stderr.flush()
         self._last_text = text

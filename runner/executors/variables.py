@@ -19,7 +19,7 @@ from uuid import UUID
 
 import attrs
 
-from runner.data.fingerprint import digest, fingerprint_function, innermost
+from runner.data.fingerprint import digest, fingerprint_function, unwrap_partial
 from runner.data.to_json import to_json
 from runner.secret_shapes import is_secret_name
 
@@ -36,7 +36,7 @@ def variable_digests(function: Any) -> dict[str, str]:
     `fingerprint` has no variables: its fingerprint covers them.
     """
     arguments = list(_arguments(function))
-    function = inspect.unwrap(innermost(function))
+    function = inspect.unwrap(unwrap_partial(function))
     if isinstance(getattr(function, "fingerprint", None), str):
         return {}
     values = {_ARGUMENTS: arguments, **_fields(function), **_variables(_called_function(function))}
@@ -138,7 +138,7 @@ def _describe(value: Any) -> Any:  # noqa: PLR0911  # one return for each kind o
     if isinstance(value, type):
         return f"{value.__module__}.{value.__qualname__}"
     if inspect.isroutine(value) or isinstance(value, functools.partial):
-        return fingerprint_function(innermost(value))
+        return fingerprint_function(unwrap_partial(value))
     if isinstance(value, bytes | date | time | timedelta | Decimal | Fraction | UUID | Enum):
         return [type(value).__name__, str(value)]
     if _is_record(value):

@@ -13,7 +13,7 @@ from attrs.validators import deep_iterable
 
 from journal.events import FailureCategory
 from replay.trial_state import RetryHistory
-from runner.errors import UsageError, valid, whole_number
+from runner.errors import UsageError, rule, whole_number
 from runner.retries.classify import Description, Failure, RemoteError, classify, describe, leaves, worst_failure
 from runner.signals import is_from_signal
 
@@ -54,7 +54,7 @@ def _as_tuple(value: "type[BaseException] | tuple[type[BaseException], ...]") ->
     return value if isinstance(value, tuple) else (value,)
 
 
-_validate_class: Final = valid(
+_validate_class: Final = rule(
     lambda cls: isinstance(cls, type) and issubclass(cls, BaseException),
     "must be an exception class or a tuple of them",
     prefix="retry.",
@@ -105,7 +105,7 @@ class Retry:
     """Exceptions that are fatal although they would be retried."""
     classify: Callable[[BaseException], FailureCategory | None] | None = field(
         default=None,
-        validator=valid(lambda value: value is None or callable(value), "must be a function of the exception", prefix="retry."),
+        validator=rule(lambda value: value is None or callable(value), "must be a function of the exception", prefix="retry."),
     )
     """Called first with every exception; returns its category, or None for the built-in rules."""
 

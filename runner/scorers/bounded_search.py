@@ -25,17 +25,17 @@ _QUICK_STEPS: Final = 3_000_000
 """Maximum steps of a search in this process, for the worst text. They take about 30 ms; usual texts take microseconds."""
 _MAX_QUICK_PATTERN: Final = 200
 """Maximum characters of a pattern that is compiled in this process; a longer one may take long."""
-_UNBOUNDED: Final = re.compile(r"\)[*+?{]|\\[1-9]|\(\?(?:P=|\(|#|[a-zA-Z]*x)")
+_UNBOUNDED_PATTERN: Final = re.compile(r"\)[*+?{]|\\[1-9]|\(\?(?:P=|\(|#|[a-zA-Z]*x)")
 """A repeated group, a backreference, a condition, or a comment or space that may hide one: the bound would not hold."""
 
-_idle: Final[list["_Process"]] = []
+_idle_processes: Final[list["_Process"]] = []
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_idle.clear)
+    os.register_at_fork(after_in_child=_idle_processes.clear)
 
 
 @atexit.register
-def _close_idle() -> None:
-    for process in _idle:
+def _close_idle_processes() -> None:
+    for process in _idle_processes:
         process.close()
 
 
@@ -59,11 +59,11 @@ def _quick_length(pattern: str) -> int:
     The search may start anywhere, each repetition of a character may end anywhere after it, and an alternative or an optional
     character doubles the number of paths. Escaped special characters are counted, too, so the estimate of the steps is high.
     """
-    if len(pattern) > _MAX_QUICK_PATTERN or _UNBOUNDED.search(pattern):
+    if len(pattern) > _MAX_QUICK_PATTERN or _UNBOUNDED_PATTERN.search(pattern):
         return -1
-    doubled = pattern.count("|") + pattern.count("?") - pattern.count("(?")
+    doublings = pattern.count("|") + pattern.count("?") - pattern.count("(?")
     repetitions = 1 + sum(map(pattern.count, "*+{"))
-    return int((_QUICK_STEPS / 2**doubled * math.factorial(repetitions)) ** (1 / repetitions))
+    return int((_QUICK_STEPS / 2**doublings * math.factorial(repetitions)) ** (1 / repetitions))
 
 
 def search(pattern: str, text: str, seconds: float) -> bool:
@@ -73,7 +73,7 @@ def search(pattern: str, text: str, seconds: float) -> bool:
     request = pattern.encode("utf-8", "surrogatepass"), text.encode("utf-8", "surrogatepass")
     reply = None
     with suppress(IndexError, BrokenPipeError):  # No process is idle, or the idle one was killed.
-        reply = _idle.pop().search_within(*request, seconds)
+        reply = _idle_processes.pop().search_within(*request, seconds)
     if reply is None:
         reply = _Process().search_within(*request, seconds)
     if reply == b"":
@@ -116,7 +116,7 @@ class _Process:
             if timer is not None:
                 timer.cancel()
             if reply:
-                _idle.append(self)
+                _idle_processes.append(self)
             else:
                 self.close()
         return reply

@@ -23,7 +23,14 @@ from runner.errors import UsageError
 from runner.retries.classify import Fatal
 from runner.scorers import trajectory
 from runner.scorers.bounded_search import is_quick, search
-from runner.scorers.local import LocalScorerWithParameters, MissingExpected, difference_of, passed, quoted, required
+from runner.scorers.local import (
+    LocalScorerWithParameters,
+    MissingExpected,
+    difference_of,
+    pass_or_fail,
+    quote,
+    require_expected,
+)
 from runner.scorers.scorer import MAX_SECONDS, Score
 from runner.scorers.trajectory import (
     MaxSteps,
@@ -98,7 +105,7 @@ class LocalScorer:
 
     def __call__(self, output: Any, expected: Any) -> Score:
         """Score an output."""
-        return self._function(output, required(expected))
+        return self._function(output, require_expected(expected))
 
 
 @LocalScorer
@@ -106,40 +113,40 @@ def exact(output: Any, expected: Any) -> Score:
     """Pass if the output equals the expected output."""
     difference = difference_of(output, expected)
     type_hint = "" if isinstance(output, str) == isinstance(expected, str) else " (one is text, the other is not)"
-    return passed(difference is None, f"{difference}{type_hint}")
+    return pass_or_fail(difference is None, f"{difference}{type_hint}")
 
 
-def _folded(value: Any) -> str:
+def _fold(value: Any) -> str:
     return " ".join(as_text(value).casefold().split())
 
 
 @LocalScorer
 def iexact(output: Any, expected: Any) -> Score:
     """Pass if the output equals the expected output, ignoring case and extra whitespace."""
-    return passed(_folded(output) == _folded(expected), f"output is {quoted(output)}, expected {quoted(expected)}")
+    return pass_or_fail(_fold(output) == _fold(expected), f"output is {quote(output)}, expected {quote(expected)}")
 
 
 @LocalScorer
 def contains(output: Any, expected: Any) -> Score:
     """Pass if the output contains the expected output, or each of a list of them, ignoring case and extra whitespace."""
-    text = _folded(output)
+    text = _fold(output)
     answers = expected if isinstance(expected, list) else [expected]
-    if not all(_folded(answer) for answer in answers):
+    if not all(_fold(answer) for answer in answers):
         raise MissingExpected("an expected output is empty, so every output would pass; remove it from the case")
-    missing = [answer for answer in answers if _folded(answer) not in text]
-    return passed(not missing, f"missing: {', '.join(map(quoted, missing))}")
+    missing_answers = [answer for answer in answers if _fold(answer) not in text]
+    return pass_or_fail(not missing_answers, f"missing: {', '.join(map(quote, missing_answers))}")
 
 
 @LocalScorer
 def one_of(output: Any, expected: Any) -> Score:
     """Pass if the output equals one of a list of expected outputs; texts ignoring case and extra whitespace."""
     if not isinstance(expected, list):
-        raise MissingExpected(f"one_of needs a list of expected outputs, not {quoted(expected)}")
+        raise MissingExpected(f"one_of needs a list of expected outputs, not {quote(expected)}")
     is_match = any(
-        difference_of(output, answer) is None or (isinstance(answer, str) and _folded(output) == _folded(answer))
+        difference_of(output, answer) is None or (isinstance(answer, str) and _fold(output) == _fold(answer))
         for answer in expected
     )
-    return passed(is_match, f"output is {quoted(output)}, expected one of {len(expected)} values")
+    return pass_or_fail(is_match, f"output is {quote(output)}, expected one of {len(expected)} values")
 
 
 @LocalScorer
@@ -155,7 +162,7 @@ def json_equal(output: Any, expected: Any) -> Score:
             if not isinstance(expected, str):
                 return Score(value=False, reason=f"the output is not JSON: {exc}")
     difference = difference_of(output, expected)
-    return passed(difference is None, difference or "")
+    return pass_or_fail(difference is None, difference or "")
 
 
 @attrs.frozen
@@ -186,16 +193,16 @@ class Regex(LocalScorerWithParameters):
 
     def __call__(self, output: Any, expected: Any) -> Score:
         """Score an output; raise an error if the search exceeds its time limit."""
-        pattern = str(required(expected)) if self.pattern is None else self.pattern
+        pattern = str(require_expected(expected)) if self.pattern is None else self.pattern
         try:
             is_match = search(pattern, as_text(output), self._seconds)
         except re.error as exc:
             raise _invalid_pattern_error(pattern, exc) from exc
-        return passed(is_match, "" if is_match else f"no match for {quoted(pattern)}")
+        return pass_or_fail(is_match, "" if is_match else f"no match for {quote(pattern)}")
 
 
 def _invalid_pattern_error(pattern: str, exc: Exception) -> UsageError:
-    return UsageError(f"regex: {quoted(pattern)} is not a valid regular expression: {exc}")
+    return UsageError(f"regex: {quote(pattern)} is not a valid regular expression: {exc}")
 
 
 @attrs.frozen(kw_only=True)
@@ -216,14 +223,14 @@ class CloseTo(LocalScorerWithParameters):
 
     def __call__(self, output: Any, expected: Any) -> Score:
         """Score an output."""
-        target = _number(required(expected))
+        target = _number(require_expected(expected))
         if target is None:
-            raise MissingExpected(f"close_to needs a number as expected output, not {quoted(expected)}")
+            raise MissingExpected(f"close_to needs a number as expected output, not {quote(expected)}")
         number = _number(output)
         if number is None:
-            return Score(value=False, reason=f"no number in {quoted(output)}")
+            return Score(value=False, reason=f"no number in {quote(output)}")
         is_close = math.isclose(number, target, rel_tol=0, abs_tol=max(self.absolute, self.relative * abs(target)))
-        return passed(is_close, f"{number:g} differs from {target:g} by {abs(number - target):g}")
+        return pass_or_fail(is_close, f"{number:g} differs from {target:g} by {abs(number - target):g}")
 
 
 def _number(value: Any) -> float | None:
@@ -269,7 +276,7 @@ class Similarity(LocalScorerWithParameters):
         """Score an output; of a list of expected outputs, the most similar counts."""
         from rapidfuzz.distance import Levenshtein  # noqa: PLC0415  # an extra
 
-        answers = required(expected) if isinstance(expected, list) else [required(expected)]
+        answers = require_expected(expected) if isinstance(expected, list) else [require_expected(expected)]
         text = as_text(output)
         if len(text) * sum(len(as_text(answer)) for answer in answers) > _MAX_PRODUCT:
             raise TextTooLong(f"an output of {len(text):,} characters is too long for similarity; use f1 or exact")
@@ -300,7 +307,7 @@ def similarity() -> Similarity:
     return Similarity()
 
 
-PLAIN: Final[Mapping[str, LocalScorer]] = {
+PLAIN_SCORERS: Final[Mapping[str, LocalScorer]] = {
     scorer.__name__: scorer for scorer in (exact, iexact, contains, one_of, json_equal, f1)
 }
 
@@ -311,10 +318,10 @@ def scorer_by_name(text: str) -> Callable[..., Score] | None:
     `exact`, `regex:^[A-Z]`, `close_to:0.01` (a fraction of the expected number), `similarity`, `tools_used:search,book`.
     """
     name, colon, argument = text.partition(":")
-    if name in PLAIN or name == "similarity":
+    if name in PLAIN_SCORERS or name == "similarity":
         if colon:
             raise UsageError(f"{text!r}: {name} takes no argument; remove the colon and what follows")
-        return PLAIN[name] if name in PLAIN else similarity()
+        return PLAIN_SCORERS[name] if name in PLAIN_SCORERS else similarity()
     if name == "regex":
         return regex(argument if colon else None)
     if name == "close_to":
@@ -325,4 +332,4 @@ def scorer_by_name(text: str) -> Callable[..., Score] | None:
     return trajectory.scorer_by_name(name, argument if colon else None)
 
 
-NAMES: Final = (*PLAIN, "regex", "close_to", "similarity", *trajectory.NAMES)
+NAMES: Final = (*PLAIN_SCORERS, "regex", "close_to", "similarity", *trajectory.NAMES)

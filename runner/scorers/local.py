@@ -10,7 +10,7 @@ from runner.data.fingerprint import canonical, digest
 from runner.retries.classify import Fatal
 from runner.scorers.scorer import Score
 
-_MAX_SHOWN: Final = 80
+_MAX_QUOTED_LENGTH: Final = 80
 """Maximum characters of a value that a reason quotes."""
 
 
@@ -18,45 +18,45 @@ class MissingExpected(Fatal):
     """The case has no expected output that this scorer could compare with."""
 
 
-def required(expected: Any) -> Any:
+def require_expected(expected: Any) -> Any:
     """Return the expected output; raise `MissingExpected` if there is none."""
     if expected is None:
         raise MissingExpected("the case has no expected output, which this scorer needs")
     return expected
 
 
-def quoted(value: Any) -> str:
+def quote(value: Any) -> str:
     """Return a value as it is quoted in a reason, shortened."""
     text = as_text(value)
-    return repr(text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…")
+    return repr(text if len(text) <= _MAX_QUOTED_LENGTH else f"{text[:_MAX_QUOTED_LENGTH]}…")
 
 
-def passed(is_passed: bool, reason: str) -> Score:  # noqa: FBT001
+def pass_or_fail(is_passed: bool, reason: str) -> Score:  # noqa: FBT001
     """Return a bool as a score; only False has a reason."""
     return Score(is_passed, "" if is_passed else reason)
 
 
-def difference_of(actual: Any, expected: Any, path: str = "") -> str | None:  # noqa: PLR0911  # one return for each kind of value
+def difference_of(value: Any, expected: Any, path: str = "") -> str | None:  # noqa: PLR0911  # one return for each kind of value
     """Describe where two JSON values first differ (true is not 1, and 1 is 1.0); None if they are equal."""
-    match actual, expected:
+    match value, expected:
         case dict(), dict():
-            for key in dict.fromkeys([*expected, *actual]):
+            for key in dict.fromkeys([*expected, *value]):
                 member = f"{path}.{key}" if path else str(key)
-                if key not in actual or key not in expected:
-                    return f"missing key {member}" if key not in actual else f"unexpected key {member}"
-                if difference := difference_of(actual[key], expected[key], member):
+                if key not in value or key not in expected:
+                    return f"missing key {member}" if key not in value else f"unexpected key {member}"
+                if difference := difference_of(value[key], expected[key], member):
                     return difference
             return None
         case ((list() | tuple()), (list() | tuple())):
-            for index, (item, expected_item) in enumerate(zip(actual, expected, strict=False)):
+            for index, (item, expected_item) in enumerate(zip(value, expected, strict=False)):
                 if difference := difference_of(item, expected_item, f"{path}[{index}]"):
                     return difference
-            lengths = f"{len(actual)} items, expected {len(expected)}"
-            return None if len(actual) == len(expected) else f"{path or 'output'} has {lengths}"
+            lengths = f"{len(value)} items, expected {len(expected)}"
+            return None if len(value) == len(expected) else f"{path or 'output'} has {lengths}"
         case _:
-            if isinstance(actual, bool) == isinstance(expected, bool) and actual == expected:
+            if isinstance(value, bool) == isinstance(expected, bool) and value == expected:
                 return None
-            return f"{path or 'output'} is {quoted(actual)}, expected {quoted(expected)}"
+            return f"{path or 'output'} is {quote(value)}, expected {quote(expected)}"
 
 
 class LocalScorerWithParameters:

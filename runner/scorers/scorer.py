@@ -53,7 +53,7 @@ class Score:
 
 @define(eq=False)
 class ScorerInput:
-    """What a scorer is called with. Retries of a call get the same object."""
+    """The input of a scorer call; its retries get the same object."""
 
     output: Any
     case: Case
@@ -65,7 +65,7 @@ class ScorerInput:
 
 Verdict = bool | float | str | Score
 Verdicts = Verdict | Mapping[str, bool] | Mapping[str, float] | Mapping[str, str] | Mapping[str, Verdict]
-"""What a scorer may return. A mapping gives several named scores."""
+"""The types that a scorer may return; a mapping gives several named scores."""
 
 
 def _caller(scorer: "Scorer") -> Callable[[ScorerInput], Any]:
@@ -92,13 +92,13 @@ def parameters_of(function: Callable[..., Any], name: str) -> tuple[str, ...]:
     Parameters with a default keep it, `*args` stays empty, and `**kwargs` gets all that are not named.
     """
     try:
-        parameters = inspect.signature(function).parameters.values()
+        parameters = inspect.signature(function).parameters
     except ValueError as exc:
         raise UsageError(f"scorer {name!r}: its parameters are unknown; wrap it in a function that has some") from exc
     names: list[str] = []
-    for parameter in parameters:
+    for parameter in parameters.values():
         if parameter.kind is parameter.VAR_KEYWORD:
-            names += [key for key in PARAMETERS if key not in {explicit.name for explicit in parameters}]
+            names += [key for key in PARAMETERS if key not in parameters]
         elif parameter.kind is parameter.VAR_POSITIONAL or parameter.default is not parameter.empty:
             continue
         elif parameter.name not in PARAMETERS or parameter.kind is parameter.POSITIONAL_ONLY:
@@ -133,7 +133,7 @@ class Scorer:
     definition: Mapping[str, Any] = field(
         init=False, repr=False, eq=False, default=Factory(lambda scorer: definition_of(scorer.function), takes_self=True)
     )
-    """What a run records about it, taken at the same time."""
+    """The definition that a run records, taken at the same time."""
     call: Callable[[ScorerInput], Any] = field(init=False, repr=False, eq=False, default=Factory(_caller, takes_self=True))
     """Calls the function with the parameters that it takes."""
 
@@ -151,8 +151,8 @@ class Scorer:
     @property
     def takes_trajectory(self) -> bool:
         """Whether it is passed the steps of the attempt; only then are they read."""
-        declared = getattr(self.function, "takes_trajectory", None)
-        return declared if isinstance(declared, bool) else "trajectory" in parameters_of(self.function, self.name)
+        attribute = getattr(self.function, "takes_trajectory", None)
+        return attribute if isinstance(attribute, bool) else "trajectory" in parameters_of(self.function, self.name)
 
     @property
     def is_async(self) -> bool:

@@ -1,7 +1,7 @@
 """A process that searches texts for regular expressions; `runner.scorers.bounded_search` starts it as a script.
 
 A request on standard input is a time limit and the lengths of pattern and text, then both. A reply on standard output is its
-length and `1`, `0`, `?` and why the pattern is invalid, or `!` and another error. A search that exceeds its limit ends the
+length, then `1` or `0`, `?` with the error in the pattern, or `!` with another error. A search that exceeds its limit ends the
 process. No module of evaljournal is imported.
 """
 

@@ -19,7 +19,14 @@ from runner.data.exact_json import read_json
 from runner.data.templates import Fields
 from runner.errors import UsageError
 from runner.retries.classify import Fatal
-from runner.scorers.local import LocalScorerWithParameters, MissingExpected, difference_of, passed, quoted, required
+from runner.scorers.local import (
+    LocalScorerWithParameters,
+    MissingExpected,
+    difference_of,
+    pass_or_fail,
+    quote,
+    require_expected,
+)
 from runner.scorers.scorer import Score
 
 _COLUMN: Final = re.compile(r"\{([\w. -]+)\}")
@@ -36,28 +43,28 @@ class MissingSteps(Fatal):
 
 
 def _expected_value(argument: Any, case: Case) -> Any:
-    """Return what a scorer compares with: its argument, the column that `{column}` names, or the expected output."""
+    """Return the expected value: the scorer's argument, the column that `{column}` names, or the expected output."""
     if argument is None:
-        return required(case.expected)
+        return require_expected(case.expected)
     column = _COLUMN.fullmatch(argument) if isinstance(argument, str) else None
     return argument if column is None else Fields(case).get(column[1])
 
 
-def _parsed(value: Any) -> Any:
+def _parse_json(value: Any) -> Any:
     """Return a value; a text that starts like JSON is parsed."""
     if not isinstance(value, str) or not value.lstrip().startswith(("[", "{")):
         return value
     try:
         return read_json(value)
     except ValueError as exc:
-        raise UsageError(f"{quoted(value)} is not JSON: {exc}") from exc
+        raise UsageError(f"{quote(value)} is not JSON: {exc}") from exc
 
 
 def _names(value: Any) -> list[str]:
-    value = _parsed(value)
+    value = _parse_json(value)
     names: Any = [name.strip() for name in value.split(",") if name.strip()] if isinstance(value, str) else value
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in cast("list[Any]", names)):
-        raise MissingExpected(f"expected a list of tool names, not {quoted(value)}")
+        raise MissingExpected(f"expected a list of tool names, not {quote(value)}")
     return list(cast("list[str]", names))
 
 
@@ -86,8 +93,8 @@ class ToolsUsed(_Tools):
         """Score a trajectory."""
         calls = tool_calls(trajectory)
         names = {call.name for call in calls}
-        missing = [name for name in _names(_expected_value(self.tools, case)) if name not in names]
-        return passed(not missing, f"not called: {', '.join(missing)}; {_call_names(calls)}")
+        missing_tools = [name for name in _names(_expected_value(self.tools, case)) if name not in names]
+        return pass_or_fail(not missing_tools, f"not called: {', '.join(missing_tools)}; {_call_names(calls)}")
 
 
 @attrs.frozen
@@ -99,9 +106,9 @@ class ToolsInOrder(_Tools):
     def __call__(self, trajectory: list[StepDetails], case: Case) -> Score:
         """Score a trajectory."""
         calls = tool_calls(trajectory)
-        remaining = iter([call.name for call in calls])
-        missing = next((name for name in _names(_expected_value(self.tools, case)) if name not in remaining), None)
-        return passed(missing is None, f"not called in this order: {missing}; {_call_names(calls)}")
+        remaining_names = iter([call.name for call in calls])
+        missing_tool = next((name for name in _names(_expected_value(self.tools, case)) if name not in remaining_names), None)
+        return pass_or_fail(missing_tool is None, f"not called in this order: {missing_tool}; {_call_names(calls)}")
 
 
 @attrs.frozen
@@ -131,17 +138,17 @@ class ToolArgs(LocalScorerWithParameters):
 
 
 def _expected_calls(value: Any) -> list[tuple[str, Any]]:
-    value = _parsed(value)
+    value = _parse_json(value)
     pairs: list[tuple[Any, Any]] = []
     if isinstance(value, list):
         for call in value:
             if not isinstance(call, Mapping) or "name" not in call:
-                raise MissingExpected(f'an expected call is {{"name": …, "arguments": …}}, not {quoted(call)}')
-            pairs.append((call["name"], _parsed(call.get("arguments", call.get("args", {})))))
+                raise MissingExpected(f'an expected call is {{"name": …, "arguments": …}}, not {quote(call)}')
+            pairs.append((call["name"], _parse_json(call.get("arguments", call.get("args", {})))))
     elif isinstance(value, Mapping):
         pairs += value.items()
     else:
-        raise MissingExpected(f'expected {{"tool": {{"argument": value}}}} or a list of calls, not {quoted(value)}')
+        raise MissingExpected(f'expected {{"tool": {{"argument": value}}}} or a list of calls, not {quote(value)}')
     return [(str(name), arguments) for name, arguments in pairs]
 
 
@@ -170,7 +177,7 @@ class MaxSteps(LocalScorerWithParameters):
         """Score a trajectory; raise `MissingSteps` if it has no steps."""
         if not trajectory:
             raise MissingSteps("the attempt has no recorded steps; record its calls with step or @durable")
-        return passed(len(trajectory) <= self.steps, f"{len(trajectory)} steps")
+        return pass_or_fail(len(trajectory) <= self.steps, f"{len(trajectory)} steps")
 
 
 def tools_used(*tools: str) -> ToolsUsed:
@@ -213,11 +220,11 @@ def scorer_by_name(name: str, argument: str | None) -> Callable[..., Score] | No
             tools = () if argument is None else (argument,) if is_column else _names(argument)
             return tools_used(*tools) if name == "tools_used" else tools_in_order(*tools)
         case "tool_args":
-            return tool_args(argument if is_column else _parsed(argument))
+            return tool_args(argument if is_column else _parse_json(argument))
         case "max_steps":
             if argument is None or not argument.isdecimal():
-                actual = "" if argument is None else f", not {argument!r}"
-                raise UsageError(f"max_steps takes a number of steps, such as max_steps:10{actual}")
+                argument_text = "" if argument is None else f", not {argument!r}"
+                raise UsageError(f"max_steps takes a number of steps, such as max_steps:10{argument_text}")
             return max_steps(int(argument))
         case _:
             return None
@@ -228,7 +235,7 @@ def trajectory_text(trajectory: Iterable[StepDetails]) -> str:
     conversation: list[Message] = []
     texts: list[str] = []
     for step in trajectory:
-        failure = f" failed: {step.error}: {_short(step.message)}" if step.error else ""
+        failure = f" failed: {step.error}: {_clip(step.message)}" if step.error else ""
         lines = [f"{step.number}. {step.kind} {step.name}{failure}"]
         messages = messages_of(step.input) if step.kind == "model" else []
         reply = reply_of(step.output) if step.kind == "model" and not failure else None
@@ -237,30 +244,30 @@ def trajectory_text(trajectory: Iterable[StepDetails]) -> str:
             lines += map(_line, messages[len(list(pairs)) :])
             conversation = [*messages, reply] if reply is not None else messages
         else:
-            lines.append(f"input: {_short(as_text(step.input))}")
+            lines.append(f"input: {_clip(as_text(step.input))}")
         if not failure:
-            lines.append(f"output: {_short(as_text(step.output))}" if reply is None else _line(reply))
-        texts.append(_short("\n   ".join(lines), _MAX_STEP))
-    return _joined(texts)
+            lines.append(f"output: {_clip(as_text(step.output))}" if reply is None else _line(reply))
+        texts.append(_clip("\n   ".join(lines), _MAX_STEP))
+    return _join_steps(texts)
 
 
 def _line(message: Message) -> str:
-    calls = "".join(f"\n   {message.role} calls {call.name}({_short(as_text(call.arguments))})" for call in message.tool_calls)
-    return f"{message.role or 'message'}: {_short(message.text)}{calls}"
+    calls = "".join(f"\n   {message.role} calls {call.name}({_clip(as_text(call.arguments))})" for call in message.tool_calls)
+    return f"{message.role or 'message'}: {_clip(message.text)}{calls}"
 
 
-def _short(text: str, limit: int = _MAX_VALUE) -> str:
+def _clip(text: str, limit: int = _MAX_VALUE) -> str:
     return text if len(text) <= limit else f"{text[:limit]}… ({len(text):,} characters)"
 
 
-def _joined(texts: list[str]) -> str:
+def _join_steps(texts: list[str]) -> str:
     """Join the texts of steps; if that is too long, those in the middle are omitted."""
     if sum(map(len, texts)) <= _MAX_TEXT:
         return "\n".join(texts)
-    first, last = _fitting(texts, _MAX_TEXT // 2), _fitting(texts[::-1], _MAX_TEXT // 2)
-    return "\n".join([*texts[:first], f"… ({len(texts) - first - last} steps omitted)", *texts[len(texts) - last :]])
+    head, tail = _fitting_count(texts, _MAX_TEXT // 2), _fitting_count(texts[::-1], _MAX_TEXT // 2)
+    return "\n".join([*texts[:head], f"… ({len(texts) - head - tail} steps omitted)", *texts[len(texts) - tail :]])
 
 
-def _fitting(texts: list[str], limit: int) -> int:
+def _fitting_count(texts: list[str], limit: int) -> int:
     """Return how many texts fit into a number of characters."""
     return next(count for count, length in enumerate(itertools.accumulate(map(len, texts))) if length > limit)

@@ -27,7 +27,7 @@ class Connection:
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)
         os.close(null)
-        os.dup2(2, 1)  # What the task prints is forwarded by the session, as standard error.
+        os.dup2(2, 1)  # The session forwards the prints of the task, as standard error.
         os.set_blocking(self._output, True)
         self._write_lock = threading.Lock()
         self._frames: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()

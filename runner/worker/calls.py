@@ -52,9 +52,9 @@ class Connection(Protocol):
 
 def serve(connection: Connection, opening: bytes) -> None:
     """Import the evaluation that the first frame names, and serve the session until it ends."""
-    opened = open_evaluation(connection, opening, _load)
-    if opened is not None:
-        trio.run(Calls(connection, *opened).run)
+    session = open_evaluation(connection, opening, _load)
+    if session is not None:
+        trio.run(Calls(connection, *session).run)
 
 
 def open_evaluation(
@@ -97,14 +97,14 @@ def _load(reference: str) -> AnyEvaluation:
 def _check_same(evaluation: AnyEvaluation, members: dict[str, Any]) -> None:
     """Raise a `UsageError` if the session has another version of the evaluation."""
     versions = {name: scorer.version for name, scorer in evaluation.scorers.items()}
-    changed = [f"scorer {name!r}" for name, version in members["scorers"].items() if versions.get(name) != version]
+    changed_parts = [f"scorer {name!r}" for name, version in members["scorers"].items() if versions.get(name) != version]
     if evaluation.fingerprint != members["fingerprint"]:
-        changed.insert(0, "the task")
+        changed_parts.insert(0, "the task")
     for name, fingerprint in members["variants"].items():
         if name and (name not in evaluation.variants or evaluation.variants[name].fingerprint != fingerprint):
-            changed.append(f"variant {name!r}")
-    if changed:
-        raise UsageError(f"{members['task']} has another version of {', '.join(changed)} than the run")
+            changed_parts.append(f"variant {name!r}")
+    if changed_parts:
+        raise UsageError(f"{members['task']} has another version of {', '.join(changed_parts)} than the run")
 
 
 @attrs.frozen
@@ -178,7 +178,6 @@ class Calls:
             self._scorers[name] = await opener.scorer(scorer, "")
 
     async def _call(self, number: int, members: dict[str, Any], scope: trio.CancelScope) -> None:
-        """Call the task for an attempt."""
         steps = AttemptSteps(
             members["trial"],
             members["attempt"],
@@ -197,18 +196,19 @@ class Calls:
             )
 
     async def _score(self, number: int, members: dict[str, Any], scope: trio.CancelScope) -> None:
-        """Call a scorer."""
-        opened = self._scorers[members["scorer"]]
+        open_scorer = self._scorers[members["scorer"]]
         trajectory = [StepDetails(**step) for step in members["trajectory"]]
         scorer_input = ScorerInput(members["output"], Case(**members["case"]), trajectory)
 
         def encode_scores(_: int, value: Any) -> bytes:
-            scores, name = opened.scorer.scores(value), opened.scorer.name
+            scores, name = open_scorer.scorer.scores(value), open_scorer.scorer.name
             if name in scores:
                 return _end_frame(number, score_members(scores[name]))
             return _end_frame(number, score_members({key.removeprefix(f"{name}."): score for key, score in scores.items()}))
 
-        await self._run_call(number, opened.task, scorer_input, scope, retry=opened.scorer.retry, encode_result=encode_scores)
+        await self._run_call(
+            number, open_scorer.task, scorer_input, scope, retry=open_scorer.scorer.retry, encode_result=encode_scores
+        )
 
     async def _run_call(
         self,
@@ -220,7 +220,7 @@ class Calls:
         retry: Retry,
         encode_result: Callable[[int, Any], bytes],
     ) -> None:
-        """Make a call and report its end; `encode_result` encodes what it returned."""
+        """Make a call and report its end; `encode_result` encodes its result."""
         set_note_sink(partial(self._note, number))
         thread_ended = trio.Event()
         end_frame = b""
@@ -243,9 +243,9 @@ class Calls:
     def _encode_output(self, number: int, output: Any) -> bytes:
         """Return the last frame of a call that returned an output."""
         if sent_secrets:
-            masked = mask_output(output)
-            if masked is not output:
-                output = masked
+            masked_output = mask_output(output)
+            if masked_output is not output:
+                output = masked_output
                 self._note(number, {f"{NOTE_PREFIX}masked": {"output": True}})
         try:
             try:
@@ -292,7 +292,6 @@ def _end_frame(number: int, members: dict[str, Any]) -> bytes:
 
 
 def _recorded_result(members: dict[str, Any]) -> RecordedResult:
-    """Return the result of a step from a frame."""
     return RecordedResult(
         members["seq"],
         members["output"],

@@ -1,4 +1,4 @@
-"""The session's side of its workers: which worker runs what, their frames, their ends and their replacements.
+"""The session's side of its workers: it assigns calls to them, handles their frames and replaces those that end.
 
 A job gets a place in a worker before its start is recorded, so that the wait for one is not part of an attempt's time. Each
 call ends exactly once: with its last frame, when its worker ends, or when a worker that does not respond is killed.
@@ -36,11 +36,11 @@ MAX_FAILED_STARTS: Final = 3
 FAILED_START_WINDOW: Final = 10.0
 """Seconds after it was ready within which the end of a worker that has not run anything counts as a failed start."""
 STOP_GRACE: Final = 0.5
-"""Seconds that a call gets to end when the run is stopped; shorter than what the executor waits for it."""
+"""Seconds that a call gets to end when the run is stopped; shorter than the executor's own wait."""
 
 
 class Job(Protocol):
-    """What needs a place in a worker."""
+    """An attempt or a scorer call that needs a place in a worker."""
 
     place: "Worker | None"
     """The worker that has a place for it."""
@@ -56,15 +56,15 @@ class RemoteCall:
     steps: AttemptSteps | None
     reusable_seqs: frozenset[int]
     """Records of the step results that the worker may reuse."""
-    ended: trio.Event = attrs.field(factory=trio.Event)
+    end_event: trio.Event = attrs.field(factory=trio.Event)
     outcome: Any = None
-    """What the task returned, an exception, or `CANCELLED`."""
+    """The result, an exception, or `CANCELLED`."""
 
     def end(self, outcome: Any) -> None:
         """Set the outcome; only the first one counts."""
-        if not self.ended.is_set():
+        if not self.end_event.is_set():
             self.outcome = outcome
-            self.ended.set()
+            self.end_event.set()
 
 
 @attrs.define(eq=False)
@@ -120,11 +120,11 @@ class Workers:
         """Jobs that wait for a worker of their own, and what to call when they have one."""
         self._is_draining = False
         """Whether workers may be draining for such jobs."""
-        self._starting = 0
+        self._starting_count = 0
         self._failed_starts = 0
         self._begin = b""
         self._problem: UsageError | None = None
-        self._changed = trio.Event()
+        self._change_event = trio.Event()
         self.on_room: Callable[[], None] = lambda: None
         """Called when a job may find a place."""
         self.on_problem: Callable[[str], None] = lambda _: None
@@ -156,13 +156,13 @@ class Workers:
         started_at = trio.current_time()
         report_at = started_at + FIRST_REPORT
         while len(self._workers) < (count := max(1, int(self._size))) and self._problem is None:
-            self._changed = trio.Event()
+            self._change_event = trio.Event()
             with trio.move_on_at(report_at) as wait:
-                await self._changed.wait()
+                await self._change_event.wait()
             if wait.cancelled_caught:
                 seconds, report_at = report_at - started_at, report_at + REPORT_INTERVAL
-                ready = f"{len(self._workers)} of {count} ready after {seconds:g} s"
-                print_error(f"waiting for workers: {ready}; the run starts when all are ready")
+                progress = f"{len(self._workers)} of {count} ready after {seconds:g} s"
+                print_error(f"waiting for workers: {progress}; the run starts when all are ready")
         if self._problem is not None:
             raise self._problem
 
@@ -245,7 +245,7 @@ class Workers:
             kind, *_ = members
             worker.pipe.send(orjson.dumps({kind: number, **members[kind]}))
             try:
-                await call.ended.wait()
+                await call.end_event.wait()
             except trio.Cancelled:
                 await self._cancel(worker, number, call)
                 if call.outcome is CANCELLED or (
@@ -266,8 +266,8 @@ class Workers:
         worker.pipe.send(orjson.dumps({"cancel": number}))
         grace = min(STOP_GRACE, self._grace) if self.is_stopping() else self._grace
         with trio.CancelScope(shield=True), trio.move_on_after(grace):
-            await call.ended.wait()
-        if not call.ended.is_set():
+            await call.end_event.wait()
+        if not call.end_event.is_set():
             if len(worker.calls) == 1:
                 call.end(CANCELLED)  # With others it is not known which one blocks the worker.
             self._end(worker, "killed: a call did not respond to its cancellation", reason="worker_lost")
@@ -276,11 +276,11 @@ class Workers:
         """Double the workers if all places are taken, up to what the slots need; not if the pool has a fixed number."""
         if self._size == 0 and not self.has_room and not self.is_stopping():
             count = len(self._workers)
-            for _ in range(int(min(max(1, count), self._max_workers - count)) - self._starting):
+            for _ in range(int(min(max(1, count), self._max_workers - count)) - self._starting_count):
                 self._start()
 
     def _start(self) -> None:
-        self._starting += 1
+        self._starting_count += 1
         self._nursery.start_soon(self._run_worker, next(self._numbers))
 
     async def _run_worker(self, number: int) -> None:
@@ -315,18 +315,18 @@ class Workers:
 
     def _add_worker(self, pipe: Pipe, members: dict[str, Any]) -> Worker | None:
         """Add the worker that reports that it is ready, and return it; None if it cannot run the evaluation."""
-        ready = members.get("ready")
-        if not isinstance(ready, dict):
+        report = members.get("ready")
+        if not isinstance(report, dict):
             message = members.get("rejected")
             self._fail(message if isinstance(message, str) else self._with_advice("a worker did not report that it is ready"))
             return None
-        self._starting -= 1
-        worker = Worker(pipe.name or str(ready.get("name"))[:200], pipe, self._places)
+        self._starting_count -= 1
+        worker = Worker(pipe.name or str(report.get("name"))[:200], pipe, self._places)
         if self._begin:
             pipe.send(self._begin)
         is_spare = 0 < self._size <= len(self._workers)
         (self._spares if is_spare else self._workers).append(worker)
-        self._changed.set()
+        self._change_event.set()
         self._use_room()
         return worker
 
@@ -360,7 +360,7 @@ class Workers:
     def _handle_end(self, worker: Worker | None, detail: str, *, is_external: bool = False) -> None:
         """Handle the end of a worker; None: it was not ready yet."""
         if worker is None:
-            self._starting -= 1
+            self._starting_count -= 1
             self._failed_starts += 1
             self._start_missing(self._with_advice(f"a worker ended before it was ready ({detail})"))
         elif worker.is_alive:
@@ -390,16 +390,16 @@ class Workers:
         The problem is reported at the first failed start before `begin`, and later if no worker is left.
         """
         has_failed = self._failed_starts >= (MAX_FAILED_STARTS if self._begin else 1)
-        if has_failed and not (self._begin and (self._workers or self._starting)):
+        if has_failed and not (self._begin and (self._workers or self._starting_count)):
             self._fail(problem)
         elif not has_failed and not self.is_stopping():
-            missing = int(self._size) + self._pool.spares - len(self._workers) - len(self._spares) - self._starting
-            for _ in range(missing):
+            missing_count = int(self._size) + self._pool.spares - len(self._workers) - len(self._spares) - self._starting_count
+            for _ in range(missing_count):
                 self._start()
             self._grow()
 
     def _with_advice(self, problem: str) -> str:
-        """Add to a problem what the command of the pool, if it has one, must do."""
+        """Add the requirements on the pool's command, if it has one, to a problem."""
         command = self._pool.describe().get("command")
         advice = "connect its standard input and output to `python -m runner.worker`, and print nothing else there"
         return problem if command is None else f"{problem}; the command must {advice}: {command}"
@@ -408,7 +408,7 @@ class Workers:
         """Report the first problem that keeps workers from running the evaluation."""
         if self._problem is None:
             self._problem = UsageError(message)
-            self._changed.set()
+            self._change_event.set()
             if self._begin:
                 self.on_problem(message)
 

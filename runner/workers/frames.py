@@ -18,11 +18,7 @@ class InvalidFrame(Exception):
     """A worker sent something that is not a valid frame."""
 
 
-class Cancelled:
-    """The type of `CANCELLED`."""
-
-
-CANCELLED: Final = Cancelled()
+CANCELLED: Final = object()
 """The outcome of a call that ended because it was cancelled."""
 
 
@@ -49,7 +45,7 @@ def parse_frame(frame: bytes) -> dict[str, Any]:
 
 
 def parse_end(members: dict[str, Any]) -> Any:
-    """Return the outcome in an `end` frame: what was returned, a `RemoteError`, or `CANCELLED`."""
+    """Return the outcome in an `end` frame: the result, a `RemoteError`, or `CANCELLED`."""
     if "output" in members:
         return ConvertedOutput(members["output"]) if members.get("converted") else members["output"]
     if "scores" in members:
@@ -81,14 +77,13 @@ def failure_members(failure: Failure, error: Description) -> dict[str, Any]:
 
 
 def score_members(scores: Any) -> dict[str, Any]:
-    """Return the members of an `end` frame for what a scorer returned: a score, or scores by name."""
+    """Return the members of an `end` frame for a score, or for scores by name."""
     if isinstance(scores, Score):
         return {"scores": [scores.value, scores.reason]}
     return {"scores": {name: [score.value, score.reason] for name, score in scores.items()}}
 
 
 def _parse_scores(value: Any) -> Any:
-    """Return a score, or scores by name, from an `end` frame."""
     try:
         return {name: Score(*score) for name, score in value.items()} if isinstance(value, dict) else Score(*value)
     except Exception as exc:

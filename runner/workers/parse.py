@@ -1,4 +1,4 @@
-"""The setting `workers`: from text, as on the command line and in a configuration file, and from what a journal records."""
+"""The setting `workers`: from text, as on the command line and in a configuration file, and from the record in a journal."""
 
 import re
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ _COUNTS: Final = re.compile(r"([0-9]{1,20})(?:x([0-9]{1,20}))?")
 def parse_workers(value: Any) -> Any:
     """Return the pool that a setting describes: `processes:8x16`, `ray`, `command:8:ssh …`; `none` and None: no workers.
 
-    With `scorers:` before it, only scorers run there. What a journal records of `ProcessWorkers` is parsed, too. Anything else
+    With `scorers:` before it, only scorers run there. A journal's record of `ProcessWorkers` is parsed, too. Any other value
     is left to the validator. An error about a part of a text names the whole text.
     """
     if isinstance(value, Mapping):

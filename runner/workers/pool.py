@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Final, Literal, Protocol, runtime_checkable
 
-from runner.errors import valid, whole_number
+from runner.errors import rule, whole_number
 
 WorkerEnd = Literal["worker_died", "worker_lost"]
 
@@ -19,7 +19,7 @@ class WorkerDied(Exception):
     def __init__(self, detail: str, *, is_external: bool = False) -> None:
         super().__init__(detail)
         self.detail = detail
-        """What is known, such as `signal 11` or `exit code 3`."""
+        """The known cause, such as `signal 11` or `exit code 3`."""
         self.is_external = is_external
         """Whether the cause is outside the worker: the machine or the connection was lost."""
 
@@ -103,4 +103,4 @@ class WorkerPool(Protocol):
 
 
 valid_concurrency: Final = whole_number(1, prefix="workers.", optional=True)
-valid_runs_tasks: Final = valid(lambda value: isinstance(value, bool), "must be True or False", prefix="workers.")
+valid_runs_tasks: Final = rule(lambda value: isinstance(value, bool), "must be True or False", prefix="workers.")

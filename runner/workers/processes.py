@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Any, Final
 
 import attrs
@@ -33,16 +33,16 @@ class ProcessPipe:
         self.name = name
         self._process = process
         self._lost_codes = lost_codes
-        self._pending: list[bytes] = []
-        self._has_pending = trio.Event()
+        self._unsent_frames: list[bytes] = []
+        self._has_unsent_frames = trio.Event()
         self._chunks = 0
         """Chunks that were read."""
         self._printer = StderrPrinter()
 
     def send(self, frame: bytes, /) -> None:
         """Send a frame."""
-        self._pending.append(frame)
-        self._has_pending.set()
+        self._unsent_frames.append(frame)
+        self._has_unsent_frames.set()
 
     def kill(self) -> None:
         """Kill the process and its group."""
@@ -70,8 +70,8 @@ class ProcessPipe:
         assert self._process.stdin is not None
         with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
             while True:
-                await self._has_pending.wait()
-                frames, self._pending, self._has_pending = self._pending, [], trio.Event()
+                await self._has_unsent_frames.wait()
+                frames, self._unsent_frames, self._has_unsent_frames = self._unsent_frames, [], trio.Event()
                 frames.append(b"")
                 await self._process.stdin.send_all(b"\n".join(frames))
 
@@ -116,46 +116,43 @@ class ProcessPipe:
                     await stream.aclose()
 
 
-class _Processes:
-    """The processes of a pool during a session."""
+@asynccontextmanager
+async def _open_processes(
+    line: Sequence[str], *, name: str = "", lost_codes: Sequence[int] = ()
+) -> AsyncGenerator[StartWorker]:
+    """Yield a function that starts a process of a pool; the processes end with the block."""
 
-    def __init__(self, nursery: trio.Nursery) -> None:
-        self._nursery = nursery
-
-    async def start(self, line: Sequence[str], name: str, *, lost_codes: Sequence[int] = ()) -> ProcessPipe:
-        """Start a process; raise `WorkerDied` if that is not possible."""
+    async def start(number: int) -> ProcessPipe:
         pipe = subprocess.PIPE
         try:
             # It has a process group of its own, because Ctrl-C is for the process of the run, which stops its workers.
             process = await trio.lowlevel.open_process(line, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True)
         except OSError as exc:
             raise WorkerDied(f"cannot run {line[0]!r}: {exc.strerror}", is_external=True) from exc
-        worker = ProcessPipe(process, name, lost_codes=lost_codes)
+        worker = ProcessPipe(process, name and f"{name} {number}", lost_codes=lost_codes)
         try:
-            self._nursery.start_soon(self._serve, worker)
+            nursery.start_soon(_serve, worker)
         except RuntimeError as exc:  # The session ended while the process was being started, which cannot be cancelled.
             await worker.end()
             raise WorkerDied("the session has ended", is_external=True) from exc
         return worker
 
-    async def _serve(self, worker: ProcessPipe) -> None:
-        try:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(worker.forward_stderr)
-                nursery.start_soon(worker.write)
-                await worker.wait_ended()
-                nursery.cancel_scope.cancel()
-        finally:
-            await worker.end()
-
-
-@asynccontextmanager
-async def _open_processes() -> AsyncGenerator[_Processes]:
     async with trio.open_nursery() as nursery:
         try:
-            yield _Processes(nursery)
+            yield start
         finally:
             nursery.cancel_scope.cancel()
+
+
+async def _serve(worker: ProcessPipe) -> None:
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(worker.forward_stderr)
+            nursery.start_soon(worker.write)
+            await worker.wait_ended()
+            nursery.cancel_scope.cancel()
+    finally:
+        await worker.end()
 
 
 _count: Final = whole_number(1, prefix="workers.")
@@ -184,12 +181,9 @@ class ProcessWorkers:
         """Return what the journal records about it."""
         return {"kind": "processes", "workers": self.workers, "concurrency": self.concurrency, "tasks": self.runs_tasks}
 
-    @asynccontextmanager
-    async def open(self) -> AsyncGenerator[StartWorker]:
+    def open(self) -> AbstractAsyncContextManager[StartWorker]:
         """Open the pool for a session; its processes import modules from where this one does."""
-        line = [sys.executable, "-P", "-c", START_CODE, "\n".join(sys.path)]
-        async with _open_processes() as processes:
-            yield lambda number: processes.start(line, f"process {number}")
+        return _open_processes([sys.executable, "-P", "-c", START_CODE, "\n".join(sys.path)], name="process")
 
 
 def _valid_command(command: str) -> str:
@@ -233,9 +227,6 @@ class CommandWorkers:
             "tasks": self.runs_tasks,
         }
 
-    @asynccontextmanager
-    async def open(self) -> AsyncGenerator[StartWorker]:
+    def open(self) -> AbstractAsyncContextManager[StartWorker]:
         """Open the pool for a session."""
-        line = shlex.split(self.command)
-        async with _open_processes() as processes:
-            yield lambda _: processes.start(line, "", lost_codes=[_CONNECTION_LOST])
+        return _open_processes(shlex.split(self.command), lost_codes=[_CONNECTION_LOST])

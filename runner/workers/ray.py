@@ -22,7 +22,7 @@ import trio
 
 from journal.threads import run_in_thread
 from replay.text import printable
-from runner.errors import UsageError, valid, whole_number
+from runner.errors import UsageError, rule, whole_number
 from runner.signals import reinstall_handlers
 from runner.workers import ray_actor
 from runner.workers.pool import Pipe, StartWorker, WorkerDied, valid_concurrency, valid_runs_tasks
@@ -39,7 +39,7 @@ _CLOSE_TIMEOUT: Final = 15.0
 CHECK_INTERVAL: Final = 5.0
 LOST_TIMEOUT: Final = 25.0
 """Seconds after which a cluster that does not answer counts as lost; after 60 s without its head, Ray ends the process."""
-_LOST: Final = "the Ray cluster does not answer"
+_LOST_DETAIL: Final = "the Ray cluster does not answer"
 _MAX_DETAIL: Final = 800
 _CLIENT_PROBLEM: Final = "leads to a proxy that cannot stream the results of workers"
 _CLIENT_HINT: Final = (
@@ -103,7 +103,7 @@ class RayPipe:
             self._token.run_sync_soon(self._put, message)
 
     def _put(self, message: bytes | WorkerDied) -> None:
-        """Print what the worker has printed, even if its frames are no longer read; keep other messages for `_receive`."""
+        """Print the worker's standard error, even if its frames are no longer read; keep other messages for `_receive`."""
         if isinstance(message, bytes) and message.startswith(ray_actor.STDERR):
             self._printer.print(message[1:])
             return
@@ -119,7 +119,6 @@ class RayPipe:
         self._put(WorkerDied(reason, is_external=True))
 
     async def _receive(self) -> bytes:
-        """Return the next message of the actor."""
         while not self._messages:
             self._has_messages = trio.Event()
             await self._has_messages.wait()
@@ -178,7 +177,7 @@ class RayPipe:
 
 
 def _error_text(exc: BaseException) -> str:
-    """Return what Ray reports, on one line, without the stack traces in it."""
+    """Return an error of Ray on one line, without the stack traces in it."""
     lines = [line.partition("Traceback (most")[0] for line in str(exc).splitlines() if line[:1].strip()]
     return printable(f"{type(exc).__name__}: {' '.join(filter(None, lines))}", _MAX_DETAIL)
 
@@ -221,7 +220,7 @@ class _Cluster:
             actor, messages = await run_in_thread(self._new_actor, abandon_on_cancel=True)
         self._creation_scopes.discard(scope)
         if scope.cancelled_caught:
-            raise WorkerDied(_LOST, is_external=True)
+            raise WorkerDied(_LOST_DETAIL, is_external=True)
         pipe = RayPipe(self._ray, actor, messages)
         self._pipes = [pipe for pipe in self._pipes if not pipe.has_ended]
         self._pipes.append(pipe)
@@ -285,7 +284,7 @@ class _Cluster:
             await trio.sleep(CHECK_INTERVAL)
             self._is_lost = not await self._answers()
         for pipe in self._pipes:
-            pipe.lose(_LOST)
+            pipe.lose(_LOST_DETAIL)
         for scope in self._creation_scopes:
             scope.cancel()
 
@@ -300,19 +299,21 @@ class _Cluster:
         """Return why no node has started a worker."""
         with trio.move_on_after(_ANSWER_TIMEOUT):
             return await run_in_thread(self._start_failure_of_cluster, abandon_on_cancel=True)
-        return _LOST
+        return _LOST_DETAIL
 
     def _start_failure_of_cluster(self) -> str:
         pool = self._pool
-        needed = {"CPU": pool.num_cpus, "GPU": pool.num_gpus, **pool.resources}
+        required_resources = {"CPU": pool.num_cpus, "GPU": pool.num_gpus, **pool.resources}
         nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
-        missing = {name: amount for name, amount in needed.items() if all(node.get(name, 0) < amount for node in nodes)}
-        free = self._ray.available_resources()
-        amounts = _amounts_text({name: amount for name, amount in needed.items() if amount})
+        missing_resources = {
+            name: amount for name, amount in required_resources.items() if all(node.get(name, 0) < amount for node in nodes)
+        }
+        free_resources = self._ray.available_resources()
+        amounts = _amounts_text({name: amount for name, amount in required_resources.items() if amount})
         wait_text = f"waited {pool.start_timeout:g} s"
-        if missing:
-            return f"no node of the Ray cluster has {_amounts_text(missing)}; {wait_text}"
-        total_free = _amounts_text({name: free.get(name, 0) for name in needed})
+        if missing_resources:
+            return f"no node of the Ray cluster has {_amounts_text(missing_resources)}; {wait_text}"
+        total_free = _amounts_text({name: free_resources.get(name, 0) for name in required_resources})
         return f"no node of the Ray cluster has {amounts} free (free in total: {total_free}); {wait_text}"
 
     async def close(self) -> None:
@@ -345,10 +346,10 @@ def _join(pipes: Sequence[RayPipe], timeout: float) -> None:
 @contextmanager
 def _replace_function(module: Any, name: str, value: object) -> Generator[None]:
     """Replace a function of Ray in the block; not every version of Ray has it."""
-    original = getattr(module, name, None)
+    original_function = getattr(module, name, None)
     setattr(module, name, value)
     yield
-    setattr(module, name, original)
+    setattr(module, name, original_function)
 
 
 def _import_ray() -> Any:
@@ -411,16 +412,16 @@ def _copy(value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _valid_count: Final = whole_number(0, prefix="workers.")
-_valid_amount: Final = valid(_is_amount, "must be a number, 0 or more", prefix="workers.")
-_valid_resources: Final = valid(
+_valid_amount: Final = rule(_is_amount, "must be a number, 0 or more", prefix="workers.")
+_valid_resources: Final = rule(
     lambda value: all(map(_is_amount, value.values())), "must map names of resources to numbers, 0 or more", prefix="workers."
 )
-_valid_variables: Final = valid(
+_valid_variables: Final = rule(
     lambda value: isinstance(value, tuple | list) and all(isinstance(name, str) for name in value),
     "must be a tuple of names",
     prefix="workers.",
 )
-_valid_duration: Final = valid(
+_valid_duration: Final = rule(
     lambda value: _is_amount(value) and value > 0, "must be a number of seconds above 0", prefix="workers."
 )
 

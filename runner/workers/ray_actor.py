@@ -65,24 +65,24 @@ class RayActor:
         """Yield what the process writes, until it closes its standard output or has exited; its children may keep that open."""
         assert process.stdout is not None
         assert process.stderr is not None
-        output, error = process.stdout.fileno(), process.stderr.fileno()
+        output_fd, error_fd = process.stdout.fileno(), process.stderr.fileno()
         with process.stdout, process.stderr, selectors.DefaultSelector() as selector:
-            for number in (output, error):
-                os.set_blocking(number, False)
-                selector.register(number, selectors.EVENT_READ)
+            for fd in (output_fd, error_fd):
+                os.set_blocking(fd, False)
+                selector.register(fd, selectors.EVENT_READ)
             is_open = True
             while is_open:
-                ready = {key.fd for key, _ in selector.select(POLL_INTERVAL)}
-                if not ready and process.poll() is not None:
+                ready_fds = {key.fd for key, _ in selector.select(POLL_INTERVAL)}
+                if not ready_fds and process.poll() is not None:
                     return
-                chunk = _read(output) if output in ready else b""
-                is_open = bool(chunk) or output not in ready
+                chunk = _read(output_fd) if output_fd in ready_fds else b""
+                is_open = bool(chunk) or output_fd not in ready_fds
                 # Standard error is read after the frames and yielded before them: nothing that was printed before a frame is
                 # lost, even if that frame is the last of the run.
-                if printed := _read(error):
-                    yield STDERR + printed
-                elif error in ready:
-                    selector.unregister(error)
+                if stderr_chunk := _read(error_fd):
+                    yield STDERR + stderr_chunk
+                elif error_fd in ready_fds:
+                    selector.unregister(error_fd)
                 if chunk:
                     yield STDOUT + chunk
 
@@ -115,9 +115,9 @@ class RayActor:
             os.killpg(process.pid, signal.SIGKILL)
 
 
-def _read(number: int) -> bytes:
+def _read(fd: int) -> bytes:
     """Return what a pipe has; empty at its end, or if it has nothing."""
     try:
-        return os.read(number, CHUNK)
+        return os.read(fd, CHUNK)
     except OSError:
         return b""

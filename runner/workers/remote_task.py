@@ -54,7 +54,7 @@ def _case_members(case: Case) -> dict[str, Any]:
 
 @attrs.define(eq=False)
 class PlacedInput:
-    """What a scorer in a worker is called with, and its place there."""
+    """The input of a scorer in a worker, and the job that has a place there."""
 
     job: Job
     input: ScorerInput
@@ -69,13 +69,13 @@ class RemoteScorer:
         self._name = name
         self._workers = workers
 
-    async def call(self, placed: PlacedInput, _: OnLateResult, /) -> Any:
+    async def call(self, placed_input: PlacedInput, _: OnLateResult, /) -> Any:
         """Call the scorer, in the place that its job has."""
-        scorer_input = placed.input
+        scorer_input = placed_input.input
         members = {
             "scorer": self._name,
             "output": scorer_input.output,
             "case": _case_members(scorer_input.case),
             "trajectory": [attrs.asdict(step, recurse=False) for step in scorer_input.trajectory],
         }
-        return await self._workers.call(placed.job, {"score": members}, RemoteCall(note_sink(), None, frozenset()))
+        return await self._workers.call(placed_input.job, {"score": members}, RemoteCall(note_sink(), None, frozenset()))

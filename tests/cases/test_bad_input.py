@@ -359,7 +359,7 @@ async def test_a_disk_that_fails_confirms_nothing_more(call: str) -> None:
     disk.on_call = lambda _: None
     disk = disk.after_kill()
 
-    assert error.value.durable <= max(record.seq for record in read(PATH, files=disk))
+    assert error.value.durable_seq <= max(record.seq for record in read(PATH, files=disk))
     assert ("", 8) == ((outcome := await run_virtual(evaluation_, disk, resume=True)).stop_reason, outcome.state.completed)
     assert verify(PATH, files=disk).ok
 

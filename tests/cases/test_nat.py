@@ -55,7 +55,7 @@ async def test_each_item_is_on_disk_as_it_finishes() -> None:
             completed = events(disk, TrialCompleted)
             outputs = {event.trial: event.output for event in events(disk, AttemptSucceeded)}
             assert {event.trial: f"answer to {event.trial}" for event in completed} == outputs
-            progress.append((second, len(completed), live.journal.durable - live.state.seq))
+            progress.append((second, len(completed), live.journal.durable_seq - live.state.seq))
 
     await run_virtual(define(task, numbered_cases(5), timeout=100, retry=Retry(timeouts=0)), disk, observer=check_disk)
 

@@ -282,7 +282,7 @@ async def test_recovery_makes_blobs_durable() -> None:
     """After a kill, the blob of an unconfirmed record is synced before its record is confirmed."""
     disk = await unsynced_blob(SimulatedDisk())
     async with writing(PATH, new=False, clock=fake_clock(), files=disk, in_thread=inline) as journal:
-        assert 6 == journal.durable
+        assert 6 == journal.durable_seq
         for seed in range(20):
             disk_after = copy.deepcopy(disk).after_power_failure(random.Random(seed))
             assert 6 == len(list(read(PATH, files=disk_after)))

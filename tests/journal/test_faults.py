@@ -140,7 +140,7 @@ def test_a_failing_write_loses_no_confirmed_record(call: str, error: int | None)
         else:
             assert isinstance(progress.error, JournalError), repr(progress.error)
             if isinstance(progress.error, JournalFailed):
-                assert progress.error.durable >= max(progress.confirmed, default=0)
+                assert progress.error.durable_seq >= max(progress.confirmed, default=0)
         assert_kept(disk.after_power_failure(random.Random(n)), progress)
         assert_kept(disk.after_kill(), progress)
 
@@ -243,7 +243,7 @@ def test_a_full_disk_keeps_complete_lines() -> None:
     result = verify(PATH, files=disk.after_power_failure(random.Random(0)))
     assert result.ok
     assert 0 == result.unfinished_bytes
-    assert progress.error.durable == result.records > 3
+    assert progress.error.durable_seq == result.records > 3
 
 
 def test_nothing_is_confirmed_after_a_failed_sync() -> None:
@@ -262,7 +262,7 @@ def test_nothing_is_confirmed_after_a_failed_sync() -> None:
     assert isinstance(progress.error, WriteFailed)
     assert 3 == calls.count("fdatasync")
     assert "write" not in calls[len(calls) - calls[::-1].index("fdatasync") :]
-    assert max(progress.confirmed) == progress.error.durable
+    assert max(progress.confirmed) == progress.error.durable_seq
 
 
 async def test_a_failed_journal_wakes_all_waiting_tasks() -> None:

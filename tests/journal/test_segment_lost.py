@@ -80,7 +80,7 @@ def test_a_changed_segment_is_detected(path: Path, change: Callable[[Path], None
 
     with pytest.raises(SegmentLost, match=r"(journal-000001\.jsonl|LOCK) was ") as caught:
         trio.run(write_around, path, change, durability)
-    assert (segment(path).name, intact, hint) == (caught.value.file, caught.value.durable, caught.value.hint)
+    assert (segment(path).name, intact, hint) == (caught.value.file, caught.value.durable_seq, caught.value.hint)
     if hint == "resume":
         assert intact == len(list(read(path)))
         assert verify(path).ok
@@ -99,7 +99,7 @@ def test_a_truncated_segment_that_was_written_again(path: Path, monkeypatch: pyt
 
     with pytest.raises(SegmentLost) as caught:
         trio.run(write_around, path, truncate_in_a_line, "sync")
-    assert (3, "salvage") == (caught.value.durable, caught.value.hint)
+    assert (3, "salvage") == (caught.value.durable_seq, caught.value.hint)
     with pytest.raises(JournalDamaged):
         trio.run(_resume, path)
     saved = trio.run(partial(salvage, path, path.with_name("new"), files=UNSYNCED_DISK))
@@ -163,7 +163,7 @@ def test_earlier_segments_are_kept(path: Path) -> None:
     with pytest.raises(SegmentLost) as caught:
         trio.run(with_two_segments, path, Path.unlink)
     assert (segment(path, 2).name, "resume") == (caught.value.file, caught.value.hint)
-    assert caught.value.durable == len(list(read(path)))
+    assert caught.value.durable_seq == len(list(read(path)))
 
 
 def test_an_empty_later_segment_needs_a_salvage(path: Path) -> None:

@@ -129,13 +129,13 @@ async def test_durable_follows_written_follows_appended(tmp_path: Path) -> None:
         for event in complete_run(5):
             record = journal.append(event)
 
-            assert record.seq == journal.appended
-            assert journal.appended >= journal.written >= journal.durable
+            assert record.seq == journal.appended_seq
+            assert journal.appended_seq >= journal.written_seq >= journal.durable_seq
             await trio.lowlevel.checkpoint()
-            assert journal.appended >= journal.written >= journal.durable
+            assert journal.appended_seq >= journal.written_seq >= journal.durable_seq
         await journal.wait_durable(record.seq)
 
-        assert record.seq == journal.appended == journal.written == journal.durable
+        assert record.seq == journal.appended_seq == journal.written_seq == journal.durable_seq
 
 
 @pytest.mark.parametrize(("lines", "seconds"), [(1, 0.002), (10, 0.002), (25, 0.005), (1000, 0.01)])
@@ -145,7 +145,7 @@ async def test_pauses_are_longer_if_lines_come_fast(tmp_path: Path, lines: int, 
     async with writing(tmp_path / "run", new=True, in_thread=inline, files=disk, durability="os") as journal:
         for event in (started(), session()):
             journal.append(event)
-        await journal.wait_durable(journal.appended)
+        await journal.wait_durable(journal.appended_seq)
 
         def append_another() -> None:
             disk.on_write = lambda: None
@@ -168,7 +168,7 @@ async def test_append_does_not_wait_for_the_disk(tmp_path: Path) -> None:
             journal.append(event)
         await trio.testing.wait_all_tasks_blocked()
 
-        assert (len(complete_run()) + 1, 0, 0) == (journal.appended, journal.written, journal.durable)
+        assert (len(complete_run()) + 1, 0, 0) == (journal.appended_seq, journal.written_seq, journal.durable_seq)
         latch.open.set()
 
     assert complete_run() == [record.event for record in read(tmp_path / "run")][1:-1]
@@ -184,11 +184,11 @@ async def test_waiting_for_durability_waits_for_the_sync(tmp_path: Path) -> None
             await journal.wait_durable(record.seq)
 
         assert scope.cancelled_caught
-        assert (record.seq, record.seq - 1) == (journal.written, journal.durable)
+        assert (record.seq, record.seq - 1) == (journal.written_seq, journal.durable_seq)
         disk.may_end.set()
         await journal.wait_durable(record.seq)
 
-        assert record.seq == journal.durable
+        assert record.seq == journal.durable_seq
 
 
 async def test_many_tasks_can_wait(tmp_path: Path) -> None:
@@ -226,7 +226,7 @@ async def test_cancelled_wait_does_not_affect_others(tmp_path: Path) -> None:
         latch.open.set()
         await journal.wait_durable(record.seq)
 
-        assert record.seq == journal.durable
+        assert record.seq == journal.durable_seq
 
 
 async def test_records_carry_the_watermark(tmp_path: Path) -> None:
@@ -249,10 +249,10 @@ async def test_os_durability_syncs_sealed_segments_only(tmp_path: Path) -> None:
         for event in complete_run():
             await journal.wait_durable(journal.append(event).seq)
 
-        assert (0, journal.appended) == (disk.syncs, journal.written)
+        assert (0, journal.appended_seq) == (disk.syncs, journal.written_seq)
 
     assert disk.syncs > 0
-    assert journal.appended == journal.durable
+    assert journal.appended_seq == journal.durable_seq
 
 
 async def test_sync_durability_syncs_while_it_writes(tmp_path: Path) -> None:
@@ -297,13 +297,13 @@ async def test_rejected_event_changes_nothing(tmp_path: Path, event: Event, erro
     async with writing(tmp_path / "run", new=True, clock=fake_clock(), in_thread=inline) as journal:
         for legal in [started(), session(), *trial("a")[:2]]:
             await journal.wait_durable(journal.append(legal).seq)
-        before, state = content(tmp_path / "run"), (journal.appended, journal.head, journal.lifecycle.stage_of("a"))
+        before, state = content(tmp_path / "run"), (journal.appended_seq, journal.head, journal.lifecycle.stage_of("a"))
 
         with pytest.raises(error):
             journal.append(event)
         await trio.testing.wait_all_tasks_blocked()
         assert before == content(tmp_path / "run")
-        assert state == (journal.appended, journal.head, journal.lifecycle.stage_of("a"))
+        assert state == (journal.appended_seq, journal.head, journal.lifecycle.stage_of("a"))
         journal.append(AttemptSucceeded(trial="a", attempt=1, output="Lima", elapsed=1))
 
     assert verify(tmp_path / "run").ok
@@ -374,7 +374,7 @@ async def test_intake_waits_for_room(tmp_path: Path, monkeypatch: pytest.MonkeyP
         latch.open.set()
         await journal.wait_room()
 
-        assert journal.written == journal.appended
+        assert journal.written_seq == journal.appended_seq
 
 
 async def test_all_tasks_that_wait_for_room_continue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -237,7 +237,7 @@ async def test_replayed_screen_equals_the_live_screen(tmp_path: Path, monkeypatc
         record_written = original(self, event, *arguments, **options)
         if isinstance(event, SessionStarted):
             before = self.state.done
-        live = LoadedRun(path, self.state, durable=self.journal.durable, done_before=before)
+        live = LoadedRun(path, self.state, durable=self.journal.durable_seq, done_before=before)
         live_screens[record_written.seq] = self.clock.now(), screen_text(live, self.clock.now())
         return record_written
 

@@ -20,7 +20,7 @@ import trio
 
 import runner
 from runner import Case, Retry, Score, UsageError, evaluation, note
-from runner.data.fingerprint import _normalized, definition_of, fingerprint_function
+from runner.data.fingerprint import _normalize, definition_of, fingerprint_function
 from runner.definition.settings import Settings
 from runner.notes import set_note_sink
 from runner.scorers.scorer import ScorerInput
@@ -378,7 +378,7 @@ def test_fingerprint_of_a_nested_function(tmp_path: Path) -> None:
     nested += "    return task\n\ntask = outer()\n"
     first, second = task_of(tmp_path, nested), task_of(tmp_path, nested.replace("(question):", "(question):  # asked"))
 
-    assert "async def task" in _normalized(inspect.getsource(first))
+    assert "async def task" in _normalize(inspect.getsource(first))
     assert fingerprint_function(first) == fingerprint_function(second)
 
 
@@ -426,7 +426,7 @@ def test_fingerprints_are_equal_across_processes() -> None:
     """Without source, bytecode and constants are used: no address, no path, no order of a set."""
     code = """
 import sys
-from runner.data.fingerprint import _normalized, definition_of, fingerprint_function
+from runner.data.fingerprint import _normalize, definition_of, fingerprint_function
 source = "def task(q):\\n    return [x for x in q if x in {'a', 'b', 'c', 'd', 3}]"
 exec(compile(source, sys.argv[1], "exec"))
 print(fingerprint_function(task))

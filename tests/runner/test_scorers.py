@@ -119,7 +119,7 @@ def test_reasons(scorer: Callable[..., Score], output: Any, expected: Any, reaso
 
 @pytest.mark.parametrize(
     "scorer",
-    [*builtin.PLAIN.values(), scorers.regex(), scorers.close_to(), scorers.similarity()],
+    [*builtin.PLAIN_SCORERS.values(), scorers.regex(), scorers.close_to(), scorers.similarity()],
     ids=lambda scorer: scorer.__name__,
 )
 def test_a_case_without_expected_output_is_not_scored(scorer: Callable[..., Score]) -> None:

@@ -347,19 +347,19 @@ def test_killed_sessions_are_resumed_until_each_trial_is_done_once(workers: str)
 
 async def test_a_process_that_starts_after_the_end_of_its_session() -> None:
     """Starting a process cannot be cancelled; it is ended, and reported as a worker that died."""
-    async with _open_processes() as processes:
+    async with _open_processes([sys.executable, "-c", "input()"]) as start:
         pass
 
     with pytest.raises(WorkerDied, match="session has ended"):
-        await processes.start([sys.executable, "-c", "input()"], "worker")
+        await start(1)
 
 
 def test_last_lines_of_a_worker_are_printed(capfd: pytest.CaptureFixture[str]) -> None:
     """What a process prints while it exits is printed, although the session has ended."""
 
     async def start_and_end() -> None:
-        async with _open_processes() as processes:
-            await processes.start([sys.executable, "-c", "import sys; sys.stdin.read(); sys.exit('last')"], "worker")
+        async with _open_processes([sys.executable, "-c", "import sys; sys.stdin.read(); sys.exit('last')"]) as start:
+            await start(1)
 
     trio.run(start_and_end)
 

@@ -139,7 +139,7 @@ def test_a_deep_pattern_is_an_error() -> None:
 def test_a_killed_process_is_replaced() -> None:
     """If the system kills an idle process, the next search starts another."""
     assert search("(a)+", "a", 5)
-    for process in bounded_search._idle:
+    for process in bounded_search._idle_processes:
         process._process.kill()
         process._process.wait()
 
