@@ -91,7 +91,7 @@ def find_end(path: Path, files: Files) -> JournalEnd:
         raise damage
     lost_record = find_lost_record(scan, make_durable=True)
     if lost_record is not None:
-        scan, lifecycle = _replay(Scan(path, files, lost_record=lost_record))
+        scan, lifecycle = _replay(Scan(path, files, loss=lost_record))
     torn_tail = recover(scan)
     cursor = scan.cursor
     with files.read(segments.file(path, cursor.segment)) as stream:

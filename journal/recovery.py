@@ -189,7 +189,7 @@ def find_lost_record(scan: Scan, *, make_durable: bool = False) -> LostRecord | 
 def scan_before_lost(path: Path, files: Files, seq: int) -> Scan | None:
     """Return a complete scan up to the first lost record, if that is record `seq` or an earlier one."""
     lost_record = find_lost_record(Scan(path, files).read_all())
-    return None if lost_record is None or lost_record.seq > seq else Scan(path, files, lost_record=lost_record).read_all()
+    return None if lost_record is None or lost_record.seq > seq else Scan(path, files, loss=lost_record).read_all()
 
 
 def find_damage(scan: Scan) -> JournalDamaged | None:
@@ -197,7 +197,8 @@ def find_damage(scan: Scan) -> JournalDamaged | None:
     stop, cursor = scan.stop, scan.cursor
     if stop is None:
         return None
-    if scan.is_in_last_segment and not (stop.is_in_header or stop.is_unreadable) and confirmed_seq(scan) <= cursor.seq:
+    is_in_last_segment = stop.segment == scan.numbers[-1]  # A crash can leave no other file incomplete.
+    if is_in_last_segment and not (stop.is_in_header or stop.is_unreadable) and confirmed_seq(scan) <= cursor.seq:
         return None
     remainder = scan.remainder()
     return JournalDamaged(

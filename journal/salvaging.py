@@ -58,13 +58,11 @@ async def salvage(
     check_target(source, target, files)
     record, run, problem = _first_record(source, files)
     seq = intact_count = kept_count = 0
-    excluded_lines: list[bytes] = []
+    rejects: list[bytes] = []
     unreadable_files: set[str] = set()
     signatures, references = SignatureCopier(source, files), StepReferences()
-    async with staged_run(target, files=files, in_thread=in_thread) as staging_path:
-        async with writing(
-            staging_path, new=True, clock=lambda: (record.at, record.t), files=files, in_thread=in_thread
-        ) as journal:
+    async with staged_run(target, files=files, in_thread=in_thread) as draft:
+        async with writing(draft, new=True, clock=lambda: (record.at, record.t), files=files, in_thread=in_thread) as journal:
             for record in _intact_records(source, files, run, unreadable_files):
                 intact_count += 1
                 # After the damage, the records that a signature covers are lost.
@@ -79,21 +77,13 @@ async def salvage(
                     references.add(record, journal.append(_adapt(references.adapt(record.event), journal), key=key))
                     kept_count += 1
                 except IllegalEvent:
-                    excluded_lines.append(encode(record.event, record.seq, record.at, record.t) + b"}\n")
+                    rejects.append(encode(record.event, record.seq, record.at, record.t) + b"}\n")
                 await journal.wait_room()
-            journal.append(
-                events.JournalSalvaged(run=run.decode(), kept=kept_count, lost=seq - intact_count, excluded=len(excluded_lines))
-            )
-        if excluded_lines:
-            await in_thread(lambda: create(files, str(staging_path), EXCLUDED_FILE, b"".join(excluded_lines)))
-    return Salvaged(
-        path=target,
-        kept=kept_count,
-        lost=seq - intact_count,
-        excluded=len(excluded_lines),
-        problem=problem,
-        unreadable_files=tuple(sorted(unreadable_files)),
-    )
+            counts = {"kept": kept_count, "lost": seq - intact_count, "excluded": len(rejects)}
+            journal.append(events.JournalSalvaged(run=run.decode(), **counts))
+        if rejects:
+            await in_thread(lambda: create(files, str(draft), EXCLUDED_FILE, b"".join(rejects)))
+    return Salvaged(path=target, **counts, problem=problem, unreadable_files=tuple(sorted(unreadable_files)))
 
 
 def _adapt(event: events.Event, journal: Journal) -> events.Event:

@@ -156,7 +156,7 @@ class Cursor:
         self.run, self.major = run, major
         return dict(header)
 
-    def _invalid_record(self, reason: str) -> InvalidRecord:
+    def _error(self, reason: str) -> InvalidRecord:
         return InvalidRecord(self.path, self.seq + 1, reason)
 
     def _check_file(self, event: Event) -> None:
@@ -165,25 +165,23 @@ class Cursor:
             case SegmentOpened() if not self.records:
                 length, digest = self._previous_file
                 if (event.segment, event.previous_seq, event.previous_bytes) != (self.segment, self.seq, length):
-                    raise self._invalid_record("it does not continue the previous file")
+                    raise self._error("it does not continue the previous file")
                 if (event.previous_h.encode() or chain.GENESIS) != self.h:
-                    raise self._invalid_record("its previous_h is not the hash of the previous record")
+                    raise self._error("its previous_h is not the hash of the previous record")
                 if self._check_all and self.segment > 1 and event.previous_sha256 != digest:
-                    raise self._invalid_record("its previous_sha256 is not the SHA-256 of the previous file")
+                    raise self._error("its previous_sha256 is not the SHA-256 of the previous file")
             case SegmentSealed() if self.records and not self.is_sealed:
                 if (event.run.encode(), event.segment) != (self.run, self.segment):
                     expected = f"segment {self.segment} of run {self.run.decode()!r}"
-                    raise self._invalid_record(f"it seals segment {event.segment} of run {event.run!r}, expected {expected}")
+                    raise self._error(f"it seals segment {event.segment} of run {event.run!r}, expected {expected}")
                 if (event.records, event.bytes) != (self.records, self.offset):
                     expected = f"{self.records} in {self.offset}"
-                    raise self._invalid_record(f"it seals {event.records} records in {event.bytes} bytes, expected {expected}")
+                    raise self._error(f"it seals {event.records} records in {event.bytes} bytes, expected {expected}")
                 if self._check_all and event.sha256 != self._digest.hexdigest():
-                    raise self._invalid_record("its sha256 is not the SHA-256 of the bytes before it")
+                    raise self._error("its sha256 is not the SHA-256 of the bytes before it")
                 self.is_sealed = True
             case _:
-                raise self._invalid_record(
-                    "it follows segment_sealed" if self.is_sealed else "it is not at the start of a file"
-                )
+                raise self._error("it follows segment_sealed" if self.is_sealed else "it is not at the start of a file")
 
 
 def _has_correct_hash(line: bytes, header: dict[str, Any]) -> bool:
@@ -254,13 +252,11 @@ class LostRecord:
 class Scan:
     """One pass over a journal, up to the first byte that cannot be trusted."""
 
-    def __init__(
-        self, path: Path, files: Files = DISK, *, check_all: bool = False, lost_record: "LostRecord | None" = None
-    ) -> None:
-        """The pass ends before `lost_record`."""
+    def __init__(self, path: Path, files: Files = DISK, *, check_all: bool = False, loss: "LostRecord | None" = None) -> None:
+        """The pass ends before the record `loss`."""
         self.path = path
         self.files = files
-        self._lost_record = lost_record
+        self._loss = loss
         self.numbers = segments.numbers(path, files)
         self.cursor = Cursor(path, check_all=check_all)
         self.stop: ScanStop | None = None
@@ -282,9 +278,7 @@ class Scan:
             try:
                 with self.files.read(segments.file(self.path, number)) as stream:
                     lines = lines_in(stream)
-                    yield from (
-                        cursor.take(lines) if self._lost_record is None else self._take_before(lines, self._lost_record.seq)
-                    )
+                    yield from (cursor.take(lines) if self._loss is None else self._take_before(lines, self._loss.seq))
             except BadLine as exc:
                 self._stop_at(number, str(exc), exc)
                 return
@@ -294,8 +288,8 @@ class Scan:
                 self.unreadable_files.add(segments.name(number))
                 self._stop_at(number, f"the file cannot be read ({exc.strerror})", exc)
                 return
-            if self._lost_record is not None and cursor.seq + 1 == self._lost_record.seq:
-                self._stop_at(number, self._lost_record.reason)
+            if self._loss is not None and cursor.seq + 1 == self._loss.seq:
+                self._stop_at(number, self._loss.reason)
                 return
             if not cursor.records:
                 self._stop_at(number, "the file is empty")
@@ -311,11 +305,6 @@ class Scan:
         """Read every record; return the scan in its final state."""
         collections.deque(self, maxlen=0)
         return self
-
-    @property
-    def is_in_last_segment(self) -> bool:
-        """Whether the pass reached the last file, the only one that a crash can leave incomplete."""
-        return self.stop is None or self.stop.segment == self.numbers[-1]
 
     def remainder(self) -> bytes:
         """Return the bytes after the last valid record, in the file where the pass stopped."""

@@ -30,22 +30,22 @@ def check_target(source: Path, target: Path, files: Files) -> None:
 @asynccontextmanager
 async def staged_run(target: Path, *, files: Files, in_thread: InThread) -> AsyncGenerator[Path]:
     """Yield a path for a new run; when the block ends without an exception, it is renamed to the target."""
-    staging_path = target.with_name(f".{target.name}.new")
-    await in_thread(lambda: _remove(staging_path, target, files))
+    draft = target.with_name(f".{target.name}.new")
+    await in_thread(lambda: _remove(draft, target, files))
     try:
-        yield staging_path
-        await in_thread(lambda: _publish(staging_path, target, files))
+        yield draft
+        await in_thread(lambda: _publish(draft, target, files))
     except BaseException as exc:
         with trio.CancelScope(shield=True), contextlib.suppress(OSError, JournalError):
-            await in_thread(lambda: _remove(staging_path, target, files))
+            await in_thread(lambda: _remove(draft, target, files))
         if isinstance(exc, JournalFailed | OSError) or (type(exc) is JournalError and isinstance(exc.__cause__, OSError)):
-            raise _about_target(exc, staging_path, target, files) from exc
+            raise _about_target(exc, draft, target, files) from exc
         raise
 
 
-def _about_target(exc: JournalError | OSError, staging_path: Path, target: Path, files: Files) -> JournalError:
+def _about_target(exc: JournalError | OSError, draft: Path, target: Path, files: Files) -> JournalError:
     """Return the error with the path of the target instead of the staging path."""
-    leftover = f"; {staging_path} could not be removed" if files.exists(str(staging_path)) else ""
+    leftover = f"; {draft} could not be removed" if files.exists(str(draft)) else ""
     reason = f"({exc.__cause__ or exc}){leftover}; the source is unchanged"
     if isinstance(exc, DiskFull) or (isinstance(exc, OSError) and exc.errno in NO_SPACE):
         return DiskFull(f"no space left for {target} {reason}", path=target, hint="free_space")
@@ -54,25 +54,23 @@ def _about_target(exc: JournalError | OSError, staging_path: Path, target: Path,
     return JournalError(f"cannot write {target} {reason}", path=target, hint="choose_path")
 
 
-def _publish(staging_path: Path, target: Path, files: Files) -> None:
+def _publish(draft: Path, target: Path, files: Files) -> None:
     """Rename a complete run to its target, durably."""
     if files.exists(str(target)):
         raise JournalExists(f"{target} was created by another process in the meantime", path=target, hint="choose_path")
-    retry_interrupted(lambda: files.replace(str(staging_path), str(target)))
+    retry_interrupted(lambda: files.replace(str(draft), str(target)))
     try:
         retry_interrupted(lambda: files.sync_directory(str(target.parent)))
     except OSError:
-        retry_interrupted(lambda: files.replace(str(target), str(staging_path)))  # The new name might be lost.
+        retry_interrupted(lambda: files.replace(str(target), str(draft)))  # The new name might be lost.
         raise
 
 
-def _remove(staging_path: Path, target: Path, files: Files) -> None:
-    if not files.exists(str(staging_path)):
+def _remove(draft: Path, target: Path, files: Files) -> None:
+    if not files.exists(str(draft)):
         return
-    if is_held(staging_path, files):
+    if is_held(draft, files):
         raise JournalLocked(f"{target} is being created by another process", path=target, hint="choose_path")
-    unique_path = f"{staging_path}-{uuid.uuid4().hex}"
-    retry_interrupted(
-        lambda: files.replace(str(staging_path), unique_path)
-    )  # Atomic, in case another process is about to publish it.
-    files.remove_tree(unique_path)
+    trash = f"{draft}-{uuid.uuid4().hex}"
+    retry_interrupted(lambda: files.replace(str(draft), trash))  # Atomic, in case another process is about to publish it.
+    files.remove_tree(trash)

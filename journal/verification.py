@@ -4,7 +4,8 @@ Checks every hash, checksum, type and blob, and the lifecycle. `replay.auditing`
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -50,27 +51,15 @@ class Verification:
         return self.problem is None
 
 
-def verify(
-    path: Path | str,
-    *,
-    expect_head: str | None = None,
-    files: Files = DISK,
-    on_record: Callable[[Record], None] | None = None,
-    lifecycle: Lifecycle | None = None,
-) -> Verification:
-    """Check everything in a journal, up to the first problem; `on_record` is called with each verified record.
-
-    A caller that needs the stages of trials in `on_record` can pass a new `lifecycle`; each record is applied to it first.
-    """
-    verifier = Verifier(Path(path), expect_head=expect_head, files=files, lifecycle=lifecycle)
-    for record in verifier:
-        if on_record is not None:
-            on_record(record)
+def verify(path: Path | str, *, expect_head: str | None = None, files: Files = DISK) -> Verification:
+    """Check everything in a journal, up to the first problem."""
+    verifier = Verifier(Path(path), expect_head=expect_head, files=files)
+    deque(verifier, maxlen=0)
     return verifier.result()
 
 
 class Verifier:
-    """A verification in progress: yields each verified record, then has a result."""
+    """A verification in progress: yields each verified record, after applying it to `lifecycle`, then has a result."""
 
     def __init__(
         self, path: Path, *, expect_head: str | None = None, files: Files = DISK, lifecycle: Lifecycle | None = None

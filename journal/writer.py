@@ -82,11 +82,14 @@ class Journal:
         self._in_thread = in_thread
         self._lock = lock
         self._file = file
+        self.files = file.files
         self._lines = LineQueue(end)
 
         # Progress of writing and syncing; recovery has made the existing records durable.
-        self._written_seq = end.seq
-        self._durable_seq = end.seq
+        self.written_seq = end.seq
+        """The last record that was handed to the operating system; it survives the death of this process."""
+        self.durable_seq = end.seq
+        """The last record that is confirmed on disk; it survives a power failure."""
         self._sync_target = 0
         """Records up to here must be synced even with durability `os`."""
         self._segment_lock = trio.Lock()
@@ -109,31 +112,14 @@ class Journal:
         """Start a segment if needed, and record a recovery."""
         self._thread = get_ident()
         if not end.is_open:
-            self._lines.open_segment(*self._time(), self._durable_seq)
-        if end.torn_tail:
-            self.recovery_record = self.append(
-                JournalRecovered(last_seq=end.seq, bytes=end.torn_tail.bytes, file=end.torn_tail.file)
-            )
-
-    @property
-    def files(self) -> Files:
-        """The file system it is written to."""
-        return self._file.files
+            self._lines.open_segment(*self._time(), self.durable_seq)
+        if tail := end.torn_tail:
+            self.recovery_record = self.append(JournalRecovered(last_seq=end.seq, bytes=tail.bytes, file=tail.file))
 
     @property
     def appended_seq(self) -> int:
         """The last appended record."""
         return self._lines.seq
-
-    @property
-    def written_seq(self) -> int:
-        """The last record that was handed to the operating system; it survives the death of this process."""
-        return self._written_seq
-
-    @property
-    def durable_seq(self) -> int:
-        """The last record that is confirmed on disk; it survives a power failure."""
-        return self._durable_seq
 
     @property
     def head(self) -> str:
@@ -154,7 +140,7 @@ class Journal:
         at, t = self._time()
         if when is not None:
             t = when
-        lines, durable_seq = self._lines, self._durable_seq
+        lines, durable_seq = self._lines, self.durable_seq
         body = encode(event, lines.seq + 1, at, t, durable_seq, in_blobs=in_blobs)
         contents: Mapping[str, bytes] = {}
         if len(body) > blobs.LIMIT:
@@ -211,7 +197,7 @@ class Journal:
         if seq > self.appended_seq:
             raise ValueError(f"record {seq} does not exist; the last one is {self.appended_seq}")
         await trio.lowlevel.checkpoint()
-        while seq > (self._durable_seq if self._durability == "sync" else self._written_seq):
+        while seq > (self.durable_seq if self._durability == "sync" else self.written_seq):
             await self._wait(seq)
 
     async def wait_room(self) -> None:
@@ -239,9 +225,9 @@ class Journal:
         """Sync written lines until the journal is closed; raise if that fails."""
         syncs_all = self._durability == "sync"
         while not self._has_ended:
-            while self._durable_seq < self._written_seq and (syncs_all or self._sync_target > self._durable_seq):
+            while self.durable_seq < self.written_seq and (syncs_all or self._sync_target > self.durable_seq):
                 async with self._segment_lock:
-                    target = self._written_seq
+                    target = self.written_seq
                     await self._call_in_thread(lambda: self._sync(target))  # noqa: B023  # called immediately
                 self._confirm(target)
             self._sync_needed = trio.Event()
@@ -266,7 +252,7 @@ class Journal:
             if self.failure is None:
                 await self._wait_synced()
                 await self._call_in_thread(self._file.check)
-                self._lines.seal_segment(*self._time(), self._durable_seq)  # A seal confirms all records before it.
+                self._lines.seal_segment(*self._time(), self.durable_seq)  # A seal confirms all records before it.
                 await self._wait_synced()
                 self._is_sealed = True
         finally:
@@ -305,12 +291,12 @@ class Journal:
     async def _wait_synced(self) -> None:
         self._sync_target = target = self.appended_seq
         self._sync_needed.set()
-        while self._durable_seq < target:
+        while self.durable_seq < target:
             await self._wait(target)
 
     def _confirm(self, seq: int) -> None:
-        self._durable_seq = max(self._durable_seq, seq)
-        self._wake(self._durable_seq)
+        self.durable_seq = max(self.durable_seq, seq)
+        self._wake(self.durable_seq)
 
     def _wake(self, seq: float) -> None:
         """Wake the tasks that wait for records up to here."""
@@ -323,18 +309,18 @@ class Journal:
             async with self._segment_lock:
                 await self._call_in_thread(self._file.check)
                 await self._call_in_thread(self._file.finish)
-                self._confirm(self._written_seq)
+                self._confirm(self.written_seq)
                 await self._call_in_thread(lambda: self._file.create(batch.segment, batch.lines[0]))
-            self._written_seq = batch.first_seq
+            self.written_seq = batch.first_seq
             self._confirm(batch.first_seq)
             data = data[len(batch.lines[0]) :]
         await self._call_in_thread(lambda: self._write_lines(data, len(batch.lines), batch.blobs))
-        self._written_seq = batch.first_seq + len(batch.lines) - 1
+        self.written_seq = batch.first_seq + len(batch.lines) - 1
         self._lines.mark_written(batch)
         self._room_freed.set()
         self._sync_needed.set()
         if self._durability == "os":
-            self._wake(self._written_seq)
+            self._wake(self.written_seq)
 
     # These two run in a thread. Starting a thread costs as much as encoding a few lines, so while lines keep coming and no task
     # waits for them, they pause to collect a larger batch.
@@ -348,8 +334,8 @@ class Journal:
 
     def _sync(self, target: int) -> None:
         self._file.sync()
-        if self._written_seq > target and not self._waiters:
-            self._file.pause(self._written_seq - target)
+        if self.written_seq > target and not self._waiters:
+            self._file.pause(self.written_seq - target)
 
     async def _call_in_thread(self, call: Callable[[], T]) -> T:
         """Make a call in a thread and translate its errors; raise immediately if writing has failed before."""
@@ -360,14 +346,14 @@ class Journal:
         except NoSpace as exc:
             if exc.written_data is not None and self.failure is None:
                 await self._truncate(exc.written_data)
-            message = f"no space left for {self.path} ({exc}); it is complete up to record {self._written_seq:,}"
-            raise DiskFull(message, path=self.path, hint="free_space_resume", durable_seq=self._durable_seq) from exc
+            message = f"no space left for {self.path} ({exc}); it is complete up to record {self.written_seq:,}"
+            raise DiskFull(message, path=self.path, hint="free_space_resume", durable_seq=self.durable_seq) from exc
         except SegmentChanged as exc:
             raise await self._in_thread(partial(self._segment_lost, exc.change)) from exc
         except OSError as exc:
             if isinstance(exc, FileNotFoundError) and not self._lock.is_in_place():  # Moved before a file was created.
                 raise self._segment_lost("moved") from exc
-            durable_seq = self._durable_seq
+            durable_seq = self.durable_seq
             message = f"cannot write {self.path} ({exc}); records up to {durable_seq:,} are on disk, later ones may be lost"
             raise WriteFailed(message, path=self.path, hint="check_disk", durable_seq=durable_seq) from exc
         if self.failure is not None:
@@ -376,7 +362,7 @@ class Journal:
 
     def _segment_lost(self, change: Change) -> SegmentLost:
         """Return the error for a segment that another process has changed or moved."""
-        last_seq, hint = (self._written_seq, "move_back") if change == "moved" else last_intact(self.path, self.files)
+        last_seq, hint = (self.written_seq, "move_back") if change == "moved" else last_intact(self.path, self.files)
         file = segments.name(self._file.segment or 1)
         return SegmentLost(path=self.path, file=file, change=change, durable_seq=last_seq, hint=hint)
 
@@ -385,8 +371,8 @@ class Journal:
         lines: list[int] = []
         async with self._segment_lock:
             await self._call_in_thread(lambda: lines.append(self._file.truncate_to_lines(written_data)))
-        self._written_seq += lines[0]
-        self._durable_seq = self._written_seq
+        self.written_seq += lines[0]
+        self.durable_seq = self.written_seq
 
     def _fail(self, exc: BaseException) -> bool:
         """Write and confirm nothing from now on, and wake all waiting tasks. The first failure is kept.
@@ -400,7 +386,7 @@ class Journal:
                 self.failure = exc
             else:  # Waiting tasks must not wait for a writer that has ended.
                 message = f"the writer of {self.path} ended with {exc!r}"
-                self.failure = WriteFailed(message, path=self.path, hint="resume", durable_seq=self._durable_seq)
+                self.failure = WriteFailed(message, path=self.path, hint="resume", durable_seq=self.durable_seq)
         self._room_freed.set()
         self._lines.wake()
         self._sync_needed.set()

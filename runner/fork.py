@@ -38,20 +38,19 @@ async def fork(
     source_run, origin = await in_thread(lambda: _check(source, target, at, files))
     state = RunState()
     records = source_run.records(load_blobs=True)
-    current_record = next(records)  # The header of the source's first file.
+    header = next(records)  # Of the source's first file.
+    times = header.at, header.t
     signatures, references = SignatureCopier(source), StepReferences()
-    signatures.key_of(current_record)
+    signatures.key_of(header)
     async with (
-        staged_run(target, files=files, in_thread=in_thread) as staging_path,
-        writing(
-            staging_path, new=True, clock=lambda: (current_record.at, current_record.t), files=files, in_thread=in_thread
-        ) as journal,
+        staged_run(target, files=files, in_thread=in_thread) as draft,
+        writing(draft, new=True, clock=lambda: times, files=files, in_thread=in_thread) as journal,
     ):
         for record in records:
             key = signatures.key_of(record)
             if isinstance(record.event, FileEvent | JournalRecovered):
                 continue  # These are about the files of the source.
-            current_record = record
+            times = record.at, record.t
             copy = journal.append(_adapt(references.adapt(record.event), source_run, origin, journal.head), key=key)
             references.add(record, copy)
             state.apply(copy)

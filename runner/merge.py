@@ -89,18 +89,18 @@ async def merge(
     first_record = min((shard.start for shard in shards), key=lambda record: record.at)
     key = await in_thread(_own_key)
     own_key = key if all(shard.is_own for shard in shards) else None
-    copy = _Copier(first_record)
+    copier = _Copier(first_record)
     async with (
-        staged_run(target, files=files, in_thread=in_thread) as staging_path,
+        staged_run(target, files=files, in_thread=in_thread) as draft,
         writing(
-            staging_path, new=True, run=run, clock=copy.clock, durability="os", files=files, in_thread=in_thread
+            draft, new=True, run=run, clock=lambda: copier.times, durability="os", files=files, in_thread=in_thread
         ) as journal,
     ):
-        copy.append(journal, _run_started(shards, is_complete=is_complete), key=own_key)
+        copier.state.apply(journal.append(_run_started(shards, is_complete=is_complete), key=own_key))
         for shard in shards:
-            with reject_invalid_record(shard.path, lambda: copy.seq):
-                await copy.add(journal, shard, key if shard.is_own else None, is_complete=is_complete)
-    return Merged(target, copy.state, journal.head, tuple(shards))
+            with reject_invalid_record(shard.path, lambda: copier.seq):
+                await copier.add(journal, shard, key if shard.is_own else None, is_complete=is_complete)
+    return Merged(target, copier.state, journal.head, tuple(shards))
 
 
 def _own_key() -> bytes | None:
@@ -164,19 +164,16 @@ def _describe(path: Path, key: bytes | None) -> SourceShard:
     )
 
 
-def _check_same(shard: SourceShard, other_shard: SourceShard) -> None:
+def _check_same(base: SourceShard, shard: SourceShard) -> None:
     """Raise if two shards are not parts of the same experiment."""
-    if shard.shard.count != other_shard.shard.count:
-        shards = f"{shard.path} is shard {shard.shard}, and {other_shard.path} is shard {other_shard.shard}"
+    if base.shard.count != shard.shard.count:
+        shards = f"{base.path} is shard {base.shard}, and {shard.path} is shard {shard.shard}"
         raise UsageError(f"the shards are not parts of one run: {shards}")
-    settings: dict[str, Any] = {name: other_shard.run_started.settings.get(name) for name in EXPERIMENT_SETTINGS}
-    other_start = attrs.evolve(other_shard.run_started, settings=settings)  # type: ignore[misc]  # an event is an attrs class
-    if changes := differences(shard.run_started, other_start, shard.run_started.settings):
-        raise RunChanged(
-            f"{other_shard.path} differs from {shard.path}",
-            changes=changes,
-            hint="merge shards of one evaluation and dataset only",
-        )
+    settings: dict[str, Any] = {name: shard.run_started.settings.get(name) for name in EXPERIMENT_SETTINGS}
+    run_started = attrs.evolve(shard.run_started, settings=settings)  # type: ignore[misc]  # an event is an attrs class
+    if changes := differences(base.run_started, run_started, base.run_started.settings):
+        hint = "merge shards of one evaluation and dataset only"
+        raise RunChanged(f"{shard.path} differs from {base.path}", changes=changes, hint=hint)
 
 
 def _run_started(shards: Sequence[SourceShard], *, is_complete: bool) -> events.RunStarted:
@@ -202,17 +199,8 @@ class _Copier:
         self.state = RunState()
         self.seq = 0
         """Seq, in its shard, of the record that is being copied."""
-        self._time = first_record.at, first_record.t
-
-    def clock(self) -> tuple[str, float]:
-        """Return the times of the record that is being copied."""
-        return self._time
-
-    def append(self, journal: Journal, event: Event, key: bytes | None = None) -> Record:
-        """Append an event of the new run."""
-        record = journal.append(event, key=key)
-        self.state.apply(record)
-        return record
+        self.times = first_record.at, first_record.t
+        """The times of that record."""
 
     async def add(self, journal: Journal, shard: SourceShard, key: bytes | None, *, is_complete: bool) -> None:
         """Verify a shard and copy its sessions; `is_complete`: no shard is missing."""
@@ -221,7 +209,7 @@ class _Copier:
         references, append, apply = adapter.references, journal.append, self.state.apply
         for record in verifier:
             self.seq, event, kind = record.seq, record.event, record.event.__class__
-            self._time = record.at, record.t
+            self.times = record.at, record.t
             if kind in _ADAPTED_EVENTS:  # The others, nearly all, are copied as they are.
                 adapted_event = adapter.adapt(record)
                 if adapted_event is None:
@@ -306,20 +294,16 @@ class _Adapter:
         merged_start, shard_start = self._state.started, self.source.started
         assert merged_start is not None
         assert shard_start is not None
-        previous_settings, settings = self._state.settings, self.source.settings
-        changed_settings = {
-            name: settings.get(name)
-            for name in {**previous_settings, **settings}
-            if previous_settings.get(name) != settings.get(name)
-        }
-        changes = adopted_changes(merged_start, shard_start)
+        base, settings = self._state.settings, self.source.settings
+        changes = {name: settings.get(name) for name in {**base, **settings} if base.get(name) != settings.get(name)}
+        adopted_members = adopted_changes(merged_start, shard_start)
         session: Event = attrs.evolve(
             event,  # type: ignore[misc]  # an event is an attrs class
             session=self._journal.lifecycle.sessions + 1,
-            settings=changed_settings or None,
+            settings=changes or None,
             trials=self.source.planned,
-            adopted=changes,
-            definition=shard_start.definition if changes is not None else None,
+            adopted=adopted_members,
+            definition=shard_start.definition if adopted_members is not None else None,
         )
         return session
 

@@ -49,10 +49,8 @@ _LOGIN_FLAGS = r"--(?:(?:proxy|http|ftp)-)?user"
 _NUMBER = r"\d{1,6}"  # a token count, a user id or a port, not a secret
 
 _QUOTE = r"""\\?["']"""
-_QUOTED_VALUE = r"""[^"'\\\r\n]+"""  # up to the closing quote
-_UNQUOTED_VALUE = (
-    r"""(?![{$<\[])[^\s"'\\,;&)}\]>]+"""  # up to the end of the word, list item or URL parameter; not a placeholder
-)
+_TEXT = r"""[^"'\\\r\n]+"""  # up to the closing quote
+_WORD = r"""(?![{$<\[])[^\s"'\\,;&)}\]>]+"""  # up to the end of the word, list item or URL parameter; not a placeholder
 _SCHEMES = r"(?:bearer|basic|token)\s+"
 _LONG_CREDENTIALS = r"(?:digest|aws4-hmac-sha256)\s[^\r\n]*"  # schemes with several parts
 
@@ -115,7 +113,7 @@ _SHAPES: Final = (
         ("authorization", "api-key", "auth-token", "subscription-key", "functions-key"),
         re.compile(
             rf"(?i)({_HEADERS}(?:{_QUOTE}\s*[:,]|\s*[:=])\s*)(b?{_QUOTE})?({_SCHEMES})?"
-            rf"(?(2){_QUOTED_VALUE}|(?:{_LONG_CREDENTIALS}|(?!{_SCHEMES}){_UNQUOTED_VALUE}))"
+            rf"(?(2){_TEXT}|(?:{_LONG_CREDENTIALS}|(?!{_SCHEMES}){_WORD}))"
         ),
     ),
     _Shape(("cookie",), re.compile(rf"(?i)(\bcookie(?:{_QUOTE}\s*[:,]|\s*[:=])\s*)(b?{_QUOTE})?[^\"'\r\n]+")),
@@ -125,14 +123,12 @@ _SHAPES: Final = (
         re.compile(r"([bB](?<!\w.)(?i:earer|asic)\s+)(?i:(?!\*\*\*)(?=[a-z._~+/-]{0,200}[0-9*])[a-z0-9._~+/*-]{8,})=*"),
         is_certain=True,
     ),
-    _Shape(
-        _NAME_MARKERS, re.compile(rf"(?i)({_NAMES}(?:{_QUOTE})?\s*[:=]\s*)(b?{_QUOTE})?(?(2){_QUOTED_VALUE}|{_UNQUOTED_VALUE})")
-    ),
+    _Shape(_NAME_MARKERS, re.compile(rf"(?i)({_NAMES}(?:{_QUOTE})?\s*[:=]\s*)(b?{_QUOTE})?(?(2){_TEXT}|{_WORD})")),
     _Shape(
         tuple(f"-{name}" for name in ("api-key", "apikey", "token", "secret", "pass", "credential", "oauth2-bearer")),
         re.compile(
             rf"(?i)((?<![\w-])--?(?:[a-z0-9]{{1,20}}-){{0,4}}{_FLAGS}(?:[ \t]{{1,8}}|=))({_QUOTE})?"
-            rf"(?!-|{_NUMBER}(?![^\s\"']))(?(2){_QUOTED_VALUE}|{_UNQUOTED_VALUE})"
+            rf"(?!-|{_NUMBER}(?![^\s\"']))(?(2){_TEXT}|{_WORD})"
         ),
     ),
     # A login of curl: -u name:password. A URL, a port and a group id are not passwords.
@@ -140,7 +136,7 @@ _SHAPES: Final = (
         ("-u", "-user"),
         re.compile(
             rf"((?<![\w-])(?:-[uU][ \t]{{0,8}}|(?i:{_LOGIN_FLAGS})(?:[ \t]{{1,8}}|=)))({_QUOTE})?"
-            rf"([^\s\"'\\:]{{0,100}}:)({_QUOTE})?(?!//|(?i:https?:)|{_NUMBER}(?![^\s\"']))(?(2){_QUOTED_VALUE}|(?(4){_QUOTED_VALUE}|{_UNQUOTED_VALUE}))"
+            rf"([^\s\"'\\:]{{0,100}}:)({_QUOTE})?(?!//|(?i:https?:)|{_NUMBER}(?![^\s\"']))(?(2){_TEXT}|(?(4){_TEXT}|{_WORD}))"
         ),
     ),
     # An environment variable: PGPASSWORD=…
@@ -149,7 +145,7 @@ _SHAPES: Final = (
         re.compile(
             r"((?<![A-Za-z0-9_])(?:(?:[A-Z0-9_]{0,60}_)?(?:API)?(?:KEY|TOKEN|SECRET)|[A-Z0-9_]{0,60}PASSW(?:OR)?D)=)"
             rf"({_QUOTE})?"
-            rf"(?!{_NUMBER}(?![^\s\"']))(?(2){_QUOTED_VALUE}|{_UNQUOTED_VALUE})"
+            rf"(?!{_NUMBER}(?![^\s\"']))(?(2){_TEXT}|{_WORD})"
         ),
     ),
     _Shape(

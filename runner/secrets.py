@@ -234,7 +234,8 @@ def mask_output(output: Any) -> Any:
     if not isinstance(output, dict | list):
         return output
     texts_by_path = _texts(output)
-    has_keys = any(map(sent_secrets.may_be_in, _keys(output)))
+    objects = (container for container in _containers(output) if isinstance(container, dict))
+    has_keys = any(sent_secrets.may_be_in(key) for members in objects for key in members)
     if not has_keys and not any(sent_secrets.spans(texts.text) for texts in texts_by_path.values()):
         return output
     try:
@@ -256,13 +257,6 @@ def _containers(value: Any) -> Iterator[Any]:
         yield container
         items = container.values() if isinstance(container, dict) else container
         containers += [item for item in items if isinstance(item, dict | list)]
-
-
-def _keys(value: Any) -> Iterator[str]:
-    """Yield the keys of all objects in a JSON value."""
-    for container in _containers(value):
-        if isinstance(container, dict):
-            yield from container
 
 
 def _mask_object_keys(value: Any) -> None:

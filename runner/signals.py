@@ -26,7 +26,7 @@ class _Entry:
     def __init__(self, handler: Handler, *, chain: bool) -> None:
         self.handler = handler
         self.chain = chain
-        self.previous_handler: Any = None
+        self.old_handler: Any = None
         """The system-level handler to restore; None if another entry restores it."""
 
 
@@ -116,16 +116,14 @@ def _install(number: int, entry: _Entry) -> Generator[None]:
     entries = _entries.setdefault(number, [])
     entries.append(entry)
     if signal.getsignal(number) is not _dispatch:
-        entry.previous_handler = signal.signal(number, _dispatch)
+        entry.old_handler = signal.signal(number, _dispatch)
     try:
         yield
     finally:
         index = entries.index(entry)
         if entry is not entries[-1]:
             next_entry = entries[index + 1]
-            next_entry.previous_handler = (
-                entry.previous_handler if next_entry.previous_handler is None else next_entry.previous_handler
-            )
-        elif entry.previous_handler is not None and signal.getsignal(number) is _dispatch:
-            signal.signal(number, entry.previous_handler)  # A handler that other code has installed since is kept.
+            next_entry.old_handler = entry.old_handler if next_entry.old_handler is None else next_entry.old_handler
+        elif entry.old_handler is not None and signal.getsignal(number) is _dispatch:
+            signal.signal(number, entry.old_handler)  # A handler that other code has installed since is kept.
         del entries[index]

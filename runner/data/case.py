@@ -26,7 +26,7 @@ _DIGITS: Final = 6
 _MORE_DIGITS: Final = 10
 """Digits of the fingerprint in a name whose words are only the start of the input, which many rows may share."""
 _WORD: Final = re.compile(r"[A-Za-z0-9]+")
-_MAX_SCANNED_LENGTH: Final = 128
+_MAX_SCAN: Final = 128
 """Maximum characters of a non-ASCII text that are searched for words."""
 
 
@@ -54,9 +54,7 @@ def _words(value: Any) -> Iterator[str]:
         case str() if value.isascii():
             yield from (match[0].lower() for match in _WORD.finditer(value.replace("'", "")))
         case str():
-            letters = (
-                char if char.isalnum() or unicodedata.category(char)[0] == "M" else " " for char in value[:_MAX_SCANNED_LENGTH]
-            )
+            letters = (char if char.isalnum() or unicodedata.category(char)[0] == "M" else " " for char in value[:_MAX_SCAN])
             yield from "".join(letters).lower().split()
         case bool() | int() | float():
             yield from _words(str(value))
@@ -130,7 +128,7 @@ class ContentNames:
         """Names of equal cases."""
         return self._counts.keys()
 
-    def with_unique_name(self, case: Case[Any, Any]) -> Case[Any, Any]:
+    def rename(self, case: Case[Any, Any]) -> Case[Any, Any]:
         """Return a case with a unique name; a name that the user chose is kept."""
         fingerprint = case.fingerprint
         name = case.name

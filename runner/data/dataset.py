@@ -283,14 +283,14 @@ class Trials:
     def _checked_cases(self) -> Iterator[tuple[int, Case]]:
         """Yield cases with the names that they had when the dataset was checked."""
         names = ContentNames(self._ambiguous_names, self._equal_case_names)
-        return ((position, names.with_unique_name(case)) for position, case in self._dataset.read())
+        return ((position, names.rename(case)) for position, case in self._dataset.read())
 
     def _unique_cases(self) -> Iterator[tuple[int, Case]]:
         """Yield cases; reject duplicate names, and names that a repeat of another case has."""
         names, repeated_names = set[str](), set[str]()  # The strings are shared with the run's state.
         self._names = ContentNames(self._ambiguous_names)
         for position, source_case in self._dataset.read():
-            case = self._names.with_unique_name(source_case)
+            case = self._names.rename(source_case)
             name = case.name
             if name in names:
                 raise self._duplicate_error(position, case)
@@ -307,23 +307,18 @@ class Trials:
             yield position, case
 
     def _shuffle(self, matching_cases: Callable[[], Iterator[Case]]) -> Iterator[Case]:
-        """Yield cases by rank, a block at a time: read all, and keep the lowest ranks above those of the previous block.
-
-        This shuffles a file of any size in bounded memory. A source that can be read only once is kept in memory.
-        """
+        """Yield cases by rank, a block at a time: read all, and keep the lowest ranks above those of the previous block."""
         if not self._dataset.is_rereadable:
             cases = list(matching_cases())
             matching_cases = lambda: iter(cases)  # noqa: E731
-        block = min(_BLOCK, self._selection.limit or _BLOCK)
+        size = min(_BLOCK, self._selection.limit or _BLOCK)
         last_rank = b""
         while True:
-            ranked_cases = ((self._selection.rank(case.name), case) for case in matching_cases())
-            block_cases = heapq.nsmallest(
-                block, (pair for pair in ranked_cases if pair[0] > last_rank), key=lambda pair: pair[0]
-            )
-            for last_rank, case in block_cases:  # noqa: B007  # the next block starts after it
+            pairs = ((self._selection.rank(case.name), case) for case in matching_cases())
+            block = heapq.nsmallest(size, (pair for pair in pairs if pair[0] > last_rank), key=lambda pair: pair[0])
+            for last_rank, case in block:  # noqa: B007  # the next block starts after it
                 yield case
-            if len(block_cases) < block:
+            if len(block) < size:
                 return
 
     def _duplicate_error(self, position: int, case: Case) -> UsageError:
@@ -332,9 +327,7 @@ class Trials:
         if self._dataset.is_rereadable:
             names = ContentNames(self._ambiguous_names)
             cases = self._dataset.read()
-            first_place = self._dataset.place(
-                next(number for number, earlier_case in cases if names.with_unique_name(earlier_case).name == case.name)
-            )
+            first_place = self._dataset.place(next(number for number, item in cases if names.rename(item).name == case.name))
         problem = f"{place}: the id {case.name!r} is already used by {first_place}"
         return UsageError(problem, hint=f"if ids are in another column, {column_hint('id')}")
 

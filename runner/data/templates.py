@@ -77,12 +77,11 @@ class Fields:
         name, _, inner_path = path.partition(".")
         value = self._find(name)
         if value is _MISSING:
-            hint = suggest(name, [*self._names(), *sorted(INPUT_NAMES)], limit=1, render="{{{}}}".format)
+            names = self._names()
+            hint = suggest(name, [*names, *sorted(INPUT_NAMES)], limit=1, render="{{{}}}".format)
             if not hint and not _PLAIN_FIELD.fullmatch(path):
                 hint = "; write {{ and }} for literal braces"
-            raise MissingField(
-                f"the case {self.case.name!r} has no field {{{path}}}; fields: {list_names(self._names())}{hint}"
-            )
+            raise MissingField(f"the case {self.case.name!r} has no field {{{path}}}; fields: {list_names(names)}{hint}")
         try:
             return value_at(value, inner_path) if inner_path else value
         except MissingField as exc:
@@ -125,10 +124,8 @@ class Template:
             elif match[1] is not None and _FIELD.fullmatch(match[1]):
                 pieces.append((match[1],))
             else:
-                excerpt = template[max(0, match.start() - 10) : match.end() + 10]
-                raise UsageError(
-                    f"{name} is not a template at {excerpt!r}; write {{name}} for a field, {{{{ or }}}} for a brace"
-                )
+                part = template[max(0, match.start() - 10) : match.end() + 10]
+                raise UsageError(f"{name} is not a template at {part!r}; write {{name}} for a field, {{{{ or }}}} for a brace")
         pieces.append(template[end:])
         return cls(tuple(piece for piece in pieces if piece))
 

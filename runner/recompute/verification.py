@@ -6,9 +6,9 @@ from typing import Final, Literal
 import attrs
 
 from journal import Verification
-from journal import verify as verify_journal
 from journal.errors import InvalidRecord
 from journal.lifecycle import Lifecycle
+from journal.verification import Verifier
 from replay.audit_types import Audit, Finding
 from replay.auditing import Auditor
 from replay.text import printable
@@ -50,8 +50,10 @@ def verify(path: Path | str, *, expect_head: str | None = None) -> RunVerificati
     """
     lifecycle = Lifecycle()
     auditor = Auditor(session_rules, lifecycle=lifecycle)
-    journal = verify_journal(Path(path), expect_head=expect_head, on_record=auditor.apply, lifecycle=lifecycle)
-    audit, state = auditor.result(), auditor.state
+    verifier = Verifier(Path(path), expect_head=expect_head, lifecycle=lifecycle)
+    for record in verifier:
+        auditor.apply(record)
+    journal, audit, state = verifier.result(), auditor.result(), auditor.state
     if audit.ok and journal.ok:
         try:
             gate_results(state)

@@ -23,14 +23,7 @@ from runner.errors import UsageError
 from runner.retries.classify import Fatal
 from runner.scorers import trajectory
 from runner.scorers.bounded_search import is_quick, search
-from runner.scorers.local import (
-    LocalScorerWithParameters,
-    MissingExpected,
-    difference_of,
-    pass_or_fail,
-    quote,
-    require_expected,
-)
+from runner.scorers.local import LocalScorerWithParameters, MissingExpected, bool_score, difference_of, quote, require_expected
 from runner.scorers.scorer import MAX_SECONDS, Score
 from runner.scorers.trajectory import (
     MaxSteps,
@@ -113,7 +106,7 @@ def exact(output: Any, expected: Any) -> Score:
     """Pass if the output equals the expected output."""
     difference = difference_of(output, expected)
     type_hint = "" if isinstance(output, str) == isinstance(expected, str) else " (one is text, the other is not)"
-    return pass_or_fail(difference is None, f"{difference}{type_hint}")
+    return bool_score(difference is None, f"{difference}{type_hint}")
 
 
 def _fold(value: Any) -> str:
@@ -123,7 +116,7 @@ def _fold(value: Any) -> str:
 @LocalScorer
 def iexact(output: Any, expected: Any) -> Score:
     """Pass if the output equals the expected output, ignoring case and extra whitespace."""
-    return pass_or_fail(_fold(output) == _fold(expected), f"output is {quote(output)}, expected {quote(expected)}")
+    return bool_score(_fold(output) == _fold(expected), f"output is {quote(output)}, expected {quote(expected)}")
 
 
 @LocalScorer
@@ -134,7 +127,7 @@ def contains(output: Any, expected: Any) -> Score:
     if not all(_fold(answer) for answer in answers):
         raise MissingExpected("an expected output is empty, so every output would pass; remove it from the case")
     missing_answers = [answer for answer in answers if _fold(answer) not in text]
-    return pass_or_fail(not missing_answers, f"missing: {', '.join(map(quote, missing_answers))}")
+    return bool_score(not missing_answers, f"missing: {', '.join(map(quote, missing_answers))}")
 
 
 @LocalScorer
@@ -146,7 +139,7 @@ def one_of(output: Any, expected: Any) -> Score:
         difference_of(output, answer) is None or (isinstance(answer, str) and _fold(output) == _fold(answer))
         for answer in expected
     )
-    return pass_or_fail(is_match, f"output is {quote(output)}, expected one of {len(expected)} values")
+    return bool_score(is_match, f"output is {quote(output)}, expected one of {len(expected)} values")
 
 
 @LocalScorer
@@ -162,7 +155,7 @@ def json_equal(output: Any, expected: Any) -> Score:
             if not isinstance(expected, str):
                 return Score(value=False, reason=f"the output is not JSON: {exc}")
     difference = difference_of(output, expected)
-    return pass_or_fail(difference is None, difference or "")
+    return bool_score(difference is None, difference or "")
 
 
 @attrs.frozen
@@ -198,7 +191,7 @@ class Regex(LocalScorerWithParameters):
             is_match = search(pattern, as_text(output), self._seconds)
         except re.error as exc:
             raise _invalid_pattern_error(pattern, exc) from exc
-        return pass_or_fail(is_match, "" if is_match else f"no match for {quote(pattern)}")
+        return bool_score(is_match, "" if is_match else f"no match for {quote(pattern)}")
 
 
 def _invalid_pattern_error(pattern: str, exc: Exception) -> UsageError:
@@ -230,7 +223,7 @@ class CloseTo(LocalScorerWithParameters):
         if number is None:
             return Score(value=False, reason=f"no number in {quote(output)}")
         is_close = math.isclose(number, target, rel_tol=0, abs_tol=max(self.absolute, self.relative * abs(target)))
-        return pass_or_fail(is_close, f"{number:g} differs from {target:g} by {abs(number - target):g}")
+        return bool_score(is_close, f"{number:g} differs from {target:g} by {abs(number - target):g}")
 
 
 def _number(value: Any) -> float | None:

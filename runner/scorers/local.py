@@ -31,7 +31,7 @@ def quote(value: Any) -> str:
     return repr(text if len(text) <= _MAX_QUOTED_LENGTH else f"{text[:_MAX_QUOTED_LENGTH]}…")
 
 
-def pass_or_fail(is_passed: bool, reason: str) -> Score:  # noqa: FBT001
+def bool_score(is_passed: bool, reason: str) -> Score:  # noqa: FBT001
     """Return a bool as a score; only False has a reason."""
     return Score(is_passed, "" if is_passed else reason)
 

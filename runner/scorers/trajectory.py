@@ -19,14 +19,7 @@ from runner.data.exact_json import read_json
 from runner.data.templates import Fields
 from runner.errors import UsageError
 from runner.retries.classify import Fatal
-from runner.scorers.local import (
-    LocalScorerWithParameters,
-    MissingExpected,
-    difference_of,
-    pass_or_fail,
-    quote,
-    require_expected,
-)
+from runner.scorers.local import LocalScorerWithParameters, MissingExpected, bool_score, difference_of, quote, require_expected
 from runner.scorers.scorer import Score
 
 _COLUMN: Final = re.compile(r"\{([\w. -]+)\}")
@@ -94,7 +87,7 @@ class ToolsUsed(_Tools):
         calls = tool_calls(trajectory)
         names = {call.name for call in calls}
         missing_tools = [name for name in _names(_expected_value(self.tools, case)) if name not in names]
-        return pass_or_fail(not missing_tools, f"not called: {', '.join(missing_tools)}; {_call_names(calls)}")
+        return bool_score(not missing_tools, f"not called: {', '.join(missing_tools)}; {_call_names(calls)}")
 
 
 @attrs.frozen
@@ -108,7 +101,7 @@ class ToolsInOrder(_Tools):
         calls = tool_calls(trajectory)
         remaining_names = iter([call.name for call in calls])
         missing_tool = next((name for name in _names(_expected_value(self.tools, case)) if name not in remaining_names), None)
-        return pass_or_fail(missing_tool is None, f"not called in this order: {missing_tool}; {_call_names(calls)}")
+        return bool_score(missing_tool is None, f"not called in this order: {missing_tool}; {_call_names(calls)}")
 
 
 @attrs.frozen
@@ -177,7 +170,7 @@ class MaxSteps(LocalScorerWithParameters):
         """Score a trajectory; raise `MissingSteps` if it has no steps."""
         if not trajectory:
             raise MissingSteps("the attempt has no recorded steps; record its calls with step or @durable")
-        return pass_or_fail(len(trajectory) <= self.steps, f"{len(trajectory)} steps")
+        return bool_score(len(trajectory) <= self.steps, f"{len(trajectory)} steps")
 
 
 def tools_used(*tools: str) -> ToolsUsed:

@@ -12,8 +12,8 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
-from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager, suppress
 from functools import partial
 from typing import Any, Final
 
@@ -272,7 +272,9 @@ class _Cluster:
             if not is_connected:
                 raise UsageError(f"the Ray cluster {printable(address)} did not answer within {CONNECT_TIMEOUT:g} s")
             self._stack.callback(ray.shutdown)
-            self._stack.enter_context(_replace_function(ray._private.worker, "print_to_stdstream", _print_message))  # noqa: SLF001
+            worker = ray._private.worker  # noqa: SLF001  # not every version of Ray has the function
+            self._stack.callback(setattr, worker, "print_to_stdstream", getattr(worker, "print_to_stdstream", None))
+            worker.print_to_stdstream = _print_message
         reinstall_handlers()
         self._ray = ray
         self._is_connected.set()
@@ -303,17 +305,15 @@ class _Cluster:
 
     def _start_failure_of_cluster(self) -> str:
         pool = self._pool
-        required_resources = {"CPU": pool.num_cpus, "GPU": pool.num_gpus, **pool.resources}
+        request = {"CPU": pool.num_cpus, "GPU": pool.num_gpus, **pool.resources}
         nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
-        missing_resources = {
-            name: amount for name, amount in required_resources.items() if all(node.get(name, 0) < amount for node in nodes)
-        }
+        shortage = {name: amount for name, amount in request.items() if all(node.get(name, 0) < amount for node in nodes)}
         free_resources = self._ray.available_resources()
-        amounts = _amounts_text({name: amount for name, amount in required_resources.items() if amount})
+        amounts = _amounts_text({name: amount for name, amount in request.items() if amount})
         wait_text = f"waited {pool.start_timeout:g} s"
-        if missing_resources:
-            return f"no node of the Ray cluster has {_amounts_text(missing_resources)}; {wait_text}"
-        total_free = _amounts_text({name: free_resources.get(name, 0) for name in required_resources})
+        if shortage:
+            return f"no node of the Ray cluster has {_amounts_text(shortage)}; {wait_text}"
+        total_free = _amounts_text({name: free_resources.get(name, 0) for name in request})
         return f"no node of the Ray cluster has {amounts} free (free in total: {total_free}); {wait_text}"
 
     async def close(self) -> None:
@@ -341,15 +341,6 @@ def _join(pipes: Sequence[RayPipe], timeout: float) -> None:
     deadline = time.monotonic() + timeout
     for pipe in pipes:
         pipe.join(deadline)
-
-
-@contextmanager
-def _replace_function(module: Any, name: str, value: object) -> Generator[None]:
-    """Replace a function of Ray in the block; not every version of Ray has it."""
-    original_function = getattr(module, name, None)
-    setattr(module, name, value)
-    yield
-    setattr(module, name, original_function)
 
 
 def _import_ray() -> Any:

@@ -123,13 +123,13 @@ def test_names_of_a_second_reading() -> None:
     cases: list[Case] = [Case(input="same", expected=n % 25) for n in range(40)]
     first = ContentNames()
     for case in cases:
-        first.with_unique_name(case)
+        first.rename(case)
     second = ContentNames(first.collisions)
-    names = [second.with_unique_name(case).name for case in cases]
+    names = [second.rename(case).name for case in cases]
     third = ContentNames(second.collisions, second.equal_case_names)
 
     assert 40 == len(set(names))
-    assert names == [third.with_unique_name(case).name for case in cases]
+    assert names == [third.rename(case).name for case in cases]
 
 
 def test_nan(tmp_path: Path) -> None:
